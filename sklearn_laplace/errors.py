@@ -1,0 +1,39 @@
+"""The package's errors and warnings.
+
+Every error says what was given, what is needed and what to do. Each class also derives from the built-in
+class that scikit-learn users expect (``ValueError`` for a wrong argument, and so on).
+"""
+
+from __future__ import annotations
+
+
+class UnsupportedCombinationError(ValueError):
+    """Two options that exclude each other, for example a structure and a curvature."""
+
+
+class NonFiniteLossError(FloatingPointError):
+    """The training loss became NaN or infinite."""
+
+
+class NotPositiveDefiniteError(ArithmeticError):
+    """A matrix stayed indefinite in floating point after the largest jitter allowed."""
+
+
+class MemoryBudgetError(MemoryError):
+    """A structure that would not fit in memory, refused before its allocation."""
+
+
+class JitterWarning(UserWarning):
+    """A factorisation succeeded only after a small multiple of the identity was added."""
+
+
+class BoundWarning(UserWarning):
+    """An optimised hyperparameter sits on a bound of its search interval."""
+
+
+class ModeWarning(UserWarning):
+    """The trained weights are not close to a mode of the posterior."""
+
+
+class HeldOutRowsWarning(UserWarning):
+    """The given net's own validation split keeps rows out of the training."""

@@ -1,0 +1,304 @@
+r"""What flows from layers to structures: factored Jacobians. Data only.
+
+Row n of a batch contributes :math:`S_n^\top J_n` (K × P), where :math:`J_n` (C × P) is the Jacobian of the outputs
+and :math:`S_n` (C × K) an output factor. The parameters are cut into blocks; a block is either
+
+- a linear layer, where the row's part is :math:`g_{nk} \otimes a_n`: the layer's input a and the output cotangents
+  g, never multiplied out unless asked for, or
+- one tensor of any other layer, where the part is held densely.
+
+The order of the parameters is that of the blocks. A layer's block is the matrix [W | b] (outputs × inputs, the bias
+as last column), row by row. Nothing here knows a likelihood, a prior or a structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+PAIR_BUDGET = 2**22
+"""Elements of a Khatri–Rao panel (rows × pairs) that are formed at once, 32 MB in float64."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One stretch of the parameter vector: a matrix of ``outputs`` rows and ``inputs`` columns.
+
+    Parameters
+    ----------
+    name : str
+        The layer's or the tensor's name in the module.
+    outputs, inputs : int
+        Shape of [W | b] for a factored layer; (1, number of elements) for a dense tensor.
+    factored : bool
+        Whether the block's Jacobian comes as inputs and cotangents.
+
+    Examples
+    --------
+    >>> Block("0", outputs=3, inputs=5, factored=True).size
+    15
+    """
+
+    name: str
+    outputs: int
+    inputs: int
+    factored: bool
+
+    @property
+    def size(self) -> int:
+        """Number of parameters in the block."""
+        return self.outputs * self.inputs
+
+
+@dataclass(frozen=True)
+class LayerFactor:
+    """A linear layer's part of SᵀJ: entry (n, k, (o, i)) is ``cotangents[n, k, o] * inputs[n, i]``.
+
+    Parameters
+    ----------
+    inputs : Tensor of shape (n, I)
+        The layer's input, with a column of ones where the bias is selected.
+    cotangents : Tensor of shape (n, K, O)
+        The output factors back-propagated to the layer's output.
+
+    Examples
+    --------
+    >>> import torch
+    >>> LayerFactor(torch.ones(2, 3), torch.ones(2, 1, 4)).rows().shape
+    torch.Size([2, 1, 12])
+    """
+
+    inputs: Tensor
+    cotangents: Tensor
+
+    def rows(self) -> Tensor:
+        """The dense part (n, K, O·I)."""
+        return torch.einsum("nko,ni->nkoi", self.cotangents, self.inputs).flatten(2)
+
+    def total(self) -> Tensor:
+        """Sum over rows and columns, shape (O·I,)."""
+        return (self.cotangents.sum(1).mT @ self.inputs).flatten()
+
+    def square_sum(self) -> Tensor:
+        """Sum of squares over rows and columns, shape (O·I,): one matrix product, independent of K."""
+        return (self.cotangents.square().sum(1).mT @ self.inputs.square()).flatten()
+
+    def weighted_inner(self, weights: Tensor) -> Tensor:
+        """Σ_p weights_p · part_kp · part_lp for each row, shape (n, K, K), from weights of shape (O·I,)."""
+        outputs, inputs = self.cotangents.shape[-1], self.inputs.shape[-1]
+        per_output = self.inputs.square() @ weights.to(self.inputs.dtype).view(outputs, inputs).mT
+        return (self.cotangents * per_output[:, None]) @ self.cotangents.mT
+
+    def gram(self, other: LayerFactor, column_weights: Tensor) -> Tensor:
+        r"""Σ_i weights_i part parts′ᵀ, shape (n·K, m·K): the product of two small Gram matrices, never (n·K, O·I).
+
+        :math:`(a_n^\top \mathrm{diag}(v)\, a'_m)\,(g_{nk}^\top g'_{ml})` with v = ``column_weights`` of shape (I,).
+        """
+        n, k, _ = self.cotangents.shape
+        m, l, _ = other.cotangents.shape
+        outputs = self.cotangents.flatten(0, 1) @ other.cotangents.flatten(0, 1).mT
+        inputs = (self.inputs * column_weights.to(self.inputs.dtype)) @ other.inputs.mT
+        return (outputs.view(n, k, m, l) * inputs[:, None, :, None]).view(n * k, m * l)
+
+    def times(self, vectors: Tensor) -> Tensor:
+        """The part times (O·I, s) vectors, shape (n·K, s)."""
+        matrices = vectors.mT.unflatten(-1, (self.cotangents.shape[-1], -1)).to(self.inputs.dtype)
+        inner = torch.einsum("ni,soi->nso", self.inputs, matrices)
+        return (self.cotangents @ inner.mT).flatten(0, 1)
+
+    def transposed_times(self, vectors: Tensor) -> Tensor:
+        """The transposed part times (n·K, s) vectors, shape (O·I, s)."""
+        weights = vectors.view(*self.cotangents.shape[:2], -1).to(self.inputs.dtype)
+        outputs = torch.einsum("nko,nks->nso", self.cotangents, weights)
+        return torch.einsum("nso,ni->ois", outputs, self.inputs).flatten(0, 1)
+
+    def rotate(self, output_basis: Tensor, input_basis: Tensor) -> LayerFactor:
+        """The same part in other bases: ``cotangents @ output_basis`` and ``inputs @ input_basis``."""
+        return LayerFactor(self.inputs @ input_basis, self.cotangents @ output_basis)
+
+    def cross(self, other: LayerFactor | DenseFactor) -> Tensor:
+        r"""Σₙₖ partᵀ other, shape (O·I, p′), float64.
+
+        Between two layers with K > 1 it is :math:`\sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n`, one
+        Khatri–Rao product of cost N·O·O′·I·I′ whatever K; each panel is summed in float64.
+        """
+        if isinstance(other, LayerFactor) and self.cotangents.shape[1] > 1:
+            return _square(self) if other is self else _khatri_rao(self, other)
+        return (self.rows().flatten(0, 1).mT @ other.rows().flatten(0, 1)).double()
+
+
+@dataclass(frozen=True)
+class DenseFactor:
+    """One tensor's part of SᵀJ, held densely, shape (n, K, p).
+
+    Examples
+    --------
+    >>> import torch
+    >>> DenseFactor(torch.ones(2, 1, 4)).square_sum()
+    tensor([2., 2., 2., 2.])
+    """
+
+    values: Tensor
+
+    def rows(self) -> Tensor:
+        """The dense part (n, K, p)."""
+        return self.values
+
+    def total(self) -> Tensor:
+        """Sum over rows and columns, shape (p,)."""
+        return self.values.sum((0, 1))
+
+    def square_sum(self) -> Tensor:
+        """Sum of squares over rows and columns, shape (p,)."""
+        return self.values.square().sum((0, 1))
+
+    def weighted_inner(self, weights: Tensor) -> Tensor:
+        """Σ_p weights_p · part_kp · part_lp for each row, shape (n, K, K), from weights of shape (p,)."""
+        return (self.values * weights.to(self.values.dtype)) @ self.values.mT
+
+    def gram(self, other: DenseFactor, column_weights: Tensor) -> Tensor:
+        """Σ_p weights_p part part′ᵀ, shape (n·K, m·K), from weights of shape (p,)."""
+        left = self.values.flatten(0, 1) * column_weights.to(self.values.dtype)
+        return left @ other.values.flatten(0, 1).mT
+
+    def times(self, vectors: Tensor) -> Tensor:
+        """The part times (p, s) vectors, shape (n·K, s)."""
+        return self.values.flatten(0, 1) @ vectors.to(self.values.dtype)
+
+    def transposed_times(self, vectors: Tensor) -> Tensor:
+        """The transposed part times (n·K, s) vectors, shape (p, s)."""
+        return self.values.flatten(0, 1).mT @ vectors.to(self.values.dtype)
+
+    def cross(self, other: LayerFactor | DenseFactor) -> Tensor:
+        """Σₙₖ partᵀ other, shape (p, p′), float64."""
+        return (self.values.flatten(0, 1).mT @ other.rows().flatten(0, 1)).double()
+
+
+@dataclass(frozen=True)
+class FactoredJacobian:
+    """SᵀJ of a batch of n rows, block by block.
+
+    Parameters
+    ----------
+    factors : tuple of LayerFactor or DenseFactor
+        One for each block, in the order of the parameters.
+
+    Examples
+    --------
+    >>> import torch
+    >>> jacobian = FactoredJacobian((LayerFactor(torch.ones(2, 3), torch.ones(2, 1, 4)),))
+    >>> jacobian.n_rows, jacobian.n_columns, jacobian.rows().shape
+    (2, 1, torch.Size([2, 1, 12]))
+    """
+
+    factors: tuple[LayerFactor | DenseFactor, ...]
+
+    @cached_property
+    def _shape(self) -> tuple[int, int]:
+        first = self.factors[0]
+        source = first.cotangents if isinstance(first, LayerFactor) else first.values
+        return source.shape[0], source.shape[1]
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows n."""
+        return self._shape[0]
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns K of the output factor (C for a plain Jacobian)."""
+        return self._shape[1]
+
+    def rows(self) -> Tensor:
+        """The dense matrix (n, K, P). Costs n·K·P memory."""
+        parts = [factor.rows() for factor in self.factors]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def total(self) -> Tensor:
+        """Sum over rows and columns, shape (P,), float64; with K = 1 and S the residual, the gradient."""
+        return torch.cat([factor.total().double() for factor in self.factors])
+
+    def square_sum(self) -> Tensor:
+        """Sum of squares over rows and columns, shape (P,), float64."""
+        return torch.cat([factor.square_sum().double() for factor in self.factors])
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a curvature rule makes of a batch of rows.
+
+    Parameters
+    ----------
+    jacobian : FactoredJacobian
+        SᵀJ with √w in S.
+    outputs : Tensor of shape (n, C)
+        The network's outputs at the MAP.
+    weights : Tensor of shape (n,)
+        Row weights w.
+
+    Examples
+    --------
+    >>> import torch
+    >>> jacobian = FactoredJacobian((DenseFactor(torch.ones(2, 1, 4)),))
+    >>> Batch(jacobian, torch.zeros(2, 1), torch.ones(2)).total_weight
+    2.0
+    """
+
+    jacobian: FactoredJacobian
+    outputs: Tensor
+    weights: Tensor
+
+    @property
+    def total_weight(self) -> float:
+        """Sum of the row weights."""
+        return float(self.weights.double().sum())
+
+
+def _khatri_rao(left: LayerFactor, right: LayerFactor) -> Tensor:
+    """Σₙ [Σₖ g gᵀ′] ⊗ [a a′ᵀ] of two layers, shape (O·I, O′·I′)."""
+    n_out, n_in = left.cotangents.shape[-1], left.inputs.shape[-1]
+    m_out, m_in = right.cotangents.shape[-1], right.inputs.shape[-1]
+    product = _sum_over_panels(
+        left.inputs.shape[0],
+        max(n_out * m_out, n_in * m_in),
+        lambda span: torch.einsum("nko,nkp->nop", left.cotangents[span], right.cotangents[span]).flatten(1),
+        lambda span: torch.einsum("ni,nj->nij", left.inputs[span], right.inputs[span]).flatten(1),
+    )
+    return product.view(n_out, m_out, n_in, m_in).permute(0, 2, 1, 3).reshape(n_out * n_in, m_out * m_in)
+
+
+def _square(factor: LayerFactor) -> Tensor:
+    """The diagonal block of a layer: as ``_khatri_rao``, with both symmetric panels packed (a quarter of the cost)."""
+    device = factor.inputs.device
+    n_out, n_in = factor.cotangents.shape[-1], factor.inputs.shape[-1]
+    o, p = torch.tril_indices(n_out, n_out, device=device)
+    i, j = torch.tril_indices(n_in, n_in, device=device)
+    packed = _sum_over_panels(
+        factor.inputs.shape[0],
+        max(len(o), len(i)),
+        lambda span: torch.einsum("nko,nkp->nop", factor.cotangents[span], factor.cotangents[span])[:, o, p],
+        lambda span: factor.inputs[span][:, i] * factor.inputs[span][:, j],
+    )
+    half = torch.empty(len(o), n_in, n_in, dtype=packed.dtype, device=device)
+    half[:, i, j] = packed
+    half[:, j, i] = packed
+    whole = torch.empty(n_out, n_in, n_out, n_in, dtype=packed.dtype, device=device)
+    whole[o, :, p, :] = half
+    whole[p, :, o, :] = half
+    return whole.view(n_out * n_in, n_out * n_in)
+
+
+def _sum_over_panels(
+    n_rows: int, width: int, left: Callable[[slice], Tensor], right: Callable[[slice], Tensor]
+) -> Tensor:
+    """Σ leftᵀ right over panels of rows that stay within the budget, summed in float64."""
+    step = max(1, PAIR_BUDGET // max(width, 1))
+    spans = [slice(start, start + step) for start in range(0, n_rows, step)]
+    total = (left(spans[0]).mT @ right(spans[0])).double()
+    for span in spans[1:]:
+        total += left(span).mT @ right(span)
+    return total

@@ -1,0 +1,170 @@
+r"""The Laplace approximation of one trained network: start reading here.
+
+:func:`fit_laplace` makes the one pass over the data: it sums the curvature H (unit dispersion, no prior), the negative
+log-likelihood and its gradient at the weights θ*. Everything after is a function of that :class:`LaplaceFit` and of a
+:class:`Hyper`, plain numbers that any selection may change without seeing the data again:
+
+.. math:: P = \frac{1}{T \varphi^p} H + \mathrm{diag}(\delta), \qquad q(\theta) = N(\theta^*, P^{-1}).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .curvatures._base import CurvatureRule
+from .likelihoods._base import Likelihood
+from .network import Network
+from .prior import Prior
+from .structures._base import Curvature, Posterior
+
+Rows = tuple[Tensor, Tensor, Tensor]
+"""Inputs (n, …), targets and weights (n,) of a batch."""
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """The hyperparameters of a Laplace approximation. Plain data.
+
+    Parameters
+    ----------
+    prior_precision : Tensor of shape (G,), float64
+        δ of each prior group.
+    dispersion : float
+        φ: the noise variance σ² in the network's target units; 1 where the likelihood has none.
+    temperature : float
+        T; the curvature is divided by it (T < 1: a cold posterior).
+
+    Examples
+    --------
+    >>> import torch
+    >>> Hyper(torch.tensor([1.0], dtype=torch.float64), dispersion=0.25).scale(1)
+    4.0
+    """
+
+    prior_precision: Tensor
+    dispersion: float = 1.0
+    temperature: float = 1.0
+
+    def scale(self, dispersion_power: int) -> float:
+        """1 / (T φ^p), what multiplies the curvature at unit dispersion."""
+        return float(1.0 / (self.temperature * self.dispersion**dispersion_power))
+
+
+@dataclass(frozen=True)
+class LaplaceFit:
+    """What one pass over the data leaves behind.
+
+    Parameters
+    ----------
+    network : Network
+        The network and its weights θ*.
+    likelihood : Likelihood
+    prior : Prior
+        Grouping of the prior precisions.
+    curvature : Curvature
+        H, at unit dispersion and without prior.
+    dispersion_power : int
+        p: H scales with φ^−p.
+    nll : float
+        Σ w·nll at unit dispersion, without normaliser.
+    gradient : Tensor of shape (P,)
+        Σ w Jᵀ r at unit dispersion.
+    total_weight : float
+        N_w = Σ w.
+    n_outputs : int
+        C.
+    """
+
+    network: Network
+    likelihood: Likelihood
+    prior: Prior
+    curvature: Curvature
+    dispersion_power: int
+    nll: float
+    gradient: Tensor
+    total_weight: float
+    n_outputs: int
+
+    def posterior(self, hyper: Hyper) -> Posterior:
+        """The factorised posterior; the data are not revisited."""
+        precision = self.prior.precision(hyper.prior_precision)
+        return self.curvature.posterior(precision, hyper.scale(self.dispersion_power))
+
+    def log_likelihood(self, hyper: Hyper) -> float:
+        """Σ w log p(y | θ*), nats; the temperature does not enter."""
+        normaliser = self.likelihood.log_normaliser(hyper.dispersion, self.n_outputs)
+        return -self.nll / hyper.dispersion - self.total_weight * normaliser
+
+    def objective(self, hyper: Hyper) -> float:
+        """The MAP objective Σ w nll/φ + ½ θᵀ diag(δ) θ, nats, without constants."""
+        quadratic = self.prior.quadratic(hyper.prior_precision, self.network.theta)
+        return self.nll / hyper.dispersion + 0.5 * float(quadratic)
+
+    def objective_gradient(self, hyper: Hyper) -> Tensor:
+        """Gradient of :meth:`objective` in the weights, shape (P,)."""
+        precision = self.prior.precision(hyper.prior_precision)
+        return self.gradient / hyper.dispersion + precision * self.network.theta
+
+
+def fit_laplace(
+    network: Network,
+    likelihood: Likelihood,
+    rule: CurvatureRule,
+    structure: type[Curvature],
+    prior: Prior,
+    batches: Iterable[Rows],
+) -> LaplaceFit:
+    """Sum curvature, loss and gradient over the data. The only loop over data.
+
+    Parameters
+    ----------
+    network : Network
+    likelihood : Likelihood
+    rule : CurvatureRule
+        What one row contributes.
+    structure : Curvature class
+        How the sum is stored.
+    prior : Prior
+        Only kept, not used.
+    batches : iterable of (inputs, targets, weights)
+        At least one row together. Sums are in float64, whatever the dtype of the rows.
+
+    Returns
+    -------
+    LaplaceFit
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sklearn_laplace.curvatures import GGN
+    >>> from sklearn_laplace.likelihoods import Gaussian
+    >>> from sklearn_laplace.structures import Full
+    >>> network = Network.trace(torch.nn.Linear(1, 1).double(), torch.zeros(1, 1).double())
+    >>> x, y, w = torch.ones(2, 1).double(), torch.zeros(2, 1).double(), torch.ones(2).double()
+    >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), [(x, y, w)])
+    >>> fit.curvature.matrix.tolist()
+    [[2.0, 2.0], [2.0, 2.0]]
+    """
+    theta = network.theta
+    curvature: Any = structure.zero(network.blocks, theta.device)
+    nll = torch.zeros((), dtype=torch.float64, device=theta.device)
+    gradient = torch.zeros_like(theta)
+    weight = torch.zeros_like(nll)
+    n_outputs = 0
+    for inputs, targets, weights in batches:
+        line = network.linearise(inputs)
+        residual = likelihood.residual(line.outputs, targets) * weights[:, None]
+        batch = rule.batch(line, likelihood, targets, weights)
+        curvature = curvature.add_(batch)
+        gradient += line.pullback(residual[..., None]).total()
+        nll += (weights * likelihood.nll(line.outputs, targets)).double().sum()
+        weight += weights.double().sum()
+        n_outputs = line.outputs.shape[1]
+    return LaplaceFit(
+        network, likelihood, prior, curvature, rule.dispersion_power, float(nll), gradient, float(weight), n_outputs
+    )

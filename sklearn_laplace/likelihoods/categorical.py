@@ -1,0 +1,64 @@
+r"""Categorical likelihood over C logits: :math:`-\log \mathrm{softmax}(f)_y`.
+
+:math:`\Lambda = \mathrm{diag}(p) - pp^\top`, :math:`r = p - e_y`. Λ has rank C−1; its Cholesky factor is known in
+closed form (Tanabe & Sagae 1992): with :math:`q_k = \sum_{j \ge k} p_j`, 0-based,
+:math:`S_{kk} = \sqrt{p_k q_{k+1}/q_k}` and :math:`S_{ik} = -p_i \sqrt{p_k/(q_k q_{k+1})}` for i > k.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..latent import LatentGaussian, Predictive
+from ._base import Likelihood, Link
+
+
+class Categorical(Likelihood):
+    """One of C classes, given logits. Targets are class indices, int64.
+
+    Examples
+    --------
+    >>> import torch
+    >>> factor = Categorical().hessian_factor(torch.zeros(1, 2))
+    >>> (factor @ factor.mT)[0]
+    tensor([[ 0.2500, -0.2500],
+            [-0.2500,  0.2500]])
+    """
+
+    has_dispersion = False
+
+    def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """−log softmax(f)_y, shape (n,), nats."""
+        return -outputs.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+
+    def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """p − e_y, shape (n, C)."""
+        residual = outputs.softmax(-1)
+        return residual.scatter_add(-1, targets[:, None], -torch.ones_like(residual[:, :1]))
+
+    def hessian_factor(self, outputs: Tensor) -> Tensor:
+        """S (n, C, C−1), computed from log-probabilities so that saturated logits stay finite."""
+        n, n_classes = outputs.shape
+        log_p = outputs.log_softmax(-1)
+        log_q = log_p.flip(-1).logcumsumexp(-1).flip(-1)
+        head, tail = log_q[:, :-1], log_q[:, 1:]
+        # p_i sqrt(p_k / (q_k q_{k+1})); the exponent never exceeds log_p_k / 2 - log_q_k / 2 because p_i <= q_{k+1}.
+        below = (log_p[:, :, None] + 0.5 * (log_p[:, None, :-1] - head[:, None] - tail[:, None])).exp()
+        factor = -below.tril(-1)
+        k = torch.arange(n_classes - 1, device=outputs.device)
+        factor[:, k, k] = (0.5 * (log_p[:, :-1] + tail - head)).exp()
+        return factor
+
+    def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
+        """Zero: the probabilities are normalised already."""
+        return 0.0
+
+    def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None) -> Predictive:
+        """Moments of the class indicators: p, Var(p) epistemic, and the rest of p (1 − p) aleatoric."""
+        if link is None:
+            raise TypeError("a categorical likelihood needs a link from logits to probabilities.")
+        probabilities = link.mean(latent)
+        total = probabilities * (1 - probabilities)
+        epistemic = torch.minimum(link.variance(latent), total)
+        return Predictive(probabilities, epistemic, total - epistemic)

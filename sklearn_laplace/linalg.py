@@ -1,0 +1,120 @@
+"""Safe factorisations: one jitter policy, one warning, one rule for clipping eigenvalues.
+
+Every Cholesky and every eigendecomposition of the package goes through here. All matrices are float64.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from .errors import JitterWarning, NotPositiveDefiniteError
+
+JITTERS = (1e-12, 1e-10, 1e-8, 1e-6)
+"""Multiples of the mean diagonal tried in turn when a Cholesky factorisation fails."""
+
+
+def cholesky(matrix: Tensor) -> Tensor:
+    """Lower Cholesky factor of a symmetric positive definite matrix.
+
+    Parameters
+    ----------
+    matrix : Tensor of shape (p, p)
+        Only the lower triangle is read.
+
+    Returns
+    -------
+    Tensor of shape (p, p)
+        L with ``L @ L.mT`` equal to the matrix, plus jitter where it was needed.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        When the matrix holds a NaN or an infinity, or stays indefinite after the largest jitter.
+
+    Examples
+    --------
+    >>> import torch
+    >>> cholesky(torch.diag(torch.tensor([4.0, 9.0])))
+    tensor([[2., 0.],
+            [0., 3.]])
+    """
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if int(info) == 0 and bool(torch.isfinite(factor.diagonal()).all()):
+        return factor
+    if not bool(torch.isfinite(matrix).all()):
+        raise NotPositiveDefiniteError(
+            f"the {tuple(matrix.shape)} matrix to factorise holds NaN or infinite values; "
+            "look for them in the network's activations or in the inputs."
+        )
+    size = matrix.diagonal().abs().mean().clamp_min(torch.finfo(matrix.dtype).tiny)
+    for jitter in JITTERS:
+        shifted = matrix.clone()
+        shifted.diagonal().add_(jitter * size)
+        factor, info = torch.linalg.cholesky_ex(shifted)
+        if int(info) == 0:
+            warnings.warn(
+                f"a {tuple(matrix.shape)} precision was not positive definite in floating point; "
+                f"{jitter:g} times its mean diagonal was added. A larger prior_precision avoids this.",
+                JitterWarning,
+                stacklevel=2,
+            )
+            return factor
+    raise NotPositiveDefiniteError(
+        f"a {tuple(matrix.shape)} matrix is not positive definite, even with {JITTERS[-1]:g} times its mean "
+        "diagonal added; use a larger prior_precision."
+    )
+
+
+def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (p,), not below zero, and eigenvectors (p, p) of a positive semi-definite matrix.
+
+    A sum of outer products has no negative eigenvalue; what rounding makes of its zeros is clipped.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        When the matrix holds a NaN or an infinity.
+
+    Examples
+    --------
+    >>> import torch
+    >>> eigh(torch.tensor([[1.0, 1.0], [1.0, 1.0]]))[0].round(decimals=5)
+    tensor([0., 2.])
+    """
+    if not bool(torch.isfinite(matrix).all()):
+        raise NotPositiveDefiniteError(
+            f"the {tuple(matrix.shape)} curvature holds NaN or infinite values; "
+            "look for them in the network's activations or in the inputs."
+        )
+    values, vectors = torch.linalg.eigh(matrix)
+    return values.clamp_min(0.0), vectors
+
+
+def mirror_lower(matrix: Tensor) -> Tensor:
+    """The symmetric matrix (p, p) whose lower triangle is given.
+
+    Examples
+    --------
+    >>> import torch
+    >>> mirror_lower(torch.tensor([[1.0, 9.0], [2.0, 3.0]]))
+    tensor([[1., 2.],
+            [2., 3.]])
+    """
+    lower = matrix.tril()
+    return lower + lower.tril(-1).mT
+
+
+def inverse_root(factor: Tensor) -> Tensor:
+    """R = L⁻ᵀ (p, p), so that R Rᵀ is the inverse of L Lᵀ. Costs p³/3.
+
+    Examples
+    --------
+    >>> import torch
+    >>> inverse_root(torch.diag(torch.tensor([2.0, 4.0]))).diagonal()
+    tensor([0.5000, 0.2500])
+    """
+    identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    return torch.linalg.solve_triangular(factor, identity, upper=False).mT.contiguous()

@@ -1,0 +1,59 @@
+r"""What a link answers, and the softmax samples behind it.
+
+The normal draws are made once and shared by all rows, so that neither the order nor the choice of rows changes a
+prediction. They are quasi-random (scrambled Sobol points pushed through the normal quantile function): about ten
+times more accurate than independent draws at one hundred points.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..latent import LatentGaussian
+
+
+@dataclass(frozen=True)
+class Link(ABC):
+    """From a Gaussian over C logits to class probabilities.
+
+    Parameters
+    ----------
+    draws : Tensor of shape (S, C)
+        Standard normal draws shared by all rows (:func:`standard_normals`).
+    """
+
+    draws: Tensor
+
+    @abstractmethod
+    def mean(self, latent: LatentGaussian) -> Tensor:
+        """Class probabilities (n, C); each row sums to one."""
+
+    def variance(self, latent: LatentGaussian) -> Tensor:
+        """Variance (n, C) of the class probabilities softmax(f)_c under the Gaussian over f."""
+        return softmax_samples(latent, self.draws).var(0, correction=0)
+
+
+def standard_normals(n_samples: int, dimension: int, seed: int) -> Tensor:
+    """Quasi-random standard normal draws, shape (n_samples, dimension), float64; the global generator is untouched.
+
+    Examples
+    --------
+    >>> draws = standard_normals(256, 2, seed=0)
+    >>> bool(draws.mean(0).abs().max() < 0.01), bool((draws.var(0) - 1).abs().max() < 0.05)
+    (True, True)
+    """
+    points = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=seed).draw(n_samples, dtype=torch.float64)
+    margin = 2.0**-40
+    return torch.special.ndtri(points.clamp(margin, 1 - margin))
+
+
+def softmax_samples(latent: LatentGaussian, draws: Tensor) -> Tensor:
+    """softmax(f_s) for each draw, shape (S, n, C). A covariance without full rank is as good as any other."""
+    values, vectors = torch.linalg.eigh(latent.covariance)
+    root = vectors * values.clamp_min(0.0).sqrt()[:, None, :]
+    draws = draws.to(latent.mean)
+    return (latent.mean + torch.einsum("sk,nck->snc", draws, root)).softmax(-1)

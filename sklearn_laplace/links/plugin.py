@@ -1,0 +1,23 @@
+"""Plugin link: the softmax of the mean logits, as the MAP net alone would answer."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..latent import LatentGaussian
+from ._base import Link
+
+
+class Plugin(Link):
+    """softmax(mean): ignores the epistemic covariance (``variance`` still reports it).
+
+    Examples
+    --------
+    >>> import torch
+    >>> Plugin(torch.zeros(1, 2)).mean(LatentGaussian(torch.zeros(1, 2), torch.eye(2)[None]))
+    tensor([[0.5000, 0.5000]])
+    """
+
+    def mean(self, latent: LatentGaussian) -> Tensor:
+        """softmax(mean), shape (n, C)."""
+        return latent.mean.softmax(-1)

@@ -1,0 +1,365 @@
+r"""The trained module as a function of its selected weights; yields factored Jacobians.
+
+Owns a private copy of the module in eval mode (no dropout, running statistics in batch norm) whose weights need no
+gradient, and the order of the parameters: blocks as in :mod:`~sklearn_laplace.jacobian`. The forward pass runs on a
+throw-away replica that shares the tensors, so that hooks never touch the copy and threads never meet.
+It must not know a likelihood, a structure or a prior's values.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from .jacobian import Block, DenseFactor, FactoredJacobian, LayerFactor
+from .layers import FACTORED, Generic, Linear
+from .prior import Prior
+
+CHECKED_ROWS = 3
+"""Rows of the example on which the factored layers are checked against plain autodiff."""
+
+
+@dataclass(frozen=True)
+class Linearisation:
+    """The network at n inputs: its outputs, and their derivative in the weights when asked.
+
+    Parameters
+    ----------
+    outputs : Tensor of shape (n, C)
+    pullback : callable
+        From output factors S (n, C, K) to the :class:`FactoredJacobian` SᵀJ.
+    """
+
+    outputs: Tensor
+    pullback: Callable[[Tensor], FactoredJacobian]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A module, the selected weights, and how each of its layers yields its Jacobian.
+
+    Build one with :meth:`trace`.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Private copy in eval mode.
+    layers : tuple of Linear
+        Layers with a factored Jacobian.
+    generic : Generic or None
+        All other selected tensors.
+    called : tuple of str
+        Names of the modules with own parameters in the order in which the forward pass calls them.
+    log_outputs : bool
+        Whether the module ends in probabilities, taken through their logarithm.
+
+    Examples
+    --------
+    >>> import torch
+    >>> module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+    >>> network = Network.trace(module, torch.zeros(4, 2))
+    >>> network.n_parameters, [block.name for block in network.blocks]
+    (13, ['0', '2'])
+    >>> line = network.linearise(torch.ones(5, 2))
+    >>> line.pullback(torch.ones(5, 1, 1)).rows().shape
+    torch.Size([5, 1, 13])
+    """
+
+    module: nn.Module
+    layers: tuple[Linear, ...]
+    generic: Generic | None
+    called: tuple[str, ...]
+    log_outputs: bool = False
+
+    # ------------------------------------------------------------------ building
+
+    @classmethod
+    def trace(
+        cls, module: nn.Module, example: Tensor, names: Sequence[str] | None = None, *, log_outputs: bool = False
+    ) -> Network:
+        """Look at one forward pass and decide how each selected tensor yields its Jacobian.
+
+        A layer is taken in factored form when its kind is known, it is called exactly once, it owns its tensors
+        alone, and its part agrees with plain autodiff on a few rows; everything else is generic.
+
+        Parameters
+        ----------
+        module : nn.Module
+            Copied; neither it nor its mode is touched.
+        example : Tensor of shape (n, …), n ≥ 1
+            Inputs to trace.
+        names : sequence of str, optional
+            Selected parameters; all that require a gradient by default.
+        log_outputs : bool
+            Take the module's outputs, probabilities, through their logarithm.
+
+        Raises
+        ------
+        ValueError
+            If a name is unknown or no parameter is selected.
+        """
+        private = copy.deepcopy(module).eval()
+        known = dict(private.named_parameters())
+        selected = tuple(n for n, p in known.items() if p.requires_grad) if names is None else tuple(names)
+        if unknown := [name for name in selected if name not in known]:
+            raise ValueError(f"unknown parameters {unknown}; the module has {list(known)}.")
+        if not selected:
+            raise ValueError("no parameter is selected: every parameter of the module has requires_grad=False.")
+        private.requires_grad_(False)
+        example = example[:CHECKED_ROWS]
+        tape = _Tape(private, [name for name, _ in private.named_modules()])
+        with torch.no_grad():
+            tape.run(example)
+        layers = _factored_layers(private, selected, tape)
+        network = _with_layers(private, selected, layers, tuple(tape.order), log_outputs)
+        agreeing = _agreeing_layers(network, selected, example)
+        if len(agreeing) < len(layers):
+            network = _with_layers(private, selected, agreeing, tuple(tape.order), log_outputs)
+        return _decide_batching(network, example)
+
+    def select(self, names: Sequence[str], example: Tensor) -> Network:
+        """The same module with other selected parameters."""
+        return Network.trace(self.module, example, names, log_outputs=self.log_outputs)
+
+    def with_parameters(self, theta: Tensor) -> Network:
+        """A network whose selected weights are θ (P,); the module is copied."""
+        module = copy.deepcopy(self.module)
+        tensors = dict(module.named_parameters())
+        with torch.no_grad():
+            for name, value in self.tensors(theta).items():
+                tensors[name].copy_(value)
+        return replace(self, module=module)
+
+    # ------------------------------------------------------------------ evaluating
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Outputs (n, C), without a graph."""
+        with torch.no_grad():
+            return self._outputs(self.module(x))
+
+    def linearise(self, x: Tensor) -> Linearisation:
+        """Outputs and pullback at inputs (n, …): one forward pass; each pullback costs K backward passes."""
+        tape = _Tape(self.module, [layer.name for layer in self.layers])
+        with torch.enable_grad():
+            raw = tape.run(x)
+            outputs = self._outputs(raw)
+        heads = [tape.outputs[layer.name] for layer in self.layers]
+        inputs = [tape.inputs[layer.name] for layer in self.layers]
+
+        def pullback(factor: Tensor) -> FactoredJacobian:
+            cotangents: list[list[Tensor]] = [[] for _ in heads]
+            for k in range(factor.shape[-1] if heads else 0):
+                gradients = torch.autograd.grad(
+                    outputs, heads, factor[..., k], retain_graph=True, materialize_grads=True
+                )
+                for column, gradient in zip(cotangents, gradients, strict=True):
+                    column.append(gradient)
+            parts: dict[str, LayerFactor | DenseFactor] = {
+                layer.name: layer.factor(a, torch.stack(g, 1))
+                for layer, a, g in zip(self.layers, inputs, cotangents, strict=True)
+            }
+            if self.generic is not None:
+                dense = self.generic.factors(self.module, x, self._through_log(raw.detach(), factor))
+                parts |= dict(zip(self.generic.names, dense, strict=True))
+            return FactoredJacobian(tuple(parts[block.name] for block in self.blocks))
+
+        return Linearisation(outputs.detach(), pullback)
+
+    def jacobian(self, x: Tensor) -> tuple[Tensor, FactoredJacobian]:
+        """Outputs (n, C) and the Jacobian of each of them, K = C."""
+        line = self.linearise(x)
+        n, n_outputs = line.outputs.shape
+        identity = torch.eye(n_outputs, dtype=line.outputs.dtype, device=x.device)
+        return line.outputs, line.pullback(identity.expand(n, n_outputs, n_outputs))
+
+    def _outputs(self, raw: Tensor) -> Tensor:
+        outputs = raw[:, None] if raw.ndim == 1 else raw
+        return _log_probabilities(outputs) if self.log_outputs else outputs
+
+    def _through_log(self, raw: Tensor, factor: Tensor) -> Tensor:
+        """The factor with respect to the raw outputs: d log p / dp = 1/p."""
+        if not self.log_outputs:
+            return factor
+        tiny = torch.finfo(raw.dtype).tiny
+        return torch.where(raw > tiny, 1 / raw.clamp_min(tiny), 0.0)[..., None] * factor
+
+    # ------------------------------------------------------------------ parameters
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks in the order of the module's parameters."""
+        blocks = {layer.name: layer.block for layer in self.layers}
+        first = {layer.columns[0][0]: layer.name for layer in self.layers}
+        if self.generic is not None:
+            blocks |= {block.name: block for block in self.generic.blocks}
+            first |= {name: name for name in self.generic.names}
+        return tuple(blocks[first[name]] for name, _ in self.module.named_parameters() if name in first)
+
+    @cached_property
+    def _columns(self) -> dict[str, tuple[tuple[str, int], ...]]:
+        columns = {layer.name: layer.columns for layer in self.layers}
+        if self.generic is not None:
+            columns |= {block.name: ((block.name, block.inputs),) for block in self.generic.blocks}
+        return columns
+
+    @property
+    def n_parameters(self) -> int:
+        """Number P of selected parameters."""
+        return sum(block.size for block in self.blocks)
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """Names of the selected tensors, in block order."""
+        return tuple(name for block in self.blocks for name, _ in self._columns[block.name])
+
+    @cached_property
+    def theta(self) -> Tensor:
+        """The selected weights (P,), float64."""
+        tensors = dict(self.module.named_parameters())
+        parts = []
+        for block in self.blocks:
+            columns = [
+                tensors[name].detach().reshape(block.outputs, width) for name, width in self._columns[block.name]
+            ]
+            parts.append(torch.cat(columns, 1).flatten())
+        return torch.cat(parts).double()
+
+    def tensors(self, theta: Tensor) -> dict[str, Tensor]:
+        """θ (…, P) cut into the module's tensors, each with its own shape behind the leading dimensions."""
+        shapes = {name: p.shape for name, p in self.module.named_parameters()}
+        found: dict[str, Tensor] = {}
+        for block, part in zip(self.blocks, theta.split([b.size for b in self.blocks], -1), strict=True):
+            matrix = part.unflatten(-1, (block.outputs, block.inputs))
+            columns = self._columns[block.name]
+            for (name, _), piece in zip(columns, matrix.split([width for _, width in columns], -1), strict=True):
+                found[name] = piece.reshape(*theta.shape[:-1], *shapes[name])
+        return found
+
+    def tensor_prior(self) -> Prior:
+        """A prior with one group for each parameter tensor."""
+        pieces: list[Tensor] = []
+        names: list[str] = []
+        for block in self.blocks:
+            ids = []
+            for name, width in self._columns[block.name]:
+                ids.append(torch.full((block.outputs, width), len(names)))
+                names.append(name)
+            pieces.append(torch.cat(ids, 1).flatten())
+        return Prior(torch.cat(pieces).to(self.theta.device), tuple(names))
+
+    def scalar_prior(self) -> Prior:
+        """A prior with one precision for all selected weights."""
+        return Prior(torch.zeros(self.n_parameters, dtype=torch.long, device=self.theta.device), ("all",))
+
+
+class _Tape:
+    """One recorded forward pass on a replica of a module that shares its tensors."""
+
+    def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
+        shared: dict[int, object] = {id(t): t for t in (*module.parameters(), *module.buffers())}
+        self.replica = copy.deepcopy(module, shared)
+        self.inputs: dict[str, Tensor] = {}
+        self.outputs: dict[str, Tensor] = {}
+        self.calls: dict[str, int] = {}
+        self.order: list[str] = []
+        for name in names:
+            self.replica.get_submodule(name).register_forward_hook(self._recorder(name))
+
+    def run(self, x: Tensor) -> Tensor:
+        return self.replica(x)
+
+    def _recorder(self, name: str) -> Callable[..., Tensor | None]:
+        def record(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+            if not any(True for _ in layer.parameters(recurse=False)):
+                return None
+            self.calls[name] = self.calls.get(name, 0) + 1
+            self.order.append(name)
+            if not args or not isinstance(output, Tensor):
+                return None
+            head = output if output.requires_grad or not torch.is_grad_enabled() else output.requires_grad_()
+            self.inputs[name], self.outputs[name] = args[0].detach(), head
+            # A copy goes on, so that an activation that works in place cannot overwrite what is differentiated.
+            return head.clone() if torch.is_grad_enabled() else None
+
+        return record
+
+
+def _log_probabilities(probabilities: Tensor) -> Tensor:
+    """log p with p kept off zero: logits up to a constant per row, which nothing we compute depends on."""
+    return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
+
+
+def _factored_layers(module: nn.Module, selected: Sequence[str], tape: _Tape) -> tuple[Linear, ...]:
+    """The layers of a known kind that are called once and own their selected tensors alone."""
+    owners: dict[int, int] = {}
+    for _, parameter in module.named_parameters(remove_duplicate=False):
+        owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+    found = []
+    for name, layer in module.named_modules():
+        own = {short for short, _ in layer.named_parameters(recurse=False) if f"{name}.{short}".lstrip(".") in selected}
+        if not own or tape.calls.get(name) != 1 or name not in tape.inputs:
+            continue
+        if any(owners[id(p)] > 1 for _, p in layer.named_parameters(recurse=False)):
+            continue
+        for kind in FACTORED:
+            if kind.handles(layer, tape.inputs[name]):
+                found.append(kind.of(name, layer, own))
+                break
+    return tuple(found)
+
+
+def _with_layers(
+    module: nn.Module, selected: Sequence[str], layers: tuple[Linear, ...], called: tuple[str, ...], log_outputs: bool
+) -> Network:
+    """A network in which the given layers are factored and the other selected tensors generic."""
+    covered = {name for layer in layers for name, _ in layer.columns}
+    parameters = dict(module.named_parameters())
+    rest = tuple(name for name in parameters if name in selected and name not in covered)
+    generic = Generic(rest, tuple(parameters[name].numel() for name in rest), batched=True) if rest else None
+    return Network(module, layers, generic, called, log_outputs)
+
+
+def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor) -> tuple[Linear, ...]:
+    """The factored layers whose part equals plain autodiff's on the example's rows."""
+    if not network.layers:
+        return ()
+    module = copy.deepcopy(network.module)
+    tensors = dict(module.named_parameters())
+    for name in selected:
+        tensors[name].requires_grad_()
+    with torch.enable_grad():
+        outputs = network._outputs(module(example))
+    generator = torch.Generator().manual_seed(0)
+    cotangent = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)
+    wanted = [tensors[name] for layer in network.layers for name, _ in layer.columns]
+    truth = iter(torch.autograd.grad(outputs, wanted, cotangent, materialize_grads=True))
+    line = replace(network, generic=None).linearise(example)
+    parts = line.pullback(cotangent[..., None]).factors
+    by_name = {block.name: part for block, part in zip(replace(network, generic=None).blocks, parts, strict=True)}
+    agreeing = []
+    for layer in network.layers:
+        pieces = [next(truth).reshape(layer.n_outputs, width) for _, width in layer.columns]
+        expected = torch.cat(pieces, 1).flatten()
+        error = (by_name[layer.name].total() - expected).abs().max()
+        size = expected.abs().max()
+        if bool(error <= 1e-3 * size) or not bool(torch.isfinite(size)):
+            agreeing.append(layer)
+    return tuple(agreeing)
+
+
+def _decide_batching(network: Network, example: Tensor) -> Network:
+    """Generic layers run batched where the module allows it, else row by row."""
+    if network.generic is None:
+        return network
+    try:
+        network.jacobian(example[:1])
+    except RuntimeError:  # what torch.func raises for data-dependent control flow and in-place updates
+        slow = replace(network, generic=replace(network.generic, batched=False))
+        slow.jacobian(example[:1])
+        return slow
+    return network

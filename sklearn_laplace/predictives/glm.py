@@ -1,0 +1,40 @@
+r"""The linearised predictive (Immer et al. 2021): :math:`f(x) \sim N(f_{\theta^*}(x), J P^{-1} J^\top)`.
+
+Exact for the model that the Gauss–Newton curvature belongs to, and sane even under an untuned prior, where sampling
+the weights of the nonlinear network is not.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..latent import LatentGaussian
+from ..network import Network
+from ..structures._base import Posterior
+
+
+class GLM:
+    """The network linearised around its MAP.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sklearn_laplace.structures import Diag
+    >>> module = torch.nn.Linear(1, 1, bias=False).double()
+    >>> network = Network.trace(module, torch.ones(1, 1).double())
+    >>> posterior = Diag.zero(network.blocks, torch.device("cpu")).posterior(torch.tensor(4.0).double(), 1.0)
+    >>> GLM().latent(network, posterior, torch.full((1, 1), 2.0).double()).variance.tolist()
+    [[1.0]]
+    """
+
+    def latent(self, network: Network, posterior: Posterior, x: Tensor) -> LatentGaussian:
+        """Mean (n, C) and covariance (n, C, C) of the outputs, float64."""
+        outputs, jacobian = network.jacobian(x)
+        return LatentGaussian(outputs.double(), posterior.covariance(jacobian))
+
+    def joint_covariance(self, network: Network, posterior: Posterior, x: Tensor) -> Tensor:
+        """Covariance over rows and outputs together, shape (n·C, n·C), float64; row-major in (row, output)."""
+        _, jacobian = network.jacobian(x)
+        covariance = posterior.cross_covariance(jacobian, jacobian)
+        return torch.triu(covariance) + torch.triu(covariance, 1).mT

@@ -1,0 +1,64 @@
+r"""The prior over the weights: :math:`p(\theta) = N(\mu_0, \mathrm{diag}(\delta)^{-1})`, δ shared within groups.
+
+Owns the map from G group precisions to one precision per parameter. The values themselves are a
+hyperparameter (:class:`~sklearn_laplace.laplace.Hyper`): a prior is only the grouping.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A zero-mean Gaussian prior with one precision per group of parameters.
+
+    Parameters
+    ----------
+    groups : Tensor of shape (P,), int64
+        Group of each parameter, 0 … G−1.
+    names : tuple of str
+        What each group is called, for messages and for the user.
+
+    Examples
+    --------
+    >>> import torch
+    >>> prior = Prior(torch.tensor([0, 0, 1]), ("0.weight", "0.bias"))
+    >>> prior.precision(torch.tensor([2.0, 5.0])).tolist()
+    [2.0, 2.0, 5.0]
+    >>> float(prior.quadratic(torch.tensor([2.0, 5.0]), torch.ones(3)))
+    9.0
+    """
+
+    groups: Tensor
+    names: tuple[str, ...]
+
+    @property
+    def n_groups(self) -> int:
+        """Number of groups G."""
+        return len(self.names)
+
+    @property
+    def counts(self) -> Tensor:
+        """Parameters in each group, shape (G,), float64."""
+        return torch.bincount(self.groups, minlength=self.n_groups).double()
+
+    def precision(self, values: Tensor) -> Tensor:
+        """δ per parameter (P,), or a 0-d tensor when there is a single group (eigenvalue paths rely on it)."""
+        return values[0] if self.n_groups == 1 else values[self.groups]
+
+    def group_sums(self, per_parameter: Tensor) -> Tensor:
+        """Sum of a (P,) tensor within each group, shape (G,), float64."""
+        zeros = torch.zeros(self.n_groups, dtype=torch.float64, device=per_parameter.device)
+        return zeros.index_add(0, self.groups, per_parameter.double())
+
+    def logdet(self, values: Tensor) -> Tensor:
+        """log |diag(δ)|, a 0-d tensor."""
+        return self.counts.to(values.device) @ values.log()
+
+    def quadratic(self, values: Tensor, theta: Tensor) -> Tensor:
+        """θᵀ diag(δ) θ, a 0-d tensor."""
+        return values.double() @ self.group_sums(theta.square())

@@ -1,0 +1,126 @@
+"""Selection by evidence: Newton's method in the logarithms of the prior precisions and of the noise variance.
+
+At fixed weights the log evidence is concave in these logarithms, so Newton with a limited step finds the one optimum;
+six to ten iterations are usual. An optimum on a bound is reported.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..errors import BoundWarning
+from ..evidence import evidence_derivatives, log_evidence
+from ..laplace import Hyper, LaplaceFit
+
+PRECISION_BOUNDS = (1e-6, 1e8)
+"""Search interval of a prior precision; the network's inputs and targets are of order one."""
+DISPERSION_BOUNDS = (1e-10, 1e4)
+"""Search interval of the noise variance in the network's target units."""
+MAX_STEP = 3.0
+"""Longest step of one logarithm in one Newton iteration: a factor of twenty."""
+MAX_ITERATIONS = 50
+TOLERANCE = 1e-9
+"""Stop when the quadratic model promises less than this many nats."""
+
+
+def maximise_evidence(
+    fit: LaplaceFit, hyper: Hyper, *, free_prior: bool = True, free_dispersion: bool = True, warn: bool = True
+) -> Hyper:
+    """Hyperparameters of largest evidence at the fit's weights.
+
+    Parameters
+    ----------
+    fit : LaplaceFit
+    hyper : Hyper
+        Where to start; what is not free keeps its value.
+    free_prior, free_dispersion : bool
+        What is chosen. The dispersion stays where the likelihood has none.
+    warn : bool
+        Whether an optimum at a bound gives a :class:`~sklearn_laplace.errors.BoundWarning`.
+
+    Returns
+    -------
+    Hyper
+    """
+    n_groups = fit.prior.n_groups
+    free_dispersion = free_dispersion and fit.likelihood.has_dispersion
+    free = torch.tensor([free_prior] * n_groups + [free_dispersion], device=hyper.prior_precision.device)
+    low = torch.tensor([PRECISION_BOUNDS[0]] * n_groups + [DISPERSION_BOUNDS[0]], dtype=torch.float64).log()
+    high = torch.tensor([PRECISION_BOUNDS[1]] * n_groups + [DISPERSION_BOUNDS[1]], dtype=torch.float64).log()
+    low, high = low.to(free.device), high.to(free.device)
+    start = torch.cat([hyper.prior_precision, hyper.prior_precision.new_tensor([hyper.dispersion])]).log()
+    point = torch.where(free, start.clamp(low, high), start)
+    value = log_evidence(fit, _at(hyper, point))
+    for _ in range(MAX_ITERATIONS):
+        derivatives = evidence_derivatives(fit, _at(hyper, point))
+        gradient = derivatives.gradient
+        # A coordinate whose gradient pushes it out of its bound stays there.
+        active = free & ~((point <= low) & (gradient < 0)) & ~((point >= high) & (gradient > 0))
+        if not bool(active.any()):
+            break
+        step = _newton_step(gradient, derivatives.hessian, active)
+        promise = float(gradient @ step)
+        if promise < TOLERANCE:
+            break
+        point, value, moved = _line_search(fit, hyper, point, step, value, low, high)
+        if not moved:
+            break
+    if warn:
+        _warn_at_bounds(fit, point, free, low, high)
+    return _at(hyper, point)
+
+
+def _newton_step(gradient: Tensor, hessian: Tensor, active: Tensor) -> Tensor:
+    """−H⁻¹g on the active coordinates, each limited to MAX_STEP."""
+    step = torch.zeros_like(gradient)
+    curvature = -hessian[active][:, active]
+    ridge = 1e-12 * curvature.diagonal().abs().max().clamp_min(1e-12)
+    curvature = curvature + ridge * torch.eye(len(curvature), dtype=curvature.dtype, device=curvature.device)
+    step[active] = torch.linalg.solve(curvature, gradient[active])
+    if not bool(torch.isfinite(step).all()) or float(gradient @ step) < 0:
+        step = torch.where(active, gradient, torch.zeros_like(gradient))
+    longest = float(step.abs().max())
+    return step * min(1.0, MAX_STEP / max(longest, 1e-300))
+
+
+def _line_search(
+    fit: LaplaceFit, hyper: Hyper, point: Tensor, step: Tensor, value: float, low: Tensor, high: Tensor
+) -> tuple[Tensor, float, bool]:
+    """Halve the step until the evidence does not fall."""
+    for _ in range(30):
+        candidate = torch.where(step != 0, (point + step).clamp(low, high), point)
+        reached = log_evidence(fit, _at(hyper, candidate))
+        if math.isfinite(reached) and reached >= value - 1e-12 * abs(value):
+            return candidate, reached, True
+        step = step / 2
+    return point, value, False
+
+
+def _at(hyper: Hyper, point: Tensor) -> Hyper:
+    values = point.exp()
+    return replace(hyper, prior_precision=values[:-1], dispersion=float(values[-1]))
+
+
+def _warn_at_bounds(fit: LaplaceFit, point: Tensor, free: Tensor, low: Tensor, high: Tensor) -> None:
+    """Report bounds that mean trouble.
+
+    One group of many at the upper bound does not: the data have no use for those weights, and they are pruned.
+    """
+    at_low, at_high = free & (point <= low), free & (point >= high)
+    if not bool(at_high[:-1].all()):
+        at_high[:-1] = False
+    names = [f"prior_precision of '{name}'" for name in fit.prior.names] + ["noise variance"]
+    stuck = [f"{name} = {math.exp(float(point[i])):.0e}" for i, name in enumerate(names) if at_low[i] or at_high[i]]
+    if stuck:
+        warnings.warn(
+            f"the evidence is largest at the bound of the search: {', '.join(stuck)} (standardised units). "
+            "The data do not determine this value; give it as a number, or look for targets that are constant, "
+            "free of noise, or unrelated to the inputs.",
+            BoundWarning,
+            stacklevel=3,
+        )

@@ -1,0 +1,128 @@
+r"""What every structure answers: a curvature :math:`H`, and the posterior :math:`P = s H + \mathrm{diag}(\delta)`.
+
+A curvature is a commutative monoid (zero, add, merge) held in float64, without prior and without noise. A posterior is
+factorised once and answers every question by products with its root R, where :math:`R R^\top = P^{-1}`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from ..jacobian import Batch, Block, FactoredJacobian
+
+
+class Curvature(ABC):
+    """The sum over rows of one structure's part of SᵀJ's outer product, at unit dispersion."""
+
+    needs: ClassVar[frozenset[str]]
+    """What a curvature rule must provide for this structure: "rows", "layers" or "matrix"."""
+
+    @classmethod
+    @abstractmethod
+    def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:
+        """The curvature of no rows."""
+
+    @staticmethod
+    @abstractmethod
+    def memory(blocks: Sequence[Block]) -> int:
+        """Bytes that the structure and its posterior take."""
+
+    @abstractmethod
+    def copy(self) -> Self:
+        """A curvature that shares no storage with this one."""
+
+    @abstractmethod
+    def add_(self, batch: Batch) -> Self:
+        """This curvature plus a batch, reusing its storage: only for the loop that made the zero."""
+
+    def add(self, batch: Batch) -> Self:
+        """This curvature plus a batch, as a new value."""
+        return self.copy().add_(batch)
+
+    @abstractmethod
+    def merge(self, other: Self) -> Self:
+        """The curvature of both sets of rows, as a new value."""
+
+    @abstractmethod
+    def eigenvalues(self) -> Tensor:
+        """The P eigenvalues of H, float64, none below zero; computed once."""
+
+    @abstractmethod
+    def posterior(self, precision: Tensor, scale: float) -> Posterior:
+        """Factorise ``scale * H + diag(precision)``.
+
+        Parameters
+        ----------
+        precision : Tensor, 0-d or of shape (P,)
+            Prior precisions; a 0-d tensor stands for one shared by all and is cheaper.
+        scale : float
+            1 / (temperature · dispersion^power).
+
+        Raises
+        ------
+        UnsupportedCombinationError
+            When the structure cannot hold this pattern of precisions.
+        """
+
+
+class Posterior(ABC):
+    """The factorised precision P of the weights around their mode."""
+
+    n_parameters: int
+
+    @abstractmethod
+    def logdet_precision(self) -> Tensor:
+        """log |P|, 0-d float64."""
+
+    @abstractmethod
+    def apply_root(self, vectors: Tensor) -> Tensor:
+        """R v for each row of ``vectors`` (s, P), shape (s, P), where R Rᵀ = P⁻¹."""
+
+    @abstractmethod
+    def solve(self, vector: Tensor) -> Tensor:
+        """P⁻¹ v, shape (P,)."""
+
+    @abstractmethod
+    def covariance(self, jacobian: FactoredJacobian) -> Tensor:
+        """J P⁻¹ Jᵀ for each row, shape (n, K, K), float64. Observation noise is not included."""
+
+    @abstractmethod
+    def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
+        """J P⁻¹ J′ᵀ over rows and outputs jointly, shape (n·K, m·K), float64."""
+
+    @abstractmethod
+    def marginal_variance(self) -> Tensor:
+        """Diagonal of P⁻¹, shape (P,)."""
+
+    @abstractmethod
+    def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
+        r"""What the derivatives of log |P| in log δ are made of.
+
+        Parameters
+        ----------
+        groups : Tensor of shape (P,)
+            Group of each parameter.
+        n_groups : int
+            Number of groups G.
+
+        Returns
+        -------
+        first : Tensor of shape (G,)
+            :math:`\sum_{i \in g} \delta_i \Sigma_{ii}`, with Σ = P⁻¹.
+        second : Tensor of shape (G, G)
+            :math:`\sum_{i \in g, j \in h} \delta_i \delta_j \Sigma_{ij}^2`.
+        """
+
+    def variance(self, jacobian: FactoredJacobian) -> Tensor:
+        """Diagonal of :meth:`covariance`, shape (n, K)."""
+        return self.covariance(jacobian).diagonal(dim1=-2, dim2=-1)
+
+    def sample(self, n_samples: int, generator: torch.Generator) -> Tensor:
+        """Deviations of the weights from their mode, shape (n_samples, P), float64."""
+        noise = torch.randn(n_samples, self.n_parameters, generator=generator, dtype=torch.float64)
+        return self.apply_root(noise)

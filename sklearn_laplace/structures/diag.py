@@ -1,0 +1,124 @@
+r"""Diag: the exact diagonal of the curvature, one matrix product a layer: :math:`(\sum_k g^2)^\top (a^2)`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from ..jacobian import Batch, Block, FactoredJacobian
+from ._base import Curvature, Posterior
+
+
+@dataclass(frozen=True)
+class Diag(Curvature):
+    """The diagonal of H.
+
+    Parameters
+    ----------
+    diagonal : Tensor of shape (P,), float64
+    sizes : tuple of int
+        Parameters in each block.
+
+    Examples
+    --------
+    >>> import torch
+    >>> Diag(torch.tensor([1.0, 3.0]), (2,)).posterior(torch.tensor(1.0), 1.0).marginal_variance().tolist()
+    [0.5, 0.25]
+    """
+
+    diagonal: Tensor
+    sizes: tuple[int, ...]
+    needs: ClassVar[frozenset[str]] = frozenset({"rows"})
+
+    @classmethod
+    def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:
+        """P zeros."""
+        sizes = tuple(block.size for block in blocks)
+        return cls(torch.zeros(sum(sizes), dtype=torch.float64, device=device), sizes)
+
+    @staticmethod
+    def memory(blocks: Sequence[Block]) -> int:
+        """Curvature and posterior: 2 · 8 · P bytes."""
+        return 2 * 8 * sum(block.size for block in blocks)
+
+    def copy(self) -> Self:
+        """A copy of the diagonal."""
+        return type(self)(self.diagonal.clone(), self.sizes)
+
+    def add_(self, batch: Batch) -> Self:
+        """Add the batch's sums of squares."""
+        self.diagonal.add_(batch.jacobian.square_sum())
+        return self
+
+    def merge(self, other: Self) -> Self:
+        """Sum of both diagonals."""
+        return type(self)(self.diagonal + other.diagonal, self.sizes)
+
+    def eigenvalues(self) -> Tensor:
+        """The diagonal itself."""
+        return self.diagonal
+
+    def posterior(self, precision: Tensor, scale: float) -> DiagPosterior:
+        """Element by element."""
+        return DiagPosterior(scale * self.diagonal + precision, precision.expand_as(self.diagonal), self.sizes)
+
+
+@dataclass(frozen=True)
+class DiagPosterior(Posterior):
+    """Independent weights.
+
+    Parameters
+    ----------
+    total : Tensor of shape (P,)
+        Posterior precisions s·h + δ.
+    precision : Tensor of shape (P,)
+        Prior precisions δ.
+    sizes : tuple of int
+        Parameters in each block.
+    """
+
+    total: Tensor
+    precision: Tensor
+    sizes: tuple[int, ...]
+
+    @property
+    def n_parameters(self) -> int:  # type: ignore[override]
+        """Number P of weights."""
+        return len(self.total)
+
+    def logdet_precision(self) -> Tensor:
+        """Sum of logarithms."""
+        return self.total.log().sum()
+
+    def apply_root(self, vectors: Tensor) -> Tensor:
+        """v / √p for each row v."""
+        return vectors * self.total.rsqrt()
+
+    def solve(self, vector: Tensor) -> Tensor:
+        """v / p."""
+        return vector / self.total
+
+    def covariance(self, jacobian: FactoredJacobian) -> Tensor:
+        """Σ_p J_kp J_lp / p, from the factors: the Jacobian is never formed for linear layers."""
+        total = torch.zeros((), dtype=torch.float64, device=self.total.device)
+        for factor, weights in zip(jacobian.factors, (1 / self.total).split(self.sizes), strict=True):
+            total = total + factor.weighted_inner(weights).double()
+        return total
+
+    def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
+        """J diag(1/p) J′ᵀ, dense rows."""
+        return (jacobian.rows().flatten(0, 1).double() / self.total) @ other.rows().flatten(0, 1).double().mT
+
+    def marginal_variance(self) -> Tensor:
+        """1 / p."""
+        return 1 / self.total
+
+    def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
+        """Σ is diagonal, and so is the second statistic."""
+        share = self.precision / self.total
+        zeros = torch.zeros(n_groups, dtype=torch.float64, device=share.device)
+        return zeros.index_add(0, groups, share), torch.diag(zeros.index_add(0, groups, share.square()))

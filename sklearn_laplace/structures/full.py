@@ -1,0 +1,161 @@
+r"""Full: the P × P curvature.
+
+:math:`H_{ll'} = \sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n` for two linear layers, lower blocks only.
+With one prior precision for all weights, an eigendecomposition made once serves every δ, σ² and T; with grouped
+precisions each posterior is a Cholesky factorisation, O(P³/3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from ..jacobian import Batch, Block, FactoredJacobian
+from ..linalg import cholesky, eigh, inverse_root, mirror_lower
+from ._base import Curvature, Posterior
+
+
+@dataclass(frozen=True)
+class Full(Curvature):
+    """The dense curvature; only its lower block triangle is filled.
+
+    Parameters
+    ----------
+    lower : Tensor of shape (P, P), float64
+    sizes : tuple of int
+        Parameters in each block.
+
+    Examples
+    --------
+    >>> import torch
+    >>> block = Block("w", 1, 2, factored=False)
+    >>> Full.zero([block], torch.device("cpu")).eigenvalues().tolist()
+    [0.0, 0.0]
+    """
+
+    lower: Tensor
+    sizes: tuple[int, ...]
+    needs: ClassVar[frozenset[str]] = frozenset({"rows"})
+
+    @classmethod
+    def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:
+        """A P × P matrix of zeros."""
+        sizes = tuple(block.size for block in blocks)
+        return cls(torch.zeros(sum(sizes), sum(sizes), dtype=torch.float64, device=device), sizes)
+
+    @staticmethod
+    def memory(blocks: Sequence[Block]) -> int:
+        """Curvature, its factor and the posterior's root: 3 · 8 · P² bytes."""
+        return 3 * 8 * sum(block.size for block in blocks) ** 2
+
+    def copy(self) -> Self:
+        """A copy of the matrix."""
+        return type(self)(self.lower.clone(), self.sizes)
+
+    def add_(self, batch: Batch) -> Self:
+        """Add the batch's outer product: N P²/4 … P² multiply-adds, whatever the number of outputs."""
+        factors = batch.jacobian.factors
+        if batch.jacobian.n_columns == 1:
+            rows = batch.jacobian.rows().flatten(0, 1)
+            self.lower.add_(rows.mT @ rows)
+            return self
+        starts = torch.tensor((0, *self.sizes)).cumsum(0).tolist()
+        for i, row in enumerate(factors):
+            for j, column in enumerate(factors[: i + 1]):
+                self.lower[starts[i] : starts[i + 1], starts[j] : starts[j + 1]] += row.cross(column)
+        return self
+
+    def merge(self, other: Self) -> Self:
+        """Sum of both matrices."""
+        return type(self)(self.lower + other.lower, self.sizes)
+
+    @cached_property
+    def matrix(self) -> Tensor:
+        """The symmetric matrix (P, P)."""
+        return mirror_lower(self.lower)
+
+    @cached_property
+    def _spectrum(self) -> tuple[Tensor, Tensor]:
+        return eigh(self.matrix)
+
+    def eigenvalues(self) -> Tensor:
+        """Eigenvalues of H, ascending, by one eigendecomposition of O(P³)."""
+        return self._spectrum[0]
+
+    def posterior(self, precision: Tensor, scale: float) -> FullPosterior:
+        """By the eigendecomposition for one precision, else by a Cholesky factorisation."""
+        if precision.ndim == 0:
+            values, vectors = self._spectrum
+            total = scale * values + precision
+            return FullPosterior(vectors * total.rsqrt(), total.log().sum(), precision.expand(len(values)))
+        matrix = scale * self.matrix
+        matrix.diagonal().add_(precision)
+        factor = cholesky(matrix)
+        return FullPosterior(inverse_root(factor), 2 * factor.diagonal().log().sum(), precision)
+
+
+@dataclass(frozen=True)
+class FullPosterior(Posterior):
+    """A dense root R of the covariance; prediction is one product with it, O(n K P²).
+
+    Parameters
+    ----------
+    root : Tensor of shape (P, P)
+    logdet : Tensor, 0-d
+    precision : Tensor of shape (P,)
+        Prior precisions δ.
+    """
+
+    root: Tensor
+    logdet: Tensor
+    precision: Tensor
+
+    @property
+    def n_parameters(self) -> int:  # type: ignore[override]
+        """Number P of weights."""
+        return self.root.shape[0]
+
+    def logdet_precision(self) -> Tensor:
+        """log |P| from the factorisation."""
+        return self.logdet
+
+    def apply_root(self, vectors: Tensor) -> Tensor:
+        """R v for each row v."""
+        return vectors @ self.root.mT
+
+    def solve(self, vector: Tensor) -> Tensor:
+        """R Rᵀ v."""
+        return self.root @ (self.root.mT @ vector)
+
+    def covariance(self, jacobian: FactoredJacobian) -> Tensor:
+        """(J R)(J R)ᵀ row by row."""
+        projected = self._project(jacobian)
+        return projected @ projected.mT
+
+    def variance(self, jacobian: FactoredJacobian) -> Tensor:
+        """‖J R‖² row by row."""
+        return self._project(jacobian).square().sum(-1)
+
+    def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
+        """(J R)(J′ R)ᵀ over all rows and outputs."""
+        return self._project(jacobian).flatten(0, 1) @ self._project(other).flatten(0, 1).mT
+
+    def marginal_variance(self) -> Tensor:
+        """Row sums of R∘R."""
+        return self.root.square().sum(-1)
+
+    def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
+        """From Σ = R Rᵀ, formed once: O(P³)."""
+        root = self.root * self.precision.sqrt()[:, None]
+        members = torch.nn.functional.one_hot(groups, n_groups).double()
+        squares = (root @ root.mT).square_()
+        return members.mT @ root.square().sum(-1), members.mT @ squares @ members
+
+    def _project(self, jacobian: FactoredJacobian) -> Tensor:
+        rows = jacobian.rows()
+        return (rows @ self.root.to(rows.dtype)).double()

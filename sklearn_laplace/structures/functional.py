@@ -1,0 +1,284 @@
+r"""Functional: the exact posterior in its dual form, everything in the (N·K) × (N·K) Gram matrix.
+
+The curvature is the weighted rows SᵀJ themselves, kept as factors; with :math:`\hat J = S^\top J D^{-1/2}` and
+:math:`C = I + s \hat J \hat J^\top` (Woodbury; Rasmussen & Williams 2006, eq. A.9)
+
+.. math:: P^{-1} = D^{-1/2} (I - s \hat J^\top C^{-1} \hat J) D^{-1/2}, \qquad
+          \log|P| = \log|D| + \log|C| .
+
+For a linear layer the Gram matrix is the elementwise product of those of the inputs and of the cotangents. Cheaper than
+``full`` whenever rows × outputs are fewer than the parameters. The precisions have to be constant within each input
+column of a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from ..errors import UnsupportedCombinationError
+from ..jacobian import Batch, Block, DenseFactor, FactoredJacobian, LayerFactor
+from ..linalg import cholesky, eigh
+from ._base import Curvature, Posterior
+
+Factor = LayerFactor | DenseFactor
+
+
+@dataclass(frozen=True)
+class Functional(Curvature):
+    """All weighted rows, as factors.
+
+    Parameters
+    ----------
+    blocks : tuple of Block
+    pieces : tuple of FactoredJacobian
+        One for each batch seen, float64.
+    device : torch.device
+
+    Examples
+    --------
+    >>> import torch
+    >>> Functional.zero([Block("w", 1, 2, factored=False)], torch.device("cpu")).eigenvalues().tolist()
+    [0.0, 0.0]
+    """
+
+    blocks: tuple[Block, ...]
+    pieces: tuple[FactoredJacobian, ...]
+    device: torch.device
+    needs: ClassVar[frozenset[str]] = frozenset({"rows"})
+
+    @classmethod
+    def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:
+        """No rows."""
+        return cls(tuple(blocks), (), device)
+
+    @staticmethod
+    def memory(blocks: Sequence[Block], n_dual: int = 0) -> int:
+        """Factors, Gram matrix and its factorisation: 8 · M · (Σ (O + I) + 3 M) bytes for M = N·K dual rows."""
+        return 8 * n_dual * (sum(block.outputs + block.inputs for block in blocks) + 3 * n_dual)
+
+    def copy(self) -> Self:
+        """Itself: pieces are never changed in place."""
+        return self
+
+    def add_(self, batch: Batch) -> Self:
+        """Append the batch's rows."""
+        piece = FactoredJacobian(tuple(_double(factor) for factor in batch.jacobian.factors))
+        return type(self)(self.blocks, (*self.pieces, piece), self.device)
+
+    def merge(self, other: Self) -> Self:
+        """The rows of both."""
+        return type(self)(self.blocks, self.pieces + other.pieces, self.device)
+
+    @cached_property
+    def factors(self) -> tuple[Factor, ...]:
+        """All rows as one factor a block."""
+        if not self.pieces:
+            return tuple(_empty(block, self.device) for block in self.blocks)
+        if len(self.pieces) == 1:
+            return self.pieces[0].factors
+        return tuple(_join(parts) for parts in zip(*(piece.factors for piece in self.pieces), strict=True))
+
+    @cached_property
+    def _eigenvalues(self) -> Tensor:
+        n_parameters = sum(block.size for block in self.blocks)
+        ones = torch.ones(n_parameters, dtype=torch.float64, device=self.device)
+        found = eigh(_gram(self.factors, self.factors, _columns(self.blocks, ones)))[0]
+        padded = ones * 0
+        count = min(len(found), n_parameters)
+        padded[n_parameters - count :] = found[len(found) - count :]
+        return padded
+
+    def eigenvalues(self) -> Tensor:
+        """Those of the Gram matrix, padded with zeros (or cut) to P."""
+        return self._eigenvalues
+
+    def posterior(self, precision: Tensor, scale: float) -> FunctionalPosterior:
+        """One Gram matrix and its Cholesky factorisation, O(M³/3)."""
+        n_parameters = sum(block.size for block in self.blocks)
+        precision = precision.expand(n_parameters)
+        columns = _columns(self.blocks, precision)
+        gram = _gram(self.factors, self.factors, [1 / column for column in columns])
+        system = scale * gram
+        system.diagonal().add_(1.0)
+        return FunctionalPosterior(self.blocks, self.factors, precision, scale, gram, cholesky(system))
+
+
+@dataclass(frozen=True)
+class FunctionalPosterior(Posterior):
+    """The Woodbury posterior.
+
+    Parameters
+    ----------
+    blocks : tuple of Block
+    factors : tuple of LayerFactor or DenseFactor
+        The training rows SᵀJ.
+    precision : Tensor of shape (P,)
+        Prior precisions δ.
+    scale : float
+    gram : Tensor of shape (M, M)
+        Ĵ Ĵᵀ.
+    factor : Tensor of shape (M, M)
+        Lower Cholesky factor of C.
+    """
+
+    blocks: tuple[Block, ...]
+    factors: tuple[Factor, ...]
+    precision: Tensor
+    scale: float
+    gram: Tensor
+    factor: Tensor
+
+    @property
+    def n_parameters(self) -> int:  # type: ignore[override]
+        """Number P of weights."""
+        return len(self.precision)
+
+    def logdet_precision(self) -> Tensor:
+        """log |D| + log |C|."""
+        return self.precision.log().sum() + 2 * self.factor.diagonal().log().sum()
+
+    def apply_root(self, vectors: Tensor) -> Tensor:
+        r"""The symmetric root in the whitened space: D^−½ (I − V diag(1 − (1 + s l)^−½) Vᵀ) v.
+
+        l and U are the eigenvalues and eigenvectors of the Gram matrix and V = Ĵᵀ U l^−½.
+        """
+        values, basis = self._spectrum
+        shrink = (1 - (1 + self.scale * values).rsqrt()) / values
+        white = self.precision.rsqrt()[:, None]
+        inner = basis.mT @ self._times(white * vectors.mT)
+        outer = self._transposed_times(basis @ (shrink[:, None] * inner))
+        return (white * vectors.mT - white.square() * outer).mT
+
+    def solve(self, vector: Tensor) -> Tensor:
+        """D⁻¹ v − s D⁻¹ J ᵀ C⁻¹ J D⁻¹ v."""
+        scaled = (vector / self.precision)[:, None]
+        inner = torch.cholesky_solve(self._times(scaled), self.factor)
+        return (scaled - self.scale * self._transposed_times(inner) / self.precision[:, None])[:, 0]
+
+    def covariance(self, jacobian: FactoredJacobian) -> Tensor:
+        """Prior covariance of the outputs minus what the training rows explain."""
+        n, k = jacobian.n_rows, jacobian.n_columns
+        columns = [1 / column for column in self._columns]
+        explained = self._explained(jacobian, columns).view(-1, n, k).movedim(0, -1)
+        factors = [_double(factor) for factor in jacobian.factors]
+        prior = _inner(factors, self.blocks, 1 / self.precision)
+        return prior - self.scale * explained @ explained.mT
+
+    def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
+        """The same between all rows and outputs."""
+        columns = [1 / column for column in self._columns]
+        left, right = self._explained(jacobian, columns), self._explained(other, columns)
+        prior = _gram([_double(f) for f in jacobian.factors], [_double(f) for f in other.factors], columns)
+        return prior - self.scale * left.mT @ right
+
+    def marginal_variance(self) -> Tensor:
+        """diag(D⁻¹) minus the explained part, from dense rows in blocks of parameters: O(M² P)."""
+        parts = []
+        for factor, delta in zip(self.factors, self._split(self.precision), strict=True):
+            rows = factor.rows().flatten(0, 1) / delta
+            explained = torch.linalg.solve_triangular(self.factor, rows, upper=False)
+            parts.append(1 / delta - self.scale * explained.square().sum(0))
+        return torch.cat(parts)
+
+    def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
+        """From the Gram matrix of each group, K_g: G solves of O(M³)."""
+        counts = torch.bincount(groups, minlength=n_groups).double()
+        labels = _columns(self.blocks, groups)
+        inverse = [1 / column for column in self._columns]
+        grams = []
+        for g in range(n_groups):
+            masked = [torch.where(label == g, weight, 0.0) for label, weight in zip(labels, inverse, strict=True)]
+            grams.append(_gram(self.factors, self.factors, masked))
+        solved = [self.scale * torch.cholesky_solve(gram, self.factor) for gram in grams]
+        explained = torch.stack([matrix.diagonal().sum() for matrix in solved])
+        second = torch.stack([torch.stack([(a * b.mT).sum() for b in solved]) for a in solved])
+        return counts - explained, second + torch.diag(counts - 2 * explained)
+
+    @cached_property
+    def _spectrum(self) -> tuple[Tensor, Tensor]:
+        values, vectors = eigh(self.gram)
+        kept = values > 1e-14 * values.max() if len(values) else values > 0
+        return values[kept], vectors[:, kept]
+
+    @cached_property
+    def _columns(self) -> list[Tensor]:
+        return _columns(self.blocks, self.precision)
+
+    def _split(self, vector: Tensor) -> tuple[Tensor, ...]:
+        return vector.split([block.size for block in self.blocks])
+
+    def _times(self, vectors: Tensor) -> Tensor:
+        """J V for V (P, s), shape (M, s)."""
+        parts = zip(self.factors, self._split(vectors), strict=True)
+        return torch.stack([factor.times(part) for factor, part in parts]).sum(0)
+
+    def _transposed_times(self, vectors: Tensor) -> Tensor:
+        """Jᵀ V for V (M, s), shape (P, s)."""
+        return torch.cat([factor.transposed_times(vectors) for factor in self.factors])
+
+    def _explained(self, jacobian: FactoredJacobian, inverse: Sequence[Tensor]) -> Tensor:
+        """L⁻¹ Ĵ Ĵ*ᵀ, shape (M, n·K)."""
+        cross = _gram(self.factors, [_double(factor) for factor in jacobian.factors], inverse)
+        return torch.linalg.solve_triangular(self.factor, cross, upper=False)
+
+
+def _double(factor: Factor) -> Factor:
+    if isinstance(factor, LayerFactor):
+        return LayerFactor(factor.inputs.double(), factor.cotangents.double())
+    return DenseFactor(factor.values.double())
+
+
+def _empty(block: Block, device: torch.device) -> Factor:
+    if block.factored:
+        shape = (0, 1, block.outputs)
+        inputs = torch.zeros(0, block.inputs, dtype=torch.float64, device=device)
+        return LayerFactor(inputs, torch.zeros(shape, dtype=torch.float64, device=device))
+    return DenseFactor(torch.zeros(0, 1, block.size, dtype=torch.float64, device=device))
+
+
+def _join(parts: Sequence[Factor]) -> Factor:
+    layers = [part for part in parts if isinstance(part, LayerFactor)]
+    if layers:
+        return LayerFactor(torch.cat([p.inputs for p in layers]), torch.cat([p.cotangents for p in layers]))
+    return DenseFactor(torch.cat([part.rows() for part in parts]))
+
+
+def _gram(left: Sequence[Factor], right: Sequence[Factor], column_weights: Sequence[Tensor]) -> Tensor:
+    """Σ over blocks of left · diag(weights) · rightᵀ, shape (M, M′)."""
+    total = None
+    for a, b, weights in zip(left, right, column_weights, strict=True):
+        if isinstance(a, LayerFactor) and isinstance(b, LayerFactor):
+            part = a.gram(b, weights)
+        else:
+            assert isinstance(a, DenseFactor) and isinstance(b, DenseFactor)
+            part = a.gram(b, weights)
+        total = part if total is None else total.add_(part)
+    assert total is not None
+    return total
+
+
+def _inner(factors: Sequence[Factor], blocks: Sequence[Block], weights: Tensor) -> Tensor:
+    """Σ_p weights_p J_kp J_lp for each row, shape (n, K, K)."""
+    parts = zip(factors, weights.split([block.size for block in blocks]), strict=True)
+    return torch.stack([factor.weighted_inner(part) for factor, part in parts]).sum(0)
+
+
+def _columns(blocks: Sequence[Block], per_parameter: Tensor) -> list[Tensor]:
+    """One value for each input column of every block; refused where they differ within a column."""
+    found = []
+    for block, part in zip(blocks, per_parameter.split([block.size for block in blocks]), strict=True):
+        matrix = part.view(block.outputs, block.inputs)
+        if not bool((matrix == matrix[0]).all()):
+            raise UnsupportedCombinationError(
+                f"hessian_structure='functional' needs one prior precision for each input column of layer "
+                f"'{block.name}'; they differ within a column. Use prior_structure='scalar' or 'tensor', or "
+                "hessian_structure='full' or 'diag'."
+            )
+        found.append(matrix[0])
+    return found

@@ -1,0 +1,290 @@
+r"""Kron: a Kronecker product for each layer (Martens & Grosse 2015; Botev et al. 2017; Ritter et al. 2018).
+
+For the matrix [W | b] of a linear layer (outputs × inputs, row by row) :math:`H_l \approx B \otimes A` with
+
+.. math:: B = \sum_n w_n \sum_k g_{nk} g_{nk}^\top, \qquad A = \frac{1}{N_w} \sum_n w_n a_n a_n^\top .
+
+Layers are independent of each other; a tensor without factors keeps its dense block. The prior precision may differ
+between the columns of [W | b] (so between weight and bias): with D their diagonal,
+
+.. math:: s\,B \otimes A + I \otimes D = (I \otimes D^{1/2}) (s\,B \otimes \tilde A + I) (I \otimes D^{1/2}),
+          \qquad \tilde A = D^{-1/2} A D^{-1/2},
+
+and the eigenvectors of B and Ã diagonalise the middle exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from ..errors import UnsupportedCombinationError
+from ..jacobian import Batch, Block, FactoredJacobian, LayerFactor
+from ..linalg import eigh
+from ._base import Curvature, Posterior
+
+
+@dataclass(frozen=True)
+class KronBlock:
+    """One layer's factors; a dense tensor is the case of one output whose input factor is the whole block.
+
+    Parameters
+    ----------
+    block : Block
+    output_sum : Tensor of shape (O, O)
+        Σ w Σₖ g gᵀ; for a dense tensor unused (1, 1).
+    input_sum : Tensor of shape (I, I)
+        Σ w a aᵀ; for a dense tensor the exact block.
+    """
+
+    block: Block
+    output_sum: Tensor
+    input_sum: Tensor
+
+    def factors(self, total_weight: float) -> tuple[Tensor, Tensor]:
+        """B (O, O) and A (I, I), so that the block is B ⊗ A."""
+        if not self.block.factored:
+            return torch.ones_like(self.output_sum), self.input_sum
+        return self.output_sum, self.input_sum / max(total_weight, torch.finfo(torch.float64).tiny)
+
+    @cached_property
+    def output_spectrum(self) -> tuple[Tensor, Tensor]:
+        """Eigendecomposition of the output sum; it does not depend on any hyperparameter."""
+        return eigh(self.output_sum if self.block.factored else torch.ones_like(self.output_sum))
+
+    def __add__(self, other: KronBlock) -> KronBlock:
+        return KronBlock(self.block, self.output_sum + other.output_sum, self.input_sum + other.input_sum)
+
+
+@dataclass(frozen=True)
+class Kron(Curvature):
+    """Kronecker factors of every layer.
+
+    Parameters
+    ----------
+    parts : tuple of KronBlock
+    total_weight : float
+        N_w, the sum of the weights of the rows seen.
+
+    Examples
+    --------
+    >>> import torch
+    >>> Kron.zero([Block("0", 3, 2, factored=True)], torch.device("cpu")).eigenvalues().tolist()
+    [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    """
+
+    parts: tuple[KronBlock, ...]
+    total_weight: float = 0.0
+    needs: ClassVar[frozenset[str]] = frozenset({"rows", "layers"})
+
+    @classmethod
+    def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:
+        """Factors of zeros."""
+
+        def square(size: int) -> Tensor:
+            return torch.zeros(size, size, dtype=torch.float64, device=device)
+
+        return cls(tuple(KronBlock(block, square(block.outputs), square(block.inputs)) for block in blocks))
+
+    @staticmethod
+    def memory(blocks: Sequence[Block]) -> int:
+        """Factors and their eigenvectors: 2 · 8 · Σ (O² + I²) bytes."""
+        return 2 * 8 * sum(block.outputs**2 + block.inputs**2 for block in blocks)
+
+    def copy(self) -> Self:
+        """A copy of all factors."""
+        parts = (KronBlock(p.block, p.output_sum.clone(), p.input_sum.clone()) for p in self.parts)
+        return type(self)(tuple(parts), self.total_weight)
+
+    def add_(self, batch: Batch) -> Self:
+        """Two small products a layer: N K O² + N I² multiply-adds."""
+        for part, factor in zip(self.parts, batch.jacobian.factors, strict=True):
+            if isinstance(factor, LayerFactor):
+                flat = factor.cotangents.flatten(0, 1)
+                part.output_sum.add_(flat.mT @ flat)
+                part.input_sum.add_((factor.inputs * batch.weights[:, None]).mT @ factor.inputs)
+            else:
+                part.input_sum.add_(factor.cross(factor))
+        return type(self)(self.parts, self.total_weight + batch.total_weight)
+
+    def merge(self, other: Self) -> Self:
+        """Factor sums add; the normalisation by N_w comes after."""
+        parts = tuple(mine + theirs for mine, theirs in zip(self.parts, other.parts, strict=True))
+        return type(self)(parts, self.total_weight + other.total_weight)
+
+    def eigenvalues(self) -> Tensor:
+        """Outer products of the factors' eigenvalues."""
+        return self._eigenvalues
+
+    @cached_property
+    def _eigenvalues(self) -> Tensor:
+        found = []
+        for part in self.parts:
+            _, inputs = part.factors(self.total_weight)
+            found.append(torch.outer(part.output_spectrum[0], eigh(inputs)[0]).flatten())
+        return torch.cat(found)
+
+    def posterior(self, precision: Tensor, scale: float) -> KronPosterior:
+        """One eigendecomposition of each input factor; those of the output factors are kept."""
+        sizes = [part.block.size for part in self.parts]
+        precision = precision.expand(sum(sizes))
+        posteriors = []
+        for part, delta in zip(self.parts, precision.split(sizes), strict=True):
+            matrix = delta.view(part.block.outputs, part.block.inputs)
+            if not bool((matrix == matrix[0]).all()):
+                raise UnsupportedCombinationError(
+                    f"hessian_structure='kron' cannot hold a prior precision per parameter in layer "
+                    f"'{part.block.name}': within one input column all precisions must be equal, or the Kronecker "
+                    "form is lost. Use prior_structure='scalar' or 'tensor', or hessian_structure='full' or 'diag'."
+                )
+            _, inputs = part.factors(self.total_weight)
+            whiten = matrix[0].rsqrt()
+            values, vectors = eigh(whiten[:, None] * inputs * whiten)
+            output_values, output_vectors = part.output_spectrum
+            spectrum = 1 + scale * torch.outer(output_values, values)
+            posteriors.append(KronBlockPosterior(output_vectors, whiten[:, None] * vectors, spectrum, matrix[0]))
+        return KronPosterior(tuple(posteriors), tuple(sizes))
+
+
+@dataclass(frozen=True)
+class KronBlockPosterior:
+    """One layer's covariance: (Q_B ⊗ Q_A) diag(1/m) (Q_B ⊗ Q_A)ᵀ.
+
+    Parameters
+    ----------
+    output_basis : Tensor of shape (O, O)
+        Q_B, orthogonal.
+    input_basis : Tensor of shape (I, I)
+        Q_A = D^−½ U, not orthogonal.
+    spectrum : Tensor of shape (O, I)
+        m = 1 + s·l_B l_Aᵀ.
+    precision : Tensor of shape (I,)
+        Diagonal of D.
+    """
+
+    output_basis: Tensor
+    input_basis: Tensor
+    spectrum: Tensor
+    precision: Tensor
+
+    def logdet(self) -> Tensor:
+        """Σ log m + O Σ log D."""
+        return self.spectrum.log().sum() + len(self.spectrum) * self.precision.log().sum()
+
+    def to_eigen(self, matrices: Tensor) -> Tensor:
+        """Q_Bᵀ M Q_A of (…, O, I)."""
+        return self.output_basis.mT @ matrices @ self.input_basis
+
+    def from_eigen(self, matrices: Tensor) -> Tensor:
+        """Q_B M Q_Aᵀ of (…, O, I)."""
+        return self.output_basis @ matrices @ self.input_basis.mT
+
+    def rotate(self, factor: LayerFactor) -> LayerFactor:
+        """The layer's part of a Jacobian in the eigenbasis."""
+        dtype = factor.inputs.dtype
+        return factor.rotate(self.output_basis.to(dtype), self.input_basis.to(dtype))
+
+    def marginal_variance(self) -> Tensor:
+        """Diagonal of the covariance, shape (O, I)."""
+        return self.output_basis.square() @ (1 / self.spectrum) @ self.input_basis.square().mT
+
+    def prior_statistics(self, columns: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
+        """The two statistics of :meth:`Posterior.prior_statistics` with one group a column, O(G² O I²).
+
+        In the whitened basis the covariance is block-diagonal in the eigenvectors u_b of B, so that
+        Σᵢⱼ over the groups g, h is Σ_b m_bᵀ (E_g ∘ E_h) m_b with E_g = Σ_{i∈g} vᵢ vᵢᵀ, the rows v of U.
+        """
+        vectors = self.input_basis * self.precision.sqrt()[:, None]
+        shrink = 1 / self.spectrum
+        present = columns.unique().tolist()
+        grams = {g: vectors[columns == g].mT @ vectors[columns == g] for g in present}
+        first = shrink.new_zeros(n_groups)
+        second = shrink.new_zeros(n_groups, n_groups)
+        for g in present:
+            first[g] = (shrink @ grams[g].diagonal()).sum()
+            for h in present:
+                second[g, h] = (shrink @ (grams[g] * grams[h]) * shrink).sum()
+        return first, second
+
+
+@dataclass(frozen=True)
+class KronPosterior(Posterior):
+    """Independent layers, each with a Kronecker-factored covariance.
+
+    Parameters
+    ----------
+    parts : tuple of KronBlockPosterior
+    sizes : tuple of int
+        Parameters in each block.
+    """
+
+    parts: tuple[KronBlockPosterior, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def n_parameters(self) -> int:  # type: ignore[override]
+        """Number P of weights."""
+        return sum(self.sizes)
+
+    def logdet_precision(self) -> Tensor:
+        """Sum over the layers."""
+        return torch.stack([part.logdet() for part in self.parts]).sum()
+
+    def apply_root(self, vectors: Tensor) -> Tensor:
+        """Q_B (V / √m) Q_Aᵀ, layer by layer."""
+        pieces = []
+        for part, piece in zip(self.parts, vectors.split(self.sizes, -1), strict=True):
+            matrices = piece.unflatten(-1, part.spectrum.shape)
+            pieces.append(part.from_eigen(matrices * part.spectrum.rsqrt()).flatten(-2))
+        return torch.cat(pieces, -1)
+
+    def solve(self, vector: Tensor) -> Tensor:
+        """Q_B ((Q_Bᵀ V Q_A) / m) Q_Aᵀ, layer by layer."""
+        pieces = []
+        for part, piece in zip(self.parts, vector.split(self.sizes), strict=True):
+            matrix = part.to_eigen(piece.view(part.spectrum.shape))
+            pieces.append(part.from_eigen(matrix / part.spectrum).flatten())
+        return torch.cat(pieces)
+
+    def covariance(self, jacobian: FactoredJacobian) -> Tensor:
+        """Per row once (Q_Aᵀa)²·(1/m)ᵀ, then pairs of outputs: exact, the Jacobian is never formed."""
+        total = torch.zeros((), dtype=torch.float64, device=self.parts[0].spectrum.device)
+        for part, factor in zip(self.parts, jacobian.factors, strict=True):
+            if isinstance(factor, LayerFactor):
+                inner = part.rotate(factor).weighted_inner((1 / part.spectrum).flatten())
+            else:
+                rows = factor.values.double() @ part.input_basis * part.spectrum.rsqrt()
+                inner = rows @ rows.mT
+            total = total + inner.double()
+        return total
+
+    def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
+        """J P⁻¹ J′ᵀ from dense rows in the eigenbasis."""
+        left, right = (self._eigen_rows(j) for j in (jacobian, other))
+        return left @ right.mT
+
+    def _eigen_rows(self, jacobian: FactoredJacobian) -> Tensor:
+        rows = []
+        for part, factor in zip(self.parts, jacobian.factors, strict=True):
+            matrices = factor.rows().double().flatten(0, 1).unflatten(-1, part.spectrum.shape)
+            rows.append((part.to_eigen(matrices) * part.spectrum.rsqrt()).flatten(1))
+        return torch.cat(rows, 1)
+
+    def marginal_variance(self) -> Tensor:
+        """Diagonal of the covariance, layer by layer."""
+        return torch.cat([part.marginal_variance().flatten() for part in self.parts])
+
+    def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
+        """Sums over the layers; layers share no covariance."""
+        first = groups.new_zeros(n_groups, dtype=torch.float64)
+        second = groups.new_zeros(n_groups, n_groups, dtype=torch.float64)
+        for part, piece in zip(self.parts, groups.split(self.sizes), strict=True):
+            columns = piece.view(part.spectrum.shape)[0]
+            layer_first, layer_second = part.prior_statistics(columns, n_groups)
+            first, second = first + layer_first, second + layer_second
+        return first, second

@@ -1,0 +1,8 @@
+"""Which weights are random: the registry. One file a variant, file name = key."""
+
+from .all import All
+from .last_layer import LastLayer
+
+SUBSETS = {"all": All, "last_layer": LastLayer}
+
+__all__ = ["SUBSETS", "All", "LastLayer"]

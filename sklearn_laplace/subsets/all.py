@@ -1,0 +1,20 @@
+"""All weights that require a gradient."""
+
+from __future__ import annotations
+
+from ..network import Network
+
+
+class All:
+    """Every trained tensor is random.
+
+    Examples
+    --------
+    >>> import torch
+    >>> All().names(Network.trace(torch.nn.Linear(2, 1), torch.zeros(1, 2)))
+    ('weight', 'bias')
+    """
+
+    def names(self, network: Network) -> tuple[str, ...]:
+        """The network's own selection."""
+        return network.parameter_names
