@@ -6,7 +6,8 @@ r"""The Laplace approximation of the log evidence, its gradient and its Hessian.
         + \theta^{*\top} P_0 \theta^* \big], \qquad P_0 = \mathrm{diag}(\delta)
 
 (MacKay 1992, eq. 2.14 ff.; the 2π terms cancel). In the logarithms of the group precisions and of the dispersion φ it
-is concave for fixed θ*, with (the φ row is for likelihoods that have a dispersion), for :math:`t_g = \sum_{i\in g} \delta_i \Sigma_{ii}`,
+is concave for fixed θ*, with (the φ row is for likelihoods that have a dispersion), for
+:math:`t_g = \sum_{i\in g} \delta_i \Sigma_{ii}`,
 :math:`S_{gh} = \sum_{i\in g, j\in h} \delta_i\delta_j\Sigma_{ij}^2`, :math:`\gamma = P - \sum_g t_g` and the curvature
 scaling with :math:`\varphi^{-p}`:
 
@@ -21,21 +22,30 @@ scaling with :math:`\varphi^{-p}`:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from .laplace import Hyper, LaplaceFit
+from .structures._base import Posterior
+
+PRECISION_BOUNDS = (1e-6, 1e8)
+"""Search interval of a prior precision; the network's inputs and targets are of order one."""
+DISPERSION_BOUNDS = (1e-8, 1e4)
+"""Search interval of the noise variance in the network's target units."""
 
 
-def log_evidence(fit: LaplaceFit, hyper: Hyper) -> float:
+def log_evidence(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> float:
     """Log marginal likelihood of the training targets, nats, in the network's target units.
 
-    Costs what the structure's posterior costs; with one prior precision, O(P) once the eigenvalues are there.
+    Costs what the structure's posterior costs; with one prior precision, O(P) once the eigenvalues are there; nothing
+    where the posterior for the same ``hyper`` is given.
     """
     theta, delta = fit.network.theta, hyper.prior_precision
-    if fit.prior.n_groups == 1:
+    if posterior is not None:
+        logdet = posterior.logdet_precision()
+    elif fit.prior.n_groups == 1:
         logdet = (hyper.scale(fit.dispersion_power) * fit.curvature.eigenvalues() + delta).log().sum()
     else:
         logdet = fit.posterior(hyper).logdet_precision()
@@ -45,7 +55,7 @@ def log_evidence(fit: LaplaceFit, hyper: Hyper) -> float:
 
 def effective_parameters(fit: LaplaceFit, hyper: Hyper) -> float:
     """MacKay's γ = Σ λ/(λ + δ): how many parameters the data determine, between 0 and P."""
-    first, _ = _prior_statistics(fit, hyper)
+    first, _ = prior_statistics(fit, hyper)
     return float(fit.prior.counts.sum() - first.sum())
 
 
@@ -66,7 +76,7 @@ class EvidenceDerivatives:
 
 def evidence_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
     """Exact derivatives of :func:`log_evidence` at fixed weights, for every structure."""
-    first, second = _prior_statistics(fit, hyper)
+    first, second = prior_statistics(fit, hyper)
     power, delta = fit.dispersion_power, hyper.prior_precision
     counts = fit.prior.counts.to(delta.device)
     penalty = delta * fit.prior.group_sums(fit.network.theta.square())
@@ -84,10 +94,27 @@ def evidence_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
     return EvidenceDerivatives(gradient, hessian)
 
 
-def _prior_statistics(fit: LaplaceFit, hyper: Hyper) -> tuple[Tensor, Tensor]:
-    """t (G,) and S (G, G); by the eigenvalues alone when there is one precision."""
+def prior_statistics(fit: LaplaceFit, hyper: Hyper) -> tuple[Tensor, Tensor]:
+    """The t (G,) and S (G, G) of the module's formulas; by the eigenvalues alone when there is one precision."""
     if fit.prior.n_groups > 1:
         return fit.posterior(hyper).prior_statistics(fit.prior.groups, fit.prior.n_groups)
     delta = hyper.prior_precision
     share = delta / (hyper.scale(fit.dispersion_power) * fit.curvature.eigenvalues() + delta)
     return share.sum()[None], share.square().sum()[None, None]
+
+
+def mackay_fixed_point(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> Hyper:
+    r"""MacKay's (1992, eq. 4.9 and 4.10) re-estimates, within the bounds.
+
+    :math:`\delta_g = \gamma_g/\|\theta_g\|^2` and :math:`\varphi = 2E/(N_w C - \gamma)`, with γ the effective number of
+    parameters under the present values. The optimum of the evidence at these weights is their fixed point.
+    """
+    posterior = posterior or fit.posterior(hyper, spectral=False)
+    shrinkage = posterior.shrinkage(fit.prior.groups, fit.prior.n_groups)
+    gamma = (fit.prior.counts.to(shrinkage.device) - shrinkage).clamp_min(1e-10)
+    squares = fit.prior.group_sums(fit.network.theta.square()).clamp_min(1e-300)
+    dispersion = hyper.dispersion
+    if fit.likelihood.has_dispersion:
+        freedom = max(fit.total_weight * fit.n_outputs - float(gamma.sum()), 0.5)
+        dispersion = min(max(2 * fit.nll / freedom, DISPERSION_BOUNDS[0]), DISPERSION_BOUNDS[1])
+    return replace(hyper, prior_precision=(gamma / squares).clamp(*PRECISION_BOUNDS), dispersion=dispersion)

@@ -75,6 +75,11 @@ class LayerFactor:
     inputs: Tensor
     cotangents: Tensor
 
+    @property
+    def n_parameters(self) -> int:
+        """Number of parameters O·I."""
+        return self.cotangents.shape[-1] * self.inputs.shape[-1]
+
     def rows(self) -> Tensor:
         """The dense part (n, K, O·I)."""
         return torch.einsum("nko,ni->nkoi", self.cotangents, self.inputs).flatten(2)
@@ -143,6 +148,11 @@ class DenseFactor:
     """
 
     values: Tensor
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of parameters p."""
+        return self.values.shape[-1]
 
     def rows(self) -> Tensor:
         """The dense part (n, K, p)."""
@@ -221,6 +231,13 @@ class FactoredJacobian:
     def total(self) -> Tensor:
         """Sum over rows and columns, shape (P,), float64; with K = 1 and S the residual, the gradient."""
         return torch.cat([factor.total().double() for factor in self.factors])
+
+    def times(self, vectors: Tensor) -> Tensor:
+        """SᵀJ V for vectors V of shape (P, s), shape (n, K, s)."""
+        sizes = [f.n_parameters for f in self.factors]
+        parts = zip(self.factors, vectors.split(sizes), strict=True)
+        total = torch.stack([factor.times(part).double() for factor, part in parts]).sum(0)
+        return total.view(self.n_rows, self.n_columns, -1)
 
     def square_sum(self) -> Tensor:
         """Sum of squares over rows and columns, shape (P,), float64."""

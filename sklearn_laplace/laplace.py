@@ -90,9 +90,18 @@ class LaplaceFit:
     total_weight: float
     n_outputs: int
 
-    def posterior(self, hyper: Hyper) -> Posterior:
-        """The factorised posterior; the data are not revisited."""
-        precision = self.prior.precision(hyper.prior_precision)
+    def posterior(self, hyper: Hyper, *, spectral: bool = True) -> Posterior:
+        """The factorised posterior; the data are not revisited.
+
+        Parameters
+        ----------
+        hyper : Hyper
+        spectral : bool
+            Whether a single prior precision may use the curvature's eigendecomposition, which is kept and serves every
+            later ``hyper``. Without, one cheaper factorisation for this ``hyper`` alone.
+        """
+        values = hyper.prior_precision
+        precision = self.prior.precision(values) if spectral else values[self.prior.groups]
         return self.curvature.posterior(precision, hyper.scale(self.dispersion_power))
 
     def log_likelihood(self, hyper: Hyper) -> float:
@@ -119,7 +128,7 @@ def fit_laplace(
     prior: Prior,
     batches: Iterable[Rows],
 ) -> LaplaceFit:
-    """Sum curvature, loss and gradient over the data. The only loop over data.
+    """Sum curvature, loss and gradient over the data.
 
     Parameters
     ----------
@@ -168,3 +177,23 @@ def fit_laplace(
     return LaplaceFit(
         network, likelihood, prior, curvature, rule.dispersion_power, float(nll), gradient, float(weight), n_outputs
     )
+
+
+def loss_and_gradient(network: Network, likelihood: Likelihood, batches: Iterable[Rows]) -> tuple[float, Tensor]:
+    """Σ w·nll at unit dispersion and its gradient (P,) in the selected weights, without a curvature."""
+    nll = torch.zeros((), dtype=torch.float64, device=network.theta.device)
+    gradient = torch.zeros_like(network.theta)
+    for inputs, targets, weights in batches:
+        line = network.linearise(inputs)
+        residual = likelihood.residual(line.outputs, targets) * weights[:, None]
+        gradient += line.pullback(residual[..., None]).total()
+        nll += (weights * likelihood.nll(line.outputs, targets)).double().sum()
+    return float(nll), gradient
+
+
+def loss(network: Network, likelihood: Likelihood, batches: Iterable[Rows]) -> float:
+    """Σ w·nll at unit dispersion: forward passes only."""
+    nll = torch.zeros((), dtype=torch.float64, device=network.theta.device)
+    for inputs, targets, weights in batches:
+        nll += (weights * likelihood.nll(network(inputs), targets)).double().sum()
+    return float(nll)

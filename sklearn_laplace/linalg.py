@@ -44,11 +44,7 @@ def cholesky(matrix: Tensor) -> Tensor:
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info) == 0 and bool(torch.isfinite(factor.diagonal()).all()):
         return factor
-    if not bool(torch.isfinite(matrix).all()):
-        raise NotPositiveDefiniteError(
-            f"the {tuple(matrix.shape)} matrix to factorise holds NaN or infinite values; "
-            "look for them in the network's activations or in the inputs."
-        )
+    _require_finite(matrix)
     size = matrix.diagonal().abs().mean().clamp_min(torch.finfo(matrix.dtype).tiny)
     for jitter in JITTERS:
         shifted = matrix.clone()
@@ -84,13 +80,30 @@ def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     >>> eigh(torch.tensor([[1.0, 1.0], [1.0, 1.0]]))[0].round(decimals=5)
     tensor([0., 2.])
     """
-    if not bool(torch.isfinite(matrix).all()):
-        raise NotPositiveDefiniteError(
-            f"the {tuple(matrix.shape)} curvature holds NaN or infinite values; "
-            "look for them in the network's activations or in the inputs."
-        )
+    _require_finite(matrix)
     values, vectors = torch.linalg.eigh(matrix)
     return values.clamp_min(0.0), vectors
+
+
+def eigvalsh(matrix: Tensor) -> Tensor:
+    """Eigenvalues (p,) alone, as :func:`eigh`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> eigvalsh(torch.tensor([[1.0, 1.0], [1.0, 1.0]])).round(decimals=5)
+    tensor([0., 2.])
+    """
+    _require_finite(matrix)
+    return torch.linalg.eigvalsh(matrix).clamp_min(0.0)
+
+
+def _require_finite(matrix: Tensor) -> None:
+    if not bool(torch.isfinite(matrix).all()):
+        raise NotPositiveDefiniteError(
+            f"a {tuple(matrix.shape)} matrix to factorise holds NaN or infinite values; "
+            "look for them in the network's activations or in the inputs."
+        )
 
 
 def mirror_lower(matrix: Tensor) -> Tensor:

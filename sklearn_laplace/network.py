@@ -9,7 +9,8 @@ It must not know a likelihood, a structure or a prior's values.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -127,27 +128,31 @@ class Network:
         return Network.trace(self.module, example, names, log_outputs=self.log_outputs)
 
     def with_parameters(self, theta: Tensor) -> Network:
-        """A network whose selected weights are θ (P,); the module is copied."""
-        module = copy.deepcopy(self.module)
-        tensors = dict(module.named_parameters())
-        with torch.no_grad():
-            for name, value in self.tensors(theta).items():
-                tensors[name].copy_(value)
-        return replace(self, module=module)
+        """A network whose selected weights are θ (P,); everything else is shared with this one."""
+        current = dict(self.module.named_parameters())
+        replaced = {
+            current[name]: nn.Parameter(value.to(current[name].dtype), requires_grad=False)
+            for name, value in self.tensors(theta).items()
+        }
+        return replace(self, module=_replicate(self.module, replaced, {}))
+
+    def with_state_of(self, module: nn.Module) -> Network:
+        """A network with the present weights and buffers of the module that was traced."""
+        return replace(self, module=copy.deepcopy(module).eval().requires_grad_(False))
 
     # ------------------------------------------------------------------ evaluating
 
     def __call__(self, x: Tensor) -> Tensor:
         """Outputs (n, C), without a graph."""
         with torch.no_grad():
-            return self._outputs(self.module(x))
+            return self.transform_outputs(self.module(x))
 
     def linearise(self, x: Tensor) -> Linearisation:
         """Outputs and pullback at inputs (n, …): one forward pass; each pullback costs K backward passes."""
         tape = _Tape(self.module, [layer.name for layer in self.layers])
         with torch.enable_grad():
             raw = tape.run(x)
-            outputs = self._outputs(raw)
+            outputs = self.transform_outputs(raw)
         heads = [tape.outputs[layer.name] for layer in self.layers]
         inputs = [tape.inputs[layer.name] for layer in self.layers]
 
@@ -177,7 +182,8 @@ class Network:
         identity = torch.eye(n_outputs, dtype=line.outputs.dtype, device=x.device)
         return line.outputs, line.pullback(identity.expand(n, n_outputs, n_outputs))
 
-    def _outputs(self, raw: Tensor) -> Tensor:
+    def transform_outputs(self, raw: Tensor) -> Tensor:
+        """The module's raw outputs as a matrix (n, C), probabilities through their logarithm."""
         outputs = raw[:, None] if raw.ndim == 1 else raw
         return _log_probabilities(outputs) if self.log_outputs else outputs
 
@@ -212,6 +218,23 @@ class Network:
         """Number P of selected parameters."""
         return sum(block.size for block in self.blocks)
 
+    def row_width(self, n_columns: int, dense: bool) -> int:
+        """Elements that one row makes when it is linearised.
+
+        Parameters
+        ----------
+        n_columns : int
+            Columns K of the output factor.
+        dense : bool
+            Whether the structure multiplies the factors out.
+        """
+        if dense:
+            return n_columns * self.n_parameters
+        return sum(
+            block.inputs + n_columns * block.outputs if block.factored else n_columns * block.size
+            for block in self.blocks
+        )
+
     @property
     def parameter_names(self) -> tuple[str, ...]:
         """Names of the selected tensors, in block order."""
@@ -240,6 +263,22 @@ class Network:
                 found[name] = piece.reshape(*theta.shape[:-1], *shapes[name])
         return found
 
+    def natural_precisions(self, prior: Prior) -> Tensor:
+        """The precision of each group under which outputs are of order one, shape (G,): about the fan-in.
+
+        The harmonic mean over the group of the fan-in for matrices, 1 for biases and other vectors.
+        """
+        fan_in = {name: float(p[0].numel()) if p.ndim > 1 else 1.0 for name, p in self.module.named_parameters()}
+        pieces = []
+        for block in self.blocks:
+            columns = [
+                torch.full((block.outputs, width), 1 / fan_in[name], dtype=torch.float64)
+                for name, width in self._columns[block.name]
+            ]
+            pieces.append(torch.cat(columns, 1).flatten())
+        inverse = torch.cat(pieces).to(self.theta.device)
+        return prior.counts.to(inverse.device) / prior.group_sums(inverse)
+
     def tensor_prior(self) -> Prior:
         """A prior with one group for each parameter tensor."""
         pieces: list[Tensor] = []
@@ -261,8 +300,7 @@ class _Tape:
     """One recorded forward pass on a replica of a module that shares its tensors."""
 
     def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
-        shared: dict[int, object] = {id(t): t for t in (*module.parameters(), *module.buffers())}
-        self.replica = copy.deepcopy(module, shared)
+        self.replica = _replicate(module, {}, {})
         self.inputs: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
         self.calls: dict[str, int] = {}
@@ -287,6 +325,31 @@ class _Tape:
             return head.clone() if torch.is_grad_enabled() else None
 
         return record
+
+
+def _replicate(
+    module: nn.Module, replaced: Mapping[nn.Parameter, nn.Parameter], seen: dict[int, nn.Module]
+) -> nn.Module:
+    """A shallow copy of a module tree: own hooks, shared tensors but for the replaced ones.
+
+    A submodule that is reached by something else than attribute registration stays the original's: it is then never
+    seen to be called, and its tensors are taken as generic.
+    """
+    if id(module) in seen:
+        return seen[id(module)]
+    replica = module.__new__(type(module))
+    replica.__dict__ = dict(module.__dict__)
+    seen[id(module)] = replica
+    replica.__dict__["_parameters"] = {
+        name: replaced.get(p, p) if p is not None else None for name, p in module._parameters.items()
+    }
+    replica.__dict__["_buffers"] = dict(module._buffers)
+    replica.__dict__["_modules"] = {
+        name: None if child is None else _replicate(child, replaced, seen) for name, child in module._modules.items()
+    }
+    for hooks in ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"):
+        replica.__dict__[hooks] = OrderedDict(module.__dict__[hooks])
+    return replica
 
 
 def _log_probabilities(probabilities: Tensor) -> Tensor:
@@ -333,7 +396,7 @@ def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor)
     for name in selected:
         tensors[name].requires_grad_()
     with torch.enable_grad():
-        outputs = network._outputs(module(example))
+        outputs = network.transform_outputs(module(example))
     generator = torch.Generator().manual_seed(0)
     cotangent = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)
     wanted = [tensors[name] for layer in network.layers for name, _ in layer.columns]

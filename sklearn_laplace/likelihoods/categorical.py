@@ -39,7 +39,7 @@ class Categorical(Likelihood):
 
     def hessian_factor(self, outputs: Tensor) -> Tensor:
         """S (n, C, C−1), computed from log-probabilities so that saturated logits stay finite."""
-        n, n_classes = outputs.shape
+        n_classes = outputs.shape[1]
         log_p = outputs.log_softmax(-1)
         log_q = log_p.flip(-1).logcumsumexp(-1).flip(-1)
         head, tail = log_q[:, :-1], log_q[:, 1:]

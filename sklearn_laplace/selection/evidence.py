@@ -14,13 +14,9 @@ import torch
 from torch import Tensor
 
 from ..errors import BoundWarning
-from ..evidence import evidence_derivatives, log_evidence
+from ..evidence import DISPERSION_BOUNDS, PRECISION_BOUNDS, evidence_derivatives, log_evidence
 from ..laplace import Hyper, LaplaceFit
 
-PRECISION_BOUNDS = (1e-6, 1e8)
-"""Search interval of a prior precision; the network's inputs and targets are of order one."""
-DISPERSION_BOUNDS = (1e-10, 1e4)
-"""Search interval of the noise variance in the network's target units."""
 MAX_STEP = 3.0
 """Longest step of one logarithm in one Newton iteration: a factor of twenty."""
 MAX_ITERATIONS = 50

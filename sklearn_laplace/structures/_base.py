@@ -29,8 +29,15 @@ class Curvature(ABC):
 
     @staticmethod
     @abstractmethod
-    def memory(blocks: Sequence[Block]) -> int:
-        """Bytes that the structure and its posterior take."""
+    def memory(blocks: Sequence[Block], n_dual: int) -> int:
+        """Bytes that the structure and its posterior take.
+
+        Parameters
+        ----------
+        blocks : sequence of Block
+        n_dual : int
+            Rows times columns of the output factor; only a dual structure's size depends on it.
+        """
 
     @abstractmethod
     def copy(self) -> Self:
@@ -38,10 +45,10 @@ class Curvature(ABC):
 
     @abstractmethod
     def add_(self, batch: Batch) -> Self:
-        """This curvature plus a batch, reusing its storage: only for the loop that made the zero."""
+        """Add a batch, reusing the storage: only for the loop that made the zero."""
 
     def add(self, batch: Batch) -> Self:
-        """This curvature plus a batch, as a new value."""
+        """Add a batch and return the sum as a new value."""
         return self.copy().add_(batch)
 
     @abstractmethod
@@ -74,6 +81,10 @@ class Posterior(ABC):
     """The factorised precision P of the weights around their mode."""
 
     n_parameters: int
+
+    def row_width(self, blocks: Sequence[Block], n_outputs: int) -> int:
+        """Elements that one row of inputs makes in :meth:`covariance`; those of the factors by default."""
+        return sum(b.inputs + n_outputs * b.outputs if b.factored else n_outputs * b.size for b in blocks)
 
     @abstractmethod
     def logdet_precision(self) -> Tensor:
@@ -117,6 +128,10 @@ class Posterior(ABC):
         second : Tensor of shape (G, G)
             :math:`\sum_{i \in g, j \in h} \delta_i \delta_j \Sigma_{ij}^2`.
         """
+
+    def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
+        """The first of :meth:`prior_statistics` alone, where that is cheaper."""
+        return self.prior_statistics(groups, n_groups)[0]
 
     def variance(self, jacobian: FactoredJacobian) -> Tensor:
         """Diagonal of :meth:`covariance`, shape (n, K)."""

@@ -41,7 +41,7 @@ class Diag(Curvature):
         return cls(torch.zeros(sum(sizes), dtype=torch.float64, device=device), sizes)
 
     @staticmethod
-    def memory(blocks: Sequence[Block]) -> int:
+    def memory(blocks: Sequence[Block], n_dual: int) -> int:
         """Curvature and posterior: 2 · 8 · P bytes."""
         return 2 * 8 * sum(block.size for block in blocks)
 

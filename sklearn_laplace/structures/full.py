@@ -49,7 +49,7 @@ class Full(Curvature):
         return cls(torch.zeros(sum(sizes), sum(sizes), dtype=torch.float64, device=device), sizes)
 
     @staticmethod
-    def memory(blocks: Sequence[Block]) -> int:
+    def memory(blocks: Sequence[Block], n_dual: int) -> int:
         """Curvature, its factor and the posterior's root: 3 · 8 · P² bytes."""
         return 3 * 8 * sum(block.size for block in blocks) ** 2
 
@@ -120,6 +120,10 @@ class FullPosterior(Posterior):
         """Number P of weights."""
         return self.root.shape[0]
 
+    def row_width(self, blocks: Sequence[Block], n_outputs: int) -> int:
+        """Dense rows."""
+        return n_outputs * self.n_parameters
+
     def logdet_precision(self) -> Tensor:
         """log |P| from the factorisation."""
         return self.logdet
@@ -148,6 +152,11 @@ class FullPosterior(Posterior):
     def marginal_variance(self) -> Tensor:
         """Row sums of R∘R."""
         return self.root.square().sum(-1)
+
+    def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
+        """From the marginal variances, O(P²)."""
+        zeros = torch.zeros(n_groups, dtype=torch.float64, device=self.root.device)
+        return zeros.index_add(0, groups, self.precision * self.marginal_variance())
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
         """From Σ = R Rᵀ, formed once: O(P³)."""

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedCombinationError
 from ..jacobian import Batch, Block, DenseFactor, FactoredJacobian, LayerFactor
-from ..linalg import cholesky, eigh
+from ..linalg import cholesky, eigh, eigvalsh
 from ._base import Curvature, Posterior
 
 Factor = LayerFactor | DenseFactor
@@ -58,7 +58,7 @@ class Functional(Curvature):
         return cls(tuple(blocks), (), device)
 
     @staticmethod
-    def memory(blocks: Sequence[Block], n_dual: int = 0) -> int:
+    def memory(blocks: Sequence[Block], n_dual: int) -> int:
         """Factors, Gram matrix and its factorisation: 8 · M · (Σ (O + I) + 3 M) bytes for M = N·K dual rows."""
         return 8 * n_dual * (sum(block.outputs + block.inputs for block in blocks) + 3 * n_dual)
 
@@ -85,11 +85,15 @@ class Functional(Curvature):
         return tuple(_join(parts) for parts in zip(*(piece.factors for piece in self.pieces), strict=True))
 
     @cached_property
+    def _unit_gram(self) -> Tensor:
+        ones = [torch.ones(block.inputs, dtype=torch.float64, device=self.device) for block in self.blocks]
+        return _gram(self.factors, self.factors, ones)
+
+    @cached_property
     def _eigenvalues(self) -> Tensor:
         n_parameters = sum(block.size for block in self.blocks)
-        ones = torch.ones(n_parameters, dtype=torch.float64, device=self.device)
-        found = eigh(_gram(self.factors, self.factors, _columns(self.blocks, ones)))[0]
-        padded = ones * 0
+        found = eigvalsh(self._unit_gram)
+        padded = torch.zeros(n_parameters, dtype=torch.float64, device=self.device)
         count = min(len(found), n_parameters)
         padded[n_parameters - count :] = found[len(found) - count :]
         return padded
@@ -103,7 +107,10 @@ class Functional(Curvature):
         n_parameters = sum(block.size for block in self.blocks)
         precision = precision.expand(n_parameters)
         columns = _columns(self.blocks, precision)
-        gram = _gram(self.factors, self.factors, [1 / column for column in columns])
+        if bool((precision == precision[0]).all()):
+            gram = self._unit_gram / precision[0]
+        else:
+            gram = _gram(self.factors, self.factors, [1 / column for column in columns])
         system = scale * gram
         system.diagonal().add_(1.0)
         return FunctionalPosterior(self.blocks, self.factors, precision, scale, gram, cholesky(system))
@@ -138,6 +145,10 @@ class FunctionalPosterior(Posterior):
     def n_parameters(self) -> int:  # type: ignore[override]
         """Number P of weights."""
         return len(self.precision)
+
+    def row_width(self, blocks: Sequence[Block], n_outputs: int) -> int:
+        """The covariances with every training row."""
+        return n_outputs * max(len(self.gram), sum(block.outputs + block.inputs for block in blocks))
 
     def logdet_precision(self) -> Tensor:
         """log |D| + log |C|."""
@@ -189,16 +200,30 @@ class FunctionalPosterior(Posterior):
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
         """From the Gram matrix of each group, K_g: G solves of O(M³)."""
         counts = torch.bincount(groups, minlength=n_groups).double()
-        labels = _columns(self.blocks, groups)
-        inverse = [1 / column for column in self._columns]
-        grams = []
-        for g in range(n_groups):
-            masked = [torch.where(label == g, weight, 0.0) for label, weight in zip(labels, inverse, strict=True)]
-            grams.append(_gram(self.factors, self.factors, masked))
+        grams = self._group_grams(groups, n_groups)
         solved = [self.scale * torch.cholesky_solve(gram, self.factor) for gram in grams]
         explained = torch.stack([matrix.diagonal().sum() for matrix in solved])
         second = torch.stack([torch.stack([(a * b.mT).sum() for b in solved]) for a in solved])
         return counts - explained, second + torch.diag(counts - 2 * explained)
+
+    def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
+        """n_g − s tr(C⁻¹ K_g)."""
+        counts = torch.bincount(groups, minlength=n_groups).double()
+        inverse = torch.cholesky_inverse(self.factor)
+        grams = self._group_grams(groups, n_groups)
+        return counts - self.scale * torch.stack([(inverse * gram).sum() for gram in grams])
+
+    def _group_grams(self, groups: Tensor, n_groups: int) -> list[Tensor]:
+        """Ĵ_g Ĵ_gᵀ of each group, G matrices of shape (M, M)."""
+        if n_groups == 1:
+            return [self.gram]
+        labels = _columns(self.blocks, groups)
+        grams = []
+        for g in range(n_groups):
+            pairs = zip(labels, self._columns, strict=True)
+            masked = [torch.where(label == g, 1 / column, 0.0) for label, column in pairs]
+            grams.append(_gram(self.factors, self.factors, masked))
+        return grams
 
     @cached_property
     def _spectrum(self) -> tuple[Tensor, Tensor]:

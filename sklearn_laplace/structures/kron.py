@@ -92,7 +92,7 @@ class Kron(Curvature):
         return cls(tuple(KronBlock(block, square(block.outputs), square(block.inputs)) for block in blocks))
 
     @staticmethod
-    def memory(blocks: Sequence[Block]) -> int:
+    def memory(blocks: Sequence[Block], n_dual: int) -> int:
         """Factors and their eigenvectors: 2 · 8 · Σ (O² + I²) bytes."""
         return 2 * 8 * sum(block.outputs**2 + block.inputs**2 for block in blocks)
 

@@ -3,6 +3,6 @@
 from .all import All
 from .last_layer import LastLayer
 
-SUBSETS = {"all": All, "last_layer": LastLayer}
+SUBSETS: dict[str, type[All] | type[LastLayer]] = {"all": All, "last_layer": LastLayer}
 
 __all__ = ["SUBSETS", "All", "LastLayer"]

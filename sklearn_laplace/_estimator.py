@@ -1,0 +1,381 @@
+"""What both estimators share: parameters, validation, ``fit`` as a handful of calls, prediction in chunks.
+
+Here the user's units begin: inputs and targets come in as arrays, are standardised, and moments go back out as float64
+arrays in the units of y. A fit that fails leaves the estimator as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from skorch import NeuralNet
+from torch import Tensor
+
+from . import _map, _resolve, _skorch
+from ._map import MapResult, Plan
+from ._resolve import Options
+from ._skorch import TrainingRows
+from .evidence import effective_parameters, log_evidence
+from .jacobian import FactoredJacobian
+from .laplace import Hyper, LaplaceFit, fit_laplace
+from .latent import LatentGaussian, Predictive
+from .likelihoods._base import Link
+from .nets import MLP
+from .network import Network
+from .prior import Prior
+from .selection import maximise_evidence
+from .structures import STRUCTURES, Full, Functional
+
+
+@dataclass(frozen=True)
+class TargetScale:
+    """The affine map from the user's targets to the network's: (y − mean) / scale.
+
+    Parameters
+    ----------
+    mean, scale : ndarray of shape (C,)
+        Zeros and ones for classes.
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+    @property
+    def log_volume(self) -> float:
+        """Σ_c log scale_c: what one row of weight 1 subtracts from a log density in the network's units."""
+        return float(np.log(self.scale).sum())
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """Validated training data.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d), float64
+    targets : ndarray of shape (n, C) or (n,)
+        Standardised targets, float64, or class indices.
+    weights : ndarray of shape (n,), float64
+    n_outputs : int
+    scale : TargetScale
+    """
+
+    X: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+    n_outputs: int
+    scale: TargetScale
+
+    @property
+    def total_weight(self) -> float:
+        """N_w."""
+        return float(self.weights.sum())
+
+
+class LaplaceEstimator(BaseEstimator):
+    """Parameters and ``fit`` of :class:`LaplaceRegressor` and :class:`LaplaceClassifier`."""
+
+    _kind: str
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "posterior_")
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train the net to the mode of its posterior and approximate the posterior around it.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Raw columns; the built-in net standardises them.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets, or class labels of any type.
+        sample_weight : array-like of shape (n_samples,), optional
+            Weights, not negative. A weight of k is the same as k copies of the row.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            For invalid data, options that are unknown or exclude each other, a net that does not fit the data.
+        NonFiniteLossError
+            When the training loss becomes NaN or infinite.
+        MemoryBudgetError
+            When the posterior asked for would not fit in memory.
+        """
+        before = dict(self.__dict__)
+        try:
+            return self._fit(X, y, sample_weight)
+        except BaseException:  # an interrupt as well: a failed fit leaves the estimator as it was
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
+        options = _resolve.resolve(self._kind, self.get_params(deep=False))
+        data = self._prepare(X, y, sample_weight)
+        seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3)
+        rows = _tensors(data, options)
+        net = self._build_net(data, rows, options, int(seeds[0]))
+        seeded = None if self.net is None else int(seeds[1])
+        trained, log_outputs = self._train(net, rows, data, options, seeded)
+        fit, hyper = self._approximate(trained, rows, data, options)
+        self._publish(trained, fit, hyper, data, options, log_outputs, int(seeds[2]))
+        return self
+
+    # ------------------------------------------------------------------ the stages of fit
+
+    def _prepare(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
+        raise NotImplementedError
+
+    def _validate_rows(
+        self, X: Any, y: Any, sample_weight: Any, *, y_numeric: bool
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """X and y as arrays, and weights (n,); rows of weight zero are dropped."""
+        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=y_numeric, y_numeric=y_numeric)
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        present = weights > 0
+        if not present.any():
+            raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
+        return X[present], y[present], weights[present]
+
+    def _build_net(self, data: PreparedData, rows: TrainingRows, options: Options, seed: int) -> NeuralNet:
+        if self.net is not None and not isinstance(self.net, NeuralNet):
+            raise TypeError(
+                f"net={self.net!r} is not supported; give None for the built-in net, or a skorch net such as "
+                "NeuralNetRegressor(module) (it is cloned)."
+            )
+        max_epochs, batch_size = self.max_epochs, self.batch_size
+        parameters: dict[str, Any] = {}
+        if self.net is None:
+            mean = np.average(data.X, axis=0, weights=data.weights)
+            deviation = np.sqrt(np.average((data.X - mean) ** 2, axis=0, weights=data.weights))
+            constant = deviation <= 1e-12 * (1 + np.abs(mean))
+            parameters = {
+                "in_features": data.X.shape[1],
+                "out_features": data.n_outputs,
+                "hidden_layer_sizes": tuple(self.hidden_layer_sizes),
+                "activation": self.activation,
+                "input_mean": mean.tolist(),
+                "input_scale": np.where(constant, 1.0, deviation).tolist(),
+                "seed": seed,
+            }
+            probe = Network.trace(MLP(**parameters).to(rows.inputs.dtype), rows.inputs.cpu())
+            n_dual = _map.n_dual_rows(rows, options.likelihood, data.n_outputs)
+            if _map.exact_cost(probe, n_dual)[0] > _map.EXACT_FLOPS:
+                batch_size = batch_size or _map.LARGE_DATA_BATCH
+                if max_epochs is None:
+                    max_epochs = int(np.ceil(_map.LARGE_DATA_STEPS * batch_size / len(rows)))
+        return _skorch.build_net(
+            self.net,
+            MLP,
+            parameters,
+            options.likelihood,
+            rows,
+            data.n_outputs,
+            max_epochs=max_epochs,
+            lr=self.lr,
+            batch_size=batch_size,
+            seed=seed,
+            verbose=int(self.verbose),
+        )
+
+    def _train(
+        self, net: NeuralNet, rows: TrainingRows, data: PreparedData, options: Options, seed: int | None
+    ) -> tuple[MapResult, bool]:
+        """The MAP stage; a user's net draws from torch's global generator, so that one is seeded and put back."""
+        plan = Plan(
+            options.likelihood,
+            lambda network: _prior(network, options),
+            self._map_precision(options),
+            self._fixed_dispersion(options, data),
+            _resolve.DISPERSION_RULES.get(options.sigma_noise.rule, lambda fit, hyper: hyper),
+            natural_start=self.net is None,
+        )
+        if seed is None:
+            return self._train_map(net, rows, data, plan)
+        with _skorch.isolated_seed(seed, rows.inputs.device):
+            return self._train_map(net, rows, data, plan)
+
+    def _train_map(self, net: NeuralNet, rows: TrainingRows, data: PreparedData, plan: Plan) -> tuple[MapResult, bool]:
+        _skorch.initialise(net, rows, data.n_outputs)
+        log_outputs = rows.targets.ndim == 1 and _skorch.returns_probabilities(net.module_, rows.inputs[:100])
+        if log_outputs and self.verbose:
+            print("the net's outputs are probabilities: their logarithms are taken as logits.")
+        return _map.fit_map(net, rows, data.n_outputs, plan, log_outputs=log_outputs), log_outputs
+
+    def _map_precision(self, options: Options) -> Tensor | None:
+        if options.map_precision is not None:
+            return torch.tensor(options.map_precision, dtype=torch.float64)
+        value = options.prior_precision.value
+        return None if value is None else torch.as_tensor(value)
+
+    def _fixed_dispersion(self, options: Options, data: PreparedData) -> float | None:
+        """φ in the network's units: given, or 1 while a fixed training prior makes everything else post hoc."""
+        if options.sigma_noise.value is not None:
+            return float(options.sigma_noise.value / data.scale.scale[0]) ** 2
+        return 1.0 if options.map_precision is not None else None
+
+    def _approximate(
+        self, trained: MapResult, rows: TrainingRows, data: PreparedData, options: Options
+    ) -> tuple[LaplaceFit, Hyper]:
+        """The curvature of the weights asked for, and the hyperparameters under it."""
+        everything = trained.mode.fit.network
+        network = everything.select(options.subset.names(everything), rows.inputs)
+        n_dual = _map.n_dual_rows(rows, options.likelihood, data.n_outputs)
+        structure = options.structure or _resolve.automatic_structure(network.blocks, n_dual)
+        _resolve.check_memory(structure, network.blocks, n_dual)
+        prior = _prior(network, options)
+        start = _start(trained, network, prior, options)
+        dense = structure in (Full, Functional)
+        fit = trained.mode.fit
+        reusable = network.parameter_names == everything.parameter_names
+        if not (reusable and isinstance(fit.curvature, structure) and prior.n_groups == fit.prior.n_groups):
+            chunks = rows.chunks(network.row_width(n_dual // len(rows), dense))
+            fit = fit_laplace(network, options.likelihood, options.rule, structure, prior, chunks)
+        fixed = self._fixed_dispersion(options, data) if options.sigma_noise.value is not None else None
+        if fixed is not None:
+            start = replace(start, dispersion=fixed)
+        # The exact evidence of all weights is the one that the training has maximised, with the weights following.
+        settled = options.map_precision is None and reusable and dense
+        rule = options.sigma_noise.rule
+        by_evidence = rule == _resolve.EVIDENCE
+        if fixed is None and not by_evidence:
+            start = _resolve.DISPERSION_RULES[rule](fit, start)
+        if settled or not (options.prior_precision.free or (fixed is None and by_evidence)):
+            return fit, start
+        free_prior = options.prior_precision.free
+        return fit, maximise_evidence(fit, start, free_prior=free_prior, free_dispersion=fixed is None and by_evidence)
+
+    def _publish(
+        self,
+        trained: MapResult,
+        fit: LaplaceFit,
+        hyper: Hyper,
+        data: PreparedData,
+        options: Options,
+        log_outputs: bool,
+        seed: int,
+    ) -> None:
+        """Set the fitted attributes."""
+        posterior = fit.posterior(hyper)
+        evidence = log_evidence(fit, hyper) - fit.total_weight * data.scale.log_volume
+        gradient = trained.mode.fit.objective_gradient(trained.mode.hyper)
+        precision = hyper.prior_precision.cpu().numpy()
+        self.net_ = trained.net
+        self.laplace_ = fit
+        self.posterior_ = posterior
+        self.hyper_ = hyper
+        self.prior_precision_ = float(precision[0]) if fit.prior.n_groups == 1 else precision
+        self.prior_groups_ = fit.prior.names
+        self.structure_ = next(k for k, v in STRUCTURES.items() if isinstance(fit.curvature, v))
+        self.log_marginal_likelihood_value_ = evidence
+        self.n_effective_parameters_ = effective_parameters(fit, hyper)
+        self.gradient_norm_ = float(gradient.norm()) / max(fit.total_weight, 1.0)
+        self.mode_distance_ = trained.mode.decrement
+        self.history_ = trained.history
+        self.n_iter_ = trained.n_steps
+        self.n_outputs_ = data.n_outputs
+        self._scale = data.scale
+        self._seed = seed
+
+    # ------------------------------------------------------------------ prediction
+
+    def _chunks(self, X: Any) -> Iterator[Tensor]:
+        """Validated inputs as tensors, in chunks."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        network = self.laplace_.network
+        parameter = next(network.module.parameters())
+        step = _skorch.chunk_rows(self.posterior_.row_width(network.blocks, self.n_outputs_))
+        for start in range(0, len(X), step):
+            yield torch.as_tensor(X[start : start + step], dtype=parameter.dtype, device=parameter.device)
+
+    def _options(self) -> Options:
+        return _resolve.resolve(self._kind, self.get_params(deep=False))
+
+    def _latent(self, X: Any) -> LatentGaussian:
+        """Gaussian over the network's outputs, in its own units."""
+        predictive = self._options().predictive
+        parts = [predictive.latent(self.laplace_.network, self.posterior_, x) for x in self._chunks(X)]
+        return LatentGaussian(torch.cat([p.mean for p in parts]), torch.cat([p.covariance for p in parts]))
+
+    def _outputs(self, X: Any) -> Tensor:
+        """Outputs at the MAP (n, C), float64: forward passes only."""
+        return torch.cat([self.laplace_.network(x).double() for x in self._chunks(X)])
+
+    def _predictive(self, X: Any, link: Link | None) -> Predictive:
+        return self.laplace_.likelihood.predict(self._latent(X), self.hyper_.dispersion, link)
+
+    def _function_draws(self, X: Any, n_samples: int, generator: torch.Generator) -> Tensor:
+        """Joint draws of the linearised network's outputs, shape (n, C, n_samples), in its own units."""
+        deviations = self.posterior_.sample(n_samples, generator).mT
+        network = self.laplace_.network
+        parts = []
+        for x in self._chunks(X):
+            jacobian: FactoredJacobian
+            outputs, jacobian = network.jacobian(x)
+            parts.append(outputs.double()[..., None] + jacobian.times(deviations))
+        return torch.cat(parts)
+
+
+def _tensors(data: PreparedData, options: Options) -> TrainingRows:
+    """The rows on their device; equal rows are merged while the data are small.
+
+    Up to ``FLOAT32_ROWS`` rows (by weight) the rows are sorted and equal ones merged, so that weights and repetitions
+    give the same tensors to the bit: training amplifies rounding, and otherwise they would end in different modes.
+    """
+    small = data.total_weight <= _resolve.FLOAT32_ROWS
+    X, targets, weights = data.X, data.targets, data.weights
+    if small:
+        table = np.column_stack([X, targets])
+        unique, inverse = np.unique(table, axis=0, return_inverse=True)
+        weights = np.bincount(inverse.ravel(), weights=weights, minlength=len(unique))
+        X, targets = unique[:, : X.shape[1]], unique[:, X.shape[1] :].reshape(len(unique), *targets.shape[1:])
+    dtype = options.dtype or (torch.float64 if small else torch.float32)
+    kind = torch.long if data.targets.ndim == 1 else dtype
+    return TrainingRows(
+        torch.as_tensor(X, dtype=dtype, device=options.device),
+        torch.as_tensor(targets, dtype=kind, device=options.device),
+        torch.as_tensor(weights, dtype=dtype, device=options.device),
+    )
+
+
+def _prior(network: Network, options: Options) -> Prior:
+    """One precision for all weights, or one a tensor where the options or the given values say so."""
+    value = options.prior_precision.value
+    if value is None:
+        return network.tensor_prior() if options.per_tensor else network.scalar_prior()
+    if value.size == 1:
+        return network.scalar_prior()
+    names = network.tensor_prior().names
+    if value.size != len(names):
+        raise ValueError(
+            f"prior_precision has {value.size} entries; expected 1 (scalar) or {len(names)} (one per tensor: "
+            f"{', '.join(names)})."
+        )
+    return network.tensor_prior()
+
+
+def _start(trained: MapResult, network: Network, prior: Prior, options: Options) -> Hyper:
+    """The training's hyperparameters, carried over to the selected weights."""
+    mode = trained.mode
+    value = options.prior_precision.value
+    if value is not None:
+        precision = torch.as_tensor(value, dtype=torch.float64).reshape(-1).to(network.theta.device)
+    elif mode.fit.prior.n_groups == prior.n_groups == 1:
+        precision = mode.hyper.prior_precision
+    else:
+        values = dict(zip(mode.fit.prior.names, mode.hyper.prior_precision, strict=True))
+        shared = mode.hyper.prior_precision.log().mean().exp()
+        precision = torch.stack([values.get(name, shared) for name in prior.names])
+    return Hyper(precision, mode.hyper.dispersion, options.temperature)

@@ -1,0 +1,254 @@
+r"""The MAP stage: a net and rows in, θ*, δ and φ out. It knows nothing of the subset, structure or link asked for.
+
+First the net's own epochs (none for the built-in net while Gauss–Newton is affordable), with damped evidence steps on
+the way where the hyperparameters are free; then :func:`~sklearn_laplace.selection.alternate` and
+:func:`~sklearn_laplace.mode.refine` to the mode. The evidence of this stage is that of all weights: exact (``full`` or
+its dual ``functional``, whichever is cheaper) while one step costs fewer than :data:`EXACT_FLOPS`, else ``kron``.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from skorch import NeuralNet
+from torch import Tensor
+
+from . import _skorch
+from ._skorch import TrainingRows
+from .curvatures import GGN
+from .errors import ModeWarning
+from .evidence import mackay_fixed_point
+from .laplace import Hyper, LaplaceFit, fit_laplace, loss, loss_and_gradient
+from .likelihoods._base import Likelihood
+from .mode import Mode, Problem, refine
+from .network import Network
+from .prior import Prior
+from .selection import alternate, maximise_evidence
+from .structures import Full, Functional, Kron
+from .structures._base import Curvature
+
+EXACT_FLOPS = 1e10
+"""Multiply-adds of one exact step up to which the MAP stage is Gauss–Newton: about .1 s on two cores."""
+EVIDENCE_STEPS = 72
+"""Gauss–Newton steps of the alternation."""
+REFINE_STEPS = {True: 40, False: 20}
+"""L-BFGS steps at the end, with an exact metric and with the Kronecker-factored one."""
+EPOCH_EVIDENCE_STEPS = 20
+"""Evidence steps during the net's own epochs."""
+EPOCH_DAMPING = 0.7
+LARGE_DATA_STEPS, LARGE_DATA_BATCH = 5000, 256
+"""Steps and batch size of the built-in net's epochs when Gauss–Newton is too dear."""
+CONVERGENCE_ROUNDS, CONVERGED_DISPERSION = 3, 1e-6
+"""Final rounds of a dispersion step and a refinement, and the change of log φ that ends them."""
+FAR_FROM_MODE = 0.5
+"""Distance to the mode, in posterior standard deviations per effective parameter, that gives a warning."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the MAP stage is to find, and from where.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    prior : callable
+        Network → Prior: the grouping of the precisions.
+    precision : Tensor or None
+        Fixed precisions: 0-d, or one a group; None lets the evidence choose.
+    dispersion : float or None
+        Fixed dispersion; None lets ``update_dispersion`` choose.
+    update_dispersion : callable
+        (fit, hyper) → hyper with the next dispersion.
+    natural_start : bool
+        Whether precisions of 1 are natural (the built-in net); otherwise the fan-in decides.
+    """
+
+    likelihood: Likelihood
+    prior: Callable[[Network], Prior]
+    precision: Tensor | None
+    dispersion: float | None
+    update_dispersion: Callable[[LaplaceFit, Hyper], Hyper]
+    natural_start: bool
+
+    @property
+    def free_dispersion(self) -> bool:
+        """Whether φ is chosen by the data."""
+        return self.dispersion is None and self.likelihood.has_dispersion
+
+    def start(self, network: Network, prior: Prior) -> Hyper:
+        """Fixed values where given; else the natural prior and a noise as large as the targets' variance."""
+        ones = torch.ones(prior.n_groups, dtype=torch.float64, device=network.theta.device)
+        if self.precision is not None:
+            values = self.precision.to(ones) * ones
+        else:
+            values = ones if self.natural_start else network.natural_precisions(prior)
+        return Hyper(values, 1.0 if self.dispersion is None else self.dispersion)
+
+    def update(self, fit: LaplaceFit, hyper: Hyper) -> Hyper:
+        """The next dispersion, if it is free; the prior precisions stay."""
+        if not self.free_dispersion:
+            return hyper
+        return replace(hyper, dispersion=self.update_dispersion(fit, hyper).dispersion)
+
+
+@dataclass(frozen=True)
+class MapResult:
+    """A trained net and the hyperparameters that it was trained under.
+
+    Parameters
+    ----------
+    net : NeuralNet
+        Trained, in eval mode, trimmed for prediction.
+    mode : Mode
+        The pass over the data at θ*, the hyperparameters, the distance to the mode.
+    history : list of dict
+        One entry an epoch of the net's own training.
+    n_steps : int
+        Epochs, Gauss–Newton and L-BFGS steps together.
+    """
+
+    net: NeuralNet
+    mode: Mode
+    history: list[dict[str, object]]
+    n_steps: int
+
+
+def exact_cost(network: Network, n_dual: int) -> tuple[float, type[Curvature]]:
+    """Multiply-adds of one exact step, and the cheaper of the two exact structures.
+
+    Parameters
+    ----------
+    network : Network
+    n_dual : int
+        M: rows times columns of the output factor.
+    """
+    p = float(network.n_parameters)
+    panel = sum(block.outputs + block.inputs for block in network.blocks)
+    primal = n_dual * p**2 + p**3
+    dual = float(n_dual) ** 2 * panel + 2 * float(n_dual) ** 3
+    return (dual, Functional) if dual < primal else (primal, Full)
+
+
+def n_dual_rows(rows: TrainingRows, likelihood: Likelihood, n_outputs: int) -> int:
+    """M = rows × columns of the output factor."""
+    example = torch.zeros(1, n_outputs, dtype=torch.float64)
+    return len(rows) * int(likelihood.hessian_factor(example).shape[-1])
+
+
+def problem_of(
+    rows: TrainingRows, likelihood: Likelihood, prior: Prior, structure: type[Curvature], width: int
+) -> Problem:
+    """The rows as functions of a network."""
+    chunks = rows.chunks(width)
+    rule = GGN()
+    return Problem(
+        lambda network: fit_laplace(network, likelihood, rule, structure, prior, chunks),
+        lambda network: loss(network, likelihood, chunks),
+        lambda network: loss_and_gradient(network, likelihood, chunks),
+    )
+
+
+def fit_map(net: NeuralNet, rows: TrainingRows, n_outputs: int, plan: Plan, *, log_outputs: bool) -> MapResult:
+    """Train the net to the mode of its posterior, choosing the hyperparameters on the way.
+
+    Parameters
+    ----------
+    net : NeuralNet
+        Initialised for these rows.
+    rows : TrainingRows
+    n_outputs : int
+    plan : Plan
+    log_outputs : bool
+        Whether the module ends in probabilities.
+
+    Returns
+    -------
+    MapResult
+
+    Warns
+    -----
+    ModeWarning
+        When the weights end far from a mode.
+    """
+    network = Network.trace(net.module_, rows.inputs, log_outputs=log_outputs)
+    prior = plan.prior(network)
+    n_dual = n_dual_rows(rows, plan.likelihood, n_outputs)
+    cost, exact_structure = exact_cost(network, n_dual)
+    exact = cost <= EXACT_FLOPS
+    problem = problem_of(
+        rows, plan.likelihood, prior, exact_structure if exact else Kron, network.row_width(n_dual // len(rows), exact)
+    )
+    hyper = _train_epochs(net, rows, network, prior, problem, plan)
+    fit = problem.linearise(network.with_state_of(net.module_))
+    steps = len(net.history)
+    free_prior = plan.precision is None
+    if exact:
+        found = alternate(
+            problem, fit, hyper, free_prior=free_prior, update_dispersion=plan.update, max_steps=EVIDENCE_STEPS
+        )
+        fit, hyper, steps = found.fit, found.hyper, steps + found.n_steps
+    elif free_prior or plan.free_dispersion:
+        hyper = maximise_evidence(fit, hyper, free_prior=free_prior, free_dispersion=plan.free_dispersion, warn=False)
+    mode = _converge(problem, fit, hyper, plan, REFINE_STEPS[exact])
+    _warn_far(mode)
+    history = [dict(entry) for entry in net.history]
+    return MapResult(_skorch.finish(net, mode.fit.network), mode, history, steps + mode.n_steps)
+
+
+def _converge(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_steps: int) -> Mode:
+    """The mode, with the dispersion that belongs to it."""
+    mode = refine(problem, fit, hyper, max_steps)
+    steps = mode.n_steps
+    for _ in range(CONVERGENCE_ROUNDS if plan.free_dispersion else 0):
+        updated = plan.update(mode.fit, mode.hyper)
+        if abs(math.log(updated.dispersion / mode.hyper.dispersion)) < CONVERGED_DISPERSION:
+            break
+        mode = refine(problem, mode.fit, updated, max_steps // 4)
+        steps += mode.n_steps
+    return replace(mode, n_steps=steps)
+
+
+def _train_epochs(
+    net: NeuralNet, rows: TrainingRows, network: Network, prior: Prior, problem: Problem, plan: Plan
+) -> Hyper:
+    """The net's own epochs, with evidence steps between them."""
+    hyper = plan.start(network, prior)
+    net.criterion_.bind(network, net.module_, prior, hyper)
+    free_prior = plan.precision is None
+
+    def between(live: NeuralNet) -> None:
+        nonlocal hyper
+        fit = problem.linearise(network.with_state_of(live.module_))
+        target = mackay_fixed_point(fit, hyper) if free_prior else hyper
+        target = replace(target, dispersion=plan.update(fit, hyper).dispersion)
+        hyper = _part_of_the_way(hyper, target)
+        live.criterion_.bind(network, live.module_, prior, hyper)
+
+    free = free_prior or plan.free_dispersion
+    _skorch.run_epochs(net, rows, between if free else None, EPOCH_EVIDENCE_STEPS)
+    return hyper
+
+
+def _part_of_the_way(hyper: Hyper, target: Hyper) -> Hyper:
+    precision = hyper.prior_precision * (target.prior_precision / hyper.prior_precision) ** EPOCH_DAMPING
+    dispersion = hyper.dispersion * (target.dispersion / hyper.dispersion) ** EPOCH_DAMPING
+    return replace(hyper, prior_precision=precision, dispersion=dispersion)
+
+
+def _warn_far(mode: Mode) -> None:
+    posterior = mode.fit.posterior(mode.hyper, spectral=False)
+    shrinkage = posterior.shrinkage(mode.fit.prior.groups, mode.fit.prior.n_groups)
+    effective = max(mode.fit.network.n_parameters - float(shrinkage.sum()), 1.0)
+    distance = mode.decrement / effective**0.5
+    if distance > FAR_FROM_MODE:
+        warnings.warn(
+            f"the weights are {distance:.2g} posterior standard deviations per effective parameter away from a mode, "
+            "and a Laplace approximation is only as good as its mode. Train longer (max_epochs), with a smaller lr, or "
+            "under a larger prior_precision.",
+            ModeWarning,
+            stacklevel=2,
+        )

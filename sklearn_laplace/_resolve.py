@@ -1,0 +1,348 @@
+"""Names to objects: the only place where an option's string is looked at, and the one capability check.
+
+An unknown name lists the known ones and the closest; a combination that cannot work says what is missing and what to
+use. Values that have to be positive are checked here as well.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+from torch import Tensor
+
+from .curvatures import CURVATURES
+from .curvatures._base import CurvatureRule
+from .errors import MemoryBudgetError, UnsupportedCombinationError
+from .evidence import mackay_fixed_point
+from .jacobian import Block
+from .latent import Predictive
+from .likelihoods import LIKELIHOODS
+from .likelihoods._base import Likelihood
+from .links import LINKS
+from .links._base import Link
+from .nets import ACTIVATIONS
+from .predictives import GLM, PREDICTIVES
+from .selection import residual_dispersion
+from .structures import STRUCTURES, Full, Functional, Kron
+from .structures._base import Curvature
+from .subsets import SUBSETS, All, LastLayer
+
+T = TypeVar("T")
+PRIOR_STRUCTURES = ("scalar", "tensor")
+STD_KINDS = ("total", "epistemic", "aleatoric")
+EVIDENCE = "evidence"
+DISPERSION_RULES = {EVIDENCE: mackay_fixed_point, "residual": residual_dispersion}
+AUTO_FLOPS, AUTO_BYTES = 2e11, 2**30
+"""``hessian_structure="auto"``: the exact posterior up to these, about four seconds on two cores and one gigabyte."""
+FLOAT32_ROWS = 10_000
+"""``dtype="auto"``: float64 up to this sum of weights."""
+LIKELIHOODS_FOR = {"regressor": ("gaussian",), "classifier": ("categorical",)}
+
+
+def lookup(option: str, value: object, known: Mapping[str, T]) -> T:
+    """The object that a name stands for.
+
+    Raises
+    ------
+    ValueError
+        With the known names and the closest one.
+
+    Examples
+    --------
+    >>> lookup("link", "probti", {"probit": 1, "plugin": 2})
+    Traceback (most recent call last):
+        ...
+    ValueError: link='probti' is not known; expected one of 'plugin', 'probit'. Did you mean 'probit'?
+    """
+    if isinstance(value, str) and value in known:
+        return known[value]
+    close = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    names = ", ".join(repr(name) for name in sorted(known))
+    raise ValueError(f"{option}={value!r} is not known; expected one of {names}.{hint}")
+
+
+def positive(option: str, value: object) -> float:
+    """A finite number above zero.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> positive("temperature", 0)
+    Traceback (most recent call last):
+        ...
+    ValueError: temperature=0 has to be a finite number above zero.
+    """
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{option}={value!r} has to be a finite number above zero.")
+    return number
+
+
+def optional_count(option: str, value: object, least: int) -> int | None:
+    """None, or a whole number of at least ``least``.
+
+    Examples
+    --------
+    >>> optional_count("batch_size", 0, 1)
+    Traceback (most recent call last):
+        ...
+    ValueError: batch_size=0 has to be None or a whole number of at least 1.
+    """
+    if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least):
+        return None if value is None else int(value)
+    raise ValueError(f"{option}={value!r} has to be None or a whole number of at least {least}.")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A hyperparameter that is either a value or the name of a rule.
+
+    Parameters
+    ----------
+    value : ndarray or None
+        Positive values (0-d or 1-d); None where a rule chooses.
+    rule : str
+        The rule's name; empty where a value is given.
+    """
+
+    value: np.ndarray | None
+    rule: str
+
+    @property
+    def free(self) -> bool:
+        """Whether a rule chooses."""
+        return self.value is None
+
+
+def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> Choice:
+    """A positive number (or array), or the name of a rule.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> choice("prior_precision", -1.0, ["evidence"], array=True)
+    Traceback (most recent call last):
+        ...
+    ValueError: prior_precision=-1.0 has to be a finite number above zero, or one of 'evidence'.
+    """
+    names = ", ".join(repr(name) for name in rules)
+    if isinstance(value, str):
+        lookup(option, value, dict.fromkeys(rules))
+        return Choice(None, value)
+    try:
+        numbers = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        numbers = np.asarray(math.nan)
+    if numbers.ndim > (1 if array else 0) or numbers.size == 0 or isinstance(value, bool):
+        numbers = np.asarray(math.nan)
+    if not (np.isfinite(numbers).all() and (numbers > 0).all()):
+        raise ValueError(f"{option}={value!r} has to be a finite number above zero, or one of {names}.")
+    return Choice(numbers, "")
+
+
+@dataclass(frozen=True)
+class Options:
+    """An estimator's options as objects.
+
+    Parameters
+    ----------
+    subset : All or LastLayer
+    rule : CurvatureRule
+    structure : Curvature class or None
+        None: chosen by :func:`automatic_structure`.
+    likelihood : Likelihood
+    predictive : GLM
+    link : Link class or None
+    per_tensor : bool
+        Whether each tensor has a prior precision of its own.
+    prior_precision, sigma_noise : Choice
+    map_precision : float or None
+        A fixed prior precision of the training; None: the posterior's own.
+    temperature : float
+    device : torch.device
+    dtype : torch.dtype or None
+        None: chosen by the number of rows.
+    """
+
+    subset: All | LastLayer
+    rule: CurvatureRule
+    structure: type[Curvature] | None
+    likelihood: Likelihood
+    predictive: GLM
+    link: type[Link] | None
+    per_tensor: bool
+    prior_precision: Choice
+    sigma_noise: Choice
+    map_precision: float | None
+    temperature: float
+    device: torch.device
+    dtype: torch.dtype | None
+
+
+def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
+    """Check an estimator's parameters and turn their names into objects.
+
+    Parameters
+    ----------
+    kind : str
+        "regressor" or "classifier".
+    parameters : mapping
+        ``get_params(deep=False)``.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name or a value out of range.
+    UnsupportedCombinationError
+        For options that exclude each other.
+    """
+    likelihoods = {name: LIKELIHOODS[name] for name in LIKELIHOODS_FOR[kind]}
+    likelihoods["auto"] = likelihoods[LIKELIHOODS_FOR[kind][0]]
+    structures: dict[str, type[Curvature] | None] = {**STRUCTURES, "auto": None}
+    rule: CurvatureRule = lookup("curvature", parameters["curvature"], CURVATURES)()
+    structure = lookup("hessian_structure", parameters["hessian_structure"], structures)
+    check_capabilities(parameters["curvature"], rule, parameters["hessian_structure"], structure)
+    lookup("activation", parameters["activation"], ACTIVATIONS)
+    _layer_sizes(parameters["hidden_layer_sizes"])
+    optional_count("max_epochs", parameters["max_epochs"], 0)
+    optional_count("batch_size", parameters["batch_size"], 1)
+    if parameters["lr"] is not None:
+        positive("lr", parameters["lr"])
+    map_precision = parameters["map_prior_precision"]
+    if isinstance(map_precision, str):
+        lookup("map_prior_precision", map_precision, {"same": None})
+    if kind == "regressor":
+        lookup("return_std_kind", parameters["return_std_kind"], dict.fromkeys(STD_KINDS))
+    else:
+        optional_count("n_samples", parameters["n_samples"], 1) or positive("n_samples", parameters["n_samples"])
+    return Options(
+        subset=lookup("subset_of_weights", parameters["subset_of_weights"], SUBSETS)(),
+        rule=rule,
+        structure=structure,
+        likelihood=lookup("likelihood", parameters["likelihood"], likelihoods)(),
+        predictive=lookup("predictive", parameters["predictive"], PREDICTIVES)(),
+        link=lookup("link", parameters["link"], LINKS) if "link" in parameters else None,
+        per_tensor=lookup("prior_structure", parameters["prior_structure"], {"scalar": False, "tensor": True}),
+        prior_precision=choice("prior_precision", parameters["prior_precision"], ["evidence"], array=True),
+        sigma_noise=choice("sigma_noise", parameters.get("sigma_noise", 1.0), list(DISPERSION_RULES), array=False),
+        map_precision=None if isinstance(map_precision, str) else positive("map_prior_precision", map_precision),
+        temperature=positive("temperature", parameters["temperature"]),
+        device=_device(parameters["device"]),
+        dtype=lookup("dtype", parameters["dtype"], {"auto": None, "float32": torch.float32, "float64": torch.float64}),
+    )
+
+
+def check_capabilities(
+    curvature_name: str, rule: CurvatureRule, structure_name: str, structure: type[Curvature] | None
+) -> None:
+    """A structure has to find in the rule all that it needs.
+
+    Raises
+    ------
+    UnsupportedCombinationError
+    """
+    missing = sorted(structure.needs - rule.provides) if structure is not None else []
+    if missing:
+        able = sorted(name for name, other in STRUCTURES.items() if other.needs <= rule.provides)
+        raise UnsupportedCombinationError(
+            f"hessian_structure={structure_name!r} cannot store curvature={curvature_name!r}: it needs {missing}, the "
+            f"curvature provides {sorted(rule.provides)}. Use hessian_structure in {able}, or curvature='ggn'."
+        )
+
+
+def automatic_structure(blocks: Sequence[Block], n_dual: int) -> type[Curvature]:
+    """The most faithful structure within a time and a memory budget.
+
+    The exact posterior (``functional`` where rows × outputs are fewer than the weights, else ``full``) while one
+    factorisation with its pass over the data stays under :data:`AUTO_FLOPS` multiply-adds and :data:`AUTO_BYTES`
+    bytes; else ``kron``.
+
+    Parameters
+    ----------
+    blocks : sequence of Block
+    n_dual : int
+        M: rows × columns of the output factor.
+    """
+    p, m = float(sum(block.size for block in blocks)), float(n_dual)
+    exact: type[Curvature] = Functional if m < p else Full
+    panel = sum(block.outputs + block.inputs for block in blocks)
+    cost = m**2 * panel + 2 * m**3 if m < p else m * p**2 + p**3
+    fits = cost <= AUTO_FLOPS and exact.memory(blocks, n_dual) <= AUTO_BYTES
+    return exact if fits else Kron
+
+
+def check_memory(structure: type[Curvature], blocks: Sequence[Block], n_dual: int) -> None:
+    """Refuse a structure that would not fit in this machine's memory, before anything is allocated.
+
+    Raises
+    ------
+    MemoryBudgetError
+    """
+    needed, present = structure.memory(blocks, n_dual), _physical_memory()
+    if needed > present:
+        name = next(key for key, value in STRUCTURES.items() if value is structure)
+        size = sum(block.size for block in blocks)
+        alternative = "kron" if Kron.memory(blocks, n_dual) <= present else "diag"
+        raise MemoryBudgetError(
+            f"hessian_structure={name!r} needs about {needed / 1e9:,.1f} GB ({needed:,} bytes) for {size:,} weights "
+            f"and {n_dual:,} rows × outputs; this machine has {present / 1e9:,.1f} GB. Use "
+            f"hessian_structure={alternative!r} ({STRUCTURES[alternative].memory(blocks, n_dual) / 1e9:,.3g} GB), or "
+            "subset_of_weights='last_layer'."
+        )
+
+
+def variance_of_kind(moments: Predictive, kind: str) -> Tensor:
+    """Total, epistemic or aleatoric variance (n, C)."""
+    by_kind = {
+        "total": moments.total_variance,
+        "epistemic": moments.epistemic_variance,
+        "aleatoric": moments.aleatoric_variance,
+    }
+    return lookup("kind", kind, by_kind)
+
+
+def generator(random_state: Any) -> torch.Generator:
+    """A torch generator for anything that scikit-learn takes as a random state."""
+    seed = int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+    return torch.Generator().manual_seed(seed)
+
+
+def _physical_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not on every system
+        return 8 * 2**30
+
+
+def _device(name: object) -> torch.device:
+    if name == "auto":
+        return torch.device("cpu")
+    try:
+        device = torch.device(str(name))
+    except RuntimeError as error:
+        raise ValueError(f"device={name!r} is not known; expected 'auto', 'cpu' or 'cuda'.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={name!r} was asked for, but torch finds no CUDA device; use device='cpu'.")
+    return device
+
+
+def _layer_sizes(sizes: object) -> None:
+    valid = isinstance(sizes, Sequence) and not isinstance(sizes, str)
+    if not (valid and all(isinstance(n, Integral) and int(n) > 0 for n in sizes)):  # type: ignore[attr-defined]
+        raise ValueError(f"hidden_layer_sizes={sizes!r} has to be a tuple of whole numbers above zero, like (50,).")

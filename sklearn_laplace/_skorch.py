@@ -1,0 +1,381 @@
+r"""The skorch host: the only import of skorch. A net is composed, never subclassed.
+
+Clones the user's template (or builds one around the built-in MLP), gives it our loss, an iterator that slices instead
+of collating, the sizes of the data and seeds of its own, and runs its own training loop. The loss is the MAP objective
+in mean form,
+
+.. math:: \frac{\sum_n w_n\,\mathrm{nll}_n}{\sum_n w_n}
+          + \frac{\varphi}{2 N_w}\,\theta^\top \mathrm{diag}(\delta)\,\theta ,
+
+always with our likelihood, whatever criterion the template names.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from skorch import NeuralNet, NeuralNetClassifier
+from skorch.callbacks import Callback
+from skorch.dataset import get_len
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from .errors import HeldOutRowsWarning, NonFiniteLossError
+from .laplace import Hyper, Rows
+from .likelihoods._base import Likelihood
+from .network import Network
+from .prior import Prior
+
+INPUT_SIZES = ("in_features", "input_dim", "n_features_in", "n_in")
+OUTPUT_SIZES = ("out_features", "output_dim", "n_outputs", "n_out")
+"""Names under which a module may take the sizes of the data."""
+CHUNK_ELEMENTS = 2**20
+"""Elements of the widest tensor that one chunk of rows makes: 8 MB in float64."""
+CHUNK_ROWS = (64, 8192)
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """The rows to train on, as tensors on their device.
+
+    Parameters
+    ----------
+    inputs : Tensor of shape (n, d)
+    targets : Tensor of shape (n, C) or (n,)
+        Standardised targets, or class indices.
+    weights : Tensor of shape (n,)
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    weights: Tensor
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def total_weight(self) -> float:
+        """N_w."""
+        return float(self.weights.double().sum())
+
+    def chunks(self, width: int) -> list[Rows]:
+        """The rows in slices whose widest tensor has about CHUNK_ELEMENTS elements, ``width`` a row."""
+        step = chunk_rows(width)
+        spans = [slice(start, start + step) for start in range(0, len(self), step)]
+        return [(self.inputs[span], self.targets[span], self.weights[span]) for span in spans]
+
+
+def chunk_rows(width: int) -> int:
+    """Rows of a chunk when each makes ``width`` elements."""
+    return int(min(max(CHUNK_ELEMENTS // max(width, 1), CHUNK_ROWS[0]), CHUNK_ROWS[1]))
+
+
+class SlicingIterator:
+    """Batches of a :class:`TrainingRows` data set by slicing one permuted copy an epoch; no collation, no global seed.
+
+    Parameters
+    ----------
+    dataset : RowsDataset or Subset of one
+    batch_size : int
+    shuffle : bool
+        A new permutation each epoch. The full batch is never permuted.
+    seed : int
+    """
+
+    def __init__(self, dataset: Dataset[Any], batch_size: int, shuffle: bool = False, seed: int = 0) -> None:
+        rows, index = (dataset.dataset, dataset.indices) if isinstance(dataset, Subset) else (dataset, None)
+        assert isinstance(rows, RowsDataset)
+        tensors = (rows.rows.inputs, rows.rows.targets, rows.rows.weights)
+        if index is not None:
+            chosen = torch.as_tensor(np.asarray(index), device=tensors[0].device)
+            tensors = tuple(t[chosen] for t in tensors)  # type: ignore[assignment]
+        self.tensors = tensors
+        self.batch_size = max(batch_size, 1)
+        self.shuffle = shuffle and self.batch_size < len(tensors[0])
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.tensors[0]) / self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
+        x, y, w = self.tensors
+        if self.shuffle:
+            order = torch.randperm(len(x), generator=self.generator).to(x.device)
+            x, y, w = x[order], y[order], w[order]
+        for start in range(0, len(x), self.batch_size):
+            span = slice(start, start + self.batch_size)
+            yield x[span], (y[span], w[span])
+
+
+class RowsDataset(Dataset[Any]):
+    """What skorch sees of the rows: item i is (x, (y, w)).
+
+    Parameters
+    ----------
+    rows : TrainingRows
+    """
+
+    def __init__(self, rows: TrainingRows) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        return self.rows.inputs[i], (self.rows.targets[i], self.rows.weights[i])
+
+
+class MAPLoss(nn.Module):
+    """The MAP objective in mean form; see the module's docstring.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+    total_weight : float
+        N_w.
+    log_outputs : bool
+        Whether the module ends in probabilities.
+    """
+
+    def __init__(self, likelihood: Likelihood, total_weight: float) -> None:
+        super().__init__()
+        self.likelihood = likelihood
+        self.total_weight = total_weight
+        self.penalised: list[Tensor] = []
+        self.precisions: list[Tensor] = []
+        self.transform: Callable[[Tensor], Tensor] = _as_matrix
+        self.dispersion = 1.0
+
+    def bind(self, network: Network, module: nn.Module, prior: Prior, hyper: Hyper) -> None:
+        """Penalise the live module's parameters under these hyperparameters."""
+        delta = network.tensors(hyper.prior_precision[prior.groups])
+        parameters = dict(module.named_parameters())
+        self.penalised = [parameters[name] for name in delta]
+        self.precisions = [_one_if_equal(values).to(parameters[name]) for name, values in delta.items()]
+        self.transform = network.transform_outputs
+        self.dispersion = hyper.dispersion
+
+    def forward(self, outputs: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
+        """Mean weighted loss of a batch plus the prior's share."""
+        target, weight = targets
+        losses = self.likelihood.nll(self.transform(outputs), target)
+        data = (weight * losses).sum() / weight.sum().clamp_min(torch.finfo(losses.dtype).tiny)
+        pairs = zip(self.penalised, self.precisions, strict=True)
+        penalty = sum((precision * p.square()).sum() for p, precision in pairs)
+        return data + (0.5 * self.dispersion / self.total_weight) * penalty
+
+
+def _as_matrix(outputs: Tensor) -> Tensor:
+    return outputs[:, None] if outputs.ndim == 1 else outputs
+
+
+def _one_if_equal(values: Tensor) -> Tensor:
+    """A 0-d tensor where all entries are the same: cheaper in every training step."""
+    first = values.reshape(-1)[0]
+    return first if bool((values == first).all()) else values
+
+
+class Watch(Callback):
+    """Checks the loss of every epoch and calls ``between`` every ``period`` epochs.
+
+    Parameters
+    ----------
+    period : int
+    between : callable or None
+        Called with the net: an evidence step.
+    """
+
+    def __init__(self, period: int, between: Callable[[NeuralNet], None] | None) -> None:
+        self.period = period
+        self.between = between
+
+    def on_epoch_end(self, net: NeuralNet, **kwargs: Any) -> None:
+        """See the class."""
+        losses = net.history[-1, "batches", :, "train_loss"]
+        epoch = len(net.history)
+        if not np.isfinite(losses).all():
+            raise NonFiniteLossError(
+                f"the training loss became {next(v for v in losses if not np.isfinite(v))} in epoch {epoch} with "
+                f"lr={net.lr:g}. Use a smaller lr, scale the inputs, or look for extreme values in X and y."
+            )
+        if self.between is not None and epoch % self.period == 0:
+            self.between(net)
+
+
+def build_net(
+    template: NeuralNet | None,
+    module: type[nn.Module],
+    module_parameters: dict[str, Any],
+    likelihood: Likelihood,
+    rows: TrainingRows,
+    n_outputs: int,
+    *,
+    max_epochs: int | None,
+    lr: float | None,
+    batch_size: int | None,
+    seed: int,
+    verbose: int,
+) -> NeuralNet:
+    """A net that is ready to train: a clone of the template, or one around the built-in module.
+
+    The template itself is untouched. Flat training options that are not None replace the clone's.
+    """
+    flat = {"max_epochs": max_epochs, "lr": lr, "batch_size": batch_size}
+    chosen = {name: value for name, value in flat.items() if value is not None}
+    if template is None:
+        net = NeuralNet(
+            module,
+            criterion=MAPLoss,
+            optimizer=torch.optim.Adam,
+            train_split=None,
+            **{"lr": 1e-2, "batch_size": -1, "max_epochs": 0, **chosen},
+        )
+        net.set_params(**{f"module__{name}": value for name, value in module_parameters.items()})
+        net.set_params(callbacks="disable")
+    else:
+        net = clone(template)
+        net.set_params(**chosen, **_sizes(net, rows.inputs.shape[1], n_outputs))
+        if isinstance(net, NeuralNetClassifier):
+            net.set_params(callbacks__valid_acc=None)  # its scorer cannot read weighted targets
+    own = {key: None for key in net.get_params(deep=False) if key.startswith("criterion__")}
+    for key in own:  # options of the template's criterion do not fit ours
+        net.__dict__.pop(key, None)
+    net.set_params(
+        criterion=MAPLoss,
+        criterion__likelihood=likelihood,
+        criterion__total_weight=rows.total_weight,
+        device=str(rows.inputs.device),
+        verbose=verbose,
+    )
+    if net.iterator_train is DataLoader:
+        shuffle = bool(net.get_params_for("iterator_train").get("shuffle", template is None))
+        for key in [k for k in net.__dict__ if k.startswith("iterator_train__") and k != "iterator_train__batch_size"]:
+            net.__dict__.pop(key)
+        net.set_params(iterator_train=SlicingIterator, iterator_train__shuffle=shuffle, iterator_train__seed=seed)
+    if net.iterator_valid is DataLoader:
+        net.set_params(iterator_valid=SlicingIterator)
+    return net
+
+
+def _sizes(net: NeuralNet, n_features: int, n_outputs: int) -> dict[str, int]:
+    """Sizes of the data under the names that the template's module takes and its user left open."""
+    if not inspect.isclass(net.module):
+        return {}
+    taken = inspect.signature(net.module).parameters
+    given = net.get_params_for("module")
+    found = {}
+    for names, size in ((INPUT_SIZES, n_features), (OUTPUT_SIZES, n_outputs)):
+        found.update({f"module__{name}": size for name in names if name in taken and name not in given})
+    return found
+
+
+@contextmanager
+def isolated_seed(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's global generator inside the block, and put it back afterwards."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def initialise(net: NeuralNet, rows: TrainingRows, n_outputs: int) -> None:
+    """Initialise the net in the rows' dtype and check, by one forward pass, that it fits the data.
+
+    Raises
+    ------
+    ValueError
+        When the module does not accept the inputs or has another number of outputs.
+    """
+    try:
+        net.initialize()
+    except TypeError as error:
+        raise ValueError(
+            f"the net's module {_name(net)} could not be built: {error}. Give what is missing as net__module__…; the "
+            f"number of columns is filled in under the names {INPUT_SIZES}, that of outputs under {OUTPUT_SIZES}."
+        ) from error
+    net.module_.to(rows.inputs.dtype)
+    net.module_.eval()
+    with torch.no_grad():
+        try:
+            outputs = net.module_(rows.inputs[:2])
+        except (RuntimeError, IndexError) as error:
+            raise ValueError(
+                f"the net's module {_name(net)} does not accept inputs of shape (n, {rows.inputs.shape[1]}) and dtype "
+                f"{rows.inputs.dtype}: {error}. Its number of inputs has to equal the number of columns of X."
+            ) from error
+    shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    width = 1 if isinstance(outputs, Tensor) and outputs.ndim == 1 else None
+    width = outputs.shape[1] if isinstance(outputs, Tensor) and outputs.ndim == 2 else width
+    if width != n_outputs:
+        raise ValueError(
+            f"the net's module {_name(net)} returned {shape} for {len(rows.inputs[:2])} rows; expected "
+            f"{(len(rows.inputs[:2]), n_outputs)}: one column for each "
+            f"{'class' if rows.targets.ndim == 1 else 'target'}. Set its number of outputs to {n_outputs}."
+        )
+
+
+def returns_probabilities(module: nn.Module, inputs: Tensor) -> bool:
+    """Whether the module's outputs are class probabilities: not negative, and one in sum."""
+    with torch.no_grad():
+        outputs = module(inputs)
+    if outputs.ndim != 2 or outputs.shape[1] < 2:
+        return False
+    close = (outputs.sum(1) - 1).abs().max() < 1e-4
+    return bool(close) and bool((outputs >= 0).all())
+
+
+def run_epochs(net: NeuralNet, rows: TrainingRows, between: Callable[[NeuralNet], None] | None, n_between: int) -> int:
+    """Train for the net's own number of epochs and return how many ran.
+
+    Parameters
+    ----------
+    net : NeuralNet, initialised
+    rows : TrainingRows
+    between : callable or None
+        Called about ``n_between`` times on the way, with the net.
+    n_between : int
+    """
+    if net.max_epochs <= 0:
+        return 0
+    watch = Watch(max(1, net.max_epochs // max(n_between, 1)), between)
+    net.callbacks_ = [*net.callbacks_, ("laplace_watch", watch)]
+    data = RowsDataset(rows)
+    y = rows.targets.cpu().numpy()
+    if net.train_split:
+        _warn_held_out(net, data, y)
+    net.notify("on_train_begin", X=data, y=y)
+    net.fit_loop(data, y)
+    net.notify("on_train_end", X=data, y=y)
+    return len(net.history)
+
+
+def finish(net: NeuralNet, network: Network) -> NeuralNet:
+    """Put the network's weights into the net and drop what only training needs."""
+    net.module_.load_state_dict(network.module.state_dict())
+    net.module_.eval()
+    net.trim_for_prediction()
+    return net
+
+
+def _warn_held_out(net: NeuralNet, data: RowsDataset, y: np.ndarray) -> None:
+    train, valid = net.get_split_datasets(data, y)
+    if valid is not None and get_len(valid):
+        warnings.warn(
+            f"the given net holds out {len(valid)} of {len(data)} rows by its own train_split; its epochs train on "
+            f"{len(train)} rows (the final Gauss–Newton steps and the curvature use all). Set train_split=None to "
+            "train on all rows.",
+            HeldOutRowsWarning,
+            stacklevel=2,
+        )
+
+
+def _name(net: NeuralNet) -> str:
+    return net.module.__name__ if inspect.isclass(net.module) else type(net.module).__name__

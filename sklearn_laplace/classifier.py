@@ -1,0 +1,200 @@
+"""``LaplaceClassifier``: a neural net for classes with moderated probabilities, as a scikit-learn classifier."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from . import _resolve
+from ._estimator import LaplaceEstimator, PreparedData, TargetScale
+from .latent import Predictive
+from .links._base import standard_normals
+
+
+class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
+    """Neural-net classification with Laplace-approximated uncertainty.
+
+    As :class:`LaplaceRegressor`, for classes: the Gaussian over the logits moderates the probabilities, which go
+    towards uniform where the data say nothing.
+
+    Parameters
+    ----------
+    net : None or skorch net, default=None
+        None: the built-in net for tables. A skorch net such as ``NeuralNetClassifier(Module, ...)`` is cloned; its
+        module has one output a class, logits or (log-)probabilities.
+    hidden_layer_sizes, activation, max_epochs, lr, batch_size, map_prior_precision, device, dtype
+        As in :class:`LaplaceRegressor`.
+    subset_of_weights, hessian_structure, curvature, prior_precision, prior_structure, temperature, predictive
+        As in :class:`LaplaceRegressor`.
+    likelihood : {"auto", "categorical"}, default="auto"
+        Distribution of y given the outputs.
+    link : {"probit", "plugin", "mc"}, default="probit"
+        From the Gaussian over the logits to probabilities: moderated in closed form, the MAP's own softmax, or the
+        average softmax of ``n_samples`` draws.
+    n_samples : int, default=100
+        Quasi-random draws behind ``link="mc"`` and ``predict_std``.
+    random_state : int, RandomState or None, default=None
+        Seeds the initial weights, the order of mini-batches and the draws.
+    verbose : int, default=0
+        Whether skorch prints its epochs.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels, sorted.
+    net_, posterior_, laplace_, prior_precision_, prior_groups_, structure_, log_marginal_likelihood_value_
+        As in :class:`LaplaceRegressor`; the outputs of ``net_`` are logits.
+    n_effective_parameters_, gradient_norm_, mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
+        As in :class:`LaplaceRegressor`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_moons
+    >>> from sklearn_laplace import LaplaceClassifier
+    >>> X, y = make_moons(200, noise=0.2, random_state=0)
+    >>> model = LaplaceClassifier(random_state=0).fit(X, y)
+    >>> model.score(X, y) > 0.95
+    True
+    >>> far = model.predict_proba([[30.0, -30.0]]).max()
+    >>> bool(far < LaplaceClassifier(link="plugin", random_state=0).fit(X, y).predict_proba([[30.0, -30.0]]).max())
+    True
+    """
+
+    _kind = "classifier"
+
+    def __init__(
+        self,
+        net: Any = None,
+        *,
+        hidden_layer_sizes: tuple[int, ...] = (50,),
+        activation: str = "tanh",
+        max_epochs: int | None = None,
+        lr: float | None = None,
+        batch_size: int | None = None,
+        map_prior_precision: str | float = "same",
+        device: str = "auto",
+        dtype: str = "auto",
+        subset_of_weights: str = "all",
+        hessian_structure: str = "auto",
+        curvature: str = "ggn",
+        likelihood: str = "auto",
+        prior_precision: Any = "evidence",
+        prior_structure: str = "scalar",
+        temperature: float = 1.0,
+        predictive: str = "glm",
+        link: str = "probit",
+        n_samples: int = 100,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.net = net
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.max_epochs = max_epochs
+        self.lr = lr
+        self.batch_size = batch_size
+        self.map_prior_precision = map_prior_precision
+        self.device = device
+        self.dtype = dtype
+        self.subset_of_weights = subset_of_weights
+        self.hessian_structure = hessian_structure
+        self.curvature = curvature
+        self.likelihood = likelihood
+        self.prior_precision = prior_precision
+        self.prior_structure = prior_structure
+        self.temperature = temperature
+        self.predictive = predictive
+        self.link = link
+        self.n_samples = n_samples
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _prepare(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
+        X, y, weights = self._validate_rows(X, column_or_1d(y, warn=True), sample_weight, y_numeric=False)
+        check_classification_targets(y)
+        self.classes_, encoded = np.unique(y, return_inverse=True)
+        n_classes = len(self.classes_)
+        if n_classes < 2:
+            raise ValueError(
+                f"y holds one class only, {self.classes_[0]!r}; a classifier needs at least 2 classes to tell apart."
+            )
+        return PreparedData(X, encoded, weights, n_classes, TargetScale(np.zeros(n_classes), np.ones(n_classes)))
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Class probabilities by the link.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Rows sum to one; columns as in ``classes_``.
+        """
+        check_is_fitted(self)
+        return self._link().mean(self._latent(X)).cpu().numpy()
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Logarithm of :meth:`predict_proba`, shape (n_samples, n_classes)."""
+        return np.log(self.predict_proba(X))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Most probable class under the moderated probabilities, shape (n_samples,)."""
+        check_is_fitted(self)
+        return self.classes_[self.predict_proba(X).argmax(1)]
+
+    def predict_std(self, X: Any, *, kind: str = "epistemic") -> np.ndarray:
+        """Standard deviation of class membership.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        kind : {"epistemic", "total", "aleatoric"}
+            "epistemic": of the class probability under the posterior. "total": of the class indicator, √(p (1 − p)).
+            total² = epistemic² + aleatoric².
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+        """
+        check_is_fitted(self)
+        _resolve.lookup("kind", kind, dict.fromkeys(_resolve.STD_KINDS))
+        moments: Predictive = self._predictive(X, self._link())
+        return _resolve.variance_of_kind(moments, kind).clamp_min(0.0).sqrt().cpu().numpy()
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, *, kind: str = "total") -> np.ndarray:
+        """Draw from the predictive, jointly over the rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_features)
+        n_samples : int
+        random_state : int, RandomState or None
+        kind : {"total", "epistemic"}
+            "total": class labels. "epistemic": class probabilities of function draws.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_samples), labels; or (n_rows, n_classes, n_samples), probabilities
+        """
+        check_is_fitted(self)
+        labels = _resolve.lookup("kind", kind, {"total": True, "epistemic": False})
+        count = _resolve.optional_count("n_samples", n_samples, 1) or 1
+        generator = _resolve.generator(random_state)
+        probabilities = self._function_draws(X, count, generator).softmax(1)
+        if not labels:
+            return probabilities.cpu().numpy()
+        uniform = torch.rand(len(probabilities), 1, count, generator=generator, dtype=torch.float64)
+        drawn = (probabilities.cpu().cumsum(1) < uniform).sum(1).clamp_max(len(self.classes_) - 1)
+        return self.classes_[drawn.numpy()]
+
+    def _link(self) -> Any:
+        link = self._options().link
+        assert link is not None
+        return link(standard_normals(int(self.n_samples), len(self.classes_), self._seed))

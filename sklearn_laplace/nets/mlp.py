@@ -1,0 +1,128 @@
+"""A multilayer perceptron on standardised columns.
+
+The first layer standardises the raw columns with fixed statistics (a constant column becomes zero), so that raw tables
+work and one prior scale fits all inputs. The weights start as Xavier normals from a generator of their own: neither
+the global generator nor other threads can change them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "softplus": nn.Softplus,
+}
+"""What ``activation`` may name."""
+
+
+class Standardise(nn.Module):
+    """(x − mean) / scale with fixed statistics, column by column.
+
+    Parameters
+    ----------
+    mean, scale : sequence of float or None
+        One value a column; None leaves the columns as they are.
+
+    Examples
+    --------
+    >>> import torch
+    >>> Standardise(2, [1.0, 0.0], [2.0, 1.0])(torch.tensor([[5.0, 3.0]]))
+    tensor([[2., 3.]])
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(
+        self, in_features: int, mean: Sequence[float] | None = None, scale: Sequence[float] | None = None
+    ) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor([0.0] * in_features if mean is None else list(mean)))
+        self.register_buffer("scale", torch.tensor([1.0] * in_features if scale is None else list(scale)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Standardised columns, same shape (n, d)."""
+        return (x - self.mean) / self.scale
+
+
+class Scale(nn.Module):
+    """Multiplication by a constant.
+
+    Parameters
+    ----------
+    factor : float
+
+    Examples
+    --------
+    >>> import torch
+    >>> Scale(0.5)(torch.tensor([4.0]))
+    tensor([2.])
+    """
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply by the factor."""
+        return x * self.factor
+
+
+class MLP(nn.Sequential):
+    """Standardisation, hidden layers with an activation, a linear output.
+
+    Each linear layer sees its input divided by √(number of inputs) (Jacot et al. 2018), so that weights of order one
+    make outputs of order one whatever the width: one prior precision, and 1 as its natural value, suits all layers.
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        Columns of the table; outputs (targets, or one logit a class).
+    hidden_layer_sizes : sequence of int
+        Units of each hidden layer; an empty one makes a linear model.
+    activation : str
+        A key of :data:`ACTIVATIONS`.
+    input_mean, input_scale : sequence of float, optional
+        Statistics of the columns.
+    seed : int
+        Seed of the initial weights.
+
+    Examples
+    --------
+    >>> import torch
+    >>> net = MLP(3, 1, hidden_layer_sizes=(5,), seed=1)
+    >>> net(torch.zeros(4, 3)).shape
+    torch.Size([4, 1])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        hidden_layer_sizes: Sequence[int] = (50,),
+        activation: str = "tanh",
+        input_mean: Sequence[float] | None = None,
+        input_scale: Sequence[float] | None = None,
+        seed: int = 0,
+    ) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        layers: list[nn.Module] = [Standardise(in_features, input_mean, input_scale)]
+        sizes = [in_features, *hidden_layer_sizes, out_features]
+        for n_in, n_out in itertools.pairwise(sizes):
+            linear = nn.utils.skip_init(nn.Linear, n_in, n_out)
+            std = math.sqrt(2.0 * n_in / (n_in + n_out))
+            with torch.no_grad():
+                linear.weight.copy_(std * torch.randn(n_out, n_in, generator=generator, dtype=torch.float64))
+                linear.bias.zero_()
+            layers += [Scale(1 / math.sqrt(n_in)), linear, ACTIVATIONS[activation]()]
+        del layers[-1]  # no activation behind the output
+        super().__init__(*layers)

@@ -1,0 +1,147 @@
+r"""Weights and hyperparameters in turn: training that knows its prior (MacKay 1992; Immer et al. 2021).
+
+The evidence is the one of converged weights, :math:`E(\delta) = \max_\varphi \log p(D \mid \theta^*(\delta, \varphi),
+\delta, \varphi)`: from a start the weights settle (damped Gauss–Newton, the dispersion re-estimated at every step),
+then a move of the prior precisions is kept if the evidence, after settling again, is higher. Moves are MacKay's fixed
+point and a common factor up or down, which shrinks until no move helps.
+
+Why not MacKay's fixed point alone: at fixed weights it ignores how the curvature changes with the weights, and drifts
+past the optimum. And why only settled states count: what the formula gives for weights that still move is not an
+evidence, and it favours them over the mode that they are on the way to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from ..evidence import PRECISION_BOUNDS, log_evidence, mackay_fixed_point
+from ..laplace import Hyper, LaplaceFit
+from ..mode import Mode, Problem, gauss_newton_step, newton_decrement, refine
+
+START_DAMPING = 1.0
+FIRST_RATIO, LAST_RATIO = 2.0, 1.3
+"""Factors by which the prior precisions move together, at first and at last."""
+MACKAY_DAMPING, LONGEST_MOVE = 0.7, 1.0
+"""Fraction of the way to the fixed point, and the longest move of a logarithm."""
+EVIDENCE_GAIN = 0.1
+"""Nats that make a move worth keeping."""
+NEAR, NEAR_DISPERSION = 0.7, 0.02
+"""Gauss–Newton hands over when the Newton decrement and the change of log φ are below these."""
+REST_ROUNDS, REST_STEPS = 3, 12
+"""Rounds of L-BFGS steps and a dispersion step, a quarter as dear as as many Gauss–Newton steps."""
+MAX_CORRECTION = 2.0
+"""The evidence of nearly settled weights is corrected by ½ decrement², for decrements up to this."""
+
+Update = Callable[[LaplaceFit, Hyper], Hyper]
+
+
+@dataclass(frozen=True)
+class _State:
+    fit: LaplaceFit
+    hyper: Hyper
+    damping: float
+    evidence: float
+    n_steps: int
+
+
+def alternate(
+    problem: Problem,
+    fit: LaplaceFit,
+    hyper: Hyper,
+    *,
+    free_prior: bool,
+    update_dispersion: Update,
+    max_steps: int,
+) -> Mode:
+    """Train weights, prior precisions and dispersion together.
+
+    Parameters
+    ----------
+    problem : Problem
+    fit : LaplaceFit
+        The pass over the data at the initial weights.
+    hyper : Hyper
+        Where to start: a strong prior, and a dispersion as large as the variance of the targets.
+    free_prior : bool
+        Whether the prior precisions move.
+    update_dispersion : callable
+        (fit, hyper) → hyper with the next dispersion; the identity keeps it.
+    max_steps : int
+        Largest number of Gauss–Newton steps: half of them at most before the first move of the prior, a sixth after
+        each.
+
+    Returns
+    -------
+    Mode
+        The settled state of best evidence. Not converged to the last digit: see :func:`~sklearn_laplace.mode.refine`.
+    """
+    first, each = max(max_steps // 2, 1), max(max_steps // 6, 1)
+    state = _settle(problem, fit, hyper, START_DAMPING, update_dispersion, first if free_prior else max_steps)
+    used, ratio = state.n_steps, FIRST_RATIO
+    while free_prior and ratio > LAST_RATIO and used < max_steps:
+        for proposal in _moves(state, ratio):
+            trial = _settle(problem, state.fit, proposal, state.damping, update_dispersion, min(each, max_steps - used))
+            used += trial.n_steps
+            if trial.evidence > state.evidence + EVIDENCE_GAIN:
+                state = trial
+                break
+            if used >= max_steps:
+                break
+        else:
+            ratio = math.sqrt(ratio)
+    return Mode(state.fit, state.hyper, newton_decrement(state.fit, state.hyper), used)
+
+
+def _settle(
+    problem: Problem, fit: LaplaceFit, hyper: Hyper, damping: float, update_dispersion: Update, max_steps: int
+) -> _State:
+    """Bring weights and dispersion to rest: Gauss–Newton steps while far away, then L-BFGS at fixed dispersions."""
+    steps = 0
+    while steps < max_steps:
+        moved = gauss_newton_step(problem, fit, hyper, damping)
+        damping = moved.damping
+        if moved.fit is None:
+            break
+        fit, steps = moved.fit, steps + 1
+        updated = _limited(hyper, update_dispersion(fit, hyper))
+        change = abs(math.log(updated.dispersion / hyper.dispersion))
+        hyper = updated
+        if moved.decrement < NEAR and change < NEAR_DISPERSION:
+            break
+    for _ in range(REST_ROUNDS):
+        mode = refine(problem, fit, hyper, REST_STEPS)
+        fit = mode.fit
+        updated = _limited(hyper, update_dispersion(fit, hyper))
+        change = abs(math.log(updated.dispersion / hyper.dispersion))
+        hyper = updated
+        if change < NEAR_DISPERSION:
+            break
+    posterior = fit.posterior(replace(hyper, temperature=1.0), spectral=False)
+    gradient = fit.objective_gradient(hyper)
+    correction = 0.5 * min(float(gradient @ posterior.solve(gradient)), MAX_CORRECTION**2)
+    return _State(fit, hyper, damping, log_evidence(fit, hyper, posterior) + correction, steps)
+
+
+def _moves(state: _State, ratio: float) -> list[Hyper]:
+    """Prior precisions to try next: MacKay's, then all of them scaled, in his direction first."""
+    present = state.hyper.prior_precision
+    target = mackay_fixed_point(state.fit, state.hyper).prior_precision
+    move = MACKAY_DAMPING * (target / present).log()
+    candidates = [present * move.clamp(-LONGEST_MOVE, LONGEST_MOVE).exp()]
+    factors = (ratio, 1 / ratio) if float(move.sum()) > 0 else (1 / ratio, ratio)
+    candidates += [present * factor for factor in factors]
+    return [replace(state.hyper, prior_precision=_bounded(values)) for values in candidates]
+
+
+def _limited(hyper: Hyper, updated: Hyper) -> Hyper:
+    """The updated dispersion, with a damped and limited move."""
+    move = MACKAY_DAMPING * math.log(updated.dispersion / hyper.dispersion)
+    return replace(hyper, dispersion=hyper.dispersion * math.exp(min(max(move, -LONGEST_MOVE), LONGEST_MOVE)))
+
+
+def _bounded(values: Tensor) -> Tensor:
+    return values.clamp(*PRECISION_BOUNDS)
