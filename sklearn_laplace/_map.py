@@ -33,9 +33,9 @@ from .structures._base import Curvature
 
 EXACT_FLOPS = 1e10
 """Multiply-adds of one exact step up to which the MAP stage is Gauss–Newton: about .1 s on two cores."""
-EVIDENCE_STEPS = 72
+EVIDENCE_STEPS = 60
 """Gauss–Newton steps of the alternation."""
-REFINE_STEPS = {True: 40, False: 20}
+REFINE_STEPS = {True: 30, False: 20}
 """L-BFGS steps at the end, with an exact metric and with the Kronecker-factored one."""
 EPOCH_EVIDENCE_STEPS = 20
 """Evidence steps during the net's own epochs."""
@@ -44,7 +44,7 @@ LARGE_DATA_STEPS, LARGE_DATA_BATCH = 5000, 256
 """Steps and batch size of the built-in net's epochs when Gauss–Newton is too dear."""
 CONVERGENCE_ROUNDS, CONVERGED_DISPERSION = 3, 1e-6
 """Final rounds of a dispersion step and a refinement, and the change of log φ that ends them."""
-FAR_FROM_MODE = 0.5
+FAR_FROM_MODE = 1.0
 """Distance to the mode, in posterior standard deviations per effective parameter, that gives a warning."""
 
 
@@ -184,30 +184,30 @@ def fit_map(net: NeuralNet, rows: TrainingRows, n_outputs: int, plan: Plan, *, l
     )
     hyper = _train_epochs(net, rows, network, prior, problem, plan)
     fit = problem.linearise(network.with_state_of(net.module_))
-    steps = len(net.history)
+    steps, damping = len(net.history), 0.0
     free_prior = plan.precision is None
     if exact:
         found = alternate(
             problem, fit, hyper, free_prior=free_prior, update_dispersion=plan.update, max_steps=EVIDENCE_STEPS
         )
-        fit, hyper, steps = found.fit, found.hyper, steps + found.n_steps
+        fit, hyper, steps, damping = found.fit, found.hyper, steps + found.n_steps, found.damping
     elif free_prior or plan.free_dispersion:
         hyper = maximise_evidence(fit, hyper, free_prior=free_prior, free_dispersion=plan.free_dispersion, warn=False)
-    mode = _converge(problem, fit, hyper, plan, REFINE_STEPS[exact])
+    mode = _converge(problem, fit, hyper, plan, REFINE_STEPS[exact], damping)
     _warn_far(mode)
     history = [dict(entry) for entry in net.history]
     return MapResult(_skorch.finish(net, mode.fit.network), mode, history, steps + mode.n_steps)
 
 
-def _converge(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_steps: int) -> Mode:
+def _converge(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_steps: int, damping: float) -> Mode:
     """The mode, with the dispersion that belongs to it."""
-    mode = refine(problem, fit, hyper, max_steps)
+    mode = refine(problem, fit, hyper, max_steps, damping)
     steps = mode.n_steps
     for _ in range(CONVERGENCE_ROUNDS if plan.free_dispersion else 0):
         updated = plan.update(mode.fit, mode.hyper)
         if abs(math.log(updated.dispersion / mode.hyper.dispersion)) < CONVERGED_DISPERSION:
             break
-        mode = refine(problem, mode.fit, updated, max_steps // 4)
+        mode = refine(problem, mode.fit, updated, max_steps // 4, damping)
         steps += mode.n_steps
     return replace(mode, n_steps=steps)
 

@@ -66,12 +66,15 @@ class Mode:
         √(∇Lᵀ P⁻¹ ∇L), posterior standard deviations.
     n_steps : int
         Steps taken.
+    damping : float
+        μ of the last Gauss–Newton step.
     """
 
     fit: LaplaceFit
     hyper: Hyper
     decrement: float
     n_steps: int
+    damping: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ def gauss_newton_step(problem: Problem, fit: LaplaceFit, hyper: Hyper, damping: 
     return Step(None, damping, decrement)
 
 
-def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int) -> Mode:
+def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int, damping: float = 0.0) -> Mode:
     """Move to the mode under fixed hyperparameters.
 
     Parameters
@@ -145,24 +148,27 @@ def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int) -> M
     hyper : Hyper
     max_steps : int
         Largest number of L-BFGS steps, each a few gradient passes over the data.
+    damping : float
+        μ of the metric where its undamped first step is too long.
 
     Returns
     -------
     Mode
         With a fresh linearisation at the final weights.
     """
-    metric = _posterior(fit, hyper)
     delta = fit.prior.precision(hyper.prior_precision)
     network = fit.network
     value, gradient = fit.objective(hyper), fit.objective_gradient(hyper)
+    metric = _metric(problem, fit, hyper, value, gradient, damping)
     pairs: list[tuple[Tensor, Tensor]] = []
-    steps = 0
+    steps, size = 0, 1.0
     while steps < max_steps and float(gradient @ metric.solve(gradient)) > DECREMENT**2:
         direction = -_inverse_hessian(metric, pairs, gradient)
         slope = float(gradient @ direction)
-        moved = _armijo(problem, fit, network, hyper, direction, value, slope)
-        if moved is None:
+        found = _armijo(problem, fit, network, hyper, direction, value, slope, min(1.0, 4 * size))
+        if found is None:
             break
+        moved, size = found
         nll, data_gradient = problem.gradient(moved)
         new_gradient = data_gradient / hyper.dispersion + delta * moved.theta
         change = (moved.theta - network.theta, new_gradient - gradient)
@@ -176,20 +182,40 @@ def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int) -> M
             break
     if steps:
         fit = problem.linearise(network)
-    return Mode(fit, hyper, newton_decrement(fit, hyper), steps)
+    return Mode(fit, hyper, newton_decrement(fit, hyper), steps, damping)
+
+
+def _metric(
+    problem: Problem, fit: LaplaceFit, hyper: Hyper, value: float, gradient: Tensor, damping: float
+) -> Posterior:
+    """P itself where its full step lowers the objective, as near a mode it does; else damped."""
+    exact = _posterior(fit, hyper)
+    if damping == 0.0:
+        return exact
+    step = -exact.solve(gradient)
+    candidate = fit.network.with_parameters(fit.network.theta + step)
+    reached = _objective(fit, candidate, hyper, problem.loss(candidate))
+    accepted = math.isfinite(reached) and reached <= value + 1e-4 * float(gradient @ step)
+    return exact if accepted else _posterior(fit, hyper, damping)
 
 
 def _armijo(
-    problem: Problem, fit: LaplaceFit, start: Network, hyper: Hyper, direction: Tensor, value: float, slope: float
-) -> Network | None:
-    """The first of the step sizes 1, ½, ¼, … with a sufficient decrease; None when there is none above rounding."""
-    size = 1.0
+    problem: Problem,
+    fit: LaplaceFit,
+    start: Network,
+    hyper: Hyper,
+    direction: Tensor,
+    value: float,
+    slope: float,
+    size: float,
+) -> tuple[Network, float] | None:
+    """The first of the step sizes s, s/2, s/4, … with a sufficient decrease; None when there is none above rounding."""
     rounding = 1e-14 * (abs(value) + 1.0)
     for _ in range(25):
         candidate = start.with_parameters(start.theta + size * direction)
         reached = _objective(fit, candidate, hyper, problem.loss(candidate))
         if math.isfinite(reached) and reached <= value + 1e-4 * size * slope + rounding:
-            return candidate
+            return candidate, size
         size /= 2
     return None
 

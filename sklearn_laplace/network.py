@@ -41,6 +41,53 @@ class Linearisation:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """How the parameter vector is laid out: computed once, shared by all networks of one architecture.
+
+    Parameters
+    ----------
+    blocks : tuple of Block
+        In the order of the module's parameters.
+    columns : mapping of str to tuple of (str, int)
+        For each block, the tensors side by side in it and their numbers of columns.
+    shapes : mapping of str to torch.Size
+        Shape of every parameter of the module.
+    aliases : mapping of str to str
+        Every name of a parameter to its first one (tied weights have several).
+    """
+
+    blocks: tuple[Block, ...]
+    columns: Mapping[str, tuple[tuple[str, int], ...]]
+    shapes: Mapping[str, torch.Size]
+    aliases: Mapping[str, str]
+
+    @classmethod
+    def of(cls, module: nn.Module, layers: Sequence[Linear], generic: Generic | None) -> Layout:
+        """The layout of a module whose selected tensors are covered by these layers and the generic rest."""
+        blocks = {layer.name: layer.block for layer in layers}
+        columns = {layer.name: layer.columns for layer in layers}
+        if generic is not None:
+            blocks |= {block.name: block for block in generic.blocks}
+            columns |= {block.name: ((block.name, block.inputs),) for block in generic.blocks}
+        owner = {pieces[0][0]: name for name, pieces in columns.items()}
+        first = {id(p): name for name, p in module.named_parameters()}
+        return cls(
+            tuple(blocks[owner[name]] for name in first.values() if name in owner),
+            columns,
+            {name: p.shape for name, p in module.named_parameters()},
+            {name: first[id(p)] for name, p in module.named_parameters(remove_duplicate=False)},
+        )
+
+    def matrices(self, value: Callable[[str, int, int], Tensor]) -> Tensor:
+        """A vector (P,) made tensor by tensor: ``value(name, rows, columns)`` is each tensor's part of its block."""
+        parts = []
+        for block in self.blocks:
+            pieces = [value(name, block.outputs, width) for name, width in self.columns[block.name]]
+            parts.append(torch.cat(pieces, 1).flatten())
+        return torch.cat(parts)
+
+
+@dataclass(frozen=True)
 class Network:
     """A module, the selected weights, and how each of its layers yields its Jacobian.
 
@@ -54,6 +101,8 @@ class Network:
         Layers with a factored Jacobian.
     generic : Generic or None
         All other selected tensors.
+    layout : Layout
+        Order and shapes of the parameters.
     called : tuple of str
         Names of the modules with own parameters in the order in which the forward pass calls them.
     log_outputs : bool
@@ -74,6 +123,7 @@ class Network:
     module: nn.Module
     layers: tuple[Linear, ...]
     generic: Generic | None
+    layout: Layout
     called: tuple[str, ...]
     log_outputs: bool = False
 
@@ -129,12 +179,12 @@ class Network:
 
     def with_parameters(self, theta: Tensor) -> Network:
         """A network whose selected weights are θ (P,); everything else is shared with this one."""
-        current = dict(self.module.named_parameters())
-        replaced = {
-            current[name]: nn.Parameter(value.to(current[name].dtype), requires_grad=False)
-            for name, value in self.tensors(theta).items()
-        }
-        return replace(self, module=_replicate(self.module, replaced, {}))
+        dtype = next(self.module.parameters()).dtype
+        tensors = self.tensors(theta.to(dtype))
+        replaced = {name: nn.Parameter(value, requires_grad=False) for name, value in tensors.items()}
+        moved = replace(self, module=_replicate(self.module, replaced, self.layout.aliases))
+        moved.__dict__["theta"] = theta.to(dtype).double()  # what the cached property would gather again
+        return moved
 
     def with_state_of(self, module: nn.Module) -> Network:
         """A network with the present weights and buffers of the module that was traced."""
@@ -196,22 +246,10 @@ class Network:
 
     # ------------------------------------------------------------------ parameters
 
-    @cached_property
+    @property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks in the order of the module's parameters."""
-        blocks = {layer.name: layer.block for layer in self.layers}
-        first = {layer.columns[0][0]: layer.name for layer in self.layers}
-        if self.generic is not None:
-            blocks |= {block.name: block for block in self.generic.blocks}
-            first |= {name: name for name in self.generic.names}
-        return tuple(blocks[first[name]] for name, _ in self.module.named_parameters() if name in first)
-
-    @cached_property
-    def _columns(self) -> dict[str, tuple[tuple[str, int], ...]]:
-        columns = {layer.name: layer.columns for layer in self.layers}
-        if self.generic is not None:
-            columns |= {block.name: ((block.name, block.inputs),) for block in self.generic.blocks}
-        return columns
+        return self.layout.blocks
 
     @property
     def n_parameters(self) -> int:
@@ -238,29 +276,22 @@ class Network:
     @property
     def parameter_names(self) -> tuple[str, ...]:
         """Names of the selected tensors, in block order."""
-        return tuple(name for block in self.blocks for name, _ in self._columns[block.name])
+        return tuple(name for block in self.blocks for name, _ in self.layout.columns[block.name])
 
     @cached_property
     def theta(self) -> Tensor:
         """The selected weights (P,), float64."""
         tensors = dict(self.module.named_parameters())
-        parts = []
-        for block in self.blocks:
-            columns = [
-                tensors[name].detach().reshape(block.outputs, width) for name, width in self._columns[block.name]
-            ]
-            parts.append(torch.cat(columns, 1).flatten())
-        return torch.cat(parts).double()
+        return self.layout.matrices(lambda name, rows, width: tensors[name].detach().reshape(rows, width)).double()
 
     def tensors(self, theta: Tensor) -> dict[str, Tensor]:
         """θ (…, P) cut into the module's tensors, each with its own shape behind the leading dimensions."""
-        shapes = {name: p.shape for name, p in self.module.named_parameters()}
         found: dict[str, Tensor] = {}
         for block, part in zip(self.blocks, theta.split([b.size for b in self.blocks], -1), strict=True):
             matrix = part.unflatten(-1, (block.outputs, block.inputs))
-            columns = self._columns[block.name]
+            columns = self.layout.columns[block.name]
             for (name, _), piece in zip(columns, matrix.split([width for _, width in columns], -1), strict=True):
-                found[name] = piece.reshape(*theta.shape[:-1], *shapes[name])
+                found[name] = piece.reshape(*theta.shape[:-1], *self.layout.shapes[name])
         return found
 
     def natural_precisions(self, prior: Prior) -> Tensor:
@@ -268,28 +299,20 @@ class Network:
 
         The harmonic mean over the group of the fan-in for matrices, 1 for biases and other vectors.
         """
-        fan_in = {name: float(p[0].numel()) if p.ndim > 1 else 1.0 for name, p in self.module.named_parameters()}
-        pieces = []
-        for block in self.blocks:
-            columns = [
-                torch.full((block.outputs, width), 1 / fan_in[name], dtype=torch.float64)
-                for name, width in self._columns[block.name]
-            ]
-            pieces.append(torch.cat(columns, 1).flatten())
-        inverse = torch.cat(pieces).to(self.theta.device)
-        return prior.counts.to(inverse.device) / prior.group_sums(inverse)
+        shapes = self.layout.shapes
+
+        def inverse_fan_in(name: str, rows: int, width: int) -> Tensor:
+            fan_in = shapes[name][1:].numel() if len(shapes[name]) > 1 else 1
+            return torch.full((rows, width), 1 / fan_in, dtype=torch.float64, device=self.theta.device)
+
+        return prior.counts / prior.group_sums(self.layout.matrices(inverse_fan_in))
 
     def tensor_prior(self) -> Prior:
         """A prior with one group for each parameter tensor."""
-        pieces: list[Tensor] = []
-        names: list[str] = []
-        for block in self.blocks:
-            ids = []
-            for name, width in self._columns[block.name]:
-                ids.append(torch.full((block.outputs, width), len(names)))
-                names.append(name)
-            pieces.append(torch.cat(ids, 1).flatten())
-        return Prior(torch.cat(pieces).to(self.theta.device), tuple(names))
+        index = {name: i for i, name in enumerate(self.parameter_names)}
+        device = self.theta.device
+        groups = self.layout.matrices(lambda name, rows, width: torch.full((rows, width), index[name], device=device))
+        return Prior(groups, tuple(index))
 
     def scalar_prior(self) -> Prior:
         """A prior with one precision for all selected weights."""
@@ -328,24 +351,31 @@ class _Tape:
 
 
 def _replicate(
-    module: nn.Module, replaced: Mapping[nn.Parameter, nn.Parameter], seen: dict[int, nn.Module]
+    module: nn.Module,
+    replaced: Mapping[str, nn.Parameter],
+    aliases: Mapping[str, str],
+    prefix: str = "",
+    seen: dict[int, nn.Module] | None = None,
 ) -> nn.Module:
-    """A shallow copy of a module tree: own hooks, shared tensors but for the replaced ones.
+    """A shallow copy of a module tree: own hooks, shared tensors but for the replaced ones (by first name).
 
     A submodule that is reached by something else than attribute registration stays the original's: it is then never
     seen to be called, and its tensors are taken as generic.
     """
+    seen = {} if seen is None else seen
     if id(module) in seen:
         return seen[id(module)]
     replica = module.__new__(type(module))
     replica.__dict__ = dict(module.__dict__)
     seen[id(module)] = replica
-    replica.__dict__["_parameters"] = {
-        name: replaced.get(p, p) if p is not None else None for name, p in module._parameters.items()
-    }
+    own = module._parameters
+    if replaced and own:
+        own = {name: replaced.get(aliases.get(prefix + name, ""), p) for name, p in own.items()}
+    replica.__dict__["_parameters"] = dict(own)
     replica.__dict__["_buffers"] = dict(module._buffers)
     replica.__dict__["_modules"] = {
-        name: None if child is None else _replicate(child, replaced, seen) for name, child in module._modules.items()
+        name: None if child is None else _replicate(child, replaced, aliases, f"{prefix}{name}.", seen)
+        for name, child in module._modules.items()
     }
     for hooks in ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"):
         replica.__dict__[hooks] = OrderedDict(module.__dict__[hooks])
@@ -384,7 +414,7 @@ def _with_layers(
     parameters = dict(module.named_parameters())
     rest = tuple(name for name in parameters if name in selected and name not in covered)
     generic = Generic(rest, tuple(parameters[name].numel() for name in rest), batched=True) if rest else None
-    return Network(module, layers, generic, called, log_outputs)
+    return Network(module, layers, generic, Layout.of(module, layers, generic), called, log_outputs)
 
 
 def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor) -> tuple[Linear, ...]:
@@ -401,9 +431,9 @@ def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor)
     cotangent = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)
     wanted = [tensors[name] for layer in network.layers for name, _ in layer.columns]
     truth = iter(torch.autograd.grad(outputs, wanted, cotangent, materialize_grads=True))
-    line = replace(network, generic=None).linearise(example)
-    parts = line.pullback(cotangent[..., None]).factors
-    by_name = {block.name: part for block, part in zip(replace(network, generic=None).blocks, parts, strict=True)}
+    known = replace(network, generic=None, layout=Layout.of(network.module, network.layers, None))
+    parts = known.linearise(example).pullback(cotangent[..., None]).factors
+    by_name = {block.name: part for block, part in zip(known.blocks, parts, strict=True)}
     agreeing = []
     for layer in network.layers:
         pieces = [next(truth).reshape(layer.n_outputs, width) for _, width in layer.columns]

@@ -32,7 +32,9 @@ EVIDENCE_GAIN = 0.1
 NEAR, NEAR_DISPERSION = 0.7, 0.02
 """Gauss–Newton hands over when the Newton decrement and the change of log φ are below these."""
 REST_ROUNDS, REST_STEPS = 3, 12
-"""Rounds of L-BFGS steps and a dispersion step, a quarter as dear as as many Gauss–Newton steps."""
+"""Rounds of L-BFGS steps and a dispersion step at the end."""
+STEPS_FOR_ONE = 4
+"""L-BFGS steps that cost as much as one Gauss–Newton step."""
 MAX_CORRECTION = 2.0
 """The evidence of nearly settled weights is corrected by ½ decrement², for decrements up to this."""
 
@@ -93,7 +95,7 @@ def alternate(
                 break
         else:
             ratio = math.sqrt(ratio)
-    return Mode(state.fit, state.hyper, newton_decrement(state.fit, state.hyper), used)
+    return Mode(state.fit, state.hyper, newton_decrement(state.fit, state.hyper), used, state.damping)
 
 
 def _settle(
@@ -113,8 +115,8 @@ def _settle(
         if moved.decrement < NEAR and change < NEAR_DISPERSION:
             break
     for _ in range(REST_ROUNDS):
-        mode = refine(problem, fit, hyper, REST_STEPS)
-        fit = mode.fit
+        mode = refine(problem, fit, hyper, REST_STEPS, damping)
+        fit, steps = mode.fit, steps + mode.n_steps // STEPS_FOR_ONE
         updated = _limited(hyper, update_dispersion(fit, hyper))
         change = abs(math.log(updated.dispersion / hyper.dispersion))
         hyper = updated
