@@ -6,6 +6,7 @@ arrays in the units of y. A fit that fails leaves the estimator as it was.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -30,8 +31,9 @@ from .likelihoods._base import Link
 from .nets import MLP
 from .network import Network
 from .prior import Prior
-from .selection import maximise_evidence
+from .selection import maximise_evidence, warn_at_bounds
 from .structures import STRUCTURES, Full, Functional
+from .structures._base import Curvature
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class PreparedData:
         return float(self.weights.sum())
 
 
-class LaplaceEstimator(BaseEstimator):
+class LaplaceEstimator(BaseEstimator, ABC):
     """Parameters and ``fit`` of :class:`LaplaceRegressor` and :class:`LaplaceClassifier`."""
 
     _kind: str
@@ -134,8 +136,9 @@ class LaplaceEstimator(BaseEstimator):
 
     # ------------------------------------------------------------------ the stages of fit
 
+    @abstractmethod
     def _prepare(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
-        raise NotImplementedError
+        """Validate the data and bring the targets into the network's units."""
 
     def _validate_rows(
         self, X: Any, y: Any, sample_weight: Any, *, y_numeric: bool
@@ -195,19 +198,23 @@ class LaplaceEstimator(BaseEstimator):
         """The MAP stage; a user's net draws from torch's global generator, so that one is seeded and put back."""
         plan = Plan(
             options.likelihood,
-            lambda network: _prior(network, options),
+            lambda network: _prior(network, network, options),
             self._map_precision(options),
             self._fixed_dispersion(options, data),
             _resolve.DISPERSION_RULES.get(options.sigma_noise.rule, lambda fit, hyper: hyper),
             natural_start=self.net is None,
         )
         if seed is None:
-            return self._train_map(net, rows, data, plan)
+            return self._train_map(net, rows, data, plan, options)
         with _skorch.isolated_seed(seed, rows.inputs.device):
-            return self._train_map(net, rows, data, plan)
+            return self._train_map(net, rows, data, plan, options)
 
-    def _train_map(self, net: NeuralNet, rows: TrainingRows, data: PreparedData, plan: Plan) -> tuple[MapResult, bool]:
+    def _train_map(
+        self, net: NeuralNet, rows: TrainingRows, data: PreparedData, plan: Plan, options: Options
+    ) -> tuple[MapResult, bool]:
         _skorch.initialise(net, rows, data.n_outputs)
+        # What the posterior cannot hold is refused before the training, not after.
+        _posterior_layout(Network.trace(net.module_, rows.inputs), rows, data, options)
         log_outputs = rows.targets.ndim == 1 and _skorch.returns_probabilities(net.module_, rows.inputs[:100])
         if log_outputs and self.verbose:
             print("the net's outputs are probabilities: their logarithms are taken as logits.")
@@ -230,12 +237,9 @@ class LaplaceEstimator(BaseEstimator):
     ) -> tuple[LaplaceFit, Hyper]:
         """The curvature of the weights asked for, and the hyperparameters under it."""
         everything = trained.mode.fit.network
-        network = everything.select(options.subset.names(everything), rows.inputs)
-        n_dual = _map.n_dual_rows(rows, options.likelihood, data.n_outputs)
-        structure = options.structure or _resolve.automatic_structure(network.blocks, n_dual)
-        _resolve.check_memory(structure, network.blocks, n_dual)
-        prior = _prior(network, options)
-        start = _start(trained, network, prior, options)
+        network, structure, n_dual = _posterior_layout(everything, rows, data, options)
+        prior = _prior(network, everything, options)
+        start = _start(trained, prior, options)
         dense = structure in (Full, Functional)
         fit = trained.mode.fit
         reusable = network.parameter_names == everything.parameter_names
@@ -247,14 +251,16 @@ class LaplaceEstimator(BaseEstimator):
             start = replace(start, dispersion=fixed)
         # The exact evidence of all weights is the one that the training has maximised, with the weights following.
         settled = options.map_precision is None and reusable and dense
+        free_prior, free_noise = options.prior_precision.free, options.sigma_noise.free
         rule = options.sigma_noise.rule
         by_evidence = rule == _resolve.EVIDENCE
         if fixed is None and not by_evidence:
             start = _resolve.DISPERSION_RULES[rule](fit, start)
-        if settled or not (options.prior_precision.free or (fixed is None and by_evidence)):
-            return fit, start
-        free_prior = options.prior_precision.free
-        return fit, maximise_evidence(fit, start, free_prior=free_prior, free_dispersion=fixed is None and by_evidence)
+        if settled:
+            warn_at_bounds(fit, start, free_prior=free_prior, free_dispersion=free_noise)
+        elif free_prior or (free_noise and by_evidence):
+            start = maximise_evidence(fit, start, free_prior=free_prior, free_dispersion=free_noise and by_evidence)
+        return fit, start
 
     def _publish(
         self,
@@ -298,7 +304,7 @@ class LaplaceEstimator(BaseEstimator):
         parameter = next(network.module.parameters())
         step = _skorch.chunk_rows(self.posterior_.row_width(network.blocks, self.n_outputs_))
         for start in range(0, len(X), step):
-            yield torch.as_tensor(X[start : start + step], dtype=parameter.dtype, device=parameter.device)
+            yield torch.tensor(X[start : start + step], dtype=parameter.dtype, device=parameter.device)
 
     def _options(self) -> Options:
         return _resolve.resolve(self._kind, self.get_params(deep=False))
@@ -344,20 +350,34 @@ def _tensors(data: PreparedData, options: Options) -> TrainingRows:
     dtype = options.dtype or (torch.float64 if small else torch.float32)
     kind = torch.long if data.targets.ndim == 1 else dtype
     return TrainingRows(
-        torch.as_tensor(X, dtype=dtype, device=options.device),
-        torch.as_tensor(targets, dtype=kind, device=options.device),
-        torch.as_tensor(weights, dtype=dtype, device=options.device),
+        torch.tensor(X, dtype=dtype, device=options.device),
+        torch.tensor(targets, dtype=kind, device=options.device),
+        torch.tensor(weights, dtype=dtype, device=options.device),
     )
 
 
-def _prior(network: Network, options: Options) -> Prior:
-    """One precision for all weights, or one a tensor where the options or the given values say so."""
+def _posterior_layout(
+    everything: Network, rows: TrainingRows, data: PreparedData, options: Options
+) -> tuple[Network, type[Curvature], int]:
+    """The network of the random weights, the structure of their posterior, and the number of dual rows."""
+    network = everything.select(options.subset.names(everything), rows.inputs)
+    n_dual = _map.n_dual_rows(rows, options.likelihood, data.n_outputs)
+    structure = options.structure or _resolve.automatic_structure(network.blocks, n_dual)
+    _resolve.check_memory(structure, network.blocks, n_dual)
+    return network, structure, n_dual
+
+
+def _prior(network: Network, everything: Network, options: Options) -> Prior:
+    """One precision for all weights, or one a tensor where the options or the given values say so.
+
+    Given values are one a tensor of the whole network, whatever part of it is random.
+    """
     value = options.prior_precision.value
     if value is None:
         return network.tensor_prior() if options.per_tensor else network.scalar_prior()
     if value.size == 1:
         return network.scalar_prior()
-    names = network.tensor_prior().names
+    names = everything.parameter_names
     if value.size != len(names):
         raise ValueError(
             f"prior_precision has {value.size} entries; expected 1 (scalar) or {len(names)} (one per tensor: "
@@ -366,16 +386,17 @@ def _prior(network: Network, options: Options) -> Prior:
     return network.tensor_prior()
 
 
-def _start(trained: MapResult, network: Network, prior: Prior, options: Options) -> Hyper:
-    """The training's hyperparameters, carried over to the selected weights."""
+def _start(trained: MapResult, prior: Prior, options: Options) -> Hyper:
+    """The given or the training's hyperparameters, carried over to the selected weights."""
     mode = trained.mode
     value = options.prior_precision.value
-    if value is not None:
-        precision = torch.as_tensor(value, dtype=torch.float64).reshape(-1).to(network.theta.device)
-    elif mode.fit.prior.n_groups == prior.n_groups == 1:
-        precision = mode.hyper.prior_precision
+    if value is None:
+        names, values = mode.fit.prior.names, mode.hyper.prior_precision
     else:
-        values = dict(zip(mode.fit.prior.names, mode.hyper.prior_precision, strict=True))
-        shared = mode.hyper.prior_precision.log().mean().exp()
-        precision = torch.stack([values.get(name, shared) for name in prior.names])
-    return Hyper(precision, mode.hyper.dispersion, options.temperature)
+        names, values = trained.names, torch.as_tensor(value, dtype=torch.float64).reshape(-1)
+    if prior.n_groups == len(values) == 1:
+        precision = values
+    else:
+        by_name = dict(zip(names, values, strict=False))
+        precision = torch.stack([by_name.get(name, values.log().mean().exp()) for name in prior.names])
+    return Hyper(precision.to(mode.hyper.prior_precision), mode.hyper.dispersion, options.temperature)

@@ -91,6 +91,21 @@ def positive(option: str, value: object) -> float:
     return number
 
 
+def count(option: str, value: object) -> int:
+    """A whole number of at least one.
+
+    Examples
+    --------
+    >>> count("n_samples", 0)
+    Traceback (most recent call last):
+        ...
+    ValueError: n_samples=0 has to be a whole number of at least 1.
+    """
+    if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1:
+        return int(value)
+    raise ValueError(f"{option}={value!r} has to be a whole number of at least 1.")
+
+
 def optional_count(option: str, value: object, least: int) -> int | None:
     """None, or a whole number of at least ``least``.
 
@@ -230,7 +245,7 @@ def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
     if kind == "regressor":
         lookup("return_std_kind", parameters["return_std_kind"], dict.fromkeys(STD_KINDS))
     else:
-        optional_count("n_samples", parameters["n_samples"], 1) or positive("n_samples", parameters["n_samples"])
+        count("n_samples", parameters["n_samples"])
     return Options(
         subset=lookup("subset_of_weights", parameters["subset_of_weights"], SUBSETS)(),
         rule=rule,

@@ -185,7 +185,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         """
         check_is_fitted(self)
         labels = _resolve.lookup("kind", kind, {"total": True, "epistemic": False})
-        count = _resolve.optional_count("n_samples", n_samples, 1) or 1
+        count = _resolve.count("n_samples", n_samples)
         generator = _resolve.generator(random_state)
         probabilities = self._function_draws(X, count, generator).softmax(1)
         if not labels:

@@ -266,9 +266,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         """
         check_is_fitted(self)
         noisy = _resolve.lookup("kind", kind, {"total": True, "epistemic": False})
-        count = _resolve.optional_count("n_samples", n_samples, 1)
+        count = _resolve.count("n_samples", n_samples)
         generator = _resolve.generator(random_state)
-        draws = self._function_draws(X, count or 1, generator)
+        draws = self._function_draws(X, count, generator)
         if noisy:
             noise = torch.randn(draws.shape, generator=generator, dtype=torch.float64).to(draws.device)
             draws = draws + self.hyper_.dispersion**0.5 * noise
@@ -289,7 +289,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         X = validate_data(self, X, dtype=np.float64, reset=False)
         network = self.laplace_.network
         parameter = next(network.module.parameters())
-        x = torch.as_tensor(X, dtype=parameter.dtype, device=parameter.device)
+        x = torch.tensor(X, dtype=parameter.dtype, device=parameter.device)
         joint = self._options().predictive.joint_covariance(network, self.posterior_, x)
         n, k = len(X), self.n_outputs_
         per_output = joint.view(n, k, n, k).diagonal(dim1=1, dim2=3)

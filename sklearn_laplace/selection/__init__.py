@@ -4,9 +4,9 @@
 """
 
 from .alternating import alternate
-from .evidence import maximise_evidence
+from .evidence import maximise_evidence, warn_at_bounds
 from .residual import residual_dispersion
 
 SELECTIONS = {"evidence": maximise_evidence, "residual": residual_dispersion, "alternating": alternate}
 
-__all__ = ["SELECTIONS", "alternate", "maximise_evidence", "residual_dispersion"]
+__all__ = ["SELECTIONS", "alternate", "maximise_evidence", "residual_dispersion", "warn_at_bounds"]

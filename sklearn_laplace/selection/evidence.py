@@ -66,9 +66,39 @@ def maximise_evidence(
         point, value, moved = _line_search(fit, hyper, point, step, value, low, high)
         if not moved:
             break
+    found = _at(hyper, point)
     if warn:
-        _warn_at_bounds(fit, point, free, low, high)
-    return _at(hyper, point)
+        warn_at_bounds(fit, found, free_prior=free_prior, free_dispersion=free_dispersion)
+    return found
+
+
+def warn_at_bounds(fit: LaplaceFit, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> None:
+    """Report chosen hyperparameters that sit on a bound of the search and mean trouble.
+
+    One group of many at the upper bound does not: the data have no use for those weights, and they are pruned.
+
+    Warns
+    -----
+    BoundWarning
+    """
+    found = []
+    low, high = (bound * (1 + sign * 1e-6) for bound, sign in zip(PRECISION_BOUNDS, (1, -1), strict=True))
+    values = hyper.prior_precision
+    all_high = bool((values >= high).all())
+    for name, value in zip(fit.prior.names, values.tolist(), strict=True):
+        if free_prior and (value <= low or all_high):
+            found.append(f"prior_precision of '{name}' = {value:.0e}")
+    low, high = (bound * (1 + sign * 1e-6) for bound, sign in zip(DISPERSION_BOUNDS, (1, -1), strict=True))
+    if free_dispersion and fit.likelihood.has_dispersion and not low < hyper.dispersion < high:
+        found.append(f"noise variance = {hyper.dispersion:.0e}")
+    if found:
+        warnings.warn(
+            f"the evidence is largest at the bound of the search: {', '.join(found)} (standardised units). "
+            "The data do not determine this value; give it as a number, or look for targets that are constant, "
+            "free of noise, or unrelated to the inputs.",
+            BoundWarning,
+            stacklevel=3,
+        )
 
 
 def _newton_step(gradient: Tensor, hessian: Tensor, active: Tensor) -> Tensor:
@@ -100,23 +130,3 @@ def _line_search(
 def _at(hyper: Hyper, point: Tensor) -> Hyper:
     values = point.exp()
     return replace(hyper, prior_precision=values[:-1], dispersion=float(values[-1]))
-
-
-def _warn_at_bounds(fit: LaplaceFit, point: Tensor, free: Tensor, low: Tensor, high: Tensor) -> None:
-    """Report bounds that mean trouble.
-
-    One group of many at the upper bound does not: the data have no use for those weights, and they are pruned.
-    """
-    at_low, at_high = free & (point <= low), free & (point >= high)
-    if not bool(at_high[:-1].all()):
-        at_high[:-1] = False
-    names = [f"prior_precision of '{name}'" for name in fit.prior.names] + ["noise variance"]
-    stuck = [f"{name} = {math.exp(float(point[i])):.0e}" for i, name in enumerate(names) if at_low[i] or at_high[i]]
-    if stuck:
-        warnings.warn(
-            f"the evidence is largest at the bound of the search: {', '.join(stuck)} (standardised units). "
-            "The data do not determine this value; give it as a number, or look for targets that are constant, "
-            "free of noise, or unrelated to the inputs.",
-            BoundWarning,
-            stacklevel=3,
-        )
