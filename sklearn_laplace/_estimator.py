@@ -23,8 +23,8 @@ from . import _map, _resolve, _skorch
 from ._map import MapResult, Plan
 from ._resolve import Options
 from ._skorch import TrainingRows
+from ._threads import single_thread
 from .evidence import effective_parameters, log_evidence
-from .jacobian import FactoredJacobian
 from .laplace import Hyper, LaplaceFit, fit_laplace
 from .latent import LatentGaussian, Predictive
 from .likelihoods._base import Link
@@ -129,9 +129,11 @@ class LaplaceEstimator(BaseEstimator, ABC):
         rows = _tensors(data, options)
         net = self._build_net(data, rows, options, int(seeds[0]))
         seeded = None if self.net is None else int(seeds[1])
-        trained, log_outputs = self._train(net, rows, data, options, seeded)
-        fit, hyper = self._approximate(trained, rows, data, options)
-        self._publish(trained, fit, hyper, data, options, log_outputs, int(seeds[2]))
+        trained = self._train(net, rows, data, options, seeded)
+        small = _map.is_small(trained.mode.fit.network, _map.n_dual_rows(rows, options.likelihood, data.n_outputs))
+        with single_thread(small):
+            fit, hyper = self._approximate(trained, rows, data, options)
+            self._publish(trained, fit, hyper, data, int(seeds[2]), small)
         return self
 
     # ------------------------------------------------------------------ the stages of fit
@@ -144,7 +146,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
         self, X: Any, y: Any, sample_weight: Any, *, y_numeric: bool
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """X and y as arrays, and weights (n,); rows of weight zero are dropped."""
-        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=y_numeric, y_numeric=y_numeric)
+        X, y = validate_data(self, X, y, dtype=np.float64, order="C", multi_output=y_numeric, y_numeric=y_numeric)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         present = weights > 0
         if not present.any():
@@ -194,7 +196,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
 
     def _train(
         self, net: NeuralNet, rows: TrainingRows, data: PreparedData, options: Options, seed: int | None
-    ) -> tuple[MapResult, bool]:
+    ) -> MapResult:
         """The MAP stage; a user's net draws from torch's global generator, so that one is seeded and put back."""
         plan = Plan(
             options.likelihood,
@@ -211,14 +213,14 @@ class LaplaceEstimator(BaseEstimator, ABC):
 
     def _train_map(
         self, net: NeuralNet, rows: TrainingRows, data: PreparedData, plan: Plan, options: Options
-    ) -> tuple[MapResult, bool]:
+    ) -> MapResult:
         _skorch.initialise(net, rows, data.n_outputs)
         # What the posterior cannot hold is refused before the training, not after.
         _posterior_layout(Network.trace(net.module_, rows.inputs), rows, data, options)
         log_outputs = rows.targets.ndim == 1 and _skorch.returns_probabilities(net.module_, rows.inputs[:100])
         if log_outputs and self.verbose:
             print("the net's outputs are probabilities: their logarithms are taken as logits.")
-        return _map.fit_map(net, rows, data.n_outputs, plan, log_outputs=log_outputs), log_outputs
+        return _map.fit_map(net, rows, data.n_outputs, plan, log_outputs=log_outputs)
 
     def _map_precision(self, options: Options) -> Tensor | None:
         if options.map_precision is not None:
@@ -268,13 +270,12 @@ class LaplaceEstimator(BaseEstimator, ABC):
         fit: LaplaceFit,
         hyper: Hyper,
         data: PreparedData,
-        options: Options,
-        log_outputs: bool,
         seed: int,
+        small: bool,
     ) -> None:
         """Set the fitted attributes."""
         posterior = fit.posterior(hyper)
-        evidence = log_evidence(fit, hyper) - fit.total_weight * data.scale.log_volume
+        evidence = log_evidence(fit, hyper, posterior) - fit.total_weight * data.scale.log_volume
         gradient = trained.mode.fit.objective_gradient(trained.mode.hyper)
         precision = hyper.prior_precision.cpu().numpy()
         self.net_ = trained.net
@@ -285,7 +286,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
         self.prior_groups_ = fit.prior.names
         self.structure_ = next(k for k, v in STRUCTURES.items() if isinstance(fit.curvature, v))
         self.log_marginal_likelihood_value_ = evidence
-        self.n_effective_parameters_ = effective_parameters(fit, hyper)
+        self.n_effective_parameters_ = effective_parameters(fit, hyper, posterior)
         self.gradient_norm_ = float(gradient.norm()) / max(fit.total_weight, 1.0)
         self.mode_distance_ = trained.mode.decrement
         self.history_ = trained.history
@@ -293,13 +294,14 @@ class LaplaceEstimator(BaseEstimator, ABC):
         self.n_outputs_ = data.n_outputs
         self._scale = data.scale
         self._seed = seed
+        self._small = small
 
     # ------------------------------------------------------------------ prediction
 
     def _chunks(self, X: Any) -> Iterator[Tensor]:
         """Validated inputs as tensors, in chunks."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        X = validate_data(self, X, dtype=np.float64, order="C", reset=False)
         network = self.laplace_.network
         parameter = next(network.module.parameters())
         step = _skorch.chunk_rows(self.posterior_.row_width(network.blocks, self.n_outputs_))
@@ -312,7 +314,8 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def _latent(self, X: Any) -> LatentGaussian:
         """Gaussian over the network's outputs, in its own units."""
         predictive = self._options().predictive
-        parts = [predictive.latent(self.laplace_.network, self.posterior_, x) for x in self._chunks(X)]
+        with single_thread(self._small):
+            parts = [predictive.latent(self.laplace_.network, self.posterior_, x) for x in self._chunks(X)]
         return LatentGaussian(torch.cat([p.mean for p in parts]), torch.cat([p.covariance for p in parts]))
 
     def _outputs(self, X: Any) -> Tensor:
@@ -327,32 +330,50 @@ class LaplaceEstimator(BaseEstimator, ABC):
         deviations = self.posterior_.sample(n_samples, generator).mT
         network = self.laplace_.network
         parts = []
-        for x in self._chunks(X):
-            jacobian: FactoredJacobian
-            outputs, jacobian = network.jacobian(x)
-            parts.append(outputs.double()[..., None] + jacobian.times(deviations))
+        with single_thread(self._small):
+            for x in self._chunks(X):
+                outputs, jacobian = network.jacobian(x)
+                parts.append(outputs.double()[..., None] + jacobian.times(deviations))
         return torch.cat(parts)
 
 
-def _tensors(data: PreparedData, options: Options) -> TrainingRows:
-    """The rows on their device; equal rows are merged while the data are small.
+def canonical_rows(
+    X: np.ndarray, targets: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows sorted and equal ones merged, while the data are small (by weight).
 
-    Up to ``FLOAT32_ROWS`` rows (by weight) the rows are sorted and equal ones merged, so that weights and repetitions
-    give the same tensors to the bit: training amplifies rounding, and otherwise they would end in different modes.
+    So weights and repetitions, in any order, give the same numbers to the bit, standardisation included: training
+    amplifies rounding, and otherwise they would end in different modes.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d)
+    targets : ndarray of shape (n,) or (n, C), numeric
+    weights : ndarray of shape (n,)
+
+    Examples
+    --------
+    >>> canonical_rows(np.array([[2.0], [1.0], [2.0]]), np.array([5.0, 4.0, 5.0]), np.ones(3))
+    (array([[1.],
+           [2.]]), array([4., 5.]), array([1., 2.]))
     """
+    if weights.sum() > _resolve.FLOAT32_ROWS:
+        return X, targets, weights
+    unique, inverse = np.unique(np.column_stack([X, targets]), axis=0, return_inverse=True)
+    merged = np.bincount(inverse.ravel(), weights=weights, minlength=len(unique))
+    columns = X.shape[1]
+    return unique[:, :columns], unique[:, columns:].reshape(len(unique), *targets.shape[1:]), merged
+
+
+def _tensors(data: PreparedData, options: Options) -> TrainingRows:
+    """The rows on their device, in float64 while they are few."""
     small = data.total_weight <= _resolve.FLOAT32_ROWS
-    X, targets, weights = data.X, data.targets, data.weights
-    if small:
-        table = np.column_stack([X, targets])
-        unique, inverse = np.unique(table, axis=0, return_inverse=True)
-        weights = np.bincount(inverse.ravel(), weights=weights, minlength=len(unique))
-        X, targets = unique[:, : X.shape[1]], unique[:, X.shape[1] :].reshape(len(unique), *targets.shape[1:])
     dtype = options.dtype or (torch.float64 if small else torch.float32)
     kind = torch.long if data.targets.ndim == 1 else dtype
     return TrainingRows(
-        torch.tensor(X, dtype=dtype, device=options.device),
-        torch.tensor(targets, dtype=kind, device=options.device),
-        torch.tensor(weights, dtype=dtype, device=options.device),
+        torch.tensor(data.X, dtype=dtype, device=options.device),
+        torch.tensor(data.targets, dtype=kind, device=options.device),
+        torch.tensor(data.weights, dtype=dtype, device=options.device),
     )
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from . import _skorch
 from ._skorch import TrainingRows
+from ._threads import single_thread
 from .curvatures import GGN
 from .errors import ModeWarning
 from .evidence import log_evidence, mackay_fixed_point
@@ -31,6 +32,8 @@ from .selection import alternate, maximise_evidence
 from .structures import Full, Functional, Kron
 from .structures._base import Curvature
 
+SMALL_FLOPS = 2e8
+"""Multiply-adds of one exact step up to which more than one thread does not pay."""
 EXACT_FLOPS = 1e10
 """Multiply-adds of one exact step up to which the MAP stage is Gauss–Newton: about .1 s on two cores."""
 EVIDENCE_STEPS = 60
@@ -42,10 +45,10 @@ EPOCH_EVIDENCE_STEPS = 20
 EPOCH_DAMPING = 0.7
 LARGE_DATA_STEPS, LARGE_DATA_BATCH = 5000, 256
 """Steps and batch size of the built-in net's epochs when Gauss–Newton is too dear."""
-LOGIT_STARTS = (1.0, 0.1)
-"""Starts of the precision for classes, in units of the natural one; the evidence chooses. Without a noise to absorb
-what the net cannot explain yet, the strong start may end in a linear boundary (two moons: −52 nats against −48) and
-the weak one in an over-fitted net (australian: −212 against −179)."""
+STARTS = (1.0, 0.1)
+"""Starts of the prior precision, in units of the natural one; the evidence chooses. The strong start may end in a
+straight line (a noisy sine of two periods: −121 nats against −55), the weak one in an over-fitted net (diabetes: −1897
+against −1696)."""
 CONVERGENCE_ROUNDS, CONVERGED_DISPERSION = 3, 1e-6
 """Final rounds of a dispersion step and a refinement, and the change of log φ that ends them."""
 FAR_FROM_MODE = 1.0
@@ -142,6 +145,11 @@ def exact_cost(network: Network, n_dual: int) -> tuple[float, type[Curvature]]:
     return (dual, Functional) if dual < primal else (primal, Full)
 
 
+def is_small(network: Network, n_dual: int) -> bool:
+    """Whether products are too small for more than one thread."""
+    return exact_cost(network, n_dual)[0] <= SMALL_FLOPS
+
+
 def n_dual_rows(rows: TrainingRows, likelihood: Likelihood, n_outputs: int) -> int:
     """M = rows × columns of the output factor."""
     example = torch.zeros(1, n_outputs, dtype=torch.float64)
@@ -184,6 +192,11 @@ def fit_map(net: NeuralNet, rows: TrainingRows, n_outputs: int, plan: Plan, *, l
         When the weights end far from a mode.
     """
     network = Network.trace(net.module_, rows.inputs, log_outputs=log_outputs)
+    with single_thread(is_small(network, n_dual_rows(rows, plan.likelihood, n_outputs))):
+        return _fit_map(net, network, rows, n_outputs, plan)
+
+
+def _fit_map(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: int, plan: Plan) -> MapResult:
     prior = plan.prior(network)
     n_dual = n_dual_rows(rows, plan.likelihood, n_outputs)
     cost, exact_structure = exact_cost(network, n_dual)
@@ -209,8 +222,7 @@ def fit_map(net: NeuralNet, rows: TrainingRows, n_outputs: int, plan: Plan, *, l
 def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan) -> Mode:
     """The alternation from one start, or from several with the steps divided and the evidence as judge."""
     free_prior = plan.precision is None
-    several = free_prior and not plan.likelihood.has_dispersion
-    factors = LOGIT_STARTS if several else (1.0,)
+    factors = STARTS if free_prior else (1.0,)
     found = [
         alternate(
             problem,

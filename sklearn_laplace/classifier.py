@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from . import _resolve
-from ._estimator import LaplaceEstimator, PreparedData, TargetScale
+from ._estimator import LaplaceEstimator, PreparedData, TargetScale, canonical_rows
 from .latent import Predictive
 from .links._base import standard_normals
 
@@ -123,6 +123,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
             raise ValueError(
                 f"y holds one class only, {self.classes_[0]!r}; a classifier needs at least 2 classes to tell apart."
             )
+        X, encoded, weights = canonical_rows(X, encoded, weights)
         return PreparedData(X, encoded, weights, n_classes, TargetScale(np.zeros(n_classes), np.ones(n_classes)))
 
     def predict_proba(self, X: Any) -> np.ndarray:

@@ -53,10 +53,11 @@ def log_evidence(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = No
     return fit.log_likelihood(hyper) - 0.5 * float(occam)
 
 
-def effective_parameters(fit: LaplaceFit, hyper: Hyper) -> float:
+def effective_parameters(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> float:
     """MacKay's γ = Σ λ/(λ + δ): how many parameters the data determine, between 0 and P."""
-    first, _ = prior_statistics(fit, hyper)
-    return float(fit.prior.counts.sum() - first.sum())
+    posterior = posterior or fit.posterior(hyper)
+    shrinkage = posterior.shrinkage(fit.prior.groups, fit.prior.n_groups)
+    return float(fit.prior.counts.sum() - shrinkage.sum())
 
 
 @dataclass(frozen=True)

@@ -111,13 +111,14 @@ class LayerFactor:
 
     def times(self, vectors: Tensor) -> Tensor:
         """The part times (O·I, s) vectors, shape (n·K, s)."""
-        matrices = vectors.mT.unflatten(-1, (self.cotangents.shape[-1], -1)).to(self.inputs.dtype)
+        shape = (self.cotangents.shape[-1], self.inputs.shape[-1])
+        matrices = vectors.mT.unflatten(-1, shape).to(self.inputs.dtype)
         inner = torch.einsum("ni,soi->nso", self.inputs, matrices)
         return (self.cotangents @ inner.mT).flatten(0, 1)
 
     def transposed_times(self, vectors: Tensor) -> Tensor:
         """The transposed part times (n·K, s) vectors, shape (O·I, s)."""
-        weights = vectors.view(*self.cotangents.shape[:2], -1).to(self.inputs.dtype)
+        weights = vectors.view(*self.cotangents.shape[:2], vectors.shape[1]).to(self.inputs.dtype)
         outputs = torch.einsum("nko,nks->nso", self.cotangents, weights)
         return torch.einsum("nso,ni->ois", outputs, self.inputs).flatten(0, 1)
 

@@ -162,7 +162,8 @@ def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int, damp
     metric = _metric(problem, fit, hyper, value, gradient, damping)
     pairs: list[tuple[Tensor, Tensor]] = []
     steps, size = 0, 1.0
-    while steps < max_steps and float(gradient @ metric.solve(gradient)) > DECREMENT**2:
+    decrement = float(gradient @ metric.solve(gradient))
+    while steps < max_steps and decrement > DECREMENT**2:
         direction = -_inverse_hessian(metric, pairs, gradient)
         slope = float(gradient @ direction)
         found = _armijo(problem, fit, network, hyper, direction, value, slope, min(1.0, 4 * size))
@@ -178,7 +179,9 @@ def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int, damp
         reached = _objective(fit, moved, hyper, nll)
         stalled = value - reached <= 1e-14 * (abs(value) + 1.0)
         network, gradient, value = moved, new_gradient, reached
-        if stalled:
+        before, decrement = decrement, float(gradient @ metric.solve(gradient))
+        # Below the rounding of the objective the gradient alone tells progress.
+        if stalled and decrement > 0.25 * before:
             break
     if steps:
         fit = problem.linearise(network)

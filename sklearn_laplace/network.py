@@ -162,7 +162,8 @@ class Network:
         if not selected:
             raise ValueError("no parameter is selected: every parameter of the module has requires_grad=False.")
         private.requires_grad_(False)
-        example = example[:CHECKED_ROWS]
+        # Three rows even where there is one: a layer that sees them folded with something else must stand out.
+        example = example[torch.arange(CHECKED_ROWS, device=example.device) % len(example)]
         tape = _Tape(private, [name for name, _ in private.named_modules()])
         with torch.no_grad():
             tape.run(example)
@@ -203,8 +204,14 @@ class Network:
         with torch.enable_grad():
             raw = tape.run(x)
             outputs = self.transform_outputs(raw)
-        heads = [tape.outputs[layer.name] for layer in self.layers]
         inputs = [tape.inputs[layer.name] for layer in self.layers]
+        heads = [tape.outputs[layer.name] for layer in self.layers]
+        for layer, a in zip(self.layers, inputs, strict=True):
+            if len(a) != len(x):
+                raise ValueError(
+                    f"layer '{layer.name}' saw {len(a)} of {len(x)} rows: the module treats rows of one batch "
+                    "differently, and its Jacobian cannot be taken a batch at a time."
+                )
 
         def pullback(factor: Tensor) -> FactoredJacobian:
             cotangents: list[list[Tensor]] = [[] for _ in heads]
@@ -219,7 +226,8 @@ class Network:
                 for layer, a, g in zip(self.layers, inputs, cotangents, strict=True)
             }
             if self.generic is not None:
-                dense = self.generic.factors(self.module, x, self._through_log(raw.detach(), factor))
+                own = _replicate(self.module, {}, {})  # functional_call swaps tensors in place
+                dense = self.generic.factors(own, x, self._through_log(raw.detach(), factor))
                 parts |= dict(zip(self.generic.names, dense, strict=True))
             return FactoredJacobian(tuple(parts[block.name] for block in self.blocks))
 
@@ -329,17 +337,18 @@ class _Tape:
         self.calls: dict[str, int] = {}
         self.order: list[str] = []
         for name in names:
-            self.replica.get_submodule(name).register_forward_hook(self._recorder(name))
+            layer = self.replica.get_submodule(name)
+            if any(True for _ in layer.parameters(recurse=False)):
+                # The order of beginning, not of ending: a net that owns a tensor itself ends after all its layers.
+                layer.register_forward_pre_hook(lambda *_, name=name: self.order.append(name))
+                layer.register_forward_hook(self._recorder(name))
 
     def run(self, x: Tensor) -> Tensor:
         return self.replica(x)
 
     def _recorder(self, name: str) -> Callable[..., Tensor | None]:
         def record(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-            if not any(True for _ in layer.parameters(recurse=False)):
-                return None
             self.calls[name] = self.calls.get(name, 0) + 1
-            self.order.append(name)
             if not args or not isinstance(output, Tensor):
                 return None
             head = output if output.requires_grad or not torch.is_grad_enabled() else output.requires_grad_()
@@ -377,7 +386,7 @@ def _replicate(
         name: None if child is None else _replicate(child, replaced, aliases, f"{prefix}{name}.", seen)
         for name, child in module._modules.items()
     }
-    for hooks in ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"):
+    for hooks in ("_forward_pre_hooks", "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"):
         replica.__dict__[hooks] = OrderedDict(module.__dict__[hooks])
     return replica
 
@@ -400,7 +409,7 @@ def _factored_layers(module: nn.Module, selected: Sequence[str], tape: _Tape) ->
         if any(owners[id(p)] > 1 for _, p in layer.named_parameters(recurse=False)):
             continue
         for kind in FACTORED:
-            if kind.handles(layer, tape.inputs[name]):
+            if len(tape.inputs[name]) == CHECKED_ROWS and kind.handles(layer, tape.inputs[name]):
                 found.append(kind.of(name, layer, own))
                 break
     return tuple(found)

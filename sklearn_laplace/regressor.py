@@ -10,7 +10,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import _resolve
-from ._estimator import LaplaceEstimator, PreparedData, TargetScale
+from ._estimator import LaplaceEstimator, PreparedData, TargetScale, canonical_rows
 from .latent import Predictive
 
 
@@ -179,7 +179,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     def _prepare(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
         X, y, weights = self._validate_rows(X, y, sample_weight, y_numeric=True)
         self._single_output = y.ndim == 1
-        targets = y.astype(np.float64).reshape(len(y), -1)
+        X, targets, weights = canonical_rows(X, y.astype(np.float64).reshape(len(y), -1), weights)
         n_outputs = targets.shape[1]
         mean, scale = np.zeros(n_outputs), np.ones(n_outputs)
         if self.standardize_y:
@@ -286,7 +286,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
 
     def _covariance(self, X: Any) -> np.ndarray:
         """Joint covariance over rows, one matrix an output."""
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        X = validate_data(self, X, dtype=np.float64, order="C", reset=False)
         network = self.laplace_.network
         parameter = next(network.module.parameters())
         x = torch.tensor(X, dtype=parameter.dtype, device=parameter.device)

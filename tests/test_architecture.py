@@ -32,7 +32,7 @@ LEVELS = (
     "laplace predictives",
     "subsets evidence mode",
     "selection",
-    "_skorch nets",
+    "_skorch _threads nets",
     "_map _resolve",
     "_estimator",
     "regressor classifier",

@@ -1,0 +1,515 @@
+"""What every variant of an axis must answer, whatever it is: one check per registry, run over all its keys.
+
+The truth is dense: a posterior's covariance is rebuilt from its own root (R R^T, the law its samples follow), and every
+other answer must agree with that matrix. That the matrix itself is right is the matter of test_structures.py.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import oracles
+import torch
+from torch import Tensor, nn
+
+from sklearn_laplace.curvatures import CURVATURES, GGN
+from sklearn_laplace.errors import UnsupportedCombinationError
+from sklearn_laplace.jacobian import Batch, FactoredJacobian
+from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace
+from sklearn_laplace.latent import LatentGaussian
+from sklearn_laplace.layers import LAYERS, Generic
+from sklearn_laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.likelihoods._base import Likelihood
+from sklearn_laplace.links import LINKS, MC
+from sklearn_laplace.links._base import standard_normals
+from sklearn_laplace.network import Network
+from sklearn_laplace.prior import Prior
+from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.structures._base import Posterior
+
+KINDS = ("gaussian", "categorical")
+CPU = torch.device("cpu")
+
+# --------------------------------------------------------------------------------------------------
+# Small problems
+# --------------------------------------------------------------------------------------------------
+
+
+class Scaled(nn.Module):
+    """Two linear layers with a tensor of its own between them, which no factored layer covers."""
+
+    def __init__(self, d: int, width: int, n_outputs: int, seed: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(0.5 + torch.rand(width, generator=torch.Generator().manual_seed(seed)).double())
+        self.body = oracles.random_mlp((d, width, n_outputs), seed=seed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body[2](torch.tanh(self.scale * self.body[0](x)))
+
+
+@dataclass(frozen=True)
+class Example:
+    """A net and its rows; the likelihood's name is the oracles' ``kind``."""
+
+    kind: str
+    module: nn.Module
+    network: Network
+    x: Tensor
+    y: Tensor
+    weights: Tensor
+
+    @property
+    def likelihood(self) -> Likelihood:
+        return LIKELIHOODS[self.kind]()
+
+    def batch(self, rows: Any = slice(None)) -> Batch:
+        line = self.network.linearise(self.x[rows])
+        return GGN().batch(line, self.likelihood, self.y[rows], self.weights[rows])
+
+    def fit(self, structure: str, prior: Prior | None = None) -> LaplaceFit:
+        rows = [(self.x[s], self.y[s], self.weights[s]) for s in torch.arange(len(self.x)).split(3)]
+        prior = self.network.scalar_prior() if prior is None else prior
+        return fit_laplace(self.network, self.likelihood, GGN(), STRUCTURES[structure], prior, rows)
+
+    def jacobian(self, x: Tensor) -> FactoredJacobian:
+        return self.network.jacobian(x)[1]
+
+
+def random_rows(kind: str, n: int, d: int, n_outputs: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of a likelihood."""
+    draw = {"gaussian": oracles.random_regression, "categorical": oracles.random_classification}[kind]
+    return draw(n, d, n_outputs, seed)
+
+
+def example(kind: str, seed: int = 0, n: int = 9, sizes: tuple[int, int, int] = (2, 3, 3)) -> Example:
+    """A `Scaled` net at random weights, rows with weights of which some are zero."""
+    module = Scaled(*sizes, seed=seed)
+    x, y = random_rows(kind, n, sizes[0], sizes[2], seed)
+    return Example(kind, module, Network.trace(module, x), x, y, oracles.random_weights(n, seed))
+
+
+def oracle_order(network: Network) -> Tensor:
+    """Index map: ``v[oracle_order(network)]`` has each tensor of ``parameter_names`` flattened in turn."""
+    pieces = network.tensors(torch.arange(network.n_parameters))
+    return torch.cat([pieces[name].flatten() for name in network.parameter_names])
+
+
+def to_oracle(network: Network, value: Tensor) -> Tensor:
+    """A vector (P,) or matrix (P, P) of the package in the oracles' order."""
+    order = oracle_order(network)
+    return value[order] if value.ndim == 1 else value[order][:, order]
+
+
+def to_package(network: Network, value: Tensor) -> Tensor:
+    """A vector (P,) or matrix (P, P) of the oracles in the package's order."""
+    back = oracle_order(network).argsort()
+    return value[back] if value.ndim == 1 else value[back][:, back]
+
+
+def dense_curvature(structure: str, problem: Example) -> Tensor:
+    """The H that a structure stores, from the oracles alone, in the package's order."""
+    network, rows = problem.network, (problem.x, problem.y, problem.weights)
+    names = network.parameter_names
+    exact = oracles.ggn(problem.kind, problem.module, names, *rows)
+    if structure == "diag":
+        exact = oracles.diagonal(exact)
+    if structure == "kron":
+        exact = _kronecker(problem, exact)
+    return to_package(network, exact)
+
+
+def _kronecker(problem: Example, exact: Tensor) -> Tensor:
+    """Every linear layer's block as a Kronecker product, every other tensor's exact, in the oracles' order."""
+    tensors = [(name, problem.module.get_parameter(name).numel()) for name in problem.network.parameter_names]
+    dense = torch.zeros_like(exact)
+    start = 0
+    while tensors:
+        name, size = tensors.pop(0)
+        layer, _, tensor = name.rpartition(".")
+        if tensor == "weight":
+            if tensors and tensors[0][0] == f"{layer}.bias":
+                size += tensors.pop(0)[1]
+            A, B = oracles.kron_factors(problem.kind, layer, problem.module, problem.x, problem.y, problem.weights)
+            order = oracles.layer_matrix_permutation(problem.module, layer)
+            block = torch.kron(B, A)[order][:, order]
+        else:
+            block = exact[start : start + size, start : start + size]
+        dense[start : start + size, start : start + size] = block
+        start += size
+    return dense
+
+
+def covariance_of(posterior: Posterior, n_parameters: int) -> Tensor:
+    """R R^T from the root that samples go through."""
+    columns = posterior.apply_root(torch.eye(n_parameters, dtype=torch.float64))
+    return columns.mT @ columns
+
+
+def close(actual: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
+    """Largest error below ``tolerance`` times the largest entry expected (or 1e-300)."""
+    assert actual.shape == expected.shape, f"{what}: shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
+    error = float((actual - expected).abs().max()) if actual.numel() else 0.0
+    size = float(expected.abs().max()) if expected.numel() else 0.0
+    assert error <= tolerance * max(size, 1e-300), f"{what}: off by {error:.1e} of {size:.1e}"
+
+
+# --------------------------------------------------------------------------------------------------
+# Structures
+# --------------------------------------------------------------------------------------------------
+
+
+def check_structure(key: str) -> None:
+    """Every answer of a structure agrees with the one dense matrix behind it, and its sums are a monoid."""
+    for kind, seed in itertools.product(KINDS, (0, 1)):
+        problem = example(kind, seed)
+        _check_posteriors(key, problem)
+        _check_monoid(key, problem, seed)
+    _check_fewer_rows_than_weights(key)
+
+
+def _hypers(network: Network) -> dict[str, tuple[Prior, Hyper]]:
+    """Scalar and tensor-wise precisions; dispersion and temperature away from one."""
+    tensors = network.tensor_prior()
+    values = torch.logspace(-1, 1.2, tensors.n_groups, dtype=torch.float64)
+    one = torch.tensor([0.7], dtype=torch.float64)
+    return {
+        "scalar": (network.scalar_prior(), Hyper(one, dispersion=0.3, temperature=0.8)),
+        "unit scale": (network.scalar_prior(), Hyper(10 * one)),
+        "tensor": (tensors, Hyper(values, dispersion=2.5, temperature=1.7)),
+    }
+
+
+def _check_posteriors(key: str, problem: Example) -> None:
+    network, p = problem.network, problem.network.n_parameters
+    seen = []
+    for (name, (prior, hyper)), spectral in itertools.product(_hypers(network).items(), (True, False)):
+        fit = problem.fit(key, prior)
+        scale = hyper.scale(fit.dispersion_power)
+        assert math.isclose(scale, 1 / (hyper.temperature * hyper.dispersion), rel_tol=1e-15)
+        posterior = fit.posterior(hyper, spectral=spectral)
+        delta = hyper.prior_precision[prior.groups]
+        covariance = covariance_of(posterior, p)
+        _check_posterior(posterior, covariance, delta, prior, problem, f"{key}, {problem.kind}, {name}, {spectral}")
+        H = (torch.linalg.inv(covariance) - torch.diag(delta)) / scale
+        eigenvalues = fit.curvature.eigenvalues()
+        close(eigenvalues.sort().values, torch.linalg.eigvalsh(H), 1e-10, f"{key}: eigenvalues of H")
+        assert bool((eigenvalues >= 0).all()), f"{key}: H is positive semi-definite"
+        seen.append(H)
+    for H in seen[1:]:
+        close(H, seen[0], 1e-9, f"{key}: the curvature does not depend on prior, noise or temperature")
+    _check_per_parameter(key, problem, seen[0])
+
+
+def _check_posterior(
+    posterior: Posterior, covariance: Tensor, delta: Tensor, prior: Prior, problem: Example, what: str
+) -> None:
+    p = len(delta)
+    generator = torch.Generator().manual_seed(5)
+    vector = torch.randn(p, generator=generator, dtype=torch.float64)
+    assert posterior.n_parameters == p
+    close(posterior.logdet_precision(), -torch.linalg.slogdet(covariance).logabsdet, 1e-10, f"{what}: logdet")
+    close(posterior.solve(vector), covariance @ vector, 1e-9, f"{what}: solve")
+    close(posterior.marginal_variance(), covariance.diagonal(), 1e-9, f"{what}: marginal variance")
+    _check_outputs(posterior, covariance, problem, what)
+    weighted = delta[:, None] * covariance.square() * delta
+    members = nn.functional.one_hot(prior.groups, prior.n_groups).double()
+    first, second = posterior.prior_statistics(prior.groups, prior.n_groups)
+    close(first, members.mT @ (delta * covariance.diagonal()), 1e-9, f"{what}: first prior statistic")
+    close(second, members.mT @ weighted @ members, 1e-9, f"{what}: second prior statistic")
+    close(posterior.shrinkage(prior.groups, prior.n_groups), first, 1e-9, f"{what}: shrinkage")
+    _check_samples(posterior, covariance, what)
+
+
+def _check_outputs(posterior: Posterior, covariance: Tensor, problem: Example, what: str) -> None:
+    """J P^-1 J^T of each row, its diagonal, and between rows, with the Jacobian of the oracles."""
+    new = random_rows(problem.kind, 4, problem.x.shape[1], 3, seed=77)[0]
+    back = oracle_order(problem.network).argsort()
+    J, K = (oracles.jacobian(problem.module, problem.network.parameter_names, x)[..., back] for x in (new, problem.x))
+    ours, other = problem.jacobian(new), problem.jacobian(problem.x)
+    expected = J @ covariance @ J.mT
+    close(posterior.covariance(ours), expected, 1e-9, f"{what}: covariance")
+    close(posterior.variance(ours), expected.diagonal(dim1=1, dim2=2), 1e-9, f"{what}: variance")
+    crossed = J.flatten(0, 1) @ covariance @ K.flatten(0, 1).mT
+    close(posterior.cross_covariance(ours, other), crossed, 1e-9, f"{what}: cross covariance")
+
+
+def _check_samples(posterior: Posterior, covariance: Tensor, what: str) -> None:
+    """Moments within six standard errors; the same generator gives the same draws."""
+    n = 4000
+    draws = posterior.sample(n, torch.Generator().manual_seed(3))
+    assert torch.equal(draws, posterior.sample(n, torch.Generator().manual_seed(3))), f"{what}: seeded draws"
+    std = covariance.diagonal().sqrt()
+    assert bool((draws.mean(0).abs() <= 6 * std / n**0.5).all()), f"{what}: mean of the draws"
+    error = (std.outer(std).square() + covariance.square()).sqrt() / n**0.5
+    assert bool(((draws.mT @ draws / n - covariance).abs() <= 6 * error).all()), f"{what}: covariance of the draws"
+
+
+def _check_per_parameter(key: str, problem: Example, H: Tensor) -> None:
+    """A precision for each parameter is either exact or refused by name."""
+    delta = 0.5 + torch.rand(len(H), generator=torch.Generator().manual_seed(9)).double()
+    try:
+        posterior = problem.fit(key).curvature.posterior(delta, 1.3)
+    except UnsupportedCombinationError as error:
+        message = str(error)
+    else:
+        message = None
+    if message is not None:
+        assert f"hessian_structure='{key}'" in message
+        return
+    expected = torch.linalg.inv(oracles.posterior_precision(H, delta, 1.3))
+    close(covariance_of(posterior, len(H)), expected, 1e-9, f"{key}: one precision per parameter")
+
+
+def _check_monoid(key: str, problem: Example, seed: int) -> None:
+    """Any partition of the rows, in any order, by add or by merge: the same posterior; no operand changes."""
+    structure, blocks = STRUCTURES[key], problem.network.blocks
+    p, n = problem.network.n_parameters, len(problem.x)
+    delta = torch.tensor(0.9, dtype=torch.float64)
+
+    def covariance(curvature: Any) -> Tensor:
+        return covariance_of(curvature.posterior(delta, 1.1), p)
+
+    whole = covariance(structure.zero(blocks, CPU).add(problem.batch()))
+    generator = torch.Generator().manual_seed(seed)
+    for n_parts in (2, 4):
+        parts = torch.randperm(n, generator=generator).tensor_split(n_parts)
+        added = merged = structure.zero(blocks, CPU).add(problem.batch(parts[0]))
+        for part in parts[1:]:
+            batch = problem.batch(part)
+            before, before_eigenvalues = covariance(added), added.eigenvalues().clone()
+            following = added.add(batch)
+            assert torch.equal(covariance(added), before), f"{key}: add changes its operand"
+            assert torch.equal(added.eigenvalues(), before_eigenvalues), f"{key}: add changes its operand"
+            single = structure.zero(blocks, CPU).add(batch)
+            before = covariance(single)
+            together = single.merge(merged)
+            assert torch.equal(covariance(single), before), f"{key}: merge changes its operand"
+            added, merged = following, together
+        close(covariance(added), whole, 1e-9, f"{key}: adding in another order")
+        close(covariance(merged), whole, 1e-9, f"{key}: merging in another order")
+    in_place = structure.zero(blocks, CPU)
+    for part in torch.arange(n).split(2):
+        in_place = in_place.add_(problem.batch(part))
+    close(covariance(in_place), whole, 1e-9, f"{key}: adding in place")
+    copied = in_place.copy()
+    in_place.add_(problem.batch())
+    close(covariance(copied), whole, 1e-9, f"{key}: a copy shares no storage")
+
+
+def check_structure_without_rows(key: str) -> None:
+    """Without rows the posterior is the prior, and the curvature neutral."""
+    problem = example("categorical")
+    prior, hyper = _hypers(problem.network)["tensor"]
+    delta = prior.precision(hyper.prior_precision)
+    curvature = STRUCTURES[key].zero(problem.network.blocks, CPU)
+    assert float(curvature.eigenvalues().abs().max()) == 0 and len(curvature.eigenvalues()) == len(delta)
+    one = STRUCTURES[key].zero(problem.network.blocks, CPU).add(problem.batch())
+    for same in (one.merge(curvature), curvature.merge(one)):
+        close(same.eigenvalues(), one.eigenvalues(), 1e-15, f"{key}: zero is neutral")
+    posterior = curvature.posterior(delta, 0.4)
+    _check_posterior(posterior, torch.diag(1 / delta), delta, prior, problem, f"{key} of no rows")
+    close(covariance_of(posterior, len(delta)), torch.diag(1 / delta), 1e-12, f"{key} of no rows: covariance")
+
+
+def _check_fewer_rows_than_weights(key: str) -> None:
+    """One row, of a curvature without full rank, under a prior of another size."""
+    problem = example("categorical", seed=4)
+    curvature = STRUCTURES[key].zero(problem.network.blocks, CPU).add(problem.batch(slice(0, 1)))
+    p, prior = problem.network.n_parameters, problem.network.scalar_prior()
+    delta = torch.tensor(1e-3, dtype=torch.float64)
+    posterior = curvature.posterior(delta, 5.0)
+    _check_posterior(posterior, covariance_of(posterior, p), delta.expand(p), prior, problem, f"{key} of one row")
+
+
+# --------------------------------------------------------------------------------------------------
+# Likelihoods
+# --------------------------------------------------------------------------------------------------
+
+
+def check_likelihood(key: str) -> None:
+    """Residual, Hessian factor and normaliser are those of the log density, also where logits saturate."""
+    likelihood = LIKELIHOODS[key]()
+    for n_outputs, seed in itertools.product((2, 3, 5), (0, 1)):
+        f = 3 * torch.randn(11, n_outputs, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        y = random_rows(key, 11, 2, n_outputs, seed)[1]
+        close(likelihood.residual(f, y), oracles.output_gradient(key, f, y), 1e-12, f"{key}: residual")
+        S = likelihood.hessian_factor(f)
+        assert S.shape[:2] == f.shape
+        close(S @ S.mT, oracles.output_hessian(key, f, y), 1e-12, f"{key}: S S^T")
+        dispersion = 0.37 if likelihood.has_dispersion else 1.0
+        density = -likelihood.nll(f, y) / dispersion - likelihood.log_normaliser(dispersion, n_outputs)
+        close(density, oracles.log_likelihood(key, f, y, dispersion), 1e-12, f"{key}: log density")
+    _check_extreme_outputs(key, likelihood)
+    _check_moments(key, likelihood)
+
+
+def _check_extreme_outputs(key: str, likelihood: Likelihood) -> None:
+    """Outputs of +-60 in float32: finite, and right to single precision."""
+    f = torch.tensor(list(itertools.product((-60.0, 0.0, 60.0), repeat=3)))
+    y = random_rows(key, len(f), 2, 3, seed=3)[1]
+    y = y.float() if y.is_floating_point() else y
+    answers = {
+        "nll": (likelihood.nll(f, y), -oracles.log_likelihood(key, f, y)),
+        "residual": (likelihood.residual(f, y), oracles.output_gradient(key, f, y)),
+        "S S^T": (likelihood.hessian_factor(f).double(), oracles.output_hessian(key, f, y)),
+    }
+    for name, (ours, expected) in answers.items():
+        assert bool(torch.isfinite(ours).all()), f"{key}: {name} of outputs of +-60 is not finite"
+        ours = ours @ ours.mT if name == "S S^T" else ours.double()
+        if name == "nll":  # ours lacks the normaliser, a constant of the row
+            expected = expected - likelihood.log_normaliser(1.0, 3)
+        close(ours, expected, 1e-6, f"{key}: {name} of outputs of +-60")
+
+
+def _check_moments(key: str, likelihood: Likelihood) -> None:
+    """Moments of a target: the mean a mean, the variances positive, together the law of total variance."""
+    problem = random_latent(3, seed=2)
+    predictive = likelihood.predict(problem, 0.4, MC(standard_normals(256, 3, seed=0)))
+    assert bool((predictive.epistemic_variance >= 0).all()) and bool((predictive.aleatoric_variance >= 0).all())
+    if likelihood.has_dispersion:
+        total = problem.covariance.diagonal(dim1=1, dim2=2) + 0.4
+        close(predictive.mean, problem.mean, 1e-15, f"{key}: mean")
+    else:
+        total = predictive.mean * (1 - predictive.mean)
+        close(predictive.mean.sum(1), torch.ones(len(problem.mean)).double(), 1e-12, f"{key}: probabilities")
+    close(predictive.total_variance, total, 1e-12, f"{key}: total variance")
+
+
+# --------------------------------------------------------------------------------------------------
+# Curvature rules and layers
+# --------------------------------------------------------------------------------------------------
+
+DENSE_RULES: dict[str, Callable[..., Tensor]] = {"ggn": oracles.ggn}
+"""The dense truth of each rule."""
+
+
+def check_curvature(key: str) -> None:
+    """The outer products of a rule's rows sum to the rule's dense matrix; weights enter once."""
+    rule = CURVATURES[key]()
+    assert rule.provides <= {"rows", "layers", "matrix"} and rule.dispersion_power in (1, 2)
+    for kind, seed in itertools.product(KINDS, (0, 1, 2)):
+        problem = example(kind, seed)
+        line = problem.network.linearise(problem.x)
+        batch = rule.batch(line, problem.likelihood, problem.y, problem.weights)
+        rows = batch.jacobian.rows()
+        names = problem.network.parameter_names
+        dense = DENSE_RULES[key](kind, problem.module, names, problem.x, problem.y, problem.weights)
+        ours = torch.einsum("nkp,nkq->pq", rows, rows)
+        close(to_oracle(problem.network, ours), dense, 1e-11, f"{key}, {kind}: sum of outer products")
+        assert float(rows[problem.weights == 0].abs().max()) == 0, f"{key}, {kind}: a row of weight zero"
+        assert math.isclose(batch.total_weight, float(problem.weights.sum()), rel_tol=1e-14)
+        close(batch.outputs, oracles.outputs(problem.module, problem.x), 1e-12, f"{key}, {kind}: outputs")
+
+
+def _layer_modules() -> list[tuple[nn.Module, tuple[str, ...] | None]]:
+    """Nets, each with the parameters selected (None: all)."""
+    bare = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Softplus(), nn.Linear(4, 2)).double()
+    return [
+        (oracles.random_mlp((3, 4, 2)), None),
+        (oracles.random_mlp((3, 4, 2)), ("0.bias", "2.weight")),
+        (bare, None),
+        (oracles.random_mlp((3, 1)), None),
+    ]
+
+
+def check_layer(key: str) -> None:
+    """A layer's Jacobian is the one of torch.func, and of plain autodiff row by row."""
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    for module, names in _layer_modules():
+        network = Network.trace(module, x, names)
+        outputs = network(x)
+        factor = torch.randn(*outputs.shape, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+        selected = network.parameter_names
+        sizes = tuple(module.get_parameter(name).numel() for name in selected)
+        truth = (factor.mT @ oracles.jacobian(module, selected, x)).split(sizes, -1)
+        if key == "generic":
+            found = [
+                dict(zip(selected, Generic(selected, sizes, batched).factors(network.module, x, factor), strict=True))
+                for batched in (True, False)
+            ]
+            candidates = [{name: part.rows() for name, part in parts.items()} for parts in found]
+        else:
+            assert {type(layer) for layer in network.layers} == {LAYERS[key]}, f"{key}: no layer is of this kind"
+            assert network.generic is None
+            rows = network.linearise(x).pullback(factor).rows()
+            candidates = [{name: part.flatten(2) for name, part in network.tensors(rows).items()}]
+        for parts in candidates:
+            for name, expected in zip(selected, truth, strict=True):
+                close(parts[name], expected, 1e-10, f"{key}: Jacobian in {name}")
+
+
+# --------------------------------------------------------------------------------------------------
+# Links
+# --------------------------------------------------------------------------------------------------
+
+SAMPLING_ERROR = {"mc": 2e-3}
+"""Links that draw: the error of 8192 quasi-random points, below that of independent ones. Others are exact."""
+QUADRATURE_ERROR = {"mc": 2e-3, "probit": 0.11}
+"""Largest distance of a probability to its integral where logits have variances up to 10: .10 for probit here, two
+classes .01. Oracle's own error: 1e-4."""
+
+
+def random_latent(n_classes: int, seed: int, n: int = 6, rank: int | None = None) -> LatentGaussian:
+    """Gaussians over logits; ``rank`` limits that of the covariances."""
+    generator = torch.Generator().manual_seed(seed)
+    mean = 1.5 * torch.randn(n, n_classes, generator=generator, dtype=torch.float64)
+    root = torch.randn(n, n_classes, rank or n_classes, generator=generator, dtype=torch.float64)
+    return LatentGaussian(mean, root @ root.mT)
+
+
+def check_link(key: str) -> None:
+    """Probabilities that a shift common to all logits does not change, near the integral they stand for."""
+    exact = SAMPLING_ERROR.get(key, 1e-12)
+    for n_classes, seed in itertools.product((2, 3), (0, 1)):
+        link = LINKS[key](standard_normals(8192, n_classes, seed=seed))
+        latent = random_latent(n_classes, seed)
+        p, variance = link.mean(latent), link.variance(latent)
+        _check_probabilities(link, latent, f"{key}, {n_classes} classes")
+        shifted = LatentGaussian(latent.mean + 7.5, latent.covariance)
+        close(link.mean(shifted), p, 1e-12, f"{key}: the same constant added to all logits")
+        wobbly = LatentGaussian(latent.mean, latent.covariance + 0.8)
+        close(link.mean(wobbly), p, exact, f"{key}: a constant with variance of its own added to all logits")
+        order = torch.randperm(n_classes, generator=torch.Generator().manual_seed(seed + 1)).flip(0)
+        permuted = LatentGaussian(latent.mean[:, order], latent.covariance[:, order][:, :, order])
+        close(link.mean(permuted), p[:, order], exact, f"{key}: classes in another order")
+        certain = LatentGaussian(latent.mean, torch.zeros_like(latent.covariance))
+        close(link.mean(certain), latent.mean.softmax(1), 1e-12, f"{key}: no covariance")
+        assert float(link.variance(certain).abs().max()) < 1e-25, f"{key}: variance without covariance"
+        close(link.mean(_rows(latent, [3, 1])), p[[3, 1]], 1e-12, f"{key}: rows in another order")
+        close(variance, _simulated_variance(latent), 0.03, f"{key}: variance")
+        if key in QUADRATURE_ERROR:
+            integrals = [oracles.softmax_normal_expectation(m, c) for m, c in zip(*_pair(latent), strict=True)]
+            assert float((p - torch.stack(integrals)).abs().max()) <= QUADRATURE_ERROR[key], f"{key}: quadrature"
+        for rank in (1, n_classes - 1):
+            _check_probabilities(link, random_latent(n_classes, seed, rank=rank), f"{key}, rank {rank}")
+        single = LatentGaussian(latent.mean.float(), random_latent(n_classes, seed, rank=1).covariance.float())
+        _check_probabilities(link, single, f"{key}, rank 1 in float32")
+
+
+def _pair(latent: LatentGaussian) -> tuple[Tensor, Tensor]:
+    return latent.mean, latent.covariance
+
+
+def _rows(latent: LatentGaussian, rows: list[int]) -> LatentGaussian:
+    return LatentGaussian(latent.mean[rows], latent.covariance[rows])
+
+
+def _check_probabilities(link: Any, latent: LatentGaussian, what: str) -> None:
+    p, variance = link.mean(latent), link.variance(latent)
+    rounding = 100 * torch.finfo(p.dtype).eps
+    assert p.shape == latent.mean.shape and bool((p >= 0).all()) and bool(torch.isfinite(p).all()), what
+    assert float((p.sum(1) - 1).abs().max()) <= rounding, f"{what}: rows sum to one"
+    assert variance.shape == p.shape and bool((variance >= 0).all()) and bool((variance <= 0.25).all()), what
+
+
+def _simulated_variance(latent: LatentGaussian) -> Tensor:
+    """Variance of softmax(f)_c by 200,000 independent draws: relative standard error below one per cent."""
+    generator = torch.Generator().manual_seed(11)
+    factor = torch.linalg.cholesky(latent.covariance)
+    rows = []
+    for mean, root in zip(latent.mean, factor, strict=True):
+        z = torch.randn(200_000, len(mean), generator=generator, dtype=torch.float64)
+        rows.append((mean + z @ root.mT).softmax(1).var(0))
+    return torch.stack(rows)

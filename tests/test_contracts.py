@@ -1,0 +1,68 @@
+"""Every key of every registry keeps the contract of its axis; a new variant is tested by its registry line."""
+
+import contracts
+import oracles
+import pytest
+import torch
+
+from sklearn_laplace.curvatures import CURVATURES
+from sklearn_laplace.latent import LatentGaussian
+from sklearn_laplace.layers import LAYERS
+from sklearn_laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.links import LINKS, Plugin, Probit
+from sklearn_laplace.structures import STRUCTURES
+
+
+@pytest.mark.parametrize("key", sorted(STRUCTURES))
+def test_structure_answers_like_its_own_dense_matrix(key):
+    """One matrix behind all answers; four published samplers do not draw from the posterior they score."""
+    contracts.check_structure(key)
+
+
+@pytest.mark.parametrize("key", sorted(STRUCTURES))
+def test_structure_without_rows_is_the_prior(key):
+    """The zero of the monoid is a posterior like any other."""
+    contracts.check_structure_without_rows(key)
+
+
+@pytest.mark.parametrize("key", sorted(LIKELIHOODS))
+def test_likelihood_derivatives_are_those_of_its_log_density(key):
+    """Rules and evidence see only residual, factor and normaliser."""
+    contracts.check_likelihood(key)
+
+
+@pytest.mark.parametrize("key", sorted(CURVATURES))
+def test_curvature_rows_sum_to_the_dense_matrix(key):
+    """A rule only chooses S; the rest is autodiff."""
+    contracts.check_curvature(key)
+
+
+@pytest.mark.parametrize("key", sorted(LAYERS))
+def test_layer_jacobian_is_autodiff(key):
+    """A factored layer is a shortcut, never another number."""
+    contracts.check_layer(key)
+
+
+@pytest.mark.parametrize("key", sorted(LINKS))
+def test_link_gives_probabilities(key):
+    """Logits are defined up to a constant, so a link must not see one."""
+    contracts.check_link(key)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 6])
+@pytest.mark.parametrize("spread", [1e-3, 1.0, 1e3])
+def test_probit_is_the_pairwise_formula(n_classes, spread):
+    """A closed form, written out as two loops in the oracle; 1e-12 leaves room for the order of sums only."""
+    latent = contracts.random_latent(n_classes, seed=n_classes)
+    latent = LatentGaussian(latent.mean, spread * latent.covariance)
+    expected = [oracles.pairwise_probit(m, c) for m, c in zip(latent.mean, latent.covariance, strict=True)]
+    torch.testing.assert_close(
+        Probit(torch.zeros(1, n_classes)).mean(latent), torch.stack(expected), rtol=0, atol=1e-12
+    )
+
+
+def test_plugin_ignores_the_covariance():
+    """It answers as the net alone would."""
+    latent = contracts.random_latent(4, seed=0)
+    expected = latent.mean.exp() / latent.mean.exp().sum(1, keepdim=True)
+    torch.testing.assert_close(Plugin(torch.zeros(1, 4)).mean(latent), expected, rtol=1e-12, atol=0)

@@ -1,0 +1,190 @@
+"""What must not matter: batches, order, repetition against weights, company at predict, labels, units, global state."""
+
+from __future__ import annotations
+
+import copy
+
+import nets
+import numpy as np
+import pytest
+import torch
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _skorch
+
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(60, 3))
+Y = np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.2 * RNG.normal(size=60)
+LABELS = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)
+X_NEW = RNG.normal(size=(11, 3))
+
+MODELS = {
+    "regressor": (LaplaceRegressor(random_state=0), Y),
+    "regressor-kron": (LaplaceRegressor(random_state=0, hessian_structure="kron"), Y),
+    "regressor-net": (LaplaceRegressor(nets.regressor(batch_size=16, iterator_train__shuffle=True), random_state=0), Y),
+    "classifier": (LaplaceClassifier(random_state=0), LABELS),
+    "classifier-net": (LaplaceClassifier(nets.classifier(batch_size=16), random_state=0), LABELS),
+}
+
+
+@pytest.fixture(params=sorted(MODELS))
+def model(request):
+    estimator, y = MODELS[request.param]
+    return copy.deepcopy(estimator), y
+
+
+def answers(estimator, X=X_NEW):
+    mean = estimator.predict_proba(X) if isinstance(estimator, LaplaceClassifier) else estimator.predict(X)
+    return np.column_stack([mean, estimator.predict_std(X)])
+
+
+def test_row_order_does_not_matter(model):
+    """Small data are sorted before training: to the bit."""
+    estimator, y = model
+    first = answers(estimator.fit(X, y))
+    order = np.random.default_rng(0).permutation(60)
+    np.testing.assert_array_equal(answers(estimator.fit(X[order], y[order])), first)
+
+
+def test_a_weight_of_k_is_k_copies_and_zero_is_absence(model):
+    """In loss, curvature, N, noise and both standardisations."""
+    estimator, y = model
+    # Few copies: many exact copies of noisy rows are evidence that there is no noise.
+    weights = np.random.default_rng(1).choice([0, 1, 2, 3], p=[0.15, 0.7, 0.1, 0.05], size=60)
+    repeated = np.repeat(np.arange(60), weights)
+    first = answers(estimator.fit(X, y, sample_weight=weights))
+    evidence = estimator.log_marginal_likelihood_value_
+    np.testing.assert_allclose(answers(estimator.fit(X[repeated], y[repeated])), first, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(estimator.log_marginal_likelihood_value_, evidence, rtol=1e-9)
+
+
+def test_a_common_weight_is_not_free():
+    """Doubling all weights doubles the data: narrower, not equal."""
+    model = LaplaceRegressor(hidden_layer_sizes=(), random_state=0, prior_precision=1.0, sigma_noise=0.2)
+    once = model.fit(X, Y).predict_std(X_NEW, kind="epistemic")
+    twice = model.fit(X, Y, sample_weight=np.full(60, 2.0)).predict_std(X_NEW, kind="epistemic")
+    assert (twice < once).all()
+
+
+@pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag"])
+def test_chunks_do_not_matter(structure, monkeypatch):
+    """The curvature is a sum over rows, never over batches."""
+    model = LaplaceRegressor(random_state=0, prior_precision=1.0, sigma_noise=0.2, hessian_structure=structure)
+    first = answers(model.fit(X, Y))
+    monkeypatch.setattr(_skorch, "CHUNK_ROWS", (1, 7))
+    np.testing.assert_allclose(answers(model.fit(X, Y)), first, rtol=1e-6)
+
+
+def test_company_at_predict_does_not_matter(model):
+    """A row's answer is the same alone, among others and in another order; Monte-Carlo noise is shared."""
+    estimator, y = model
+    if isinstance(estimator, LaplaceClassifier):
+        estimator.set_params(link="mc")
+    estimator.fit(X, y)
+    together = answers(estimator)
+    alone = np.vstack([answers(estimator, X_NEW[i : i + 1]) for i in range(len(X_NEW))])
+    # The root of a covariance without full rank magnifies rounding to its square root, 1e-8.
+    np.testing.assert_allclose(alone, together, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(answers(estimator, X_NEW[::-1]), together[::-1], rtol=1e-7, atol=1e-9)
+
+
+def test_global_generators_are_untouched(model):
+    """fit and predict draw from generators of their own."""
+    estimator, y = model
+    torch.manual_seed(7)
+    np.random.seed(7)  # noqa: NPY002 - the global state is the subject
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    answers(estimator.fit(X, y))
+    estimator.sample_y(X_NEW, 3, random_state=1)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    np.testing.assert_array_equal(np.random.get_state()[1], before[1])  # noqa: NPY002
+
+
+def test_the_global_generator_does_not_reach_the_fit(model):
+    """random_state decides alone."""
+    estimator, y = model
+    torch.manual_seed(1)
+    first = answers(estimator.fit(X, y))
+    torch.manual_seed(2)
+    np.testing.assert_array_equal(answers(estimator.fit(X, y)), first)
+
+
+def test_random_state_matters():
+    """Other seeds, other initial weights."""
+    first, second = (LaplaceRegressor(random_state=seed).fit(X, Y).predict(X_NEW) for seed in (0, 1))
+    assert not np.array_equal(first, second)
+
+
+def test_the_template_is_untouched():
+    """Its module class, options and state are as before; a module instance is copied, not trained."""
+    module = nets.Hidden(3, 1)
+    module.train()
+    state = copy.deepcopy(module.state_dict())
+    template = nets.regressor(module)
+    options = {key: value for key, value in template.get_params().items() if not key.startswith("callbacks")}
+    LaplaceRegressor(template, random_state=0).fit(X, Y).predict_std(X_NEW)
+    after = {key: value for key, value in template.get_params().items() if not key.startswith("callbacks")}
+    assert options == after
+    assert template.module is module and module.training and not template.initialized_
+    assert all(torch.equal(module.state_dict()[name], value) for name, value in state.items())
+    assert all(p.requires_grad for p in module.parameters())
+
+
+def test_predict_leaves_the_estimator_as_it_was():
+    """No lazy caches, no flags: the pickle is the same before and after."""
+    model = LaplaceRegressor(nets.regressor(nets.Hidden, module__dropout=0.5, module__norm=True), random_state=0)
+    model.fit(X, Y)
+    names = set(vars(model))
+    first = answers(model)
+    assert not model.net_.module_.training
+    model.predict(X_NEW, return_cov=True)
+    model.sample_y(X_NEW, 2)
+    assert set(vars(model)) == names
+    np.testing.assert_array_equal(answers(model), first)
+
+
+def test_units_of_y_do_not_matter():
+    """y ↦ a y + b maps mean and std alike; the evidence shifts by −N log a."""
+    model = LaplaceRegressor(random_state=0).fit(X, Y)
+    scaled = LaplaceRegressor(random_state=0).fit(X, 1024 * Y - 512)
+    mean, std = model.predict(X_NEW, return_std=True)
+    got_mean, got_std = scaled.predict(X_NEW, return_std=True)
+    np.testing.assert_allclose(got_mean, 1024 * mean - 512, rtol=1e-5)
+    np.testing.assert_allclose(got_std, 1024 * std, rtol=1e-5)
+    np.testing.assert_allclose(scaled.sigma_noise_, 1024 * model.sigma_noise_, rtol=1e-5)
+    shift = model.log_marginal_likelihood_value_ - scaled.log_marginal_likelihood_value_
+    np.testing.assert_allclose(shift, 60 * np.log(1024), rtol=1e-5)
+
+
+def test_units_of_the_columns_do_not_matter():
+    """The built-in net standardises raw columns; scales that are powers of two are exact."""
+    scales = np.array([2.0**10, 2.0**-8, 4.0])
+    first = answers(LaplaceRegressor(random_state=0).fit(X, Y))
+    second = answers(LaplaceRegressor(random_state=0).fit(X * scales, Y), X_NEW * scales)
+    np.testing.assert_allclose(second, first, rtol=1e-6)
+
+
+def test_names_of_the_classes_do_not_matter():
+    """Strings in the same order are the same problem."""
+    names = np.array(["a", "b", "c"])
+    first = LaplaceClassifier(random_state=0).fit(X, LABELS)
+    second = LaplaceClassifier(random_state=0).fit(X, names[LABELS])
+    np.testing.assert_array_equal(second.predict_proba(X_NEW), first.predict_proba(X_NEW))
+    np.testing.assert_array_equal(second.predict(X_NEW), names[first.predict(X_NEW)])
+
+
+def test_a_strong_prior_gives_the_mean_and_no_epistemic_variance():
+    """δ → ∞: the weights are certain."""
+    model = LaplaceRegressor(random_state=0, prior_precision=1e8).fit(X, Y)
+    mean, _ = model.predict(X_NEW, return_std=True)
+    np.testing.assert_allclose(mean, Y.mean(), atol=1e-3)
+    assert (model.predict_std(X_NEW, kind="epistemic") < 1e-2).all()
+
+
+def test_a_cold_posterior_is_narrower_and_the_mode_stays():
+    """T scales the curvature; the MAP knows nothing of it."""
+    cold, warm = (
+        LaplaceRegressor(random_state=0, prior_precision=1.0, sigma_noise=0.2, temperature=t).fit(X, Y)
+        for t in (0.1, 1.0)
+    )
+    np.testing.assert_array_equal(cold.predict(X_NEW), warm.predict(X_NEW))
+    assert (cold.predict_std(X_NEW, kind="epistemic") < warm.predict_std(X_NEW, kind="epistemic")).all()

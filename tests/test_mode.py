@@ -1,0 +1,277 @@
+"""The mode: closed forms where there are any, a vanishing gradient elsewhere, and training that only climbs."""
+
+import math
+from dataclasses import replace
+
+import contracts
+import oracles
+import pytest
+import torch
+from torch import Tensor
+
+from sklearn_laplace.curvatures import GGN
+from sklearn_laplace.evidence import log_evidence, mackay_fixed_point
+from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace, loss, loss_and_gradient
+from sklearn_laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.mode import Problem, gauss_newton_step, newton_decrement, refine
+from sklearn_laplace.network import Network
+from sklearn_laplace.prior import Prior
+from sklearn_laplace.selection import alternate
+from sklearn_laplace.structures import STRUCTURES
+
+EXACT = ["full", "functional"]
+
+
+def problem_of(kind: str, prior: Prior, structure: str, x: Tensor, y: Tensor, w: Tensor) -> Problem:
+    """The rows as functions of a network, in two batches."""
+    rows = [(x[i], y[i], w[i]) for i in torch.arange(len(x)).split(len(x) // 2 + 1)]
+    likelihood = LIKELIHOODS[kind]()
+    return Problem(
+        lambda network: fit_laplace(network, likelihood, GGN(), STRUCTURES[structure], prior, rows),
+        lambda network: loss(network, likelihood, rows),
+        lambda network: loss_and_gradient(network, likelihood, rows),
+    )
+
+
+class Search:
+    """A net at random weights, its rows, and the objective and its gradient by the oracles."""
+
+    def __init__(self, kind: str, structure: str, seed: int, sizes: tuple[int, ...] = (2, 4, 2), n: int = 25) -> None:
+        self.kind, self.module = kind, oracles.random_mlp(sizes, seed=seed)
+        self.x, self.y = contracts.random_rows(kind, n, sizes[0], sizes[-1], seed)
+        self.w = oracles.random_weights(n, seed)
+        self.network = Network.trace(self.module, self.x)
+        self.prior = self.network.tensor_prior()
+        self.problem = problem_of(kind, self.prior, structure, self.x, self.y, self.w)
+        values = torch.linspace(0.4, 0.9, self.prior.n_groups, dtype=torch.float64)
+        self.hyper = Hyper(values, dispersion=0.2 if kind == "gaussian" else 1.0)
+        self.fit = self.problem.linearise(self.network)
+
+    def oracle_arguments(self, theta: Tensor) -> tuple:
+        """What map_objective and map_gradient take, from a θ in the package's order."""
+        names = self.network.parameter_names
+        delta = contracts.to_oracle(self.network, self.hyper.prior_precision[self.prior.groups])
+        flat = contracts.to_oracle(self.network, theta)
+        return self.kind, self.module, names, flat, self.x, self.y, self.w, delta, self.hyper.dispersion
+
+    def gradient(self, theta: Tensor) -> Tensor:
+        return oracles.map_gradient(*self.oracle_arguments(theta))
+
+    def objective(self, theta: Tensor) -> float:
+        return float(oracles.map_objective(*self.oracle_arguments(theta)))
+
+
+@pytest.mark.parametrize("kind", contracts.KINDS)
+def test_objective_and_gradient_are_autodiff(kind):
+    """The objective up to its constants, so as a difference of two weights; weights, noise and precisions included."""
+    search = Search(kind, "full", seed=0)
+    moved = search.problem.linearise(search.network.with_parameters(search.network.theta + 0.1))
+    a, b = search.fit.network.theta, moved.network.theta
+    difference = moved.objective(search.hyper) - search.fit.objective(search.hyper)
+    assert difference == pytest.approx(search.objective(b) - search.objective(a), rel=1e-10)
+    gradient = contracts.to_oracle(search.network, search.fit.objective_gradient(search.hyper))
+    torch.testing.assert_close(gradient, search.gradient(a), rtol=1e-10, atol=1e-10)
+    nll, slope = search.problem.gradient(search.network)
+    assert nll == pytest.approx(search.fit.nll, rel=1e-14) == search.problem.loss(search.network)
+    torch.testing.assert_close(slope, search.fit.gradient, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("structure", sorted(STRUCTURES))
+def test_refine_of_a_linear_net_is_bayesian_linear_regression(structure):
+    """Quadratic objective: exact structures are there in one step, approximate metrics after some."""
+    x, y = oracles.random_regression(30, 3, 2, seed=2)
+    w = oracles.random_weights(30, seed=2)
+    module = oracles.random_mlp((3, 2), seed=5)
+    network = Network.trace(module, x)
+    problem = problem_of("gaussian", network.tensor_prior(), structure, x, y, w)
+    hyper = Hyper(torch.tensor([2.0, 0.5], dtype=torch.float64), dispersion=0.3)
+    mode = refine(problem, problem.linearise(network), hyper, max_steps=200)
+    A = torch.cat([x, torch.ones(30, 1, dtype=torch.float64)], 1)
+    delta = torch.tensor([2.0, 2.0, 2.0, 0.5], dtype=torch.float64)
+    truth = oracles.bayesian_linear_regression(A, y, w, delta, 0.3)
+    torch.testing.assert_close(mode.fit.network.theta, truth.mean.T.flatten(), rtol=1e-9, atol=1e-9)
+    assert mode.decrement < 1e-8
+    assert structure not in EXACT or mode.n_steps <= 2
+    same = problem.linearise(mode.fit.network)
+    assert same.nll == pytest.approx(mode.fit.nll, rel=1e-14), "the fit returned is the one at the final weights"
+
+
+def logistic(structure: str, n_classes: int) -> tuple[Tensor, Tensor]:
+    """Ours and the oracle's maximum of a logistic regression, [W | b] row by row."""
+    x, y = oracles.random_classification(40, 2, n_classes, seed=3)
+    w = oracles.random_weights(40, seed=3)
+    network = Network.trace(oracles.random_mlp((2, n_classes), seed=1), x)
+    problem = problem_of("categorical", network.scalar_prior(), structure, x, y, w)
+    mode = refine(problem, problem.linearise(network), Hyper(torch.ones(1, dtype=torch.float64)), max_steps=200)
+    A = torch.cat([x, torch.ones(40, 1, dtype=torch.float64)], 1)
+    return mode.fit.network.theta, oracles.logistic_map(A, y, 1.0, w, n_classes).flatten()
+
+
+@pytest.mark.parametrize("structure", sorted(STRUCTURES))
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_refine_of_a_linear_net_is_logistic_regression(structure, n_classes):
+    """A concave problem: one maximum, found by dense Newton steps in the oracle.
+
+    1e-6: the search ends where the objective (some tens of nats) no longer falls in float64, and an objective that is
+    flat to 1e-14 leaves the weights free to the root of that.
+    """
+    ours, truth = logistic(structure, n_classes)
+    torch.testing.assert_close(ours, truth, rtol=1e-6, atol=1e-6)
+
+
+def test_refine_of_a_linear_net_is_logistic_regression_to_the_last_digits():
+    """With the exact Hessian as metric the gradient says where to go when the objective is flat already."""
+    ours, truth = logistic("full", 3)
+    torch.testing.assert_close(ours, truth, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", contracts.KINDS)
+@pytest.mark.parametrize("structure", ["full", "functional", "kron"])
+def test_refine_reaches_the_mode_that_newton_confirms(structure, kind):
+    """Newton's method with the exact Hessian, started at our mode, must have nowhere to go.
+
+    1e-5 posterior standard deviations: what an objective that is flat to 1e-14 leaves, with some room.
+    """
+    search = Search(kind, structure, seed=1)
+    mode = refine(search.problem, search.fit, search.hyper, max_steps=400)
+    theta = mode.fit.network.theta
+    start = search.gradient(search.network.theta).norm()
+    assert float(search.gradient(theta).norm()) < 1e-5 * float(start)
+    assert mode.decrement < 1e-5
+    kind, module, names, flat, x, y, w, delta, noise = search.oracle_arguments(theta)
+    settled = oracles.with_parameters(module, names, flat)
+    newton = oracles.gauss_newton_map(kind, settled, names, x, y, w, delta, noise)
+    torch.testing.assert_close(flat, newton, rtol=0, atol=1e-5)
+    assert search.objective(theta) < search.objective(search.network.theta)
+
+
+def test_refine_stays_at_a_mode():
+    """Little to gain, so few steps and short ones; without any step the pass over the data is not repeated."""
+    search = Search("gaussian", "full", seed=2)
+    mode = refine(search.problem, search.fit, search.hyper, max_steps=400)
+    again = refine(search.problem, mode.fit, search.hyper, max_steps=400)
+    assert again.n_steps < 0.1 * mode.n_steps
+    assert again.decrement <= mode.decrement + 1e-12
+    torch.testing.assert_close(again.fit.network.theta, mode.fit.network.theta, rtol=0, atol=1e-5)
+    assert refine(search.problem, search.fit, search.hyper, max_steps=0).fit is search.fit
+
+
+@pytest.mark.parametrize("structure", sorted(STRUCTURES))
+def test_newton_decrement_is_the_distance_in_the_posterior_metric(structure):
+    """sqrt(gᵀ P⁻¹ g) with the dense P; at temperature 1 whatever the user's."""
+    problem = contracts.example("gaussian", seed=1)
+    prior = problem.network.tensor_prior()
+    hyper = Hyper(torch.linspace(1, 2, prior.n_groups, dtype=torch.float64), dispersion=0.4, temperature=3.0)
+    delta = hyper.prior_precision[prior.groups]
+    P = oracles.posterior_precision(contracts.dense_curvature(structure, problem), delta, 1 / 0.4)
+    names = problem.network.parameter_names
+    theta = oracles.flatten(problem.module, names)
+    arguments = (problem.x, problem.y, problem.weights, contracts.to_oracle(problem.network, delta), 0.4)
+    gradient = oracles.map_gradient("gaussian", problem.module, names, theta, *arguments)
+    g = contracts.to_package(problem.network, gradient)
+    expected = math.sqrt(float(g @ torch.linalg.solve(P, g)))
+    assert newton_decrement(problem.fit(structure, prior), hyper) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", contracts.KINDS)
+@pytest.mark.parametrize("structure", sorted(STRUCTURES))
+def test_gauss_newton_never_raises_the_objective(structure, kind):
+    """From wild weights and whatever damping; 1e-12: equal to rounding counts as not raised."""
+    for seed, spread, damping in [(0, 1.0, 0.0), (1, 4.0, 1.0), (2, 8.0, 0.0), (3, 0.1, 1e3)]:
+        search = Search(kind, structure, seed)
+        fit = search.problem.linearise(search.network.with_parameters(spread * search.network.theta))
+        first = fit.objective(search.hyper)
+        for _ in range(8):
+            step = gauss_newton_step(search.problem, fit, search.hyper, damping)
+            assert step.decrement >= 0 and step.damping >= 0
+            if step.fit is None:
+                break
+            before, after = fit.objective(search.hyper), step.fit.objective(search.hyper)
+            assert after <= before + 1e-12 * (abs(before) + 1)
+            assert search.objective(step.fit.network.theta) <= search.objective(fit.network.theta) + 1e-10 * abs(before)
+            fit, damping = step.fit, step.damping
+        assert fit.objective(search.hyper) < 0.999 * first, "and it does lower it"
+
+
+def test_a_gauss_newton_step_of_a_linear_net_ends_at_the_mode():
+    """Undamped and quadratic: one step, and the next finds nothing."""
+    x, y = oracles.random_regression(20, 3, 1)
+    network = Network.trace(oracles.random_mlp((3, 1)), x)
+    problem = problem_of("gaussian", network.scalar_prior(), "full", x, y, torch.ones(20, dtype=torch.float64))
+    hyper = Hyper(torch.ones(1, dtype=torch.float64), dispersion=0.5)
+    fit = problem.linearise(network)
+    step = gauss_newton_step(problem, fit, hyper, damping=0.0)
+    assert step.decrement == pytest.approx(newton_decrement(fit, hyper), rel=1e-12)
+    assert newton_decrement(step.fit, hyper) < 1e-10 * step.decrement
+    assert step.damping == 0.0
+
+
+# ------------------------------------------------------------------------------ alternating
+
+
+def dispersion_of(kind: str):
+    """MacKay's dispersion, or none."""
+
+    def update(fit: LaplaceFit, hyper: Hyper) -> Hyper:
+        return replace(hyper, dispersion=mackay_fixed_point(fit, hyper).dispersion) if kind == "gaussian" else hyper
+
+    return update
+
+
+def settled_evidence(mode) -> float:
+    """The evidence, corrected for the rest of the way to the mode."""
+    return log_evidence(mode.fit, mode.hyper) + 0.5 * min(mode.decrement, 2.0) ** 2
+
+
+@pytest.mark.parametrize("kind", contracts.KINDS)
+@pytest.mark.parametrize("structure", EXACT)
+@pytest.mark.parametrize("strength", [1e-3, 1.0, 100.0])
+def test_alternating_never_loses_evidence(structure, kind, strength):
+    """A move of the prior is kept only where settled weights gain; the state settled under the start is the floor."""
+    search = Search(kind, structure, seed=4, sizes=(2, 5, 2), n=40)
+    start = Hyper(strength * torch.ones(search.prior.n_groups, dtype=torch.float64))
+    options = {"update_dispersion": dispersion_of(kind), "max_steps": 80}
+    floor = alternate(search.problem, search.fit, start, free_prior=False, **options)
+    mode = alternate(search.problem, search.fit, start, free_prior=True, **options)
+    assert settled_evidence(mode) >= settled_evidence(floor) - 1e-6
+    assert torch.equal(floor.hyper.prior_precision, start.prior_precision), "what is fixed keeps its value"
+    assert mode.decrement < 1.0 and mode.n_steps <= 100
+    if strength < 1.0:  # a very strong start may stay at the constant function: a maximum of its own
+        assert settled_evidence(mode) > settled_evidence(floor) + 1.0, "from a weak start there is much to gain"
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e6])
+def test_alternating_takes_no_proposal_that_loses_evidence(monkeypatch, factor):
+    """Moves are trials: proposals that run away to either side must leave the best state as it was."""
+    search = Search("gaussian", "full", seed=4, sizes=(2, 5, 2), n=40)
+    update = dispersion_of("gaussian")
+    start = Hyper(torch.ones(search.prior.n_groups, dtype=torch.float64))
+    options = {"update_dispersion": update, "max_steps": 80}
+    floor = alternate(search.problem, search.fit, start, free_prior=False, **options)
+
+    def astray(fit: LaplaceFit, hyper: Hyper) -> Hyper:
+        return replace(hyper, prior_precision=factor * hyper.prior_precision)
+
+    monkeypatch.setattr("sklearn_laplace.selection.alternating.mackay_fixed_point", astray)
+    mode = alternate(search.problem, search.fit, start, free_prior=True, **options)
+    assert settled_evidence(mode) >= settled_evidence(floor) - 1e-6
+
+
+def test_alternating_keeps_a_fixed_dispersion():
+    """The identity as update: a given noise is a number, not a start."""
+    search = Search("gaussian", "full", seed=5)
+    start = Hyper(torch.ones(search.prior.n_groups, dtype=torch.float64), dispersion=0.11)
+    mode = alternate(
+        search.problem, search.fit, start, free_prior=True, update_dispersion=lambda fit, hyper: hyper, max_steps=40
+    )
+    assert mode.hyper.dispersion == 0.11
+
+
+def test_alternating_settles_the_dispersion_with_the_weights():
+    """With the prior fixed the end is a joint fixed point of weights and noise; limited moves, so to some per cent."""
+    search = Search("gaussian", "full", seed=6, n=40)
+    start = Hyper(torch.ones(search.prior.n_groups, dtype=torch.float64), dispersion=5.0)
+    update = dispersion_of("gaussian")
+    mode = alternate(search.problem, search.fit, start, free_prior=False, update_dispersion=update, max_steps=80)
+    assert mode.decrement < 0.3
+    assert update(mode.fit, mode.hyper).dispersion == pytest.approx(mode.hyper.dispersion, rel=0.05)

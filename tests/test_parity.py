@@ -1,0 +1,118 @@
+"""laplace-torch 0.3 on the same float64 net: curvature, evidence and predictive variance, where it is right.
+
+What coincides: full and diag in everything, over all weights and over the last layer. kron: that library keeps a bias
+as a block of its own, [Σ g gᵀ], beside the weight's factors B ⊗ A with A over the inputs without the column of ones; so
+B and A's upper left part are compared, and evidence and variances only for nets without biases, where the definitions
+are the same. One batch throughout: its kron depends on the batches (A and B are both sums over a batch, and products of
+sums are not sums of products).
+"""
+
+import oracles
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from sklearn_laplace.curvatures import GGN
+from sklearn_laplace.evidence import log_evidence
+from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace
+from sklearn_laplace.likelihoods import Categorical, Gaussian
+from sklearn_laplace.network import Network
+from sklearn_laplace.predictives import GLM
+from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.subsets import SUBSETS
+
+peer = pytest.importorskip("laplace")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # the peer's and its backends' own
+
+NOISE, DELTA = 0.3, 1.7
+KINDS = {"regression": ("gaussian", 2), "classification": ("categorical", 3)}
+NEW = oracles.random_regression(6, 3, 1, seed=9)[0]
+
+
+def net(n_outputs: int, bias: bool) -> nn.Module:
+    """3-5-n_outputs, tanh."""
+    module = oracles.random_mlp((3, 5, n_outputs), seed=3)
+    if not bias:
+        for layer in (module[0], module[2]):
+            layer.register_parameter("bias", None)
+    return module
+
+
+def both(task: str, structure: str, subset: str, bias: bool = True, batch_size: int = 40):
+    """The peer's object and our fit and hyperparameters, for the same net and rows."""
+    kind, n_outputs = KINDS[task]
+    draw = {"gaussian": oracles.random_regression, "categorical": oracles.random_classification}[kind]
+    x, y = draw(40, 3, n_outputs, seed=1)
+    module = net(n_outputs, bias)
+    sigma = NOISE**0.5 if task == "regression" else 1.0
+    theirs = peer.Laplace(
+        net(n_outputs, bias),
+        task,
+        subset_of_weights=subset,
+        hessian_structure=structure,
+        sigma_noise=sigma,
+        prior_precision=DELTA,
+        backend=peer.curvature.BackPackGGN,
+    )
+    theirs.fit(DataLoader(TensorDataset(x, y), batch_size=batch_size))
+    network = Network.trace(module, x)
+    network = network.select(SUBSETS[subset]().names(network), x)
+    likelihood = {"gaussian": Gaussian, "categorical": Categorical}[kind]()
+    rows = [(x, y, torch.ones(len(x), dtype=torch.float64))]
+    fit = fit_laplace(network, likelihood, GGN(), STRUCTURES[structure], network.scalar_prior(), rows)
+    hyper = Hyper(torch.tensor([DELTA], dtype=torch.float64), sigma**2)
+    return theirs, fit, hyper
+
+
+def order(fit: LaplaceFit) -> torch.Tensor:
+    """Our parameters in the order of the module's tensors, which is theirs."""
+    pieces = fit.network.tensors(torch.arange(fit.network.n_parameters))
+    return torch.cat([pieces[name].flatten() for name in fit.network.parameter_names])
+
+
+def variances(fit: LaplaceFit, hyper: Hyper) -> torch.Tensor:
+    return GLM().latent(fit.network, fit.posterior(hyper), NEW).covariance
+
+
+def their_variances(theirs) -> torch.Tensor:
+    return theirs._glm_predictive_distribution(NEW)[1]
+
+
+@pytest.mark.parametrize("subset", ["all", "last_layer"])
+@pytest.mark.parametrize("structure", ["full", "diag"])
+@pytest.mark.parametrize("task", KINDS)
+def test_full_and_diag_agree_in_everything(task, structure, subset):
+    """The same definitions; 1e-6, for two different orders of float64 sums."""
+    theirs, fit, hyper = both(task, structure, subset)
+    index = order(fit)
+    ours = fit.curvature.diagonal[index] if structure == "diag" else fit.curvature.matrix[index][:, index]
+    torch.testing.assert_close(ours, theirs.H.detach(), rtol=1e-6, atol=1e-9)
+    assert log_evidence(fit, hyper) == pytest.approx(float(theirs.log_marginal_likelihood()), rel=1e-6)
+    torch.testing.assert_close(variances(fit, hyper), their_variances(theirs), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("subset", ["all", "last_layer"])
+@pytest.mark.parametrize("task", KINDS)
+def test_kron_factors_agree(task, subset):
+    """B and A of each weight. Only the product is defined, so each pair is compared up to a factor that cancels."""
+    theirs, fit, _ = both(task, "kron", subset)
+    weights = [factors for factors in theirs.H_facs.kfacs if len(factors) == 2]
+    assert len(weights) == len(fit.curvature.parts)
+    for part, (B, A) in zip(fit.curvature.parts, weights, strict=True):
+        ours_B, ours_A = part.factors(fit.curvature.total_weight)
+        n = len(A)
+        assert n == len(ours_A) - 1, "ours has the column of ones, theirs has not"
+        balance = float(torch.trace(ours_B) / torch.trace(B))
+        torch.testing.assert_close(ours_B, balance * B.detach(), rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(ours_A[:n, :n] * balance, A.detach(), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("subset", ["all", "last_layer"])
+@pytest.mark.parametrize("task", KINDS)
+def test_kron_without_biases_agrees_in_everything(task, subset):
+    """No bias to fold or to separate, so the posteriors are the same."""
+    theirs, fit, hyper = both(task, "kron", subset, bias=False)
+    assert log_evidence(fit, hyper) == pytest.approx(float(theirs.log_marginal_likelihood()), rel=1e-6)
+    torch.testing.assert_close(variances(fit, hyper), their_variances(theirs), rtol=1e-6, atol=1e-9)
