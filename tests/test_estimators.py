@@ -1,0 +1,441 @@
+"""What the estimators promise: shapes, units, agreement of their answers, and clear refusals that lose nothing."""
+
+from __future__ import annotations
+
+import warnings
+
+import nets
+import numpy as np
+import pytest
+import torch
+from skorch import NeuralNetRegressor
+from torch import nn
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace.errors import (
+    BoundWarning,
+    HeldOutRowsWarning,
+    MemoryBudgetError,
+    NonFiniteLossError,
+    UnsupportedCombinationError,
+)
+
+RNG = np.random.default_rng(11)
+X = RNG.normal(size=(60, 3))
+Y = np.sin(X[:, 0]) + X[:, 1] + 0.2 * RNG.normal(size=60)
+Y2 = np.column_stack([Y, 100 * X[:, 2] + 5 * RNG.normal(size=60)])
+LABELS = np.array(["no", "yes", "maybe"])[(X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)]
+X_NEW = RNG.normal(size=(7, 3))
+
+
+@pytest.fixture(scope="module")
+def regressor():
+    return LaplaceRegressor(random_state=0).fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def two_outputs():
+    return LaplaceRegressor(random_state=0).fit(X, Y2)
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return LaplaceClassifier(random_state=0).fit(X, LABELS)
+
+
+# ---------------------------------------------------------------------- answers that agree
+
+
+@pytest.mark.parametrize(("name", "shape"), [("regressor", (7,)), ("two_outputs", (7, 2))])
+def test_answers_have_the_shape_of_y(name, shape, request):
+    """One number a row for y of shape (n,), k for (n, k); the covariance has a trailing axis for k outputs."""
+    model = request.getfixturevalue(name)
+    mean, std = model.predict(X_NEW, return_std=True)
+    _, cov = model.predict(X_NEW, return_cov=True)
+    assert mean.shape == std.shape == model.predict_std(X_NEW, kind="epistemic").shape == shape
+    assert cov.shape == (7, 7, *shape[1:])
+    assert model.sample_y(X_NEW, 5).shape == (*shape, 5)
+    assert all(array.dtype == np.float64 for array in (mean, std, cov))
+
+
+@pytest.mark.parametrize("name", ["regressor", "two_outputs", "classifier"])
+def test_variances_add(name, request):
+    """total² = epistemic² + aleatoric², whatever the target."""
+    model = request.getfixturevalue(name)
+    total, epistemic, aleatoric = (model.predict_std(X_NEW, kind=k) for k in ("total", "epistemic", "aleatoric"))
+    np.testing.assert_allclose(total**2, epistemic**2 + aleatoric**2, rtol=1e-10)
+    assert (epistemic > 0).all()
+
+
+@pytest.mark.parametrize("name", ["regressor", "two_outputs"])
+def test_the_covariance_has_the_total_variance_on_its_diagonal(name, request):
+    """return_std, return_cov and sigma_noise_ speak of one distribution, in the units of y."""
+    model = request.getfixturevalue(name)
+    _, cov = model.predict(X_NEW, return_cov=True)
+    std = model.predict(X_NEW, return_std=True)[1]
+    np.testing.assert_allclose(np.diagonal(cov).T.reshape(std.shape), std**2, rtol=1e-9)
+    np.testing.assert_allclose(
+        model.predict_std(X_NEW, kind="aleatoric"), np.broadcast_to(model.sigma_noise_, std.shape)
+    )
+
+
+@pytest.mark.parametrize(("kind", "noise"), [("total", 1.0), ("epistemic", 0.0)])
+def test_draws_are_joint_and_agree_with_the_covariance(regressor, kind, noise):
+    """20,000 draws: sample moments within 4 % of the largest variance (standard error .7 %)."""
+    mean, cov = regressor.predict(X_NEW, return_cov=True)
+    expected = cov - (1 - noise) * regressor.sigma_noise_**2 * np.eye(7)
+    draws = regressor.sample_y(X_NEW, 20_000, random_state=3, kind=kind)
+    np.testing.assert_allclose(np.cov(draws), expected, atol=0.04 * expected.max())
+    np.testing.assert_allclose(draws.mean(1), mean, atol=0.03 * np.sqrt(expected.max()))
+    np.testing.assert_array_equal(draws, regressor.sample_y(X_NEW, 20_000, random_state=3, kind=kind))
+
+
+def test_return_std_kind_chooses_what_predict_returns(regressor):
+    """The class's default is the total; the option changes predict alone."""
+    model = LaplaceRegressor(random_state=0, return_std_kind="epistemic").fit(X, Y)
+    np.testing.assert_array_equal(model.predict(X_NEW, return_std=True)[1], model.predict_std(X_NEW, kind="epistemic"))
+    np.testing.assert_array_equal(model.predict_std(X_NEW), regressor.predict_std(X_NEW))
+
+
+def test_probabilities_are_consistent(classifier):
+    """Rows sum to one, predict is their argmax, the logarithm is theirs, the total variance is p (1 − p)."""
+    p = classifier.predict_proba(X_NEW)
+    np.testing.assert_allclose(p.sum(1), 1.0, rtol=1e-12)
+    np.testing.assert_array_equal(classifier.predict(X_NEW), classifier.classes_[p.argmax(1)])
+    np.testing.assert_allclose(classifier.predict_log_proba(X_NEW), np.log(p))
+    np.testing.assert_allclose(classifier.predict_std(X_NEW, kind="total"), np.sqrt(p * (1 - p)), rtol=1e-12)
+    np.testing.assert_array_equal(classifier.classes_, ["maybe", "no", "yes"])
+
+
+def test_the_links_agree_where_they_should(classifier):
+    """The moderated probabilities are near the Monte-Carlo average; the plugin is sharper."""
+    answers = {
+        link: LaplaceClassifier(link=link, n_samples=4096, random_state=0).fit(X, LABELS).predict_proba(X_NEW)
+        for link in ("probit", "mc", "plugin")
+    }
+    assert np.abs(answers["probit"] - answers["mc"]).max() < 0.06
+    assert answers["plugin"].max(1).mean() > answers["probit"].max(1).mean()
+
+
+def test_label_draws_follow_the_probabilities(classifier):
+    """Labels and probabilities of function draws have the Monte-Carlo mean of the class probabilities."""
+    labels = classifier.sample_y(X_NEW, 20_000)
+    functions = classifier.sample_y(X_NEW, 20_000, kind="epistemic")
+    assert labels.shape == (7, 20_000)
+    assert functions.shape == (7, 3, 20_000)
+    shares = np.stack([(labels == name).mean(1) for name in classifier.classes_], 1)
+    np.testing.assert_allclose(shares, functions.mean(2), atol=0.02)
+
+
+@pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag"])
+@pytest.mark.parametrize("subset", ["all", "last_layer"])
+def test_the_training_knows_nothing_of_structure_and_subset(structure, subset, regressor):
+    """The same mean for every posterior; the structure in use is named."""
+    model = LaplaceRegressor(random_state=0, hessian_structure=structure, subset_of_weights=subset).fit(X, Y)
+    np.testing.assert_array_equal(model.predict(X_NEW), regressor.predict(X_NEW))
+    assert model.structure_ == structure
+    assert 0 < model.n_effective_parameters_ < model.laplace_.network.n_parameters
+
+
+def test_fitted_attributes_are_plain_numbers(regressor, two_outputs):
+    """What a user prints."""
+    assert isinstance(regressor.sigma_noise_, float)
+    assert isinstance(regressor.prior_precision_, float)
+    assert isinstance(regressor.log_marginal_likelihood_value_, float)
+    assert two_outputs.sigma_noise_.shape == (2,)
+    assert regressor.structure_ == "functional"  # 60 rows, 251 weights
+    assert regressor.n_iter_ > 0
+    assert regressor.gradient_norm_ < 1e-2
+    assert regressor.n_outputs_ == 1
+    per_tensor = LaplaceRegressor(random_state=0, prior_structure="tensor").fit(X, Y)
+    assert per_tensor.prior_precision_.shape == (4,)
+    assert per_tensor.prior_groups_ == ("2.weight", "2.bias", "5.weight", "5.bias")
+
+
+def test_outputs_of_other_scales_keep_their_own_noise(two_outputs):
+    """Targets are standardised one by one: each noise comes back in its own units."""
+    assert 0.1 < two_outputs.sigma_noise_[0] < 0.4
+    assert two_outputs.sigma_noise_[1] > 4
+
+
+# ---------------------------------------------------------------------- nets of the user's
+
+
+@pytest.mark.parametrize("module", [nets.Hidden, nets.Probabilities, nets.LogProbabilities])
+def test_a_classifier_net_may_end_in_logits_or_probabilities(module):
+    """skorch's convention is probabilities, torch's is logits: the logarithm of the former are the latter."""
+    net = nets.classifier(module, max_epochs=40)
+    model = LaplaceClassifier(net, prior_precision=1.0, random_state=0).fit(X, LABELS)
+    other = LaplaceClassifier(nets.classifier(nets.Hidden, max_epochs=40), prior_precision=1.0, random_state=0)
+    np.testing.assert_allclose(model.predict_proba(X_NEW), other.fit(X, LABELS).predict_proba(X_NEW), atol=1e-4)
+
+
+def test_dropout_and_batch_norm_are_off_in_the_curvature():
+    """Evaluation mode: repeated predictions agree, and rows do not see each other."""
+    net = nets.regressor(nets.Hidden, module__dropout=0.5, module__norm=True, max_epochs=30)
+    model = LaplaceRegressor(net, prior_precision=1.0, sigma_noise=0.2, random_state=0).fit(X, Y)
+    np.testing.assert_array_equal(model.predict_std(X_NEW), model.predict_std(X_NEW))
+    np.testing.assert_allclose(model.predict_std(X_NEW[:1]), model.predict_std(X_NEW)[:1], rtol=1e-10)
+
+
+def test_flat_training_options_reach_the_clone():
+    """max_epochs, lr and batch_size override the template's."""
+    model = LaplaceRegressor(nets.regressor(), max_epochs=3, lr=0.01, batch_size=10, random_state=0).fit(X, Y)
+    assert len(model.history_) == 3
+    assert (model.net_.lr, model.net_.batch_size) == (0.01, 10)
+    assert len(model.history_[0]["batches"]) == 6
+
+
+def test_a_nets_own_validation_split_is_honoured_with_a_warning():
+    """skorch's default would silently train on 80 %."""
+    net = NeuralNetRegressor(nets.Hidden, max_epochs=5, verbose=0)
+    with pytest.warns(HeldOutRowsWarning, match="holds out 12 of 60 rows"):
+        LaplaceRegressor(net, random_state=0).fit(X, Y)
+
+
+def test_the_given_prior_and_noise_are_used():
+    """A fixed training prior keeps the mode; what is left is chosen afterwards."""
+    model = LaplaceRegressor(random_state=0, map_prior_precision=1.0, prior_precision=3.0, sigma_noise=0.25).fit(X, Y)
+    assert (model.prior_precision_, model.sigma_noise_) == (3.0, 0.25)
+    other = LaplaceRegressor(random_state=0, map_prior_precision=1.0, prior_precision=30.0, sigma_noise=0.25).fit(X, Y)
+    np.testing.assert_array_equal(model.predict(X_NEW), other.predict(X_NEW))
+    assert (other.predict_std(X_NEW, kind="epistemic") < model.predict_std(X_NEW, kind="epistemic")).all()
+
+
+def test_the_residual_noise_is_that_of_the_training_rows():
+    """sigma_noise='residual': the root mean squared residual."""
+    model = LaplaceRegressor(random_state=0, sigma_noise="residual").fit(X, Y)
+    rms = np.sqrt(np.mean((Y - model.predict(X)) ** 2))
+    np.testing.assert_allclose(model.sigma_noise_, rms, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_both_precisions_answer_alike(dtype, regressor):
+    """float32 products, float64 posterior: the same to the precision of the weights."""
+    model = LaplaceRegressor(random_state=0, dtype=dtype, prior_precision=1.0, sigma_noise=0.2).fit(X, Y)
+    reference = LaplaceRegressor(random_state=0, prior_precision=1.0, sigma_noise=0.2).fit(X, Y)
+    np.testing.assert_allclose(model.predict_std(X_NEW), reference.predict_std(X_NEW), rtol=1e-3)
+    assert next(model.net_.module_.parameters()).dtype == getattr(torch, dtype)
+
+
+def test_large_data_train_by_epochs(monkeypatch):
+    """Where Gauss–Newton is too dear the built-in net trains by Adam, with evidence steps on a kron curvature."""
+    from sklearn_laplace import _map
+
+    monkeypatch.setattr(_map, "EXACT_FLOPS", 0.0)
+    monkeypatch.setattr(_map, "LARGE_DATA_STEPS", 600)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = LaplaceRegressor(random_state=0).fit(X, Y)
+    assert len(model.history_) == 600 * 256 / 60 // 1 + 1 or len(model.history_) > 500
+    assert model.score(X, Y) > 0.8
+    assert 0.05 < model.sigma_noise_ < 0.6
+
+
+# ---------------------------------------------------------------------- degenerate data
+
+
+@pytest.mark.parametrize(
+    ("X", "y"),
+    [
+        (X[:2], Y[:2]),
+        (np.ones((30, 2)), Y[:30]),
+        (np.column_stack([X, np.ones(60)]), Y),
+        (X * [1e6, 1e-6, 1.0], Y * 1e-8),
+        (np.repeat(X[:10], 3, axis=0), np.repeat(Y[:10], 3) + np.tile([-0.3, 0.0, 0.3], 10)),
+        (RNG.normal(size=(40, 30)), RNG.normal(size=40)),
+    ],
+    ids=["two-rows", "constant-columns", "one-constant-column", "odd-units", "repeated-rows", "only-noise"],
+)
+def test_poor_data_give_finite_widths(X, y):
+    """Nothing to learn is no reason to fail."""
+    model = LaplaceRegressor(random_state=0).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    assert np.isfinite(mean).all()
+    assert (std > 0).all() and (std < 20 * y.std()).all()
+
+
+@pytest.mark.parametrize(("X", "y"), [(X[:1], Y[:1]), (X, np.full(60, 3.0))], ids=["one-row", "constant-targets"])
+def test_targets_that_do_not_vary_are_reported(X, y):
+    """The noise cannot be told from none: the answer is the constant, with a warning."""
+    with pytest.warns(BoundWarning, match="noise variance = 1e-08"):
+        model = LaplaceRegressor(random_state=0).fit(X, y)
+    np.testing.assert_allclose(model.predict(X), y, atol=1e-3)
+
+
+def test_only_noise_gives_the_mean_and_its_width():
+    """Useless features: the error bar is that of the targets."""
+    noise = np.random.default_rng(0).normal(size=60)
+    mean, std = LaplaceRegressor(random_state=0).fit(X, noise).predict(X_NEW, return_std=True)
+    np.testing.assert_allclose(mean, noise.mean(), atol=0.3)
+    np.testing.assert_allclose(std, noise.std(), rtol=0.15)
+
+
+# ---------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prior_precision": 0.0}, r"prior_precision=0\.0 has to be a finite number above zero, or one of 'evidence'"),
+        ({"prior_precision": "evidense"}, r"Did you mean 'evidence'"),
+        ({"prior_precision": [1.0, -1.0]}, "has to be a finite number above zero"),
+        ({"prior_precision": [1.0, 2.0, 3.0]}, r"has 3 entries; expected 1 \(scalar\) or 4 \(one per tensor: 2.weight"),
+        ({"sigma_noise": -1}, "sigma_noise=-1 has to be a finite number above zero"),
+        ({"sigma_noise": np.nan}, "sigma_noise=nan has to be a finite number above zero"),
+        ({"temperature": 0}, "temperature=0 has to be a finite number above zero"),
+        ({"map_prior_precision": -2.0}, "map_prior_precision=-2.0 has to be a finite number"),
+        ({"map_prior_precision": "sane"}, "Did you mean 'same'"),
+        (
+            {"hessian_structure": "krom"},
+            "expected one of 'auto', 'diag', 'full', 'functional', 'kron'. Did you mean 'kron'",
+        ),
+        ({"subset_of_weights": "last"}, "expected one of 'all', 'last_layer'"),
+        ({"curvature": "fisher"}, "curvature='fisher' is not known; expected one of 'ggn'"),
+        ({"likelihood": "poisson"}, "expected one of 'auto', 'gaussian'"),
+        ({"predictive": "gml"}, "Did you mean 'glm'"),
+        ({"prior_structure": "layer"}, "expected one of 'scalar', 'tensor'"),
+        ({"activation": "rleu"}, "Did you mean 'relu'"),
+        ({"hidden_layer_sizes": 50}, "has to be a tuple of whole numbers above zero"),
+        ({"hidden_layer_sizes": (5, 0)}, "has to be a tuple of whole numbers above zero"),
+        ({"max_epochs": -1}, "max_epochs=-1 has to be None or a whole number of at least 0"),
+        ({"batch_size": 0}, "batch_size=0 has to be None or a whole number of at least 1"),
+        ({"lr": 0.0}, "lr=0.0 has to be a finite number above zero"),
+        ({"device": "tpu9"}, "device='tpu9' is not known"),
+        ({"dtype": "float16"}, "expected one of 'auto', 'float32', 'float64'"),
+        ({"return_std_kind": "both"}, "expected one of 'aleatoric', 'epistemic', 'total'"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_wrong_option_is_refused_with_what_is_known(options, message):
+    """What was given, what is needed; at fit, as scikit-learn's parameters are."""
+    with pytest.raises(ValueError, match=message):
+        LaplaceRegressor(**options).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"link": "probti"}, "Did you mean 'probit'"),
+        ({"n_samples": 0}, "n_samples=0 has to be a whole number of at least 1"),
+        ({"likelihood": "gaussian"}, "expected one of 'auto', 'categorical'"),
+    ],
+)
+def test_a_wrong_classifier_option_is_refused(options, message):
+    """As above."""
+    with pytest.raises(ValueError, match=message):
+        LaplaceClassifier(**options).fit(X, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("net", "error", "message"),
+    [
+        (nets.Hidden, TypeError, "is not supported; give None for the built-in net, or a skorch net"),
+        (
+            nets.regressor(module__n_out=3),
+            ValueError,
+            r"returned \(2, 3\) for 2 rows; expected \(2, 1\): one column for",
+        ),
+        (nets.regressor(module__n_in=9), ValueError, r"does not accept inputs of shape \(n, 3\)"),
+        (nets.regressor(nets.NoSizes), ValueError, "could not be built.*'width'.*net__module__"),
+    ],
+    ids=["not-a-net", "output-width", "input-width", "missing-size"],
+)
+def test_a_net_that_does_not_fit_is_refused_before_training(net, error, message):
+    """One forward pass tells; a width of one against n would otherwise broadcast in silence."""
+    with pytest.raises(error, match=message):
+        LaplaceRegressor(net).fit(X, Y)
+
+
+def test_a_posterior_that_does_not_fit_in_memory_is_refused_before_training():
+    """Bytes and an alternative, and no allocation."""
+    model = LaplaceRegressor(hidden_layer_sizes=(3000, 3000), hessian_structure="full")
+    with pytest.raises(
+        MemoryBudgetError, match=r"needs about .* bytes\) for 9,018,001 weights.*hessian_structure='kron'"
+    ):
+        model.fit(X, Y)
+
+
+def test_an_exploding_loss_names_the_epoch_and_the_learning_rate():
+    """NaN and infinity do not travel on."""
+    net = nets.regressor(optimizer=torch.optim.SGD, lr=1e30, max_epochs=10)
+    with pytest.raises(NonFiniteLossError, match=r"in epoch \d+ with lr=1e\+30. Use a smaller lr"):
+        LaplaceRegressor(net, random_state=0).fit(X, 1e3 * Y)
+
+
+def test_one_class_is_refused():
+    """Nothing to tell apart."""
+    with pytest.raises(ValueError, match="one class only"):
+        LaplaceClassifier().fit(X, np.zeros(60))
+
+
+def test_a_last_layer_that_is_not_linear_is_refused_before_training():
+    """The reason and the way out."""
+
+    class Normed(nn.Module):
+        def __init__(self, n_in=3, n_out=1):
+            super().__init__()
+            self.linear, self.norm = nn.Linear(n_in, n_out), nn.LayerNorm(n_out)
+
+        def forward(self, x):
+            return self.norm(self.linear(x))
+
+    with pytest.raises(UnsupportedCombinationError, match=r"found 'norm' \(LayerNorm\). Use subset_of_weights='all'"):
+        LaplaceRegressor(nets.regressor(Normed), subset_of_weights="last_layer").fit(X, Y)
+
+
+@pytest.mark.parametrize("method", ["predict_std", "sample_y"])
+def test_an_unknown_kind_is_refused(regressor, method):
+    """The known ones are listed."""
+    with pytest.raises(ValueError, match="kind='both' is not known"):
+        getattr(regressor, method)(X_NEW, kind="both")
+
+
+def test_std_and_cov_together_are_refused(regressor):
+    """As in scikit-learn's Gaussian process."""
+    with pytest.raises(RuntimeError, match="At most one of return_std or return_cov"):
+        regressor.predict(X_NEW, return_std=True, return_cov=True)
+
+
+def test_weights_that_are_all_zero_are_refused():
+    """No rows are left."""
+    with pytest.raises(ValueError, match="at least one row needs a positive weight"):
+        LaplaceRegressor().fit(X, Y, sample_weight=np.zeros(60))
+
+
+def test_a_failed_fit_leaves_the_estimator_as_it_was():
+    """An old fit survives a new one that fails; a first one leaves nothing."""
+    model = LaplaceClassifier(random_state=0).fit(X, LABELS)
+    before = model.predict_proba(X_NEW)
+    attributes = set(vars(model))
+    model.set_params(net=nets.classifier(module__n_out=2))
+    with pytest.raises(ValueError, match="expected"):
+        model.fit(np.column_stack([X, X]), (X[:, 0] > 0).astype(int) + (X[:, 1] > 0))
+    assert set(vars(model)) == attributes
+    np.testing.assert_array_equal(model.predict_proba(X_NEW), before)
+    fresh = LaplaceRegressor(temperature=-1.0)
+    with pytest.raises(ValueError, match="temperature"):
+        fresh.fit(X, Y)
+    assert not any(name.endswith("_") for name in vars(fresh))
+
+
+def test_an_interrupted_fit_leaves_the_estimator_as_it_was(monkeypatch):
+    """Ctrl-C in the middle."""
+    from sklearn_laplace import _map
+
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    model = LaplaceRegressor(random_state=0)
+    monkeypatch.setattr(_map, "fit_laplace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, Y)
+    assert not any(name.endswith("_") for name in vars(model))
+    assert torch.get_num_threads() == 1  # as the tests set it
+
+
+def test_fits_are_quiet(capfd):
+    """Nothing is printed unless verbose asks for it."""
+    LaplaceRegressor(nets.regressor(max_epochs=3), random_state=0).fit(X, Y).predict(X_NEW)
+    captured = capfd.readouterr()
+    assert captured.out == captured.err == ""
