@@ -227,7 +227,7 @@ def test_large_data_train_by_epochs(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = LaplaceRegressor(random_state=0).fit(X, Y)
-    assert len(model.history_) == 600 * 256 / 60 // 1 + 1 or len(model.history_) > 500
+    assert len(model.history_) == -(-600 * 256 // 60)  # the steps in batches of 256, were there so many rows
     assert model.score(X, Y) > 0.8
     assert 0.05 < model.sigma_noise_ < 0.6
 
@@ -399,7 +399,7 @@ def test_std_and_cov_together_are_refused(regressor):
 
 def test_weights_that_are_all_zero_are_refused():
     """No rows are left."""
-    with pytest.raises(ValueError, match="at least one row needs a positive weight"):
+    with pytest.raises(ValueError, match=r"at least one (row needs a positive weight|non-zero number)"):
         LaplaceRegressor().fit(X, Y, sample_weight=np.zeros(60))
 
 

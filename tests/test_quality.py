@@ -15,7 +15,7 @@ Z90 = norm.ppf(0.95)
 
 
 def test_diabetes_defaults_are_no_worse_than_bayesian_ridge():
-    """20 splits: RMSE within .5 %, log-likelihood within .01 (beyond one paired standard error), coverage .85 to .95."""
+    """20 splits, one paired standard error: RMSE within .5 %, log-likelihood within .01; coverage .85 to .95."""
     X, y = load_diabetes(return_X_y=True)
     rows = []
     for seed in range(20):
