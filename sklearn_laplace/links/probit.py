@@ -24,7 +24,7 @@ class Probit(Link):
     >>> import torch
     >>> wide = LatentGaussian(torch.tensor([[4.0, 0.0]]), 50 * torch.eye(2)[None])
     >>> Probit(torch.zeros(1, 2)).mean(wide).round(decimals=3)
-    tensor([[0.6550, 0.3450]])
+    tensor([[0.6530, 0.3470]])
     """
 
     def mean(self, latent: LatentGaussian) -> Tensor:
