@@ -6,18 +6,22 @@ arrays in the units of y. A fit that fails leaves the estimator as it was.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from inspect import isclass
 from typing import Any, Self
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
+from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.utils import Bunch, check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from skorch import NeuralNet
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import _map, _resolve, _skorch
 from ._map import MapResult, Plan
@@ -27,6 +31,7 @@ from ._threads import single_thread
 from .evidence import effective_parameters, log_evidence
 from .laplace import Hyper, LaplaceFit, fit_laplace
 from .latent import LatentGaussian, Predictive
+from .likelihoods import Categorical
 from .likelihoods._base import Link
 from .nets import MLP
 from .network import Network
@@ -86,6 +91,10 @@ class LaplaceEstimator(BaseEstimator, ABC):
 
     _kind: str
 
+    @abstractmethod
+    def predict_std(self, X: Any, *, kind: str) -> np.ndarray:
+        """Standard deviation of the prediction, see the subclasses."""
+
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "posterior_")
 
@@ -125,15 +134,15 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         options = _resolve.resolve(self._kind, self.get_params(deep=False))
         data = self._prepare(X, y, sample_weight)
-        seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3)
+        _check_net(self.net)
+        seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
         rows = _tensors(data, options)
-        net = self._build_net(data, rows, options, int(seeds[0]))
-        seeded = None if self.net is None else int(seeds[1])
-        trained = self._train(net, rows, data, options, seeded)
+        options = replace(options, likelihood=options.likelihood.scaled_to(_mean_variance(data)))
+        trained = self._train(rows, data, options, seeds)
         small = _map.is_small(trained.mode.fit.network, _map.n_dual_rows(rows, options.likelihood, data.n_outputs))
         with single_thread(small):
             fit, hyper = self._approximate(trained, rows, data, options)
-            self._publish(trained, fit, hyper, data, int(seeds[2]), small)
+            self._publish(trained, fit, hyper, data, seeds[2], small)
         return self
 
     # ------------------------------------------------------------------ the stages of fit
@@ -154,50 +163,38 @@ class LaplaceEstimator(BaseEstimator, ABC):
         return X[present], y[present], weights[present]
 
     def _build_net(self, data: PreparedData, rows: TrainingRows, options: Options, seed: int) -> NeuralNet:
-        if self.net is not None and not isinstance(self.net, NeuralNet):
-            raise TypeError(
-                f"net={self.net!r} is not supported; give None for the built-in net, or a skorch net such as "
-                "NeuralNetRegressor(module) (it is cloned)."
-            )
-        max_epochs, batch_size = self.max_epochs, self.batch_size
-        parameters: dict[str, Any] = {}
+        source, parameters = self.net, {}
         if self.net is None:
             mean = np.average(data.X, axis=0, weights=data.weights)
             deviation = np.sqrt(np.average((data.X - mean) ** 2, axis=0, weights=data.weights))
             constant = deviation <= 1e-12 * (1 + np.abs(mean))
-            parameters = {
-                "in_features": data.X.shape[1],
-                "out_features": data.n_outputs,
-                "hidden_layer_sizes": tuple(self.hidden_layer_sizes),
-                "activation": self.activation,
-                "input_mean": mean.tolist(),
-                "input_scale": np.where(constant, 1.0, deviation).tolist(),
-                "seed": seed,
-            }
-            probe = Network.trace(MLP(**parameters).to(rows.inputs.dtype), rows.inputs.cpu())
-            n_dual = _map.n_dual_rows(rows, options.likelihood, data.n_outputs)
-            if _map.exact_cost(probe, n_dual)[0] > _map.EXACT_FLOPS:
-                batch_size = batch_size or _map.LARGE_DATA_BATCH
-                if max_epochs is None:
-                    max_epochs = int(np.ceil(_map.LARGE_DATA_STEPS * batch_size / len(rows)))
+            source, parameters = (
+                MLP,
+                {
+                    "in_features": data.X.shape[1],
+                    "out_features": data.n_outputs,
+                    "hidden_layer_sizes": tuple(self.hidden_layer_sizes),
+                    "activation": self.activation,
+                    "input_mean": mean.tolist(),
+                    "input_scale": np.where(constant, 1.0, deviation).tolist(),
+                    "seed": seed,
+                },
+            )
         return _skorch.build_net(
-            self.net,
-            MLP,
+            source,
             parameters,
             options.likelihood,
             rows,
             data.n_outputs,
-            max_epochs=max_epochs,
+            max_epochs=self.max_epochs,
             lr=self.lr,
-            batch_size=batch_size,
+            batch_size=self.batch_size,
             seed=seed,
             verbose=int(self.verbose),
         )
 
-    def _train(
-        self, net: NeuralNet, rows: TrainingRows, data: PreparedData, options: Options, seed: int | None
-    ) -> MapResult:
-        """The MAP stage; a user's net draws from torch's global generator, so that one is seeded and put back."""
+    def _train(self, rows: TrainingRows, data: PreparedData, options: Options, seeds: Sequence[int]) -> MapResult:
+        """The MAP stage; a user's module draws from torch's global generator, so that one is seeded and put back."""
         plan = Plan(
             options.likelihood,
             lambda network: _prior(network, network, options),
@@ -206,21 +203,34 @@ class LaplaceEstimator(BaseEstimator, ABC):
             _resolve.DISPERSION_RULES.get(options.sigma_noise.rule, lambda fit, hyper: hyper),
             natural_start=self.net is None,
         )
-        if seed is None:
-            return self._train_map(net, rows, data, plan, options)
-        with _skorch.isolated_seed(seed, rows.inputs.device):
-            return self._train_map(net, rows, data, plan, options)
+        if isinstance(self.net, FrozenEstimator):
+            trained_net = self.net.estimator
+            module = copy.deepcopy(trained_net.module_).to(rows.inputs)
+            _skorch.check_module(module.eval(), rows, data.n_outputs)
+            network = self._trace(module, rows, data, options)
+            return _map.keep_mode(copy.deepcopy(trained_net), network, rows, data.n_outputs, plan)
+        if self.net is None:
+            return self._train_net(rows, data, plan, options, seeds)
+        with _skorch.isolated_seed(seeds[1], rows.inputs.device):
+            return self._train_net(rows, data, plan, options, seeds)
 
-    def _train_map(
-        self, net: NeuralNet, rows: TrainingRows, data: PreparedData, plan: Plan, options: Options
+    def _train_net(
+        self, rows: TrainingRows, data: PreparedData, plan: Plan, options: Options, seeds: Sequence[int]
     ) -> MapResult:
+        net = self._build_net(data, rows, options, seeds[0])
         _skorch.initialise(net, rows, data.n_outputs)
-        # What the posterior cannot hold is refused before the training, not after.
-        _posterior_layout(Network.trace(net.module_, rows.inputs), rows, data, options)
-        log_outputs = rows.targets.ndim == 1 and _skorch.returns_probabilities(net.module_, rows.inputs[:100])
+        network = self._trace(net.module_, rows, data, options)
+        own_epochs = isinstance(self.net, NeuralNet) or self.max_epochs is not None
+        return _map.fit_map(net, network, rows, data.n_outputs, plan, own_epochs=own_epochs)
+
+    def _trace(self, module: nn.Module, rows: TrainingRows, data: PreparedData, options: Options) -> Network:
+        """The module as a network; what its posterior cannot hold is refused here, before any training."""
+        log_outputs = rows.targets.ndim == 1 and _skorch.returns_probabilities(module, rows.inputs[:100])
         if log_outputs and self.verbose:
             print("the net's outputs are probabilities: their logarithms are taken as logits.")
-        return _map.fit_map(net, rows, data.n_outputs, plan, log_outputs=log_outputs)
+        network = Network.trace(module, rows.inputs, log_outputs=log_outputs)
+        _posterior_layout(network, rows, data, options)
+        return network
 
     def _map_precision(self, options: Options) -> Tensor | None:
         if options.map_precision is not None:
@@ -252,7 +262,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
         if fixed is not None:
             start = replace(start, dispersion=fixed)
         # The exact evidence of all weights is the one that the training has maximised, with the weights following.
-        settled = options.map_precision is None and reusable and dense
+        settled = not trained.post_hoc and options.map_precision is None and reusable and dense
         free_prior, free_noise = options.prior_precision.free, options.sigma_noise.free
         rule = options.sigma_noise.rule
         by_evidence = rule == _resolve.EVIDENCE
@@ -296,6 +306,85 @@ class LaplaceEstimator(BaseEstimator, ABC):
         self._seed = seed
         self._small = small
 
+    # ------------------------------------------------------------------ what both kinds answer
+
+    def predict_uncertainty(self, X: Any) -> Bunch:
+        """The variance of each prediction and its parts.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+
+        Returns
+        -------
+        Bunch with ``total``, ``aleatoric``, ``epistemic``
+            Arrays of the shape of ``predict_std``, squared: units of y squared for a regressor; for a classifier the
+            variances of the class indicators. total = aleatoric + epistemic.
+        """
+        std = {kind: self.predict_std(X, kind=kind) for kind in _resolve.STD_KINDS}
+        return Bunch(**{kind: values**2 for kind, values in std.items()})
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """How much each row is like the training data: −log of its mean epistemic variance.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Higher: more like the training data. Of the standardised outputs; for classes of the logits, each
+            against their mean, since a common shift changes nothing.
+        """
+        covariance = self._latent(X).covariance
+        if isinstance(self.laplace_.likelihood, Categorical):
+            covariance = covariance - covariance.mean(-1, keepdim=True)
+            covariance = covariance - covariance.mean(-2, keepdim=True)
+        variance = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)
+        return -variance.clamp_min(torch.finfo(torch.float64).tiny).log().cpu().numpy()
+
+    def log_marginal_likelihood(
+        self,
+        prior_precision: float | None = None,
+        sigma_noise: float | None = None,
+        temperature: float | None = None,
+    ) -> float:
+        """Log evidence of the training targets under other hyperparameters, at the same weights.
+
+        Parameters
+        ----------
+        prior_precision : float or array-like, optional
+            One for all weights, or one for each of ``prior_groups_``; the fitted one by default.
+        sigma_noise : float, optional
+            In the units of y (regression); the fitted one by default.
+        temperature : float, optional
+            The estimator's by default.
+
+        Returns
+        -------
+        float
+            Nats, of y in its own units.
+        """
+        check_is_fitted(self)
+        hyper = self.hyper_
+        if prior_precision is not None:
+            given = _resolve.choice("prior_precision", prior_precision, [], array=True).value
+            groups = self.laplace_.prior.n_groups
+            if given is None or given.size not in (1, groups):
+                raise ValueError(
+                    f"prior_precision={prior_precision!r} has to be one number or {groups}, one for each of "
+                    f"{self.prior_groups_}."
+                )
+            values = torch.tensor(given, dtype=torch.float64).reshape(-1).expand(groups)
+            hyper = replace(hyper, prior_precision=values.to(hyper.prior_precision))
+        if sigma_noise is not None:
+            sigma = _resolve.positive("sigma_noise", sigma_noise)
+            hyper = replace(hyper, dispersion=float(sigma / self._scale.scale[0]) ** 2)
+        if temperature is not None:
+            hyper = replace(hyper, temperature=_resolve.positive("temperature", temperature))
+        return log_evidence(self.laplace_, hyper) - self.laplace_.total_weight * self._scale.log_volume
+
     # ------------------------------------------------------------------ prediction
 
     def _chunks(self, X: Any) -> Iterator[Tensor]:
@@ -335,6 +424,33 @@ class LaplaceEstimator(BaseEstimator, ABC):
                 outputs, jacobian = network.jacobian(x)
                 parts.append(outputs.double()[..., None] + jacobian.times(deviations))
         return torch.cat(parts)
+
+
+def _check_net(net: Any) -> None:
+    """A net that can be trained, or a frozen one that is."""
+    if isinstance(net, FrozenEstimator):
+        if not isinstance(net.estimator, NeuralNet):
+            raise TypeError(
+                f"net=FrozenEstimator({type(net.estimator).__name__}(…)) is not supported; freeze a fitted skorch net."
+            )
+        if not net.estimator.initialized_ or not isinstance(getattr(net.estimator, "module_", None), nn.Module):
+            raise NotFittedError(
+                "the net inside FrozenEstimator has not been fitted; fit it first, or give it without FrozenEstimator "
+                "to have it trained."
+            )
+    elif not (net is None or isinstance(net, NeuralNet | nn.Module) or (isclass(net) and issubclass(net, nn.Module))):
+        raise TypeError(
+            f"net={net!r} is not supported; give None for the built-in net, a torch module (class or instance), a "
+            "skorch net such as NeuralNetRegressor(module), or FrozenEstimator(fitted skorch net)."
+        )
+
+
+def _mean_variance(data: PreparedData) -> float:
+    """Mean variance of the targets over the outputs, in the network's units; 1 for classes."""
+    if data.targets.ndim == 1:
+        return 1.0
+    mean = np.average(data.targets, axis=0, weights=data.weights)
+    return float(np.average((data.targets - mean) ** 2, axis=0, weights=data.weights).mean())
 
 
 def canonical_rows(

@@ -25,7 +25,7 @@ from .errors import ModeWarning
 from .evidence import log_evidence, mackay_fixed_point
 from .laplace import Hyper, LaplaceFit, fit_laplace, loss, loss_and_gradient
 from .likelihoods._base import Likelihood
-from .mode import Mode, Problem, refine
+from .mode import Mode, Problem, newton_decrement, refine
 from .network import Network
 from .prior import Prior
 from .selection import alternate, maximise_evidence
@@ -93,7 +93,7 @@ class Plan:
             values = self.precision.to(ones) * ones
         else:
             values = ones if self.natural_start else network.natural_precisions(prior)
-        return Hyper(values, 1.0 if self.dispersion is None else self.dispersion)
+        return Hyper(values, self.likelihood.dispersion_start if self.dispersion is None else self.dispersion)
 
     def update(self, fit: LaplaceFit, hyper: Hyper) -> Hyper:
         """The next dispersion, if it is free; the prior precisions stay."""
@@ -116,12 +116,15 @@ class MapResult:
         One entry an epoch of the net's own training.
     n_steps : int
         Epochs, Gauss–Newton and L-BFGS steps together.
+    post_hoc : bool
+        Whether the net was trained by somebody else, so that the hyperparameters are still to be chosen.
     """
 
     net: NeuralNet
     mode: Mode
     history: list[dict[str, object]]
     n_steps: int
+    post_hoc: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -156,31 +159,22 @@ def n_dual_rows(rows: TrainingRows, likelihood: Likelihood, n_outputs: int) -> i
     return len(rows) * int(likelihood.hessian_factor(example).shape[-1])
 
 
-def problem_of(
-    rows: TrainingRows, likelihood: Likelihood, prior: Prior, structure: type[Curvature], width: int
-) -> Problem:
-    """The rows as functions of a network."""
-    chunks = rows.chunks(width)
-    rule = GGN()
-    return Problem(
-        lambda network: fit_laplace(network, likelihood, rule, structure, prior, chunks),
-        lambda network: loss(network, likelihood, chunks),
-        lambda network: loss_and_gradient(network, likelihood, chunks),
-    )
-
-
-def fit_map(net: NeuralNet, rows: TrainingRows, n_outputs: int, plan: Plan, *, log_outputs: bool) -> MapResult:
+def fit_map(
+    net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: int, plan: Plan, *, own_epochs: bool
+) -> MapResult:
     """Train the net to the mode of its posterior, choosing the hyperparameters on the way.
 
     Parameters
     ----------
     net : NeuralNet
         Initialised for these rows.
+    network : Network
+        Its module, traced.
     rows : TrainingRows
     n_outputs : int
     plan : Plan
-    log_outputs : bool
-        Whether the module ends in probabilities.
+    own_epochs : bool
+        Whether the net says how many epochs it trains; otherwise as many as it takes without Gauss–Newton.
 
     Returns
     -------
@@ -191,32 +185,72 @@ def fit_map(net: NeuralNet, rows: TrainingRows, n_outputs: int, plan: Plan, *, l
     ModeWarning
         When the weights end far from a mode.
     """
-    network = Network.trace(net.module_, rows.inputs, log_outputs=log_outputs)
-    with single_thread(is_small(network, n_dual_rows(rows, plan.likelihood, n_outputs))):
-        return _fit_map(net, network, rows, n_outputs, plan)
-
-
-def _fit_map(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: int, plan: Plan) -> MapResult:
-    prior = plan.prior(network)
     n_dual = n_dual_rows(rows, plan.likelihood, n_outputs)
-    cost, exact_structure = exact_cost(network, n_dual)
-    exact = cost <= EXACT_FLOPS
-    problem = problem_of(
-        rows, plan.likelihood, prior, exact_structure if exact else Kron, network.row_width(n_dual // len(rows), exact)
-    )
-    hyper = _train_epochs(net, rows, network, prior, problem, plan)
-    fit = problem.linearise(network.with_state_of(net.module_))
-    steps, damping = len(net.history), 0.0
-    free_prior = plan.precision is None
-    if exact:
-        found = _best_start(problem, fit, hyper, plan)
-        fit, hyper, steps, damping = found.fit, found.hyper, steps + found.n_steps, found.damping
-    elif free_prior or plan.free_dispersion:
-        hyper = maximise_evidence(fit, hyper, free_prior=free_prior, free_dispersion=plan.free_dispersion, warn=False)
-    mode = _converge(problem, fit, hyper, plan, REFINE_STEPS[exact], damping)
-    _warn_far(mode)
+    exact = exact_cost(network, n_dual)[0] <= EXACT_FLOPS
+    if not (exact or own_epochs):
+        batch_size = LARGE_DATA_BATCH if net.batch_size == -1 else net.batch_size
+        epochs = math.ceil(LARGE_DATA_STEPS * batch_size / len(rows))
+        net.set_params(batch_size=batch_size, max_epochs=epochs)
+    with single_thread(is_small(network, n_dual)):
+        prior = plan.prior(network)
+        problem = _problem(network, prior, rows, n_dual, plan.likelihood)
+        hyper = _train_epochs(net, rows, network, prior, problem, plan)
+        fit = problem.linearise(network.with_state_of(net.module_))
+        steps, damping = len(net.history), 0.0
+        free_prior = plan.precision is None
+        if exact:
+            found = _best_start(problem, fit, hyper, plan)
+            fit, hyper, steps, damping = found.fit, found.hyper, steps + found.n_steps, found.damping
+        elif free_prior or plan.free_dispersion:
+            hyper = maximise_evidence(
+                fit, hyper, free_prior=free_prior, free_dispersion=plan.free_dispersion, warn=False
+            )
+        mode = _converge(problem, fit, hyper, plan, REFINE_STEPS[exact], damping)
+        _warn_far(mode)
     history = [dict(entry) for entry in net.history]
     return MapResult(_skorch.finish(net, mode.fit.network), mode, history, steps + mode.n_steps)
+
+
+def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: int, plan: Plan) -> MapResult:
+    """A trained net as it is: the pass over the data at its weights, nothing retrained.
+
+    Parameters
+    ----------
+    net : NeuralNet
+        Trained.
+    network : Network
+        Its module, traced, in the rows' dtype.
+    rows : TrainingRows
+    n_outputs : int
+    plan : Plan
+
+    Returns
+    -------
+    MapResult
+        With the plan's starting hyperparameters; ``mode.decrement`` says how far the weights are from a mode under
+        them.
+    """
+    n_dual = n_dual_rows(rows, plan.likelihood, n_outputs)
+    with single_thread(is_small(network, n_dual)):
+        prior = plan.prior(network)
+        fit = _problem(network, prior, rows, n_dual, plan.likelihood).linearise(network)
+        hyper = plan.start(network, prior)
+        mode = Mode(fit, plan.update(fit, hyper), newton_decrement(fit, hyper), 0)
+    return MapResult(net, mode, [dict(entry) for entry in net.history], 0, post_hoc=True)
+
+
+def _problem(network: Network, prior: Prior, rows: TrainingRows, n_dual: int, likelihood: Likelihood) -> Problem:
+    """The rows as functions of a network, with the exact curvature while it is affordable."""
+    cost, exact_structure = exact_cost(network, n_dual)
+    exact = cost <= EXACT_FLOPS
+    structure = exact_structure if exact else Kron
+    chunks = rows.chunks(network.row_width(n_dual // len(rows), exact))
+    rule = GGN()
+    return Problem(
+        lambda network: fit_laplace(network, likelihood, rule, structure, prior, chunks),
+        lambda network: loss(network, likelihood, chunks),
+        lambda network: loss_and_gradient(network, likelihood, chunks),
+    )
 
 
 def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan) -> Mode:

@@ -39,6 +39,7 @@ from .subsets import SUBSETS, All, LastLayer
 T = TypeVar("T")
 PRIOR_STRUCTURES = ("scalar", "tensor")
 STD_KINDS = ("total", "epistemic", "aleatoric")
+INTERVAL_METHODS = ("normal",)
 EVIDENCE = "evidence"
 DISPERSION_RULES = {EVIDENCE: mackay_fixed_point, "residual": residual_dispersion}
 AUTO_FLOPS, AUTO_BYTES = 2e11, 2**30
@@ -106,6 +107,25 @@ def count(option: str, value: object) -> int:
     raise ValueError(f"{option}={value!r} has to be a whole number of at least 1.")
 
 
+def fractions(option: str, values: Any) -> np.ndarray:
+    """Numbers strictly between zero and one, shape (levels,).
+
+    Examples
+    --------
+    >>> fractions("quantiles", [0.1, 1.0])
+    Traceback (most recent call last):
+        ...
+    ValueError: quantiles=[0.1, 1.0] has to hold numbers strictly between 0 and 1.
+    """
+    try:
+        found = np.atleast_1d(np.asarray(values, dtype=float))
+    except (TypeError, ValueError):
+        found = np.array([np.nan])
+    if found.ndim != 1 or found.size == 0 or not ((found > 0) & (found < 1)).all():
+        raise ValueError(f"{option}={values!r} has to hold numbers strictly between 0 and 1.")
+    return found
+
+
 def optional_count(option: str, value: object, least: int) -> int | None:
     """None, or a whole number of at least ``least``.
 
@@ -156,7 +176,7 @@ def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> 
         ...
     ValueError: prior_precision=-1.0 has to be a finite number above zero, or one of 'evidence'.
     """
-    names = ", ".join(repr(name) for name in rules)
+    alternative = f", or one of {', '.join(repr(name) for name in rules)}" if rules else ""
     if isinstance(value, str):
         lookup(option, value, dict.fromkeys(rules))
         return Choice(None, value)
@@ -167,7 +187,7 @@ def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> 
     if numbers.ndim > (1 if array else 0) or numbers.size == 0 or isinstance(value, bool):
         numbers = np.asarray(math.nan)
     if not (np.isfinite(numbers).all() and (numbers > 0).all()):
-        raise ValueError(f"{option}={value!r} has to be a finite number above zero, or one of {names}.")
+        raise ValueError(f"{option}={value!r} has to be a finite number above zero{alternative}.")
     return Choice(numbers, "")
 
 

@@ -12,6 +12,7 @@ always with our likelihood, whatever criterion the template names.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import warnings
@@ -212,8 +213,7 @@ class Watch(Callback):
 
 
 def build_net(
-    template: NeuralNet | None,
-    module: type[nn.Module],
+    source: NeuralNet | type[nn.Module] | nn.Module,
     module_parameters: dict[str, Any],
     likelihood: Likelihood,
     rows: TrainingRows,
@@ -225,27 +225,44 @@ def build_net(
     seed: int,
     verbose: int,
 ) -> NeuralNet:
-    """A net that is ready to train: a clone of the template, or one around the built-in module.
+    """A net that is ready to train: a clone of the template, or one of ours around a module.
 
-    The template itself is untouched. Flat training options that are not None replace the clone's.
+    Parameters
+    ----------
+    source : skorch net, module class or module instance
+        A net is cloned, an instance copied; both stay untouched.
+    module_parameters : dict
+        Arguments of a module class.
+    likelihood : Likelihood
+    rows : TrainingRows
+    n_outputs : int
+    max_epochs, lr, batch_size : optional
+        Replace the net's own where they are not None.
+    seed : int
+        Of the order of mini-batches.
+    verbose : int
     """
     flat = {"max_epochs": max_epochs, "lr": lr, "batch_size": batch_size}
     chosen = {name: value for name, value in flat.items() if value is not None}
-    if template is None:
+    own_training = isinstance(source, NeuralNet)
+    if isinstance(source, NeuralNet):
+        net = clone(source)
+    else:
+        module = source if inspect.isclass(source) else copy.deepcopy(source)
         net = NeuralNet(
             module,
             criterion=MAPLoss,
             optimizer=torch.optim.Adam,
             train_split=None,
-            **{"lr": 1e-2, "batch_size": -1, "max_epochs": 0, **chosen},
+            callbacks="disable",
+            lr=1e-2,
+            batch_size=-1,
+            max_epochs=0,
         )
         net.set_params(**{f"module__{name}": value for name, value in module_parameters.items()})
-        net.set_params(callbacks="disable")
-    else:
-        net = clone(template)
-        net.set_params(**chosen, **_sizes(net, rows.inputs.shape[1], n_outputs))
-        if isinstance(net, NeuralNetClassifier):
-            net.set_params(callbacks__valid_acc=None)  # its scorer cannot read weighted targets
+    net.set_params(**chosen, **_sizes(net, rows.inputs.shape[1], n_outputs))
+    if isinstance(net, NeuralNetClassifier):
+        net.set_params(callbacks__valid_acc=None)  # its scorer cannot read weighted targets
     own = {key: None for key in net.get_params(deep=False) if key.startswith("criterion__")}
     for key in own:  # options of the template's criterion do not fit ours
         net.__dict__.pop(key, None)
@@ -257,7 +274,7 @@ def build_net(
         verbose=verbose,
     )
     if net.iterator_train is DataLoader:
-        shuffle = bool(net.get_params_for("iterator_train").get("shuffle", template is None))
+        shuffle = bool(net.get_params_for("iterator_train").get("shuffle", not own_training))
         for key in [k for k in net.__dict__ if k.startswith("iterator_train__") and k != "iterator_train__batch_size"]:
             net.__dict__.pop(key)
         net.set_params(iterator_train=SlicingIterator, iterator_train__shuffle=shuffle, iterator_train__seed=seed)
@@ -298,17 +315,29 @@ def initialise(net: NeuralNet, rows: TrainingRows, n_outputs: int) -> None:
         net.initialize()
     except TypeError as error:
         raise ValueError(
-            f"the net's module {_name(net)} could not be built: {error}. Give what is missing as net__module__…; the "
-            f"number of columns is filled in under the names {INPUT_SIZES}, that of outputs under {OUTPUT_SIZES}."
+            f"the net's module {_name(net)} could not be built: {error}. Give what is missing as net__module__… of a "
+            f"skorch net; the number of columns is filled in under the names {INPUT_SIZES}, that of outputs under "
+            f"{OUTPUT_SIZES}."
         ) from error
     net.module_.to(rows.inputs.dtype)
     net.module_.eval()
+    check_module(net.module_, rows, n_outputs)
+
+
+def check_module(module: nn.Module, rows: TrainingRows, n_outputs: int) -> None:
+    """One forward pass: does the module accept the inputs, and has it one output a class or target?
+
+    Raises
+    ------
+    ValueError
+    """
+    name = type(module).__name__
     with torch.no_grad():
         try:
-            outputs = net.module_(rows.inputs[:2])
+            outputs = module(rows.inputs[:2])
         except (RuntimeError, IndexError) as error:
             raise ValueError(
-                f"the net's module {_name(net)} does not accept inputs of shape (n, {rows.inputs.shape[1]}) and dtype "
+                f"the net's module {name} does not accept inputs of shape (n, {rows.inputs.shape[1]}) and dtype "
                 f"{rows.inputs.dtype}: {error}. Its number of inputs has to equal the number of columns of X."
             ) from error
     shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
@@ -316,7 +345,7 @@ def initialise(net: NeuralNet, rows: TrainingRows, n_outputs: int) -> None:
     width = outputs.shape[1] if isinstance(outputs, Tensor) and outputs.ndim == 2 else width
     if width != n_outputs:
         raise ValueError(
-            f"the net's module {_name(net)} returned {shape} for {len(rows.inputs[:2])} rows; expected "
+            f"the net's module {name} returned {shape} for {len(rows.inputs[:2])} rows; expected "
             f"{(len(rows.inputs[:2]), n_outputs)}: one column for each "
             f"{'class' if rows.targets.ndim == 1 else 'target'}. Set its number of outputs to {n_outputs}."
         )

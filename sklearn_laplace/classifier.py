@@ -24,9 +24,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
 
     Parameters
     ----------
-    net : None or skorch net, default=None
-        None: the built-in net for tables. A skorch net such as ``NeuralNetClassifier(Module, ...)`` is cloned; its
-        module has one output a class, logits or (log-)probabilities.
+    net : None, torch module class or instance, skorch net, or FrozenEstimator, default=None
+        As in :class:`LaplaceRegressor`; the module has one output a class, logits or (log-)probabilities.
     hidden_layer_sizes, activation, max_epochs, lr, batch_size, map_prior_precision, device, dtype
         As in :class:`LaplaceRegressor`.
     subset_of_weights, hessian_structure, curvature, prior_precision, prior_structure, temperature, predictive
@@ -166,8 +165,29 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         """
         check_is_fitted(self)
         _resolve.lookup("kind", kind, dict.fromkeys(_resolve.STD_KINDS))
-        moments: Predictive = self._predictive(X, self._link())
-        return _resolve.variance_of_kind(moments, kind).clamp_min(0.0).sqrt().cpu().numpy()
+        return _resolve.variance_of_kind(self._moments(X), kind).clamp_min(0.0).sqrt().cpu().numpy()
+
+    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
+        """Log probability of the true labels, nats.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+            Labels; one that was not seen in training has probability zero.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        p = self.predict_proba(X)
+        labels = column_or_1d(y)
+        if len(labels) != len(p):
+            raise ValueError(f"y has {len(labels)} labels for {len(p)} rows of X; expected one for each row.")
+        index = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
+        known = self.classes_[index] == labels
+        with np.errstate(divide="ignore"):
+            return np.where(known, np.log(p[np.arange(len(p)), index]), -np.inf)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, *, kind: str = "total") -> np.ndarray:
         """Draw from the predictive, jointly over the rows.
@@ -194,6 +214,10 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         uniform = torch.rand(len(probabilities), 1, count, generator=generator, dtype=torch.float64)
         drawn = (probabilities.cpu().cumsum(1) < uniform).sum(1).clamp_max(len(self.classes_) - 1)
         return self.classes_[drawn.numpy()]
+
+    def _moments(self, X: Any) -> Predictive:
+        check_is_fitted(self)
+        return self._predictive(X, self._link())
 
     def _link(self) -> Any:
         link = self._options().link

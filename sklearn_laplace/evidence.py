@@ -32,8 +32,6 @@ from .structures._base import Posterior
 
 PRECISION_BOUNDS = (1e-6, 1e8)
 """Search interval of a prior precision; the network's inputs and targets are of order one."""
-DISPERSION_BOUNDS = (1e-8, 1e4)
-"""Search interval of the noise variance in the network's target units."""
 
 
 def log_evidence(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> float:
@@ -117,5 +115,6 @@ def mackay_fixed_point(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | Non
     dispersion = hyper.dispersion
     if fit.likelihood.has_dispersion:
         freedom = max(fit.total_weight * fit.n_outputs - float(gamma.sum()), 0.5)
-        dispersion = min(max(2 * fit.nll / freedom, DISPERSION_BOUNDS[0]), DISPERSION_BOUNDS[1])
+        low, high = fit.likelihood.dispersion_bounds
+        dispersion = min(max(2 * fit.nll / freedom, low), high)
     return replace(hyper, prior_precision=(gamma / squares).clamp(*PRECISION_BOUNDS), dispersion=dispersion)

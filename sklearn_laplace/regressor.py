@@ -6,8 +6,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from scipy.stats import norm
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.frozen import FrozenEstimator
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from . import _resolve
 from ._estimator import LaplaceEstimator, PreparedData, TargetScale, canonical_rows
@@ -22,11 +24,13 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
 
     Parameters
     ----------
-    net : None or skorch net, default=None
-        None: the built-in net for tables, :class:`~sklearn_laplace.nets.MLP`. A skorch net such as
-        ``NeuralNetRegressor(Module, ...)`` is a template: it is cloned, trained with its own optimiser for its own
-        ``max_epochs`` under our loss, then brought to the mode. The sizes of the data are filled in where its module
-        takes them.
+    net : None, torch module class or instance, skorch net, or FrozenEstimator, default=None
+        None: the built-in net for tables, :class:`~sklearn_laplace.nets.MLP`. A module is trained as the built-in net
+        is; an instance is copied and starts from its weights. A skorch net such as ``NeuralNetRegressor(Module, ...)``
+        is a template: it is cloned, trained with its own optimiser for its own ``max_epochs`` under our loss, then
+        brought to the mode. The sizes of the data are filled in where the module takes them. A
+        ``FrozenEstimator(fitted skorch net)`` is kept as it is: nothing is retrained, the prior precision and the
+        noise are chosen at its weights, and y is not standardised.
     hidden_layer_sizes : tuple of int, default=(50,)
         Hidden layers of the built-in net.
     activation : {"tanh", "relu", "gelu", "silu", "softplus"}, default="tanh"
@@ -182,7 +186,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         X, targets, weights = canonical_rows(X, y.astype(np.float64).reshape(len(y), -1), weights)
         n_outputs = targets.shape[1]
         mean, scale = np.zeros(n_outputs), np.ones(n_outputs)
-        if self.standardize_y:
+        if self.standardize_y and not isinstance(self.net, FrozenEstimator):
             mean = np.average(targets, axis=0, weights=weights)
             scale = np.sqrt(np.average((targets - mean) ** 2, axis=0, weights=weights))
             scale = np.where(scale <= 1e-12 * (1 + np.abs(mean)), 1.0, scale)
@@ -227,7 +231,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             raise RuntimeError("At most one of return_std or return_cov can be requested.")
         check_is_fitted(self)
         if return_std:
-            moments = self._predictive(X, None)
+            moments = self._moments(X)
             return self._in_units(moments.mean), self._std(moments, self.return_std_kind)
         mean = self._in_units(self._outputs(X))
         return (mean, self._covariance(X)) if return_cov else mean
@@ -247,7 +251,98 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         """
         check_is_fitted(self)
         _resolve.lookup("kind", kind, dict.fromkeys(_resolve.STD_KINDS))
-        return self._std(self._predictive(X, None), kind)
+        return self._std(self._moments(X), kind)
+
+    def predict_dist(self, X: Any) -> Any:
+        """Predictive distribution of each row: independent normals, noise included.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+
+        Returns
+        -------
+        frozen ``scipy.stats.norm``
+            With ``mean()``, ``std()``, ``ppf(q)``, ``cdf(y)``, ``logpdf(y)``, ``rvs()``; arrays of the shape of
+            :meth:`predict`. For draws that are joint over the rows see :meth:`sample_y`.
+        """
+        moments = self._moments(X)
+        return norm(self._in_units(moments.mean), self._std(moments, "total"))
+
+    def predict_quantiles(self, X: Any, quantiles: Any = (0.05, 0.5, 0.95)) -> np.ndarray:
+        """Quantiles of :meth:`predict_dist`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        quantiles : float or sequence of float
+            Strictly between 0 and 1.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_quantiles) or (n_samples, n_quantiles, n_outputs)
+            In the units of y.
+
+        Raises
+        ------
+        ValueError
+            For a quantile outside (0, 1).
+        """
+        levels = _resolve.fractions("quantiles", quantiles)
+        distribution = self.predict_dist(X)
+        return np.stack([distribution.ppf(level) for level in levels], axis=1)
+
+    def predict_interval(
+        self, X: Any, confidence_level: Any = 0.9, *, method: str = "normal"
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Central prediction intervals.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        confidence_level : float or sequence of float
+            Probability that a new target falls inside, strictly between 0 and 1.
+        method : {"normal"}
+            From the quantiles of :meth:`predict_dist`.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+        interval : ndarray of shape (n_samples, 2, n_levels) or (n_samples, 2, n_levels, n_outputs)
+            Lower and upper ends in the units of y, as in MAPIE.
+
+        Raises
+        ------
+        ValueError
+            For a level outside (0, 1) or an unknown method.
+        """
+        levels = _resolve.fractions("confidence_level", confidence_level)
+        _resolve.lookup("method", method, dict.fromkeys(_resolve.INTERVAL_METHODS))
+        distribution = self.predict_dist(X)
+        ends = [np.stack([distribution.ppf(q) for q in (1 - levels) / 2], axis=1)]
+        ends.append(np.stack([distribution.ppf(q) for q in (1 + levels) / 2], axis=1))
+        return distribution.mean(), np.stack(ends, axis=1)
+
+    def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
+        """Log density of targets under :meth:`predict_dist`, nats, summed over the outputs.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            In its own units.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        distribution = self.predict_dist(X)
+        targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+        shape = distribution.mean().shape
+        if targets.size != np.prod(shape):
+            raise ValueError(f"y has shape {targets.shape}; expected {shape}, one target for each prediction.")
+        density = distribution.logpdf(targets.reshape(shape))
+        return density if density.ndim == 1 else density.sum(1)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, *, kind: str = "total") -> np.ndarray:
         """Draw from the predictive, jointly over the rows.
@@ -274,6 +369,10 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             draws = draws + self.hyper_.dispersion**0.5 * noise
         values = draws.cpu().numpy() * self._scale.scale[:, None] + self._scale.mean[:, None]
         return values[:, 0] if self._single_output else values
+
+    def _moments(self, X: Any) -> Predictive:
+        check_is_fitted(self)
+        return self._predictive(X, None)
 
     def _in_units(self, outputs: torch.Tensor) -> np.ndarray:
         values = outputs.cpu().numpy() * self._scale.scale + self._scale.mean

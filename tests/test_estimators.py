@@ -330,7 +330,7 @@ def test_a_wrong_classifier_option_is_refused(options, message):
 @pytest.mark.parametrize(
     ("net", "error", "message"),
     [
-        (nets.Hidden, TypeError, "is not supported; give None for the built-in net, or a skorch net"),
+        (nets, TypeError, "is not supported; give None for the built-in net, a torch module"),
         (
             nets.regressor(module__n_out=3),
             ValueError,

@@ -12,7 +12,6 @@ from torch import nn
 from sklearn_laplace.curvatures import GGN
 from sklearn_laplace.errors import BoundWarning
 from sklearn_laplace.evidence import (
-    DISPERSION_BOUNDS,
     PRECISION_BOUNDS,
     effective_parameters,
     evidence_derivatives,
@@ -255,7 +254,7 @@ def test_constant_targets_give_a_warning():
     fit = linear_fit([0.0, 0.0], 1.5, INPUTS, torch.full((20, 1), 1.5).double(), tensorwise=True)
     with pytest.warns(BoundWarning, match=r"at the bound.*noise variance = 1e-08.*targets that are constant") as caught:
         best = maximise_evidence(fit, Hyper(torch.ones(2).double(), 1.0))
-    assert best.dispersion == pytest.approx(DISPERSION_BOUNDS[0])
+    assert best.dispersion == pytest.approx(Gaussian().dispersion_bounds[0])
     assert "prior_precision of" not in str(caught[0].message), "the bias has a precision, the weight is pruned"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from torch import Tensor
 
@@ -26,8 +26,22 @@ class Likelihood(ABC):
     The effective negative log-likelihood is ``nll / φ + log_normaliser(φ)``.
     """
 
-    has_dispersion: bool
+    has_dispersion: ClassVar[bool]
     """Whether φ (the noise variance) is free; otherwise it is 1."""
+
+    @property
+    def dispersion_bounds(self) -> tuple[float, float]:
+        """Search interval of φ."""
+        return 1.0, 1.0
+
+    @property
+    def dispersion_start(self) -> float:
+        """Where a search for φ starts: all variation of the targets is noise."""
+        return 1.0
+
+    def scaled_to(self, target_variance: float) -> Likelihood:
+        """The same likelihood for targets of this mean variance; only the search for φ depends on it."""
+        return self
 
     @abstractmethod
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -7,6 +7,8 @@ closed form (Tanabe & Sagae 1992): with :math:`q_k = \sum_{j \ge k} p_j`, 0-base
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -26,7 +28,7 @@ class Categorical(Likelihood):
             [-0.2500,  0.2500]])
     """
 
-    has_dispersion = False
+    has_dispersion: ClassVar[bool] = False
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """−log softmax(f)_y, shape (n,), nats."""

@@ -6,6 +6,8 @@ At unit dispersion Λ = I, r = f − y; the dispersion φ is the noise variance 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,8 +16,14 @@ from ..latent import LatentGaussian, Predictive
 from ._base import Likelihood, Link
 
 
+@dataclass(frozen=True)
 class Gaussian(Likelihood):
     """Normal targets with one noise variance.
+
+    Parameters
+    ----------
+    target_variance : float
+        Mean variance of the targets over the outputs: the unit of the search for φ.
 
     Examples
     --------
@@ -24,7 +32,22 @@ class Gaussian(Likelihood):
     tensor([2.])
     """
 
-    has_dispersion = True
+    target_variance: float = 1.0
+    has_dispersion: ClassVar[bool] = True
+
+    @property
+    def dispersion_bounds(self) -> tuple[float, float]:
+        """From a ten-thousandth of the targets' standard deviation to a hundred times it."""
+        return 1e-8 * self.target_variance, 1e4 * self.target_variance
+
+    @property
+    def dispersion_start(self) -> float:
+        """The targets' variance."""
+        return self.target_variance
+
+    def scaled_to(self, target_variance: float) -> Gaussian:
+        """Constant targets count as of variance 1."""
+        return Gaussian(target_variance if target_variance > 0 else 1.0)
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """½‖y − f‖², shape (n,)."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import BoundWarning
-from ..evidence import DISPERSION_BOUNDS, PRECISION_BOUNDS, evidence_derivatives, log_evidence
+from ..evidence import PRECISION_BOUNDS, evidence_derivatives, log_evidence
 from ..laplace import Hyper, LaplaceFit
 
 MAX_STEP = 3.0
@@ -46,8 +46,9 @@ def maximise_evidence(
     n_groups = fit.prior.n_groups
     free_dispersion = free_dispersion and fit.likelihood.has_dispersion
     free = torch.tensor([free_prior] * n_groups + [free_dispersion], device=hyper.prior_precision.device)
-    low = torch.tensor([PRECISION_BOUNDS[0]] * n_groups + [DISPERSION_BOUNDS[0]], dtype=torch.float64).log()
-    high = torch.tensor([PRECISION_BOUNDS[1]] * n_groups + [DISPERSION_BOUNDS[1]], dtype=torch.float64).log()
+    dispersion_low, dispersion_high = fit.likelihood.dispersion_bounds
+    low = torch.tensor([PRECISION_BOUNDS[0]] * n_groups + [dispersion_low], dtype=torch.float64).log()
+    high = torch.tensor([PRECISION_BOUNDS[1]] * n_groups + [dispersion_high], dtype=torch.float64).log()
     low, high = low.to(free.device), high.to(free.device)
     start = torch.cat([hyper.prior_precision, hyper.prior_precision.new_tensor([hyper.dispersion])]).log()
     point = torch.where(free, start.clamp(low, high), start)
@@ -82,23 +83,28 @@ def warn_at_bounds(fit: LaplaceFit, hyper: Hyper, *, free_prior: bool, free_disp
     BoundWarning
     """
     found = []
-    low, high = (bound * (1 + sign * 1e-6) for bound, sign in zip(PRECISION_BOUNDS, (1, -1), strict=True))
-    values = hyper.prior_precision
-    all_high = bool((values >= high).all())
-    for name, value in zip(fit.prior.names, values.tolist(), strict=True):
-        if free_prior and (value <= low or all_high):
+    values = hyper.prior_precision.tolist()
+    all_high = all(_at_bound(value, PRECISION_BOUNDS) > 0 for value in values)
+    for name, value in zip(fit.prior.names, values, strict=True):
+        if free_prior and (_at_bound(value, PRECISION_BOUNDS) < 0 or all_high):
             found.append(f"prior_precision of '{name}' = {value:.0e}")
-    low, high = (bound * (1 + sign * 1e-6) for bound, sign in zip(DISPERSION_BOUNDS, (1, -1), strict=True))
-    if free_dispersion and fit.likelihood.has_dispersion and not low < hyper.dispersion < high:
-        found.append(f"noise variance = {hyper.dispersion:.0e}")
+    if free_dispersion and fit.likelihood.has_dispersion:
+        bounds = fit.likelihood.dispersion_bounds
+        if _at_bound(hyper.dispersion, bounds):
+            found.append(f"noise variance = {hyper.dispersion / fit.likelihood.dispersion_start:.0e}")
     if found:
         warnings.warn(
-            f"the evidence is largest at the bound of the search: {', '.join(found)} (standardised units). "
-            "The data do not determine this value; give it as a number, or look for targets that are constant, "
-            "free of noise, or unrelated to the inputs.",
+            f"the evidence is largest at the bound of the search: {', '.join(found)} (in units of standardised "
+            "targets). The data do not determine this value; give it as a number, or look for targets that are "
+            "constant, free of noise, or unrelated to the inputs.",
             BoundWarning,
             stacklevel=3,
         )
+
+
+def _at_bound(value: float, bounds: tuple[float, float]) -> int:
+    """−1 at the lower bound, 1 at the upper one, else 0."""
+    return int(value >= bounds[1] * (1 - 1e-6)) - int(value <= bounds[0] * (1 + 1e-6))
 
 
 def _newton_step(gradient: Tensor, hessian: Tensor, active: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..evidence import DISPERSION_BOUNDS
 from ..laplace import Hyper, LaplaceFit
 
 
@@ -13,4 +12,5 @@ def residual_dispersion(fit: LaplaceFit, hyper: Hyper) -> Hyper:
     if not fit.likelihood.has_dispersion:
         return hyper
     value = 2 * fit.nll / (fit.total_weight * fit.n_outputs)
-    return replace(hyper, dispersion=min(max(value, DISPERSION_BOUNDS[0]), DISPERSION_BOUNDS[1]))
+    low, high = fit.likelihood.dispersion_bounds
+    return replace(hyper, dispersion=min(max(value, low), high))

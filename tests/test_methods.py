@@ -1,0 +1,137 @@
+"""Intervals, quantiles, distributions, densities: one predictive seen from several sides."""
+
+from __future__ import annotations
+
+import nets
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+
+RNG = np.random.default_rng(31)
+X = RNG.normal(size=(60, 3))
+Y = np.column_stack([X[:, 0] + 0.1 * RNG.normal(size=60), 50 * X[:, 1] ** 2 + RNG.normal(size=60)])
+LABELS = np.array(["a", "b", "c"])[(X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)]
+X_NEW = RNG.normal(size=(5, 3))
+
+
+@pytest.fixture(scope="module", params=["one", "two"])
+def regressor(request):
+    return LaplaceRegressor(random_state=0).fit(X, Y[:, 0] if request.param == "one" else Y)
+
+
+@pytest.fixture(scope="module")
+def one_output():
+    return LaplaceRegressor(random_state=0).fit(X, Y[:, 0])
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return LaplaceClassifier(random_state=0).fit(X, LABELS)
+
+
+def test_the_distribution_is_the_mean_and_the_total_std(regressor):
+    """predict_dist answers like scipy and agrees with predict."""
+    mean, std = regressor.predict(X_NEW, return_std=True)
+    distribution = regressor.predict_dist(X_NEW)
+    np.testing.assert_allclose(distribution.mean(), mean)
+    np.testing.assert_allclose(distribution.std(), regressor.predict_std(X_NEW))
+    np.testing.assert_allclose(distribution.std(), std)
+
+
+def test_quantiles_and_intervals_are_those_of_the_distribution(regressor):
+    """Shapes as tabled; the levels axis stays for a scalar."""
+    tail = regressor.predict(X_NEW).shape[1:]
+    distribution = regressor.predict_dist(X_NEW)
+    quantiles = regressor.predict_quantiles(X_NEW, [0.1, 0.5])
+    assert quantiles.shape == (5, 2, *tail)
+    np.testing.assert_allclose(quantiles[:, 0], distribution.ppf(0.1))
+    np.testing.assert_allclose(quantiles[:, 1], regressor.predict(X_NEW), rtol=1e-12)
+    mean, interval = regressor.predict_interval(X_NEW, [0.5, 0.9])
+    assert interval.shape == (5, 2, 2, *tail)
+    np.testing.assert_allclose(mean, regressor.predict(X_NEW), rtol=1e-12)
+    np.testing.assert_allclose(interval[:, 0, 1], distribution.ppf(0.05))
+    np.testing.assert_allclose(interval[:, 1, 0], distribution.ppf(0.75))
+    assert regressor.predict_interval(X_NEW)[1].shape == (5, 2, 1, *tail)
+
+
+def test_the_density_is_that_of_the_distribution(regressor):
+    """Nats a row, summed over the outputs, in the units of y."""
+    y = Y[:5, 0] if regressor.predict(X_NEW).ndim == 1 else Y[:5]
+    density = regressor.log_predictive_density(X_NEW, y)
+    mean, std = regressor.predict(X_NEW, return_std=True)
+    expected = norm(mean, std).logpdf(y)
+    np.testing.assert_allclose(density, expected if expected.ndim == 1 else expected.sum(1))
+    with pytest.raises(ValueError, match=r"y has shape \(4,.*one target for each prediction"):
+        regressor.log_predictive_density(X_NEW, y[:4])
+
+
+def test_the_density_of_a_classifier_is_the_probability_of_the_label(classifier):
+    """A label that was never seen has probability zero."""
+    p = classifier.predict_proba(X_NEW[:3])
+    got = classifier.log_predictive_density(X_NEW[:3], ["a", "c", "zebra"])
+    np.testing.assert_allclose(got, [np.log(p[0, 0]), np.log(p[1, 2]), -np.inf])
+
+
+@pytest.mark.parametrize("name", ["one_output", "classifier"])
+def test_the_parts_of_the_uncertainty_add(name, request):
+    """Variances: total = aleatoric + epistemic."""
+    model = request.getfixturevalue(name)
+    parts = model.predict_uncertainty(X_NEW)
+    np.testing.assert_allclose(parts.total, parts.aleatoric + parts.epistemic, rtol=1e-10)
+    np.testing.assert_allclose(parts.epistemic, model.predict_std(X_NEW, kind="epistemic") ** 2)
+
+
+@pytest.mark.parametrize("name", ["one_output", "classifier"])
+def test_rows_far_away_score_low(name, request):
+    """Higher is more like the training data."""
+    model = request.getfixturevalue(name)
+    assert model.score_samples(X).mean() > model.score_samples(20 * X).max()
+
+
+def test_scores_are_minus_the_log_of_the_variance():
+    """Of the standardised outputs."""
+    model = LaplaceRegressor(random_state=0).fit(X, Y[:, 0])
+    variance = model.predict_std(X_NEW, kind="epistemic") ** 2 / Y[:, 0].std() ** 2
+    np.testing.assert_allclose(model.score_samples(X_NEW), -np.log(variance), rtol=1e-8)
+
+
+def test_the_evidence_at_other_hyperparameters_is_that_of_a_fit_with_them():
+    """A linear net with a fixed training prior: the same weights, so the same evidence."""
+    model = LaplaceRegressor(
+        nets.Hidden, map_prior_precision=1.0, prior_precision=2.0, sigma_noise=0.3, random_state=0
+    ).fit(X, Y[:, 0])
+    np.testing.assert_allclose(model.log_marginal_likelihood(), model.log_marginal_likelihood_value_, rtol=1e-10)
+    for options in ({"prior_precision": 7.0}, {"temperature": 0.3}):
+        other = LaplaceRegressor(**{**model.get_params(), **options}).fit(X, Y[:, 0])
+        expected = other.log_marginal_likelihood_value_
+        np.testing.assert_allclose(model.log_marginal_likelihood(**options), expected, rtol=1e-9)
+
+
+def test_the_chosen_noise_has_the_largest_evidence():
+    """The training leaves σ at the optimum of its own evidence."""
+    model = LaplaceRegressor(random_state=0).fit(X, Y[:, 0])
+    best = model.log_marginal_likelihood_value_
+    for factor in (0.9, 1.1):
+        assert model.log_marginal_likelihood(sigma_noise=factor * model.sigma_noise_) < best
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: m.predict_quantiles(X_NEW, [0.5, 1.0]), r"quantiles=\[0.5, 1.0\] has to hold numbers strictly"),
+        (lambda m: m.predict_quantiles(X_NEW, []), "has to hold numbers strictly between 0 and 1"),
+        (lambda m: m.predict_interval(X_NEW, 90), "confidence_level=90 has to hold numbers strictly"),
+        (lambda m: m.predict_interval(X_NEW, "wide"), "confidence_level='wide' has to hold"),
+        (lambda m: m.predict_interval(X_NEW, method="jacknife+"), "method='jacknife.' is not known"),
+        (lambda m: m.log_marginal_likelihood(prior_precision=[1.0, 2.0]), "has to be one number or 1"),
+        (lambda m: m.log_marginal_likelihood(prior_precision=-1.0), "finite number above zero"),
+        (lambda m: m.log_marginal_likelihood(temperature=0.0), "temperature=0.0 has to be"),
+        (lambda m: m.log_marginal_likelihood(sigma_noise=-3), "sigma_noise=-3 has to be"),
+    ],
+)
+def test_wrong_arguments_are_refused(regressor, call, message):
+    """What was given and what is needed."""
+    with pytest.raises(ValueError, match=message):
+        call(regressor)
