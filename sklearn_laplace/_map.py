@@ -116,6 +116,8 @@ class MapResult:
         One entry an epoch of the net's own training.
     n_steps : int
         Epochs, Gauss–Newton and L-BFGS steps together.
+    is_small : bool
+        Whether more than one thread would not pay.
     post_hoc : bool
         Whether the net was trained by somebody else, so that the hyperparameters are still to be chosen.
     """
@@ -124,6 +126,7 @@ class MapResult:
     mode: Mode
     history: list[dict[str, object]]
     n_steps: int
+    is_small: bool
     post_hoc: bool = False
 
     @property
@@ -191,7 +194,8 @@ def fit_map(
         batch_size = LARGE_DATA_BATCH if net.batch_size == -1 else net.batch_size
         epochs = math.ceil(LARGE_DATA_STEPS * batch_size / len(rows))
         net.set_params(batch_size=batch_size, max_epochs=epochs)
-    with single_thread(is_small(network, n_dual)):
+    small = is_small(network, n_dual)
+    with single_thread(small):
         prior = plan.prior(network)
         problem = _problem(network, prior, rows, n_dual, plan.likelihood)
         hyper = _train_epochs(net, rows, network, prior, problem, plan)
@@ -208,7 +212,7 @@ def fit_map(
         mode = _converge(problem, fit, hyper, plan, REFINE_STEPS[exact], damping)
         _warn_far(mode)
     history = [dict(entry) for entry in net.history]
-    return MapResult(_skorch.finish(net, mode.fit.network), mode, history, steps + mode.n_steps)
+    return MapResult(_skorch.finish(net, mode.fit.network), mode, history, steps + mode.n_steps, small)
 
 
 def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: int, plan: Plan) -> MapResult:
@@ -231,12 +235,13 @@ def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: i
         them.
     """
     n_dual = n_dual_rows(rows, plan.likelihood, n_outputs)
-    with single_thread(is_small(network, n_dual)):
+    small = is_small(network, n_dual)
+    with single_thread(small):
         prior = plan.prior(network)
         fit = _problem(network, prior, rows, n_dual, plan.likelihood).linearise(network)
         hyper = plan.start(network, prior)
         mode = Mode(fit, plan.update(fit, hyper), newton_decrement(fit, hyper), 0)
-    return MapResult(net, mode, [dict(entry) for entry in net.history], 0, post_hoc=True)
+    return MapResult(net, mode, [dict(entry) for entry in net.history], 0, small, post_hoc=True)
 
 
 def _problem(network: Network, prior: Prior, rows: TrainingRows, n_dual: int, likelihood: Likelihood) -> Problem:

@@ -11,7 +11,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from . import _resolve
-from ._estimator import LaplaceEstimator, PreparedData, TargetScale, canonical_rows
+from ._estimator import LaplaceEstimator
+from ._stages import PreparedData, TargetScale, canonical_rows
 from .latent import Predictive
 from .links._base import standard_normals
 
@@ -37,6 +38,10 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         average softmax of ``n_samples`` draws.
     n_samples : int, default=100
         Quasi-random draws behind ``link="mc"`` and ``predict_std``.
+    memory : None, str or joblib.Memory, default=None
+        Where trainings are cached, as in scikit-learn's Pipeline: candidates of a search that differ in Laplace
+        parameters alone (with a number for ``map_prior_precision`` also in prior and noise) share one. Needs an integer
+        ``random_state``.
     random_state : int, RandomState or None, default=None
         Seeds the initial weights, the order of mini-batches and the draws.
     verbose : int, default=0
@@ -88,6 +93,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         predictive: str = "glm",
         link: str = "probit",
         n_samples: int = 100,
+        memory: Any = None,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -110,6 +116,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         self.predictive = predictive
         self.link = link
         self.n_samples = n_samples
+        self.memory = memory
         self.random_state = random_state
         self.verbose = verbose
 

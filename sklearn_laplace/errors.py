@@ -37,3 +37,7 @@ class ModeWarning(UserWarning):
 
 class HeldOutRowsWarning(UserWarning):
     """The given net's own validation split keeps rows out of the training."""
+
+
+class UncachedWarning(UserWarning):
+    """A cache was asked for and cannot be used."""

@@ -12,7 +12,8 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from . import _resolve
-from ._estimator import LaplaceEstimator, PreparedData, TargetScale, canonical_rows
+from ._estimator import LaplaceEstimator
+from ._stages import PreparedData, TargetScale, canonical_rows
 from .latent import Predictive
 
 
@@ -74,6 +75,10 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         The linearised predictive.
     return_std_kind : {"total", "epistemic", "aleatoric"}, default="total"
         What ``predict(X, return_std=True)`` returns.
+    memory : None, str or joblib.Memory, default=None
+        Where trainings are cached, as in scikit-learn's Pipeline: candidates of a search that differ in Laplace
+        parameters alone (with a number for ``map_prior_precision`` also in prior and noise) share one. Needs an integer
+        ``random_state``.
     random_state : int, RandomState or None, default=None
         Seeds the initial weights and the order of mini-batches. torch's global generator is left as it was.
     verbose : int, default=0
@@ -154,6 +159,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         temperature: float = 1.0,
         predictive: str = "glm",
         return_std_kind: str = "total",
+        memory: Any = None,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -177,6 +183,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self.temperature = temperature
         self.predictive = predictive
         self.return_std_kind = return_std_kind
+        self.memory = memory
         self.random_state = random_state
         self.verbose = verbose
 

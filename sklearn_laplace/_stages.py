@@ -1,0 +1,379 @@
+"""The stages of a fit, as functions of plain data: training, then approximation.
+
+:func:`train` is the expensive one and a pure function of its arguments (parameters by name, arrays, seeds), so that its
+result can be cached; :func:`approximate` is the Laplace approximation of what it returns.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from inspect import isclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from skorch import NeuralNet
+from torch import Tensor, nn
+
+from . import _map, _resolve, _skorch
+from ._map import MapResult, Plan
+from ._resolve import Options
+from ._skorch import TrainingRows
+from .laplace import Hyper, LaplaceFit, fit_laplace
+from .nets import MLP
+from .network import Network
+from .prior import Prior
+from .selection import maximise_evidence, warn_at_bounds
+from .structures import Full, Functional
+from .structures._base import Curvature
+
+MAP_NEUTRAL: dict[str, Any] = {
+    "subset_of_weights": "all",
+    "hessian_structure": "auto",
+    "temperature": 1.0,
+    "predictive": "glm",
+    "link": "probit",
+    "n_samples": 100,
+    "return_std_kind": "total",
+    "random_state": None,
+    "memory": None,
+}
+"""Parameters that the training does not look at, at the values under which it is cached."""
+POST_HOC_NEUTRAL: dict[str, Any] = {
+    "prior_precision": 1.0,
+    "prior_structure": "scalar",
+    "sigma_noise": "evidence",
+}
+"""Those that it does not look at either while ``map_prior_precision`` is a number."""
+
+
+@dataclass(frozen=True)
+class TargetScale:
+    """The affine map from the user's targets to the network's: (y − mean) / scale.
+
+    Parameters
+    ----------
+    mean, scale : ndarray of shape (C,)
+        Zeros and ones for classes.
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+
+    @property
+    def log_volume(self) -> float:
+        """Σ_c log scale_c: what one row of weight 1 subtracts from a log density in the network's units."""
+        return float(np.log(self.scale).sum())
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """Validated training data.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d), float64
+    targets : ndarray of shape (n, C) or (n,)
+        Standardised targets, float64, or class indices.
+    weights : ndarray of shape (n,), float64
+    n_outputs : int
+    scale : TargetScale
+    """
+
+    X: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+    n_outputs: int
+    scale: TargetScale
+
+    @property
+    def total_weight(self) -> float:
+        """N_w."""
+        return float(self.weights.sum())
+
+
+def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters with those that the training ignores at fixed values.
+
+    Examples
+    --------
+    >>> neutral({"lr": 0.1, "temperature": 5.0, "map_prior_precision": 1.0, "prior_precision": 7.0})
+    {'lr': 0.1, 'temperature': 1.0, 'map_prior_precision': 1.0, 'prior_precision': 1.0}
+    """
+    fixed = {**MAP_NEUTRAL, **({} if isinstance(parameters["map_prior_precision"], str) else POST_HOC_NEUTRAL)}
+    return {name: fixed.get(name, value) for name, value in parameters.items()}
+
+
+def train(kind: str, parameters: Mapping[str, Any], data: PreparedData, seeds: Sequence[int]) -> MapResult:
+    """The MAP stage.
+
+    Parameters
+    ----------
+    kind : str
+        "regressor" or "classifier".
+    parameters : mapping
+        The estimator's parameters by name.
+    data : PreparedData
+    seeds : sequence of int
+        For the order of mini-batches and built-in weights, and for torch's global generator, which a user's module
+        draws from: it is seeded and put back.
+
+    Returns
+    -------
+    MapResult
+    """
+    options = options_for(kind, parameters, data)
+    rows = _tensors(data, options)
+    net = parameters["net"]
+    fixed_noise = options.map_precision is not None
+    plan = Plan(
+        options.likelihood,
+        lambda network: _prior(network, network, options),
+        _map_precision(options),
+        options.likelihood.dispersion_start if fixed_noise else fixed_dispersion(options, data),
+        _resolve.DISPERSION_RULES.get(options.sigma_noise.rule, lambda fit, hyper: hyper),
+        natural_start=net is None,
+    )
+    if isinstance(net, FrozenEstimator):
+        module = copy.deepcopy(net.estimator.module_).to(rows.inputs)
+        _skorch.check_module(module.eval(), rows, data.n_outputs)
+        network = _trace(module, rows, data, options, verbose=parameters["verbose"])
+        return _map.keep_mode(copy.deepcopy(net.estimator), network, rows, data.n_outputs, plan)
+    if net is None:
+        return _train_net(parameters, rows, data, plan, options, seeds)
+    with _skorch.isolated_seed(seeds[1], rows.inputs.device):
+        return _train_net(parameters, rows, data, plan, options, seeds)
+
+
+def _train_net(
+    parameters: Mapping[str, Any],
+    rows: TrainingRows,
+    data: PreparedData,
+    plan: Plan,
+    options: Options,
+    seeds: Sequence[int],
+) -> MapResult:
+    built_in = parameters["net"] is None
+    net = _skorch.build_net(
+        MLP if built_in else parameters["net"],
+        _built_in_parameters(parameters, data, seeds[0]) if built_in else {},
+        options.likelihood,
+        rows,
+        data.n_outputs,
+        max_epochs=parameters["max_epochs"],
+        lr=parameters["lr"],
+        batch_size=parameters["batch_size"],
+        seed=seeds[0],
+        verbose=int(parameters["verbose"]),
+    )
+    _skorch.initialise(net, rows, data.n_outputs)
+    network = _trace(net.module_, rows, data, options, verbose=parameters["verbose"])
+    own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
+    return _map.fit_map(net, network, rows, data.n_outputs, plan, own_epochs=own_epochs)
+
+
+def _built_in_parameters(parameters: Mapping[str, Any], data: PreparedData, seed: int) -> dict[str, Any]:
+    mean = np.average(data.X, axis=0, weights=data.weights)
+    deviation = np.sqrt(np.average((data.X - mean) ** 2, axis=0, weights=data.weights))
+    constant = deviation <= 1e-12 * (1 + np.abs(mean))
+    return {
+        "in_features": data.X.shape[1],
+        "out_features": data.n_outputs,
+        "hidden_layer_sizes": tuple(parameters["hidden_layer_sizes"]),
+        "activation": parameters["activation"],
+        "input_mean": mean.tolist(),
+        "input_scale": np.where(constant, 1.0, deviation).tolist(),
+        "seed": seed,
+    }
+
+
+def _trace(module: nn.Module, rows: TrainingRows, data: PreparedData, options: Options, *, verbose: int) -> Network:
+    """The module as a network; what its posterior cannot hold is refused here, before any training."""
+    log_outputs = rows.targets.ndim == 1 and _skorch.returns_probabilities(module, rows.inputs[:100])
+    if log_outputs and verbose:
+        print("the net's outputs are probabilities: their logarithms are taken as logits.")
+    network = Network.trace(module, rows.inputs, log_outputs=log_outputs)
+    _posterior_layout(network, rows, data, options)
+    return network
+
+
+def _map_precision(options: Options) -> Tensor | None:
+    if options.map_precision is not None:
+        return torch.tensor(options.map_precision, dtype=torch.float64)
+    value = options.prior_precision.value
+    return None if value is None else torch.as_tensor(value)
+
+
+def fixed_dispersion(options: Options, data: PreparedData) -> float | None:
+    """The given noise as φ in the network's units; None where a rule chooses."""
+    sigma = options.sigma_noise.value
+    return None if sigma is None else float(sigma / data.scale.scale[0]) ** 2
+
+
+def approximate(trained: MapResult, data: PreparedData, options: Options) -> tuple[LaplaceFit, Hyper]:
+    """The curvature of the weights asked for, and the hyperparameters under it."""
+    rows = _tensors(data, options)
+    everything = trained.mode.fit.network
+    network, structure, n_dual = _posterior_layout(everything, rows, data, options)
+    prior = _prior(network, everything, options)
+    dense = structure in (Full, Functional)
+    fit = trained.mode.fit
+    whole = network.parameter_names == everything.parameter_names
+    if whole and isinstance(fit.curvature, structure):
+        fit = replace(fit, prior=prior)
+    else:
+        chunks = rows.chunks(network.row_width(n_dual // len(rows), dense))
+        fit = fit_laplace(network, options.likelihood, options.rule, structure, prior, chunks)
+    # The exact evidence of all weights is the one that the training has maximised, with the weights following.
+    settled = not trained.post_hoc and options.map_precision is None and whole and dense
+    return fit, choose(fit, _start(trained, prior, options), options, fixed_dispersion(options, data), settled=settled)
+
+
+def choose(fit: LaplaceFit, start: Hyper, options: Options, dispersion: float | None, *, settled: bool) -> Hyper:
+    """The hyperparameters at the fit's weights: given, by rule, or by evidence.
+
+    Parameters
+    ----------
+    fit : LaplaceFit
+    start : Hyper
+        The given precisions, or where the search starts.
+    options : Options
+    dispersion : float or None
+        The given φ.
+    settled : bool
+        Whether ``start`` has the best evidence already.
+    """
+    if dispersion is not None:
+        start = replace(start, dispersion=dispersion)
+    free_prior, free_noise = options.prior_precision.free, options.sigma_noise.free
+    by_evidence = options.sigma_noise.rule == _resolve.EVIDENCE
+    if free_noise and not by_evidence:
+        start = _resolve.DISPERSION_RULES[options.sigma_noise.rule](fit, start)
+    if settled:
+        warn_at_bounds(fit, start, free_prior=free_prior, free_dispersion=free_noise)
+    elif free_prior or (free_noise and by_evidence):
+        start = maximise_evidence(fit, start, free_prior=free_prior, free_dispersion=free_noise and by_evidence)
+    return start
+
+
+def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData) -> Options:
+    """The resolved options, with the likelihood in the units of these targets."""
+    options = _resolve.resolve(kind, parameters)
+    return replace(options, likelihood=options.likelihood.scaled_to(_mean_variance(data)))
+
+
+def check_net(net: Any) -> None:
+    """A net that can be trained, or a frozen one that is."""
+    if isinstance(net, FrozenEstimator):
+        if not isinstance(net.estimator, NeuralNet):
+            raise TypeError(
+                f"net=FrozenEstimator({type(net.estimator).__name__}(…)) is not supported; freeze a fitted skorch net."
+            )
+        if not net.estimator.initialized_ or not isinstance(getattr(net.estimator, "module_", None), nn.Module):
+            raise NotFittedError(
+                "the net inside FrozenEstimator has not been fitted; fit it first, or give it without FrozenEstimator "
+                "to have it trained."
+            )
+    elif not (net is None or isinstance(net, NeuralNet | nn.Module) or (isclass(net) and issubclass(net, nn.Module))):
+        raise TypeError(
+            f"net={net!r} is not supported; give None for the built-in net, a torch module (class or instance), a "
+            "skorch net such as NeuralNetRegressor(module), or FrozenEstimator(fitted skorch net)."
+        )
+
+
+def _mean_variance(data: PreparedData) -> float:
+    """Mean variance of the targets over the outputs, in the network's units; 1 for classes."""
+    if data.targets.ndim == 1:
+        return 1.0
+    mean = np.average(data.targets, axis=0, weights=data.weights)
+    return float(np.average((data.targets - mean) ** 2, axis=0, weights=data.weights).mean())
+
+
+def canonical_rows(
+    X: np.ndarray, targets: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows sorted and equal ones merged, while the data are small (by weight).
+
+    So weights and repetitions, in any order, give the same numbers to the bit, standardisation included: training
+    amplifies rounding, and otherwise they would end in different modes.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d)
+    targets : ndarray of shape (n,) or (n, C), numeric
+    weights : ndarray of shape (n,)
+
+    Examples
+    --------
+    >>> canonical_rows(np.array([[2.0], [1.0], [2.0]]), np.array([5.0, 4.0, 5.0]), np.ones(3))
+    (array([[1.],
+           [2.]]), array([4., 5.]), array([1., 2.]))
+    """
+    if weights.sum() > _resolve.FLOAT32_ROWS:
+        return X, targets, weights
+    unique, inverse = np.unique(np.column_stack([X, targets]), axis=0, return_inverse=True)
+    merged = np.bincount(inverse.ravel(), weights=weights, minlength=len(unique))
+    columns = X.shape[1]
+    return unique[:, :columns], unique[:, columns:].reshape(len(unique), *targets.shape[1:]), merged
+
+
+def _tensors(data: PreparedData, options: Options) -> TrainingRows:
+    """The rows on their device, in float64 while they are few."""
+    small = data.total_weight <= _resolve.FLOAT32_ROWS
+    dtype = options.dtype or (torch.float64 if small else torch.float32)
+    kind = torch.long if data.targets.ndim == 1 else dtype
+    return TrainingRows(
+        torch.tensor(data.X, dtype=dtype, device=options.device),
+        torch.tensor(data.targets, dtype=kind, device=options.device),
+        torch.tensor(data.weights, dtype=dtype, device=options.device),
+    )
+
+
+def _posterior_layout(
+    everything: Network, rows: TrainingRows, data: PreparedData, options: Options
+) -> tuple[Network, type[Curvature], int]:
+    """The network of the random weights, the structure of their posterior, and the number of dual rows."""
+    network = everything.select(options.subset.names(everything), rows.inputs)
+    n_dual = _map.n_dual_rows(rows, options.likelihood, data.n_outputs)
+    structure = options.structure or _resolve.automatic_structure(network.blocks, n_dual)
+    _resolve.check_memory(structure, network.blocks, n_dual)
+    return network, structure, n_dual
+
+
+def _prior(network: Network, everything: Network, options: Options) -> Prior:
+    """One precision for all weights, or one a tensor where the options or the given values say so.
+
+    Given values are one a tensor of the whole network, whatever part of it is random.
+    """
+    value = options.prior_precision.value
+    if value is None:
+        return network.tensor_prior() if options.per_tensor else network.scalar_prior()
+    if value.size == 1:
+        return network.scalar_prior()
+    names = everything.parameter_names
+    if value.size != len(names):
+        raise ValueError(
+            f"prior_precision has {value.size} entries; expected 1 (scalar) or {len(names)} (one per tensor: "
+            f"{', '.join(names)})."
+        )
+    return network.tensor_prior()
+
+
+def _start(trained: MapResult, prior: Prior, options: Options) -> Hyper:
+    """The given or the training's hyperparameters, carried over to the selected weights."""
+    mode = trained.mode
+    value = options.prior_precision.value
+    if value is None:
+        names, values = mode.fit.prior.names, mode.hyper.prior_precision
+    else:
+        names, values = trained.names, torch.as_tensor(value, dtype=torch.float64).reshape(-1)
+    if prior.n_groups == len(values) == 1:
+        precision = values
+    else:
+        by_name = dict(zip(names, values, strict=False))
+        precision = torch.stack([by_name.get(name, values.log().mean().exp()) for name in prior.names])
+    return Hyper(precision.to(mode.hyper.prior_precision), mode.hyper.dispersion, options.temperature)
