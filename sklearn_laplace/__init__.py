@@ -1,7 +1,17 @@
 """Neural nets on tables with error bars that can be trusted: the Laplace approximation the scikit-learn way."""
 
+from . import metrics
 from .classifier import LaplaceClassifier
 from .regressor import LaplaceRegressor
+from .resolver import predict_interval, predict_std, predictive
 
 __version__ = "0.1.0"
-__all__ = ["LaplaceClassifier", "LaplaceRegressor", "__version__"]
+__all__ = [
+    "LaplaceClassifier",
+    "LaplaceRegressor",
+    "__version__",
+    "metrics",
+    "predict_interval",
+    "predict_std",
+    "predictive",
+]

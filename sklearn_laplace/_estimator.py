@@ -51,6 +51,17 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def predict_std(self, X: Any, *, kind: str) -> np.ndarray:
         """Standard deviation of the prediction, see the subclasses."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if "net_" in state:
+            state["net_"] = _skorch.portable(state["net_"])
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "net_" in state:
+            state = {**state, "net_": _skorch.restored(state["net_"])}
+        super().__setstate__(state)
+
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "posterior_")
 
@@ -95,7 +106,9 @@ class LaplaceEstimator(BaseEstimator, ABC):
         seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
         trained = self._train(parameters, data, seeds[:2])
         with single_thread(trained.is_small):
-            fit, hyper = approximate(trained, data, options_for(self._kind, parameters, data))
+            fit, hyper = approximate(
+                trained, data, options_for(self._kind, parameters, data), built_in=self.net is None
+            )
             self._publish(trained, fit, hyper, data, seeds[2])
         return self
 
@@ -163,6 +176,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
         self._scale = data.scale
         self._seed = seed
         self._small = trained.is_small
+        self._input_dtype = trained.input_dtype
 
     # ------------------------------------------------------------------ what both kinds answer
 
@@ -253,7 +267,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
         parameter = next(network.module.parameters())
         step = _skorch.chunk_rows(self.posterior_.row_width(network.blocks, self.n_outputs_))
         for start in range(0, len(X), step):
-            yield torch.tensor(X[start : start + step], dtype=parameter.dtype, device=parameter.device)
+            yield torch.tensor(X[start : start + step], dtype=self._input_dtype, device=parameter.device)
 
     def _options(self) -> Options:
         return _resolve.resolve(self._kind, self.get_params(deep=False))

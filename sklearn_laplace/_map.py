@@ -40,6 +40,8 @@ EVIDENCE_STEPS = 60
 """Gauss–Newton steps of the alternation."""
 REFINE_STEPS = {True: 30, False: 20}
 """L-BFGS steps at the end, with an exact metric and with the Kronecker-factored one."""
+SMALL_ROWS, LARGE_DATA_PATIENCE = 300, 4
+"""Beyond this many rows a fit may take longer than a second, and has this many times the L-BFGS steps."""
 EPOCH_EVIDENCE_STEPS = 20
 """Evidence steps during the net's own epochs."""
 EPOCH_DAMPING = 0.7
@@ -118,6 +120,8 @@ class MapResult:
         Epochs, Gauss–Newton and L-BFGS steps together.
     is_small : bool
         Whether more than one thread would not pay.
+    input_dtype : torch.dtype
+        In which the network takes its inputs.
     post_hoc : bool
         Whether the net was trained by somebody else, so that the hyperparameters are still to be chosen.
     """
@@ -127,6 +131,7 @@ class MapResult:
     history: list[dict[str, object]]
     n_steps: int
     is_small: bool
+    input_dtype: torch.dtype
     post_hoc: bool = False
 
     @property
@@ -209,10 +214,13 @@ def fit_map(
             hyper = maximise_evidence(
                 fit, hyper, free_prior=free_prior, free_dispersion=plan.free_dispersion, warn=False
             )
-        mode = _converge(problem, fit, hyper, plan, REFINE_STEPS[exact], damping)
+        patience = LARGE_DATA_PATIENCE if len(rows) > SMALL_ROWS else 1
+        mode = _converge(problem, fit, hyper, plan, patience * REFINE_STEPS[exact], damping)
         _warn_far(mode)
     history = [dict(entry) for entry in net.history]
-    return MapResult(_skorch.finish(net, mode.fit.network), mode, history, steps + mode.n_steps, small)
+    return MapResult(
+        _skorch.finish(net, mode.fit.network), mode, history, steps + mode.n_steps, small, rows.inputs.dtype
+    )
 
 
 def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: int, plan: Plan) -> MapResult:
@@ -241,7 +249,7 @@ def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: i
         fit = _problem(network, prior, rows, n_dual, plan.likelihood).linearise(network)
         hyper = plan.start(network, prior)
         mode = Mode(fit, plan.update(fit, hyper), newton_decrement(fit, hyper), 0)
-    return MapResult(net, mode, [dict(entry) for entry in net.history], 0, small, post_hoc=True)
+    return MapResult(net, mode, [dict(entry) for entry in net.history], 0, small, rows.inputs.dtype, post_hoc=True)
 
 
 def _problem(network: Network, prior: Prior, rows: TrainingRows, n_dual: int, likelihood: Likelihood) -> Problem:

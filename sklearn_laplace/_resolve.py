@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from sklearn.frozen import FrozenEstimator
 from sklearn.utils import check_random_state
 from torch import Tensor
 
@@ -44,6 +45,10 @@ EVIDENCE = "evidence"
 DISPERSION_RULES = {EVIDENCE: mackay_fixed_point, "residual": residual_dispersion}
 AUTO_FLOPS, AUTO_BYTES = 2e11, 2**30
 """``hessian_structure="auto"``: the exact posterior up to these, about four seconds on two cores and one gigabyte."""
+SIZES = (1e-60, 1e60)
+"""Range of every positive number that a user gives."""
+BUILT_IN_ONLY = {"hidden_layer_sizes": (50,), "activation": "tanh"}
+"""Options of the built-in net, at their defaults."""
 FLOAT32_ROWS = 10_000
 """``dtype="auto"``: float64 up to this sum of weights."""
 LIKELIHOODS_FOR = {"regressor": ("gaussian",), "classifier": ("categorical",)}
@@ -89,6 +94,7 @@ def positive(option: str, value: object) -> float:
     number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     if not (math.isfinite(number) and number > 0):
         raise ValueError(f"{option}={value!r} has to be a finite number above zero.")
+    _check_size(option, np.asarray(number))
     return number
 
 
@@ -141,6 +147,12 @@ def optional_count(option: str, value: object, least: int) -> int | None:
     raise ValueError(f"{option}={value!r} has to be None or a whole number of at least {least}.")
 
 
+def _check_size(option: str, values: np.ndarray) -> None:
+    """Squares and products of what is given have to be finite."""
+    if not ((values >= SIZES[0]) & (values <= SIZES[1])).all():
+        raise ValueError(f"{option}={values.tolist()!r} is out of range; expected {SIZES[0]:g} to {SIZES[1]:g}.")
+
+
 @dataclass(frozen=True)
 class Choice:
     """A hyperparameter that is either a value or the name of a rule.
@@ -188,6 +200,7 @@ def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> 
         numbers = np.asarray(math.nan)
     if not (np.isfinite(numbers).all() and (numbers > 0).all()):
         raise ValueError(f"{option}={value!r} has to be a finite number above zero{alternative}.")
+    _check_size(option, numbers)
     return Choice(numbers, "")
 
 
@@ -259,11 +272,16 @@ def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
     optional_count("batch_size", parameters["batch_size"], 1)
     if parameters["lr"] is not None:
         positive("lr", parameters["lr"])
+    if not isinstance(parameters["verbose"], Integral):
+        raise ValueError(f"verbose={parameters['verbose']!r} has to be a whole number; 0 is silent.")
+    _check_net_options(parameters)
     map_precision = parameters["map_prior_precision"]
     if isinstance(map_precision, str):
         lookup("map_prior_precision", map_precision, {"same": None})
     if kind == "regressor":
         lookup("return_std_kind", parameters["return_std_kind"], dict.fromkeys(STD_KINDS))
+        if not isinstance(parameters["standardize_y"], bool | np.bool_):
+            raise ValueError(f"standardize_y={parameters['standardize_y']!r} has to be True or False.")
     else:
         count("n_samples", parameters["n_samples"])
     return Options(
@@ -372,9 +390,26 @@ def _device(name: object) -> torch.device:
         device = torch.device(str(name))
     except RuntimeError as error:
         raise ValueError(f"device={name!r} is not known; expected 'auto', 'cpu' or 'cuda'.") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device={name!r} is not supported; expected 'auto', 'cpu' or 'cuda'.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device={name!r} was asked for, but torch finds no CUDA device; use device='cpu'.")
     return device
+
+
+def _check_net_options(parameters: Mapping[str, Any]) -> None:
+    """Options that the given net cannot take are refused, not ignored."""
+    net = parameters["net"]
+    if net is not None:
+        changed = [name for name, default in BUILT_IN_ONLY.items() if parameters[name] != default]
+        if changed:
+            raise ValueError(
+                f"{' and '.join(changed)} are options of the built-in net; with net= given, set them there."
+            )
+    if isinstance(net, FrozenEstimator):
+        given = [name for name in ("max_epochs", "lr", "batch_size") if parameters[name] is not None]
+        if given:
+            raise ValueError(f"{' and '.join(given)} cannot be used with a frozen net, which is not trained.")
 
 
 def _layer_sizes(sizes: object) -> None:

@@ -15,6 +15,8 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import clone
-from skorch import NeuralNet, NeuralNetClassifier
+from skorch import NeuralNet
 from skorch.callbacks import Callback
 from skorch.dataset import get_len
 from torch import Tensor, nn
@@ -36,6 +38,7 @@ from .likelihoods._base import Likelihood
 from .network import Network
 from .prior import Prior
 
+_global_generator = threading.RLock()
 INPUT_SIZES = ("in_features", "input_dim", "n_features_in", "n_in")
 OUTPUT_SIZES = ("out_features", "output_dim", "n_outputs", "n_out")
 """Names under which a module may take the sizes of the data."""
@@ -100,6 +103,7 @@ class SlicingIterator:
             chosen = torch.as_tensor(np.asarray(index), device=tensors[0].device)
             tensors = tuple(t[chosen] for t in tensors)  # type: ignore[assignment]
         self.tensors = tensors
+        self.unweighted = rows.unweighted
         self.batch_size = max(batch_size, 1)
         self.shuffle = shuffle and self.batch_size < len(tensors[0])
         self.generator = torch.Generator().manual_seed(seed)
@@ -107,18 +111,20 @@ class SlicingIterator:
     def __len__(self) -> int:
         return math.ceil(len(self.tensors[0]) / self.batch_size)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, tuple[Tensor, Tensor]]]:
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor | tuple[Tensor, Tensor]]]:
         x, y, w = self.tensors
         if self.shuffle:
             order = torch.randperm(len(x), generator=self.generator).to(x.device)
             x, y, w = x[order], y[order], w[order]
         for start in range(0, len(x), self.batch_size):
             span = slice(start, start + self.batch_size)
-            yield x[span], (y[span], w[span])
+            yield x[span], y[span] if self.unweighted else (y[span], w[span])
 
 
 class RowsDataset(Dataset[Any]):
-    """What skorch sees of the rows: item i is (x, (y, w)).
+    """What skorch sees of the rows: item i is (x, y), or (x, (y, w)) where the weights differ.
+
+    ``X`` and ``y`` are there for callbacks that score.
 
     Parameters
     ----------
@@ -127,12 +133,15 @@ class RowsDataset(Dataset[Any]):
 
     def __init__(self, rows: TrainingRows) -> None:
         self.rows = rows
+        self.unweighted = bool((rows.weights == 1).all())
+        self.X, self.y = rows.inputs, rows.targets
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, i: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        return self.rows.inputs[i], (self.rows.targets[i], self.rows.weights[i])
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor]]:
+        y = self.rows.targets[i]
+        return self.rows.inputs[i], y if self.unweighted else (y, self.rows.weights[i])
 
 
 class MAPLoss(nn.Module):
@@ -143,14 +152,16 @@ class MAPLoss(nn.Module):
     likelihood : Likelihood
     total_weight : float
         N_w.
-    log_outputs : bool
-        Whether the module ends in probabilities.
+    n_rows : int
+        n, so that the mean weight is N_w / n: a batch is divided by what its rows weigh on average, which keeps its
+        gradient unbiased.
     """
 
-    def __init__(self, likelihood: Likelihood, total_weight: float) -> None:
+    def __init__(self, likelihood: Likelihood, total_weight: float, n_rows: int) -> None:
         super().__init__()
         self.likelihood = likelihood
         self.total_weight = total_weight
+        self.mean_weight = total_weight / n_rows
         self.penalised: list[Tensor] = []
         self.precisions: list[Tensor] = []
         self.transform: Callable[[Tensor], Tensor] = _as_matrix
@@ -165,11 +176,13 @@ class MAPLoss(nn.Module):
         self.transform = network.transform_outputs
         self.dispersion = hyper.dispersion
 
-    def forward(self, outputs: Tensor, targets: tuple[Tensor, Tensor]) -> Tensor:
+    def forward(self, outputs: Tensor, targets: Tensor | tuple[Tensor, Tensor]) -> Tensor:
         """Mean weighted loss of a batch plus the prior's share."""
-        target, weight = targets
-        losses = self.likelihood.nll(self.transform(outputs), target)
-        data = (weight * losses).sum() / weight.sum().clamp_min(torch.finfo(losses.dtype).tiny)
+        if isinstance(targets, Tensor):
+            data = self.likelihood.nll(self.transform(outputs), targets).mean()
+        else:
+            target, weight = targets
+            data = (weight * self.likelihood.nll(self.transform(outputs), target)).mean() / self.mean_weight
         pairs = zip(self.penalised, self.precisions, strict=True)
         penalty = sum((precision * p.square()).sum() for p, precision in pairs)
         return data + (0.5 * self.dispersion / self.total_weight) * penalty
@@ -261,8 +274,8 @@ def build_net(
         )
         net.set_params(**{f"module__{name}": value for name, value in module_parameters.items()})
     net.set_params(**chosen, **_sizes(net, rows.inputs.shape[1], n_outputs))
-    if isinstance(net, NeuralNetClassifier):
-        net.set_params(callbacks__valid_acc=None)  # its scorer cannot read weighted targets
+    if own_training:
+        _check_criterion(net, classes=rows.targets.ndim == 1)
     own = {key: None for key in net.get_params(deep=False) if key.startswith("criterion__")}
     for key in own:  # options of the template's criterion do not fit ours
         net.__dict__.pop(key, None)
@@ -270,6 +283,7 @@ def build_net(
         criterion=MAPLoss,
         criterion__likelihood=likelihood,
         criterion__total_weight=rows.total_weight,
+        criterion__n_rows=len(rows),
         device=str(rows.inputs.device),
         verbose=verbose,
     )
@@ -281,6 +295,24 @@ def build_net(
     if net.iterator_valid is DataLoader:
         net.set_params(iterator_valid=SlicingIterator)
     return net
+
+
+def _check_criterion(net: NeuralNet, *, classes: bool) -> None:
+    """A template's criterion is replaced by our likelihood; one that means another likelihood is an error.
+
+    Raises
+    ------
+    ValueError
+    """
+    known = (nn.NLLLoss, nn.CrossEntropyLoss) if classes else (nn.MSELoss,)
+    criterion = net.criterion
+    if not ((inspect.isclass(criterion) and issubclass(criterion, (*known, MAPLoss))) or isinstance(criterion, known)):
+        name = criterion.__name__ if inspect.isclass(criterion) else type(criterion).__name__
+        raise ValueError(
+            f"the net's criterion {name} belongs to another likelihood than ours "
+            f"({'categorical' if classes else 'gaussian'}), and a Laplace approximation needs the loss to be that of "
+            f"its likelihood. Use {' or '.join(c.__name__ for c in known)}, or leave the criterion out."
+        )
 
 
 def _sizes(net: NeuralNet, n_features: int, n_outputs: int) -> dict[str, int]:
@@ -297,8 +329,8 @@ def _sizes(net: NeuralNet, n_features: int, n_outputs: int) -> dict[str, int]:
 
 @contextmanager
 def isolated_seed(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's global generator inside the block, and put it back afterwards."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    """Seed torch's global generator inside the block, and put it back afterwards; one thread at a time."""
+    with _global_generator, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
@@ -319,7 +351,7 @@ def initialise(net: NeuralNet, rows: TrainingRows, n_outputs: int) -> None:
             f"skorch net; the number of columns is filled in under the names {INPUT_SIZES}, that of outputs under "
             f"{OUTPUT_SIZES}."
         ) from error
-    net.module_.to(rows.inputs.dtype)
+    net.module_.to(rows.weights.dtype)
     net.module_.eval()
     check_module(net.module_, rows, n_outputs)
 
@@ -381,9 +413,19 @@ def run_epochs(net: NeuralNet, rows: TrainingRows, between: Callable[[NeuralNet]
     if net.train_split:
         _warn_held_out(net, data, y)
     net.notify("on_train_begin", X=data, y=y)
-    net.fit_loop(data, y)
+    try:
+        net.fit_loop(data, y)
+    except KeyboardInterrupt as stop:
+        if not _raised_by_callback(stop):
+            raise
     net.notify("on_train_end", X=data, y=y)
     return len(net.history)
+
+
+def _raised_by_callback(stop: KeyboardInterrupt) -> bool:
+    """skorch's callbacks end the training by the exception that Ctrl-C raises; the latter is the user's."""
+    frames = (frame.f_code for frame, _ in traceback.walk_tb(stop.__traceback__))
+    return NeuralNet.notify.__code__ in frames
 
 
 def finish(net: NeuralNet, network: Network) -> NeuralNet:
@@ -391,6 +433,25 @@ def finish(net: NeuralNet, network: Network) -> NeuralNet:
     net.module_.load_state_dict(network.module.state_dict())
     net.module_.eval()
     net.trim_for_prediction()
+    if net.iterator_valid is SlicingIterator:  # so that the net's own predict takes arrays again
+        net.iterator_valid = DataLoader
+    return net
+
+
+def portable(net: NeuralNet) -> tuple[type[NeuralNet], dict[str, Any]]:
+    """A trimmed net as its class and attributes.
+
+    skorch pickles a net's module inside its own state by plain pickle, which cannot take classes of ``__main__`` along;
+    as plain attributes they travel with whatever pickler sends them.
+    """
+    return type(net), dict(net.__dict__)
+
+
+def restored(parts: tuple[type[NeuralNet], dict[str, Any]]) -> NeuralNet:
+    """The net of :func:`portable`."""
+    kind: Any = parts[0]
+    net: NeuralNet = kind.__new__(kind)
+    net.__dict__.update(parts[1])
     return net
 
 

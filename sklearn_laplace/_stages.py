@@ -127,8 +127,8 @@ def train(kind: str, parameters: Mapping[str, Any], data: PreparedData, seeds: S
     MapResult
     """
     options = options_for(kind, parameters, data)
-    rows = _tensors(data, options)
     net = parameters["net"]
+    rows = _tensors(data, options, built_in=net is None)
     fixed_noise = options.map_precision is not None
     plan = Plan(
         options.likelihood,
@@ -139,7 +139,7 @@ def train(kind: str, parameters: Mapping[str, Any], data: PreparedData, seeds: S
         natural_start=net is None,
     )
     if isinstance(net, FrozenEstimator):
-        module = copy.deepcopy(net.estimator.module_).to(rows.inputs)
+        module = copy.deepcopy(net.estimator.module_).to(rows.weights)
         _skorch.check_module(module.eval(), rows, data.n_outputs)
         network = _trace(module, rows, data, options, verbose=parameters["verbose"])
         return _map.keep_mode(copy.deepcopy(net.estimator), network, rows, data.n_outputs, plan)
@@ -177,9 +177,7 @@ def _train_net(
 
 
 def _built_in_parameters(parameters: Mapping[str, Any], data: PreparedData, seed: int) -> dict[str, Any]:
-    mean = np.average(data.X, axis=0, weights=data.weights)
-    deviation = np.sqrt(np.average((data.X - mean) ** 2, axis=0, weights=data.weights))
-    constant = deviation <= 1e-12 * (1 + np.abs(mean))
+    mean, deviation, constant = spread(data.X, data.weights)
     return {
         "in_features": data.X.shape[1],
         "out_features": data.n_outputs,
@@ -214,9 +212,11 @@ def fixed_dispersion(options: Options, data: PreparedData) -> float | None:
     return None if sigma is None else float(sigma / data.scale.scale[0]) ** 2
 
 
-def approximate(trained: MapResult, data: PreparedData, options: Options) -> tuple[LaplaceFit, Hyper]:
+def approximate(
+    trained: MapResult, data: PreparedData, options: Options, *, built_in: bool
+) -> tuple[LaplaceFit, Hyper]:
     """The curvature of the weights asked for, and the hyperparameters under it."""
-    rows = _tensors(data, options)
+    rows = _tensors(data, options, built_in=built_in)
     everything = trained.mode.fit.network
     network, structure, n_dual = _posterior_layout(everything, rows, data, options)
     prior = _prior(network, everything, options)
@@ -229,7 +229,8 @@ def approximate(trained: MapResult, data: PreparedData, options: Options) -> tup
         chunks = rows.chunks(network.row_width(n_dual // len(rows), dense))
         fit = fit_laplace(network, options.likelihood, options.rule, structure, prior, chunks)
     # The exact evidence of all weights is the one that the training has maximised, with the weights following.
-    settled = not trained.post_hoc and options.map_precision is None and whole and dense
+    by_exact_evidence = isinstance(trained.mode.fit.curvature, Full | Functional) and not trained.post_hoc
+    settled = by_exact_evidence and options.map_precision is None and whole and dense
     return fit, choose(fit, _start(trained, prior, options), options, fixed_dispersion(options, data), settled=settled)
 
 
@@ -256,7 +257,11 @@ def choose(fit: LaplaceFit, start: Hyper, options: Options, dispersion: float | 
     if settled:
         warn_at_bounds(fit, start, free_prior=free_prior, free_dispersion=free_noise)
     elif free_prior or (free_noise and by_evidence):
-        start = maximise_evidence(fit, start, free_prior=free_prior, free_dispersion=free_noise and by_evidence)
+        # The temperature widens or narrows the posterior that is chosen without it.
+        found = maximise_evidence(
+            fit, replace(start, temperature=1.0), free_prior=free_prior, free_dispersion=free_noise and by_evidence
+        )
+        start = replace(found, temperature=start.temperature)
     return start
 
 
@@ -289,14 +294,14 @@ def _mean_variance(data: PreparedData) -> float:
     """Mean variance of the targets over the outputs, in the network's units; 1 for classes."""
     if data.targets.ndim == 1:
         return 1.0
-    mean = np.average(data.targets, axis=0, weights=data.weights)
-    return float(np.average((data.targets - mean) ** 2, axis=0, weights=data.weights).mean())
+    _, deviation, constant = spread(data.targets, data.weights)
+    return float(np.where(constant, 0.0, deviation**2).mean())
 
 
 def canonical_rows(
     X: np.ndarray, targets: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows sorted and equal ones merged, while the data are small (by weight).
+    """Rows in a fixed order and equal ones merged, while the data are small (by weight).
 
     So weights and repetitions, in any order, give the same numbers to the bit, standardisation included: training
     amplifies rounding, and otherwise they would end in different modes.
@@ -309,25 +314,54 @@ def canonical_rows(
 
     Examples
     --------
-    >>> canonical_rows(np.array([[2.0], [1.0], [2.0]]), np.array([5.0, 4.0, 5.0]), np.ones(3))
-    (array([[1.],
-           [2.]]), array([4., 5.]), array([1., 2.]))
+    >>> X, y, w = canonical_rows(np.array([[2.0], [1.0], [2.0]]), np.array([5.0, 4.0, 5.0]), np.ones(3))
+    >>> sorted(zip(X[:, 0].tolist(), y.tolist(), w.tolist()))
+    [(1.0, 4.0, 1.0), (2.0, 5.0, 2.0)]
     """
     if weights.sum() > _resolve.FLOAT32_ROWS:
         return X, targets, weights
     unique, inverse = np.unique(np.column_stack([X, targets]), axis=0, return_inverse=True)
     merged = np.bincount(inverse.ravel(), weights=weights, minlength=len(unique))
     columns = X.shape[1]
+    # Sorted rows would make mini-batches and held-out parts of a user's net regions of the first column.
+    order = np.random.default_rng(0).permutation(len(unique))
+    unique, merged = unique[order], merged[order]
     return unique[:, :columns], unique[:, columns:].reshape(len(unique), *targets.shape[1:]), merged
 
 
-def _tensors(data: PreparedData, options: Options) -> TrainingRows:
+def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weighted mean and standard deviation of each column, and which columns are constant but for rounding.
+
+    Raises
+    ------
+    ValueError
+        When a column is too large for its variance to be finite.
+
+    Examples
+    --------
+    >>> spread(np.array([[1e-13, 5.0], [3e-13, 5.0]]), np.ones(2))
+    (array([2.e-13, 5.e+00]), array([1.e-13, 0.e+00]), array([False,  True]))
+    """
+    mean = np.average(values, axis=0, weights=weights)
+    with np.errstate(over="ignore", invalid="ignore"):
+        deviation = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights))
+    if not np.isfinite(deviation).all():
+        raise ValueError(
+            f"a column reaches {np.abs(values).max():.1e}, too large for its variance; use another unit for it."
+        )
+    constant = deviation <= 10 * np.finfo(float).eps * np.abs(values).max(axis=0)
+    return mean, deviation, constant
+
+
+def _tensors(data: PreparedData, options: Options, *, built_in: bool) -> TrainingRows:
     """The rows on their device, in float64 while they are few."""
     small = data.total_weight <= _resolve.FLOAT32_ROWS
     dtype = options.dtype or (torch.float64 if small else torch.float32)
+    # The built-in net centres its raw columns in double precision, whatever it computes in afterwards.
+    input_dtype = torch.float64 if built_in else dtype
     kind = torch.long if data.targets.ndim == 1 else dtype
     return TrainingRows(
-        torch.tensor(data.X, dtype=dtype, device=options.device),
+        torch.tensor(data.X, dtype=input_dtype, device=options.device),
         torch.tensor(data.targets, dtype=kind, device=options.device),
         torch.tensor(data.weights, dtype=dtype, device=options.device),
     )

@@ -149,7 +149,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithm of :meth:`predict_proba`, shape (n_samples, n_classes)."""
-        return np.log(self.predict_proba(X))
+        return np.log(self.predict_proba(X).clip(min=np.finfo(float).tiny))
 
     def predict(self, X: Any) -> np.ndarray:
         """Most probable class under the moderated probabilities, shape (n_samples,)."""

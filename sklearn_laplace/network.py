@@ -107,6 +107,9 @@ class Network:
         Names of the modules with own parameters in the order in which the forward pass calls them.
     log_outputs : bool
         Whether the module ends in probabilities, taken through their logarithm.
+    shallow : bool
+        Whether replicas copy the module tree only; a forward pass that reaches layers by other ways than registered
+        attributes (bound methods, lists) needs deep ones.
 
     Examples
     --------
@@ -126,6 +129,7 @@ class Network:
     layout: Layout
     called: tuple[str, ...]
     log_outputs: bool = False
+    shallow: bool = True
 
     # ------------------------------------------------------------------ building
 
@@ -162,16 +166,24 @@ class Network:
         if not selected:
             raise ValueError("no parameter is selected: every parameter of the module has requires_grad=False.")
         private.requires_grad_(False)
+        for shallow in (True, False):
+            if _replicas_follow(private, example[:1], shallow):
+                break
+        else:
+            raise ValueError(
+                f"the forward pass of {type(module).__name__} does not follow copies of the module: it reaches its "
+                "layers through a closure or a global. Let it use attributes of the module itself."
+            )
         # Three rows even where there is one: a layer that sees them folded with something else must stand out.
         example = example[torch.arange(CHECKED_ROWS, device=example.device) % len(example)]
-        tape = _Tape(private, [name for name, _ in private.named_modules()])
+        tape = _Tape(_replicate(private, {}, shallow), [name for name, _ in private.named_modules()])
         with torch.no_grad():
             tape.run(example)
         layers = _factored_layers(private, selected, tape)
-        network = _with_layers(private, selected, layers, tuple(tape.order), log_outputs)
+        network = _with_layers(private, selected, layers, tuple(tape.order), log_outputs, shallow)
         agreeing = _agreeing_layers(network, selected, example)
         if len(agreeing) < len(layers):
-            network = _with_layers(private, selected, agreeing, tuple(tape.order), log_outputs)
+            network = _with_layers(private, selected, agreeing, tuple(tape.order), log_outputs, shallow)
         return _decide_batching(network, example)
 
     def select(self, names: Sequence[str], example: Tensor) -> Network:
@@ -183,7 +195,7 @@ class Network:
         dtype = next(self.module.parameters()).dtype
         tensors = self.tensors(theta.to(dtype))
         replaced = {name: nn.Parameter(value, requires_grad=False) for name, value in tensors.items()}
-        moved = replace(self, module=_replicate(self.module, replaced, self.layout.aliases))
+        moved = replace(self, module=self._replica(replaced))
         moved.__dict__["theta"] = theta.to(dtype).double()  # what the cached property would gather again
         return moved
 
@@ -200,7 +212,7 @@ class Network:
 
     def linearise(self, x: Tensor) -> Linearisation:
         """Outputs and pullback at inputs (n, …): one forward pass; each pullback costs K backward passes."""
-        tape = _Tape(self.module, [layer.name for layer in self.layers])
+        tape = _Tape(self._replica({}), [layer.name for layer in self.layers])
         with torch.enable_grad():
             raw = tape.run(x)
             outputs = self.transform_outputs(raw)
@@ -226,8 +238,8 @@ class Network:
                 for layer, a, g in zip(self.layers, inputs, cotangents, strict=True)
             }
             if self.generic is not None:
-                own = _replicate(self.module, {}, {})  # functional_call swaps tensors in place
-                dense = self.generic.factors(own, x, self._through_log(raw.detach(), factor))
+                # On a replica, since functional_call swaps tensors in place.
+                dense = self.generic.factors(self._replica({}), x, self._through_log(raw.detach(), factor))
                 parts |= dict(zip(self.generic.names, dense, strict=True))
             return FactoredJacobian(tuple(parts[block.name] for block in self.blocks))
 
@@ -240,9 +252,13 @@ class Network:
         identity = torch.eye(n_outputs, dtype=line.outputs.dtype, device=x.device)
         return line.outputs, line.pullback(identity.expand(n, n_outputs, n_outputs))
 
+    def _replica(self, replaced: Mapping[str, nn.Parameter]) -> nn.Module:
+        by_any_name = {name: replaced[first] for name, first in self.layout.aliases.items() if first in replaced}
+        return _replicate(self.module, by_any_name, self.shallow)
+
     def transform_outputs(self, raw: Tensor) -> Tensor:
         """The module's raw outputs as a matrix (n, C), probabilities through their logarithm."""
-        outputs = raw[:, None] if raw.ndim == 1 else raw
+        outputs = raw.reshape(-1, 1) if raw.ndim < 2 else raw
         return _log_probabilities(outputs) if self.log_outputs else outputs
 
     def _through_log(self, raw: Tensor, factor: Tensor) -> Tensor:
@@ -328,10 +344,18 @@ class Network:
 
 
 class _Tape:
-    """One recorded forward pass on a replica of a module that shares its tensors."""
+    """One recorded forward pass on a replica of a module that shares its tensors.
 
-    def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
-        self.replica = _replicate(module, {}, {})
+    Parameters
+    ----------
+    replica : nn.Module
+        Hooks are left on it.
+    names : sequence of str
+        Modules to record.
+    """
+
+    def __init__(self, replica: nn.Module, names: Sequence[str]) -> None:
+        self.replica = replica
         self.inputs: dict[str, Tensor] = {}
         self.outputs: dict[str, Tensor] = {}
         self.calls: dict[str, int] = {}
@@ -359,36 +383,68 @@ class _Tape:
         return record
 
 
-def _replicate(
-    module: nn.Module,
-    replaced: Mapping[str, nn.Parameter],
-    aliases: Mapping[str, str],
-    prefix: str = "",
-    seen: dict[int, nn.Module] | None = None,
-) -> nn.Module:
-    """A shallow copy of a module tree: own hooks, shared tensors but for the replaced ones (by first name).
+def _replicate(module: nn.Module, replaced: Mapping[str, nn.Parameter], shallow: bool) -> nn.Module:
+    """A copy of a module with hooks of its own that shares all tensors but the replaced ones.
 
-    A submodule that is reached by something else than attribute registration stays the original's: it is then never
-    seen to be called, and its tensors are taken as generic.
+    Parameters
+    ----------
+    module : nn.Module
+    replaced : mapping of str to nn.Parameter
+        New tensors under every name that the old one has.
+    shallow : bool
+        Copy the tree of registered modules only (fast), or everything that the module holds.
     """
-    seen = {} if seen is None else seen
+    if shallow:
+        return _shallow_replica(module, replaced, "", {})
+    memo: dict[int, object] = {id(t): t for t in (*module.parameters(), *module.buffers())}
+    memo |= {id(p): replaced[n] for n, p in module.named_parameters(remove_duplicate=False) if n in replaced}
+    return copy.deepcopy(module, memo)
+
+
+def _shallow_replica(
+    module: nn.Module, replaced: Mapping[str, nn.Parameter], prefix: str, seen: dict[int, nn.Module]
+) -> nn.Module:
     if id(module) in seen:
         return seen[id(module)]
     replica = module.__new__(type(module))
     replica.__dict__ = dict(module.__dict__)
     seen[id(module)] = replica
     own = module._parameters
-    if replaced and own:
-        own = {name: replaced.get(aliases.get(prefix + name, ""), p) for name, p in own.items()}
-    replica.__dict__["_parameters"] = dict(own)
+    replica.__dict__["_parameters"] = {name: replaced.get(prefix + name, p) for name, p in own.items()}
     replica.__dict__["_buffers"] = dict(module._buffers)
     replica.__dict__["_modules"] = {
-        name: None if child is None else _replicate(child, replaced, aliases, f"{prefix}{name}.", seen)
+        name: None if child is None else _shallow_replica(child, replaced, f"{prefix}{name}.", seen)
         for name, child in module._modules.items()
     }
     for hooks in ("_forward_pre_hooks", "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"):
         replica.__dict__[hooks] = OrderedDict(module.__dict__[hooks])
     return replica
+
+
+def _replicas_follow(module: nn.Module, example: Tensor, shallow: bool) -> bool:
+    """Whether a replica with other weights answers like the module itself with these weights."""
+    generator = torch.Generator().manual_seed(0)
+    first = dict(module.named_parameters())
+    moved = {
+        name: nn.Parameter(p + 0.1 * torch.randn(p.shape, generator=generator).to(p), requires_grad=False)
+        for name, p in first.items()
+    }
+    names = {id(p): name for name, p in first.items()}
+    every = {name: moved[names[id(p)]] for name, p in module.named_parameters(remove_duplicate=False)}
+    before = {name: p.detach().clone() for name, p in first.items()}
+    with torch.no_grad():
+        original = module(example)
+        try:
+            for name, p in first.items():
+                p.copy_(moved[name])
+            expected = module(example)
+        finally:
+            for name, p in first.items():
+                p.copy_(before[name])
+        got = _replicate(module, every, shallow)(example)
+    if not isinstance(got, Tensor) or torch.equal(original, expected):
+        return False
+    return torch.allclose(got, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 def _log_probabilities(probabilities: Tensor) -> Tensor:
@@ -416,14 +472,19 @@ def _factored_layers(module: nn.Module, selected: Sequence[str], tape: _Tape) ->
 
 
 def _with_layers(
-    module: nn.Module, selected: Sequence[str], layers: tuple[Linear, ...], called: tuple[str, ...], log_outputs: bool
+    module: nn.Module,
+    selected: Sequence[str],
+    layers: tuple[Linear, ...],
+    called: tuple[str, ...],
+    log_outputs: bool,
+    shallow: bool,
 ) -> Network:
     """A network in which the given layers are factored and the other selected tensors generic."""
     covered = {name for layer in layers for name, _ in layer.columns}
     parameters = dict(module.named_parameters())
     rest = tuple(name for name in parameters if name in selected and name not in covered)
     generic = Generic(rest, tuple(parameters[name].numel() for name in rest), batched=True) if rest else None
-    return Network(module, layers, generic, Layout.of(module, layers, generic), called, log_outputs)
+    return Network(module, layers, generic, Layout.of(module, layers, generic), called, log_outputs, shallow)
 
 
 def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor) -> tuple[Linear, ...]:
@@ -436,6 +497,11 @@ def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor)
         tensors[name].requires_grad_()
     with torch.enable_grad():
         outputs = network.transform_outputs(module(example))
+    if not outputs.requires_grad:
+        raise ValueError(
+            f"the outputs of {type(module).__name__} do not depend on its parameters differentiably; remove detach() "
+            "or no_grad() from its forward pass."
+        )
     generator = torch.Generator().manual_seed(0)
     cotangent = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)
     wanted = [tensors[name] for layer in network.layers for name, _ in layer.columns]

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from . import _resolve
 from ._estimator import LaplaceEstimator
-from ._stages import PreparedData, TargetScale, canonical_rows
+from ._stages import PreparedData, TargetScale, canonical_rows, spread
 from .latent import Predictive
 
 
@@ -47,7 +47,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Whether the net sees targets of mean 0 and variance 1. Everything returned is in the units of y either way.
     map_prior_precision : "same" or float, default="same"
         "same": the net trains under the posterior's own prior precision and noise. A float: it trains once under that
-        precision and unit noise, and everything else is chosen afterwards.
+        precision and a noise as large as the spread of the targets, and everything else is chosen afterwards.
     device : {"auto", "cpu", "cuda"}, default="auto"
         Where torch computes; "auto" is the CPU.
     dtype : {"auto", "float32", "float64"}, default="auto"
@@ -70,7 +70,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Standard deviation of the noise in the units of y: chosen by the evidence, from the training residuals, or
         given.
     temperature : float, default=1.0
-        Divides the curvature; below 1 the posterior is narrower.
+        Divides the curvature; below 1 the posterior is narrower. What is chosen by evidence is chosen at 1.
     predictive : {"glm"}, default="glm"
         The linearised predictive.
     return_std_kind : {"total", "epistemic", "aleatoric"}, default="total"
@@ -194,9 +194,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         n_outputs = targets.shape[1]
         mean, scale = np.zeros(n_outputs), np.ones(n_outputs)
         if self.standardize_y and not isinstance(self.net, FrozenEstimator):
-            mean = np.average(targets, axis=0, weights=weights)
-            scale = np.sqrt(np.average((targets - mean) ** 2, axis=0, weights=weights))
-            scale = np.where(scale <= 1e-12 * (1 + np.abs(mean)), 1.0, scale)
+            mean, scale, constant = spread(targets, weights)
+            # A constant target still has units: its own size.
+            scale = np.where(constant, np.where(mean == 0, 1.0, np.abs(mean)), scale)
             if not isinstance(self.sigma_noise, str):  # a given noise is one number in the units of all targets
                 scale = np.full(n_outputs, np.sqrt(np.mean(scale**2)))
         return PreparedData(X, (targets - mean) / scale, weights, n_outputs, TargetScale(mean, scale))
@@ -395,7 +395,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         X = validate_data(self, X, dtype=np.float64, order="C", reset=False)
         network = self.laplace_.network
         parameter = next(network.module.parameters())
-        x = torch.tensor(X, dtype=parameter.dtype, device=parameter.device)
+        x = torch.tensor(X, dtype=self._input_dtype, device=parameter.device)
         joint = self._options().predictive.joint_covariance(network, self.posterior_, x)
         n, k = len(X), self.n_outputs_
         per_output = joint.view(n, k, n, k).diagonal(dim1=1, dim2=3)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 class Standardise(nn.Module):
     """(x − mean) / scale with fixed statistics, column by column.
 
+    Always in double precision, also in a module of single precision: a column far from zero would lose its digits.
+
     Parameters
     ----------
     mean, scale : sequence of float or None
@@ -41,17 +43,26 @@ class Standardise(nn.Module):
 
     mean: Tensor
     scale: Tensor
+    like: Tensor
 
     def __init__(
         self, in_features: int, mean: Sequence[float] | None = None, scale: Sequence[float] | None = None
     ) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.tensor([0.0] * in_features if mean is None else list(mean)))
-        self.register_buffer("scale", torch.tensor([1.0] * in_features if scale is None else list(scale)))
+        double = torch.float64
+        self.register_buffer("mean", torch.tensor([0.0] * in_features if mean is None else list(mean), dtype=double))
+        self.register_buffer("scale", torch.tensor([1.0] * in_features if scale is None else list(scale), dtype=double))
+        self.register_buffer("like", torch.zeros(0))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Standardise:
+        mean, scale = self.mean, self.scale
+        super()._apply(fn, recurse)
+        self.mean, self.scale = mean.to(self.like.device), scale.to(self.like.device)
+        return self
 
     def forward(self, x: Tensor) -> Tensor:
-        """Standardised columns, same shape (n, d)."""
-        return (x - self.mean) / self.scale
+        """Standardised columns, same shape (n, d), in the module's dtype."""
+        return ((x.double() - self.mean) / self.scale).to(self.like.dtype)
 
 
 class Scale(nn.Module):

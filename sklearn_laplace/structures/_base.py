@@ -140,4 +140,4 @@ class Posterior(ABC):
     def sample(self, n_samples: int, generator: torch.Generator) -> Tensor:
         """Deviations of the weights from their mode, shape (n_samples, P), float64."""
         noise = torch.randn(n_samples, self.n_parameters, generator=generator, dtype=torch.float64)
-        return self.apply_root(noise)
+        return self.apply_root(noise.to(self.marginal_variance().device))

@@ -1,0 +1,245 @@
+"""The skorch host: a user's net keeps its habits, and ours does not leak into it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+
+import nets
+import numpy as np
+import pytest
+import torch
+from joblib import Memory
+from sklearn.model_selection import GridSearchCV
+from skorch import NeuralNetClassifier, NeuralNetRegressor
+from skorch.callbacks import EarlyStopping, EpochScoring
+from skorch.dataset import ValidSplit
+from torch import nn
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics
+from sklearn_laplace.errors import HeldOutRowsWarning
+from sklearn_laplace.network import Network
+
+RNG = np.random.default_rng(41)
+X = RNG.normal(size=(80, 3))
+Y = np.sin(X[:, 0]) + X[:, 1] + 0.2 * RNG.normal(size=80)
+LABELS = (X[:, 0] > 0).astype(int)
+X_NEW = RNG.normal(size=(9, 3))
+
+
+class Bound(nn.Module):
+    """A forward pass that reaches its layers through a bound method and a list."""
+
+    def __init__(self, n_in=3, n_out=1):
+        super().__init__()
+        self.first, self.last = nn.Linear(n_in, 6), nn.Linear(6, n_out)
+        self.steps = [self.first, torch.tanh, self.last]
+        self.run = self._run
+
+    def _run(self, x):
+        for step in self.steps:
+            x = step(x)
+        return x
+
+    def forward(self, x):
+        return self.run(x)
+
+
+class Plain(Bound):
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x)))
+
+
+def test_layers_behind_bound_methods_and_lists_are_found():
+    """The same architecture written in two ways is the same model."""
+    models = [LaplaceRegressor(module, random_state=0).fit(X, Y) for module in (Bound, Plain)]
+    np.testing.assert_allclose(*(m.predict_std(X_NEW, kind="epistemic") for m in models), rtol=1e-6)
+
+
+def test_a_module_that_cannot_be_copied_is_refused():
+    """A closure over the original layers: its copies would silently keep the old weights."""
+    layer = nn.Linear(3, 1)
+
+    class Closure(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return layer(x)
+
+    with pytest.raises(ValueError, match="does not follow copies of the module"):
+        Network.trace(Closure(), torch.zeros(1, 3))
+
+
+def test_outputs_without_a_gradient_are_refused():
+    """detach() in the forward pass."""
+
+    class Detached(nets.Hidden):
+        def forward(self, x):
+            return super().forward(x).detach()
+
+    with pytest.raises(ValueError, match="do not depend on its parameters differentiably"):
+        LaplaceRegressor(Detached(3, 1)).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"callbacks": "disable"},
+        {"callbacks__valid_acc": None},
+        {"callbacks": [EpochScoring("accuracy", on_train=True, name="train_acc", lower_is_better=False)]},
+    ],
+    ids=["disabled", "without-accuracy", "scoring"],
+)
+def test_callbacks_of_a_template_work(options):
+    """What skorch allows is allowed here."""
+    net = NeuralNetClassifier(nets.Hidden, max_epochs=4, train_split=None, verbose=0, **options)
+    model = LaplaceClassifier(net, random_state=0).fit(X, LABELS)
+    assert len(model.history_) == 4
+    assert ("train_acc" in model.history_[0]) == ("callbacks" in options and options["callbacks"] != "disable")
+
+
+def test_early_stopping_watches_a_random_part_of_the_rows():
+    """Rows are not sorted when a split holds some out: its loss is that of interpolation."""
+    net = NeuralNetRegressor(
+        nets.Hidden,
+        max_epochs=200,
+        lr=0.05,
+        optimizer=torch.optim.Adam,
+        train_split=ValidSplit(4),
+        callbacks=[EarlyStopping(patience=10)],
+        verbose=0,
+    )
+    with pytest.warns(HeldOutRowsWarning, match="holds out 20 of 80 rows"):
+        model = LaplaceRegressor(net, random_state=0).fit(X, Y)
+    best = min(entry["valid_loss"] for entry in model.history_)
+    assert best < 0.5  # of the variance of y; the extreme quarter in column 0 would be far above
+
+
+@pytest.mark.parametrize(
+    ("estimator", "criterion", "y"),
+    [(LaplaceRegressor, nn.L1Loss, Y), (LaplaceClassifier, nn.MultiMarginLoss, LABELS)],
+)
+def test_a_foreign_criterion_is_refused(estimator, criterion, y):
+    """Another loss is another likelihood."""
+    template = nets.regressor if estimator is LaplaceRegressor else nets.classifier
+    with pytest.raises(ValueError, match=f"criterion {criterion.__name__} belongs to another likelihood"):
+        estimator(template(criterion=criterion)).fit(X, y)
+
+
+def test_options_of_the_built_in_net_are_refused_with_another():
+    """Never ignored."""
+    with pytest.raises(ValueError, match="hidden_layer_sizes are options of the built-in net"):
+        LaplaceRegressor(nets.Hidden, hidden_layer_sizes=(7,)).fit(X, Y)
+
+
+def test_the_trained_net_predicts_by_itself():
+    """net_ is a skorch net in evaluation mode, with the weights of the mode."""
+    for net in (nets.Hidden, nets.regressor()):
+        model = LaplaceRegressor(net, standardize_y=False, random_state=0).fit(X, Y)
+        np.testing.assert_allclose(model.net_.predict(X_NEW)[:, 0], model.predict(X_NEW), rtol=1e-10)
+
+
+def test_threads_train_users_nets_reproducibly():
+    """torch's global generator is one: fits that seed it wait for each other."""
+
+    def fit(seed):
+        return LaplaceRegressor(nets.regressor(max_epochs=3), random_state=seed).fit(X, Y).predict_std(X_NEW)
+
+    serial = [fit(seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        np.testing.assert_array_equal(list(pool.map(fit, range(4))), serial)
+
+
+def test_the_number_of_threads_is_put_back():
+    """In the thread that fits, and in no other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda seed: LaplaceRegressor(random_state=seed).fit(X[:20], Y[:20]), range(4)))
+        LaplaceRegressor(random_state=0).fit(X[:20], Y[:20])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_columns_far_from_zero_lose_no_digits(dtype):
+    """Time stamps: raw columns are centred in double precision."""
+    fits = [
+        LaplaceRegressor(random_state=0, dtype=dtype, prior_precision=1.0, sigma_noise=0.2).fit(X + shift, Y)
+        for shift in (0.0, 2.0**30)
+    ]
+    np.testing.assert_allclose(fits[0].predict(X), fits[1].predict(X + 2.0**30), atol=2e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-13, 1e13])
+def test_tiny_and_huge_units_are_units(scale):
+    """No threshold has a unit of its own."""
+    first = LaplaceRegressor(random_state=0).fit(X, Y)
+    second = LaplaceRegressor(random_state=0).fit(X * scale, Y * scale)
+    np.testing.assert_allclose(second.predict(X_NEW * scale) / scale, first.predict(X_NEW), rtol=1e-3)
+    np.testing.assert_allclose(second.sigma_noise_ / scale, first.sigma_noise_, rtol=1e-3)
+
+
+def test_the_temperature_does_not_enter_the_choice():
+    """The same δ and σ for every structure, and a posterior that is narrower by it."""
+    for structure in ("functional", "kron"):
+        cold, warm = (
+            LaplaceRegressor(random_state=0, hessian_structure=structure, temperature=t).fit(X, Y) for t in (0.1, 1.0)
+        )
+        assert cold.prior_precision_ == warm.prior_precision_
+        assert cold.sigma_noise_ == warm.sigma_noise_
+        assert (cold.predict_std(X_NEW, kind="epistemic") < warm.predict_std(X_NEW, kind="epistemic")).all()
+
+
+def test_memory_trains_once_for_all_laplace_options(tmp_path):
+    """8 candidates × 3 folds share 3 trainings, the final refit is the fourth; the scores are those without cache."""
+    grid = {"prior_precision": [0.1, 1.0, 10.0, "evidence"], "hessian_structure": ["functional", "diag"]}
+
+    def scores(memory):
+        model = LaplaceRegressor(map_prior_precision=1.0, memory=memory, random_state=0)
+        return GridSearchCV(model, grid, cv=3, scoring=metrics.neg_nlpd).fit(X, Y).cv_results_["mean_test_score"]
+
+    plain = scores(None)
+    np.testing.assert_array_equal(scores(Memory(tmp_path, verbose=0)), plain)
+    assert len(list(tmp_path.rglob("output.pkl"))) == 4
+    assert len(np.unique(plain)) == 8
+
+
+def test_a_module_of_a_notebook_travels_to_worker_processes_and_back(tmp_path):
+    """A class of __main__, fitted in loky workers, returned, and sent again."""
+    script = tmp_path / "notebook.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import numpy as np, torch
+            from joblib import Parallel, delayed
+            from sklearn.model_selection import cross_validate
+            from sklearn_laplace import LaplaceRegressor
+
+            class Net(torch.nn.Module):
+                def __init__(self, n_in=3, n_out=1):
+                    super().__init__()
+                    self.layer = torch.nn.Linear(n_in, n_out)
+                def forward(self, x):
+                    return self.layer(x)
+
+            if __name__ == "__main__":
+                rng = np.random.default_rng(0)
+                X = rng.normal(size=(40, 3)); y = X[:, 0] + 0.1 * rng.normal(size=40)
+                model = LaplaceRegressor(Net, random_state=0)
+                found = cross_validate(model, X, y, cv=2, n_jobs=2, return_estimator=True)
+                model = found["estimator"][0]
+                there = Parallel(n_jobs=2)(delayed(model.predict_std)(X) for _ in range(2))
+                np.testing.assert_allclose(there[0], model.predict_std(X), rtol=1e-7)
+                print("arrived")
+            """
+        )
+    )
+    run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert run.stdout.strip() == "arrived", run.stderr
