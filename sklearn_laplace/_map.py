@@ -3,7 +3,8 @@ r"""The MAP stage: a net and rows in, θ*, δ and φ out. It knows nothing of th
 First the net's own epochs (none for the built-in net while Gauss–Newton is affordable), with damped evidence steps on
 the way where the hyperparameters are free; then :func:`~sklearn_laplace.selection.alternate` and
 :func:`~sklearn_laplace.mode.refine` to the mode. The evidence of this stage is that of all weights: exact (``full`` or
-its dual ``functional``, whichever is cheaper) while one step costs fewer than :data:`EXACT_FLOPS`, else ``kron``.
+its dual ``functional``, whichever is cheaper) while a step stays within the
+budget of :mod:`~sklearn_laplace._budget`, else ``kron``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from skorch import NeuralNet
 from torch import Tensor
 
 from . import _skorch
+from ._budget import SINGLE_THREAD_FLOPS, budget_for, exact_cost
 from ._skorch import TrainingRows
 from ._threads import single_thread
 from .curvatures import GGN
@@ -29,24 +31,11 @@ from .mode import Mode, Problem, newton_decrement, refine
 from .network import Network
 from .prior import Prior
 from .selection import alternate, maximise_evidence
-from .structures import Full, Functional, Kron
-from .structures._base import Curvature
+from .structures import Kron
 
-SMALL_FLOPS = 2e8
-"""Multiply-adds of one exact step up to which more than one thread does not pay."""
-EXACT_FLOPS = 1e10
-"""Multiply-adds of one exact step up to which the MAP stage is Gauss–Newton: about .1 s on two cores."""
-EVIDENCE_STEPS = 60
-"""Gauss–Newton steps of the alternation."""
-REFINE_STEPS = {True: 30, False: 20}
-"""L-BFGS steps at the end, with an exact metric and with the Kronecker-factored one."""
-SMALL_ROWS, LARGE_DATA_PATIENCE = 300, 4
-"""Beyond this many rows a fit may take longer than a second, and has this many times the L-BFGS steps."""
-EPOCH_EVIDENCE_STEPS = 20
-"""Evidence steps during the net's own epochs."""
+KRON_REFINE_STEPS = 20
+"""L-BFGS steps at the end in the Kronecker-factored metric."""
 EPOCH_DAMPING = 0.7
-LARGE_DATA_STEPS, LARGE_DATA_BATCH = 5000, 256
-"""Steps and batch size of the built-in net's epochs when Gauss–Newton is too dear."""
 STARTS = (1.0, 0.1)
 """Starts of the prior precision, in units of the natural one; the evidence chooses. The strong start may end in a
 straight line (a noisy sine of two periods: −121 nats against −55), the weak one in an over-fitted net (diabetes: −1897
@@ -140,27 +129,6 @@ class MapResult:
         return self.mode.fit.network.parameter_names
 
 
-def exact_cost(network: Network, n_dual: int) -> tuple[float, type[Curvature]]:
-    """Multiply-adds of one exact step, and the cheaper of the two exact structures.
-
-    Parameters
-    ----------
-    network : Network
-    n_dual : int
-        M: rows times columns of the output factor.
-    """
-    p = float(network.n_parameters)
-    panel = sum(block.outputs + block.inputs for block in network.blocks)
-    primal = n_dual * p**2 + p**3
-    dual = float(n_dual) ** 2 * panel + 2 * float(n_dual) ** 3
-    return (dual, Functional) if dual < primal else (primal, Full)
-
-
-def is_small(network: Network, n_dual: int) -> bool:
-    """Whether products are too small for more than one thread."""
-    return exact_cost(network, n_dual)[0] <= SMALL_FLOPS
-
-
 def n_dual_rows(rows: TrainingRows, likelihood: Likelihood, n_outputs: int) -> int:
     """M = rows × columns of the output factor."""
     example = torch.zeros(1, n_outputs, dtype=torch.float64)
@@ -194,12 +162,14 @@ def fit_map(
         When the weights end far from a mode.
     """
     n_dual = n_dual_rows(rows, plan.likelihood, n_outputs)
-    exact = exact_cost(network, n_dual)[0] <= EXACT_FLOPS
+    budget = budget_for(len(rows))
+    cost, _ = exact_cost(network.blocks, n_dual)
+    exact = cost <= budget.exact_step
     if not (exact or own_epochs):
-        batch_size = LARGE_DATA_BATCH if net.batch_size == -1 else net.batch_size
-        epochs = math.ceil(LARGE_DATA_STEPS * batch_size / len(rows))
-        net.set_params(batch_size=batch_size, max_epochs=epochs)
-    small = is_small(network, n_dual)
+        size = budget.batch_size if net.batch_size == -1 else net.batch_size
+        epochs = budget.epoch_steps if size == -1 else math.ceil(budget.epoch_steps * size / len(rows))
+        net.set_params(batch_size=size, max_epochs=epochs)
+    small = cost <= SINGLE_THREAD_FLOPS
     with single_thread(small):
         prior = plan.prior(network)
         problem = _problem(network, prior, rows, n_dual, plan.likelihood)
@@ -208,14 +178,15 @@ def fit_map(
         steps, damping = len(net.history), 0.0
         free_prior = plan.precision is None
         if exact:
-            found = _best_start(problem, fit, hyper, plan)
+            steps_of = budget.gauss_newton_steps if small else budget.dear_gauss_newton_steps
+            found = _best_start(problem, fit, hyper, plan, steps_of)
             fit, hyper, steps, damping = found.fit, found.hyper, steps + found.n_steps, found.damping
         elif free_prior or plan.free_dispersion:
             hyper = maximise_evidence(
                 fit, hyper, free_prior=free_prior, free_dispersion=plan.free_dispersion, warn=False
             )
-        patience = LARGE_DATA_PATIENCE if len(rows) > SMALL_ROWS else 1
-        mode = _converge(problem, fit, hyper, plan, patience * REFINE_STEPS[exact], damping)
+        refine_steps = budget.refine_steps if exact else KRON_REFINE_STEPS
+        mode = _converge(problem, fit, hyper, plan, refine_steps, damping)
         _warn_far(mode)
     history = [dict(entry) for entry in net.history]
     return MapResult(
@@ -243,7 +214,7 @@ def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: i
         them.
     """
     n_dual = n_dual_rows(rows, plan.likelihood, n_outputs)
-    small = is_small(network, n_dual)
+    small = exact_cost(network.blocks, n_dual)[0] <= SINGLE_THREAD_FLOPS
     with single_thread(small):
         prior = plan.prior(network)
         fit = _problem(network, prior, rows, n_dual, plan.likelihood).linearise(network)
@@ -254,8 +225,8 @@ def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: i
 
 def _problem(network: Network, prior: Prior, rows: TrainingRows, n_dual: int, likelihood: Likelihood) -> Problem:
     """The rows as functions of a network, with the exact curvature while it is affordable."""
-    cost, exact_structure = exact_cost(network, n_dual)
-    exact = cost <= EXACT_FLOPS
+    cost, exact_structure = exact_cost(network.blocks, n_dual)
+    exact = cost <= budget_for(len(rows)).exact_step
     structure = exact_structure if exact else Kron
     chunks = rows.chunks(network.row_width(n_dual // len(rows), exact))
     rule = GGN()
@@ -266,7 +237,7 @@ def _problem(network: Network, prior: Prior, rows: TrainingRows, n_dual: int, li
     )
 
 
-def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan) -> Mode:
+def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_steps: int) -> Mode:
     """The alternation from one start, or from several with the steps divided and the evidence as judge."""
     free_prior = plan.precision is None
     factors = STARTS if free_prior else (1.0,)
@@ -277,7 +248,7 @@ def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan) -> 
             replace(hyper, prior_precision=factor * hyper.prior_precision),
             free_prior=free_prior,
             update_dispersion=plan.update,
-            max_steps=EVIDENCE_STEPS // len(factors),
+            max_steps=max_steps // len(factors),
         )
         for factor in factors
     ]
@@ -317,7 +288,7 @@ def _train_epochs(
         live.criterion_.bind(network, live.module_, prior, hyper)
 
     free = free_prior or plan.free_dispersion
-    _skorch.run_epochs(net, rows, between if free else None, EPOCH_EVIDENCE_STEPS)
+    _skorch.run_epochs(net, rows, between if free else None, budget_for(len(rows)).evidence_steps)
     return hyper
 
 

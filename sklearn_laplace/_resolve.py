@@ -20,6 +20,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils import check_random_state
 from torch import Tensor
 
+from ._budget import budget_for, eigen_cost, exact_cost
 from .curvatures import CURVATURES
 from .curvatures._base import CurvatureRule
 from .errors import MemoryBudgetError, UnsupportedCombinationError
@@ -33,7 +34,7 @@ from .links._base import Link
 from .nets import ACTIVATIONS
 from .predictives import GLM, PREDICTIVES
 from .selection import residual_dispersion
-from .structures import STRUCTURES, Full, Functional, Kron
+from .structures import STRUCTURES, Kron
 from .structures._base import Curvature
 from .subsets import SUBSETS, All, LastLayer
 
@@ -43,8 +44,6 @@ STD_KINDS = ("total", "epistemic", "aleatoric")
 INTERVAL_METHODS = ("normal",)
 EVIDENCE = "evidence"
 DISPERSION_RULES = {EVIDENCE: mackay_fixed_point, "residual": residual_dispersion}
-AUTO_FLOPS, AUTO_BYTES = 2e11, 2**30
-"""``hessian_structure="auto"``: the exact posterior up to these, about four seconds on two cores and one gigabyte."""
 SIZES = (1e-60, 1e60)
 """Range of every positive number that a user gives."""
 BUILT_IN_ONLY = {"hidden_layer_sizes": (50,), "activation": "tanh"}
@@ -319,25 +318,21 @@ def check_capabilities(
         )
 
 
-def automatic_structure(blocks: Sequence[Block], n_dual: int) -> type[Curvature]:
-    """The most faithful structure within a time and a memory budget.
-
-    The exact posterior (``functional`` where rows × outputs are fewer than the weights, else ``full``) while one
-    factorisation with its pass over the data stays under :data:`AUTO_FLOPS` multiply-adds and :data:`AUTO_BYTES`
-    bytes; else ``kron``.
+def automatic_structure(blocks: Sequence[Block], n_dual: int, n_rows: int) -> type[Curvature]:
+    """The most faithful structure within the budget: exact (the cheaper of two forms) or ``kron``.
 
     Parameters
     ----------
     blocks : sequence of Block
     n_dual : int
         M: rows × columns of the output factor.
+    n_rows : int
+        Chooses the budget.
     """
-    p, m = float(sum(block.size for block in blocks)), float(n_dual)
-    exact: type[Curvature] = Functional if m < p else Full
-    panel = sum(block.outputs + block.inputs for block in blocks)
-    cost = m**2 * panel + 2 * m**3 if m < p else m * p**2 + p**3
-    fits = cost <= AUTO_FLOPS and exact.memory(blocks, n_dual) <= AUTO_BYTES
-    return exact if fits else Kron
+    budget = budget_for(n_rows)
+    cost, exact = exact_cost(blocks, n_dual)
+    affordable = cost + eigen_cost(blocks, n_dual) <= budget.exact_posterior
+    return exact if affordable and exact.memory(blocks, n_dual) <= budget.posterior_bytes else Kron
 
 
 def check_memory(structure: type[Curvature], blocks: Sequence[Block], n_dual: int) -> None:

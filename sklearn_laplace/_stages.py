@@ -373,7 +373,7 @@ def _posterior_layout(
     """The network of the random weights, the structure of their posterior, and the number of dual rows."""
     network = everything.select(options.subset.names(everything), rows.inputs)
     n_dual = _map.n_dual_rows(rows, options.likelihood, data.n_outputs)
-    structure = options.structure or _resolve.automatic_structure(network.blocks, n_dual)
+    structure = options.structure or _resolve.automatic_structure(network.blocks, n_dual, len(rows))
     _resolve.check_memory(structure, network.blocks, n_dual)
     return network, structure, n_dual
 

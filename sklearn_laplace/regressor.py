@@ -55,8 +55,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     subset_of_weights : {"all", "last_layer"}, default="all"
         Which weights are random.
     hessian_structure : {"auto", "full", "functional", "kron", "diag"}, default="auto"
-        How the curvature is stored. "auto": exact ("full", or its dual form "functional" when rows are fewer than
-        weights) while that costs at most 2·10¹¹ multiply-adds and 1 GiB, else "kron".
+        How the curvature is stored. "auto": exact ("full", or its dual form "functional" where that is cheaper) while
+        pass and eigendecomposition cost at most 2·10¹¹ multiply-adds and 1 GiB (5·10⁹ and 256 MiB up to 300 rows, so
+        that a fit takes about a second), else "kron". ``structure_`` names the one in use.
     curvature : {"ggn"}, default="ggn"
         What one row contributes: the generalised Gauss–Newton matrix.
     likelihood : {"auto", "gaussian"}, default="gaussian"

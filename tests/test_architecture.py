@@ -32,7 +32,7 @@ LEVELS = (
     "laplace predictives",
     "subsets evidence mode",
     "selection",
-    "_skorch _threads nets",
+    "_budget _skorch _threads nets",
     "_map _resolve",
     "_stages",
     "_estimator",

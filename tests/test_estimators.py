@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 
 import nets
@@ -11,7 +12,7 @@ import torch
 from skorch import NeuralNetRegressor
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _budget
 from sklearn_laplace.errors import (
     BoundWarning,
     HeldOutRowsWarning,
@@ -220,10 +221,8 @@ def test_both_precisions_answer_alike(dtype, regressor):
 
 def test_large_data_train_by_epochs(monkeypatch):
     """Where Gauss–Newton is too dear the built-in net trains by Adam, with evidence steps on a kron curvature."""
-    from sklearn_laplace import _map
-
-    monkeypatch.setattr(_map, "EXACT_FLOPS", 0.0)
-    monkeypatch.setattr(_map, "LARGE_DATA_STEPS", 600)
+    large = dataclasses.replace(_budget.LARGE, exact_step=0.0, epoch_steps=600)
+    monkeypatch.setattr(_budget, "SMALL", large)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = LaplaceRegressor(random_state=0).fit(X, Y)

@@ -1,0 +1,92 @@
+"""What a default fit may cost: multiply-adds, steps and bytes, in two tiers of rows.
+
+Up to 300 rows a fit is to take about a second on one core, since searches and ensembles make many of them; beyond, it
+may take longer and comes closer to its mode. ``examples/1_quickstart`` and ``tests/test_sklearn.py`` time it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .jacobian import Block
+from .structures import Full, Functional
+from .structures._base import Curvature
+
+SMALL_ROWS = 300
+SINGLE_THREAD_FLOPS = 2e8
+"""Multiply-adds of one exact step up to which more than one thread does not pay."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits of one tier.
+
+    Parameters
+    ----------
+    exact_step : float
+        Multiply-adds of one exact Gauss–Newton step up to which the training takes such steps.
+    exact_posterior : float
+        Multiply-adds of the pass and the eigendecomposition up to which ``hessian_structure="auto"`` is exact.
+    posterior_bytes : int
+        Memory up to which it is.
+    gauss_newton_steps, dear_gauss_newton_steps : int
+        Steps of the alternation with the evidence, for cheap and for dear ones.
+    refine_steps : int
+        L-BFGS steps at the end.
+    epoch_steps, batch_size : int
+        Gradient steps of the built-in net where Gauss–Newton is too dear, and their batch; −1 is all rows.
+    evidence_steps : int
+        Evidence steps during epochs.
+    """
+
+    exact_step: float
+    exact_posterior: float
+    posterior_bytes: int
+    gauss_newton_steps: int
+    dear_gauss_newton_steps: int
+    refine_steps: int
+    epoch_steps: int
+    batch_size: int
+    evidence_steps: int
+
+
+SMALL = Budget(6e8, 5e9, 2**28, 60, 36, 30, 400, -1, 8)
+LARGE = Budget(1e10, 2e11, 2**30, 60, 60, 120, 5000, 256, 20)
+
+
+def budget_for(n_rows: int) -> Budget:
+    """The tier of a number of rows.
+
+    Examples
+    --------
+    >>> budget_for(200).refine_steps, budget_for(2000).refine_steps
+    (30, 120)
+    """
+    return SMALL if n_rows <= SMALL_ROWS else LARGE
+
+
+def exact_cost(blocks: Sequence[Block], n_dual: int) -> tuple[float, type[Curvature]]:
+    """Multiply-adds of one exact step, and the cheaper of the two exact structures.
+
+    Parameters
+    ----------
+    blocks : sequence of Block
+    n_dual : int
+        M: rows times columns of the output factor.
+
+    Examples
+    --------
+    >>> cost, structure = exact_cost([Block("0", 50, 11, factored=True)], n_dual=100)
+    >>> structure.__name__
+    'Functional'
+    """
+    p, m = float(sum(block.size for block in blocks)), float(n_dual)
+    panel = sum(block.outputs + block.inputs for block in blocks)
+    primal, dual = m * p**2 + p**3, m**2 * panel + 2 * m**3
+    return (dual, Functional) if dual < primal else (primal, Full)
+
+
+def eigen_cost(blocks: Sequence[Block], n_dual: int) -> float:
+    """Multiply-adds of the eigendecomposition that the evidence of one precision needs, about 10 · size³."""
+    return 10 * float(min(sum(block.size for block in blocks), n_dual)) ** 3
