@@ -3,8 +3,7 @@ r"""The MAP stage: a net and rows in, θ*, δ and φ out. It knows nothing of th
 First the net's own epochs (none for the built-in net while Gauss–Newton is affordable), with damped evidence steps on
 the way where the hyperparameters are free; then :func:`~sklearn_laplace.selection.alternate` and
 :func:`~sklearn_laplace.mode.refine` to the mode. The evidence of this stage is that of all weights: exact (``full`` or
-its dual ``functional``, whichever is cheaper) while a step stays within the
-budget of :mod:`~sklearn_laplace._budget`, else ``kron``.
+its dual ``functional``, whichever is cheaper) while a step stays within the budget (``_budget.py``), else ``kron``.
 """
 
 from __future__ import annotations
@@ -37,9 +36,8 @@ KRON_REFINE_STEPS = 20
 """L-BFGS steps at the end in the Kronecker-factored metric."""
 EPOCH_DAMPING = 0.7
 STARTS = (1.0, 0.1)
-"""Starts of the prior precision, in units of the natural one; the evidence chooses. The strong start may end in a
-straight line (a noisy sine of two periods: −121 nats against −55), the weak one in an over-fitted net (diabetes: −1897
-against −1696)."""
+"""Starts of the prior precision, in units of the natural one; the evidence chooses. The strong start alone may end in
+a straight line, the weak one alone in an over-fitted net: ``tests/test_quality.py`` fails with either."""
 CONVERGENCE_ROUNDS, CONVERGED_DISPERSION = 3, 1e-6
 """Final rounds of a dispersion step and a refinement, and the change of log φ that ends them."""
 FAR_FROM_MODE = 1.0
