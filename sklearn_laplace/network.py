@@ -9,7 +9,6 @@ It must not know a likelihood, a structure or a prior's values.
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from .jacobian import Block, DenseFactor, FactoredJacobian, LayerFactor
 from .layers import FACTORED, Generic, Linear
 from .prior import Prior
+from .replica import Tape, replicas_follow, replicate
 
 CHECKED_ROWS = 3
 """Rows of the example on which the factored layers are checked against plain autodiff."""
@@ -167,7 +167,7 @@ class Network:
             raise ValueError("no parameter is selected: every parameter of the module has requires_grad=False.")
         private.requires_grad_(False)
         for shallow in (True, False):
-            if _replicas_follow(private, example[:1], shallow):
+            if replicas_follow(private, example[:1], shallow):
                 break
         else:
             raise ValueError(
@@ -176,7 +176,7 @@ class Network:
             )
         # Three rows even where there is one: a layer that sees them folded with something else must stand out.
         example = example[torch.arange(CHECKED_ROWS, device=example.device) % len(example)]
-        tape = _Tape(_replicate(private, {}, shallow), [name for name, _ in private.named_modules()])
+        tape = Tape(replicate(private, {}, shallow), [name for name, _ in private.named_modules()])
         with torch.no_grad():
             tape.run(example)
         layers = _factored_layers(private, selected, tape)
@@ -212,7 +212,7 @@ class Network:
 
     def linearise(self, x: Tensor) -> Linearisation:
         """Outputs and pullback at inputs (n, …): one forward pass; each pullback costs K backward passes."""
-        tape = _Tape(self._replica({}), [layer.name for layer in self.layers])
+        tape = Tape(self._replica({}), [layer.name for layer in self.layers])
         with torch.enable_grad():
             raw = tape.run(x)
             outputs = self.transform_outputs(raw)
@@ -254,7 +254,7 @@ class Network:
 
     def _replica(self, replaced: Mapping[str, nn.Parameter]) -> nn.Module:
         by_any_name = {name: replaced[first] for name, first in self.layout.aliases.items() if first in replaced}
-        return _replicate(self.module, by_any_name, self.shallow)
+        return replicate(self.module, by_any_name, self.shallow)
 
     def transform_outputs(self, raw: Tensor) -> Tensor:
         """The module's raw outputs as a matrix (n, C), probabilities through their logarithm."""
@@ -343,116 +343,12 @@ class Network:
         return Prior(torch.zeros(self.n_parameters, dtype=torch.long, device=self.theta.device), ("all",))
 
 
-class _Tape:
-    """One recorded forward pass on a replica of a module that shares its tensors.
-
-    Parameters
-    ----------
-    replica : nn.Module
-        Hooks are left on it.
-    names : sequence of str
-        Modules to record.
-    """
-
-    def __init__(self, replica: nn.Module, names: Sequence[str]) -> None:
-        self.replica = replica
-        self.inputs: dict[str, Tensor] = {}
-        self.outputs: dict[str, Tensor] = {}
-        self.calls: dict[str, int] = {}
-        self.order: list[str] = []
-        for name in names:
-            layer = self.replica.get_submodule(name)
-            if any(True for _ in layer.parameters(recurse=False)):
-                # The order of beginning, not of ending: a net that owns a tensor itself ends after all its layers.
-                layer.register_forward_pre_hook(lambda *_, name=name: self.order.append(name))
-                layer.register_forward_hook(self._recorder(name))
-
-    def run(self, x: Tensor) -> Tensor:
-        return self.replica(x)
-
-    def _recorder(self, name: str) -> Callable[..., Tensor | None]:
-        def record(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-            self.calls[name] = self.calls.get(name, 0) + 1
-            if not args or not isinstance(output, Tensor):
-                return None
-            head = output if output.requires_grad or not torch.is_grad_enabled() else output.requires_grad_()
-            self.inputs[name], self.outputs[name] = args[0].detach(), head
-            # A copy goes on, so that an activation that works in place cannot overwrite what is differentiated.
-            return head.clone() if torch.is_grad_enabled() else None
-
-        return record
-
-
-def _replicate(module: nn.Module, replaced: Mapping[str, nn.Parameter], shallow: bool) -> nn.Module:
-    """A copy of a module with hooks of its own that shares all tensors but the replaced ones.
-
-    Parameters
-    ----------
-    module : nn.Module
-    replaced : mapping of str to nn.Parameter
-        New tensors under every name that the old one has.
-    shallow : bool
-        Copy the tree of registered modules only (fast), or everything that the module holds.
-    """
-    if shallow:
-        return _shallow_replica(module, replaced, "", {})
-    memo: dict[int, object] = {id(t): t for t in (*module.parameters(), *module.buffers())}
-    memo |= {id(p): replaced[n] for n, p in module.named_parameters(remove_duplicate=False) if n in replaced}
-    return copy.deepcopy(module, memo)
-
-
-def _shallow_replica(
-    module: nn.Module, replaced: Mapping[str, nn.Parameter], prefix: str, seen: dict[int, nn.Module]
-) -> nn.Module:
-    if id(module) in seen:
-        return seen[id(module)]
-    replica = module.__new__(type(module))
-    replica.__dict__ = dict(module.__dict__)
-    seen[id(module)] = replica
-    own = module._parameters
-    replica.__dict__["_parameters"] = {name: replaced.get(prefix + name, p) for name, p in own.items()}
-    replica.__dict__["_buffers"] = dict(module._buffers)
-    replica.__dict__["_modules"] = {
-        name: None if child is None else _shallow_replica(child, replaced, f"{prefix}{name}.", seen)
-        for name, child in module._modules.items()
-    }
-    for hooks in ("_forward_pre_hooks", "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"):
-        replica.__dict__[hooks] = OrderedDict(module.__dict__[hooks])
-    return replica
-
-
-def _replicas_follow(module: nn.Module, example: Tensor, shallow: bool) -> bool:
-    """Whether a replica with other weights answers like the module itself with these weights."""
-    generator = torch.Generator().manual_seed(0)
-    first = dict(module.named_parameters())
-    moved = {
-        name: nn.Parameter(p + 0.1 * torch.randn(p.shape, generator=generator).to(p), requires_grad=False)
-        for name, p in first.items()
-    }
-    names = {id(p): name for name, p in first.items()}
-    every = {name: moved[names[id(p)]] for name, p in module.named_parameters(remove_duplicate=False)}
-    before = {name: p.detach().clone() for name, p in first.items()}
-    with torch.no_grad():
-        original = module(example)
-        try:
-            for name, p in first.items():
-                p.copy_(moved[name])
-            expected = module(example)
-        finally:
-            for name, p in first.items():
-                p.copy_(before[name])
-        got = _replicate(module, every, shallow)(example)
-    if not isinstance(got, Tensor) or torch.equal(original, expected):
-        return False
-    return torch.allclose(got, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
-
-
 def _log_probabilities(probabilities: Tensor) -> Tensor:
     """log p with p kept off zero: logits up to a constant per row, which nothing we compute depends on."""
     return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
 
 
-def _factored_layers(module: nn.Module, selected: Sequence[str], tape: _Tape) -> tuple[Linear, ...]:
+def _factored_layers(module: nn.Module, selected: Sequence[str], tape: Tape) -> tuple[Linear, ...]:
     """The layers of a known kind that are called once and own their selected tensors alone."""
     owners: dict[int, int] = {}
     for _, parameter in module.named_parameters(remove_duplicate=False):

@@ -26,7 +26,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 NAMES = [str(path.relative_to(PACKAGE)) for path in FILES]
 LEVELS = (
     "errors latent linalg jacobian",
-    "prior likelihoods layers links",
+    "prior replica likelihoods layers links",
     "network structures",
     "curvatures",
     "laplace predictives",
