@@ -82,6 +82,11 @@ class Posterior(ABC):
 
     n_parameters: int
 
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+
     def row_width(self, blocks: Sequence[Block], n_outputs: int) -> int:
         """Elements that one row of inputs makes in :meth:`covariance`; those of the factors by default."""
         return sum(b.inputs + n_outputs * b.outputs if b.factored else n_outputs * b.size for b in blocks)
@@ -140,4 +145,4 @@ class Posterior(ABC):
     def sample(self, n_samples: int, generator: torch.Generator) -> Tensor:
         """Deviations of the weights from their mode, shape (n_samples, P), float64."""
         noise = torch.randn(n_samples, self.n_parameters, generator=generator, dtype=torch.float64)
-        return self.apply_root(noise.to(self.marginal_variance().device))
+        return self.apply_root(noise.to(self.device))

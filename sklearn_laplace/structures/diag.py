@@ -86,6 +86,11 @@ class DiagPosterior(Posterior):
     sizes: tuple[int, ...]
 
     @property
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+        return self.total.device
+
+    @property
     def n_parameters(self) -> int:  # type: ignore[override]
         """Number P of weights."""
         return len(self.total)

@@ -116,6 +116,11 @@ class FullPosterior(Posterior):
     precision: Tensor
 
     @property
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+        return self.root.device
+
+    @property
     def n_parameters(self) -> int:  # type: ignore[override]
         """Number P of weights."""
         return self.root.shape[0]

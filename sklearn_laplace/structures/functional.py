@@ -142,6 +142,11 @@ class FunctionalPosterior(Posterior):
     factor: Tensor
 
     @property
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+        return self.precision.device
+
+    @property
     def n_parameters(self) -> int:  # type: ignore[override]
         """Number P of weights."""
         return len(self.precision)

@@ -227,6 +227,11 @@ class KronPosterior(Posterior):
     sizes: tuple[int, ...]
 
     @property
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+        return self.parts[0].spectrum.device
+
+    @property
     def n_parameters(self) -> int:  # type: ignore[override]
         """Number P of weights."""
         return sum(self.sizes)
