@@ -447,6 +447,11 @@ def portable(net: NeuralNet) -> tuple[type[NeuralNet], dict[str, Any]]:
     return type(net), dict(net.__dict__)
 
 
+def copied(net: NeuralNet) -> NeuralNet:
+    """A deep copy that does not pass through skorch's own pickling, which some versions of torch refuse."""
+    return restored(copy.deepcopy(portable(net)))
+
+
 def restored(parts: tuple[type[NeuralNet], dict[str, Any]]) -> NeuralNet:
     """The net of :func:`portable`."""
     kind: Any = parts[0]

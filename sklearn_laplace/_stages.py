@@ -142,7 +142,7 @@ def train(kind: str, parameters: Mapping[str, Any], data: PreparedData, seeds: S
         module = copy.deepcopy(net.estimator.module_).to(rows.weights)
         _skorch.check_module(module.eval(), rows, data.n_outputs)
         network = _trace(module, rows, data, options, verbose=parameters["verbose"])
-        return _map.keep_mode(copy.deepcopy(net.estimator), network, rows, data.n_outputs, plan)
+        return _map.keep_mode(_skorch.copied(net.estimator), network, rows, data.n_outputs, plan)
     if net is None:
         return _train_net(parameters, rows, data, plan, options, seeds)
     with _skorch.isolated_seed(seeds[1], rows.inputs.device):
