@@ -259,15 +259,16 @@ class LaplaceEstimator(BaseEstimator, ABC):
 
     # ------------------------------------------------------------------ prediction
 
-    def _chunks(self, X: Any) -> Iterator[Tensor]:
-        """Validated inputs as tensors, in chunks."""
+    def _inputs(self, X: Any) -> Tensor:
+        """Validated inputs as a tensor."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, order="C", reset=False)
-        network = self.laplace_.network
-        parameter = next(network.module.parameters())
-        step = _skorch.chunk_rows(self.posterior_.row_width(network.blocks, self.n_outputs_))
-        for start in range(0, len(X), step):
-            yield torch.tensor(X[start : start + step], dtype=self._input_dtype, device=parameter.device)
+        return torch.tensor(X, dtype=self._input_dtype, device=self.posterior_.device)
+
+    def _chunks(self, X: Any) -> Iterator[Tensor]:
+        """Validated inputs in chunks."""
+        width = self.posterior_.row_width(self.laplace_.network.blocks, self.n_outputs_)
+        yield from self._inputs(X).split(_skorch.chunk_rows(width))
 
     def _options(self) -> Options:
         return _resolve.resolve(self._kind, self.get_params(deep=False))

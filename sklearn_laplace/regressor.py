@@ -9,7 +9,7 @@ import torch
 from scipy.stats import norm
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.frozen import FrozenEstimator
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted
 
 from . import _resolve
 from ._estimator import LaplaceEstimator
@@ -393,12 +393,10 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
 
     def _covariance(self, X: Any) -> np.ndarray:
         """Joint covariance over rows, one matrix an output."""
-        X = validate_data(self, X, dtype=np.float64, order="C", reset=False)
+        x = self._inputs(X)
         network = self.laplace_.network
-        parameter = next(network.module.parameters())
-        x = torch.tensor(X, dtype=self._input_dtype, device=parameter.device)
         joint = self._options().predictive.joint_covariance(network, self.posterior_, x)
-        n, k = len(X), self.n_outputs_
+        n, k = len(x), self.n_outputs_
         per_output = joint.view(n, k, n, k).diagonal(dim1=1, dim2=3)
         noise = self.hyper_.dispersion * torch.eye(n, dtype=torch.float64, device=joint.device)
         covariance = (per_output + noise[..., None]).cpu().numpy() * self._scale.scale**2
