@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pickle import PicklingError
 from typing import Any, Self
@@ -30,7 +31,18 @@ from torch import Tensor
 from . import _resolve, _skorch
 from ._map import MapResult
 from ._resolve import Options
-from ._stages import PreparedData, approximate, check_net, options_for, train
+from ._stages import (
+    Origin,
+    PreparedData,
+    approximate,
+    check_net,
+    choose,
+    fixed_dispersion,
+    options_for,
+    pass_over,
+    regrouped,
+    train,
+)
 from ._stages import neutral as without_laplace_options
 from ._threads import single_thread
 from .errors import UncachedWarning
@@ -39,6 +51,7 @@ from .laplace import Hyper, LaplaceFit
 from .latent import LatentGaussian, Predictive
 from .likelihoods import Categorical
 from .likelihoods._base import Link
+from .streaming import add_rows, remove_rows
 from .structures import STRUCTURES
 
 
@@ -90,26 +103,131 @@ class LaplaceEstimator(BaseEstimator, ABC):
         MemoryBudgetError
             When the posterior asked for would not fit in memory.
         """
+        with self._unchanged_on_failure():
+            return self._fit(lambda: self._prepare(X, y, sample_weight))
+
+    def _fit(self, prepare: Callable[[], PreparedData]) -> Self:
+        parameters = self.get_params(deep=False)
+        _resolve.resolve(self._kind, parameters)
+        check_net(self.net)
+        data = prepare()
+        seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
+        trained = self._train(parameters, data, seeds[:2])
+        with single_thread(trained.is_small):
+            options = options_for(self._kind, parameters, data)
+            fit, origin = approximate(trained, data, options, built_in=self.net is None)
+            hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale))
+            self._publish(trained, data, origin, seeds[2])
+            self._condition(fit, hyper)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Take in more rows without training: their curvature is added, and the mean of the linearised net moves.
+
+        The first call is :meth:`fit`. Afterwards the net stays linearised where it was trained, and the posterior so
+        far is the prior of the new rows: for a linear net with Gaussian noise, exactly Bayesian linear regression on
+        all rows. Prior precision, noise and the scales of X and y stay; :meth:`refit_laplace` chooses the former two
+        again. ``net_`` stays as it was trained. Where the new rows say much that is new, a fit on all rows is better.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        sample_weight : array-like of shape (n_samples,), optional
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            For data that do not fit those of the first call.
+        MemoryBudgetError
+            When the posterior of all rows would not fit in memory.
+        """
+        with self._unchanged_on_failure():
+            if not self.__sklearn_is_fitted__():
+                return self._fit(lambda: self._prepare(X, y, sample_weight))
+            return self._change_rows(X, y, sample_weight, add_rows)
+
+    def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Take rows out again, as if they had never been there: the reverse of :meth:`partial_fit`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows of an earlier :meth:`fit` or :meth:`partial_fit`. Those of ``fit`` leave curvature and mean of the
+            linearised net; prior precision, noise and the linearisation itself still come from them.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their targets.
+        sample_weight : array-like of shape (n_samples,), optional
+            Their weights.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            For rows that cannot have been in the fit.
+        UnsupportedCombinationError
+            For ``hessian_structure="functional"``, which "auto" chooses for few rows; "full" is the same posterior.
+        ValueError
+            When no row would be left.
+        """
+        check_is_fitted(self)
+        with self._unchanged_on_failure():
+            return self._change_rows(X, y, sample_weight, remove_rows)
+
+    def refit_laplace(self, **laplace_params: Any) -> Self:
+        """Other Laplace parameters at the same weights and curvature: no training, no data.
+
+        Sets the parameters, as ``set_params`` does, and everything fitted that depends on them. With a number for
+        ``map_prior_precision`` the result is that of a new fit with these parameters; with "same", a new fit would
+        train under another prior as well.
+
+        Parameters
+        ----------
+        **laplace_params
+            Of ``prior_precision``, ``prior_structure``, ``sigma_noise``, ``temperature``, ``predictive``,
+            ``return_std_kind`` (regressor), ``link``, ``n_samples`` (classifier). None at all: what is chosen by a
+            rule is chosen again, for example after :meth:`partial_fit`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            For a parameter that the training or the curvature depends on, or an invalid value.
+        """
+        check_is_fitted(self)
+        _resolve.check_post_hoc(laplace_params, self.get_params(deep=False))
+        with self._unchanged_on_failure(), single_thread(self._small):
+            self.set_params(**laplace_params)
+            options = self._options()
+            fit = regrouped(self.laplace_, self._origin, options)
+            self._condition(fit, choose(fit, self._origin, options, fixed_dispersion(options, self._scale)))
+        return self
+
+    @contextmanager
+    def _unchanged_on_failure(self) -> Iterator[None]:
         before = dict(self.__dict__)
         try:
-            return self._fit(X, y, sample_weight)
-        except BaseException:  # an interrupt as well: a failed fit leaves the estimator as it was
+            yield
+        except BaseException:  # an interrupt as well
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
-        parameters = self.get_params(deep=False)
-        _resolve.resolve(self._kind, parameters)
-        check_net(self.net)
-        data = self._prepare(X, y, sample_weight)
-        seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
-        trained = self._train(parameters, data, seeds[:2])
-        with single_thread(trained.is_small):
-            fit, hyper = approximate(
-                trained, data, options_for(self._kind, parameters, data), built_in=self.net is None
-            )
-            self._publish(trained, fit, hyper, data, seeds[2])
+    def _change_rows(self, X: Any, y: Any, sample_weight: Any, change: Callable[..., LaplaceFit]) -> Self:
+        data = self._prepare_more(X, y, sample_weight)
+        with single_thread(self._small):
+            rows, exact = pass_over(self.laplace_, data, self._options(), self._input_dtype)
+            self._condition(change(self.laplace_, rows, exact, self.hyper_), self.hyper_)
         return self
 
     # ------------------------------------------------------------------ the stages of fit
@@ -118,11 +236,17 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def _prepare(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
         """Validate the data and bring the targets into the network's units."""
 
+    @abstractmethod
+    def _prepare_more(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
+        """Validate rows that come after the fit, in the units that it has settled."""
+
     def _validate_rows(
-        self, X: Any, y: Any, sample_weight: Any, *, y_numeric: bool
+        self, X: Any, y: Any, sample_weight: Any, *, y_numeric: bool, reset: bool = True
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """X and y as arrays, and weights (n,); rows of weight zero are dropped."""
-        X, y = validate_data(self, X, y, dtype=np.float64, order="C", multi_output=y_numeric, y_numeric=y_numeric)
+        X, y = validate_data(
+            self, X, y, dtype=np.float64, order="C", multi_output=y_numeric, y_numeric=y_numeric, reset=reset
+        )
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         present = weights > 0
         if not present.any():
@@ -146,37 +270,34 @@ class LaplaceEstimator(BaseEstimator, ABC):
             return train(self._kind, parameters, data, seeds)
         return memory.cache(train)(self._kind, without_laplace_options(parameters), data, seeds)
 
-    def _publish(
-        self,
-        trained: MapResult,
-        fit: LaplaceFit,
-        hyper: Hyper,
-        data: PreparedData,
-        seed: int,
-    ) -> None:
-        """Set the fitted attributes."""
-        posterior = fit.posterior(hyper)
-        evidence = log_evidence(fit, hyper, posterior) - fit.total_weight * data.scale.log_volume
+    def _publish(self, trained: MapResult, data: PreparedData, origin: Origin, seed: int) -> None:
+        """Set the fitted attributes that only a training changes."""
         gradient = trained.mode.fit.objective_gradient(trained.mode.hyper)
-        precision = hyper.prior_precision.cpu().numpy()
         self.net_ = trained.net
+        self.gradient_norm_ = float(gradient.norm()) / max(data.total_weight, 1.0)
+        self.mode_distance_ = trained.mode.decrement
+        self.history_ = trained.history
+        self.n_iter_ = trained.n_steps
+        self.n_outputs_ = data.n_outputs
+        self._origin = origin
+        self._scale = data.scale
+        self._seed = seed
+        self._small = trained.is_small
+        self._input_dtype = trained.input_dtype
+
+    def _condition(self, fit: LaplaceFit, hyper: Hyper) -> None:
+        """Set the fitted attributes that the rows seen and the hyperparameters determine."""
+        posterior = fit.posterior(hyper)
+        precision = hyper.prior_precision.cpu().numpy()
         self.laplace_ = fit
         self.posterior_ = posterior
         self.hyper_ = hyper
         self.prior_precision_ = float(precision[0]) if fit.prior.n_groups == 1 else precision
         self.prior_groups_ = fit.prior.names
         self.structure_ = next(k for k, v in STRUCTURES.items() if isinstance(fit.curvature, v))
-        self.log_marginal_likelihood_value_ = evidence
+        evidence = log_evidence(fit, hyper, posterior)
+        self.log_marginal_likelihood_value_ = evidence - fit.total_weight * self._scale.log_volume
         self.n_effective_parameters_ = effective_parameters(fit, hyper, posterior)
-        self.gradient_norm_ = float(gradient.norm()) / max(fit.total_weight, 1.0)
-        self.mode_distance_ = trained.mode.decrement
-        self.history_ = trained.history
-        self.n_iter_ = trained.n_steps
-        self.n_outputs_ = data.n_outputs
-        self._scale = data.scale
-        self._seed = seed
-        self._small = trained.is_small
-        self._input_dtype = trained.input_dtype
 
     # ------------------------------------------------------------------ what both kinds answer
 
@@ -252,7 +373,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
             hyper = replace(hyper, prior_precision=values.to(hyper.prior_precision))
         if sigma_noise is not None:
             sigma = _resolve.positive("sigma_noise", sigma_noise)
-            hyper = replace(hyper, dispersion=float(sigma / self._scale.scale[0]) ** 2)
+            hyper = replace(hyper, dispersion=self._scale.dispersion(sigma))
         if temperature is not None:
             hyper = replace(hyper, temperature=_resolve.positive("temperature", temperature))
         return log_evidence(self.laplace_, hyper) - self.laplace_.total_weight * self._scale.log_volume
@@ -277,12 +398,14 @@ class LaplaceEstimator(BaseEstimator, ABC):
         """Gaussian over the network's outputs, in its own units."""
         predictive = self._options().predictive
         with single_thread(self._small):
-            parts = [predictive.latent(self.laplace_.network, self.posterior_, x) for x in self._chunks(X)]
+            fit, posterior = self.laplace_, self.posterior_
+            parts = [predictive.latent(fit.network, posterior, x, fit.shift) for x in self._chunks(X)]
         return LatentGaussian(torch.cat([p.mean for p in parts]), torch.cat([p.covariance for p in parts]))
 
     def _outputs(self, X: Any) -> Tensor:
-        """Outputs at the MAP (n, C), float64: forward passes only."""
-        return torch.cat([self.laplace_.network(x).double() for x in self._chunks(X)])
+        """Mean of the outputs (n, C), float64: forward passes alone, unless rows came or went after the training."""
+        predictive, fit = self._options().predictive, self.laplace_
+        return torch.cat([predictive.mean(fit.network, x, fit.shift) for x in self._chunks(X)])
 
     def _predictive(self, X: Any, link: Link | None) -> Predictive:
         return self.laplace_.likelihood.predict(self._latent(X), self.hyper_.dispersion, link)
@@ -290,7 +413,9 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def _function_draws(self, X: Any, n_samples: int, generator: torch.Generator) -> Tensor:
         """Joint draws of the linearised network's outputs, shape (n, C, n_samples), in its own units."""
         deviations = self.posterior_.sample(n_samples, generator).mT
-        network = self.laplace_.network
+        network, shift = self.laplace_.network, self.laplace_.shift
+        if shift is not None:
+            deviations = deviations + shift[:, None]
         parts = []
         with single_thread(self._small):
             for x in self._chunks(X):

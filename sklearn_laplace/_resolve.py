@@ -43,6 +43,7 @@ PRIOR_STRUCTURES = ("scalar", "tensor")
 STD_KINDS = ("total", "epistemic", "aleatoric")
 INTERVAL_METHODS = ("normal",)
 EVIDENCE = "evidence"
+BALANCED = "balanced"
 DISPERSION_RULES = {EVIDENCE: mackay_fixed_point, "residual": residual_dispersion}
 SIZES = (1e-60, 1e60)
 """Range of every positive number that a user gives."""
@@ -50,6 +51,17 @@ BUILT_IN_ONLY = {"hidden_layer_sizes": (50,), "activation": "tanh"}
 """Options of the built-in net, at their defaults."""
 FLOAT32_ROWS = 10_000
 """``dtype="auto"``: float64 up to this sum of weights."""
+POST_HOC = {
+    "prior_precision",
+    "prior_structure",
+    "sigma_noise",
+    "temperature",
+    "predictive",
+    "link",
+    "n_samples",
+    "return_std_kind",
+}
+"""Parameters that need neither training nor data."""
 LIKELIHOODS_FOR = {"regressor": ("gaussian",), "classifier": ("categorical",)}
 
 
@@ -166,6 +178,10 @@ class Choice:
 
     value: np.ndarray | None
     rule: str
+
+    def __eq__(self, other: object) -> bool:
+        same_rule = isinstance(other, Choice) and self.rule == other.rule and self.free == other.free
+        return same_rule and np.array_equal(np.asarray(self.value), np.asarray(other.value))  # type: ignore[attr-defined]
 
     @property
     def free(self) -> bool:
@@ -298,6 +314,89 @@ def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
         device=_device(parameters["device"]),
         dtype=lookup("dtype", parameters["dtype"], {"auto": None, "float32": torch.float32, "float64": torch.float64}),
     )
+
+
+def check_post_hoc(given: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+    """Parameters that neither the training nor the pass over the data depends on.
+
+    Parameters
+    ----------
+    given : mapping
+        What is to change.
+    parameters : mapping
+        All parameters of the estimator.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> check_post_hoc({"lr": 0.1}, {"lr": None, "temperature": 1.0})
+    Traceback (most recent call last):
+        ...
+    ValueError: lr=0.1 changes the training or the curvature, which refit_laplace keeps. Use set_params and fit; \
+with memory= a training is not repeated for Laplace parameters.
+    """
+    for name, value in given.items():
+        lookup("refit_laplace: parameter", name.split("__")[0], parameters)
+        if name not in POST_HOC:
+            raise ValueError(
+                f"{name}={value!r} changes the training or the curvature, which refit_laplace keeps. Use set_params "
+                "and fit; with memory= a training is not repeated for Laplace parameters."
+            )
+
+
+def class_weights(given: Any, classes: np.ndarray, index: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The factor of each class on the weights of its rows, shape (n_classes,).
+
+    Parameters
+    ----------
+    given : None, "balanced" or dict
+    classes : ndarray of shape (n_classes,)
+    index : ndarray of shape (n,)
+        Class of each row.
+    weights : ndarray of shape (n,)
+
+    Raises
+    ------
+    ValueError
+        For another name, an unknown label in the dict, a weight that is negative or not finite.
+
+    Examples
+    --------
+    >>> class_weights("balanced", np.array(["a", "b"]), np.array([0, 0, 0, 1]), np.ones(4)).round(3)
+    array([0.667, 2.   ])
+    """
+    if given is None:
+        return np.ones(len(classes))
+    if isinstance(given, Mapping):
+        labels = classes.tolist()
+        if unknown := [label for label in given if label not in labels]:
+            raise ValueError(f"class_weight names {unknown}, which are not among the classes {labels}.")
+        found = np.array([given.get(label, 1.0) for label in labels], dtype=float)
+        if not (np.isfinite(found).all() and (found >= 0).all()):
+            raise ValueError(f"class_weight={given!r} has to hold finite numbers that are not negative.")
+        return found
+    lookup("class_weight", given, {BALANCED: None})
+    totals = np.bincount(index, weights=weights, minlength=len(classes))
+    present = totals > 0
+    return np.where(present, totals.sum() / (present.sum() * np.where(present, totals, 1.0)), 1.0)
+
+
+def check_streaming_weights(class_weight: Any) -> None:
+    """Balanced weights need all rows at once.
+
+    Examples
+    --------
+    >>> check_streaming_weights({"yes": 2.0})
+    """
+    if isinstance(class_weight, str):
+        lookup("class_weight", class_weight, {BALANCED: None})
+        raise ValueError(
+            f"class_weight={class_weight!r} weighs all rows against each other and cannot be used with partial_fit and "
+            "forget, which see a part of them; give the weights as a dict {label: weight}."
+        )
 
 
 def check_capabilities(

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from . import _map, _resolve, _skorch
 from ._map import MapResult, Plan
-from ._resolve import Options
+from ._resolve import Choice, Options
 from ._skorch import TrainingRows
 from .laplace import Hyper, LaplaceFit, fit_laplace
 from .nets import MLP
@@ -39,6 +39,7 @@ MAP_NEUTRAL: dict[str, Any] = {
     "link": "probit",
     "n_samples": 100,
     "return_std_kind": "total",
+    "class_weight": None,  # already in the weights of the rows
     "random_state": None,
     "memory": None,
 }
@@ -68,6 +69,22 @@ class TargetScale:
     def log_volume(self) -> float:
         """Σ_c log scale_c: what one row of weight 1 subtracts from a log density in the network's units."""
         return float(np.log(self.scale).sum())
+
+    def dispersion(self, sigma_noise: float) -> float:
+        """A noise standard deviation in the units of y as φ in those of the network.
+
+        Raises
+        ------
+        ValueError
+            When the outputs have scales of their own, so that one σ would be another φ for each.
+        """
+        if not (self.scale == self.scale[0]).all():
+            raise ValueError(
+                f"sigma_noise={sigma_noise:g} is one number for {len(self.scale)} targets that were standardised one "
+                "by one, which the posterior cannot hold. Fit with this sigma_noise (the targets then share their "
+                "scale), or with standardize_y=False."
+            )
+        return float(sigma_noise / self.scale[0]) ** 2
 
 
 @dataclass(frozen=True)
@@ -132,9 +149,9 @@ def train(kind: str, parameters: Mapping[str, Any], data: PreparedData, seeds: S
     fixed_noise = options.map_precision is not None
     plan = Plan(
         options.likelihood,
-        lambda network: _prior(network, network, options),
+        lambda network: _training_prior(network, options),
         _map_precision(options),
-        options.likelihood.dispersion_start if fixed_noise else fixed_dispersion(options, data),
+        options.likelihood.dispersion_start if fixed_noise else fixed_dispersion(options, data.scale),
         _resolve.DISPERSION_RULES.get(options.sigma_noise.rule, lambda fit, hyper: hyper),
         natural_start=net is None,
     )
@@ -206,16 +223,39 @@ def _map_precision(options: Options) -> Tensor | None:
     return None if value is None else torch.as_tensor(value)
 
 
-def fixed_dispersion(options: Options, data: PreparedData) -> float | None:
+def fixed_dispersion(options: Options, scale: TargetScale) -> float | None:
     """The given noise as φ in the network's units; None where a rule chooses."""
     sigma = options.sigma_noise.value
-    return None if sigma is None else float(sigma / data.scale.scale[0]) ** 2
+    return None if sigma is None else scale.dispersion(float(sigma))
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the hyperparameters of a fit come from: what choosing them again has to know of the training.
+
+    Parameters
+    ----------
+    hyper : Hyper
+        Under which the training ended.
+    groups : tuple of str
+        Names of its prior groups.
+    tensors : tuple of str
+        Names of all trained tensors.
+    settled_for : tuple of Choice and bool, or None
+        The options (prior precision, noise, one precision a tensor) whose best evidence the training has found itself,
+        with the weights following; None where the choice is made afterwards.
+    """
+
+    hyper: Hyper
+    groups: tuple[str, ...]
+    tensors: tuple[str, ...]
+    settled_for: tuple[Choice, Choice, bool] | None
 
 
 def approximate(
     trained: MapResult, data: PreparedData, options: Options, *, built_in: bool
-) -> tuple[LaplaceFit, Hyper]:
-    """The curvature of the weights asked for, and the hyperparameters under it."""
+) -> tuple[LaplaceFit, Origin]:
+    """The curvature of the weights asked for, and where a choice of hyperparameters starts from."""
     rows = _tensors(data, options, built_in=built_in)
     everything = trained.mode.fit.network
     network, structure, n_dual = _posterior_layout(everything, rows, data, options)
@@ -231,25 +271,36 @@ def approximate(
     # The exact evidence of all weights is the one that the training has maximised, with the weights following.
     by_exact_evidence = isinstance(trained.mode.fit.curvature, Full | Functional) and not trained.post_hoc
     settled = by_exact_evidence and options.map_precision is None and whole and dense
-    return fit, choose(fit, _start(trained, prior, options), options, fixed_dispersion(options, data), settled=settled)
+    chosen = (options.prior_precision, options.sigma_noise, options.per_tensor)
+    mode = trained.mode
+    return fit, Origin(mode.hyper, mode.fit.prior.names, trained.names, chosen if settled else None)
 
 
-def choose(fit: LaplaceFit, start: Hyper, options: Options, dispersion: float | None, *, settled: bool) -> Hyper:
+def regrouped(fit: LaplaceFit, origin: Origin, options: Options) -> LaplaceFit:
+    """The fit with the grouping of the prior precisions that the options ask for."""
+    return replace(fit, prior=_grouped(fit.network, origin.tensors, options))
+
+
+def choose(fit: LaplaceFit, origin: Origin, options: Options, dispersion: float | None) -> Hyper:
     """The hyperparameters at the fit's weights: given, by rule, or by evidence.
 
     Parameters
     ----------
     fit : LaplaceFit
-    start : Hyper
-        The given precisions, or where the search starts.
+    origin : Origin
+        What the training has found.
     options : Options
     dispersion : float or None
         The given φ.
-    settled : bool
-        Whether ``start`` has the best evidence already.
     """
+    start = _start(origin, fit.prior, options)
     if dispersion is not None:
         start = replace(start, dispersion=dispersion)
+    settled = fit.shift is None and origin.settled_for == (
+        options.prior_precision,
+        options.sigma_noise,
+        options.per_tensor,
+    )
     free_prior, free_noise = options.prior_precision.free, options.sigma_noise.free
     by_evidence = options.sigma_noise.rule == _resolve.EVIDENCE
     if free_noise and not by_evidence:
@@ -353,17 +404,42 @@ def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndar
     return mean, deviation, constant
 
 
+def pass_over(
+    fit: LaplaceFit, data: PreparedData, options: Options, input_dtype: torch.dtype
+) -> tuple[LaplaceFit, Curvature]:
+    """One pass over other rows with the network, structure and prior of a fit, and their curvature in exact form.
+
+    Raises
+    ------
+    MemoryBudgetError
+        When these rows and those of the fit would not fit in memory together.
+    """
+    network, structure = fit.network, type(fit.curvature)
+    dtype, device = next(network.module.parameters()).dtype, network.theta.device
+    rows = _as_tensors(data, input_dtype, dtype, device)
+    per_row = _map.n_dual_rows(rows, fit.likelihood, data.n_outputs) // len(rows)
+    _resolve.check_memory(structure, network.blocks, per_row * (len(rows) + round(fit.total_weight)))
+    dense = issubclass(structure, Full | Functional)
+    chunks = rows.chunks(network.row_width(per_row, dense))
+    found = fit_laplace(network, fit.likelihood, options.rule, structure, fit.prior, chunks)
+    if dense:
+        return found, found.curvature
+    return found, fit_laplace(network, fit.likelihood, options.rule, Functional, fit.prior, chunks).curvature
+
+
 def _tensors(data: PreparedData, options: Options, *, built_in: bool) -> TrainingRows:
     """The rows on their device, in float64 while they are few."""
     small = data.total_weight <= _resolve.FLOAT32_ROWS
     dtype = options.dtype or (torch.float64 if small else torch.float32)
     # The built-in net centres its raw columns in double precision, whatever it computes in afterwards.
-    input_dtype = torch.float64 if built_in else dtype
-    kind = torch.long if data.targets.ndim == 1 else dtype
+    return _as_tensors(data, torch.float64 if built_in else dtype, dtype, options.device)
+
+
+def _as_tensors(data: PreparedData, input_dtype: torch.dtype, dtype: torch.dtype, device: torch.device) -> TrainingRows:
     return TrainingRows(
-        torch.tensor(data.X, dtype=input_dtype, device=options.device),
-        torch.tensor(data.targets, dtype=kind, device=options.device),
-        torch.tensor(data.weights, dtype=dtype, device=options.device),
+        torch.tensor(data.X, dtype=input_dtype, device=device),
+        torch.tensor(data.targets, dtype=torch.long if data.targets.ndim == 1 else dtype, device=device),
+        torch.tensor(data.weights, dtype=dtype, device=device),
     )
 
 
@@ -378,17 +454,26 @@ def _posterior_layout(
     return network, structure, n_dual
 
 
+def _training_prior(network: Network, options: Options) -> Prior:
+    """A training under one given precision does not depend on how the posterior's are grouped."""
+    prior = _prior(network, network, options)
+    return prior if options.map_precision is None else network.scalar_prior()
+
+
 def _prior(network: Network, everything: Network, options: Options) -> Prior:
     """One precision for all weights, or one a tensor where the options or the given values say so.
 
     Given values are one a tensor of the whole network, whatever part of it is random.
     """
+    return _grouped(network, everything.parameter_names, options)
+
+
+def _grouped(network: Network, names: tuple[str, ...], options: Options) -> Prior:
     value = options.prior_precision.value
     if value is None:
         return network.tensor_prior() if options.per_tensor else network.scalar_prior()
     if value.size == 1:
         return network.scalar_prior()
-    names = everything.parameter_names
     if value.size != len(names):
         raise ValueError(
             f"prior_precision has {value.size} entries; expected 1 (scalar) or {len(names)} (one per tensor: "
@@ -397,17 +482,17 @@ def _prior(network: Network, everything: Network, options: Options) -> Prior:
     return network.tensor_prior()
 
 
-def _start(trained: MapResult, prior: Prior, options: Options) -> Hyper:
+def _start(origin: Origin, prior: Prior, options: Options) -> Hyper:
     """The given or the training's hyperparameters, carried over to the selected weights."""
-    mode = trained.mode
+    hyper = origin.hyper
     value = options.prior_precision.value
     if value is None:
-        names, values = mode.fit.prior.names, mode.hyper.prior_precision
+        names, values = origin.groups, hyper.prior_precision
     else:
-        names, values = trained.names, torch.as_tensor(value, dtype=torch.float64).reshape(-1)
+        names, values = origin.tensors, torch.as_tensor(value, dtype=torch.float64).reshape(-1)
     if prior.n_groups == len(values) == 1:
         precision = values
     else:
         by_name = dict(zip(names, values, strict=False))
         precision = torch.stack([by_name.get(name, values.log().mean().exp()) for name in prior.names])
-    return Hyper(precision.to(mode.hyper.prior_precision), mode.hyper.dispersion, options.temperature)
+    return Hyper(precision.to(hyper.prior_precision), hyper.dispersion, options.temperature)

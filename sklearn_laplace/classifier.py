@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -42,6 +42,10 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         Where trainings are cached, as in scikit-learn's Pipeline: candidates of a search that differ in Laplace
         parameters alone (with a number for ``map_prior_precision`` also in prior and noise) share one. Needs an integer
         ``random_state``.
+    class_weight : None, "balanced" or dict, default=None
+        Multiplies the weight of each row by that of its class: given as ``{label: weight}`` (1 for labels that are not
+        in it), or "balanced", n / (n_classes · n_c) with n_c the summed weight of the class's rows. It counts in
+        likelihood, curvature and evidence, as any weight does.
     random_state : int, RandomState or None, default=None
         Seeds the initial weights, the order of mini-batches and the draws.
     verbose : int, default=0
@@ -93,6 +97,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         predictive: str = "glm",
         link: str = "probit",
         n_samples: int = 100,
+        class_weight: Any = None,
         memory: Any = None,
         random_state: Any = None,
         verbose: int = 0,
@@ -116,21 +121,86 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         self.predictive = predictive
         self.link = link
         self.n_samples = n_samples
+        self.class_weight = class_weight
         self.memory = memory
         self.random_state = random_state
         self.verbose = verbose
 
-    def _prepare(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
+    def partial_fit(  # type: ignore[override]  # scikit-learn's order of arguments for classifiers
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
+    ) -> Self:
+        """Take in more rows without training: their curvature is added, and the mean of the linearised net moves.
+
+        As :meth:`LaplaceRegressor.partial_fit`, with one Newton step of the linearised net's likelihood.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+            Labels.
+        classes : array-like of shape (n_classes,), optional
+            All labels that will ever come; in the first call, which is a fit. Those of its y by default.
+        sample_weight : array-like of shape (n_samples,), optional
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            For labels that are not among the classes, for ``class_weight="balanced"`` (the balance of all rows is not
+            known), for data that do not fit those of the first call.
+        MemoryBudgetError
+            When the posterior of all rows would not fit in memory.
+        """
+        _resolve.check_streaming_weights(self.class_weight)
+        if not self.__sklearn_is_fitted__():
+            with self._unchanged_on_failure():
+                return self._fit(lambda: self._prepare(X, y, sample_weight, classes))
+        if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            raise ValueError(f"classes={classes!r} differ from those of the first call, {self.classes_.tolist()}.")
+        return super().partial_fit(X, y, sample_weight)
+
+    def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: D102
+        _resolve.check_streaming_weights(self.class_weight)
+        return super().forget(X, y, sample_weight)
+
+    forget.__doc__ = LaplaceEstimator.forget.__doc__
+
+    def _prepare(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> PreparedData:
         X, y, weights = self._validate_rows(X, column_or_1d(y, warn=True), sample_weight, y_numeric=False)
         check_classification_targets(y)
-        self.classes_, encoded = np.unique(y, return_inverse=True)
-        n_classes = len(self.classes_)
-        if n_classes < 2:
+        self.classes_ = np.unique(y if classes is None else column_or_1d(classes))
+        if len(self.classes_) < 2:
             raise ValueError(
                 f"y holds one class only, {self.classes_[0]!r}; a classifier needs at least 2 classes to tell apart."
             )
-        X, encoded, weights = canonical_rows(X, encoded, weights)
-        return PreparedData(X, encoded, weights, n_classes, TargetScale(np.zeros(n_classes), np.ones(n_classes)))
+        return self._encoded(*canonical_rows(X, self._indices(y), weights))
+
+    def _prepare_more(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
+        labels = column_or_1d(y, warn=True)
+        X, y, weights = self._validate_rows(X, labels, sample_weight, y_numeric=False, reset=False)
+        return self._encoded(X, self._indices(y), weights)
+
+    def _indices(self, labels: np.ndarray) -> np.ndarray:
+        """Positions of the labels in ``classes_``."""
+        if len(unknown := np.setdiff1d(labels, self.classes_)):
+            raise ValueError(
+                f"y holds the labels {unknown.tolist()}, which are not among the classes {self.classes_.tolist()}. "
+                "Name all classes in the first call: partial_fit(X, y, classes=...)."
+            )
+        return np.searchsorted(self.classes_, labels)
+
+    def _encoded(self, X: np.ndarray, index: np.ndarray, weights: np.ndarray) -> PreparedData:
+        n_classes, index = len(self.classes_), index.astype(np.intp)
+        per_class = _resolve.class_weights(self.class_weight, self.classes_, index, weights)
+        weights = weights * per_class[index]
+        present = weights > 0
+        if not present.any():
+            raise ValueError(f"class_weight={self.class_weight!r} leaves no row with a positive weight.")
+        scale = TargetScale(np.zeros(n_classes), np.ones(n_classes))
+        return PreparedData(X[present], index[present], weights[present], n_classes, scale)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Class probabilities by the link.

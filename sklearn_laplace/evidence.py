@@ -40,7 +40,7 @@ def log_evidence(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = No
     Costs what the structure's posterior costs; with one prior precision, O(P) once the eigenvalues are there; nothing
     where the posterior for the same ``hyper`` is given.
     """
-    theta, delta = fit.network.theta, hyper.prior_precision
+    theta, delta = fit.theta, hyper.prior_precision
     if posterior is not None:
         logdet = posterior.logdet_precision()
     elif fit.prior.n_groups == 1:
@@ -78,7 +78,7 @@ def evidence_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
     first, second = prior_statistics(fit, hyper)
     power, delta = fit.dispersion_power, hyper.prior_precision
     counts = fit.prior.counts.to(delta.device)
-    penalty = delta * fit.prior.group_sums(fit.network.theta.square())
+    penalty = delta * fit.prior.group_sums(fit.theta.square())
     energy = fit.nll / hyper.dispersion
     mixed = first - second.sum(1)
     gamma = (counts - first).sum()
@@ -111,7 +111,7 @@ def mackay_fixed_point(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | Non
     posterior = posterior or fit.posterior(hyper, spectral=False)
     shrinkage = posterior.shrinkage(fit.prior.groups, fit.prior.n_groups)
     gamma = (fit.prior.counts.to(shrinkage.device) - shrinkage).clamp_min(1e-10)
-    squares = fit.prior.group_sums(fit.network.theta.square()).clamp_min(1e-300)
+    squares = fit.prior.group_sums(fit.theta.square()).clamp_min(1e-300)
     dispersion = hyper.dispersion
     if fit.likelihood.has_dispersion:
         freedom = max(fit.total_weight * fit.n_outputs - float(gamma.sum()), 0.5)

@@ -71,13 +71,16 @@ class LaplaceFit:
     dispersion_power : int
         p: H scales with φ^−p.
     nll : float
-        Σ w·nll at unit dispersion, without normaliser.
+        Σ w·nll at unit dispersion and at θ, without normaliser.
     gradient : Tensor of shape (P,)
-        Σ w Jᵀ r at unit dispersion.
+        Σ w Jᵀ r at unit dispersion and at θ.
     total_weight : float
         N_w = Σ w.
     n_outputs : int
         C.
+    shift : Tensor of shape (P,), optional
+        θ − θ*, where rows that came after the training have moved the mean of the linearised network (see
+        :mod:`~sklearn_laplace.streaming`); None where it is θ* itself.
     """
 
     network: Network
@@ -89,6 +92,12 @@ class LaplaceFit:
     gradient: Tensor
     total_weight: float
     n_outputs: int
+    shift: Tensor | None = None
+
+    @property
+    def theta(self) -> Tensor:
+        """Mean of the posterior θ (P,), float64."""
+        return self.network.theta if self.shift is None else self.network.theta + self.shift
 
     def posterior(self, hyper: Hyper, *, spectral: bool = True) -> Posterior:
         """The factorised posterior; the data are not revisited.
@@ -111,13 +120,13 @@ class LaplaceFit:
 
     def objective(self, hyper: Hyper) -> float:
         """The MAP objective Σ w nll/φ + ½ θᵀ diag(δ) θ, nats, without constants."""
-        quadratic = self.prior.quadratic(hyper.prior_precision, self.network.theta)
+        quadratic = self.prior.quadratic(hyper.prior_precision, self.theta)
         return self.nll / hyper.dispersion + 0.5 * float(quadratic)
 
     def objective_gradient(self, hyper: Hyper) -> Tensor:
         """Gradient of :meth:`objective` in the weights, shape (P,)."""
         precision = self.prior.precision(hyper.prior_precision)
-        return self.gradient / hyper.dispersion + precision * self.network.theta
+        return self.gradient / hyper.dispersion + precision * self.theta
 
 
 def fit_laplace(

@@ -14,6 +14,8 @@ from .errors import JitterWarning, NotPositiveDefiniteError
 
 JITTERS = (1e-12, 1e-10, 1e-8, 1e-6)
 """Multiples of the mean diagonal tried in turn when a Cholesky factorisation fails."""
+SUBTRACTION_ROUNDING = 1e-6
+"""Negative eigenvalues, relative to the largest diagonal entry, that float32 rows leave when they are subtracted."""
 
 
 def cholesky(matrix: Tensor) -> Tensor:
@@ -96,6 +98,33 @@ def eigvalsh(matrix: Tensor) -> Tensor:
     """
     _require_finite(matrix)
     return torch.linalg.eigvalsh(matrix).clamp_min(0.0)
+
+
+def require_semidefinite(smallest: Tensor, size: Tensor) -> None:
+    """Whether what is left of a curvature after a subtraction can be one.
+
+    Parameters
+    ----------
+    smallest : Tensor, 0-d
+        Its smallest eigenvalue.
+    size : Tensor, 0-d
+        The largest diagonal entry before, against which rounding is judged.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        When the eigenvalue is further below zero than rounding explains.
+
+    Examples
+    --------
+    >>> import torch
+    >>> require_semidefinite(torch.tensor(-1e-12), torch.tensor(1.0))
+    """
+    if not float(smallest) >= -SUBTRACTION_ROUNDING * max(float(size), torch.finfo(torch.float64).tiny):
+        raise NotPositiveDefiniteError(
+            f"what is to be taken out of the curvature is not in it: an eigenvalue of {float(smallest):.2g} would be "
+            "left. Only rows can be forgotten that have been fitted, with the weights they had."
+        )
 
 
 def _require_finite(matrix: Tensor) -> None:

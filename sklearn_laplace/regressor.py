@@ -202,6 +202,15 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
                 scale = np.full(n_outputs, np.sqrt(np.mean(scale**2)))
         return PreparedData(X, (targets - mean) / scale, weights, n_outputs, TargetScale(mean, scale))
 
+    def _prepare_more(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
+        X, y, weights = self._validate_rows(X, y, sample_weight, y_numeric=True, reset=False)
+        targets = y.astype(np.float64).reshape(len(y), -1)
+        if targets.shape[1] != self.n_outputs_:
+            raise ValueError(
+                f"y has {targets.shape[1]} columns; expected {self.n_outputs_}, one for each target that was fitted."
+            )
+        return PreparedData(X, (targets - self._scale.mean) / self._scale.scale, weights, self.n_outputs_, self._scale)
+
     @property
     def sigma_noise_(self) -> float | np.ndarray:
         """Noise standard deviation in the units of y, one for each output."""

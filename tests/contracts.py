@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import oracles
+import pytest
 import torch
 from torch import Tensor, nn
 
 from sklearn_laplace.curvatures import CURVATURES, GGN
-from sklearn_laplace.errors import UnsupportedCombinationError
+from sklearn_laplace.errors import NotPositiveDefiniteError, UnsupportedCombinationError
 from sklearn_laplace.jacobian import Batch, FactoredJacobian
 from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace
 from sklearn_laplace.latent import LatentGaussian
@@ -196,6 +197,8 @@ def _check_posteriors(key: str, problem: Example) -> None:
         eigenvalues = fit.curvature.eigenvalues()
         close(eigenvalues.sort().values, torch.linalg.eigvalsh(H), 1e-10, f"{key}: eigenvalues of H")
         assert bool((eigenvalues >= 0).all()), f"{key}: H is positive semi-definite"
+        vector = torch.randn(p, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+        close(fit.curvature.times(vector), H @ vector, 1e-9, f"{key}: times")
         seen.append(H)
     for H in seen[1:]:
         close(H, seen[0], 1e-9, f"{key}: the curvature does not depend on prior, noise or temperature")
@@ -289,6 +292,7 @@ def _check_monoid(key: str, problem: Example, seed: int) -> None:
             added, merged = following, together
         close(covariance(added), whole, 1e-9, f"{key}: adding in another order")
         close(covariance(merged), whole, 1e-9, f"{key}: merging in another order")
+    _check_subtraction(key, problem, added, covariance)
     in_place = structure.zero(blocks, CPU)
     for part in torch.arange(n).split(2):
         in_place = in_place.add_(problem.batch(part))
@@ -296,6 +300,21 @@ def _check_monoid(key: str, problem: Example, seed: int) -> None:
     copied = in_place.copy()
     in_place.add_(problem.batch())
     close(covariance(copied), whole, 1e-9, f"{key}: a copy shares no storage")
+
+
+def _check_subtraction(key: str, problem: Example, whole: Any, covariance: Callable[[Any], Tensor]) -> None:
+    """What merge adds, subtract takes out; what is not in it is refused. A dual form refuses altogether."""
+    zero = STRUCTURES[key].zero(problem.network.blocks, CPU)
+    part, rest = zero.add(problem.batch(slice(0, 4))), zero.add(problem.batch(slice(4, None)))
+    if key == "functional":
+        with pytest.raises(UnsupportedCombinationError, match="fit with hessian_structure='full'"):
+            whole.subtract(part)
+        return
+    before = covariance(whole)
+    close(covariance(whole.subtract(part)), covariance(rest), 1e-8, f"{key}: subtracting")
+    assert torch.equal(covariance(whole), before), f"{key}: subtract changes its operand"
+    with pytest.raises(NotPositiveDefiniteError, match="is not in it"):
+        rest.subtract(whole)
 
 
 def check_structure_without_rows(key: str) -> None:

@@ -30,7 +30,7 @@ LEVELS = (
     "network structures",
     "curvatures",
     "laplace predictives",
-    "subsets evidence mode",
+    "subsets evidence mode streaming",
     "selection",
     "_budget _skorch _threads nets",
     "_map _resolve",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..jacobian import FactoredJacobian
 from ..latent import LatentGaussian
 from ..network import Network
 from ..structures._base import Posterior
@@ -28,13 +29,23 @@ class GLM:
     [[1.0]]
     """
 
-    def latent(self, network: Network, posterior: Posterior, x: Tensor) -> LatentGaussian:
-        """Mean (n, C) and covariance (n, C, C) of the outputs, float64."""
+    def latent(self, network: Network, posterior: Posterior, x: Tensor, shift: Tensor | None = None) -> LatentGaussian:
+        """Mean f + J·shift (n, C) and covariance (n, C, C) of the outputs, float64; a shift (P,) moves the mean."""
         outputs, jacobian = network.jacobian(x)
-        return LatentGaussian(outputs.double(), posterior.covariance(jacobian))
+        return LatentGaussian(_moved(outputs, jacobian, shift), posterior.covariance(jacobian))
+
+    def mean(self, network: Network, x: Tensor, shift: Tensor | None = None) -> Tensor:
+        """The mean of :meth:`latent` alone, shape (n, C): without a shift a forward pass is all."""
+        if shift is None:
+            return network(x).double()
+        return _moved(*network.jacobian(x), shift)
 
     def joint_covariance(self, network: Network, posterior: Posterior, x: Tensor) -> Tensor:
         """Covariance over rows and outputs together, shape (n·C, n·C), float64; row-major in (row, output)."""
         _, jacobian = network.jacobian(x)
         covariance = posterior.cross_covariance(jacobian, jacobian)
         return torch.triu(covariance) + torch.triu(covariance, 1).mT
+
+
+def _moved(outputs: Tensor, jacobian: FactoredJacobian, shift: Tensor | None) -> Tensor:
+    return outputs.double() if shift is None else outputs.double() + jacobian.times(shift[:, None])[..., 0]

@@ -56,6 +56,22 @@ class Curvature(ABC):
         """The curvature of both sets of rows, as a new value."""
 
     @abstractmethod
+    def subtract(self, other: Self) -> Self:
+        """The curvature without the other's rows, as a new value: what :meth:`merge` has added.
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            When the other's rows cannot have been among these: an eigenvalue would be clearly below zero.
+        UnsupportedCombinationError
+            When the structure cannot take rows out.
+        """
+
+    @abstractmethod
+    def times(self, vector: Tensor) -> Tensor:
+        """H v for v of shape (P,), float64."""
+
+    @abstractmethod
     def eigenvalues(self) -> Tensor:
         """The P eigenvalues of H, float64, none below zero; computed once."""
 

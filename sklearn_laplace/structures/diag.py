@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..jacobian import Batch, Block, FactoredJacobian
+from ..linalg import require_semidefinite
 from ._base import Curvature, Posterior
 
 
@@ -57,6 +58,16 @@ class Diag(Curvature):
     def merge(self, other: Self) -> Self:
         """Sum of both diagonals."""
         return type(self)(self.diagonal + other.diagonal, self.sizes)
+
+    def subtract(self, other: Self) -> Self:
+        """Difference of both diagonals."""
+        difference = self.diagonal - other.diagonal
+        require_semidefinite(difference.min(), self.diagonal.max())
+        return type(self)(difference.clamp_min(0.0), self.sizes)
+
+    def times(self, vector: Tensor) -> Tensor:
+        """Element by element."""
+        return self.diagonal * vector
 
     def eigenvalues(self) -> Tensor:
         """The diagonal itself."""

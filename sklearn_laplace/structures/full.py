@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..jacobian import Batch, Block, FactoredJacobian
-from ..linalg import cholesky, eigh, inverse_root, mirror_lower
+from ..linalg import cholesky, eigh, inverse_root, mirror_lower, require_semidefinite
 from ._base import Curvature, Posterior
 
 
@@ -73,6 +73,16 @@ class Full(Curvature):
     def merge(self, other: Self) -> Self:
         """Sum of both matrices."""
         return type(self)(self.lower + other.lower, self.sizes)
+
+    def subtract(self, other: Self) -> Self:
+        """Difference of both matrices, whose smallest eigenvalue is looked at: O(P³)."""
+        found = type(self)(self.lower - other.lower, self.sizes)
+        require_semidefinite(torch.linalg.eigvalsh(found.matrix)[0], self.lower.diagonal().max())
+        return found
+
+    def times(self, vector: Tensor) -> Tensor:
+        """One product, O(P²)."""
+        return self.matrix @ vector
 
     @cached_property
     def matrix(self) -> Tensor:

@@ -75,6 +75,19 @@ class Functional(Curvature):
         """The rows of both."""
         return type(self)(self.blocks, self.pieces + other.pieces, self.device)
 
+    def subtract(self, other: Self) -> Self:
+        """Refused: rows that are kept one by one cannot be taken out of a dual form without finding them."""
+        raise UnsupportedCombinationError(
+            "hessian_structure='functional' keeps the rows themselves and cannot take some out again; fit with "
+            "hessian_structure='full' (the same posterior), 'kron' or 'diag'."
+        )
+
+    def times(self, vector: Tensor) -> Tensor:
+        """Jᵀ (J v), two passes over the rows."""
+        pieces = vector[:, None].split([block.size for block in self.blocks])
+        inner = torch.stack([f.times(piece) for f, piece in zip(self.factors, pieces, strict=True)]).sum(0)
+        return torch.cat([factor.transposed_times(inner) for factor in self.factors])[:, 0]
+
     @cached_property
     def factors(self) -> tuple[Factor, ...]:
         """All rows as one factor a block."""

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedCombinationError
 from ..jacobian import Batch, Block, FactoredJacobian, LayerFactor
-from ..linalg import eigh
+from ..linalg import eigh, require_semidefinite
 from ._base import Curvature, Posterior
 
 
@@ -116,6 +116,24 @@ class Kron(Curvature):
         """Factor sums add; the normalisation by N_w comes after."""
         parts = tuple(mine + theirs for mine, theirs in zip(self.parts, other.parts, strict=True))
         return type(self)(parts, self.total_weight + other.total_weight)
+
+    def subtract(self, other: Self) -> Self:
+        """Differences of the factor sums."""
+        parts = []
+        for mine, theirs in zip(self.parts, other.parts, strict=True):
+            part = KronBlock(mine.block, mine.output_sum - theirs.output_sum, mine.input_sum - theirs.input_sum)
+            for left, before in ((part.output_sum, mine.output_sum), (part.input_sum, mine.input_sum)):
+                require_semidefinite(torch.linalg.eigvalsh(left)[0], before.diagonal().max())
+            parts.append(part)
+        return type(self)(tuple(parts), self.total_weight - other.total_weight)
+
+    def times(self, vector: Tensor) -> Tensor:
+        """B V A, layer by layer."""
+        pieces = []
+        for part, piece in zip(self.parts, vector.split([part.block.size for part in self.parts]), strict=True):
+            outputs, inputs = part.factors(self.total_weight)
+            pieces.append((outputs @ piece.view(part.block.outputs, part.block.inputs) @ inputs).flatten())
+        return torch.cat(pieces)
 
     def eigenvalues(self) -> Tensor:
         """Outer products of the factors' eigenvalues."""

@@ -1,0 +1,174 @@
+r"""Rows that come and go after the training: the curvature adds up, the mean of the linearised network moves.
+
+At the mode θ* of the rows that were trained on, the network is replaced by its linearisation for good, and the Gaussian
+posterior :math:`N(\theta, P^{-1})` so far is the prior of what comes (Opper & Winther 1998, Bayesian online learning;
+Ritter et al. 2018b with one fixed point of linearisation). Rows with gradient g at θ and curvature :math:`\hat H`, not
+approximated by any structure, move the mean by the minimum d of
+
+.. math:: \tfrac12 d^\top P d + \tfrac1\varphi (g^\top d + \tfrac12 d^\top \hat H d), \qquad
+          (P + \hat H/\varphi)\, d = -g/\varphi ,
+
+and the structure's own :math:`H` of these rows is added to the curvature. Why not one solve with the structure's sum:
+where H is a diagonal, every weight would make the whole correction by itself, and the outputs would overshoot by as
+many times as weights share it. The system is solved by conjugate gradients, preconditioned by the posterior of all
+rows: one step where the structure is exact. Rows that go move the mean back by the same equation, read from the other
+side: :math:`d = -P^{-1} g/\varphi` for P without them and g at the mean with them.
+
+For a linear network with a Gaussian likelihood and an exact structure this is Bayesian linear regression on the rows
+that are there, in whatever order they came or went; with any structure, what came last goes without a trace. For other
+likelihoods it is one Newton step. Prior precision and dispersion stay: choosing them again is the selection's matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from .laplace import Hyper, LaplaceFit
+from .structures._base import Curvature, Posterior
+
+LEAST_WEIGHT = 1e-9
+"""What has to be left when rows are removed, relative to what there was."""
+TOLERANCE, MAX_ITERATIONS = 1e-13, 500
+"""Conjugate gradients end at this residual relative to the first, in the preconditioner's norm."""
+
+
+def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) -> LaplaceFit:
+    """The fit with more rows, at its moved mean.
+
+    Parameters
+    ----------
+    fit : LaplaceFit
+    rows : LaplaceFit
+        A pass over the rows at θ*, with the network, the structure and the prior of ``fit``.
+    exact : Curvature
+        The same rows' curvature in an exact structure; where that of ``fit`` is exact, the same object.
+    hyper : Hyper
+        Under which the mean moves; the temperature does not enter.
+
+    Returns
+    -------
+    LaplaceFit
+        Loss and gradient of the old rows by their quadratic model.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sklearn_laplace.curvatures import GGN
+    >>> from sklearn_laplace.laplace import fit_laplace
+    >>> from sklearn_laplace.likelihoods import Gaussian
+    >>> from sklearn_laplace.network import Network
+    >>> from sklearn_laplace.structures import Full
+    >>> network = Network.trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> network = network.with_parameters(torch.zeros(1).double())
+    >>> x, w = torch.ones(1, 1).double(), torch.ones(1).double()
+    >>> old, new = (
+    ...     fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), [(x, y * x, w)]) for y in (0.0, 3.0)
+    ... )
+    >>> found = add_rows(old, new, new.curvature, Hyper(torch.ones(1).double()))
+    >>> round(float(found.theta), 9)  # of 0, 3 and the prior's 0
+    1.0
+    """
+    curvature = fit.curvature.merge(rows.curvature)
+    shift = torch.zeros_like(fit.network.theta) if fit.shift is None else fit.shift
+    gradient = rows.gradient + exact.times(shift)
+    hyper = replace(hyper, temperature=1.0)
+    scale, precision = hyper.scale(fit.dispersion_power), fit.prior.precision(hyper.prior_precision)
+    together = replace(fit, curvature=curvature)
+
+    def system(vector: Tensor) -> Tensor:
+        return scale * (fit.curvature.times(vector) + exact.times(vector)) + precision * vector
+
+    move = conjugate_gradients(system, -gradient / hyper.dispersion, together.posterior(hyper))
+    old_bend, shift = fit.curvature.times(move), shift + move
+    new_bend = exact.times(shift)
+    nll = fit.nll + float(fit.gradient @ move + 0.5 * move @ old_bend)
+    return replace(
+        together,
+        nll=nll + rows.nll + float(rows.gradient @ shift + 0.5 * shift @ new_bend),
+        gradient=fit.gradient + old_bend + rows.gradient + new_bend,
+        total_weight=fit.total_weight + rows.total_weight,
+        shift=shift,
+    )
+
+
+def remove_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) -> LaplaceFit:
+    """The fit without some of its rows: the reverse of :func:`add_rows`.
+
+    Parameters
+    ----------
+    fit, rows, exact, hyper
+        As for :func:`add_rows`.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        When the rows cannot have been in the fit.
+    UnsupportedCombinationError
+        When the structure cannot take rows out.
+    ValueError
+        When nothing would be left.
+    """
+    left = fit.total_weight - rows.total_weight
+    if left <= LEAST_WEIGHT * fit.total_weight:
+        raise ValueError(
+            f"rows of weight {rows.total_weight:g} are to be forgotten where rows of weight {fit.total_weight:g} are "
+            "known; some have to be left. To start anew, use fit."
+        )
+    without = replace(fit, curvature=fit.curvature.subtract(rows.curvature), total_weight=left)
+    shift = torch.zeros_like(fit.network.theta) if fit.shift is None else fit.shift
+    new_bend = exact.times(shift)
+    gone = rows.gradient + new_bend
+    move = without.posterior(replace(hyper, temperature=1.0)).solve(gone / hyper.dispersion)
+    old_bend = without.curvature.times(move)
+    nll = fit.nll - rows.nll - float(rows.gradient @ shift + 0.5 * shift @ new_bend)
+    gradient = fit.gradient - gone
+    return replace(
+        without,
+        nll=nll + float(gradient @ move + 0.5 * move @ old_bend),
+        gradient=gradient + old_bend,
+        shift=shift + move,
+    )
+
+
+def conjugate_gradients(system: Callable[[Tensor], Tensor], right: Tensor, preconditioner: Posterior) -> Tensor:
+    """Solve a symmetric positive definite system (Nocedal & Wright 2006, algorithm 5.3).
+
+    Parameters
+    ----------
+    system : callable
+        The matrix times a vector (P,).
+    right : Tensor of shape (P,)
+    preconditioner : Posterior
+        Whose ``solve`` is about the inverse.
+
+    Returns
+    -------
+    Tensor of shape (P,)
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sklearn_laplace.structures import Diag
+    >>> matrix = torch.tensor([[2.0, 1.0], [1.0, 3.0]], dtype=torch.float64)
+    >>> diagonal = Diag(matrix.diagonal(), (2,)).posterior(torch.tensor(1e-9), 1.0)
+    >>> conjugate_gradients(lambda v: matrix @ v, torch.tensor([4.0, 7.0]).double(), diagonal).round(decimals=6)
+    tensor([1., 2.], dtype=torch.float64)
+    """
+    found, residual = torch.zeros_like(right), right
+    solved = preconditioner.solve(residual)
+    direction, size = solved, float(residual @ solved)
+    goal = TOLERANCE**2 * size
+    for _ in range(MAX_ITERATIONS):
+        if not size > goal:
+            break
+        image = system(direction)
+        step = size / float(direction @ image)
+        found, residual = found + step * direction, residual - step * image
+        solved = preconditioner.solve(residual)
+        size, before = float(residual @ solved), size
+        direction = solved + (size / before) * direction
+    return found

@@ -1,0 +1,155 @@
+"""Laplace parameters that change after the fit, and weights of classes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+
+RNG = np.random.default_rng(23)
+X, X_NEW = RNG.normal(size=(70, 3)), 2 * RNG.normal(size=(8, 3))
+Y = np.column_stack([np.sin(X[:, 0]) + 0.2 * RNG.normal(size=70), 50 * X[:, 1] + RNG.normal(size=70)])
+LABELS = np.array(["no", "yes", "yes!"])[np.digitize(X[:, 0] + 0.5 * RNG.normal(size=70), [0.3, 1.0])]
+FITTED = ("prior_precision_", "log_marginal_likelihood_value_", "n_effective_parameters_", "gradient_norm_")
+
+
+def assert_same(model, other):
+    """Fitted attributes and predictions, to the bit."""
+    for name in FITTED:
+        np.testing.assert_array_equal(getattr(model, name), getattr(other, name), err_msg=name)
+    assert model.prior_groups_ == other.prior_groups_
+    np.testing.assert_array_equal(model.predict(X_NEW), other.predict(X_NEW))
+    np.testing.assert_array_equal(model.predict_std(X_NEW), other.predict_std(X_NEW))
+    assert str(model.get_params()) == str(other.get_params())
+
+
+@pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag"])
+def test_a_refit_under_a_fixed_training_is_a_new_fit(structure):
+    """map_prior_precision=number: the training does not depend on what follows, so nothing but time is saved."""
+    start = LaplaceRegressor(
+        hidden_layer_sizes=(6,), map_prior_precision=1.0, hessian_structure=structure, random_state=0
+    )
+    model = clone(start).fit(X, Y[:, 0])
+    for change in (
+        {"prior_precision": 7.0},
+        {"prior_precision": [0.5, 1.0, 2.0, 4.0], "temperature": 0.3},
+        {"prior_precision": "evidence", "prior_structure": "tensor", "sigma_noise": 0.4},
+        {"sigma_noise": "residual", "return_std_kind": "epistemic"},
+        {"sigma_noise": "evidence", "prior_structure": "scalar", "temperature": 1.0},
+    ):
+        assert model.refit_laplace(**change) is model
+        assert_same(model, clone(model).fit(X, Y[:, 0]))
+
+
+def test_a_classifier_refits_its_link_and_draws():
+    """As above."""
+    model = LaplaceClassifier(hidden_layer_sizes=(6,), map_prior_precision=1.0, random_state=0).fit(X, LABELS)
+    for change in ({"link": "mc", "n_samples": 33, "prior_precision": 0.2}, {"link": "plugin"}):
+        model.refit_laplace(**change)
+        assert_same(model, clone(model).fit(X, LABELS))
+        np.testing.assert_array_equal(model.predict_proba(X_NEW), clone(model).fit(X, LABELS).predict_proba(X_NEW))
+
+
+def test_a_refit_without_changes_keeps_what_the_training_has_found():
+    """There and back: the values that were chosen with the weights following are the ones that come back."""
+    model = LaplaceRegressor(hidden_layer_sizes=(6,), random_state=0).fit(X, Y[:, 0])
+    std, precision = model.predict_std(X_NEW), model.prior_precision_
+    np.testing.assert_array_equal(model.refit_laplace().predict_std(X_NEW), std)
+    model.refit_laplace(prior_precision=100 * precision)
+    assert (model.predict_std(X_NEW, kind="epistemic") < std).all()
+    np.testing.assert_array_equal(model.refit_laplace(prior_precision="evidence").predict_std(X_NEW), std)
+
+
+def test_a_new_noise_alone_lets_the_evidence_choose_the_prior_again():
+    """What was chosen together with another noise does not stay."""
+    model = LaplaceRegressor(hidden_layer_sizes=(6,), random_state=0).fit(X, Y[:, 0])
+    before = model.prior_precision_
+    model.refit_laplace(sigma_noise=5 * model.sigma_noise_)
+    assert model.prior_precision_ != before
+    assert model.log_marginal_likelihood_value_ >= model.log_marginal_likelihood(before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hessian_structure": "diag"}, "hessian_structure='diag' changes the training or the curvature.*memory="),
+        ({"subset_of_weights": "last_layer"}, "changes the training or the curvature"),
+        ({"lr": 0.1}, "lr=0.1 changes the training"),
+        ({"net__lr": 0.1}, "net__lr=0.1 changes the training"),
+        ({"temprature": 0.1}, "Did you mean 'temperature'"),
+        ({"temperature": -1.0}, "temperature=-1.0 has to be a finite number above zero"),
+        ({"prior_precision": [1.0, 2.0, 3.0]}, "has 3 entries; expected 1 .scalar. or 4"),
+        ({"prior_precision": "evidense"}, "Did you mean 'evidence'"),
+        ({"sigma_noise": 0.5}, "one number for 2 targets that were standardised one by one"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_a_refit_cannot_do_is_refused_and_nothing_is_lost(change, message):
+    """Parameters and answers stay."""
+    model = LaplaceRegressor(hidden_layer_sizes=(3,), random_state=0).fit(X, Y)
+    before, parameters = model.predict_std(X_NEW), model.get_params()
+    with pytest.raises(ValueError, match=message):
+        model.refit_laplace(**change)
+    np.testing.assert_array_equal(model.predict_std(X_NEW), before)
+    assert model.get_params() == parameters
+
+
+def test_one_noise_for_targets_of_their_own_scale_has_no_evidence():
+    """The posterior knows one noise for all standardised targets; log_marginal_likelihood says so as well."""
+    model = LaplaceRegressor(hidden_layer_sizes=(3,), random_state=0).fit(X, Y)
+    with pytest.raises(ValueError, match="one number for 2 targets"):
+        model.log_marginal_likelihood(sigma_noise=0.5)
+
+
+# ---------------------------------------------------------------------- weights of classes
+
+
+@pytest.mark.parametrize("given", [{"no": 2.0, "yes!": 3.0}, "balanced"])
+def test_class_weights_are_weights_of_rows(given):
+    """To the bit; "balanced" is n / (n_classes · n_c), with weights counted as repetitions."""
+    repeats = RNG.integers(1, 3, size=70)
+    n_c = {label: repeats[label == LABELS].sum() for label in np.unique(LABELS)}
+    factor = {label: repeats.sum() / (3 * n) for label, n in n_c.items()} if given == "balanced" else given
+    model = LaplaceClassifier(hidden_layer_sizes=(6,), class_weight=given, random_state=0)
+    by_hand = LaplaceClassifier(hidden_layer_sizes=(6,), random_state=0)
+    by_hand.fit(X, LABELS, sample_weight=repeats * np.array([factor.get(label, 1.0) for label in LABELS]))
+    model.fit(X, LABELS, sample_weight=repeats)
+    np.testing.assert_allclose(model.predict_proba(X_NEW), by_hand.predict_proba(X_NEW), rtol=1e-9)
+    np.testing.assert_allclose(model.laplace_.total_weight, by_hand.laplace_.total_weight, rtol=1e-12)
+    repeated = clone(model).fit(np.repeat(X, repeats, axis=0), np.repeat(LABELS, repeats))
+    np.testing.assert_array_equal(repeated.predict_proba(X_NEW), model.predict_proba(X_NEW))
+
+
+def test_balanced_weights_move_the_boundary_as_logistic_regressions():
+    """1 in 10 is rare: both call more rows positive, and about as many."""
+    rng = np.random.default_rng(0)
+    rare = (rng.random(300) < 0.1).astype(int)
+    x = rng.normal(size=(300, 1)) + 1.5 * rare[:, None]
+    share = {}
+    for weight in (None, "balanced"):
+        models = (
+            LaplaceClassifier(hidden_layer_sizes=(4,), class_weight=weight, random_state=0),
+            LogisticRegression(class_weight=weight),
+        )
+        share[weight] = [m.fit(x, rare).predict(x).mean() for m in models]
+    assert share["balanced"][0] > 2 * share[None][0]
+    np.testing.assert_allclose(share["balanced"][0], share["balanced"][1], atol=0.06)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("balansed", "Did you mean 'balanced'"),
+        ({"maybe": 1.0}, r"class_weight names \['maybe'\], which are not among the classes \['no', 'yes', 'yes!'\]"),
+        ({"no": -1.0}, "has to hold finite numbers that are not negative"),
+        ({"no": 0.0, "yes": 0.0, "yes!": 0.0}, "leaves no row with a positive weight"),
+        (3.0, "class_weight=3.0 is not known; expected one of 'balanced'"),
+    ],
+)
+def test_a_wrong_class_weight_is_refused(given, message):
+    """What was given and what is needed."""
+    with pytest.raises(ValueError, match=message):
+        LaplaceClassifier(class_weight=given).fit(X, LABELS)
