@@ -28,7 +28,7 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor
 
-from . import _resolve, _skorch
+from . import _persistence, _resolve, _skorch
 from ._map import MapResult
 from ._resolve import Options
 from ._stages import (
@@ -54,6 +54,9 @@ from .likelihoods._base import Link
 from .streaming import add_rows, remove_rows
 from .structures import STRUCTURES
 
+STATE_FORMAT = 1
+"""Of what is pickled; another number means another layout."""
+
 
 class LaplaceEstimator(BaseEstimator, ABC):
     """Parameters and ``fit`` of :class:`LaplaceRegressor` and :class:`LaplaceClassifier`."""
@@ -66,14 +69,26 @@ class LaplaceEstimator(BaseEstimator, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
-        if "net_" in state:
-            state["net_"] = _skorch.portable(state["net_"])
-        return state
+        names = self.get_params(deep=False)
+        fitted = {name: state.pop(name) for name in list(state) if name not in names}
+        nets = [state["net"], *_skorch.modules_of(state["net"])]
+        if "net_" in fitted:
+            nets += [fitted["net_"], *_skorch.modules_of(fitted["net_"])]
+            fitted["net_"] = _skorch.portable(fitted["net_"])
+        first = {"requirements": _persistence.requirements(type(self).__name__, nets), "format": STATE_FORMAT}
+        return {**first, "parameters": state, "fitted": _persistence.pack(fitted)}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if "net_" in state:
-            state = {**state, "net_": _skorch.restored(state["net_"])}
-        super().__setstate__(state)
+    def __setstate__(self, state: Any) -> None:
+        if not isinstance(state, dict) or state.get("format") != STATE_FORMAT:
+            found = state.get("format", sorted(state)) if isinstance(state, dict) else type(state).__name__
+            raise ValueError(
+                f"this is not the state of a {type(self).__name__} as this version of sklearn_laplace writes it: found "
+                f"{found!r}, needed format {STATE_FORMAT}. Open it with the version that wrote it, or fit again."
+            )
+        fitted = _persistence.unpack(state["fitted"])
+        if "net_" in fitted:
+            fitted["net_"] = _skorch.restored(fitted["net_"])
+        super().__setstate__({**state["parameters"], **fitted})
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "posterior_")

@@ -198,7 +198,7 @@ def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: i
     Parameters
     ----------
     net : NeuralNet
-        Trained.
+        Trained; a copy of ours, which loses what only training needs.
     network : Network
         Its module, traced, in the rows' dtype.
     rows : TrainingRows
@@ -218,7 +218,9 @@ def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: i
         fit = _problem(network, prior, rows, n_dual, plan.likelihood).linearise(network)
         hyper = plan.start(network, prior)
         mode = Mode(fit, plan.update(fit, hyper), newton_decrement(fit, hyper), 0)
-    return MapResult(net, mode, [dict(entry) for entry in net.history], 0, small, rows.inputs.dtype, post_hoc=True)
+    history = [dict(entry) for entry in net.history]
+    net.trim_for_prediction()
+    return MapResult(net, mode, history, 0, small, rows.inputs.dtype, post_hoc=True)
 
 
 def _problem(network: Network, prior: Prior, rows: TrainingRows, n_dual: int, likelihood: Likelihood) -> Problem:

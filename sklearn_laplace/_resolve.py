@@ -486,9 +486,22 @@ def _device(name: object) -> torch.device:
         raise ValueError(f"device={name!r} is not known; expected 'auto', 'cpu' or 'cuda'.") from error
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"device={name!r} is not supported; expected 'auto', 'cpu' or 'cuda'.")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={name!r} was asked for, but torch finds no CUDA device; use device='cpu'.")
     return device
+
+
+def check_device(device: torch.device) -> None:
+    """Whether it is there to train on; a trained model predicts without it.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> check_device(torch.device("cpu"))
+    """
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device='{device}' was asked for, but torch finds no CUDA device; use device='cpu'.")
 
 
 def _check_net_options(parameters: Mapping[str, Any]) -> None:

@@ -26,12 +26,14 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
 from skorch import NeuralNet
 from skorch.callbacks import Callback
 from skorch.dataset import get_len
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
+from ._persistence import present_device
 from .errors import HeldOutRowsWarning, NonFiniteLossError
 from .laplace import Hyper, Rows
 from .likelihoods._base import Likelihood
@@ -447,16 +449,26 @@ def portable(net: NeuralNet) -> tuple[type[NeuralNet], dict[str, Any]]:
     return type(net), dict(net.__dict__)
 
 
+def modules_of(net: Any) -> list[Any]:
+    """The module of a skorch net, template or trained, also of a frozen one; nothing for anything else."""
+    net = net.estimator if isinstance(net, FrozenEstimator) else net
+    if not isinstance(net, NeuralNet):
+        return []
+    return [net.module, net.module_] if net.initialized_ else [net.module]
+
+
 def copied(net: NeuralNet) -> NeuralNet:
     """A deep copy that does not pass through skorch's own pickling, which some versions of torch refuse."""
     return restored(copy.deepcopy(portable(net)))
 
 
 def restored(parts: tuple[type[NeuralNet], dict[str, Any]]) -> NeuralNet:
-    """The net of :func:`portable`."""
+    """The net of :func:`portable`; without its device, on the CPU."""
     kind: Any = parts[0]
     net: NeuralNet = kind.__new__(kind)
     net.__dict__.update(parts[1])
+    if net.device is not None:
+        net.__dict__["device"] = str(present_device(str(net.device)))
     return net
 
 

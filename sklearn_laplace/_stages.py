@@ -319,6 +319,7 @@ def choose(fit: LaplaceFit, origin: Origin, options: Options, dispersion: float 
 def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData) -> Options:
     """The resolved options, with the likelihood in the units of these targets."""
     options = _resolve.resolve(kind, parameters)
+    _resolve.check_device(options.device)
     return replace(options, likelihood=options.likelihood.scaled_to(_mean_variance(data)))
 
 

@@ -32,6 +32,7 @@ LEVELS = (
     "laplace predictives",
     "subsets evidence mode streaming",
     "selection",
+    "_persistence",
     "_budget _skorch _threads nets",
     "_map _resolve",
     "_stages",

@@ -1,0 +1,290 @@
+"""A saved model is the model: arrays alone, in any process, on any device, or a message that says what is missing."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+import textwrap
+
+import joblib
+import nets
+import numpy as np
+import pytest
+import torch
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import GridSearchCV
+from skorch import NeuralNetRegressor
+from torch import nn
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _persistence
+
+RNG = np.random.default_rng(29)
+X, X_NEW = RNG.normal(size=(50, 3)), RNG.normal(size=(7, 3))
+Y = np.sin(X[:, 0]) + X[:, 1] + 0.2 * RNG.normal(size=50)
+LABELS = np.where(Y > 0, "up", "down")
+SMALL = {"hidden_layer_sizes": (5,), "random_state": 0}
+
+
+class Tied(nn.Module):
+    """One matrix under two names, and once more in a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+        self.kept = [self.first.weight, self.second]
+        self.out = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.kept[1](torch.tanh(self.first(x)))))
+
+
+def frozen():
+    net = NeuralNetRegressor(nets.Hidden, module__n_in=3, max_epochs=3, train_split=None, verbose=0)
+    torch.manual_seed(0)
+    return FrozenEstimator(net.fit(X.astype(np.float32), Y[:, None].astype(np.float32)))
+
+
+MODELS = {
+    "built-in": lambda: LaplaceRegressor(**SMALL).fit(X, Y),
+    "functional": lambda: LaplaceRegressor(hidden_layer_sizes=(40,), random_state=0).fit(X, Y),
+    "kron": lambda: LaplaceRegressor(nets.regressor(), hessian_structure="kron", random_state=0).fit(X, Y),
+    "last-layer": lambda: LaplaceRegressor(subset_of_weights="last_layer", **SMALL).fit(X, Y),
+    "tied": lambda: LaplaceRegressor(Tied, random_state=0).fit(X, Y),
+    "frozen": lambda: LaplaceRegressor(frozen()).fit(X, Y),
+    "classifier": lambda: LaplaceClassifier(link="mc", hessian_structure="diag", **SMALL).fit(X, LABELS),
+    "streamed": lambda: (
+        LaplaceRegressor(hessian_structure="full", **SMALL).fit(X[:30], Y[:30]).partial_fit(X[30:], Y[30:])
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=sorted(MODELS))
+def model(request):
+    return MODELS[request.param]()
+
+
+def assert_same(found, model):
+    """To the bit, in everything that a model answers."""
+    np.testing.assert_array_equal(found.predict(X_NEW), model.predict(X_NEW))
+    np.testing.assert_array_equal(found.predict_std(X_NEW), model.predict_std(X_NEW))
+    np.testing.assert_array_equal(found.sample_y(X_NEW, 3), model.sample_y(X_NEW, 3))
+    assert found.log_marginal_likelihood_value_ == model.log_marginal_likelihood_value_
+    assert found.structure_ == model.structure_
+
+
+def test_a_saved_model_answers_to_the_bit(model, tmp_path):
+    """pickle, joblib plain and compressed, and both kinds of copies."""
+    joblib.dump(model, tmp_path / "plain")
+    joblib.dump(model, tmp_path / "small", compress=3)
+    for found in (
+        pickle.loads(pickle.dumps(model)),
+        joblib.load(tmp_path / "plain"),
+        joblib.load(tmp_path / "small"),
+        copy.copy(model),
+        copy.deepcopy(model),
+    ):
+        assert_same(found, model)
+
+
+def test_the_state_holds_arrays_and_no_tensors(model):
+    """The fitted part; what the user gave as ``net`` is the user's."""
+
+    class Watching(pickle.Pickler):
+        def persistent_id(self, value):
+            assert not isinstance(value, torch.Tensor), f"a tensor of shape {tuple(value.shape)}"
+
+    Watching(io.BytesIO()).dump({**model.__getstate__(), "parameters": None})
+
+
+def test_a_loaded_model_goes_on(model):
+    """It learns and refits as the original does, and the original does not notice."""
+    if model.structure_ == "functional":
+        pytest.skip("cannot forget")
+    found = pickle.loads(pickle.dumps(model))
+    before, targets = model.predict_std(X_NEW), LABELS if isinstance(model, LaplaceClassifier) else Y
+    other = copy.deepcopy(model)
+    for each in (found, other):
+        each.partial_fit(X[:9] + 1, targets[:9]).forget(X[:3] + 1, targets[:3]).refit_laplace(temperature=0.5)
+    assert_same(found, other)
+    np.testing.assert_array_equal(model.predict_std(X_NEW), before)
+    assert np.abs(found.predict_std(X_NEW) - before).max() > 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the process's memory map")
+def test_a_memory_mapped_model_stays_in_its_file(model, tmp_path):
+    """Many processes share one copy; read-only arrays are never written to, not even by partial_fit."""
+    path = tmp_path / "mapped.joblib"
+    joblib.dump(model, path)
+    content = path.read_bytes()
+    found = joblib.load(path, mmap_mode="r")
+    with open("/proc/self/maps") as maps:
+        assert str(path) in maps.read()
+    assert_same(found, model)
+    targets = LABELS if isinstance(model, LaplaceClassifier) else Y
+    found.partial_fit(X[:5], targets[:5])
+    assert path.read_bytes() == content
+
+
+def test_tied_weights_stay_tied_after_loading():
+    """One tensor under all its names, in the lists of the module as well."""
+    module = pickle.loads(pickle.dumps(MODELS["tied"]())).net_.module_
+    assert module.first.weight is module.second.weight
+    assert module.kept[0] is module.first.weight
+    assert module.kept[1] is module.second
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_a_tensor_comes_back_as_it_was(dtype):
+    """Values, type, order of axes; and whether it wants a gradient."""
+    tensor = torch.arange(6).reshape(2, 3).mT.to(dtype)
+    found = _persistence.unpack(pickle.loads(pickle.dumps(_persistence.pack(tensor))))
+    assert torch.equal(found, tensor) and found.dtype == dtype and found.stride() == tensor.stride()
+    if dtype.is_floating_point:
+        parameter = _persistence.unpack(_persistence.pack(nn.Parameter(tensor, requires_grad=False)))
+        assert isinstance(parameter, nn.Parameter) and not parameter.requires_grad
+
+
+def test_a_model_of_a_gpu_opens_without_one(monkeypatch):
+    """The state of a model that was trained on a GPU, as far as it differs: the names of devices."""
+    model = LaplaceRegressor(hessian_structure="functional", **SMALL).fit(X, Y)
+    expected = model.predict(X_NEW, return_std=True)
+    original = _persistence.StoredTensor.of
+    monkeypatch.setattr(
+        _persistence.StoredTensor,
+        "of",
+        classmethod(
+            lambda cls, t: _persistence.StoredTensor(original(t).array, t.dtype, "cuda:0", original(t).requires_grad)
+        ),
+    )
+    model.set_params(device="cuda")
+    model.net_.__dict__["device"] = "cuda:0"
+    object.__setattr__(model.laplace_.curvature, "device", torch.device("cuda:0"))
+    state = pickle.dumps(model)
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found = pickle.loads(state)
+    for got, wanted in zip(found.predict(X_NEW, return_std=True), expected, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    assert found.net_.device == "cpu"
+    assert found.partial_fit(X[:4], Y[:4]).predict(X_NEW).shape == (7,)
+    with pytest.raises(ValueError, match="device='cuda' was asked for, but torch finds no CUDA device"):
+        found.fit(X, Y)
+
+
+# ---------------------------------------------------------------------- other processes
+
+MODULE = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, n_in=3, n_out=1):
+        super().__init__()
+        self.layer = torch.nn.Linear(n_in, n_out)
+
+    def forward(self, x):
+        return self.layer(x)
+"""
+OPEN = """
+import pickle, sys
+import numpy as np
+
+with open("model.pkl", "rb") as file:
+    model = pickle.load(file)
+print(repr(model.predict_std(np.ones((1, 3)))[0]))
+"""
+
+
+def run(folder, script):
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=folder)
+
+
+def test_a_model_opens_in_another_process_where_its_module_is_known(tmp_path):
+    """Saved by one process, opened by two: where the file that defines the net is gone, the message names its class."""
+    (tmp_path / "my_nets.py").write_text(MODULE)
+    save = """
+    import pickle
+    import numpy as np
+    from my_nets import Net
+    from sklearn_laplace import LaplaceRegressor
+
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 3))
+    model = LaplaceRegressor(Net, random_state=0).fit(X, X[:, 0] + 0.1 * rng.normal(size=30))
+    with open("model.pkl", "wb") as file:
+        pickle.dump(model, file)
+    print(repr(model.predict_std(np.ones((1, 3)))[0]))
+    """
+    saved = run(tmp_path, textwrap.dedent(save))
+    opened = run(tmp_path, OPEN)
+    assert saved.stdout and opened.stdout == saved.stdout, saved.stderr + opened.stderr
+    (tmp_path / "my_nets.py").unlink()
+    without = run(tmp_path, OPEN)
+    assert without.returncode != 0
+    assert "this LaplaceRegressor was saved with a net that needs the class my_nets.Net" in without.stderr
+    assert "Put the file that defines it on the path" in without.stderr
+
+
+def test_a_class_that_has_moved_is_named(monkeypatch):
+    """The file is there and the class is not."""
+    saved = pickle.dumps(LaplaceRegressor(nets.Hidden, random_state=0).fit(X, Y))
+    monkeypatch.delattr(nets, "Hidden")
+    with pytest.raises(ImportError, match=r"needs the class nets\.Hidden, which cannot be imported here"):
+        pickle.loads(saved)
+
+
+def test_a_net_that_pickle_cannot_name_still_travels_to_worker_processes():
+    """A local class with a lambda inside: loky sends its code along; scores are those of the serial search."""
+
+    class Local(nn.Module):
+        def __init__(self, n_in=3, n_out=1):
+            super().__init__()
+            self.layer = nn.Linear(n_in, n_out)
+            self.squash = lambda x: torch.tanh(x)
+
+        def forward(self, x):
+            return self.layer(self.squash(x))
+
+    scores = [
+        GridSearchCV(LaplaceRegressor(Local, random_state=0), {"prior_precision": [0.1, 1.0]}, cv=2, n_jobs=jobs)
+        .fit(X, Y)
+        .cv_results_["mean_test_score"]
+        for jobs in (1, 2)
+    ]
+    np.testing.assert_array_equal(*scores)
+    with pytest.raises((pickle.PicklingError, AttributeError), match=r"(?i)local"):
+        pickle.dumps(LaplaceRegressor(Local, random_state=0).fit(X, Y))
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (
+            {"weights": 1, "bias": 2},
+            r"not the state of a LaplaceRegressor.*found \['bias', 'weights'\], needed format 1",
+        ),
+        ({"format": 99}, "found 99, needed format 1. Open it with the version that wrote it, or fit again"),
+        ([1, 2], "found 'list', needed format 1"),
+    ],
+)
+def test_a_foreign_state_is_refused(state, message):
+    """Another class, another version, nothing at all."""
+    with pytest.raises(ValueError, match=message):
+        LaplaceRegressor().__setstate__(state)
+
+
+def test_a_truncated_file_is_refused():
+    """pickle's own error, before anything of ours is made."""
+    saved = pickle.dumps(MODELS["built-in"]())
+    with pytest.raises((pickle.UnpicklingError, EOFError), match=r"(?i)truncated|ran out|end"):
+        pickle.loads(saved[: len(saved) // 2])
+
+
+def test_unfitted_models_are_pickled_too():
+    """Nothing fitted, nothing packed."""
+    found = pickle.loads(pickle.dumps(LaplaceRegressor(nets.regressor(), temperature=0.5)))
+    assert found.temperature == 0.5
+    assert not found.__sklearn_is_fitted__()
