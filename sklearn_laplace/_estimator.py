@@ -386,6 +386,8 @@ class LaplaceEstimator(BaseEstimator, ABC):
                 )
             values = torch.tensor(given, dtype=torch.float64).reshape(-1).expand(groups)
             hyper = replace(hyper, prior_precision=values.to(hyper.prior_precision))
+        if sigma_noise is not None and not self.laplace_.likelihood.has_dispersion:
+            raise ValueError(f"sigma_noise={sigma_noise!r} is for numeric targets; classes have no noise to set.")
         if sigma_noise is not None:
             sigma = _resolve.positive("sigma_noise", sigma_noise)
             hyper = replace(hyper, dispersion=self._scale.dispersion(sigma))
@@ -411,6 +413,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
 
     def _latent(self, X: Any) -> LatentGaussian:
         """Gaussian over the network's outputs, in its own units."""
+        check_is_fitted(self)
         predictive = self._options().predictive
         with single_thread(self._small):
             fit, posterior = self.laplace_, self.posterior_

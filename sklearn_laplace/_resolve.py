@@ -204,7 +204,7 @@ def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> 
     ValueError: prior_precision=-1.0 has to be a finite number above zero, or one of 'evidence'.
     """
     alternative = f", or one of {', '.join(repr(name) for name in rules)}" if rules else ""
-    if isinstance(value, str):
+    if isinstance(value, str) and rules:
         lookup(option, value, dict.fromkeys(rules))
         return Choice(None, value)
     try:
@@ -339,7 +339,7 @@ def check_post_hoc(given: Mapping[str, Any], parameters: Mapping[str, Any]) -> N
 with memory= a training is not repeated for Laplace parameters.
     """
     for name, value in given.items():
-        lookup("refit_laplace: parameter", name.split("__")[0], parameters)
+        lookup("refit_laplace's parameter", name.split("__")[0], parameters)
         if name not in POST_HOC:
             raise ValueError(
                 f"{name}={value!r} changes the training or the curvature, which refit_laplace keeps. Use set_params "

@@ -174,7 +174,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         self.classes_ = np.unique(y if classes is None else column_or_1d(classes))
         if len(self.classes_) < 2:
             raise ValueError(
-                f"y holds one class only, {self.classes_[0]!r}; a classifier needs at least 2 classes to tell apart."
+                f"{'y' if classes is None else 'classes'} holds one class only, {self.classes_.tolist()[0]!r}; a "
+                "classifier needs at least 2 classes to tell apart."
             )
         return self._encoded(*canonical_rows(X, self._indices(y), weights))
 

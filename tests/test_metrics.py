@@ -146,6 +146,22 @@ def test_the_crps_is_the_mean_pinball_loss_over_all_levels():
     assert neg_crps(Stated(), stated(mean, std), [target]) == pytest.approx(-2 * total, rel=1e-11)
 
 
+def test_the_scores_are_those_of_an_independent_implementation(regressor):
+    """scoringrules, to 1e-10, on a fitted model and rows far away from it: all else is means over rows."""
+    scoringrules = pytest.importorskip("scoringrules")
+    rows = np.vstack([X, 5 * X])
+    targets = np.concatenate([Y, 3 * Y])
+    mean, std = regressor.predict(rows, return_std=True)
+    lower, upper = regressor.predict_interval(rows)[1][:, :, 0].T
+    expected = {
+        neg_nlpd: scoringrules.logs_normal(targets, mean, std),
+        neg_crps: scoringrules.crps_normal(targets, mean, std),
+        neg_interval_score: scoringrules.interval_score(targets, lower, upper, 0.1),
+    }
+    for score, values in expected.items():
+        np.testing.assert_allclose(score(regressor, rows, targets), -values.mean(), rtol=1e-10)
+
+
 def test_class_probabilities_are_judged_by_their_logarithm():
     """By hand; and −inf, without a warning, for what the model holds impossible or has never seen."""
     p = [[0.5, 0.25, 0.25], [0.0, 0.1, 0.9]]

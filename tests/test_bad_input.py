@@ -1,0 +1,204 @@
+"""Every argument of every method: what was given, what is needed; and nothing is lost."""
+
+from __future__ import annotations
+
+import re
+
+import nets
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.sparse import csr_matrix
+from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+
+RNG = np.random.default_rng(37)
+X = RNG.normal(size=(30, 3))
+Y = X[:, 0] + 0.1 * RNG.normal(size=30)
+LABELS = np.where(Y > 0, "up", "down")
+OF_ROWS = {
+    "predict": (),
+    "predict_std": (),
+    "predict_uncertainty": (),
+    "score_samples": (),
+    "sample_y": (),
+    "partial_fit": (Y,),
+    "forget": (Y,),
+    "log_predictive_density": (Y,),
+}
+OF_REGRESSORS = {"predict_dist": (), "predict_interval": (), "predict_quantiles": ()}
+OF_CLASSIFIERS = {"predict_proba": (), "predict_log_proba": ()}
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    small = {"hidden_layer_sizes": (3,), "hessian_structure": "full", "random_state": 0}
+    return LaplaceRegressor(**small).fit(X, Y), LaplaceClassifier(**small).fit(X, LABELS)
+
+
+def calls(rows):
+    """Each method of both kinds on these rows, by name."""
+    for kind, own in ((0, OF_REGRESSORS), (1, OF_CLASSIFIERS)):
+        for method, targets in {**OF_ROWS, **own}.items():
+            labels = [LABELS] if kind and targets else list(targets)
+            yield kind, method, (rows, *labels)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        (X[:, :2], ValueError, "X has 2 features, but Laplace.* is expecting 3 features"),
+        (X[0], ValueError, "Expected 2D array, got 1D array"),
+        (X[:0], ValueError, r"Found array with 0 sample\(s\)"),
+        (np.where(X > 2, np.nan, X) * [np.nan, 1, 1], ValueError, "Input X contains NaN"),
+        (np.abs(X) * np.inf, ValueError, "Input X contains infinity"),
+        (np.full((2, 3), "a"), ValueError, "could not convert string to float"),
+        (X + 1j, ValueError, "Complex data not supported"),
+        (X[None], ValueError, "Found array with dim 3"),
+        (csr_matrix(X), TypeError, "Sparse data was passed for X, but dense data is required"),
+    ],
+    ids=["columns", "1d", "empty", "nan", "inf", "text", "complex", "3d", "sparse"],
+)
+def test_every_method_validates_its_rows(fitted, rows, error, message):
+    """scikit-learn's own messages, and an estimator that answers as before."""
+    before = [model.predict_std(X[:4]) for model in fitted]
+    for kind, method, arguments in calls(rows):
+        with pytest.raises(error, match=message):
+            getattr(fitted[kind], method)(*arguments)
+    for model, std in zip(fitted, before, strict=True):
+        np.testing.assert_array_equal(model.predict_std(X[:4]), std)
+
+
+def test_names_of_columns_are_checked():
+    """A frame whose columns are swapped is not the one that was fitted."""
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    models = (
+        LaplaceRegressor(hidden_layer_sizes=(3,), hessian_structure="full", random_state=0).fit(frame, Y),
+        LaplaceClassifier(hidden_layer_sizes=(3,), hessian_structure="full", random_state=0).fit(frame, LABELS),
+    )
+    for kind, method, arguments in calls(frame[["b", "a", "c"]]):
+        with pytest.raises(ValueError, match=r"feature names should match|must be in the same order"):
+            getattr(models[kind], method)(*arguments)
+
+
+def test_nothing_answers_before_the_fit():
+    """NotFittedError from every method but those that fit."""
+    models = LaplaceRegressor(), LaplaceClassifier()
+    for kind, method, arguments in calls(X):
+        if method != "partial_fit":
+            with pytest.raises(NotFittedError, match="is not fitted yet"):
+                getattr(models[kind], method)(*arguments)
+    for model in models:
+        for method in (model.log_marginal_likelihood, model.refit_laplace):
+            with pytest.raises(NotFittedError):
+                method()
+    with pytest.raises(NotFittedError):
+        _ = models[0].sigma_noise_
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "arguments", "message"),
+    [
+        (0, "predict_std", {"kind": "both"}, "kind='both' is not known; expected one of 'aleatoric', 'epistemic', 'to"),
+        (1, "predict_std", {"kind": None}, "kind=None is not known"),
+        (0, "predict_interval", {"confidence_level": 1.0}, "confidence_level=1.0 has to hold numbers strictly between"),
+        (0, "predict_interval", {"confidence_level": []}, "strictly between 0 and 1"),
+        (0, "predict_interval", {"confidence_level": "high"}, "strictly between 0 and 1"),
+        (0, "predict_interval", {"method": "exact"}, "method='exact' is not known; expected one of 'normal'"),
+        (0, "predict_quantiles", {"quantiles": [0.5, 0.0]}, "quantiles=.* has to hold numbers strictly between"),
+        (0, "predict_quantiles", {"quantiles": [[0.5]]}, "strictly between 0 and 1"),
+        (0, "sample_y", {"n_samples": 0}, "n_samples=0 has to be a whole number of at least 1"),
+        (0, "sample_y", {"n_samples": 1.5}, "n_samples=1.5 has to be a whole number"),
+        (1, "sample_y", {"n_samples": True}, "n_samples=True has to be a whole number"),
+        (1, "sample_y", {"kind": "all"}, "kind='all' is not known; expected one of 'epistemic', 'total'"),
+        (0, "sample_y", {"random_state": "seed"}, "cannot be used to seed"),
+    ],
+)
+def test_every_argument_is_checked(fitted, kind, method, arguments, message):
+    """What was given and what is needed."""
+    with pytest.raises(ValueError, match=message):
+        getattr(fitted[kind], method)(X, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "message"),
+    [
+        (0, {"prior_precision": -1.0}, "prior_precision=-1.0 has to be a finite number above zero"),
+        (0, {"prior_precision": "evidence"}, "prior_precision='evidence' has to be a finite number above zero"),
+        (0, {"prior_precision": [1.0, 2.0]}, r"has to be one number or 1, one for each of \('all',\)"),
+        (0, {"sigma_noise": 0.0}, "sigma_noise=0.0 has to be a finite number above zero"),
+        (1, {"sigma_noise": 1.0}, "sigma_noise=1.0 is for numeric targets; classes have no noise"),
+        (0, {"temperature": np.inf}, "temperature=inf has to be a finite number above zero"),
+    ],
+)
+def test_the_evidence_checks_its_hyperparameters(fitted, kind, arguments, message):
+    """As the parameters of the same name."""
+    with pytest.raises(ValueError, match=message):
+        fitted[kind].log_marginal_likelihood(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (-np.ones(30), "Negative values in data passed to `sample_weight`"),
+        (np.ones(3), re.escape("sample_weight.shape == (3,), expected (30,)")),
+        (np.full(30, np.nan), "Input sample_weight contains NaN"),
+        (np.zeros(30), "at least one (non-zero number|row needs a positive weight)|zero for every row"),
+    ],
+)
+def test_weights_are_checked_wherever_they_are_taken(fitted, weights, message):
+    """fit, partial_fit, forget."""
+    for method in (LaplaceRegressor().fit, fitted[0].partial_fit, fitted[0].forget):
+        with pytest.raises(ValueError, match=message):
+            method(X, Y, sample_weight=weights)
+
+
+def test_a_frozen_net_has_to_be_a_fitted_one_of_the_datas_width():
+    """Before any work, and with a way out."""
+    net = nets.regressor(module__n_in=3, max_epochs=1)
+    with pytest.raises(NotFittedError, match="has not been fitted; fit it first, or give it without FrozenEstimator"):
+        LaplaceRegressor(FrozenEstimator(net)).fit(X, Y)
+    net.fit(X.astype(np.float32), Y[:, None].astype(np.float32))
+    with pytest.raises(TypeError, match=r"FrozenEstimator\(LaplaceRegressor\(…\)\) is not supported; freeze a fitted"):
+        LaplaceRegressor(FrozenEstimator(LaplaceRegressor())).fit(X, Y)
+    with pytest.raises(ValueError, match=r"does not accept inputs of shape \(n, 2\).*equal the number of columns of X"):
+        LaplaceRegressor(FrozenEstimator(net)).fit(X[:, :2], Y)
+    with pytest.raises(
+        ValueError, match=r"returned \(2, 1\) for 2 rows; expected \(2, 2\): one column for each target"
+    ):
+        LaplaceRegressor(FrozenEstimator(net)).fit(X, np.column_stack([Y, Y]))
+    with pytest.raises(ValueError, match="lr cannot be used with a frozen net, which is not trained"):
+        LaplaceRegressor(FrozenEstimator(net), lr=0.1).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        ("mlp", "net='mlp' is not supported; give None for the built-in net"),
+        (lambda: None, r"net=<function .*lambda.* is not supported; give None for the built-in net"),
+    ],
+)
+def test_what_is_no_net_is_refused(net, message):
+    """A factory is not a module class."""
+    with pytest.raises(TypeError, match=message):
+        LaplaceRegressor(net).fit(X, Y)
+
+
+def test_declared_classes_are_checked():
+    """One is none to tell apart, and the rows' labels have to be among them."""
+    with pytest.raises(ValueError, match="classes holds one class only, 'up'"):
+        LaplaceClassifier().partial_fit(X, LABELS, classes=["up"])
+    with pytest.raises(ValueError, match=r"labels \['down'\], which are not among the classes \['sideways', 'up'\]"):
+        LaplaceClassifier().partial_fit(X, LABELS, classes=["up", "sideways"])
+
+
+def test_a_fit_that_fails_leaves_the_last_one():
+    """Also when it fails late."""
+    model = LaplaceRegressor(hidden_layer_sizes=(3,), random_state=0).fit(X, Y)
+    before = model.predict_std(X[:5])
+    for broken in ({"y": Y[:5]}, {"y": np.full(30, np.nan)}, {"y": Y, "sample_weight": np.zeros(30)}):
+        with pytest.raises(ValueError, match=r".+"):
+            model.fit(X, **broken)
+        np.testing.assert_array_equal(model.predict_std(X[:5]), before)
