@@ -62,8 +62,8 @@ def laplace_step(estimator: Any, X: Any) -> tuple[LaplaceRegressor | LaplaceClas
     >>> X = np.linspace(0, 6, 20)[:, None]
     >>> pipe = make_pipeline(MinMaxScaler(), LaplaceRegressor(random_state=0)).fit(X, np.sin(X[:, 0]))
     >>> step, scaled = laplace_step(pipe, X)
-    >>> step is pipe[-1], scaled.max()
-    (True, np.float64(1.0))
+    >>> step is pipe[-1], float(scaled.max())
+    (True, 1.0)
     >>> bool((step.predict(scaled) == pipe.predict(X)).all())
     True
     """
