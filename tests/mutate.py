@@ -1,0 +1,167 @@
+"""Formulas broken on purpose, one at a time, in a copy of the package: some test has to fail each time.
+
+``python tests/mutate.py`` prints one line a mutation and ends with 1 if one of them survives its tests.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    what: str
+    file: str
+    right: str
+    wrong: str
+    tests: str
+
+
+MUTATIONS = (
+    Mutation(
+        "Gaussian normaliser without its half",
+        "likelihoods/gaussian.py",
+        "0.5 * n_outputs * math.log",
+        "n_outputs * math.log",
+        "contracts exactness",
+    ),
+    Mutation(
+        "softmax factor with the wrong tail",
+        "likelihoods/categorical.py",
+        "log_p[:, :-1] + tail - head",
+        "log_p[:, :-1] + head - tail",
+        "contracts",
+    ),
+    Mutation(
+        "curvature not divided by the noise",
+        "laplace.py",
+        "self.temperature * self.dispersion**dispersion_power",
+        "self.temperature",
+        "exactness evidence",
+    ),
+    Mutation(
+        "evidence without the prior's determinant",
+        "evidence.py",
+        "logdet - fit.prior.logdet(delta) +",
+        "logdet +",
+        "evidence",
+    ),
+    Mutation(
+        "sampler with the factor in place of its inverse",
+        "linalg.py",
+        "upper=False).mT.contiguous()",
+        "upper=False).contiguous()",
+        "contracts",
+    ),
+    Mutation(
+        "Kronecker input factor not averaged",
+        "structures/kron.py",
+        "self.input_sum / max(total_weight, torch.finfo(torch.float64).tiny)",
+        "self.input_sum",
+        "structures",
+    ),
+    Mutation(
+        "weights squared in the curvature",
+        "curvatures/ggn.py",
+        "weights.sqrt()",
+        "weights",
+        "contracts",
+    ),
+    Mutation(
+        "probit without its constant",
+        "links/probit.py",
+        "math.pi / 8",
+        "math.pi / 4",
+        "contracts",
+    ),
+    Mutation(
+        "noise left out of the predictive",
+        "likelihoods/gaussian.py",
+        "torch.full_like(variance, dispersion)",
+        "torch.zeros_like(variance)",
+        "contracts methods",
+    ),
+    Mutation(
+        "log density not in the units of y",
+        "_estimator.py",
+        "evidence - fit.total_weight * self._scale.log_volume",
+        "evidence + 0 * self._scale.log_volume",
+        "invariance methods",
+    ),
+    Mutation(
+        "rows added with the sign of their pull reversed",
+        "streaming.py",
+        "-gradient / hyper.dispersion, together",
+        "gradient / hyper.dispersion, together",
+        "streaming",
+    ),
+    Mutation(
+        "forgotten rows' loss kept",
+        "streaming.py",
+        "nll = fit.nll - rows.nll - float",
+        "nll = fit.nll - float",
+        "streaming",
+    ),
+    Mutation(
+        "MacKay's noise without the effective parameters",
+        "evidence.py",
+        "fit.total_weight * fit.n_outputs - float(gamma.sum())",
+        "fit.total_weight * fit.n_outputs",
+        "evidence mode",
+    ),
+    Mutation(
+        "CRPS without its constant",
+        "metrics.py",
+        "np.sqrt(np.pi)",
+        "np.sqrt(2 * np.pi)",
+        "metrics",
+    ),
+    Mutation(
+        "saved arrays in another order of axes",
+        "_persistence.py",
+        'copy(order="K")',
+        'copy(order="C")',
+        "persistence",
+    ),
+)
+
+
+def survives(mutation: Mutation, folder: pathlib.Path) -> bool:
+    """Whether the tests named pass with the mutation."""
+    for name in ("sklearn_laplace", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    path = folder / "sklearn_laplace" / mutation.file
+    text = path.read_text(encoding="utf-8")
+    assert mutation.right in text, f"{mutation.file} no longer holds {mutation.right!r}"
+    path.write_text(text.replace(mutation.right, mutation.wrong), encoding="utf-8")
+    tests = [f"tests/test_{name}.py" for name in mutation.tests.split()]
+    environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if result.returncode not in (0, 1):
+        raise RuntimeError(f"{mutation.what}: the tests could not run\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
+    return result.returncode == 0
+
+
+def main() -> int:
+    alive = 0
+    for mutation in MUTATIONS:
+        with tempfile.TemporaryDirectory() as folder:
+            found = survives(mutation, pathlib.Path(folder))
+        alive += found
+        print(f"{'SURVIVES' if found else 'caught':8}  {mutation.what} ({mutation.file})", flush=True)
+    print(f"{len(MUTATIONS) - alive} of {len(MUTATIONS)} caught")
+    return min(alive, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
