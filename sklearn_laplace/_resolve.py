@@ -21,6 +21,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from ._budget import budget_for, eigen_cost, exact_cost
+from ._skorch import device_of
 from .curvatures import CURVATURES
 from .curvatures._base import CurvatureRule
 from .errors import MemoryBudgetError, UnsupportedCombinationError
@@ -311,7 +312,7 @@ def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
         sigma_noise=choice("sigma_noise", parameters.get("sigma_noise", 1.0), list(DISPERSION_RULES), array=False),
         map_precision=None if isinstance(map_precision, str) else positive("map_prior_precision", map_precision),
         temperature=positive("temperature", parameters["temperature"]),
-        device=_device(parameters["device"]),
+        device=_device(parameters["device"], parameters["net"]),
         dtype=lookup("dtype", parameters["dtype"], {"auto": None, "float32": torch.float32, "float64": torch.float64}),
     )
 
@@ -477,9 +478,10 @@ def _physical_memory() -> int:
         return 8 * 2**30
 
 
-def _device(name: object) -> torch.device:
+def _device(name: object, net: Any) -> torch.device:
+    """The device of this name; where it is left open that of the given net, else the CPU."""
     if name == "auto":
-        return torch.device("cpu")
+        name = device_of(net) or "cpu"
     try:
         device = torch.device(str(name))
     except RuntimeError as error:

@@ -457,6 +457,12 @@ def modules_of(net: Any) -> list[Any]:
     return [net.module, net.module_] if net.initialized_ else [net.module]
 
 
+def device_of(net: Any) -> str | None:
+    """The device that a skorch net asks for, also a frozen one; None for anything else."""
+    net = net.estimator if isinstance(net, FrozenEstimator) else net
+    return str(net.device) if isinstance(net, NeuralNet) and net.device is not None else None
+
+
 def copied(net: NeuralNet) -> NeuralNet:
     """A deep copy that does not pass through skorch's own pickling, which some versions of torch refuse."""
     return restored(copy.deepcopy(portable(net)))

@@ -49,7 +49,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         "same": the net trains under the posterior's own prior precision and noise. A float: it trains once under that
         precision and a noise as large as the spread of the targets, and everything else is chosen afterwards.
     device : {"auto", "cpu", "cuda"}, default="auto"
-        Where torch computes; "auto" is the CPU.
+        Where torch computes; "auto" is the device of a given skorch net, else the CPU.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Of the network; "auto" is float64 up to 10,000 rows. Sums and the posterior are float64 always.
     subset_of_weights : {"all", "last_layer"}, default="all"

@@ -14,7 +14,7 @@ import torch
 from joblib import Memory
 from sklearn.model_selection import GridSearchCV
 from skorch import NeuralNetClassifier, NeuralNetRegressor
-from skorch.callbacks import EarlyStopping, EpochScoring
+from skorch.callbacks import EarlyStopping, EpochScoring, LRScheduler
 from skorch.dataset import ValidSplit
 from torch import nn
 
@@ -117,6 +117,23 @@ def test_early_stopping_watches_a_random_part_of_the_rows():
         model = LaplaceRegressor(net, random_state=0).fit(X, Y)
     best = min(entry["valid_loss"] for entry in model.history_)
     assert best < 0.5  # of the variance of y; the extreme quarter in column 0 would be far above
+
+
+def test_a_templates_own_schedule_and_optimiser_run():
+    """Every epoch at half the rate of the one before, by the optimiser that was asked for."""
+    schedule = LRScheduler(policy=torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.5)
+    net = nets.regressor(optimizer=torch.optim.SGD, lr=0.1, max_epochs=4, callbacks=[schedule])
+    model = LaplaceRegressor(net, random_state=0).fit(X, Y)
+    assert [entry["event_lr"] for entry in model.history_] == [0.1, 0.05, 0.025, 0.0125]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_templates_own_device_is_asked_for():
+    """device="auto" is that of the net; where there is none, the message says so before any training."""
+    net = nets.regressor(device="cuda")
+    with pytest.raises(ValueError, match="device='cuda' was asked for, but torch finds no CUDA device"):
+        LaplaceRegressor(net).fit(X, Y)
+    assert LaplaceRegressor(net, device="cpu", random_state=0).fit(X, Y).net_.device == "cpu"
 
 
 @pytest.mark.parametrize(
