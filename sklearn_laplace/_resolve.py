@@ -403,18 +403,18 @@ def check_streaming_weights(class_weight: Any) -> None:
 def check_capabilities(
     curvature_name: str, rule: CurvatureRule, structure_name: str, structure: type[Curvature] | None
 ) -> None:
-    """A structure has to find in the rule all that it needs.
+    """A structure has to find in the rule a form that it can take.
 
     Raises
     ------
     UnsupportedCombinationError
     """
-    missing = sorted(structure.needs - rule.provides) if structure is not None else []
-    if missing:
-        able = sorted(name for name, other in STRUCTURES.items() if other.needs <= rule.provides)
+    if structure is not None and not structure.accepts & rule.provides:
+        able = sorted(name for name, other in STRUCTURES.items() if other.accepts & rule.provides)
         raise UnsupportedCombinationError(
-            f"hessian_structure={structure_name!r} cannot store curvature={curvature_name!r}: it needs {missing}, the "
-            f"curvature provides {sorted(rule.provides)}. Use hessian_structure in {able}, or curvature='ggn'."
+            f"hessian_structure={structure_name!r} cannot store curvature={curvature_name!r}: it needs "
+            f"{' or '.join(sorted(structure.accepts))}, the curvature provides {', '.join(sorted(rule.provides))}. "
+            f"Use hessian_structure in {able}, or curvature='ggn'."
         )
 
 

@@ -4,7 +4,9 @@ Row n of a batch contributes :math:`S_n^\top J_n` (K × P), where :math:`J_n` (C
 and :math:`S_n` (C × K) an output factor. The parameters are cut into blocks; a block is either
 
 - a linear layer, where the row's part is :math:`g_{nk} \otimes a_n`: the layer's input a and the output cotangents
-  g, never multiplied out unless asked for, or
+  g, never multiplied out unless asked for,
+- a linear layer at several positions of each row (a sequence, the patches of a convolution), where the part is the sum
+  :math:`\sum_l g_{nkl} \otimes a_{nl}`, or
 - one tensor of any other layer, where the part is held densely.
 
 The order of the parameters is that of the blocks. A layer's block is the matrix [W | b] (outputs × inputs, the bias
@@ -36,6 +38,8 @@ class Block:
         Shape of [W | b] for a factored layer; (1, number of elements) for a dense tensor.
     factored : bool
         Whether the block's Jacobian comes as inputs and cotangents.
+    positions : int
+        L, at how many positions of each row a factored layer is applied.
 
     Examples
     --------
@@ -47,11 +51,19 @@ class Block:
     outputs: int
     inputs: int
     factored: bool
+    positions: int = 1
 
     @property
     def size(self) -> int:
         """Number of parameters in the block."""
         return self.outputs * self.inputs
+
+    def width(self, n_columns: int) -> int:
+        """Elements that one row's part makes, K columns: a shared layer is multiplied out for its sum."""
+        if not self.factored:
+            return n_columns * self.size
+        factors = self.positions * (self.inputs + n_columns * self.outputs)
+        return factors if self.positions == 1 else factors + n_columns * self.size
 
 
 @dataclass(frozen=True)
@@ -122,11 +134,15 @@ class LayerFactor:
         outputs = torch.einsum("nko,nks->nso", self.cotangents, weights)
         return torch.einsum("nso,ni->ois", outputs, self.inputs).flatten(0, 1)
 
+    def double(self) -> LayerFactor:
+        """The same in float64."""
+        return LayerFactor(self.inputs.double(), self.cotangents.double())
+
     def rotate(self, output_basis: Tensor, input_basis: Tensor) -> LayerFactor:
         """The same part in other bases: ``cotangents @ output_basis`` and ``inputs @ input_basis``."""
         return LayerFactor(self.inputs @ input_basis, self.cotangents @ output_basis)
 
-    def cross(self, other: LayerFactor | DenseFactor) -> Tensor:
+    def cross(self, other: Factor) -> Tensor:
         r"""Σₙₖ partᵀ other, shape (O·I, p′), float64.
 
         Between two layers with K > 1 it is :math:`\sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n`, one
@@ -184,9 +200,86 @@ class DenseFactor:
         """The transposed part times (n·K, s) vectors, shape (p, s)."""
         return self.values.flatten(0, 1).mT @ vectors.to(self.values.dtype)
 
-    def cross(self, other: LayerFactor | DenseFactor) -> Tensor:
+    def cross(self, other: Factor) -> Tensor:
         """Σₙₖ partᵀ other, shape (p, p′), float64."""
         return (self.values.flatten(0, 1).mT @ other.rows().flatten(0, 1)).double()
+
+    def double(self) -> DenseFactor:
+        """The same in float64."""
+        return DenseFactor(self.values.double())
+
+
+@dataclass(frozen=True)
+class SharedFactor:
+    """The part of a linear layer at L positions of each row: Σ_l ``cotangents[n, k, l, o] * inputs[n, l, i]``.
+
+    A row's part is the sum over its positions, taken before anything is squared; all but the Kronecker structures see
+    it multiplied out.
+
+    Parameters
+    ----------
+    inputs : Tensor of shape (n, L, I)
+    cotangents : Tensor of shape (n, K, L, O)
+
+    Examples
+    --------
+    >>> import torch
+    >>> SharedFactor(torch.ones(2, 5, 3), torch.ones(2, 1, 5, 4)).rows()[0, 0, 0]
+    tensor(5.)
+    """
+
+    inputs: Tensor
+    cotangents: Tensor
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of parameters O·I."""
+        return self.cotangents.shape[-1] * self.inputs.shape[-1]
+
+    @cached_property
+    def dense(self) -> DenseFactor:
+        """Multiplied out, n·K·O·I elements."""
+        return DenseFactor((self.cotangents.mT @ self.inputs[:, None]).flatten(2))
+
+    def rows(self) -> Tensor:
+        """The dense part (n, K, O·I)."""
+        return self.dense.values
+
+    def total(self) -> Tensor:
+        """Sum over rows and columns, shape (O·I,)."""
+        return (self.cotangents.sum(1).flatten(0, 1).mT @ self.inputs.flatten(0, 1)).flatten()
+
+    def square_sum(self) -> Tensor:
+        """Sum of squares over rows and columns, shape (O·I,)."""
+        return self.dense.square_sum()
+
+    def weighted_inner(self, weights: Tensor) -> Tensor:
+        """Σ_p weights_p · part_kp · part_lp for each row, shape (n, K, K), from weights of shape (O·I,)."""
+        return self.dense.weighted_inner(weights)
+
+    def times(self, vectors: Tensor) -> Tensor:
+        """The part times (O·I, s) vectors, shape (n·K, s)."""
+        return self.dense.times(vectors)
+
+    def transposed_times(self, vectors: Tensor) -> Tensor:
+        """The transposed part times (n·K, s) vectors, shape (O·I, s)."""
+        return self.dense.transposed_times(vectors)
+
+    def rotate(self, output_basis: Tensor, input_basis: Tensor) -> SharedFactor:
+        """The same part in other bases: ``cotangents @ output_basis`` and ``inputs @ input_basis``."""
+        return SharedFactor(self.inputs @ input_basis, self.cotangents @ output_basis)
+
+    def cross(self, other: Factor) -> Tensor:
+        """Σₙₖ partᵀ other, shape (O·I, p′), float64."""
+        return self.dense.cross(other)
+
+    def double(self) -> DenseFactor:
+        """Multiplied out, in float64."""
+        return self.dense.double()
+
+
+Factor = LayerFactor | SharedFactor | DenseFactor
+"""One block's part of SᵀJ."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +288,7 @@ class FactoredJacobian:
 
     Parameters
     ----------
-    factors : tuple of LayerFactor or DenseFactor
+    factors : tuple of LayerFactor, SharedFactor or DenseFactor
         One for each block, in the order of the parameters.
 
     Examples
@@ -206,12 +299,12 @@ class FactoredJacobian:
     (2, 1, torch.Size([2, 1, 12]))
     """
 
-    factors: tuple[LayerFactor | DenseFactor, ...]
+    factors: tuple[Factor, ...]
 
     @cached_property
     def _shape(self) -> tuple[int, int]:
         first = self.factors[0]
-        source = first.cotangents if isinstance(first, LayerFactor) else first.values
+        source = first.values if isinstance(first, DenseFactor) else first.cotangents
         return source.shape[0], source.shape[1]
 
     @property
@@ -252,11 +345,13 @@ class Batch:
     Parameters
     ----------
     jacobian : FactoredJacobian
-        SᵀJ with √w in S.
+        SᵀJ with √w in S; without columns where the contribution comes as a matrix.
     outputs : Tensor of shape (n, C)
         The network's outputs at the MAP.
     weights : Tensor of shape (n,)
         Row weights w.
+    matrix : Tensor of shape (P, P), optional
+        The batch's contribution itself, float64, from rules that have no S.
 
     Examples
     --------
@@ -269,6 +364,7 @@ class Batch:
     jacobian: FactoredJacobian
     outputs: Tensor
     weights: Tensor
+    matrix: Tensor | None = None
 
     @property
     def total_weight(self) -> float:

@@ -16,7 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from .jacobian import Block, DenseFactor, FactoredJacobian, LayerFactor
+from .jacobian import Block, Factor, FactoredJacobian
 from .layers import FACTORED, Generic, Linear
 from .prior import Prior
 from .replica import Tape, replicas_follow, replicate
@@ -233,7 +233,7 @@ class Network:
                 )
                 for column, gradient in zip(cotangents, gradients, strict=True):
                     column.append(gradient)
-            parts: dict[str, LayerFactor | DenseFactor] = {
+            parts: dict[str, Factor] = {
                 layer.name: layer.factor(a, torch.stack(g, 1))
                 for layer, a, g in zip(self.layers, inputs, cotangents, strict=True)
             }
@@ -292,10 +292,7 @@ class Network:
         """
         if dense:
             return n_columns * self.n_parameters
-        return sum(
-            block.inputs + n_columns * block.outputs if block.factored else n_columns * block.size
-            for block in self.blocks
-        )
+        return sum(block.width(n_columns) for block in self.blocks)
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -362,7 +359,7 @@ def _factored_layers(module: nn.Module, selected: Sequence[str], tape: Tape) -> 
             continue
         for kind in FACTORED:
             if len(tape.inputs[name]) == CHECKED_ROWS and kind.handles(layer, tape.inputs[name]):
-                found.append(kind.of(name, layer, own))
+                found.append(kind.of(name, layer, own, tape.inputs[name]))
                 break
     return tuple(found)
 

@@ -217,7 +217,7 @@ FACTORED = {
     "layer norm": ["0", "3"],
     "convolution": ["outer"],
     "image": ["outer"],
-    "sequence": ["outer"],
+    "sequence": ["inner", "outer"],
     "branching": ["outer"],
     "batch norm and dropout": ["0", "4"],
     "bypassed layer": ["outer"],

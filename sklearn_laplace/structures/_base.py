@@ -19,8 +19,8 @@ from ..jacobian import Batch, Block, FactoredJacobian
 class Curvature(ABC):
     """The sum over rows of one structure's part of SᵀJ's outer product, at unit dispersion."""
 
-    needs: ClassVar[frozenset[str]]
-    """What a curvature rule must provide for this structure: "rows", "layers" or "matrix"."""
+    accepts: ClassVar[frozenset[str]]
+    """Forms of a rule's contribution, one of which is enough: "rows", "layers" (the rows' factors) or "matrix"."""
 
     @classmethod
     @abstractmethod
@@ -105,7 +105,7 @@ class Posterior(ABC):
 
     def row_width(self, blocks: Sequence[Block], n_outputs: int) -> int:
         """Elements that one row of inputs makes in :meth:`covariance`; those of the factors by default."""
-        return sum(b.inputs + n_outputs * b.outputs if b.factored else n_outputs * b.size for b in blocks)
+        return sum(block.width(n_outputs) for block in blocks)
 
     @abstractmethod
     def logdet_precision(self) -> Tensor:

@@ -33,7 +33,7 @@ class Diag(Curvature):
 
     diagonal: Tensor
     sizes: tuple[int, ...]
-    needs: ClassVar[frozenset[str]] = frozenset({"rows"})
+    accepts: ClassVar[frozenset[str]] = frozenset({"rows", "matrix"})
 
     @classmethod
     def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:
@@ -52,7 +52,7 @@ class Diag(Curvature):
 
     def add_(self, batch: Batch) -> Self:
         """Add the batch's sums of squares."""
-        self.diagonal.add_(batch.jacobian.square_sum())
+        self.diagonal.add_(batch.jacobian.square_sum() if batch.matrix is None else batch.matrix.diagonal())
         return self
 
     def merge(self, other: Self) -> Self:

@@ -40,7 +40,7 @@ class Full(Curvature):
 
     lower: Tensor
     sizes: tuple[int, ...]
-    needs: ClassVar[frozenset[str]] = frozenset({"rows"})
+    accepts: ClassVar[frozenset[str]] = frozenset({"rows", "matrix"})
 
     @classmethod
     def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:
@@ -59,6 +59,9 @@ class Full(Curvature):
 
     def add_(self, batch: Batch) -> Self:
         """Add the batch's outer product: N P²/4 … P² multiply-adds, whatever the number of outputs."""
+        if batch.matrix is not None:
+            self.lower.add_(batch.matrix)
+            return self
         factors = batch.jacobian.factors
         if batch.jacobian.n_columns == 1:
             rows = batch.jacobian.rows().flatten(0, 1)

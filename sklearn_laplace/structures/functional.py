@@ -22,11 +22,9 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedCombinationError
-from ..jacobian import Batch, Block, DenseFactor, FactoredJacobian, LayerFactor
+from ..jacobian import Batch, Block, DenseFactor, Factor, FactoredJacobian, LayerFactor
 from ..linalg import cholesky, eigh, eigvalsh
 from ._base import Curvature, Posterior
-
-Factor = LayerFactor | DenseFactor
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Functional(Curvature):
     blocks: tuple[Block, ...]
     pieces: tuple[FactoredJacobian, ...]
     device: torch.device
-    needs: ClassVar[frozenset[str]] = frozenset({"rows"})
+    accepts: ClassVar[frozenset[str]] = frozenset({"rows"})
 
     @classmethod
     def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:
@@ -68,7 +66,7 @@ class Functional(Curvature):
 
     def add_(self, batch: Batch) -> Self:
         """Append the batch's rows."""
-        piece = FactoredJacobian(tuple(_double(factor) for factor in batch.jacobian.factors))
+        piece = FactoredJacobian(tuple(factor.double() for factor in batch.jacobian.factors))
         return type(self)(self.blocks, (*self.pieces, piece), self.device)
 
     def merge(self, other: Self) -> Self:
@@ -195,7 +193,7 @@ class FunctionalPosterior(Posterior):
         n, k = jacobian.n_rows, jacobian.n_columns
         columns = [1 / column for column in self._columns]
         explained = self._explained(jacobian, columns).view(-1, n, k).movedim(0, -1)
-        factors = [_double(factor) for factor in jacobian.factors]
+        factors = [factor.double() for factor in jacobian.factors]
         prior = _inner(factors, self.blocks, 1 / self.precision)
         return prior - self.scale * explained @ explained.mT
 
@@ -203,7 +201,7 @@ class FunctionalPosterior(Posterior):
         """The same between all rows and outputs."""
         columns = [1 / column for column in self._columns]
         left, right = self._explained(jacobian, columns), self._explained(other, columns)
-        prior = _gram([_double(f) for f in jacobian.factors], [_double(f) for f in other.factors], columns)
+        prior = _gram([f.double() for f in jacobian.factors], [f.double() for f in other.factors], columns)
         return prior - self.scale * left.mT @ right
 
     def marginal_variance(self) -> Tensor:
@@ -267,18 +265,12 @@ class FunctionalPosterior(Posterior):
 
     def _explained(self, jacobian: FactoredJacobian, inverse: Sequence[Tensor]) -> Tensor:
         """L⁻¹ Ĵ Ĵ*ᵀ, shape (M, n·K)."""
-        cross = _gram(self.factors, [_double(factor) for factor in jacobian.factors], inverse)
+        cross = _gram(self.factors, [factor.double() for factor in jacobian.factors], inverse)
         return torch.linalg.solve_triangular(self.factor, cross, upper=False)
 
 
-def _double(factor: Factor) -> Factor:
-    if isinstance(factor, LayerFactor):
-        return LayerFactor(factor.inputs.double(), factor.cotangents.double())
-    return DenseFactor(factor.values.double())
-
-
 def _empty(block: Block, device: torch.device) -> Factor:
-    if block.factored:
+    if block.factored and block.positions == 1:
         shape = (0, 1, block.outputs)
         inputs = torch.zeros(0, block.inputs, dtype=torch.float64, device=device)
         return LayerFactor(inputs, torch.zeros(shape, dtype=torch.float64, device=device))

@@ -4,8 +4,9 @@ For the matrix [W | b] of a linear layer (outputs × inputs, row by row) :math:`
 
 .. math:: B = \sum_n w_n \sum_k g_{nk} g_{nk}^\top, \qquad A = \frac{1}{N_w} \sum_n w_n a_n a_n^\top .
 
-Layers are independent of each other; a tensor without factors keeps its dense block. The prior precision may differ
-between the columns of [W | b] (so between weight and bias): with D their diagonal,
+At several positions of each row (Grosse & Martens 2016; Eschenhagen et al. 2023, "expand") B sums over them too and A
+averages over them. Layers are independent of each other; a tensor without factors keeps its dense block. The prior
+precision may differ between the columns of [W | b] (so between weight and bias): with D their diagonal,
 
 .. math:: s\,B \otimes A + I \otimes D = (I \otimes D^{1/2}) (s\,B \otimes \tilde A + I) (I \otimes D^{1/2}),
           \qquad \tilde A = D^{-1/2} A D^{-1/2},
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedCombinationError
-from ..jacobian import Batch, Block, FactoredJacobian, LayerFactor
+from ..jacobian import Batch, Block, DenseFactor, FactoredJacobian, LayerFactor, SharedFactor
 from ..linalg import eigh, require_semidefinite
 from ._base import Curvature, Posterior
 
@@ -80,7 +81,7 @@ class Kron(Curvature):
 
     parts: tuple[KronBlock, ...]
     total_weight: float = 0.0
-    needs: ClassVar[frozenset[str]] = frozenset({"rows", "layers"})
+    accepts: ClassVar[frozenset[str]] = frozenset({"layers"})
 
     @classmethod
     def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:
@@ -104,12 +105,16 @@ class Kron(Curvature):
     def add_(self, batch: Batch) -> Self:
         """Two small products a layer: N K O² + N I² multiply-adds."""
         for part, factor in zip(self.parts, batch.jacobian.factors, strict=True):
-            if isinstance(factor, LayerFactor):
-                flat = factor.cotangents.flatten(0, 1)
-                part.output_sum.add_(flat.mT @ flat)
-                part.input_sum.add_((factor.inputs * batch.weights[:, None]).mT @ factor.inputs)
-            else:
+            if isinstance(factor, DenseFactor):
                 part.input_sum.add_(factor.cross(factor))
+                continue
+            flat = factor.cotangents.flatten(0, -2)
+            part.output_sum.add_(flat.mT @ flat)
+            if isinstance(factor, SharedFactor):
+                weights = (batch.weights / factor.inputs.shape[1])[:, None, None]
+                part.input_sum.add_((factor.inputs * weights).flatten(0, 1).mT @ factor.inputs.flatten(0, 1))
+            else:
+                part.input_sum.add_((factor.inputs * batch.weights[:, None]).mT @ factor.inputs)
         return type(self)(self.parts, self.total_weight + batch.total_weight)
 
     def merge(self, other: Self) -> Self:
@@ -202,7 +207,7 @@ class KronBlockPosterior:
         """Q_B M Q_Aᵀ of (…, O, I)."""
         return self.output_basis @ matrices @ self.input_basis.mT
 
-    def rotate(self, factor: LayerFactor) -> LayerFactor:
+    def rotate(self, factor: LayerFactor | SharedFactor) -> LayerFactor | SharedFactor:
         """The layer's part of a Jacobian in the eigenbasis."""
         dtype = factor.inputs.dtype
         return factor.rotate(self.output_basis.to(dtype), self.input_basis.to(dtype))
@@ -278,7 +283,7 @@ class KronPosterior(Posterior):
         """Per row once (Q_Aᵀa)²·(1/m)ᵀ, then pairs of outputs: exact, the Jacobian is never formed."""
         total = torch.zeros((), dtype=torch.float64, device=self.parts[0].spectrum.device)
         for part, factor in zip(self.parts, jacobian.factors, strict=True):
-            if isinstance(factor, LayerFactor):
+            if not isinstance(factor, DenseFactor):
                 inner = part.rotate(factor).weighted_inner((1 / part.spectrum).flatten())
             else:
                 rows = factor.values.double() @ part.input_basis * part.spectrum.rsqrt()
