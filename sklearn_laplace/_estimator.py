@@ -103,7 +103,8 @@ class LaplaceEstimator(BaseEstimator, ABC):
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets, or class labels of any type.
         sample_weight : array-like of shape (n_samples,), optional
-            Weights, not negative. A weight of k is the same as k copies of the row.
+            Weights, not negative. A weight of k is the same as k copies of the row. Weights that sum to one at most
+            are shares (AdaBoost's are), of as many rows as they are worth: (Σw)² / Σw² of them (Kish 1965).
 
         Returns
         -------

@@ -377,8 +377,26 @@ def canonical_rows(
     columns = X.shape[1]
     # Sorted rows would make mini-batches and held-out parts of a user's net regions of the first column.
     order = np.random.default_rng(0).permutation(len(unique))
-    unique, merged = unique[order], merged[order]
+    unique, merged = unique[order], as_counts(merged[order])
     return unique[:, :columns], unique[:, columns:].reshape(len(unique), *targets.shape[1:]), merged
+
+
+def as_counts(weights: np.ndarray) -> np.ndarray:
+    r"""Weights (n,) that count rows; shares, which sum to one at most, of the rows that they are worth.
+
+    Several rows that weigh one together are no data that anybody has: AdaBoost and its kin normalise their weights, and
+    taken at their word the prior would outweigh all of them. What shares are worth is Kish's (1965) effective sample
+    size, :math:`(\sum w)^2 / \sum w^2`: n where they are equal, fewer where a few rows have most.
+
+    Examples
+    --------
+    >>> as_counts(np.array([0.25, 0.25, 0.25, 0.25])), as_counts(np.array([2.0, 1.0])), as_counts(np.array([0.5]))
+    (array([1., 1., 1., 1.]), array([2., 1.]), array([0.5]))
+    """
+    total = weights.sum()
+    if len(weights) == 1 or total > 1 + 1e-9:
+        return weights
+    return weights * (total / (weights**2).sum())
 
 
 def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

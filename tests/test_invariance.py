@@ -188,3 +188,18 @@ def test_a_cold_posterior_is_narrower_and_the_mode_stays():
     )
     np.testing.assert_array_equal(cold.predict(X_NEW), warm.predict(X_NEW))
     assert (cold.predict_std(X_NEW, kind="epistemic") < warm.predict_std(X_NEW, kind="epistemic")).all()
+
+
+def test_weights_that_sum_to_one_are_shares():
+    """Equal shares are as good as no weights; one row with nearly all of them is one row."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(40, 2))
+    y = X[:, 0] + 0.2 * rng.normal(size=40)
+    model = LaplaceRegressor(hidden_layer_sizes=(5,), random_state=0)
+    plain = model.fit(X, y).predict_std(X)
+    np.testing.assert_allclose(model.fit(X, y, sample_weight=np.full(40, 1 / 40)).predict_std(X), plain, rtol=1e-6)
+    shares = rng.random(40)
+    counted = model.fit(X, y, sample_weight=shares * shares.sum() / (shares**2).sum()).predict_std(X)
+    shared = model.fit(X, y, sample_weight=shares / shares.sum())
+    np.testing.assert_allclose(shared.predict_std(X), counted, rtol=1e-6)
+    np.testing.assert_allclose(shared.laplace_.total_weight, shares.sum() ** 2 / (shares**2).sum())
