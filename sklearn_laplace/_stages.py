@@ -440,7 +440,7 @@ def pass_over(
     _resolve.check_memory(structure, network.blocks, per_row * (len(rows) + round(fit.total_weight)))
     dense = issubclass(structure, Full | Functional)
     chunks = rows.chunks(network.row_width(per_row, dense))
-    found = fit_laplace(network, fit.likelihood, options.rule, structure, fit.prior, chunks)
+    found = fit_laplace(network, fit.likelihood, options.rule, structure, fit.prior, chunks, like=fit.curvature)
     if dense:
         return found, found.curvature
     return found, fit_laplace(network, fit.likelihood, options.rule, Functional, fit.prior, chunks).curvature

@@ -136,6 +136,8 @@ def fit_laplace(
     structure: type[Curvature],
     prior: Prior,
     batches: Iterable[Rows],
+    *,
+    like: Curvature | None = None,
 ) -> LaplaceFit:
     """Sum curvature, loss and gradient over the data.
 
@@ -150,7 +152,10 @@ def fit_laplace(
     prior : Prior
         Only kept, not used.
     batches : iterable of (inputs, targets, weights)
-        At least one row together. Sums are in float64, whatever the dtype of the rows.
+        At least one row together. Sums are in float64, whatever the dtype of the rows. Structures that need a second
+        pass go through them again.
+    like : Curvature, optional
+        One that the result is to be merged with, and whose basis it shares.
 
     Returns
     -------
@@ -169,7 +174,10 @@ def fit_laplace(
     [[2.0, 2.0], [2.0, 2.0]]
     """
     theta = network.theta
-    curvature: Any = structure.zero(network.blocks, theta.device)
+    if like is None:
+        curvature: Any = structure.zero(network.blocks, theta.device)
+    else:
+        curvature = like.emptied(network.blocks, theta.device)
     nll = torch.zeros((), dtype=torch.float64, device=theta.device)
     gradient = torch.zeros_like(theta)
     weight = torch.zeros_like(nll)
@@ -183,6 +191,10 @@ def fit_laplace(
         nll += (weights * likelihood.nll(line.outputs, targets)).double().sum()
         weight += weights.double().sum()
         n_outputs = line.outputs.shape[1]
+    while (following := curvature.next_pass()) is not None:
+        curvature = following
+        for inputs, targets, weights in batches:
+            curvature = curvature.add_(rule.batch(network.linearise(inputs), likelihood, targets, weights))
     return LaplaceFit(
         network, likelihood, prior, curvature, rule.dispersion_power, float(nll), gradient, float(weight), n_outputs
     )

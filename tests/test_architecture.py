@@ -45,6 +45,8 @@ LEVELS = (
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
 WITHIN_A_LEVEL = {("linalg", "errors")}
 """Imports within one level, each with a reason: a factorisation raises the package's own errors."""
+MADE_OF = {"block": {"full"}, "ekfac": {"kron"}, "low_rank": {"functional"}}
+"""Structures that are made of another one."""
 REGISTRIES = {
     "curvatures": CURVATURES,
     "layers": LAYERS,
@@ -126,8 +128,8 @@ def test_siblings_do_not_import_each_other(path):
     """A variant knows its base and nothing of the other variants; the registry alone knows them all."""
     if part(path) not in REGISTRIES or path.name == "__init__.py":
         return
-    inside = {file for target, file in targets(path) if target == part(path)}
-    assert inside <= {"_base"}, f"{path.name} imports its siblings {inside - {'_base'}}"
+    inside = {file for target, file in targets(path) if target == part(path)} - {"_base"}
+    assert inside <= MADE_OF.get(path.stem, set()), f"{path.name} imports its siblings {inside}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)

@@ -22,10 +22,21 @@ class Curvature(ABC):
     accepts: ClassVar[frozenset[str]]
     """Forms of a rule's contribution, one of which is enough: "rows", "layers" (the rows' factors) or "matrix"."""
 
+    is_monoid: ClassVar[bool] = True
+    """Whether sums over parts of the rows, in any order, are the sum over all of them."""
+
     @classmethod
     @abstractmethod
     def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:
         """The curvature of no rows."""
+
+    def next_pass(self) -> Self | None:
+        """The zero of another pass over the same rows, for structures that need one; None when this was the last."""
+        return None
+
+    def emptied(self, blocks: Sequence[Block], device: torch.device) -> Self:
+        """The zero to which rows are added that are to be merged with this one."""
+        return type(self).zero(blocks, device)
 
     @staticmethod
     @abstractmethod

@@ -201,7 +201,7 @@ class FunctionalPosterior(Posterior):
         """The same between all rows and outputs."""
         columns = [1 / column for column in self._columns]
         left, right = self._explained(jacobian, columns), self._explained(other, columns)
-        prior = _gram([f.double() for f in jacobian.factors], [f.double() for f in other.factors], columns)
+        prior = _gram(self._matched(jacobian), self._matched(other), columns)
         return prior - self.scale * left.mT @ right
 
     def marginal_variance(self) -> Tensor:
@@ -263,9 +263,14 @@ class FunctionalPosterior(Posterior):
         """Jᵀ V for V (M, s), shape (P, s)."""
         return torch.cat([factor.transposed_times(vectors) for factor in self.factors])
 
+    def _matched(self, jacobian: FactoredJacobian) -> list[Factor]:
+        """The factors of other rows in float64, dense where the training rows are."""
+        pairs = zip(self.factors, jacobian.factors, strict=True)
+        return [_as_dense(b).double() if isinstance(a, DenseFactor) else b.double() for a, b in pairs]
+
     def _explained(self, jacobian: FactoredJacobian, inverse: Sequence[Tensor]) -> Tensor:
         """L⁻¹ Ĵ Ĵ*ᵀ, shape (M, n·K)."""
-        cross = _gram(self.factors, [factor.double() for factor in jacobian.factors], inverse)
+        cross = _gram(self.factors, self._matched(jacobian), inverse)
         return torch.linalg.solve_triangular(self.factor, cross, upper=False)
 
 
@@ -296,6 +301,10 @@ def _gram(left: Sequence[Factor], right: Sequence[Factor], column_weights: Seque
         total = part if total is None else total.add_(part)
     assert total is not None
     return total
+
+
+def _as_dense(factor: Factor) -> DenseFactor:
+    return factor if isinstance(factor, DenseFactor) else DenseFactor(factor.rows())
 
 
 def _inner(factors: Sequence[Factor], blocks: Sequence[Block], weights: Tensor) -> Tensor:
