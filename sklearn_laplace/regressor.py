@@ -56,10 +56,10 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Which weights are random.
     hessian_structure : {"auto", "full", "functional", "block", "ekfac", "kron", "low_rank", "diag"}, default="auto"
         How the curvature is stored: all of it, in two forms; one dense block a layer; Kronecker factors, with or
-        without second moments of their own; the 100 leading eigenpairs; the diagonal. "auto": exact ("full", or its dual
-        form "functional" where that is cheaper) while pass and eigendecomposition cost at most 2·10¹¹ multiply-adds and
-        1 GiB (5·10⁹ and 256 MiB up to 300 rows, so that a fit takes about a second), else "kron". ``structure_`` names
-        the one in use.
+        without second moments of their own; the 100 leading eigenpairs; the diagonal. "auto": exact ("full", or its
+        dual form "functional" where that is cheaper) while pass and eigendecomposition cost at most 2·10¹¹
+        multiply-adds and 1 GiB (5·10⁹ and 256 MiB up to 300 rows, so that a fit takes about a second), else "kron".
+        ``structure_`` names the one in use.
     curvature : {"ggn"}, default="ggn"
         What one row contributes: the generalised Gauss–Newton matrix.
     likelihood : {"auto", "gaussian"}, default="gaussian"
