@@ -104,8 +104,11 @@ class LowRank(Curvature):
         """The leading singular directions times their singular values, at most ``rank`` rows."""
         if len(self.kept) <= self.rank:
             return self.kept
-        values, vectors = eigh(self.kept @ self.kept.mT)  # of the small side
-        return vectors[:, len(values) - self.rank :].mT @ self.kept
+        rows, width = self.kept.shape
+        if width < rows:
+            values, vectors = eigh(self.kept.mT @ self.kept)
+            return (vectors * values.sqrt()).mT[-self.rank :]
+        return eigh(self.kept @ self.kept.mT)[1].mT[-self.rank :] @ self.kept
 
     def eigenvalues(self) -> Tensor:
         """Squared singular values, padded with zeros (or cut) to P."""
