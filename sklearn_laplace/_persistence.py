@@ -3,7 +3,7 @@
 Why not tensors: they pickle as bytes that remember their device, so that a model of a GPU does not open without one,
 and that joblib can neither compress nor map into memory. Here every tensor becomes an array, every module a copy of
 itself with gaps where its tensors were; what is shared stays shared, and what can be computed again (cached properties)
-stays behind. Arrays that come back memory-mapped are used where they are, without a copy.
+stays behind. Arrays that come back memory-mapped are used where they are, without a copy; all others answer to the bit.
 
 The state begins with the names of the classes that it needs. They are looked up before anything else is opened, so that
 a model that is opened where its net's class is not known says which class that is.
@@ -58,10 +58,15 @@ class StoredTensor:
         return cls(values.numpy().copy(order="K"), tensor.dtype, str(tensor.device), grad)
 
     def tensor(self) -> Tensor:
-        """On its own device where there is one, else on the CPU; without a copy on the latter."""
+        """On its own device where there is one, else on the CPU.
+
+        In torch's own memory, whose alignment decides how sums round; memory-mapped arrays are used where they are.
+        """
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             found = torch.from_numpy(self.array)
+        if not isinstance(self.array, np.memmap):
+            found = found.clone()
         found = found.to(present_device(self.device), self.dtype)
         return found if self.requires_grad is None else nn.Parameter(found, requires_grad=self.requires_grad)
 
