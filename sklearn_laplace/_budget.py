@@ -82,7 +82,7 @@ def exact_cost(blocks: Sequence[Block], n_dual: int) -> tuple[float, type[Curvat
     'Functional'
     """
     p, m = float(sum(block.size for block in blocks)), float(n_dual)
-    panel = sum(block.outputs + block.inputs for block in blocks)
+    panel = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
     primal, dual = m * p**2 + p**3, m**2 * panel + 2 * m**3
     return (dual, Functional) if dual < primal else (primal, Full)
 

@@ -239,7 +239,8 @@ class SharedFactor:
     @cached_property
     def dense(self) -> DenseFactor:
         """Multiplied out, n·K·O·I elements."""
-        return DenseFactor((self.cotangents.mT @ self.inputs[:, None]).flatten(2))
+        n, n_columns = self.cotangents.shape[:2]  # one product a row: a broadcast over K would copy the inputs K times
+        return DenseFactor((self.cotangents.mT.flatten(1, 2) @ self.inputs).view(n, n_columns, -1))
 
     def rows(self) -> Tensor:
         """The dense part (n, K, O·I)."""

@@ -276,7 +276,7 @@ def test_adaboost_classification_is_weighted_fits_and_a_weighted_vote(options):
     AdaBoost's weights sum to one: shares, not counts.
     """
     model = LaplaceClassifier(hidden_layer_sizes=(5,), **options)
-    boost = AdaBoostClassifier(model, n_estimators=3, random_state=0).fit(MOONS, LABELS)
+    boost = AdaBoostClassifier(model, n_estimators=2, random_state=0).fit(MOONS, LABELS)
     weights, votes = np.full(90, 1 / 90), np.zeros(90)
     for member, alpha in zip(boost.estimators_, boost.estimator_weights_, strict=True):
         answers = clone(member).fit(MOONS, LABELS, sample_weight=weights).predict(MOONS)

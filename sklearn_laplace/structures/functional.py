@@ -57,8 +57,12 @@ class Functional(Curvature):
 
     @staticmethod
     def memory(blocks: Sequence[Block], n_dual: int) -> int:
-        """Factors, Gram matrix and its factorisation: 8 · M · (Σ (O + I) + 3 M) bytes for M = N·K dual rows."""
-        return 8 * n_dual * (sum(block.outputs + block.inputs for block in blocks) + 3 * n_dual)
+        """Factors, Gram matrix and its factorisation: 8 · M · (Σ (O + I) + 3 M) bytes for M = N·K dual rows.
+
+        A layer with several positions is held multiplied out, O·I.
+        """
+        held = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
+        return 8 * n_dual * (held + 3 * n_dual)
 
     def copy(self) -> Self:
         """Itself: pieces are never changed in place."""
@@ -97,8 +101,9 @@ class Functional(Curvature):
 
     @cached_property
     def _unit_gram(self) -> Tensor:
-        ones = [torch.ones(block.inputs, dtype=torch.float64, device=self.device) for block in self.blocks]
-        return _gram(self.factors, self.factors, ones)
+        n_parameters = sum(block.size for block in self.blocks)
+        ones = torch.ones(n_parameters, dtype=torch.float64, device=self.device)
+        return _gram(self.factors, self.factors, _columns(self.blocks, ones))
 
     @cached_property
     def _eigenvalues(self) -> Tensor:
@@ -164,7 +169,7 @@ class FunctionalPosterior(Posterior):
 
     def row_width(self, blocks: Sequence[Block], n_outputs: int) -> int:
         """The covariances with every training row."""
-        return n_outputs * max(len(self.gram), sum(block.outputs + block.inputs for block in blocks))
+        return n_outputs * max(len(self.gram), sum(block.width(1) for block in blocks))
 
     def logdet_precision(self) -> Tensor:
         """log |D| + log |C|."""
@@ -314,9 +319,15 @@ def _inner(factors: Sequence[Factor], blocks: Sequence[Block], weights: Tensor) 
 
 
 def _columns(blocks: Sequence[Block], per_parameter: Tensor) -> list[Tensor]:
-    """One value for each input column of every block; refused where they differ within a column."""
+    """One value for each input column of every block; refused where they differ within a column.
+
+    A layer with several positions is held multiplied out, with one value for each of its parameters.
+    """
     found = []
     for block, part in zip(blocks, per_parameter.split([block.size for block in blocks]), strict=True):
+        if block.positions > 1:
+            found.append(part)
+            continue
         matrix = part.view(block.outputs, block.inputs)
         if not bool((matrix == matrix[0]).all()):
             raise UnsupportedCombinationError(
