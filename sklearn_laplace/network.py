@@ -194,7 +194,9 @@ class Network:
         """A network whose selected weights are θ (P,); everything else is shared with this one."""
         dtype = next(self.module.parameters()).dtype
         tensors = self.tensors(theta.to(dtype))
-        replaced = {name: nn.Parameter(value, requires_grad=False) for name, value in tensors.items()}
+        # Tensors of their own, not views of θ: those of a saved and loaded network are, and round in the same way.
+        own = {name: value.clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
+        replaced = {name: nn.Parameter(value, requires_grad=False) for name, value in own.items()}
         moved = replace(self, module=self._replica(replaced))
         moved.__dict__["theta"] = theta.to(dtype).double()  # what the cached property would gather again
         return moved
