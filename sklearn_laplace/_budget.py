@@ -66,7 +66,9 @@ def budget_for(n_rows: int) -> Budget:
     return SMALL if n_rows <= SMALL_ROWS else LARGE
 
 
-def exact_cost(blocks: Sequence[Block], n_dual: int) -> tuple[float, type[Curvature]]:
+def exact_cost(
+    blocks: Sequence[Block], n_dual: int, provides: frozenset[str] = frozenset({"rows"})
+) -> tuple[float, type[Curvature]]:
     """Multiply-adds of one exact step, and the cheaper of the two exact structures.
 
     Parameters
@@ -74,6 +76,8 @@ def exact_cost(blocks: Sequence[Block], n_dual: int) -> tuple[float, type[Curvat
     blocks : sequence of Block
     n_dual : int
         M: rows times columns of the output factor.
+    provides : frozenset of str
+        Forms of a row's contribution; without rows there is no dual form.
 
     Examples
     --------
@@ -84,7 +88,7 @@ def exact_cost(blocks: Sequence[Block], n_dual: int) -> tuple[float, type[Curvat
     p, m = float(sum(block.size for block in blocks)), float(n_dual)
     panel = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
     primal, dual = m * p**2 + p**3, m**2 * panel + 2 * m**3
-    return (dual, Functional) if dual < primal else (primal, Full)
+    return (dual, Functional) if dual < primal and Functional.accepts & provides else (primal, Full)
 
 
 def eigen_cost(blocks: Sequence[Block], n_dual: int) -> float:

@@ -49,7 +49,6 @@ from .errors import UncachedWarning
 from .evidence import effective_parameters, log_evidence
 from .laplace import Hyper, LaplaceFit
 from .latent import LatentGaussian, Predictive
-from .likelihoods import Categorical
 from .likelihoods._base import Link
 from .streaming import add_rows, remove_rows
 from .structures import STRUCTURES
@@ -130,7 +129,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
         seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
         trained = self._train(parameters, data, seeds[:2])
         with single_thread(trained.is_small):
-            options = options_for(self._kind, parameters, data)
+            options = options_for(self._kind, parameters, data, seeds[2])
             fit, origin = approximate(trained, data, options, built_in=self.net is None)
             hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale))
             self._publish(trained, data, origin, seeds[2])
@@ -242,7 +241,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def _change_rows(self, X: Any, y: Any, sample_weight: Any, change: Callable[..., LaplaceFit]) -> Self:
         data = self._prepare_more(X, y, sample_weight)
         with single_thread(self._small):
-            rows, exact = pass_over(self.laplace_, data, self._options(), self._input_dtype)
+            rows, exact = pass_over(self.laplace_, data, self._input_dtype)
             self._condition(change(self.laplace_, rows, exact, self.hyper_), self.hyper_)
         return self
 
@@ -346,8 +345,10 @@ class LaplaceEstimator(BaseEstimator, ABC):
             Higher: more like the training data. Of the standardised outputs; for classes of the logits, each
             against their mean, since a common shift changes nothing.
         """
-        covariance = self._latent(X).covariance
-        if isinstance(self.laplace_.likelihood, Categorical):
+        latent = self._latent(X)
+        likelihood = self.laplace_.likelihood
+        covariance = likelihood.class_logits(latent).covariance
+        if likelihood.over_classes:
             covariance = covariance - covariance.mean(-1, keepdim=True)
             covariance = covariance - covariance.mean(-2, keepdim=True)
         variance = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)
@@ -388,7 +389,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
             values = torch.tensor(given, dtype=torch.float64).reshape(-1).expand(groups)
             hyper = replace(hyper, prior_precision=values.to(hyper.prior_precision))
         if sigma_noise is not None and not self.laplace_.likelihood.has_dispersion:
-            raise ValueError(f"sigma_noise={sigma_noise!r} is for numeric targets; classes have no noise to set.")
+            raise ValueError(f"sigma_noise={sigma_noise!r} is for numbers; classes and counts have no noise to set.")
         if sigma_noise is not None:
             sigma = _resolve.positive("sigma_noise", sigma_noise)
             hyper = replace(hyper, dispersion=self._scale.dispersion(sigma))

@@ -128,9 +128,8 @@ class MapResult:
 
 
 def n_dual_rows(rows: TrainingRows, likelihood: Likelihood, n_outputs: int) -> int:
-    """M = rows × columns of the output factor."""
-    example = torch.zeros(1, n_outputs, dtype=torch.float64)
-    return len(rows) * int(likelihood.hessian_factor(example).shape[-1])
+    """M = rows × columns of the output factor of the training's curvature."""
+    return len(rows) * GGN().n_columns(likelihood, n_outputs)
 
 
 def fit_map(

@@ -21,7 +21,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from ._budget import budget_for, eigen_cost, exact_cost
-from ._skorch import device_of
+from ._skorch import device_of, has_one_output, names_criterion
 from .curvatures import CURVATURES
 from .curvatures._base import CurvatureRule
 from .errors import MemoryBudgetError, UnsupportedCombinationError
@@ -35,7 +35,7 @@ from .links._base import Link
 from .nets import ACTIVATIONS
 from .predictives import GLM, PREDICTIVES
 from .selection import residual_dispersion
-from .structures import STRUCTURES, Kron
+from .structures import STRUCTURES, Diag, Functional, Kron
 from .structures._base import Curvature
 from .subsets import SUBSETS, All, LastLayer
 
@@ -63,7 +63,9 @@ POST_HOC = {
     "return_std_kind",
 }
 """Parameters that need neither training nor data."""
-LIKELIHOODS_FOR = {"regressor": ("gaussian",), "classifier": ("categorical",)}
+LIKELIHOODS_FOR = {"regressor": ("gaussian", "poisson"), "classifier": ("categorical", "bernoulli")}
+SINGLE_LOGIT = {"auto": None, "categorical": False, "bernoulli": True}
+"""Whether two classes share one logit; None where the given net decides."""
 
 
 def lookup(option: str, value: object, known: Mapping[str, T]) -> T:
@@ -259,7 +261,7 @@ class Options:
     dtype: torch.dtype | None
 
 
-def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
+def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_logit: bool = False) -> Options:
     """Check an estimator's parameters and turn their names into objects.
 
     Parameters
@@ -268,6 +270,10 @@ def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
         "regressor" or "classifier".
     parameters : mapping
         ``get_params(deep=False)``.
+    seed : int
+        Of what the curvature draws.
+    single_logit : bool
+        Whether two classes share one logit, where the likelihood is left open.
 
     Raises
     ------
@@ -277,9 +283,11 @@ def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
         For options that exclude each other.
     """
     likelihoods = {name: LIKELIHOODS[name] for name in LIKELIHOODS_FOR[kind]}
-    likelihoods["auto"] = likelihoods[LIKELIHOODS_FOR[kind][0]]
+    likelihoods["auto"] = likelihoods[LIKELIHOODS_FOR[kind][int(single_logit)]]
+    likelihood = lookup("likelihood", parameters["likelihood"], likelihoods)()
     structures: dict[str, type[Curvature] | None] = {**STRUCTURES, "auto": None}
     rule: CurvatureRule = lookup("curvature", parameters["curvature"], CURVATURES)()
+    rule = rule.sampling(count("n_fisher_samples", parameters["n_fisher_samples"]), seed)
     structure = lookup("hessian_structure", parameters["hessian_structure"], structures)
     check_capabilities(parameters["curvature"], rule, parameters["hessian_structure"], structure)
     lookup("activation", parameters["activation"], ACTIVATIONS)
@@ -304,17 +312,106 @@ def resolve(kind: str, parameters: Mapping[str, Any]) -> Options:
         subset=lookup("subset_of_weights", parameters["subset_of_weights"], SUBSETS)(),
         rule=rule,
         structure=structure,
-        likelihood=lookup("likelihood", parameters["likelihood"], likelihoods)(),
+        likelihood=likelihood,
         predictive=lookup("predictive", parameters["predictive"], PREDICTIVES)(),
         link=lookup("link", parameters["link"], LINKS) if "link" in parameters else None,
         per_tensor=lookup("prior_structure", parameters["prior_structure"], {"scalar": False, "tensor": True}),
         prior_precision=choice("prior_precision", parameters["prior_precision"], ["evidence"], array=True),
-        sigma_noise=choice("sigma_noise", parameters.get("sigma_noise", 1.0), list(DISPERSION_RULES), array=False),
+        sigma_noise=_noise(parameters, likelihood),
         map_precision=None if isinstance(map_precision, str) else positive("map_prior_precision", map_precision),
         temperature=positive("temperature", parameters["temperature"]),
         device=_device(parameters["device"], parameters["net"]),
         dtype=lookup("dtype", parameters["dtype"], {"auto": None, "float32": torch.float32, "float64": torch.float64}),
     )
+
+
+def _noise(parameters: Mapping[str, Any], likelihood: Likelihood) -> Choice:
+    """The noise, or one that counts for nothing where the likelihood has none."""
+    given = parameters.get("sigma_noise", EVIDENCE)
+    found = choice("sigma_noise", given, list(DISPERSION_RULES), array=False)
+    if likelihood.has_dispersion:
+        return found
+    if found.rule != EVIDENCE:
+        raise ValueError(
+            f"sigma_noise={given!r} cannot be used with likelihood={parameters['likelihood']!r}, whose spread follows "
+            "from its mean; leave it out."
+        )
+    return Choice(np.asarray(1.0), "")
+
+
+def class_outputs(parameters: Mapping[str, Any], X: np.ndarray, n_classes: int) -> int:
+    """How many outputs tell the classes apart: one a class, or one logit for two.
+
+    Parameters
+    ----------
+    parameters : mapping
+        A classifier's.
+    X : ndarray of shape (n, d)
+        Rows on which a given net can be tried.
+    n_classes : int
+
+    Raises
+    ------
+    ValueError
+        When one logit is asked for and there are more classes.
+    """
+    single = lookup("likelihood", parameters["likelihood"], SINGLE_LOGIT)
+    if binary_only(parameters["likelihood"], parameters["net"]):
+        if n_classes != 2:
+            raise ValueError(
+                "Only binary classification is supported with one logit (likelihood='bernoulli', or a net with "
+                f"BCEWithLogitsLoss). The type of the target is multiclass: {n_classes} classes. Use "
+                "likelihood='categorical', and a net with one output a class."
+            )
+        return 1
+    if single is None and n_classes == 2 and parameters["net"] is not None:
+        return 1 if has_one_output(parameters["net"], X, n_classes) else n_classes
+    return n_classes
+
+
+def binary_only(likelihood: object, net: Any) -> bool:
+    """Whether two classes share one logit, so that there can be no more.
+
+    Examples
+    --------
+    >>> binary_only("bernoulli", None), binary_only("auto", None)
+    (True, False)
+    """
+    single = SINGLE_LOGIT.get(likelihood, False) if isinstance(likelihood, str) else False
+    return bool(single) or (single is None and names_criterion(net, (torch.nn.BCEWithLogitsLoss,)))
+
+
+def for_counts(likelihood: object) -> bool:
+    """Whether targets have to be zero at least.
+
+    Examples
+    --------
+    >>> for_counts("poisson"), for_counts("gaussian")
+    (True, False)
+    """
+    return isinstance(likelihood, str) and LIKELIHOODS.get(likelihood, Likelihood).least_target == 0
+
+
+def check_targets(likelihood: Likelihood, targets: np.ndarray) -> None:
+    """Whether the likelihood can have made these targets.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> check_targets(LIKELIHOODS["poisson"](), np.array([[2.0], [-1.0]]))
+    Traceback (most recent call last):
+        ...
+    ValueError: y holds -1; likelihood='poisson' is for counts, 0 and above. For numbers of either sign use \
+likelihood='gaussian'.
+    """
+    if (targets < likelihood.least_target).any():
+        raise ValueError(
+            f"y holds {targets.min():g}; likelihood='poisson' is for counts, 0 and above. For numbers of either sign "
+            "use likelihood='gaussian'."
+        )
 
 
 def check_post_hoc(given: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
@@ -418,8 +515,8 @@ def check_capabilities(
         )
 
 
-def automatic_structure(blocks: Sequence[Block], n_dual: int, n_rows: int) -> type[Curvature]:
-    """The most faithful structure within the budget: exact (the cheaper of two forms) or ``kron``.
+def automatic_structure(blocks: Sequence[Block], n_dual: int, n_rows: int, provides: frozenset[str]) -> type[Curvature]:
+    """The most faithful structure within the budget: exact (the cheaper of two forms), else ``kron`` or ``diag``.
 
     Parameters
     ----------
@@ -428,25 +525,37 @@ def automatic_structure(blocks: Sequence[Block], n_dual: int, n_rows: int) -> ty
         M: rows × columns of the output factor.
     n_rows : int
         Chooses the budget.
+    provides : frozenset of str
+        Forms of a row's contribution, of which the structure has to take one.
     """
     budget = budget_for(n_rows)
-    cost, exact = exact_cost(blocks, n_dual)
-    affordable = cost + eigen_cost(blocks, n_dual) <= budget.exact_posterior
-    return exact if affordable and exact.memory(blocks, n_dual) <= budget.posterior_bytes else Kron
+    cost, exact = exact_cost(blocks, n_dual, provides)
+    size = n_dual if exact is Functional else sum(block.size for block in blocks)
+    affordable = cost + eigen_cost(blocks, size) <= budget.exact_posterior
+    if affordable and exact.memory(blocks, n_dual) <= budget.posterior_bytes:
+        return exact
+    return Kron if Kron.accepts & provides else Diag
 
 
-def check_memory(structure: type[Curvature], blocks: Sequence[Block], n_dual: int) -> None:
+def check_memory(structure: type[Curvature], blocks: Sequence[Block], n_dual: int, rule: CurvatureRule) -> None:
     """Refuse a structure that would not fit in this machine's memory, before anything is allocated.
 
     Raises
     ------
     MemoryBudgetError
     """
-    needed, present = structure.memory(blocks, n_dual), _physical_memory()
+    size, present = sum(block.size for block in blocks), _physical_memory()
+    matrix = rule.memory(size)
+    if matrix > present:
+        raise MemoryBudgetError(
+            f"the curvature asked for is a matrix of {size:,} × {size:,} and needs about {matrix / 1e9:,.1f} GB "
+            f"({matrix:,} bytes); this machine has {present / 1e9:,.1f} GB. Use curvature='ggn', or "
+            "subset_of_weights='last_layer'."
+        )
+    needed = structure.memory(blocks, n_dual) + matrix
     if needed > present:
         name = next(key for key, value in STRUCTURES.items() if value is structure)
-        size = sum(block.size for block in blocks)
-        alternative = "kron" if Kron.memory(blocks, n_dual) <= present else "diag"
+        alternative = "kron" if Kron.memory(blocks, n_dual) <= present and not matrix else "diag"
         raise MemoryBudgetError(
             f"hessian_structure={name!r} needs about {needed / 1e9:,.1f} GB ({needed:,} bytes) for {size:,} weights "
             f"and {n_dual:,} rows × outputs; this machine has {present / 1e9:,.1f} GB. Use "

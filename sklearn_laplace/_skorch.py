@@ -36,12 +36,20 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from ._persistence import present_device
 from .errors import HeldOutRowsWarning, NonFiniteLossError
 from .laplace import Hyper, Rows
+from .likelihoods import Bernoulli, Categorical, Gaussian, Poisson
 from .likelihoods._base import Likelihood
 from .network import Network
 from .prior import Prior
 
 _global_generator = threading.RLock()
 INPUT_SIZES = ("in_features", "input_dim", "n_features_in", "n_in")
+CRITERIA: dict[type[Likelihood], tuple[type[nn.Module], ...]] = {
+    Gaussian: (nn.MSELoss,),
+    Categorical: (nn.NLLLoss, nn.CrossEntropyLoss),
+    Bernoulli: (nn.BCEWithLogitsLoss, nn.NLLLoss, nn.CrossEntropyLoss),
+    Poisson: (nn.PoissonNLLLoss, nn.MSELoss),
+}
+"""Criteria that mean a likelihood, or mean nothing: those that skorch's classes have by default stand for no choice."""
 OUTPUT_SIZES = ("out_features", "output_dim", "n_outputs", "n_out")
 """Names under which a module may take the sizes of the data."""
 CHUNK_ELEMENTS = 2**20
@@ -277,7 +285,9 @@ def build_net(
         net.set_params(**{f"module__{name}": value for name, value in module_parameters.items()})
     net.set_params(**chosen, **_sizes(net, rows.inputs.shape[1], n_outputs))
     if own_training:
-        _check_criterion(net, classes=rows.targets.ndim == 1)
+        _check_criterion(net, likelihood)
+        if isinstance(likelihood, Bernoulli) and isinstance(net.predict_nonlinearity, str):
+            net.set_params(predict_nonlinearity=_both_probabilities)  # it would ask the criterion, which is now ours
     own = {key: None for key in net.get_params(deep=False) if key.startswith("criterion__")}
     for key in own:  # options of the template's criterion do not fit ours
         net.__dict__.pop(key, None)
@@ -299,22 +309,74 @@ def build_net(
     return net
 
 
-def _check_criterion(net: NeuralNet, *, classes: bool) -> None:
+def _check_criterion(net: NeuralNet, likelihood: Likelihood) -> None:
     """A template's criterion is replaced by our likelihood; one that means another likelihood is an error.
 
     Raises
     ------
     ValueError
     """
-    known = (nn.NLLLoss, nn.CrossEntropyLoss) if classes else (nn.MSELoss,)
+    known = CRITERIA[type(likelihood)]
     criterion = net.criterion
-    if not ((inspect.isclass(criterion) and issubclass(criterion, (*known, MAPLoss))) or isinstance(criterion, known)):
+    if not (names_criterion(net, known) or names_criterion(net, (MAPLoss,))):
         name = criterion.__name__ if inspect.isclass(criterion) else type(criterion).__name__
         raise ValueError(
             f"the net's criterion {name} belongs to another likelihood than ours "
-            f"({'categorical' if classes else 'gaussian'}), and a Laplace approximation needs the loss to be that of "
+            f"({type(likelihood).__name__.lower()}), and a Laplace approximation needs the loss to be that of "
             f"its likelihood. Use {' or '.join(c.__name__ for c in known)}, or leave the criterion out."
         )
+    if names_criterion(net, (nn.PoissonNLLLoss,)):
+        options = net.get_params_for("criterion") if inspect.isclass(criterion) else vars(criterion)
+        if not options.get("log_input", True):
+            raise ValueError(
+                "the net's criterion takes rates (log_input=False); ours takes their logarithms, which may have either "
+                "sign. Let the net return log rates, and leave log_input out."
+            )
+
+
+def names_criterion(net: Any, known: tuple[type[nn.Module], ...]) -> bool:
+    """Whether the criterion of a skorch net is one of these, as class or instance; no other net has one."""
+    if not isinstance(net, NeuralNet):
+        return False
+    criterion = net.criterion
+    return issubclass(criterion, known) if inspect.isclass(criterion) else isinstance(criterion, known)
+
+
+def _both_probabilities(logit: Tensor) -> Tensor:
+    """(1 − p, p) from a logit of shape (n,) or (n, 1)."""
+    p = logit.reshape(-1).sigmoid()
+    return torch.stack([1 - p, p], 1)
+
+
+def has_one_output(net: Any, inputs: np.ndarray, n_classes: int) -> bool:
+    """Whether a given net has one output, which two classes can share; what cannot be built is found out elsewhere.
+
+    Parameters
+    ----------
+    net : skorch net, module class or instance, or a frozen fitted net
+    inputs : ndarray of shape (n, d)
+        Rows to try, in a forward pass on the CPU.
+    n_classes : int
+        What it is told where it takes the number of outputs.
+    """
+    if isinstance(net, FrozenEstimator):
+        module = copy.deepcopy(net.estimator.module_)
+    else:
+        trial = clone(net) if isinstance(net, NeuralNet) else NeuralNet(copy.deepcopy(net), nn.MSELoss)
+        try:
+            with isolated_seed(0, torch.device("cpu")):
+                trial.set_params(device="cpu", **_sizes(trial, inputs.shape[1], n_classes))
+                module = trial.initialize().module_
+        except Exception:  # whatever the user's module raises is raised again where it is built for training
+            return False
+    module = module.cpu().eval()
+    dtype = next((p.dtype for p in module.parameters()), torch.float32)
+    try:
+        with torch.no_grad():
+            outputs = module(torch.tensor(inputs[:2], dtype=dtype))
+    except Exception:
+        return False
+    return isinstance(outputs, Tensor) and outputs.ndim <= 2 and outputs.numel() == len(inputs[:2])
 
 
 def _sizes(net: NeuralNet, n_features: int, n_outputs: int) -> dict[str, int]:
@@ -378,10 +440,13 @@ def check_module(module: nn.Module, rows: TrainingRows, n_outputs: int) -> None:
     width = 1 if isinstance(outputs, Tensor) and outputs.ndim == 1 else None
     width = outputs.shape[1] if isinstance(outputs, Tensor) and outputs.ndim == 2 else width
     if width != n_outputs:
+        classes = rows.targets.ndim == 1
+        one = "one logit for two classes" if classes else "one column for each target"
+        wanted = "one column for each class" if classes and n_outputs > 1 else one
+        other = ", or use likelihood='bernoulli'" if classes and (width, n_outputs) == (1, 2) else ""
         raise ValueError(
             f"the net's module {name} returned {shape} for {len(rows.inputs[:2])} rows; expected "
-            f"{(len(rows.inputs[:2]), n_outputs)}: one column for each "
-            f"{'class' if rows.targets.ndim == 1 else 'target'}. Set its number of outputs to {n_outputs}."
+            f"{(len(rows.inputs[:2]), n_outputs)}: {wanted}. Set its number of outputs to {n_outputs}{other}."
         )
 
 

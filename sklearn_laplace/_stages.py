@@ -24,6 +24,7 @@ from ._map import MapResult, Plan
 from ._resolve import Choice, Options
 from ._skorch import TrainingRows
 from .laplace import Hyper, LaplaceFit, fit_laplace
+from .likelihoods._base import Likelihood
 from .nets import MLP
 from .network import Network
 from .prior import Prior
@@ -34,6 +35,8 @@ from .structures._base import Curvature
 MAP_NEUTRAL: dict[str, Any] = {
     "subset_of_weights": "all",
     "hessian_structure": "auto",
+    "curvature": "ggn",  # the training's own, whatever the posterior's is
+    "n_fisher_samples": 1,
     "temperature": 1.0,
     "predictive": "glm",
     "link": "probit",
@@ -177,7 +180,7 @@ def _train_net(
     built_in = parameters["net"] is None
     net = _skorch.build_net(
         MLP if built_in else parameters["net"],
-        _built_in_parameters(parameters, data, seeds[0]) if built_in else {},
+        _built_in_parameters(parameters, data, options.likelihood, seeds[0]) if built_in else {},
         options.likelihood,
         rows,
         data.n_outputs,
@@ -193,8 +196,11 @@ def _train_net(
     return _map.fit_map(net, network, rows, data.n_outputs, plan, own_epochs=own_epochs)
 
 
-def _built_in_parameters(parameters: Mapping[str, Any], data: PreparedData, seed: int) -> dict[str, Any]:
+def _built_in_parameters(
+    parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, seed: int
+) -> dict[str, Any]:
     mean, deviation, constant = spread(data.X, data.weights)
+    start = likelihood.output_start(torch.from_numpy(data.targets), torch.from_numpy(data.weights))
     return {
         "in_features": data.X.shape[1],
         "out_features": data.n_outputs,
@@ -202,6 +208,7 @@ def _built_in_parameters(parameters: Mapping[str, Any], data: PreparedData, seed
         "activation": parameters["activation"],
         "input_mean": mean.tolist(),
         "input_scale": np.where(constant, 1.0, deviation).tolist(),
+        "output_shift": None if start is None else start.tolist(),
         "seed": seed,
     }
 
@@ -263,14 +270,15 @@ def approximate(
     dense = structure in (Full, Functional)
     fit = trained.mode.fit
     whole = network.parameter_names == everything.parameter_names
-    if whole and isinstance(fit.curvature, structure):
+    same_rule = fit.rule == options.rule
+    if whole and same_rule and isinstance(fit.curvature, structure):
         fit = replace(fit, prior=prior)
     else:
         chunks = rows.chunks(network.row_width(n_dual // len(rows), dense))
         fit = fit_laplace(network, options.likelihood, options.rule, structure, prior, chunks)
     # The exact evidence of all weights is the one that the training has maximised, with the weights following.
     by_exact_evidence = isinstance(trained.mode.fit.curvature, Full | Functional) and not trained.post_hoc
-    settled = by_exact_evidence and options.map_precision is None and whole and dense
+    settled = by_exact_evidence and options.map_precision is None and whole and dense and same_rule
     chosen = (options.prior_precision, options.sigma_noise, options.per_tensor)
     mode = trained.mode
     return fit, Origin(mode.hyper, mode.fit.prior.names, trained.names, chosen if settled else None)
@@ -316,9 +324,10 @@ def choose(fit: LaplaceFit, origin: Origin, options: Options, dispersion: float 
     return start
 
 
-def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData) -> Options:
-    """The resolved options, with the likelihood in the units of these targets."""
-    options = _resolve.resolve(kind, parameters)
+def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData, seed: int = 0) -> Options:
+    """The resolved options, with the likelihood in the units of these targets and the seed of the curvature's draws."""
+    single_logit = data.targets.ndim == 1 and data.n_outputs == 1
+    options = _resolve.resolve(kind, parameters, seed, single_logit=single_logit)
     _resolve.check_device(options.device)
     return replace(options, likelihood=options.likelihood.scaled_to(_mean_variance(data)))
 
@@ -423,10 +432,8 @@ def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndar
     return mean, deviation, constant
 
 
-def pass_over(
-    fit: LaplaceFit, data: PreparedData, options: Options, input_dtype: torch.dtype
-) -> tuple[LaplaceFit, Curvature]:
-    """One pass over other rows with the network, structure and prior of a fit, and their curvature in exact form.
+def pass_over(fit: LaplaceFit, data: PreparedData, input_dtype: torch.dtype) -> tuple[LaplaceFit, Curvature]:
+    """One pass over other rows with all that a fit was made with, and their curvature in exact form.
 
     Raises
     ------
@@ -436,14 +443,15 @@ def pass_over(
     network, structure = fit.network, type(fit.curvature)
     dtype, device = next(network.module.parameters()).dtype, network.theta.device
     rows = _as_tensors(data, input_dtype, dtype, device)
-    per_row = _map.n_dual_rows(rows, fit.likelihood, data.n_outputs) // len(rows)
-    _resolve.check_memory(structure, network.blocks, per_row * (len(rows) + round(fit.total_weight)))
+    rule, per_row = fit.rule, fit.rule.n_columns(fit.likelihood, data.n_outputs)
+    _resolve.check_memory(structure, network.blocks, per_row * (len(rows) + round(fit.total_weight)), rule)
     dense = issubclass(structure, Full | Functional)
     chunks = rows.chunks(network.row_width(per_row, dense))
-    found = fit_laplace(network, fit.likelihood, options.rule, structure, fit.prior, chunks, like=fit.curvature)
+    found = fit_laplace(network, fit.likelihood, rule, structure, fit.prior, chunks, like=fit.curvature)
     if dense:
         return found, found.curvature
-    return found, fit_laplace(network, fit.likelihood, options.rule, Functional, fit.prior, chunks).curvature
+    exact: type[Curvature] = Functional if Functional.accepts & rule.provides else Full
+    return found, fit_laplace(network, fit.likelihood, rule, exact, fit.prior, chunks).curvature
 
 
 def _tensors(data: PreparedData, options: Options, *, built_in: bool) -> TrainingRows:
@@ -467,9 +475,11 @@ def _posterior_layout(
 ) -> tuple[Network, type[Curvature], int]:
     """The network of the random weights, the structure of their posterior, and the number of dual rows."""
     network = everything.select(options.subset.names(everything), rows.inputs)
-    n_dual = _map.n_dual_rows(rows, options.likelihood, data.n_outputs)
-    structure = options.structure or _resolve.automatic_structure(network.blocks, n_dual, len(rows))
-    _resolve.check_memory(structure, network.blocks, n_dual)
+    rule = options.rule
+    n_dual = len(rows) * rule.n_columns(options.likelihood, data.n_outputs)
+    provided = (network.blocks, n_dual, len(rows), rule.provides)
+    structure = options.structure or _resolve.automatic_structure(*provided)
+    _resolve.check_memory(structure, network.blocks, n_dual, rule)
     return network, structure, n_dual
 
 

@@ -26,13 +26,17 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     Parameters
     ----------
     net : None, torch module class or instance, skorch net, or FrozenEstimator, default=None
-        As in :class:`LaplaceRegressor`; the module has one output a class, logits or (log-)probabilities.
+        As in :class:`LaplaceRegressor`; the module has one output a class, logits or (log-)probabilities, or for two
+        classes one output, the logit of the second (``NeuralNetBinaryClassifier``).
     hidden_layer_sizes, activation, max_epochs, lr, batch_size, map_prior_precision, device, dtype
         As in :class:`LaplaceRegressor`.
-    subset_of_weights, hessian_structure, curvature, prior_precision, prior_structure, temperature, predictive
+    subset_of_weights, hessian_structure, curvature, n_fisher_samples, prior_precision, prior_structure
         As in :class:`LaplaceRegressor`.
-    likelihood : {"auto", "categorical"}, default="auto"
-        Distribution of y given the outputs.
+    temperature, predictive
+        As in :class:`LaplaceRegressor`.
+    likelihood : {"auto", "categorical", "bernoulli"}, default="auto"
+        Distribution of y given the outputs: one logit a class, or one logit for two classes. "auto": as many as the
+        given net has; for the built-in net one a class.
     link : {"probit", "plugin", "mc"}, default="probit"
         From the Gaussian over the logits to probabilities: moderated in closed form, the MAP's own softmax, or the
         average softmax of ``n_samples`` draws.
@@ -57,6 +61,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         Labels, sorted.
     net_, posterior_, laplace_, prior_precision_, prior_groups_, structure_, log_marginal_likelihood_value_
         As in :class:`LaplaceRegressor`; the outputs of ``net_`` are logits.
+    n_outputs_ : int
+        Logits: one a class, or one for two classes.
     n_effective_parameters_, gradient_norm_, mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
         As in :class:`LaplaceRegressor`.
 
@@ -90,6 +96,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         subset_of_weights: str = "all",
         hessian_structure: str = "auto",
         curvature: str = "ggn",
+        n_fisher_samples: int = 1,
         likelihood: str = "auto",
         prior_precision: Any = "evidence",
         prior_structure: str = "scalar",
@@ -114,6 +121,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         self.subset_of_weights = subset_of_weights
         self.hessian_structure = hessian_structure
         self.curvature = curvature
+        self.n_fisher_samples = n_fisher_samples
         self.likelihood = likelihood
         self.prior_precision = prior_precision
         self.prior_structure = prior_structure
@@ -125,6 +133,11 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         self.memory = memory
         self.random_state = random_state
         self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = not _resolve.binary_only(self.likelihood, self.net)
+        return tags
 
     def partial_fit(  # type: ignore[override]  # scikit-learn's order of arguments for classifiers
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
@@ -177,12 +190,13 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
                 f"{'y' if classes is None else 'classes'} holds one class only, {self.classes_.tolist()[0]!r}; a "
                 "classifier needs at least 2 classes to tell apart."
             )
-        return self._encoded(*canonical_rows(X, self._indices(y), weights))
+        n_outputs = _resolve.class_outputs(self.get_params(deep=False), X, len(self.classes_))
+        return self._encoded(*canonical_rows(X, self._indices(y), weights), n_outputs)
 
     def _prepare_more(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
         labels = column_or_1d(y, warn=True)
         X, y, weights = self._validate_rows(X, labels, sample_weight, y_numeric=False, reset=False)
-        return self._encoded(X, self._indices(y), weights)
+        return self._encoded(X, self._indices(y), weights, self.n_outputs_)
 
     def _indices(self, labels: np.ndarray) -> np.ndarray:
         """Positions of the labels in ``classes_``."""
@@ -193,15 +207,15 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
             )
         return np.searchsorted(self.classes_, labels)
 
-    def _encoded(self, X: np.ndarray, index: np.ndarray, weights: np.ndarray) -> PreparedData:
-        n_classes, index = len(self.classes_), index.astype(np.intp)
+    def _encoded(self, X: np.ndarray, index: np.ndarray, weights: np.ndarray, n_outputs: int) -> PreparedData:
+        index = index.astype(np.intp)
         per_class = _resolve.class_weights(self.class_weight, self.classes_, index, weights)
         weights = weights * per_class[index]
         present = weights > 0
         if not present.any():
             raise ValueError(f"class_weight={self.class_weight!r} leaves no row with a positive weight.")
-        scale = TargetScale(np.zeros(n_classes), np.ones(n_classes))
-        return PreparedData(X[present], index[present], weights[present], n_classes, scale)
+        scale = TargetScale(np.zeros(n_outputs), np.ones(n_outputs))
+        return PreparedData(X[present], index[present], weights[present], n_outputs, scale)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Class probabilities by the link.
@@ -216,7 +230,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
             Rows sum to one; columns as in ``classes_``.
         """
         check_is_fitted(self)
-        return self._link().mean(self._latent(X)).cpu().numpy()
+        latent = self._latent(X)
+        return self._link().mean(self.laplace_.likelihood.class_logits(latent)).cpu().numpy()
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithm of :meth:`predict_proba`, shape (n_samples, n_classes)."""
@@ -286,7 +301,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         labels = _resolve.lookup("kind", kind, {"total": True, "epistemic": False})
         count = _resolve.count("n_samples", n_samples)
         generator = _resolve.generator(random_state)
-        probabilities = self._function_draws(X, count, generator).softmax(1)
+        draws = self._function_draws(X, count, generator)
+        probabilities = self.laplace_.likelihood.logits(draws).softmax(1)
         if not labels:
             return probabilities.cpu().numpy()
         uniform = torch.rand(len(probabilities), 1, count, generator=generator, dtype=torch.float64)

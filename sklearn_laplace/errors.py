@@ -27,6 +27,10 @@ class JitterWarning(UserWarning):
     """A factorisation succeeded only after a small multiple of the identity was added."""
 
 
+class ClippedWarning(UserWarning):
+    """A curvature had negative eigenvalues, which were set to zero."""
+
+
 class BoundWarning(UserWarning):
     """An optimised hyperparameter sits on a bound of its search interval."""
 

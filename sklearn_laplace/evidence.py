@@ -105,8 +105,8 @@ def prior_statistics(fit: LaplaceFit, hyper: Hyper) -> tuple[Tensor, Tensor]:
 def mackay_fixed_point(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> Hyper:
     r"""MacKay's (1992, eq. 4.9 and 4.10) re-estimates, within the bounds.
 
-    :math:`\delta_g = \gamma_g/\|\theta_g\|^2` and :math:`\varphi = 2E/(N_w C - \gamma)`, with γ the effective number of
-    parameters under the present values. The optimum of the evidence at these weights is their fixed point.
+    :math:`\delta_g = \gamma_g/\|\theta_g\|^2` and :math:`\varphi = 2E/(N_w C - p\gamma)`, with γ the effective number
+    of parameters under the present values. The optimum of the evidence at these weights is their fixed point.
     """
     posterior = posterior or fit.posterior(hyper, spectral=False)
     shrinkage = posterior.shrinkage(fit.prior.groups, fit.prior.n_groups)
@@ -114,7 +114,7 @@ def mackay_fixed_point(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | Non
     squares = fit.prior.group_sums(fit.theta.square()).clamp_min(1e-300)
     dispersion = hyper.dispersion
     if fit.likelihood.has_dispersion:
-        freedom = max(fit.total_weight * fit.n_outputs - float(gamma.sum()), 0.5)
+        freedom = max(fit.total_weight * fit.n_outputs - fit.dispersion_power * float(gamma.sum()), 0.5)
         low, high = fit.likelihood.dispersion_bounds
         dispersion = min(max(2 * fit.nll / freedom, low), high)
     return replace(hyper, prior_precision=(gamma / squares).clamp(*PRECISION_BOUNDS), dispersion=dispersion)

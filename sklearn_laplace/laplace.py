@@ -68,8 +68,8 @@ class LaplaceFit:
         Grouping of the prior precisions.
     curvature : Curvature
         H, at unit dispersion and without prior.
-    dispersion_power : int
-        p: H scales with φ^−p.
+    rule : CurvatureRule
+        What one row has contributed.
     nll : float
         Σ w·nll at unit dispersion and at θ, without normaliser.
     gradient : Tensor of shape (P,)
@@ -87,12 +87,17 @@ class LaplaceFit:
     likelihood: Likelihood
     prior: Prior
     curvature: Curvature
-    dispersion_power: int
+    rule: CurvatureRule
     nll: float
     gradient: Tensor
     total_weight: float
     n_outputs: int
     shift: Tensor | None = None
+
+    @property
+    def dispersion_power(self) -> int:
+        """H scales with φ^−p."""
+        return self.rule.dispersion_power
 
     @property
     def theta(self) -> Tensor:
@@ -195,9 +200,7 @@ def fit_laplace(
         curvature = following
         for inputs, targets, weights in batches:
             curvature = curvature.add_(rule.batch(network.linearise(inputs), likelihood, targets, weights))
-    return LaplaceFit(
-        network, likelihood, prior, curvature, rule.dispersion_power, float(nll), gradient, float(weight), n_outputs
-    )
+    return LaplaceFit(network, likelihood, prior, curvature, rule, float(nll), gradient, float(weight), n_outputs)
 
 
 def loss_and_gradient(network: Network, likelihood: Likelihood, batches: Iterable[Rows]) -> tuple[float, Tensor]:

@@ -10,12 +10,14 @@ import warnings
 import torch
 from torch import Tensor
 
-from .errors import JitterWarning, NotPositiveDefiniteError
+from .errors import ClippedWarning, JitterWarning, NotPositiveDefiniteError
 
 JITTERS = (1e-12, 1e-10, 1e-8, 1e-6)
 """Multiples of the mean diagonal tried in turn when a Cholesky factorisation fails."""
 SUBTRACTION_ROUNDING = 1e-6
 """Negative eigenvalues, relative to the largest diagonal entry, that float32 rows leave when they are subtracted."""
+CLIP_ROUNDING = 1e-6
+"""Negative eigenvalues, relative to the largest, that float32 rows make of zeros."""
 
 
 def cholesky(matrix: Tensor) -> Tensor:
@@ -66,10 +68,15 @@ def cholesky(matrix: Tensor) -> Tensor:
     )
 
 
-def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (p,), not below zero, and eigenvectors (p, p) of a positive semi-definite matrix.
+def eigh(matrix: Tensor, *, semidefinite: bool = True) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (p,), not below zero, and eigenvectors (p, p) of a symmetric matrix.
 
-    A sum of outer products has no negative eigenvalue; what rounding makes of its zeros is clipped.
+    Parameters
+    ----------
+    matrix : Tensor of shape (p, p)
+    semidefinite : bool
+        Whether it is known to be positive semi-definite. A sum of outer products has no negative eigenvalue; what
+        rounding makes of its zeros is clipped in silence. Otherwise what is clipped is counted, see :func:`clipped`.
 
     Raises
     ------
@@ -84,7 +91,7 @@ def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """
     _require_finite(matrix)
     values, vectors = torch.linalg.eigh(matrix)
-    return values.clamp_min(0.0), vectors
+    return values.clamp_min(0.0) if semidefinite else clipped(values), vectors
 
 
 def eigvalsh(matrix: Tensor) -> Tensor:
@@ -98,6 +105,33 @@ def eigvalsh(matrix: Tensor) -> Tensor:
     """
     _require_finite(matrix)
     return torch.linalg.eigvalsh(matrix).clamp_min(0.0)
+
+
+def clipped(values: Tensor) -> Tensor:
+    """Eigenvalues (p,) of a curvature, the negative ones set to zero.
+
+    Warns
+    -----
+    ClippedWarning
+        When there are any beyond what rounding in single precision makes of zeros.
+
+    Examples
+    --------
+    >>> import torch
+    >>> clipped(torch.tensor([-1e-9, 1.0], dtype=torch.float64))
+    tensor([0., 1.], dtype=torch.float64)
+    """
+    size = float(values.abs().max()) if len(values) else 0.0
+    negative = values < -CLIP_ROUNDING * size
+    if bool(negative.any()):
+        warnings.warn(
+            f"{int(negative.sum())} of {len(values)} eigenvalues of the curvature are negative, down to "
+            f"{float(values.min()):.2g} (the largest is {float(values.max()):.2g}), and were set to zero: the exact "
+            "Hessian of the loss need not be positive. Use curvature='ggn', which is, or train to a better fit.",
+            ClippedWarning,
+            stacklevel=2,
+        )
+    return values.clamp_min(0.0)
 
 
 def require_semidefinite(smallest: Tensor, size: Tensor) -> None:

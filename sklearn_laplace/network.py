@@ -15,29 +15,40 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .jacobian import Block, Factor, FactoredJacobian
-from .layers import FACTORED, Generic, Linear
+from .errors import UnsupportedCombinationError
+from .jacobian import Block, DenseFactor, Factor, FactoredJacobian
+from .layers import FACTORED, FactoredLayer, Generic
 from .prior import Prior
 from .replica import Tape, replicas_follow, replicate
 
 CHECKED_ROWS = 3
 """Rows of the example on which the factored layers are checked against plain autodiff."""
+ASYMMETRY = 1e-3
+"""Of a matrix of second derivatives, relative to its largest entry: far above rounding, far below a wrong formula."""
+HESSIAN_BUDGET = 2**22
+"""Elements of activations (rows × columns of the Hessian taken at once) that a second derivative makes, 32 MB."""
 
 
 @dataclass(frozen=True)
 class Linearisation:
-    """The network at n inputs: its outputs, and their derivative in the weights when asked.
+    """The network at n inputs: its outputs, and their derivatives in the weights when asked.
 
     Parameters
     ----------
+    inputs : Tensor of shape (n, …)
     outputs : Tensor of shape (n, C)
     pullback : callable
         From output factors S (n, C, K) to the :class:`FactoredJacobian` SᵀJ.
+    hessian : callable
+        From a scalar function of the outputs to its second derivative (P, P) in the weights, float64.
     """
 
+    inputs: Tensor
     outputs: Tensor
     pullback: Callable[[Tensor], FactoredJacobian]
+    hessian: Callable[[Callable[[Tensor], Tensor]], Tensor]
 
 
 @dataclass(frozen=True)
@@ -62,7 +73,7 @@ class Layout:
     aliases: Mapping[str, str]
 
     @classmethod
-    def of(cls, module: nn.Module, layers: Sequence[Linear], generic: Generic | None) -> Layout:
+    def of(cls, module: nn.Module, layers: Sequence[FactoredLayer], generic: Generic | None) -> Layout:
         """The layout of a module whose selected tensors are covered by these layers and the generic rest."""
         blocks = {layer.name: layer.block for layer in layers}
         columns = {layer.name: layer.columns for layer in layers}
@@ -97,8 +108,8 @@ class Network:
     ----------
     module : nn.Module
         Private copy in eval mode.
-    layers : tuple of Linear
-        Layers with a factored Jacobian.
+    layers : tuple of FactoredLayer
+        Layers whose Jacobian has a closed form.
     generic : Generic or None
         All other selected tensors.
     layout : Layout
@@ -124,7 +135,7 @@ class Network:
     """
 
     module: nn.Module
-    layers: tuple[Linear, ...]
+    layers: tuple[FactoredLayer, ...]
     generic: Generic | None
     layout: Layout
     called: tuple[str, ...]
@@ -218,16 +229,21 @@ class Network:
         with torch.enable_grad():
             raw = tape.run(x)
             outputs = self.transform_outputs(raw)
-        inputs = [tape.inputs[layer.name] for layer in self.layers]
         heads = [tape.outputs[layer.name] for layer in self.layers]
-        for layer, a in zip(self.layers, inputs, strict=True):
+        features = []
+        for layer in self.layers:
+            a = tape.inputs[layer.name]
             if len(a) != len(x):
                 raise ValueError(
                     f"layer '{layer.name}' saw {len(a)} of {len(x)} rows: the module treats rows of one batch "
                     "differently, and its Jacobian cannot be taken a batch at a time."
                 )
+            features.append(layer.features(self.module.get_submodule(layer.name), a))
 
         def pullback(factor: Tensor) -> FactoredJacobian:
+            if factor.shape[-1] == 0:
+                empty = (factor.new_zeros(len(x), 0, block.size) for block in self.blocks)
+                return FactoredJacobian(tuple(DenseFactor(values) for values in empty))
             cotangents: list[list[Tensor]] = [[] for _ in heads]
             for k in range(factor.shape[-1] if heads else 0):
                 gradients = torch.autograd.grad(
@@ -237,7 +253,7 @@ class Network:
                     column.append(gradient)
             parts: dict[str, Factor] = {
                 layer.name: layer.factor(a, torch.stack(g, 1))
-                for layer, a, g in zip(self.layers, inputs, cotangents, strict=True)
+                for layer, a, g in zip(self.layers, features, cotangents, strict=True)
             }
             if self.generic is not None:
                 # On a replica, since functional_call swaps tensors in place.
@@ -245,7 +261,7 @@ class Network:
                 parts |= dict(zip(self.generic.names, dense, strict=True))
             return FactoredJacobian(tuple(parts[block.name] for block in self.blocks))
 
-        return Linearisation(outputs.detach(), pullback)
+        return Linearisation(x, outputs.detach(), pullback, lambda loss: self.hessian(x, loss))
 
     def jacobian(self, x: Tensor) -> tuple[Tensor, FactoredJacobian]:
         """Outputs (n, C) and the Jacobian of each of them, K = C."""
@@ -254,7 +270,43 @@ class Network:
         identity = torch.eye(n_outputs, dtype=line.outputs.dtype, device=x.device)
         return line.outputs, line.pullback(identity.expand(n, n_outputs, n_outputs))
 
-    def _replica(self, replaced: Mapping[str, nn.Parameter]) -> nn.Module:
+    def hessian(self, x: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
+        """Second derivative of a scalar function of the outputs in the selected weights.
+
+        The forward pass is the module's own; each of the P rows is a backward pass through the gradient.
+
+        Parameters
+        ----------
+        x : Tensor of shape (n, …)
+        loss : callable
+            From the outputs (n, C) to a 0-d tensor.
+
+        Returns
+        -------
+        Tensor of shape (P, P), float64
+
+        Raises
+        ------
+        UnsupportedCombinationError
+            When torch has no second derivative of an operation of the module, or has a wrong one.
+        """
+        theta = self.theta.detach().to(next(self.module.parameters()).dtype).requires_grad_()
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # the others have a first derivative only
+            value = loss(self.transform_outputs(self._replica(self.tensors(theta))(x)))
+            (gradient,) = torch.autograd.grad(value, theta, create_graph=True, materialize_grads=True)
+        if not gradient.requires_grad:  # an affine function of the weights
+            return torch.zeros(len(theta), len(theta), dtype=torch.float64, device=theta.device)
+        step = max(1, HESSIAN_BUDGET // (len(x) * sum(block.width(1) for block in self.blocks)))
+        matrix = _derivative_of_gradient(gradient, theta, step, type(self.module).__name__)
+        if not bool((matrix - matrix.mT).abs().max() <= ASYMMETRY * matrix.abs().max()):
+            raise UnsupportedCombinationError(
+                f"curvature='hessian' found a matrix of second derivatives of {type(self.module).__name__} that is not "
+                "symmetric: it has infinite values, or torch differentiates one of its operations wrongly the second "
+                "time, as it does weight normalisation. Use curvature='ggn'."
+            )
+        return (matrix + matrix.mT) / 2
+
+    def _replica(self, replaced: Mapping[str, Tensor]) -> nn.Module:
         by_any_name = {name: replaced[first] for name, first in self.layout.aliases.items() if first in replaced}
         return replicate(self.module, by_any_name, self.shallow)
 
@@ -292,9 +344,8 @@ class Network:
         dense : bool
             Whether the structure multiplies the factors out.
         """
-        if dense:
-            return n_columns * self.n_parameters
-        return sum(block.width(n_columns) for block in self.blocks)
+        factors = sum(block.width(n_columns) for block in self.blocks)
+        return max(n_columns * self.n_parameters, factors) if dense else factors
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -342,12 +393,32 @@ class Network:
         return Prior(torch.zeros(self.n_parameters, dtype=torch.long, device=self.theta.device), ("all",))
 
 
+def _derivative_of_gradient(gradient: Tensor, theta: Tensor, step: int, name: str) -> Tensor:
+    """The matrix (P, P), ``step`` rows at once where every operation of the module can, else row by row."""
+    identity = torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
+    try:
+        rows = [
+            torch.autograd.grad(gradient, theta, directions, retain_graph=True, is_grads_batched=True)[0].double()
+            for directions in identity.split(step)
+        ]
+        return torch.cat(rows)
+    except RuntimeError:  # what torch.func raises for what it cannot batch
+        try:
+            single = [torch.autograd.grad(gradient, theta, row, retain_graph=True)[0].double() for row in identity]
+        except RuntimeError as error:
+            raise UnsupportedCombinationError(
+                f"curvature='hessian' needs second derivatives, of which torch lacks one for {name}: {error} Use "
+                "curvature='ggn'."
+            ) from error
+        return torch.stack(single)
+
+
 def _log_probabilities(probabilities: Tensor) -> Tensor:
     """log p with p kept off zero: logits up to a constant per row, which nothing we compute depends on."""
     return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
 
 
-def _factored_layers(module: nn.Module, selected: Sequence[str], tape: Tape) -> tuple[Linear, ...]:
+def _factored_layers(module: nn.Module, selected: Sequence[str], tape: Tape) -> tuple[FactoredLayer, ...]:
     """The layers of a known kind that are called once and own their selected tensors alone."""
     owners: dict[int, int] = {}
     for _, parameter in module.named_parameters(remove_duplicate=False):
@@ -360,7 +431,7 @@ def _factored_layers(module: nn.Module, selected: Sequence[str], tape: Tape) -> 
         if any(owners[id(p)] > 1 for _, p in layer.named_parameters(recurse=False)):
             continue
         for kind in FACTORED:
-            if len(tape.inputs[name]) == CHECKED_ROWS and kind.handles(layer, tape.inputs[name]):
+            if tape.inputs[name].shape[:1] == (CHECKED_ROWS,) and kind.handles(layer, tape.inputs[name]):
                 found.append(kind.of(name, layer, own, tape.inputs[name]))
                 break
     return tuple(found)
@@ -369,7 +440,7 @@ def _factored_layers(module: nn.Module, selected: Sequence[str], tape: Tape) -> 
 def _with_layers(
     module: nn.Module,
     selected: Sequence[str],
-    layers: tuple[Linear, ...],
+    layers: tuple[FactoredLayer, ...],
     called: tuple[str, ...],
     log_outputs: bool,
     shallow: bool,
@@ -382,8 +453,8 @@ def _with_layers(
     return Network(module, layers, generic, Layout.of(module, layers, generic), called, log_outputs, shallow)
 
 
-def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor) -> tuple[Linear, ...]:
-    """The factored layers whose part equals plain autodiff's on the example's rows."""
+def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor) -> tuple[FactoredLayer, ...]:
+    """The factored layers whose part equals plain autodiff's on the example's rows, each row's in its own place."""
     if not network.layers:
         return ()
     module = copy.deepcopy(network.module)
@@ -402,15 +473,20 @@ def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor)
     wanted = [tensors[name] for layer in network.layers for name, _ in layer.columns]
     truth = iter(torch.autograd.grad(outputs, wanted, cotangent, materialize_grads=True))
     known = replace(network, generic=None, layout=Layout.of(network.module, network.layers, None))
-    parts = known.linearise(example).pullback(cotangent[..., None]).factors
+    # One column for each row: what a row does to another one's part, as where an input has no rows, stands out.
+    columns = cotangent[..., None] * torch.eye(len(example)).to(cotangent)[:, None]
+    parts = known.linearise(example).pullback(columns).factors
     by_name = {block.name: part for block, part in zip(known.blocks, parts, strict=True)}
     agreeing = []
     for layer in network.layers:
-        pieces = [next(truth).reshape(layer.n_outputs, width) for _, width in layer.columns]
+        pieces = [next(truth).reshape(layer.block.outputs, width) for _, width in layer.columns]
         expected = torch.cat(pieces, 1).flatten()
-        error = (by_name[layer.name].total() - expected).abs().max()
-        size = expected.abs().max()
-        if bool(error <= 1e-3 * size) or not bool(torch.isfinite(size)):
+        part, size = by_name[layer.name], expected.abs().max()
+        error = (part.total() - expected).abs().max()
+        probe = torch.randn(layer.block.size, 1, generator=generator, dtype=torch.float64).to(cotangent)
+        shares = part.times(probe).view(len(example), -1).abs()
+        own = shares.diagonal().sum()
+        if bool((error <= 1e-3 * size) & (shares.sum() - own <= 1e-3 * own)) or not bool(torch.isfinite(size)):
             agreeing.append(layer)
     return tuple(agreeing)
 

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from . import _resolve
 from ._estimator import LaplaceEstimator
 from ._stages import PreparedData, TargetScale, canonical_rows, spread
+from .counts import PoissonLogNormal
 from .latent import Predictive
 
 
@@ -60,10 +61,16 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         dual form "functional" where that is cheaper) while pass and eigendecomposition cost at most 2·10¹¹
         multiply-adds and 1 GiB (5·10⁹ and 256 MiB up to 300 rows, so that a fit takes about a second), else "kron".
         ``structure_`` names the one in use.
-    curvature : {"ggn"}, default="ggn"
-        What one row contributes: the generalised Gauss–Newton matrix.
-    likelihood : {"auto", "gaussian"}, default="gaussian"
-        Distribution of y given the outputs.
+    curvature : {"ggn", "empirical_fisher", "mc_fisher", "hessian"}, default="ggn"
+        What one row contributes to the posterior (the training always uses "ggn"): the generalised Gauss–Newton matrix;
+        the outer product of its own gradient; that of gradients towards targets drawn from the model; the exact second
+        derivative, for "full", "block" and "diag", whose negative eigenvalues count as zero.
+    n_fisher_samples : int, default=1
+        Targets drawn for each row by ``curvature="mc_fisher"``. The draws follow from ``random_state`` and from the row
+        itself, so that they do not depend on the other rows.
+    likelihood : {"auto", "gaussian", "poisson"}, default="gaussian"
+        Distribution of y given the outputs. "poisson": counts, 0 and above, whose log rate is the net's output; the net
+        sees y as it is, predictions are mean rates, and their spread follows from rate and posterior.
     prior_precision : "evidence", float or array-like, default="evidence"
         Precision δ of the Gaussian prior over the weights of the standardised net: chosen by the evidence, or fixed
         for all weights, or fixed per parameter tensor.
@@ -71,7 +78,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Whether the evidence chooses one precision, or one for each parameter tensor.
     sigma_noise : "evidence", "residual" or float, default="evidence"
         Standard deviation of the noise in the units of y: chosen by the evidence, from the training residuals, or
-        given.
+        given. Counts have none.
     temperature : float, default=1.0
         Divides the curvature; below 1 the posterior is narrower. What is chosen by evidence is chosen at 1.
     predictive : {"glm"}, default="glm"
@@ -98,7 +105,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     prior_precision_ : float or ndarray of shape (n_groups,)
         Prior precision in use; ``prior_groups_`` names its groups.
     sigma_noise_ : float or ndarray of shape (n_outputs,)
-        Noise standard deviation in the units of y.
+        Noise standard deviation in the units of y; absent for counts.
     structure_ : str
         Structure in use.
     log_marginal_likelihood_value_ : float
@@ -155,6 +162,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         subset_of_weights: str = "all",
         hessian_structure: str = "auto",
         curvature: str = "ggn",
+        n_fisher_samples: int = 1,
         likelihood: str = "gaussian",
         prior_precision: Any = "evidence",
         prior_structure: str = "scalar",
@@ -179,6 +187,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self.subset_of_weights = subset_of_weights
         self.hessian_structure = hessian_structure
         self.curvature = curvature
+        self.n_fisher_samples = n_fisher_samples
         self.likelihood = likelihood
         self.prior_precision = prior_precision
         self.prior_structure = prior_structure
@@ -190,13 +199,20 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = _resolve.for_counts(self.likelihood)
+        return tags
+
     def _prepare(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
+        likelihood = self._options().likelihood
         X, y, weights = self._validate_rows(X, y, sample_weight, y_numeric=True)
         self._single_output = y.ndim == 1
         X, targets, weights = canonical_rows(X, y.astype(np.float64).reshape(len(y), -1), weights)
+        _resolve.check_targets(likelihood, targets)
         n_outputs = targets.shape[1]
         mean, scale = np.zeros(n_outputs), np.ones(n_outputs)
-        if self.standardize_y and not isinstance(self.net, FrozenEstimator):
+        if self.standardize_y and likelihood.additive_noise and not isinstance(self.net, FrozenEstimator):
             mean, scale, constant = spread(targets, weights)
             # A constant target still has units: its own size.
             scale = np.where(constant, np.where(mean == 0, 1.0, np.abs(mean)), scale)
@@ -211,12 +227,21 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             raise ValueError(
                 f"y has {targets.shape[1]} columns; expected {self.n_outputs_}, one for each target that was fitted."
             )
+        _resolve.check_targets(self.laplace_.likelihood, targets)
         return PreparedData(X, (targets - self._scale.mean) / self._scale.scale, weights, self.n_outputs_, self._scale)
 
     @property
     def sigma_noise_(self) -> float | np.ndarray:
-        """Noise standard deviation in the units of y, one for each output."""
+        """Noise standard deviation in the units of y, one for each output.
+
+        Raises
+        ------
+        AttributeError
+            For counts, whose spread follows from their mean.
+        """
         check_is_fitted(self)
+        if not self.laplace_.likelihood.has_dispersion:
+            raise AttributeError(f"likelihood={self.likelihood!r} has no noise of its own, and so no sigma_noise_.")
         sigma = np.sqrt(self.hyper_.dispersion) * self._scale.scale
         return float(sigma[0]) if self._single_output else sigma
 
@@ -252,7 +277,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         if return_std:
             moments = self._moments(X)
             return self._in_units(moments.mean), self._std(moments, self.return_std_kind)
-        mean = self._in_units(self._outputs(X))
+        # The mean of f plus noise is that of f, for which forward passes are enough.
+        additive = self.laplace_.likelihood.additive_noise
+        mean = self._in_units(self._outputs(X) if additive else self._moments(X).mean)
         return (mean, self._covariance(X)) if return_cov else mean
 
     def predict_std(self, X: Any, *, kind: str = "total") -> np.ndarray:
@@ -281,10 +308,14 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
 
         Returns
         -------
-        frozen ``scipy.stats.norm``
+        frozen ``scipy.stats.norm``, or :class:`~sklearn_laplace.counts.PoissonLogNormal` for counts
             With ``mean()``, ``std()``, ``ppf(q)``, ``cdf(y)``, ``logpdf(y)``, ``rvs()``; arrays of the shape of
             :meth:`predict`. For draws that are joint over the rows see :meth:`sample_y`.
         """
+        check_is_fitted(self)
+        if not self.laplace_.likelihood.additive_noise:
+            latent = self._latent(X)
+            return PoissonLogNormal(self._in_units(latent.mean), self._in_units(latent.variance))
         moments = self._moments(X)
         return norm(self._in_units(moments.mean), self._std(moments, "total"))
 
@@ -372,7 +403,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         n_samples : int
         random_state : int, RandomState or None
         kind : {"total", "epistemic"}
-            "total": new targets, noise included, with the covariance of ``return_cov``. "epistemic": functions.
+            "total": new targets, noise included, with the covariance of ``return_cov``. "epistemic": functions, of
+            counts their rates.
 
         Returns
         -------
@@ -383,9 +415,15 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         count = _resolve.count("n_samples", n_samples)
         generator = _resolve.generator(random_state)
         draws = self._function_draws(X, count, generator)
-        if noisy:
+        likelihood = self.laplace_.likelihood
+        if noisy and likelihood.additive_noise:
             noise = torch.randn(draws.shape, generator=generator, dtype=torch.float64).to(draws.device)
             draws = draws + self.hyper_.dispersion**0.5 * noise
+        elif noisy:
+            uniforms = torch.rand(draws.shape, generator=generator, dtype=torch.float64).clamp_min(2.0**-54)
+            draws = likelihood.sample(draws, uniforms.to(draws.device))
+        else:
+            draws = likelihood.conditional_mean(draws)
         values = draws.cpu().numpy() * self._scale.scale[:, None] + self._scale.mean[:, None]
         return values[:, 0] if self._single_output else values
 
@@ -409,6 +447,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         joint = self._options().predictive.joint_covariance(network, self.posterior_, x)
         n, k = len(x), self.n_outputs_
         per_output = joint.view(n, k, n, k).diagonal(dim1=1, dim2=3)
-        noise = self.hyper_.dispersion * torch.eye(n, dtype=torch.float64, device=joint.device)
-        covariance = (per_output + noise[..., None]).cpu().numpy() * self._scale.scale**2
+        likelihood, dispersion = self.laplace_.likelihood, self.hyper_.dispersion
+        covariance = likelihood.joint_covariance(self._outputs(X), per_output, dispersion)
+        covariance = covariance.cpu().numpy() * self._scale.scale**2
         return covariance[..., 0] if self._single_output else covariance

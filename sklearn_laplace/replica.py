@@ -13,14 +13,15 @@ import torch
 from torch import Tensor, nn
 
 
-def replicate(module: nn.Module, replaced: Mapping[str, nn.Parameter], shallow: bool) -> nn.Module:
+def replicate(module: nn.Module, replaced: Mapping[str, Tensor], shallow: bool) -> nn.Module:
     """A copy of a module with hooks of its own that shares all tensors but the replaced ones.
 
     Parameters
     ----------
     module : nn.Module
-    replaced : mapping of str to nn.Parameter
-        New tensors under every name that the old one has.
+    replaced : mapping of str to Tensor
+        New tensors under every name that the old one has; not necessarily parameters, so that they can be functions of
+        what is differentiated.
     shallow : bool
         Copy the tree of registered modules only (fast), or everything that the module holds.
     """
@@ -105,7 +106,7 @@ class Tape:
 
 
 def _shallow_replica(
-    module: nn.Module, replaced: Mapping[str, nn.Parameter], prefix: str, seen: dict[int, nn.Module]
+    module: nn.Module, replaced: Mapping[str, Tensor], prefix: str, seen: dict[int, nn.Module]
 ) -> nn.Module:
     if id(module) in seen:
         return seen[id(module)]

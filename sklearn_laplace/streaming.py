@@ -5,10 +5,11 @@ posterior :math:`N(\theta, P^{-1})` so far is the prior of what comes (Opper & W
 Ritter et al. 2018b with one fixed point of linearisation). Rows with gradient g at θ and curvature :math:`\hat H`, not
 approximated by any structure, move the mean by the minimum d of
 
-.. math:: \tfrac12 d^\top P d + \tfrac1\varphi (g^\top d + \tfrac12 d^\top \hat H d), \qquad
-          (P + \hat H/\varphi)\, d = -g/\varphi ,
+.. math:: \tfrac12 d^\top P d + \tfrac1\varphi g^\top d + \tfrac{1}{2\varphi^p} d^\top \hat H d, \qquad
+          (P + \hat H/\varphi^p)\, d = -g/\varphi ,
 
-and the structure's own :math:`H` of these rows is added to the curvature. Why not one solve with the structure's sum:
+with p the power of the dispersion in the curvature (1, or 2 for the empirical Fisher), and the structure's own
+:math:`H` of these rows is added to the curvature. Why not one solve with the structure's sum:
 where H is a diagonal, every weight would make the whole correction by itself, and the outputs would overshoot by as
 many times as weights share it. The system is solved by conjugate gradients, preconditioned by the posterior of all
 rows: one step where the structure is exact. Rows that go move the mean back by the same equation, read from the other
@@ -74,8 +75,9 @@ def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) 
     """
     curvature = fit.curvature.merge(rows.curvature)
     shift = torch.zeros_like(fit.network.theta) if fit.shift is None else fit.shift
-    gradient = rows.gradient + exact.times(shift)
     hyper = replace(hyper, temperature=1.0)
+    unit = _at_unit_dispersion(fit, hyper)
+    gradient = rows.gradient + unit * exact.times(shift)
     scale, precision = hyper.scale(fit.dispersion_power), fit.prior.precision(hyper.prior_precision)
     together = replace(fit, curvature=curvature)
 
@@ -83,8 +85,8 @@ def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) 
         return scale * (fit.curvature.times(vector) + exact.times(vector)) + precision * vector
 
     move = conjugate_gradients(system, -gradient / hyper.dispersion, together.posterior(hyper))
-    old_bend, shift = fit.curvature.times(move), shift + move
-    new_bend = exact.times(shift)
+    old_bend, shift = unit * fit.curvature.times(move), shift + move
+    new_bend = unit * exact.times(shift)
     nll = fit.nll + float(fit.gradient @ move + 0.5 * move @ old_bend)
     return replace(
         together,
@@ -120,10 +122,11 @@ def remove_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hype
         )
     without = replace(fit, curvature=fit.curvature.subtract(rows.curvature), total_weight=left)
     shift = torch.zeros_like(fit.network.theta) if fit.shift is None else fit.shift
-    new_bend = exact.times(shift)
+    unit = _at_unit_dispersion(fit, hyper)
+    new_bend = unit * exact.times(shift)
     gone = rows.gradient + new_bend
     move = without.posterior(replace(hyper, temperature=1.0)).solve(gone / hyper.dispersion)
-    old_bend = without.curvature.times(move)
+    old_bend = unit * without.curvature.times(move)
     nll = fit.nll - rows.nll - float(rows.gradient @ shift + 0.5 * shift @ new_bend)
     gradient = fit.gradient - gone
     return replace(
@@ -132,6 +135,11 @@ def remove_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hype
         gradient=gradient + old_bend,
         shift=shift + move,
     )
+
+
+def _at_unit_dispersion(fit: LaplaceFit, hyper: Hyper) -> float:
+    """φ^(1−p): what makes of H, as it is stored, the second derivative of the loss at unit dispersion."""
+    return hyper.dispersion ** (1 - fit.dispersion_power)
 
 
 def conjugate_gradients(system: Callable[[Tensor], Tensor], right: Tensor, preconditioner: Posterior) -> Tensor:

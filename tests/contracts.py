@@ -4,8 +4,10 @@ The truth is dense: a posterior's covariance is rebuilt from its own root (R R^T
 other answer must agree with that matrix. That the matrix itself is right is the matter of test_structures.py.
 """
 
+import copy
 import itertools
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sklearn_laplace.curvatures import CURVATURES, GGN
+from sklearn_laplace.curvatures.mc_fisher import row_uniforms
 from sklearn_laplace.errors import NotPositiveDefiniteError, UnsupportedCombinationError
 from sklearn_laplace.jacobian import Batch, FactoredJacobian
 from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace
@@ -31,6 +34,8 @@ from sklearn_laplace.structures import STRUCTURES
 from sklearn_laplace.structures._base import Posterior
 
 KINDS = ("gaussian", "categorical")
+"""Likelihoods for what sees only their output factor: one of full rank and one with fewer columns than outputs."""
+ALL_KINDS = tuple(sorted(LIKELIHOODS))
 CPU = torch.device("cpu")
 
 # --------------------------------------------------------------------------------------------------
@@ -80,12 +85,23 @@ class Example:
 
 def random_rows(kind: str, n: int, d: int, n_outputs: int, seed: int) -> tuple[Tensor, Tensor]:
     """Inputs and targets of a likelihood."""
-    draw = {"gaussian": oracles.random_regression, "categorical": oracles.random_classification}[kind]
+    draw = {
+        "gaussian": oracles.random_regression,
+        "categorical": oracles.random_classification,
+        "bernoulli": oracles.random_binary,
+        "poisson": oracles.random_counts,
+    }[kind]
     return draw(n, d, n_outputs, seed)
+
+
+def n_outputs_of(kind: str, n_outputs: int) -> int:
+    """The number asked for, or the only one that the likelihood takes."""
+    return 1 if kind == "bernoulli" else n_outputs
 
 
 def example(kind: str, seed: int = 0, n: int = 9, sizes: tuple[int, int, int] = (2, 3, 3)) -> Example:
     """A `Scaled` net at random weights, rows with weights of which some are zero."""
+    sizes = (*sizes[:2], n_outputs_of(kind, sizes[2]))
     module = Scaled(*sizes, seed=seed)
     x, y = random_rows(kind, n, sizes[0], sizes[2], seed)
     return Example(kind, module, Network.trace(module, x), x, y, oracles.random_weights(n, seed))
@@ -205,9 +221,7 @@ def _check_posteriors(key: str, problem: Example) -> None:
         scale = hyper.scale(fit.dispersion_power)
         assert math.isclose(scale, 1 / (hyper.temperature * hyper.dispersion), rel_tol=1e-15)
         if name == "tensor" and key == "ekfac":
-            with pytest.raises(
-                UnsupportedCombinationError, match="hessian_structure='ekfac' needs one prior precision"
-            ):
+            with pytest.raises(UnsupportedCombinationError, match="'ekfac' needs one prior precision for all"):
                 fit.posterior(hyper, spectral=spectral)
             continue
         posterior = fit.posterior(hyper, spectral=spectral)
@@ -248,7 +262,7 @@ def _check_posterior(
 
 def _check_outputs(posterior: Posterior, covariance: Tensor, problem: Example, what: str) -> None:
     """J P^-1 J^T of each row, its diagonal, and between rows, with the Jacobian of the oracles."""
-    new = random_rows(problem.kind, 4, problem.x.shape[1], 3, seed=77)[0]
+    new = random_rows(problem.kind, 4, problem.x.shape[1], n_outputs_of(problem.kind, 3), seed=77)[0]
     back = oracle_order(problem.network).argsort()
     J, K = (oracles.jacobian(problem.module, problem.network.parameter_names, x)[..., back] for x in (new, problem.x))
     ours, other = problem.jacobian(new), problem.jacobian(problem.x)
@@ -369,11 +383,12 @@ def _check_fewer_rows_than_weights(key: str) -> None:
 
 
 def check_likelihood(key: str) -> None:
-    """Residual, Hessian factor and normaliser are those of the log density, also where logits saturate."""
+    """Residual, Hessian factor, normaliser and draws are those of the log density, also where outputs are large."""
     likelihood = LIKELIHOODS[key]()
-    for n_outputs, seed in itertools.product((2, 3, 5), (0, 1)):
+    for n_outputs, seed in itertools.product(sorted({n_outputs_of(key, n) for n in (2, 3, 5)}), (0, 1)):
         f = 3 * torch.randn(11, n_outputs, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         y = random_rows(key, 11, 2, n_outputs, seed)[1]
+        assert float(y.min()) >= likelihood.least_target
         close(likelihood.residual(f, y), oracles.output_gradient(key, f, y), 1e-12, f"{key}: residual")
         S = likelihood.hessian_factor(f)
         assert S.shape[:2] == f.shape
@@ -381,14 +396,48 @@ def check_likelihood(key: str) -> None:
         dispersion = 0.37 if likelihood.has_dispersion else 1.0
         density = -likelihood.nll(f, y) / dispersion - likelihood.log_normaliser(dispersion, n_outputs)
         close(density, oracles.log_likelihood(key, f, y, dispersion), 1e-12, f"{key}: log density")
+        _check_differences(key, likelihood, f, y)
+        _check_draws(key, likelihood, f[:4] / 3)
     _check_extreme_outputs(key, likelihood)
     _check_moments(key, likelihood)
 
 
+def _check_differences(key: str, likelihood: Likelihood, f: Tensor, y: Tensor) -> None:
+    """Central differences of nll and of the residual: 1e-9 of truncation and rounding relative to the largest."""
+    step = 1e-5
+    slopes, bends = [], []
+    for shift in step * torch.eye(f.shape[1], dtype=torch.float64):
+        slopes.append((likelihood.nll(f + shift, y) - likelihood.nll(f - shift, y)) / (2 * step))
+        bends.append((likelihood.residual(f + shift, y) - likelihood.residual(f - shift, y)) / (2 * step))
+    S = likelihood.hessian_factor(f)
+    close(likelihood.residual(f, y), torch.stack(slopes, 1), 1e-8, f"{key}: residual by differences")
+    close(S @ S.mT, torch.stack(bends, 1), 1e-8, f"{key}: S S^T by differences")
+
+
+def _check_draws(key: str, likelihood: Likelihood, f: Tensor) -> None:
+    """Targets drawn from the model: residuals of mean zero and covariance S S^T (the Fisher information).
+
+    Six standard errors of 40,000 draws; the residuals' products have a standard error of their own.
+    """
+    generator = torch.Generator().manual_seed(12)
+    factor = likelihood.hessian_factor(f)
+    for row, S in zip(f, factor, strict=True):
+        uniforms = torch.rand(40_000, len(row), generator=generator, dtype=torch.float64)
+        outputs = row.expand(len(uniforms), -1)
+        targets = likelihood.sample(outputs, uniforms)
+        assert float(targets.min()) >= likelihood.least_target
+        r = likelihood.residual(outputs, targets)
+        products = torch.einsum("nc,nd->ncd", r, r)
+        for values, expected in ((r, torch.zeros_like(row)), (products, S @ S.mT)):
+            error = 6 * values.std(0) / len(values) ** 0.5
+            assert bool(((values.mean(0) - expected).abs() <= error).all()), f"{key}: residuals of draws"
+
+
 def _check_extreme_outputs(key: str, likelihood: Likelihood) -> None:
     """Outputs of +-60 in float32: finite, and right to single precision."""
-    f = torch.tensor(list(itertools.product((-60.0, 0.0, 60.0), repeat=3)))
-    y = random_rows(key, len(f), 2, 3, seed=3)[1]
+    n_outputs = n_outputs_of(key, 3)
+    f = torch.tensor(list(itertools.product((-60.0, 0.0, 60.0), repeat=n_outputs)))
+    y = random_rows(key, len(f), 2, n_outputs, seed=3)[1]
     y = y.float() if y.is_floating_point() else y
     answers = {
         "nll": (likelihood.nll(f, y), -oracles.log_likelihood(key, f, y)),
@@ -399,85 +448,297 @@ def _check_extreme_outputs(key: str, likelihood: Likelihood) -> None:
         assert bool(torch.isfinite(ours).all()), f"{key}: {name} of outputs of +-60 is not finite"
         ours = ours @ ours.mT if name == "S S^T" else ours.double()
         if name == "nll":  # ours lacks the normaliser, a constant of the row
-            expected = expected - likelihood.log_normaliser(1.0, 3)
+            expected = expected - likelihood.log_normaliser(1.0, n_outputs)
         close(ours, expected, 1e-6, f"{key}: {name} of outputs of +-60")
+    drawn = likelihood.sample(f, torch.full(f.shape, 0.7, dtype=torch.float64))
+    assert bool(torch.isfinite(drawn).all()) and drawn.shape == y.shape, f"{key}: draws at outputs of +-60"
 
 
 def _check_moments(key: str, likelihood: Likelihood) -> None:
     """Moments of a target: the mean a mean, the variances positive, together the law of total variance."""
-    problem = random_latent(3, seed=2)
-    predictive = likelihood.predict(problem, 0.4, MC(standard_normals(256, 3, seed=0)))
+    problem = random_latent(n_outputs_of(key, 3), seed=2)
+    problem = LatentGaussian(problem.mean, problem.covariance / 10)
+    predictive = likelihood.predict(problem, 0.4, MC(standard_normals(4096, 2 if key == "bernoulli" else 3, seed=0)))
     assert bool((predictive.epistemic_variance >= 0).all()) and bool((predictive.aleatoric_variance >= 0).all())
-    if likelihood.has_dispersion:
-        total = problem.covariance.diagonal(dim1=1, dim2=2) + 0.4
-        close(predictive.mean, problem.mean, 1e-15, f"{key}: mean")
-    else:
+    if likelihood.over_classes:
         total = predictive.mean * (1 - predictive.mean)
         close(predictive.mean.sum(1), torch.ones(len(problem.mean)).double(), 1e-12, f"{key}: probabilities")
-    close(predictive.total_variance, total, 1e-12, f"{key}: total variance")
+        close(predictive.total_variance, total, 1e-12, f"{key}: total variance")
+        logits = likelihood.class_logits(problem)
+        expected = torch.stack([oracles.softmax_normal_expectation(m, c) for m, c in zip(*_pair(logits), strict=True)])
+        close(predictive.mean, expected, 5e-3, f"{key}: mean")  # of 4096 quasi-random points
+        return
+    variance = problem.covariance.diagonal(dim1=1, dim2=2)
+    noise = 0.4 if likelihood.has_dispersion else 1.0
+    mean, epistemic, aleatoric = oracles.mixture_moments(key, problem.mean, variance, noise)
+    close(predictive.mean, mean, 1e-12, f"{key}: mean")
+    close(predictive.epistemic_variance, epistemic, 1e-12, f"{key}: epistemic variance")
+    close(predictive.aleatoric_variance, aleatoric, 1e-12, f"{key}: aleatoric variance")
 
 
 # --------------------------------------------------------------------------------------------------
 # Curvature rules and layers
 # --------------------------------------------------------------------------------------------------
 
-DENSE_RULES: dict[str, Callable[..., Tensor]] = {"ggn": oracles.ggn}
+N_DRAWS, FISHER_SEED = 3, 7
+"""Of the sampled Fisher."""
+
+
+def sampled_fisher(
+    kind: str,
+    module: nn.Module,
+    names: tuple[str, ...],
+    x: Tensor,
+    y: Tensor,
+    weights: Tensor,
+) -> Tensor:
+    """The mean of the empirical Fishers of the targets that the rule draws; y itself plays no part."""
+    f = oracles.outputs(module, x)
+    uniforms = row_uniforms(x, N_DRAWS * f.shape[1], FISHER_SEED).view(len(x), N_DRAWS, -1)
+    drawn = [LIKELIHOODS[kind]().sample(f, uniforms[:, s]) for s in range(N_DRAWS)]
+    parts = [oracles.empirical_fisher(kind, module, names, x, targets, weights) for targets in drawn]
+    return torch.stack(parts).mean(0)
+
+
+def dense_contribution(batch: Batch) -> tuple[Tensor, Tensor]:
+    """What a batch adds to the curvature (P, P), and its rows (n, K, P)."""
+    rows = batch.jacobian.rows()
+    ours = torch.einsum("nkp,nkq->pq", rows, rows)
+    return ours if batch.matrix is None else ours + batch.matrix, rows
+
+
+DENSE_RULES: dict[str, Callable[..., Tensor]] = {
+    "ggn": oracles.ggn,
+    "empirical_fisher": oracles.empirical_fisher,
+    "mc_fisher": sampled_fisher,
+    "hessian": oracles.hessian,
+}
 """The dense truth of each rule."""
 
 
 def check_curvature(key: str) -> None:
-    """The outer products of a rule's rows sum to the rule's dense matrix; weights enter once."""
-    rule = CURVATURES[key]()
+    """A rule's contribution, rows' outer products or a matrix, is the rule's dense matrix; weights enter once."""
+    rule = CURVATURES[key]().sampling(N_DRAWS, FISHER_SEED)
+    assert rule == CURVATURES[key]().sampling(N_DRAWS, FISHER_SEED), f"{key}: two equal rules"
     assert rule.provides <= {"rows", "layers", "matrix"} and rule.dispersion_power in (1, 2)
-    for kind, seed in itertools.product(KINDS, (0, 1, 2)):
+    for kind, seed in itertools.product(ALL_KINDS, (0, 1)):
         problem = example(kind, seed)
         line = problem.network.linearise(problem.x)
         batch = rule.batch(line, problem.likelihood, problem.y, problem.weights)
-        rows = batch.jacobian.rows()
+        ours, rows = dense_contribution(batch)
+        n_columns = rule.n_columns(problem.likelihood, batch.outputs.shape[1])
+        assert rows.shape[1] == (n_columns if batch.matrix is None else 0)
         names = problem.network.parameter_names
         dense = DENSE_RULES[key](kind, problem.module, names, problem.x, problem.y, problem.weights)
-        ours = torch.einsum("nkp,nkq->pq", rows, rows)
-        close(to_oracle(problem.network, ours), dense, 1e-11, f"{key}, {kind}: sum of outer products")
-        assert float(rows[problem.weights == 0].abs().max()) == 0, f"{key}, {kind}: a row of weight zero"
+        close(to_oracle(problem.network, ours), dense, 1e-10, f"{key}, {kind}: the batch's contribution")
+        halves = (slice(None, 4), slice(4, None))
+        parts = [
+            rule.batch(problem.network.linearise(problem.x[s]), problem.likelihood, problem.y[s], problem.weights[s])
+            for s in reversed(halves)
+        ]
+        close(sum(dense_contribution(part)[0] for part in parts), ours, 1e-12, f"{key}, {kind}: in two batches")
+        assert float(rows[problem.weights == 0].abs().sum()) == 0, f"{key}, {kind}: a row of weight zero"
         assert math.isclose(batch.total_weight, float(problem.weights.sum()), rel_tol=1e-14)
         close(batch.outputs, oracles.outputs(problem.module, problem.x), 1e-12, f"{key}, {kind}: outputs")
 
 
-def _layer_modules() -> list[tuple[nn.Module, tuple[str, ...] | None]]:
-    """Nets, each with the parameters selected (None: all)."""
+@dataclass(frozen=True)
+class LayerCase:
+    """A net whose only parameters are of one kind of layer, the ones selected (None: all), and its rows."""
+
+    what: str
+    module: nn.Module
+    x: Tensor
+    names: tuple[str, ...] | None = None
+
+
+class Around(nn.Module):
+    """Layers on rows of any shape, a nonlinearity after each, and a readout into two outputs that has no parameters."""
+
+    def __init__(self, shape: tuple[int, ...], *layers: nn.Module, indices: bool = False) -> None:
+        super().__init__()
+        self.shape, self.layers, self.indices = shape, nn.ModuleList(layers), indices
+        generator = torch.Generator().manual_seed(3)
+        self.double().eval()
+        for tensor in itertools.chain(self.parameters(), self.buffers()):
+            if tensor.is_floating_point():  # away from ones and zeros, variances positive, one gain exactly zero
+                drawn = 0.6 * torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+                tensor.data.copy_(drawn if tensor.requires_grad else 0.3 + drawn.abs())
+        self.layers[0].weight.data.view(-1)[0] = 0.0
+        with torch.no_grad():
+            width = self.hidden(torch.zeros(1, math.prod(shape), dtype=torch.float64)).shape[1]
+        self.register_buffer("readout", torch.randn(width, 2, generator=generator, dtype=torch.float64))
+
+    def hidden(self, x: Tensor) -> Tensor:
+        x = x.unflatten(1, self.shape)
+        x = x.long() if self.indices else x
+        for layer in self.layers:
+            x = torch.sin(layer(x) + 0.5)
+        return x.flatten(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.hidden(x) @ self.readout
+
+
+def _rows_of(shape: tuple[int, ...], n: int = 5) -> Tensor:
+    return torch.randn(n, math.prod(shape), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def _selections(module: nn.Module, index: int) -> tuple[str, ...] | None:
+    """All parameters, or the weights, or what is not a weight, in turn."""
+    names = [name for name, _ in module.named_parameters()]
+    kinds = [names, [n for n in names if n.endswith("weight")], [n for n in names if not n.endswith("weight")]]
+    return tuple(kinds[index % 3] or names) if index % 4 else None
+
+
+def _linear_cases() -> list[LayerCase]:
     bare = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Softplus(), nn.Linear(4, 2)).double()
-    return [
-        (oracles.random_mlp((3, 4, 2)), None),
-        (oracles.random_mlp((3, 4, 2)), ("0.bias", "2.weight")),
-        (bare, None),
-        (oracles.random_mlp((3, 1)), None),
+    x = _rows_of((3,))
+    cases = [
+        LayerCase("plain", oracles.random_mlp((3, 4, 2)), x),
+        LayerCase("half of it", oracles.random_mlp((3, 4, 2)), x, ("0.bias", "2.weight")),
+        LayerCase("no bias", bare, x),
+        LayerCase("one layer", oracles.random_mlp((3, 1)), x),
     ]
+    for index, shape in enumerate([(4, 2), (2, 3, 2), (1, 2), (1, 1, 2), (4, 1), (3, 2)]):
+        module = Around(shape, nn.Linear(shape[-1], 3, bias=index != 1), nn.Linear(3, 2))
+        cases.append(LayerCase(f"sequence {shape}", module, _rows_of(shape), _selections(module, index)))
+    return cases
+
+
+CONVOLUTIONS: dict[int, list[dict[str, Any]]] = {
+    1: [
+        {"kernel_size": 3},
+        {"kernel_size": 1},
+        {"kernel_size": 7},
+        {"kernel_size": 3, "stride": 2, "padding": 1},
+        {"kernel_size": 2, "stride": 3, "padding": 2, "dilation": 2},
+        {"kernel_size": 4, "padding": "same"},
+        {"kernel_size": 2, "padding": "same", "dilation": 3, "padding_mode": "circular"},
+        {"kernel_size": 3, "padding": "valid", "dilation": 2},
+        {"kernel_size": 3, "stride": 2, "padding": 2, "padding_mode": "reflect"},
+        {"kernel_size": 3, "padding": 1, "padding_mode": "replicate"},
+    ],
+    2: [
+        {"kernel_size": 3},
+        {"kernel_size": 1, "stride": 2},
+        {"kernel_size": (5, 4)},
+        {"kernel_size": (2, 3), "stride": (2, 1), "padding": (0, 2)},
+        {"kernel_size": 2, "padding": 1, "dilation": (3, 2)},
+        {"kernel_size": (3, 2), "padding": "same"},
+        {"kernel_size": 2, "padding": "same", "dilation": (2, 3), "padding_mode": "reflect"},
+        {"kernel_size": 2, "padding": "valid", "stride": 2},
+        {"kernel_size": 3, "padding": (2, 1), "stride": (1, 2), "padding_mode": "circular"},
+        {"kernel_size": (3, 2), "padding": (1, 1), "padding_mode": "replicate"},
+    ],
+}
+"""Kernels that reach over the whole input, even and uneven ones, in every mode of padding."""
+
+
+def convolution(dimensions: int, *sizes: int, **options: Any) -> nn.Module:
+    """A convolution of one or two dimensions."""
+    return {1: nn.Conv1d, 2: nn.Conv2d}[dimensions](*sizes, **options)
+
+
+def _conv_cases() -> list[LayerCase]:
+    cases = []
+    choices = [(d, options, g) for d, every in CONVOLUTIONS.items() for options in every for g in (1, 2, 4)]
+    for index, (dimensions, options, groups) in enumerate(choices):
+        shape = (4, 7) if dimensions == 1 else (4, 5, 4)
+        bias = index % 5 != 2
+        layers = [convolution(dimensions, 4, (4, 8)[index % 2], groups=groups, bias=bias, **options)]
+        if index % 3 == 0:  # behind it a layer of another kernel, so that cotangents differ between positions
+            layers.append(convolution(dimensions, (4, 8)[index % 2], 3, kernel_size=1))
+        module = Around(shape, *layers)
+        what = f"{dimensions}d, groups={groups}, bias={bias}, {options}"
+        cases.append(LayerCase(what, module, _rows_of(shape), _selections(module, index)))
+    return cases
+
+
+def _embedding_cases() -> list[LayerCase]:
+    cases = []
+    shapes = [(1,), (4,), (2, 3), (3,)]
+    for shape, padding in itertools.product(shapes, (None, 0, -1)):
+        module = Around(shape, nn.Embedding(5, 3, padding_idx=padding), indices=True)
+        x = _rows_of(shape).abs().mul(3).clamp(max=4).floor()  # indices that occur twice in a row, and never
+        cases.append(LayerCase(f"{shape}, padding_idx={padding}", module, x))
+    return cases
+
+
+def _affine_cases() -> list[LayerCase]:
+    layers: list[tuple[tuple[int, ...], Callable[[], nn.Module]]] = [
+        ((4,), lambda: nn.BatchNorm1d(4)),
+        ((4, 3), lambda: nn.BatchNorm1d(4, eps=0.1)),
+        ((2, 3, 2), lambda: nn.BatchNorm2d(2)),
+        ((2, 1, 3, 2), lambda: nn.BatchNorm3d(2)),
+        ((5,), lambda: nn.LayerNorm(5)),
+        ((3, 5), lambda: nn.LayerNorm(5, eps=0.1)),
+        ((3, 5), lambda: nn.LayerNorm((3, 5))),
+        ((2, 2, 3, 2), lambda: nn.LayerNorm((3, 2))),
+        ((2, 5), lambda: nn.LayerNorm(5, bias=False)),
+        ((2, 5), lambda: nn.RMSNorm(5)),
+        ((3, 5), lambda: nn.RMSNorm((3, 5), eps=0.1)),
+        ((6,), lambda: nn.GroupNorm(2, 6)),
+        ((4, 3), lambda: nn.GroupNorm(2, 4)),
+        ((4, 2, 3), lambda: nn.GroupNorm(1, 4, eps=0.1)),
+        ((2, 5), lambda: nn.InstanceNorm1d(2, affine=True)),
+        ((2, 3, 2), lambda: nn.InstanceNorm2d(2, affine=True, track_running_stats=True)),
+        ((2, 2, 3, 2), lambda: nn.InstanceNorm3d(2, affine=True)),
+    ]
+    cases = []
+    for (shape, build), index in itertools.product(layers, (0, 1, 2)):
+        module = Around(shape, build(), build())
+        cases.append(LayerCase(f"{module.layers[0]} on {shape}", module, _rows_of(shape), _selections(module, index)))
+    return cases
+
+
+LAYER_CASES: dict[str, Callable[[], list[LayerCase]]] = {
+    "linear": _linear_cases,
+    "conv": _conv_cases,
+    "embedding": _embedding_cases,
+    "affine": _affine_cases,
+}
+"""Nets of each kind of layer; those of all kinds are generic's."""
 
 
 def check_layer(key: str) -> None:
-    """A layer's Jacobian is the one of torch.func, and of plain autodiff row by row."""
-    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    for module, names in _layer_modules():
-        network = Network.trace(module, x, names)
-        outputs = network(x)
-        factor = torch.randn(*outputs.shape, 2, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-        selected = network.parameter_names
-        sizes = tuple(module.get_parameter(name).numel() for name in selected)
-        truth = (factor.mT @ oracles.jacobian(module, selected, x)).split(sizes, -1)
-        if key == "generic":
-            found = [
-                dict(zip(selected, Generic(selected, sizes, batched).factors(network.module, x, factor), strict=True))
-                for batched in (True, False)
-            ]
-            candidates = [{name: part.rows() for name, part in parts.items()} for parts in found]
-        else:
-            assert {type(layer) for layer in network.layers} == {LAYERS[key]}, f"{key}: no layer is of this kind"
-            assert network.generic is None
-            rows = network.linearise(x).pullback(factor).rows()
-            candidates = [{name: part.flatten(2) for name, part in network.tensors(rows).items()}]
-        for parts in candidates:
-            for name, expected in zip(selected, truth, strict=True):
-                close(parts[name], expected, 1e-10, f"{key}: Jacobian in {name}")
+    """A layer's Jacobian is the one of torch.func, and of plain autodiff row by row, in either precision."""
+    kinds = list(LAYER_CASES) if key == "generic" else [key]
+    with warnings.catch_warnings():  # torch's own word on an even kernel's uneven padding: slower, not wrong
+        warnings.filterwarnings("ignore", message="Using padding='same' with even kernel lengths")
+        for case in itertools.chain.from_iterable(LAYER_CASES[kind]() for kind in kinds):
+            _check_layer_case(key, case)
+
+
+def _check_layer_case(key: str, case: LayerCase) -> None:
+    module, x, what = case.module, case.x, f"{key}, {case.what}"
+    network = Network.trace(module, x, case.names)
+    selected = network.parameter_names
+    sizes = tuple(module.get_parameter(name).numel() for name in selected)
+    generator = torch.Generator().manual_seed(2)
+    factor = torch.randn(*network(x).shape, 2, generator=generator, dtype=torch.float64)
+    truth = (factor.mT @ oracles.jacobian(module, selected, x)).split(sizes, -1)
+    candidates = []
+    for batched in (True, False) if key == "generic" else (True,):
+        parts = Generic(selected, sizes, batched).factors(network.module, x, factor)
+        candidates.append({name: part.rows() for name, part in zip(selected, parts, strict=True)})
+    if key != "generic":
+        assert {type(layer) for layer in network.layers} == {LAYERS[key]}, f"{what}: no layer is of this kind"
+        assert network.generic is None
+        candidates.append(_parts(network, x, factor))
+        single = Network.trace(copy.deepcopy(module).float(), x.float(), case.names)
+        assert single.layers == network.layers, f"{what}: other layers in single precision"
+        for name, expected in zip(selected, truth, strict=True):
+            close(_parts(single, x.float(), factor.float())[name].double(), expected, 1e-4, f"{what}: {name}, single")
+    for parts in candidates:
+        for name, expected in zip(selected, truth, strict=True):
+            close(parts[name], expected, 1e-10, f"{what}: Jacobian in {name}")
+
+
+def _parts(network: Network, x: Tensor, factor: Tensor) -> dict[str, Tensor]:
+    """The network's own SᵀJ, (n, K, elements) for each tensor."""
+    rows = network.linearise(x).pullback(factor).rows()
+    return {name: part.flatten(2) for name, part in network.tensors(rows).items()}
 
 
 # --------------------------------------------------------------------------------------------------

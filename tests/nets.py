@@ -1,7 +1,7 @@
 """User modules for the tests, importable so that they can be pickled."""
 
 import torch
-from skorch import NeuralNetClassifier, NeuralNetRegressor
+from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
 
@@ -48,6 +48,11 @@ class NoSizes(nn.Module):
 def regressor(module=Hidden, **options):
     defaults = {"max_epochs": 20, "lr": 0.05, "optimizer": torch.optim.Adam, "train_split": None, "verbose": 0}
     return NeuralNetRegressor(module, **{**defaults, **options})
+
+
+def binary(module=Hidden, **options):
+    defaults = {"max_epochs": 20, "lr": 0.05, "optimizer": torch.optim.Adam, "train_split": None, "verbose": 0}
+    return NeuralNetBinaryClassifier(module, **{**defaults, **options})
 
 
 def classifier(module=Probabilities, **options):

@@ -14,7 +14,8 @@ noise_variance the dispersion of the gaussian likelihood (ignored by the categor
 
 Conventions
 -----------
-* ``kind`` is "gaussian" (y is (n, C), float) or "categorical" (y is (n,), integer class labels).
+* ``kind`` is "gaussian" (y is (n, C), float), "categorical" (y is (n,), integer class labels), "bernoulli" (one
+  output, the logit of class 1; y is (n,), 0 or 1) or "poisson" (log rates; y is (n, C), counts as floats).
 * ``names`` lists parameter names of the module; theta is each of them flattened row-major,
   concatenated in that order. Parameters not named stay at the module's values.
 * Modules are copied, cast to float64 and put in eval mode; the one given is never touched.
@@ -29,6 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.optimize
+import scipy.special
 import scipy.stats
 import torch
 from torch import Tensor, nn
@@ -120,11 +122,12 @@ def log_likelihood(kind: str, f: Tensor, y: Tensor, noise_variance: float | Tens
     r"""Log density, log p(y_n | f_n) in nats, with every constant, unweighted.
 
     gaussian: :math:`-\tfrac12\sum_c[(y_c-f_c)^2/\sigma^2 + \log 2\pi\sigma^2]`;
-    categorical: :math:`f_y - \log\sum_c e^{f_c}`.
+    categorical: :math:`f_y - \log\sum_c e^{f_c}`; bernoulli: :math:`y f - \log(1 + e^f)`; poisson:
+    :math:`\sum_c[y_c f_c - e^{f_c} - \log y_c!]`.
 
     Parameters
     ----------
-    kind : {"gaussian", "categorical"}
+    kind : {"gaussian", "categorical", "bernoulli", "poisson"}
     f : Tensor of shape (n, C)
     y : Tensor of shape (n, C), or (n,) of integers
     noise_variance : float or Tensor broadcasting to (n, C)
@@ -145,6 +148,14 @@ def log_likelihood(kind: str, f: Tensor, y: Tensor, noise_variance: float | Tens
         if y.shape != f.shape[:1]:
             raise ValueError(f"y has shape {tuple(y.shape)}, expected {tuple(f.shape[:1])}")
         return f.gather(1, y.long()[:, None])[:, 0] - torch.logsumexp(f, 1)
+    if kind == "bernoulli":
+        if y.shape != f.shape[:1] or f.shape[1] != 1:
+            raise ValueError(f"y has shape {tuple(y.shape)}, f has {tuple(f.shape)}; expected (n,) and (n, 1)")
+        return y * f[:, 0] - torch.logaddexp(torch.zeros_like(f[:, 0]), f[:, 0])
+    if kind == "poisson":
+        if y.shape != f.shape:
+            raise ValueError(f"y has shape {tuple(y.shape)}, f has {tuple(f.shape)}")
+        return (_double(y) * f - torch.exp(f) - torch.lgamma(_double(y) + 1)).sum(-1)
     raise ValueError(f"unknown kind {kind!r}")
 
 
@@ -166,14 +177,14 @@ def output_hessian(kind: str, f: Tensor, y: Tensor | None = None) -> Tensor:
     kind : {"gaussian", "categorical"}
     f : Tensor of shape (n, C)
     y : Tensor, optional
-        Neither kind's Hessian depends on y; an arbitrary one is used when absent.
+        No kind's Hessian depends on y; an arbitrary one is used when absent.
 
     Returns
     -------
     Tensor of shape (n, C, C)
     """
     if y is None:
-        y = torch.zeros_like(f) if kind == "gaussian" else torch.zeros(len(f), dtype=torch.long)
+        y = torch.zeros_like(f) if kind in ("gaussian", "poisson") else torch.zeros(len(f), dtype=torch.long)
     return torch.stack(
         [torch.autograd.functional.hessian(_row_nll(kind, y[i : i + 1]), f[i].detach().double()) for i in range(len(f))]
     )
@@ -205,6 +216,64 @@ def ggn(
     for n in range(len(x)):
         H = H + w[n] * J[n].T @ Lambda[n] @ J[n]
     return H
+
+
+def empirical_fisher(
+    kind: str,
+    module: nn.Module,
+    names: Sequence[str],
+    x: Tensor,
+    y: Tensor,
+    weights: Tensor | None = None,
+    noise_variance: float = 1.0,
+) -> Tensor:
+    r"""Sum of outer products of the rows' own gradients, :math:`\sum_n w_n g_ng_n^\top`, by autodiff.
+
+    .. math:: g_n = -\nabla_\theta \log p(y_n \mid f_\theta(x_n))
+
+    Parameters
+    ----------
+    noise_variance : float
+        Gaussian only; g is that of the density at this variance.
+
+    Returns
+    -------
+    Tensor of shape (P, P)
+    """
+    w, (nll, theta) = _weights(weights, len(x)), _row_losses(kind, module, names, x, y, noise_variance)
+    total = torch.zeros(len(theta), len(theta), dtype=torch.float64)
+    for n in range(len(x)):
+        g = torch.autograd.functional.jacobian(nll[n], theta)
+        total = total + w[n] * torch.outer(g, g)
+    return total
+
+
+def hessian(
+    kind: str,
+    module: nn.Module,
+    names: Sequence[str],
+    x: Tensor,
+    y: Tensor,
+    weights: Tensor | None = None,
+    noise_variance: float = 1.0,
+) -> Tensor:
+    r"""Hessian of the summed loss, :math:`-\sum_n w_n \nabla^2_\theta \log p(y_n \mid f_\theta(x_n))`; any sign.
+
+    Returns
+    -------
+    Tensor of shape (P, P)
+    """
+    w, (nll, theta) = _weights(weights, len(x)), _row_losses(kind, module, names, x, y, noise_variance)
+    return sum(
+        (w[n] * torch.autograd.functional.hessian(nll[n], theta) for n in range(len(x))),
+        torch.zeros(len(theta), len(theta), dtype=torch.float64),
+    )
+
+
+def nearest_semidefinite(matrix: Tensor) -> Tensor:
+    """The symmetric matrix with its negative eigenvalues at zero; (P, P)."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return vectors @ torch.diag(values.clamp(min=0.0)) @ vectors.T
 
 
 def diagonal(matrix: Tensor) -> Tensor:
@@ -683,6 +752,29 @@ def softmax_normal_expectation_mc(mean: Tensor, cov: Tensor, n_pairs: int = 1_00
     return 0.5 * (torch.softmax(mean + shift, 1) + torch.softmax(mean - shift, 1)).mean(0)
 
 
+def poisson_lognormal(mean: float, variance: float, k: int) -> tuple[float, float]:
+    """Log probability of k and probability of at most k, for a Poisson count whose log rate is N(mean, variance).
+
+    Both integrals on a grid of a few hundred thousand points: around the peak of the integrand for the first, over
+    twelve standard deviations for the second.
+    """
+
+    def exponent(g: np.ndarray) -> np.ndarray:
+        return k * g - np.exp(np.minimum(g, 700.0)) - (g - mean) ** 2 / (2 * variance)
+
+    coarse = np.linspace(mean - 40 * math.sqrt(variance) - 60, mean + 40 * math.sqrt(variance) + 60, 2_000_001)
+    peak = coarse[exponent(coarse).argmax()]
+    width = 1 / math.sqrt(math.exp(peak) + 1 / variance)
+    g = np.linspace(peak - 60 * width - 40 * (variance > 5), peak + 60 * width, 400_001)
+    values = exponent(g)
+    integral = values.max() + np.log(np.trapezoid(np.exp(values - values.max()), g))
+    constants = scipy.special.gammaln(k + 1) + 0.5 * math.log(2 * math.pi * variance)
+    z = np.linspace(-12, 12, 400_001)
+    weight = scipy.stats.norm.pdf(z)
+    below = scipy.stats.poisson.cdf(k, np.exp(np.minimum(mean + math.sqrt(variance) * z, 700.0)))
+    return float(integral - constants), float((below * weight).sum() / weight.sum())
+
+
 def pairwise_probit(mean: Tensor, cov: Tensor) -> Tensor:
     r"""Probit approximation of E[softmax(f)] on pairwise differences, one row.
 
@@ -708,6 +800,32 @@ def pairwise_probit(mean: Tensor, cov: Tensor) -> Tensor:
             total += math.exp(-difference / math.sqrt(1 + math.pi / 8 * variance))
         unnormalised[c] = 1 / total
     return unnormalised / unnormalised.sum()
+
+
+def mixture_moments(
+    kind: str, mean: Tensor, variance: Tensor, noise_variance: float = 1.0, n_nodes: int = 100
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Moments of a numeric target whose output is normal, by Gauss-Hermite quadrature of the law of total variance.
+
+    Parameters
+    ----------
+    kind : {"gaussian", "poisson"}
+    mean, variance : Tensors of one shape
+        Of the output.
+    noise_variance : float
+        Gaussian only.
+
+    Returns
+    -------
+    mean, epistemic, aleatoric : Tensors of that shape
+        E[E[y|f]], Var[E[y|f]], E[Var[y|f]].
+    """
+    nodes, node_weights = (torch.from_numpy(v) for v in np.polynomial.hermite.hermgauss(n_nodes))
+    f = mean[..., None] + (2 * variance).sqrt()[..., None] * nodes
+    weight = node_weights / math.sqrt(math.pi)
+    given, spread = (f.exp(), f.exp()) if kind == "poisson" else (f, torch.full_like(f, noise_variance))
+    expected = (given * weight).sum(-1)
+    return expected, ((given - expected[..., None]) ** 2 * weight).sum(-1), (spread * weight).sum(-1)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -866,6 +984,20 @@ def random_classification(n: int, d: int, C: int, seed: int = 0) -> tuple[Tensor
     return X, y
 
 
+def random_binary(n: int, d: int, C: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """As `random_classification` with two classes, for a net with one logit; C has to be 1."""
+    if C != 1:
+        raise ValueError(f"{C} logits for two classes; expected 1")
+    return random_classification(n, d, 2, seed) if n > 1 else (_normal((1, d), _seeded(seed)), torch.ones(1).long())
+
+
+def random_counts(n: int, d: int, C: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Standard normal inputs (n, d); counts (n, C), float64, of rates between about 0.2 and 10."""
+    generator = _seeded(seed)
+    X = _normal((n, d), generator)
+    return X, torch.poisson(torch.exp(0.5 + torch.sin(X @ _normal((d, C), generator))), generator=generator)
+
+
 def random_weights(n: int, seed: int = 0, integer: bool = False) -> Tensor:
     """Row weights (n,), float64, a quarter or so exactly zero; integers from 0 to 3 on request.
 
@@ -922,6 +1054,19 @@ def _unflatten(module: nn.Module, names: Sequence[str], theta: Tensor) -> dict[s
     return parts
 
 
+def _row_losses(
+    kind: str, module: nn.Module, names: Sequence[str], x: Tensor, y: Tensor, noise_variance: float
+) -> tuple[list[Function], Tensor]:
+    """-log p(y_n | f_theta(x_n)) of each row alone as a function of theta, and the module's own theta."""
+    f = network_function(module, names)
+
+    def loss(n: int) -> Function:
+        row = slice(n, n + 1)
+        return lambda theta: -log_likelihood(kind, f(theta, x[row]), y[row], noise_variance)[0]
+
+    return [loss(n) for n in range(len(x))], flatten(module, names)
+
+
 def _row_nll(kind: str, y_row: Tensor) -> Function:
     """-log p(y | f) of one row at unit dispersion as a function of f (C,)."""
     return lambda f: -log_likelihood(kind, f[None], y_row)[0]
@@ -970,6 +1115,10 @@ def _root(cov: Tensor) -> Tensor:
     """R with R R^T = cov, for a positive semi-definite cov of any rank."""
     values, vectors = torch.linalg.eigh(cov)
     return vectors * values.clamp(min=0).sqrt()
+
+
+def _seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 def _normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -129,7 +129,7 @@ def test_every_argument_is_checked(fitted, kind, method, arguments, message):
         (0, {"prior_precision": "evidence"}, "prior_precision='evidence' has to be a finite number above zero"),
         (0, {"prior_precision": [1.0, 2.0]}, r"has to be one number or 1, one for each of \('all',\)"),
         (0, {"sigma_noise": 0.0}, "sigma_noise=0.0 has to be a finite number above zero"),
-        (1, {"sigma_noise": 1.0}, "sigma_noise=1.0 is for numeric targets; classes have no noise"),
+        (1, {"sigma_noise": 1.0}, "sigma_noise=1.0 is for numbers; classes and counts have no noise"),
         (0, {"temperature": np.inf}, "temperature=inf has to be a finite number above zero"),
     ],
 )

@@ -291,8 +291,8 @@ def test_only_noise_gives_the_mean_and_its_width():
             "expected one of 'auto', 'block', 'diag', 'ekfac', 'full', 'functional', 'kron', .* Did you mean 'kron'",
         ),
         ({"subset_of_weights": "last"}, "expected one of 'all', 'last_layer'"),
-        ({"curvature": "fisher"}, "curvature='fisher' is not known; expected one of 'ggn'"),
-        ({"likelihood": "poisson"}, "expected one of 'auto', 'gaussian'"),
+        ({"curvature": "fisher"}, "curvature='fisher' is not known; expected one of 'empirical_fisher', 'ggn', 'h"),
+        ({"likelihood": "bernoulli"}, "expected one of 'auto', 'gaussian', 'poisson'"),
         ({"predictive": "gml"}, "Did you mean 'glm'"),
         ({"prior_structure": "layer"}, "expected one of 'scalar', 'tensor'"),
         ({"activation": "rleu"}, "Did you mean 'relu'"),
@@ -318,7 +318,7 @@ def test_a_wrong_option_is_refused_with_what_is_known(options, message):
     [
         ({"link": "probti"}, "Did you mean 'probit'"),
         ({"n_samples": 0}, "n_samples=0 has to be a whole number of at least 1"),
-        ({"likelihood": "gaussian"}, "expected one of 'auto', 'categorical'"),
+        ({"likelihood": "gaussian"}, "expected one of 'auto', 'bernoulli', 'categorical'"),
     ],
 )
 def test_a_wrong_classifier_option_is_refused(options, message):
@@ -369,19 +369,44 @@ def test_one_class_is_refused():
         LaplaceClassifier().fit(X, np.zeros(60))
 
 
-def test_a_last_layer_that_is_not_linear_is_refused_before_training():
+class EndsInNorm(nn.Module):
+    def __init__(self, n_in=3, n_out=1):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(n_in, n_out), nn.LayerNorm(n_out)
+
+    def forward(self, x):
+        return self.norm(self.linear(x))
+
+
+class EndsInEmbedding(EndsInNorm):
+    def __init__(self, n_in=3, n_out=1):
+        super().__init__(n_in, n_out)
+        self.norm = nn.Embedding(2, n_out)
+
+    def forward(self, x):
+        return self.linear(x) + self.norm((x[:, 0] > 0).long())
+
+
+class EndsInReused(EndsInNorm):
+    def __init__(self, n_in=3, n_out=1):
+        super().__init__(n_in, n_out)
+        self.norm = nn.Linear(n_out, n_out)
+
+    def forward(self, x):
+        return self.norm(torch.tanh(self.norm(self.linear(x))))
+
+
+@pytest.mark.parametrize(
+    ("module", "kind"), [(EndsInNorm, "LayerNorm"), (EndsInEmbedding, "Embedding"), (EndsInReused, "Linear")]
+)
+def test_a_last_layer_that_is_not_linear_is_refused_before_training(module, kind):
     """The reason and the way out."""
-
-    class Normed(nn.Module):
-        def __init__(self, n_in=3, n_out=1):
-            super().__init__()
-            self.linear, self.norm = nn.Linear(n_in, n_out), nn.LayerNorm(n_out)
-
-        def forward(self, x):
-            return self.norm(self.linear(x))
-
-    with pytest.raises(UnsupportedCombinationError, match=r"found 'norm' \(LayerNorm\). Use subset_of_weights='all'"):
-        LaplaceRegressor(nets.regressor(Normed), subset_of_weights="last_layer").fit(X, Y)
+    message = (
+        r"needs a torch.nn.Linear, Conv1d or Conv2d as the last layer with weights, called once, with tensors that "
+        rf"nothing else uses and that are not frozen; found 'norm' \({kind}\). Use subset_of_weights='all'"
+    )
+    with pytest.raises(UnsupportedCombinationError, match=message):
+        LaplaceRegressor(nets.regressor(module), subset_of_weights="last_layer").fit(X, Y)
 
 
 @pytest.mark.parametrize("method", ["predict_std", "sample_y"])

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from sklearn_laplace import layers
+from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.network import Network
 
 # torch's own word on the missing vmap rule of weight norm: slower, not wrong
@@ -136,6 +138,82 @@ class Image(nn.Module):
         return self.outer(torch.tanh(self.conv((x[:, :, None] * x[:, None])[:, None])).flatten(1))
 
 
+class Normed(nn.Module):
+    """Branches of several kinds of layers that meet in residual sums, and a norm between each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        conv = nn.utils.skip_init
+        self.stem = conv(nn.Conv1d, 1, 4, 1, dtype=torch.float64)
+        self.wide = conv(nn.Conv1d, 4, 4, 3, padding="same", padding_mode="circular", dtype=torch.float64)
+        self.deep = conv(nn.Conv1d, 4, 4, 3, padding=1, groups=4, bias=False, dtype=torch.float64)
+        self.point = conv(nn.Conv1d, 4, 4, 1, groups=2, dtype=torch.float64)
+        self.batch, self.group, self.layer = nn.BatchNorm1d(4), nn.GroupNorm(2, 4), nn.LayerNorm(D)
+        self.skip, self.outer = linear(D, C), linear(4, C)
+
+    def forward(self, x):
+        y = self.batch(self.stem(x[:, None]))
+        y = y + torch.tanh(self.group(self.wide(y))) + self.point(torch.relu(self.layer(self.deep(y))))
+        return self.outer(y.mean(-1)) + self.skip(x)
+
+
+class ReusedConvolution(nn.Module):
+    """A convolution called twice, and a norm called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.utils.skip_init(nn.Conv1d, 1, 1, 3, padding=1, dtype=torch.float64), linear(D, C)
+        self.norm = nn.LayerNorm(D)
+
+    def forward(self, x):
+        x = torch.tanh(self.norm(self.inner(x[:, None])))
+        return self.outer(torch.tanh(self.norm(self.inner(x)))[:, 0])
+
+
+class TiedConvolutions(nn.Module):
+    """Two convolutions that share their weight and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first, second = (nn.utils.skip_init(nn.Conv1d, 1, 1, 3, padding=1, dtype=torch.float64) for _ in range(2))
+        self.first, self.second, self.outer = first, second, linear(D, C)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.outer(torch.tanh(self.second(torch.tanh(self.first(x[:, None]))))[:, 0])
+
+
+class Words(nn.Module):
+    """Tokens with a vector each, places with one each (as many as the trace has rows), and the two tables' sum."""
+
+    def __init__(self, expand: bool = False) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(5, 4, padding_idx=0), nn.Embedding(D, 4)
+        self.outer, self.expand = linear(4, C), expand
+
+    def forward(self, x):
+        places = torch.arange(D, device=x.device)
+        places = places.expand(len(x), D) if self.expand else places
+        tokens = (2 * x).abs().floor().clamp(max=4).long()
+        return self.outer(torch.tanh(self.words(tokens) + self.places(places)).sum(1))
+
+
+class Unusual(nn.Module):
+    """Layers without a known form: transposed, three-dimensional, a bag of vectors, one token for all rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.utils.skip_init(nn.ConvTranspose1d, 1, 2, 2, dtype=torch.float64)
+        self.cube = nn.utils.skip_init(nn.Conv3d, 1, 2, (2, 1, 1), dtype=torch.float64)
+        self.bag, self.token = nn.EmbeddingBag(5, 2), nn.Embedding(3, 2)
+        self.outer = linear(2, C)
+
+    def forward(self, x):
+        tokens = (2 * x).abs().floor().clamp(max=4).long()
+        y = self.up(x[:, None]).mean(-1) + self.cube(x[:, None, :, None, None]).mean((2, 3, 4))
+        return self.outer(torch.tanh(y + self.bag(tokens) + self.token(torch.tensor(1))))
+
+
 class Sequence(nn.Module):
     """A linear layer on each of several positions, inputs of shape (n, T, I)."""
 
@@ -195,6 +273,12 @@ CASES = {
     "convolution": lambda: built(Convolution()),
     "image": lambda: built(Image()),
     "sequence": lambda: built(Sequence()),
+    "branches and norms": lambda: built(Normed()),
+    "reused convolution": lambda: built(ReusedConvolution()),
+    "tied convolutions": lambda: built(TiedConvolutions()),
+    "words and places": lambda: built(Words()),
+    "words and a place for each": lambda: built(Words(expand=True)),
+    "unusual layers": lambda: built(Unusual()),
     "branching": lambda: built(Branching()),
     "batch norm and dropout": batch_norm,
     "bypassed layer": lambda: built(Bypassed()),
@@ -214,12 +298,18 @@ FACTORED = {
     "reused layer": ["outer"],
     "tied weights": ["outer"],
     "in-place ReLU": ["0", "2"],
-    "layer norm": ["0", "3"],
-    "convolution": ["outer"],
-    "image": ["outer"],
+    "layer norm": ["0", "1", "3"],
+    "convolution": ["conv", "outer"],
+    "image": ["conv", "outer"],
     "sequence": ["inner", "outer"],
+    "branches and norms": ["stem", "wide", "deep", "point", "batch", "group", "layer", "skip", "outer"],
+    "reused convolution": ["outer"],
+    "tied convolutions": ["outer"],
+    "words and places": ["words", "outer"],
+    "words and a place for each": ["words", "places", "outer"],
+    "unusual layers": ["outer"],
     "branching": ["outer"],
-    "batch norm and dropout": ["0", "4"],
+    "batch norm and dropout": ["0", "1", "4"],
     "bypassed layer": ["outer"],
     "called and bypassed": ["first"],
     "one-dimensional outputs": ["inner", "outer"],
@@ -250,9 +340,54 @@ def test_jacobian_is_autodiff(case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_trace_factors_exactly_the_layers_that_it_may(case):
-    """A layer called once on one vector a row, with tensors of its own; nothing else, and nothing left out."""
+    """A layer of a known kind, called once on one input a row, with tensors of its own; and none of them left out."""
     network = Network.trace(CASES[case](), X)
     assert [layer.name for layer in network.layers] == FACTORED[case]
+
+
+class Mixed(nn.Module):
+    """A norm without running statistics: the rows of a batch influence each other, also in eval mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.utils.skip_init(nn.Conv1d, 1, 2, 2, dtype=torch.float64)
+        self.norm, self.outer = nn.BatchNorm1d(2, track_running_stats=False), linear(4, C)
+
+    def forward(self, x):
+        return self.outer(torch.tanh(self.norm(self.conv(x[:, None]))).flatten(1))
+
+
+def test_a_layer_before_a_mixture_of_rows_is_not_factored():
+    """Its sum over the rows would be right and each row's part wrong, which only the parts can tell."""
+    assert [layer.name for layer in Network.trace(built(Mixed()), X).layers] == ["outer"]
+
+
+class OwnLinear(nn.Linear):
+    """May do anything."""
+
+
+VECTORS, IMAGES, TOKENS = torch.zeros(3, 4), torch.zeros(3, 4, 5, 5), torch.zeros(3, 4, dtype=torch.long)
+OTHERS = {
+    "a subclass": (OwnLinear(4, 2), VECTORS),
+    "a linear layer on one vector": (nn.Linear(4, 2), VECTORS[0]),
+    "a convolution of one image": (nn.Conv2d(4, 2, 1), IMAGES[0]),
+    "a transposed convolution": (nn.ConvTranspose2d(4, 2, 1), IMAGES),
+    "a weight by spectral norm": (nn.utils.parametrizations.spectral_norm(nn.Conv2d(4, 2, 1)), IMAGES),
+    "a renormalised table": (nn.Embedding(5, 2, max_norm=1.0), TOKENS),
+    "sparse gradients": (nn.Embedding(5, 2, sparse=True), TOKENS),
+    "gradients scaled by frequency": (nn.Embedding(5, 2, scale_grad_by_freq=True), TOKENS),
+    "a bag of vectors": (nn.EmbeddingBag(5, 2), TOKENS),
+    "batch norm without running statistics": (nn.BatchNorm2d(4, track_running_stats=False), IMAGES),
+    "instance norm of one image": (nn.InstanceNorm2d(3, affine=True), IMAGES[0]),
+    "layer norm over the rows": (nn.LayerNorm((3, 4)), VECTORS),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_no_kind_takes_a_layer_that_behaves_differently(case):
+    """Its closed form would be another one, or its rows would not be rows."""
+    layer, inputs = OTHERS[case]
+    assert not any(kind.handles(layer, inputs) for kind in layers.FACTORED)
 
 
 def test_control_flow_that_looks_at_the_data_is_taken_row_by_row():
@@ -357,7 +492,7 @@ def test_the_module_is_untouched(case):
     assert torch.equal(state, torch.random.get_rng_state())
 
 
-@pytest.mark.parametrize("case", ["plain", "in-place ReLU", "layer norm", "batch norm and dropout"])
+@pytest.mark.parametrize("case", ["plain", "in-place ReLU", "layer norm", "batch norm and dropout", "image"])
 def test_threads_give_the_same(case):
     """A web server predicts from several threads; each forward pass has a replica and hooks of its own."""
     network = Network.trace(CASES[case](), X)
@@ -405,9 +540,23 @@ def test_with_state_of_follows_training():
     torch.testing.assert_close(present(X), oracles.outputs(module, X), rtol=1e-12, atol=1e-12)
     assert torch.equal(present.theta, Network.trace(module, X).theta)
     assert not torch.equal(network(X), present(X))
+    expected = oracles.jacobian(module, present.parameter_names, X)
+    torch.testing.assert_close(dense(present, X), expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("case", ["plain", "residual", "in-place ReLU", "layer norm", "reused layer"])
+def test_rows_are_counted_with_the_patches_and_cotangents_of_their_positions():
+    """What one row makes decides how many rows are taken at once; at 36 positions both are more than the part."""
+    conv = nn.utils.skip_init(nn.Conv2d, 1, 2, 3, dtype=torch.float64)
+    network = Network.trace(
+        built(nn.Sequential(nn.Unflatten(1, (1, 8, 8)), conv, nn.Flatten())), torch.ones(1, 64).double()
+    )
+    (block,) = network.blocks
+    assert (block.inputs, block.outputs, block.positions) == (10, 2, 36)
+    for dense_rows in (True, False):
+        assert network.row_width(3, dense=dense_rows) == 36 * (10 + 3 * 2) + 3 * block.size
+
+
+@pytest.mark.parametrize("case", ["plain", "residual", "in-place ReLU", "layer norm", "reused layer", "image"])
 def test_single_precision_nets(case):
     """Products in the net's own dtype, θ in float64; 1e-4 is a hundred times float32's rounding."""
     module = CASES[case]()
@@ -434,3 +583,67 @@ def test_tensor_prior_groups_by_tensor():
     squares = prior.group_sums(network.theta.square())
     expected = torch.stack([module.get_parameter(name).detach().square().sum() for name in prior.names])
     torch.testing.assert_close(squares, expected, rtol=1e-13, atol=0)
+
+
+NOT_TWICE = {
+    "unusual layers": r"torch lacks one for Unusual: .*_embedding_bag_backward.* Use curvature='ggn'",
+    "weight norm": r"of Sequential that is not\s+symmetric.* as it does weight normalisation. Use curvature='ggn'",
+}
+"""Operations that torch cannot differentiate twice, or only wrongly."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_second_derivatives_are_autodiff(case, monkeypatch):
+    """Of any function of the outputs, whatever the module does; taken at once or one column at a time."""
+    module = CASES[case]()
+    network = Network.trace(module, X)
+    names = network.parameter_names
+
+    def loss(outputs):
+        return outputs.sin().sum() + outputs.logsumexp(1).square().sum()
+
+    line = network.linearise(X)
+    if case in NOT_TWICE:
+        with pytest.raises(UnsupportedCombinationError, match=NOT_TWICE[case]):
+            line.hessian(loss)
+        return
+    found = line.hessian(loss)
+    f = oracles.network_function(module, names)
+    truth = torch.autograd.functional.hessian(lambda theta: loss(f(theta, X)), oracles.flatten(module, names))
+    order = torch.cat([network.tensors(torch.arange(network.n_parameters))[name].flatten() for name in names])
+    torch.testing.assert_close(found[order][:, order], truth, rtol=1e-10, atol=1e-10)
+    monkeypatch.setattr("sklearn_laplace.network.HESSIAN_BUDGET", 1)
+    torch.testing.assert_close(line.hessian(loss), found, rtol=1e-12, atol=1e-12)
+    assert not network.theta.requires_grad
+    assert line.pullback(torch.zeros(*line.outputs.shape, 0).double()).rows().shape == (len(X), 0, network.n_parameters)
+
+
+def test_attention_is_differentiated_twice():
+    """Fast kernels of attention know a first derivative only; here by differences of gradients, 1e-6 relative."""
+    module = nn.TransformerEncoderLayer(4, 2, 5, batch_first=True, dtype=torch.float64).eval()
+    with torch.no_grad():
+        for i, parameter in enumerate(module.parameters()):
+            parameter.copy_(torch.linspace(-1, 1, parameter.numel()).cos().mul(0.3 + 0.1 * i).view_as(parameter))
+    x = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    class Flattened(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = module
+
+        def forward(self, x):
+            return self.inner(x).flatten(1)[:, :2]
+
+    network = Network.trace(Flattened(), x)
+    found = network.hessian(x, lambda f: f.sin().sum())
+    for i in (0, 20, network.n_parameters - 1):
+        step = 1e-5 * torch.eye(network.n_parameters, dtype=torch.float64)[i]
+        lines = [network.with_parameters(network.theta + sign * step).linearise(x) for sign in (1, -1)]
+        up, down = (line.pullback(line.outputs.cos()[..., None]).total() for line in lines)
+        torch.testing.assert_close(found[i], (up - down) / 2e-5, rtol=1e-6, atol=1e-6)
+
+
+def test_a_function_without_curvature_has_none():
+    """The gradient of an affine function does not depend on the weights."""
+    network = Network.trace(oracles.random_mlp((D, C)), X)
+    assert torch.equal(network.hessian(X, torch.sum), torch.zeros(8, 8, dtype=torch.float64))

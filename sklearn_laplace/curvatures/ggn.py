@@ -6,8 +6,10 @@ Fisher information as well. The targets are not needed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from ..jacobian import Batch
@@ -16,6 +18,7 @@ from ..network import Linearisation
 from ._base import CurvatureRule
 
 
+@dataclass(frozen=True)
 class GGN(CurvatureRule):
     """Sₙ Sₙᵀ = wₙ Λₙ.
 
@@ -32,3 +35,7 @@ class GGN(CurvatureRule):
         """SᵀJ with S = √w · Λ^½."""
         factor = likelihood.hessian_factor(line.outputs) * weights.sqrt()[:, None, None]
         return Batch(line.pullback(factor), line.outputs, weights)
+
+    def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:
+        """Those of Λ^½: C, or C − 1 for C logits."""
+        return int(likelihood.hessian_factor(torch.zeros(1, n_outputs, dtype=torch.float64)).shape[-1])

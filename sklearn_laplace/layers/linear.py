@@ -3,69 +3,62 @@ r"""``torch.nn.Linear``: the part of row n is :math:`g_{nk} \otimes [a_n, 1]`, s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from ..jacobian import Block, LayerFactor, SharedFactor
+from ._base import FactoredLayer, shared_factor
 
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(FactoredLayer):
     """A linear layer, called once in the forward pass with an input of shape (n, …, I).
 
     Parameters
     ----------
     name : str
-        Dotted name of the layer in the module.
-    weight, bias : bool
-        Which of its tensors are selected.
-    n_outputs, n_inputs : int
-        Shape of the weight.
+    weight, bias : int
+        Columns of the block: I and 1, or 0 where the tensor is not selected.
+    n_outputs : int
+        Rows of the weight.
     positions : int
         Vectors in each row.
 
     Examples
     --------
-    >>> Linear("0", weight=True, bias=True, n_outputs=3, n_inputs=2, positions=1).block.inputs
+    >>> Linear("0", weight=2, bias=1, n_outputs=3, positions=1).block.inputs
     3
     """
 
-    name: str
-    weight: bool
-    bias: bool
     n_outputs: int
-    n_inputs: int
     positions: int
 
     @staticmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:
-        """Whether a layer that saw these inputs is of this kind; subclasses may do anything, so they are not."""
+        """Whether it is a linear layer that owns its weight."""
         return type(layer) is nn.Linear and "weight" in layer._parameters and inputs.ndim >= 2
 
     @classmethod
-    def of(cls, name: str, layer: nn.Module, selected: set[str], inputs: Tensor) -> Linear:
-        """The description of a layer whose tensors in ``selected`` (their own short names) are random."""
+    def of(cls, name: str, layer: nn.Module, selected: set[str], inputs: Tensor) -> Self:
+        """The description of a linear layer."""
         assert isinstance(layer, nn.Linear)
-        sizes = layer.out_features, layer.in_features
-        return cls(name, "weight" in selected, "bias" in selected, *sizes, inputs[0, ..., 0].numel())
+        weight, bias = layer.in_features * ("weight" in selected), int("bias" in selected)
+        return cls(name, weight, bias, layer.out_features, inputs[0, ..., 0].numel())
 
     @property
     def block(self) -> Block:
         """[W | b], with the columns that are selected."""
-        columns = self.n_inputs * self.weight + self.bias
-        return Block(self.name, self.n_outputs, columns, True, self.positions)
+        return Block(self.name, self.n_outputs, self.weight + self.bias, True, self.positions)
 
-    @property
-    def columns(self) -> tuple[tuple[str, int], ...]:
-        """The tensors side by side in the block, with their number of columns."""
-        parts = ((f"{self.name}.weight", self.n_inputs * self.weight), (f"{self.name}.bias", int(self.bias)))
-        return tuple((name.lstrip("."), width) for name, width in parts if width)
-
-    def factor(self, inputs: Tensor, cotangents: Tensor) -> LayerFactor | SharedFactor:
-        """The layer's part from its inputs (n, …, I) and back-propagated cotangents (n, K, …, O)."""
+    def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:
+        """The inputs with a column of ones for the bias, shape (n, …, I + 1); of both what is selected."""
         ones = [inputs.new_ones(*inputs.shape[:-1], 1)] if self.bias else []
-        inputs = torch.cat([inputs, *ones] if self.weight else ones, -1)
-        if inputs.ndim == 2:
-            return LayerFactor(inputs, cotangents)
-        return SharedFactor(inputs.flatten(1, -2), cotangents.flatten(2, -2))
+        return torch.cat([inputs, *ones] if self.weight else ones, -1)
+
+    def factor(self, features: Tensor, cotangents: Tensor) -> LayerFactor | SharedFactor:
+        """The layer's part from features (n, …, I + 1) and cotangents (n, K, …, O)."""
+        if features.ndim == 2:
+            return LayerFactor(features, cotangents)
+        return shared_factor(features.flatten(1, -2), cotangents.flatten(2, -2), self.positions)

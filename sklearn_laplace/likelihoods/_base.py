@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
 from ..latent import LatentGaussian, Predictive
@@ -28,6 +30,12 @@ class Likelihood(ABC):
 
     has_dispersion: ClassVar[bool]
     """Whether φ (the noise variance) is free; otherwise it is 1."""
+    over_classes: ClassVar[bool] = False
+    """Whether targets are class indices and moments those of class indicators."""
+    additive_noise: ClassVar[bool] = True
+    """Whether a numeric target is the output plus noise, so that targets can be standardised."""
+    least_target: ClassVar[float] = -math.inf
+    """The smallest target that the likelihood can have made."""
 
     @property
     def dispersion_bounds(self) -> tuple[float, float]:
@@ -43,6 +51,10 @@ class Likelihood(ABC):
         """The same likelihood for targets of this mean variance; only the search for φ depends on it."""
         return self
 
+    def output_start(self, targets: Tensor, weights: Tensor) -> Tensor | None:
+        """Outputs (C,) around which those of a net of ours vary; None where it is zero."""
+        return None
+
     @abstractmethod
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Negative log-likelihood of each row at unit dispersion, without its normaliser, shape (n,)."""
@@ -56,9 +68,74 @@ class Likelihood(ABC):
         """S (n, C, K) with S Sᵀ = Λ, the expected Hessian of ``nll`` in the outputs."""
 
     @abstractmethod
+    def sample(self, outputs: Tensor, uniforms: Tensor) -> Tensor:
+        """Targets drawn from p(y given f) at unit dispersion: its quantile function.
+
+        Parameters
+        ----------
+        outputs : Tensor of shape (n, C)
+        uniforms : Tensor of shape (n, C), float64
+            Strictly between 0 and 1; what is drawn is a function of them.
+
+        Returns
+        -------
+        Tensor, one target a row, in the form that ``nll`` takes
+        """
+
+    @abstractmethod
     def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
         """What one row of weight 1 adds to ``nll / φ`` to make it a negative log density."""
+
+    def conditional_mean(self, outputs: Tensor) -> Tensor:
+        """E[y given f] of numeric targets, element by element."""
+        return outputs
+
+    def joint_covariance(self, mean: Tensor, covariance: Tensor, dispersion: float) -> Tensor:
+        """Covariance of new numeric targets over the rows.
+
+        Parameters
+        ----------
+        mean : Tensor of shape (n, C)
+            Of the outputs.
+        covariance : Tensor of shape (n, n, C)
+            Of each output over the rows.
+        dispersion : float
+
+        Returns
+        -------
+        Tensor of shape (n, n, C)
+        """
+        return covariance + dispersion * torch.eye(len(mean), dtype=mean.dtype, device=mean.device)[..., None]
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """Outputs (n, C, …) as one logit a class, (n, K, …): a linear map, the identity where they are that."""
+        return outputs
+
+    def class_logits(self, latent: LatentGaussian) -> LatentGaussian:
+        """The Gaussian over :meth:`logits`."""
+        return LatentGaussian(self.logits(latent.mean), self.logits(self.logits(latent.covariance).mT))
 
     @abstractmethod
     def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None) -> Predictive:
         """Moments of new targets under a Gaussian over the outputs."""
+
+
+def class_moments(logits: LatentGaussian, link: Link | None) -> Predictive:
+    """Moments of the class indicators: p, Var(p) epistemic, and the rest of p (1 − p) aleatoric.
+
+    Parameters
+    ----------
+    logits : LatentGaussian over one logit a class
+    link : Link
+
+    Raises
+    ------
+    TypeError
+        Without a link.
+    """
+    if link is None:
+        raise TypeError("a likelihood over classes needs a link from logits to probabilities.")
+    probabilities = link.mean(logits)
+    total = probabilities * (1 - probabilities)
+    epistemic = torch.minimum(link.variance(logits), total)
+    return Predictive(probabilities, epistemic, total - epistemic)

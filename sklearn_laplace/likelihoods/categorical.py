@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..latent import LatentGaussian, Predictive
-from ._base import Likelihood, Link
+from ._base import Likelihood, Link, class_moments
 
 
 class Categorical(Likelihood):
@@ -29,6 +29,7 @@ class Categorical(Likelihood):
     """
 
     has_dispersion: ClassVar[bool] = False
+    over_classes: ClassVar[bool] = True
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """−log softmax(f)_y, shape (n,), nats."""
@@ -52,15 +53,15 @@ class Categorical(Likelihood):
         factor[:, k, k] = (0.5 * (log_p[:, :-1] + tail - head)).exp()
         return factor
 
+    def sample(self, outputs: Tensor, uniforms: Tensor) -> Tensor:
+        """The class in whose stretch of the cumulated probabilities the first uniform falls, shape (n,)."""
+        cumulated = outputs.double().softmax(-1).cumsum(-1)
+        return (cumulated[:, :-1] < uniforms[:, :1]).sum(-1)
+
     def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
         """Zero: the probabilities are normalised already."""
         return 0.0
 
     def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None) -> Predictive:
-        """Moments of the class indicators: p, Var(p) epistemic, and the rest of p (1 − p) aleatoric."""
-        if link is None:
-            raise TypeError("a categorical likelihood needs a link from logits to probabilities.")
-        probabilities = link.mean(latent)
-        total = probabilities * (1 - probabilities)
-        epistemic = torch.minimum(link.variance(latent), total)
-        return Predictive(probabilities, epistemic, total - epistemic)
+        """Moments of the class indicators, shape (n, C)."""
+        return class_moments(latent, link)

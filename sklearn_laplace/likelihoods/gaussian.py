@@ -62,6 +62,10 @@ class Gaussian(Likelihood):
         n, n_outputs = outputs.shape
         return torch.eye(n_outputs, dtype=outputs.dtype, device=outputs.device).expand(n, n_outputs, n_outputs)
 
+    def sample(self, outputs: Tensor, uniforms: Tensor) -> Tensor:
+        """f plus standard normal noise, shape (n, C)."""
+        return outputs + torch.special.ndtri(uniforms).to(outputs.dtype)
+
     def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
         """½ C log 2πσ², nats."""
         return 0.5 * n_outputs * math.log(2 * math.pi * dispersion)

@@ -88,6 +88,31 @@ class Scale(nn.Module):
         return x * self.factor
 
 
+class Shift(nn.Module):
+    """Addition of a constant to each output.
+
+    Parameters
+    ----------
+    values : sequence of float
+
+    Examples
+    --------
+    >>> import torch
+    >>> Shift([1.0, 2.0])(torch.zeros(1, 2))
+    tensor([[1., 2.]])
+    """
+
+    values: Tensor
+
+    def __init__(self, values: Sequence[float]) -> None:
+        super().__init__()
+        self.register_buffer("values", torch.tensor(list(values)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the values."""
+        return x + self.values
+
+
 class MLP(nn.Sequential):
     """Standardisation, hidden layers with an activation, a linear output.
 
@@ -104,6 +129,8 @@ class MLP(nn.Sequential):
         A key of :data:`ACTIVATIONS`.
     input_mean, input_scale : sequence of float, optional
         Statistics of the columns.
+    output_shift : sequence of float, optional
+        Added to the outputs, for targets that are not of mean zero.
     seed : int
         Seed of the initial weights.
 
@@ -123,6 +150,7 @@ class MLP(nn.Sequential):
         activation: str = "tanh",
         input_mean: Sequence[float] | None = None,
         input_scale: Sequence[float] | None = None,
+        output_shift: Sequence[float] | None = None,
         seed: int = 0,
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -136,4 +164,6 @@ class MLP(nn.Sequential):
                 linear.bias.zero_()
             layers += [Scale(1 / math.sqrt(n_in)), linear, ACTIVATIONS[activation]()]
         del layers[-1]  # no activation behind the output
+        if output_shift is not None:
+            layers.append(Shift(output_shift))
         super().__init__(*layers)

@@ -57,13 +57,13 @@ class Block(Curvature):
 
     def add_(self, batch: Batch) -> Self:
         """Each block's own outer product: at most N Σ p² multiply-adds."""
-        start = 0
+        parts, start = [], 0
         for part, factor, size in zip(self.parts, batch.jacobian.factors, self.sizes, strict=True):
             span = slice(start, start + size)
             matrix = None if batch.matrix is None else batch.matrix[span, span]
-            part.add_(Batch(FactoredJacobian((factor,)), batch.outputs, batch.weights, matrix))
+            parts.append(part.add_(Batch(FactoredJacobian((factor,)), batch.outputs, batch.weights, matrix)))
             start += size
-        return self
+        return self._with(parts)
 
     def merge(self, other: Self) -> Self:
         """Block by block."""

@@ -3,14 +3,15 @@ r"""Diag: the exact diagonal of the curvature, one matrix product a layer: :math
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from ..jacobian import Batch, Block, FactoredJacobian
-from ..linalg import require_semidefinite
+from ..linalg import clipped, require_semidefinite
 from ._base import Curvature, Posterior
 
 
@@ -21,8 +22,12 @@ class Diag(Curvature):
     Parameters
     ----------
     diagonal : Tensor of shape (P,), float64
+        The sum as it came, whatever its sign.
     sizes : tuple of int
         Parameters in each block.
+    semidefinite : bool
+        Whether it is a sum of squares. One of matrices' diagonals may be negative; that counts as zero in everything
+        that is asked of the curvature.
 
     Examples
     --------
@@ -33,6 +38,7 @@ class Diag(Curvature):
 
     diagonal: Tensor
     sizes: tuple[int, ...]
+    semidefinite: bool = True
     accepts: ClassVar[frozenset[str]] = frozenset({"rows", "matrix"})
 
     @classmethod
@@ -48,34 +54,43 @@ class Diag(Curvature):
 
     def copy(self) -> Self:
         """A copy of the diagonal."""
-        return type(self)(self.diagonal.clone(), self.sizes)
+        return replace(self, diagonal=self.diagonal.clone())
 
     def add_(self, batch: Batch) -> Self:
         """Add the batch's sums of squares."""
-        self.diagonal.add_(batch.jacobian.square_sum() if batch.matrix is None else batch.matrix.diagonal())
+        if batch.matrix is not None:
+            self.diagonal.add_(batch.matrix.diagonal())
+            return replace(self, semidefinite=False)
+        self.diagonal.add_(batch.jacobian.square_sum())
         return self
 
     def merge(self, other: Self) -> Self:
         """Sum of both diagonals."""
-        return type(self)(self.diagonal + other.diagonal, self.sizes)
+        return type(self)(self.diagonal + other.diagonal, self.sizes, self.semidefinite and other.semidefinite)
 
     def subtract(self, other: Self) -> Self:
-        """Difference of both diagonals."""
+        """Difference of both diagonals, which is looked at where it has to be positive."""
         difference = self.diagonal - other.diagonal
+        if not (self.semidefinite and other.semidefinite):
+            return type(self)(difference, self.sizes, semidefinite=False)
         require_semidefinite(difference.min(), self.diagonal.max())
         return type(self)(difference.clamp_min(0.0), self.sizes)
 
     def times(self, vector: Tensor) -> Tensor:
         """Element by element."""
-        return self.diagonal * vector
+        return self.eigenvalues() * vector
+
+    @cached_property
+    def _clipped(self) -> Tensor:
+        return clipped(self.diagonal)
 
     def eigenvalues(self) -> Tensor:
         """The diagonal itself."""
-        return self.diagonal
+        return self.diagonal if self.semidefinite else self._clipped
 
     def posterior(self, precision: Tensor, scale: float) -> DiagPosterior:
         """Element by element."""
-        return DiagPosterior(scale * self.diagonal + precision, precision.expand_as(self.diagonal), self.sizes)
+        return DiagPosterior(scale * self.eigenvalues() + precision, precision.expand_as(self.diagonal), self.sizes)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ precisions each posterior is a Cholesky factorisation, O(P³/3).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Self
 
@@ -27,8 +27,12 @@ class Full(Curvature):
     Parameters
     ----------
     lower : Tensor of shape (P, P), float64
+        The sum as it came, whatever its sign.
     sizes : tuple of int
         Parameters in each block.
+    semidefinite : bool
+        Whether it is a sum of outer products. One of matrices may have negative eigenvalues; they count as zero in
+        everything that is asked of the curvature.
 
     Examples
     --------
@@ -40,6 +44,7 @@ class Full(Curvature):
 
     lower: Tensor
     sizes: tuple[int, ...]
+    semidefinite: bool = True
     accepts: ClassVar[frozenset[str]] = frozenset({"rows", "matrix"})
 
     @classmethod
@@ -55,13 +60,13 @@ class Full(Curvature):
 
     def copy(self) -> Self:
         """A copy of the matrix."""
-        return type(self)(self.lower.clone(), self.sizes)
+        return replace(self, lower=self.lower.clone())
 
     def add_(self, batch: Batch) -> Self:
         """Add the batch's outer product: N P²/4 … P² multiply-adds, whatever the number of outputs."""
         if batch.matrix is not None:
             self.lower.add_(batch.matrix)
-            return self
+            return replace(self, semidefinite=False)
         factors = batch.jacobian.factors
         if batch.jacobian.n_columns == 1:
             rows = batch.jacobian.rows().flatten(0, 1)
@@ -75,12 +80,14 @@ class Full(Curvature):
 
     def merge(self, other: Self) -> Self:
         """Sum of both matrices."""
-        return type(self)(self.lower + other.lower, self.sizes)
+        return type(self)(self.lower + other.lower, self.sizes, self.semidefinite and other.semidefinite)
 
     def subtract(self, other: Self) -> Self:
-        """Difference of both matrices, whose smallest eigenvalue is looked at: O(P³)."""
-        found = type(self)(self.lower - other.lower, self.sizes)
-        require_semidefinite(torch.linalg.eigvalsh(found.matrix)[0], self.lower.diagonal().max())
+        """Difference of both matrices, whose smallest eigenvalue is looked at where it has to be positive: O(P³)."""
+        semidefinite = self.semidefinite and other.semidefinite
+        found = type(self)(self.lower - other.lower, self.sizes, semidefinite)
+        if semidefinite:
+            require_semidefinite(torch.linalg.eigvalsh(found.matrix)[0], self.lower.diagonal().max())
         return found
 
     def times(self, vector: Tensor) -> Tensor:
@@ -89,12 +96,15 @@ class Full(Curvature):
 
     @cached_property
     def matrix(self) -> Tensor:
-        """The symmetric matrix (P, P)."""
-        return mirror_lower(self.lower)
+        """The symmetric matrix (P, P), positive semi-definite."""
+        if self.semidefinite:
+            return mirror_lower(self.lower)
+        values, vectors = self._spectrum
+        return (vectors * values) @ vectors.mT
 
     @cached_property
     def _spectrum(self) -> tuple[Tensor, Tensor]:
-        return eigh(self.matrix)
+        return eigh(mirror_lower(self.lower), semidefinite=self.semidefinite)
 
     def eigenvalues(self) -> Tensor:
         """Eigenvalues of H, ascending, by one eigendecomposition of O(P³)."""

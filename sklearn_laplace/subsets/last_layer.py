@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ..errors import UnsupportedCombinationError
+from ..layers import Conv, Linear
 from ..network import Network
 
 
 class LastLayer:
-    """The last module with parameters that the forward pass calls; it has to be linear.
+    """The last module with parameters that the forward pass calls; it has to be linear or a convolution.
 
     Examples
     --------
@@ -23,14 +24,16 @@ class LastLayer:
         Raises
         ------
         UnsupportedCombinationError
-            When the last layer with parameters is not a ``torch.nn.Linear`` called once on one vector a row.
+            When the last layer with parameters is neither a ``torch.nn.Linear`` nor a ``Conv1d`` or ``Conv2d``, when it
+            is called more than once, or when it shares its tensors.
         """
-        factored = {layer.name: layer for layer in network.layers}
+        known = {layer.name: layer for layer in network.layers if isinstance(layer, Linear | Conv)}
         last = network.called[-1] if network.called else "(none)"
-        if last not in factored:
+        if last not in known:
             kind = type(network.module.get_submodule(last)).__name__ if network.called else "nothing"
             raise UnsupportedCombinationError(
-                f"subset_of_weights='last_layer' needs a torch.nn.Linear as the last layer with weights, called once "
-                f"on an input of shape (n, features); found '{last}' ({kind}). Use subset_of_weights='all'."
+                "subset_of_weights='last_layer' needs a torch.nn.Linear, Conv1d or Conv2d as the last layer with "
+                "weights, called once, with tensors that nothing else uses and that are not frozen; found "
+                f"'{last}' ({kind}). Use subset_of_weights='all'."
             )
-        return tuple(name for name, _ in factored[last].columns)
+        return tuple(name for name, _ in known[last].columns)

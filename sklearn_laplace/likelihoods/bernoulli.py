@@ -1,0 +1,59 @@
+r"""Bernoulli likelihood over one logit: :math:`-\log p(y|f) = \mathrm{softplus}(f) - y f`.
+
+:math:`\Lambda = p(1-p)` and :math:`r = p - y` with :math:`p = \sigma(f)` the probability of class 1. As two logits it
+is :math:`(-f/2, f/2)`, whose softmax is the same; links see it in that form.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from ..latent import LatentGaussian, Predictive
+from ._base import Likelihood, Link, class_moments
+
+
+class Bernoulli(Likelihood):
+    """One of two classes, given the logit of the second. Targets are class indices 0 and 1, int64.
+
+    Examples
+    --------
+    >>> import torch
+    >>> Bernoulli().residual(torch.zeros(2, 1), torch.tensor([0, 1])).flatten()
+    tensor([ 0.5000, -0.5000])
+    """
+
+    has_dispersion: ClassVar[bool] = False
+    over_classes: ClassVar[bool] = True
+
+    def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """softplus(f) − y f, shape (n,), nats."""
+        return -logsigmoid((2 * targets - 1) * outputs[:, 0])  # without the difference of large numbers
+
+    def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """σ(f) − y, shape (n, 1)."""
+        sign = (1 - 2 * targets)[:, None]
+        return sign * (sign * outputs).sigmoid()
+
+    def hessian_factor(self, outputs: Tensor) -> Tensor:
+        """√(p (1 − p)), shape (n, 1, 1), from logarithms so that saturated logits keep their digits."""
+        return (0.5 * (logsigmoid(outputs) + logsigmoid(-outputs))).exp()[..., None]
+
+    def sample(self, outputs: Tensor, uniforms: Tensor) -> Tensor:
+        """1 where the uniform falls above 1 − p, shape (n,)."""
+        return (uniforms[:, 0] > (-outputs[:, 0].double()).sigmoid()).long()
+
+    def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
+        """Zero: the probabilities are normalised already."""
+        return 0.0
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """(−f/2, f/2), shape (n, 2, …)."""
+        return torch.cat([-0.5 * outputs, 0.5 * outputs], 1)
+
+    def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None) -> Predictive:
+        """Moments of both class indicators, shape (n, 2)."""
+        return class_moments(self.class_logits(latent), link)

@@ -1,0 +1,87 @@
+r"""Poisson likelihood over log rates: :math:`-\log p(y|f) = e^f - y f + \log y!`, summed over the outputs.
+
+:math:`\Lambda = \mathrm{diag}(e^f)`, :math:`r = e^f - y`. The term :math:`\log y!` depends on the target, so it is part
+of ``nll``. Under a Gaussian over the log rate with mean m and variance v the rate is log-normal:
+
+.. math:: \mathrm{E}[y] = e^{m + v/2}, \qquad
+          \mathrm{Var}[y] = \underbrace{(e^v - 1)\,e^{2m + v}}_{\text{epistemic}}
+          + \underbrace{e^{m + v/2}}_{\text{aleatoric}} .
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..latent import LatentGaussian, Predictive
+from ._base import Likelihood, Link
+
+LARGE_RATE = 1e8
+"""Above it a draw is that of the normal distribution with the same mean and variance, not rounded."""
+
+
+class Poisson(Likelihood):
+    """Counts, given the logarithm of their rate. Targets (n, C) are numbers from zero up.
+
+    Numbers between the counts are taken as well (a count divided by its exposure, which is then the row's weight).
+
+    Examples
+    --------
+    >>> import torch
+    >>> Poisson().nll(torch.tensor([[0.0]]), torch.tensor([[3.0]])).exp()  # e · 3!
+    tensor([16.3097])
+    """
+
+    has_dispersion: ClassVar[bool] = False
+    additive_noise: ClassVar[bool] = False
+    least_target: ClassVar[float] = 0.0
+
+    def output_start(self, targets: Tensor, weights: Tensor) -> Tensor:
+        """Log of the mean count; half a count more, so that there is one where all are zero."""
+        return ((weights @ targets + 0.5) / weights.sum()).log()
+
+    def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """e^f − y f + log y!, shape (n,), nats."""
+        return (outputs.exp() - targets * outputs + torch.lgamma(targets + 1)).sum(-1)
+
+    def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """e^f − y, shape (n, C)."""
+        return outputs.exp() - targets
+
+    def hessian_factor(self, outputs: Tensor) -> Tensor:
+        """diag(e^{f/2}), shape (n, C, C)."""
+        return torch.diag_embed((0.5 * outputs).exp())
+
+    def sample(self, outputs: Tensor, uniforms: Tensor) -> Tensor:
+        """The smallest count whose cumulated probability reaches the uniform, shape (n, C)."""
+        rate = outputs.double().exp()
+        spread = rate.clamp_max(LARGE_RATE).sqrt()
+        low = (rate - 10 * spread - 40).floor().clamp_min(-1.0)
+        high = (rate + 10 * spread + 40).ceil()
+        small = rate < LARGE_RATE
+        while bool(((high - low > 1) & small).any()):
+            middle = ((low + high) / 2).floor()
+            reached = torch.special.gammaincc(middle + 1, rate) >= uniforms
+            low, high = torch.where(reached, low, middle), torch.where(reached, middle, high)
+        normal = rate + rate.sqrt() * torch.special.ndtri(uniforms)
+        return torch.where(small, high, normal).to(outputs.dtype)
+
+    def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
+        """Zero: ``nll`` is the whole density."""
+        return 0.0
+
+    def conditional_mean(self, outputs: Tensor) -> Tensor:
+        """The rate e^f."""
+        return outputs.exp()
+
+    def joint_covariance(self, mean: Tensor, covariance: Tensor, dispersion: float = 1.0) -> Tensor:
+        """E[yᵢ] E[yⱼ] (e^{cᵢⱼ} − 1), and on the diagonal the mean as well (Aitchison & Ho 1989)."""
+        rates = (mean + 0.5 * covariance.diagonal().mT).exp()
+        return covariance.expm1() * rates[:, None] * rates[None] + torch.diag_embed(rates.mT).movedim(0, -1)
+
+    def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None = None) -> Predictive:
+        """Moments of the counts under a log-normal rate, shape (n, C)."""
+        mean = (latent.mean + 0.5 * latent.variance).exp()
+        return Predictive(mean, latent.variance.expm1() * mean.square(), mean)

@@ -1,0 +1,89 @@
+"""Every subset × curvature × structure × likelihood: the dense posterior of its definition, or a refusal by name."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+
+import contracts
+import oracles
+import pytest
+import torch
+
+from sklearn_laplace import _resolve
+from sklearn_laplace.curvatures import CURVATURES
+from sklearn_laplace.errors import ClippedWarning, UnsupportedCombinationError
+from sklearn_laplace.laplace import fit_laplace
+from sklearn_laplace.network import Network
+from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.subsets import SUBSETS
+
+CASES = list(itertools.product(sorted(SUBSETS), sorted(CURVATURES), sorted(STRUCTURES), contracts.ALL_KINDS))
+DELTA, SCALE = 0.8, 1.7
+
+
+def psd(matrix):
+    """The matrix with its negative eigenvalues set to zero, as an indefinite Hessian is stored."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return vectors @ torch.diag(values.clamp_min(0.0)) @ vectors.mT
+
+
+def stored(structure, exact, rows, problem):
+    """What a structure keeps of the exact sum, both in the package's order; blocks are [W | b], row by row."""
+    if structure in ("full", "functional", "low_rank"):
+        return psd(exact)
+    if structure == "diag":
+        return torch.diag(exact.diagonal().clamp_min(0.0))
+    found, start = torch.zeros_like(exact), 0
+    for block in problem.network.blocks:
+        span = slice(start, start + block.size)
+        own = exact[span, span]
+        if structure != "block":
+            layer = rows[:, :, span].unflatten(-1, (block.outputs, block.inputs))
+            g = layer[..., -1].flatten(0, 1)  # the bias's input is one
+            B = g.mT @ g
+            A = oracles.kron_factors(problem.kind, block.name, problem.module, problem.x, problem.y, problem.weights)[0]
+            basis = torch.kron(torch.linalg.eigh(B)[1], torch.linalg.eigh(A)[1])
+            own = (
+                torch.kron(B, A)
+                if structure == "kron"
+                else basis @ torch.diag((basis.mT @ own @ basis).diagonal()) @ basis.mT
+            )
+        found[span, span] = psd(own)
+        start += block.size
+    return found
+
+
+@pytest.mark.parametrize(("subset", "curvature", "structure", "kind"), CASES, ids=["-".join(case) for case in CASES])
+def test_every_combination_is_its_dense_posterior_or_refused(subset, curvature, structure, kind):
+    """1e-8 in float64: output covariances and log determinant, from matrices of autodiff alone."""
+    rule = CURVATURES[curvature]().sampling(contracts.N_DRAWS, contracts.FISHER_SEED)
+    kept = STRUCTURES[structure]
+    if not kept.accepts & rule.provides:
+        with pytest.raises(UnsupportedCombinationError, match=f"'{structure}' cannot store curvature='{curvature}'"):
+            _resolve.check_capabilities(curvature, rule, structure, kept)
+        return
+    _resolve.check_capabilities(curvature, rule, structure, kept)
+    n_outputs = contracts.n_outputs_of(kind, 3)
+    module = oracles.random_mlp((2, 3, n_outputs), seed=7)
+    x, y = contracts.random_rows(kind, 8, 2, n_outputs, 7)
+    network = Network.trace(module, x)
+    network = network.select(SUBSETS[subset]().names(network), x)
+    problem = contracts.Example(kind, module, network, x, y, oracles.random_weights(8, 7))
+    names = network.parameter_names
+    dense = contracts.DENSE_RULES[curvature](kind, module, names, x, y, problem.weights)
+    batch = rule.batch(network.linearise(x), problem.likelihood, y, problem.weights)
+    H = stored(structure, contracts.to_package(network, dense), batch.jacobian.rows(), problem)
+    P = oracles.posterior_precision(H, DELTA, SCALE)
+
+    chunks = [(x[s], y[s], problem.weights[s]) for s in (slice(0, 3), slice(3, 8))]
+    fit = fit_laplace(network, problem.likelihood, rule, kept, network.scalar_prior(), chunks)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ClippedWarning)
+        posterior = fit.curvature.posterior(torch.tensor(DELTA, dtype=torch.float64), SCALE)
+    assert math.isclose(float(posterior.logdet_precision()), float(torch.linalg.slogdet(P).logabsdet), rel_tol=1e-8)
+    new = contracts.random_rows(kind, 4, 2, n_outputs, 1)[0]
+    J = oracles.jacobian(module, names, new)
+    expected = oracles.glm_covariance(J, contracts.to_oracle(network, P))
+    contracts.close(posterior.covariance(problem.jacobian(new)), expected, 1e-8, "covariance of the outputs")

@@ -1,0 +1,287 @@
+"""Counts: the distribution behind ``predict_dist``, and a regressor whose log rate is the net's output."""
+
+from __future__ import annotations
+
+import pickle
+
+import contracts
+import nets
+import numpy as np
+import oracles
+import pytest
+import scipy.stats
+import torch
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import PoissonRegressor
+from torch import nn
+
+from sklearn_laplace import LaplaceRegressor, metrics
+from sklearn_laplace.counts import PoissonLogNormal
+from sklearn_laplace.laplace import Hyper
+
+RNG = np.random.default_rng(23)
+X, X_NEW = RNG.uniform(-2, 2, size=(90, 3)), RNG.uniform(-3, 3, size=(8, 3))
+RATES = np.exp(1.0 + np.sin(2 * X[:, 0]))
+Y = RNG.poisson(RATES).astype(float)
+SMALL = {"likelihood": "poisson", "hidden_layer_sizes": (8,), "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return LaplaceRegressor(**SMALL).fit(X, Y)
+
+
+# ---------------------------------------------------------------------- the distribution
+
+
+@pytest.mark.parametrize("mean", [-5.0, 0.0, 2.0, 9.0])
+@pytest.mark.parametrize("variance", [1e-6, 0.05, 0.5, 2.0, 10.0])
+def test_probabilities_are_the_integrals(mean, variance):
+    """Narrow and wide mixtures of small and large rates, far into the tails; 1e-5 for a step-like integrand."""
+    distribution = PoissonLogNormal(np.array(mean), np.array(variance))
+    for k in (0, 1, 3, 10, 100, 5000):
+        log_probability, below = oracles.poisson_lognormal(mean, variance, k)
+        tolerance = 1e-7 if variance < 10 else 2e-5
+        assert float(distribution.logpmf(k)) == pytest.approx(log_probability, rel=1e-9, abs=tolerance)
+        assert float(distribution.cdf(k)) == pytest.approx(below, abs=1e-5)
+
+
+def test_probabilities_add_up():
+    """Masses to one, to the mean and the variance; the cumulated ones are their sums."""
+    distribution = PoissonLogNormal(np.array([[-1.0], [1.5], [2.5]]), np.array([[0.3], [0.01], [0.4]]))
+    k = np.arange(3000)
+    p = distribution.pmf(k)
+    np.testing.assert_allclose(p.sum(1), 1.0, atol=1e-7)
+    np.testing.assert_allclose((p * k).sum(1), distribution.mean()[:, 0], rtol=1e-6)
+    np.testing.assert_allclose((p * k**2).sum(1) - (p * k).sum(1) ** 2, distribution.var()[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(distribution.std() ** 2, distribution.var())
+    np.testing.assert_allclose(np.cumsum(p, 1), distribution.cdf(k), atol=1e-5)
+    assert (np.diff(distribution.cdf(k)) > -1e-6).all()
+
+
+def test_quantiles_are_the_smallest_counts_that_reach_their_level():
+    """Of all shapes at once; the ends of intervals as well."""
+    mean, variance = RNG.normal(2, 2, size=(40, 3)), RNG.uniform(0, 3, size=(40, 3))
+    distribution = PoissonLogNormal(mean, variance)
+    for level in (1e-6, 0.05, 0.5, 0.95, 1 - 1e-6):
+        q = distribution.ppf(level)
+        assert q.shape == mean.shape and (q == np.floor(q)).all() and (q >= 0).all()
+        assert (distribution.cdf(q) >= level).all()
+        assert ((distribution.cdf(q - 1) < level) | (q == 0)).all()
+    lower, upper = distribution.interval(0.8)
+    np.testing.assert_array_equal(lower, distribution.ppf(0.1))
+    np.testing.assert_array_equal(upper, distribution.ppf(0.9))
+
+
+def test_no_count_is_negative_and_none_is_beyond_infinity():
+    """Values that no count can have, and rates that no number can hold, without a warning."""
+    distribution = PoissonLogNormal(np.array([0.0, 1.0]), np.array([0.5, 0.5]))
+    np.testing.assert_array_equal(distribution.logpmf([-1, -0.5]), -np.inf)
+    np.testing.assert_array_equal(distribution.cdf([-1, -1e-9]), 0.0)
+    np.testing.assert_array_equal(distribution.cdf([2.9, np.inf]), [distribution.cdf(2)[0], 1.0])
+    huge = PoissonLogNormal(np.array([800.0, 40.0, 0.0]), np.array([1.0, 300.0, 2000.0]))
+    assert np.isinf(huge.mean()[0]) and np.isfinite(huge.ppf(0.5)).all()
+    assert (huge.rvs(random_state=0) >= 0).all()
+    sharp = PoissonLogNormal(np.array([1.0]), np.array([0.0]))
+    np.testing.assert_allclose(sharp.pmf([3]), np.exp(-np.e) * np.e**3 / 6, rtol=1e-6)
+
+
+def test_draws_have_the_moments_and_leave_numpys_generator():
+    """Six standard errors of 20,000 draws."""
+    distribution = PoissonLogNormal(np.array([0.5, 2.0]), np.array([0.2, 0.1]))
+    state = np.random.get_state()[1].copy()  # noqa: NPY002
+    draws = distribution.rvs((20_000, 2), random_state=1)
+    assert (np.abs(draws.mean(0) - distribution.mean()) < 6 * distribution.std() / 20_000**0.5).all()
+    np.testing.assert_allclose(draws.std(0), distribution.std(), rtol=0.05)
+    np.testing.assert_array_equal(draws, distribution.rvs((20_000, 2), random_state=1))
+    assert distribution.rvs().shape == (2,)
+    np.testing.assert_array_equal(np.random.get_state()[1], state)  # noqa: NPY002
+
+
+# ---------------------------------------------------------------------- the estimator
+
+
+@pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag"])
+def test_a_linear_net_is_poisson_regression(structure):
+    """scikit-learn's own, with the same penalty on the weights and none to speak of on the intercept.
+
+    Its curvature is XᵀRX with R the rates: no approximation but the posterior's Gaussian.
+    """
+    model = LaplaceRegressor(
+        nets.Linear(3), likelihood="poisson", prior_precision=[2.0, 1e-6], hessian_structure=structure, random_state=0
+    ).fit(X, Y)
+    reference = PoissonRegressor(alpha=2.0 / len(Y), tol=1e-10, max_iter=1000).fit(X, Y)
+    tensors = model.laplace_.network.tensors(model.laplace_.network.theta)
+    np.testing.assert_allclose(tensors["linear.weight"][0], reference.coef_, rtol=1e-4, atol=1e-6)
+    features = torch.tensor(np.column_stack([X, np.ones(len(X))]))
+    hessian = features.mT @ (torch.tensor(reference.predict(X))[:, None] * features)
+    precision = hessian + torch.diag(torch.tensor([2.0, 2.0, 2.0, 1e-6]).double())
+    if structure in ("full", "functional"):
+        variance = torch.linalg.inv(precision).diagonal()
+        found = model.posterior_.marginal_variance()
+        torch.testing.assert_close(found, variance, rtol=1e-4, atol=1e-8)
+
+
+def test_predictions_are_those_of_one_distribution(model):
+    """Mean, spread and its parts, quantiles, intervals and densities from the same Gaussian over the log rate."""
+    latent = model._latent(X_NEW)
+    m, v = latent.mean[:, 0].numpy(), latent.variance[:, 0].numpy()
+    distribution = model.predict_dist(X_NEW)
+    mean, std = model.predict(X_NEW, return_std=True)
+    np.testing.assert_allclose(mean, np.exp(m + v / 2), rtol=1e-12)
+    np.testing.assert_array_equal(model.predict(X_NEW), mean)
+    np.testing.assert_allclose(distribution.mean(), mean, rtol=1e-12)
+    np.testing.assert_allclose(distribution.std(), std, rtol=1e-12)
+    epistemic, aleatoric = (model.predict_std(X_NEW, kind=kind) for kind in ("epistemic", "aleatoric"))
+    np.testing.assert_allclose(aleatoric**2, mean, rtol=1e-12)
+    np.testing.assert_allclose(epistemic**2, np.expm1(v) * np.exp(2 * m + v), rtol=1e-12)
+    np.testing.assert_allclose(epistemic**2 + aleatoric**2, std**2, rtol=1e-12)
+    assert model.predict_uncertainty(X_NEW).total == pytest.approx(std**2)
+    np.testing.assert_array_equal(model.predict_quantiles(X_NEW, [0.2])[:, 0], distribution.ppf(0.2))
+    center, interval = model.predict_interval(X_NEW, 0.9)
+    np.testing.assert_array_equal(center, distribution.mean())
+    np.testing.assert_array_equal(interval[:, 1, 0], distribution.ppf(0.95))
+    targets = np.arange(8.0)
+    np.testing.assert_array_equal(model.log_predictive_density(X_NEW, targets), distribution.logpmf(targets))
+    assert model.log_predictive_density(X_NEW, -np.ones(8)).max() == -np.inf
+
+
+def test_draws_agree_with_the_joint_covariance(model):
+    """Counts that are joint over the rows; rates alone on request. Six standard errors, of the products as well."""
+    n = 40_000
+    mean, covariance = model.predict(X_NEW[:3], return_cov=True)
+    np.testing.assert_allclose(np.sqrt(covariance.diagonal()), model.predict_std(X_NEW[:3]), rtol=1e-9)
+    draws = model.sample_y(X_NEW[:3], n, random_state=1)
+    assert (draws == np.floor(draws)).all() and (draws >= 0).all()
+    assert (np.abs(draws.mean(1) - mean) < 6 * draws.std(1) / n**0.5).all()
+    centred = draws - mean[:, None]
+    products = centred[:, None] * centred[None]
+    assert (np.abs(products.mean(-1) - covariance) < 6 * products.std(-1) / n**0.5).all()
+    rates = model.sample_y(X_NEW[:3], n, random_state=1, kind="epistemic")
+    np.testing.assert_allclose(rates.std(1), model.predict_std(X_NEW[:3], kind="epistemic"), rtol=0.1)
+    repeated = model.sample_y(X_NEW[[0, 0]], 50, kind="epistemic")
+    np.testing.assert_allclose(repeated[0], repeated[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("level", [-1.0, 1.0, 6.0])
+def test_rates_of_any_size_are_found(level):
+    """From one count in three rows to four hundred a row: rates, intervals and densities close to the true ones."""
+    rng = np.random.default_rng(3)
+    features, new = rng.uniform(0, 6, size=(200, 1)), rng.uniform(0, 6, size=(400, 1))
+    truth, truth_new = (np.exp(level + np.sin(values[:, 0])) for values in (features, new))
+    counts, counts_new = rng.poisson(truth), rng.poisson(truth_new)
+    model = LaplaceRegressor(likelihood="poisson", random_state=0).fit(features, counts)
+    error = np.abs(model.predict(new) / truth_new - 1).mean()
+    assert error < {-1.0: 0.3, 1.0: 0.15, 6.0: 0.02}[level]
+    lower, upper = scipy.stats.poisson.interval(0.9, truth_new)
+    best = np.mean((lower <= counts_new) & (counts_new <= upper))
+    assert abs(metrics.coverage(model, new, counts_new) - best) < 0.03
+    best = scipy.stats.poisson.logpmf(counts_new, truth_new).mean()
+    assert abs(metrics.neg_nlpd(model, new, counts_new) - best) < 0.05
+
+
+def test_several_counts_at_once():
+    """One column a target, independent given the rates; shapes as for any regressor."""
+    targets = np.column_stack([Y, RNG.poisson(20 * RATES)])
+    model = LaplaceRegressor(**SMALL).fit(X, targets)
+    assert model.predict(X_NEW).shape == model.predict_std(X_NEW).shape == (8, 2)
+    assert model.predict(X_NEW, return_cov=True)[1].shape == (8, 8, 2)
+    assert model.sample_y(X_NEW, 3).shape == (8, 2, 3)
+    assert model.predict_interval(X_NEW, [0.5, 0.9])[1].shape == (8, 2, 2, 2)
+    densities = model.predict_dist(X).logpmf(targets).sum(1)
+    np.testing.assert_allclose(model.log_predictive_density(X, targets), densities)
+    np.testing.assert_allclose(model.predict(X).mean(0), targets.mean(0), rtol=0.1)
+
+
+def test_weights_exposures_and_later_rows():
+    """A weight is a repetition; a count over its exposure weighs as much; what came last goes without a trace."""
+    counts = RNG.integers(0, 4, size=90).astype(float)
+    repeated = np.repeat(np.arange(90), counts.astype(int))
+    weighted = LaplaceRegressor(**SMALL).fit(X, Y, sample_weight=counts)
+    np.testing.assert_array_equal(
+        LaplaceRegressor(**SMALL).fit(X[repeated], Y[repeated]).predict(X_NEW), weighted.predict(X_NEW)
+    )
+    model = LaplaceRegressor(**SMALL, hessian_structure="full").fit(X[:60], Y[:60] / 2, sample_weight=np.full(60, 2.0))
+    before = model.predict(X_NEW, return_std=True)
+    model.partial_fit(X[60:], Y[60:] / 2, sample_weight=np.full(30, 2.0))
+    assert np.abs(model.predict(X_NEW) / before[0] - 1).max() > 1e-3
+    model.forget(X[60:], Y[60:] / 2, sample_weight=np.full(30, 2.0))
+    np.testing.assert_allclose(model.predict(X_NEW, return_std=True), before, rtol=1e-6)
+
+
+def test_targets_are_not_standardised(model):
+    """They are counts; the built-in net begins at their mean instead."""
+    other = LaplaceRegressor(**SMALL, standardize_y=False).fit(X, Y)
+    np.testing.assert_array_equal(other.predict(X_NEW), model.predict(X_NEW))
+    zeros = LaplaceRegressor(**SMALL, prior_precision=1.0).fit(X, np.zeros(90))
+    assert 0 < zeros.predict(X).max() < 0.1
+
+
+@pytest.mark.parametrize("options", [{"criterion": nn.PoissonNLLLoss}, {"criterion": nn.PoissonNLLLoss()}, {}])
+def test_a_users_net_returns_log_rates(options):
+    """A template trained by its own optimiser, whose criterion says so or is what its class has by default."""
+    model = LaplaceRegressor(nets.regressor(module__n_in=3, **options), likelihood="poisson", random_state=0).fit(X, Y)
+    frozen = LaplaceRegressor(FrozenEstimator(model.net_), likelihood="poisson", random_state=0).fit(X, Y)
+    log_rates = model.net_.predict(X_NEW)[:, 0]
+    for fitted in (model, frozen):
+        np.testing.assert_allclose(fitted._outputs(X_NEW)[:, 0], log_rates, rtol=1e-6)
+    np.testing.assert_allclose(model.predict(X).mean(), Y.mean(), rtol=0.1)
+
+
+def test_saved_and_opened_counts_are_the_same(model):
+    """To the bit."""
+    opened = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(opened.predict(X_NEW, return_std=True), model.predict(X_NEW, return_std=True))
+
+
+def test_the_evidence_is_that_of_the_counts(model):
+    """log y! included: the dense formula with the oracle's whole density."""
+    fit = model.laplace_
+    f = oracles.outputs(fit.network.module, torch.tensor(X))
+    log_likelihood = oracles.log_likelihood("poisson", f, torch.tensor(Y)[:, None]).sum()
+    names, module = fit.network.parameter_names, fit.network.module
+    H = oracles.ggn("poisson", module, names, torch.tensor(X), torch.tensor(Y)[:, None])
+    theta = oracles.flatten(module, names)
+    expected = oracles.log_evidence(log_likelihood, H, model.prior_precision_, 1.0, theta)
+    assert model.log_marginal_likelihood_value_ == pytest.approx(float(expected), rel=1e-9)
+    hyper = Hyper(torch.tensor([0.3], dtype=torch.float64))
+    assert fit.log_likelihood(hyper) == pytest.approx(float(log_likelihood), rel=1e-12)
+    assert contracts.LIKELIHOODS["poisson"]().log_normaliser(1.0, 1) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("options", "y", "message"),
+    [
+        ({}, Y - 1, "y holds -1; likelihood='poisson' is for counts, 0 and above.*use likelihood='gaussian'"),
+        ({"sigma_noise": 0.5}, Y, "sigma_noise=0.5 cannot be used with likelihood='poisson', whose spread follows"),
+        ({"sigma_noise": "residual"}, Y, "sigma_noise='residual' cannot be used with likelihood='poisson'"),
+        ({"net": nets.regressor(criterion=nn.L1Loss)}, Y, "criterion L1Loss belongs to another likelihood.*poisson"),
+        (
+            {"net": nets.regressor(criterion=nn.PoissonNLLLoss, criterion__log_input=False)},
+            Y,
+            r"takes rates \(log_input=False\).*Let the net return log rates",
+        ),
+        (
+            {"net": nets.regressor(criterion=nn.PoissonNLLLoss(log_input=False))},
+            Y,
+            r"takes rates \(log_input=False\)",
+        ),
+    ],
+)
+def test_what_is_not_for_counts_is_refused(options, y, message):
+    """What was given, what is needed."""
+    with pytest.raises(ValueError, match=message):
+        LaplaceRegressor(**options, likelihood="poisson").fit(X, y)
+
+
+def test_what_counts_do_not_have_is_said(model):
+    """Noise of their own, negative values later on, the formula of a normal."""
+    with pytest.raises(AttributeError, match="likelihood='poisson' has no noise of its own, and so no sigma_noise_"):
+        _ = model.sigma_noise_
+    with pytest.raises(ValueError, match="classes and counts have no noise to set"):
+        model.log_marginal_likelihood(sigma_noise=1.0)
+    with pytest.raises(ValueError, match="y holds -2"):
+        model.partial_fit(X[:2], [-2.0, 1.0])
+    with pytest.raises(TypeError, match="for counts use neg_nlpd or neg_interval_score"):
+        metrics.neg_crps(model, X, Y)
+    assert np.isfinite(metrics.neg_interval_score(model, X, Y))

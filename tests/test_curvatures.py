@@ -1,0 +1,417 @@
+"""The rules beside the Gauss–Newton matrix: their scales, their draws, negative eigenvalues, the way to a fit."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+
+import contracts
+import nets
+import numpy as np
+import oracles
+import pytest
+import scipy.stats
+import torch
+from joblib import Memory
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace.curvatures import CURVATURES, GGN, EmpiricalFisher, Hessian, MCFisher
+from sklearn_laplace.curvatures.mc_fisher import row_uniforms
+from sklearn_laplace.errors import ClippedWarning, MemoryBudgetError, UnsupportedCombinationError
+from sklearn_laplace.evidence import evidence_derivatives, mackay_fixed_point
+from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace
+from sklearn_laplace.streaming import add_rows, remove_rows
+from sklearn_laplace.structures import STRUCTURES
+
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(60, 3))
+Y = np.sin(X[:, 0]) + 0.3 * RNG.normal(size=60)
+LABELS = np.where(Y + 0.5 * RNG.normal(size=60) > 0, "yes", "no")
+X_NEW = 2 * RNG.normal(size=(7, 3))
+ONE = torch.ones(1, dtype=torch.float64)
+indefinite = pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ClippedWarning")
+
+
+def fit_of(problem: contracts.Example, rule, structure: str = "full", prior=None) -> LaplaceFit:
+    """A pass in batches of three rows."""
+    rows = [(problem.x[s], problem.y[s], problem.weights[s]) for s in torch.arange(len(problem.x)).split(3)]
+    prior = problem.network.scalar_prior() if prior is None else prior
+    return fit_laplace(problem.network, problem.likelihood, rule, STRUCTURES[structure], prior, rows)
+
+
+def precision_of(fit: LaplaceFit, hyper: Hyper) -> torch.Tensor:
+    """The posterior's precision in the oracles' order."""
+    covariance = contracts.covariance_of(fit.posterior(hyper), fit.network.n_parameters)
+    return contracts.to_oracle(fit.network, torch.linalg.inv(covariance))
+
+
+def arguments(problem: contracts.Example) -> tuple:
+    """What the oracles of curvatures take."""
+    return problem.kind, problem.module, problem.network.parameter_names, problem.x, problem.y, problem.weights
+
+
+# ---------------------------------------------------------------------- scales
+
+
+@pytest.mark.parametrize("sigma", [0.5, 2.0])
+@pytest.mark.parametrize("rule", ["empirical_fisher", "hessian", "ggn"])
+@indefinite
+def test_the_noise_enters_as_in_the_log_density(rule, sigma):
+    """Autodiff of −log p at σ: the empirical Fisher goes with 1/σ⁴ and without a factor 2, the others with 1/σ²."""
+    problem = contracts.example("gaussian", seed=1)
+    oracle = {"empirical_fisher": oracles.empirical_fisher, "hessian": oracles.hessian}.get(rule)
+    if oracle is None:
+        expected = oracles.ggn(*arguments(problem)) / sigma**2
+    else:
+        expected = oracles.nearest_semidefinite(oracle(*arguments(problem), noise_variance=sigma**2))
+    found = precision_of(fit_of(problem, CURVATURES[rule]()), Hyper(3 * ONE, dispersion=sigma**2))
+    contracts.close(found, oracles.posterior_precision(expected, 3.0), 1e-9, rule)
+
+
+def test_the_sampled_fisher_is_divided_by_the_variance_once():
+    """Its residuals are standard normal at unit dispersion: an average over draws, within six standard errors."""
+    problem, n_draws = contracts.example("gaussian", seed=2), 3000
+    found = precision_of(fit_of(problem, MCFisher(n_draws)), Hyper(ONE, dispersion=0.25)) - torch.eye(
+        problem.network.n_parameters
+    )
+    expected = oracles.ggn(*arguments(problem)) / 0.25
+    # Of a Wishart mean: var H_ij is at most (H_ij² + H_ii H_jj) over the draws, whatever the number of rows.
+    error = ((expected.square() + expected.diagonal().outer(expected.diagonal())) / n_draws).sqrt()
+    assert bool(((found - expected).abs() <= 6 * error + 1e-8).all())
+
+
+@pytest.mark.parametrize("curvature", sorted(CURVATURES))
+@indefinite
+def test_a_classifier_uses_its_own_curvature(curvature):
+    """The softmax's Hessian or gradients at the MAP, not those of a regression on class numbers."""
+    model = LaplaceClassifier(
+        nets.Hidden, hessian_structure="full", curvature=curvature, n_fisher_samples=2, random_state=3
+    ).fit(X, LABELS)
+    fit = model.laplace_
+    x, y = torch.tensor(X), torch.tensor((LABELS == "yes").astype(int))
+    names = fit.network.parameter_names
+    if curvature == "mc_fisher":
+        f = oracles.outputs(fit.network.module, x)
+        uniforms = row_uniforms(x, 4, fit.rule.seed).view(-1, 2, 2)
+        drawn = [fit.likelihood.sample(f, uniforms[:, s]) for s in range(2)]
+        expected = sum(oracles.empirical_fisher("categorical", fit.network.module, names, x, t) for t in drawn) / 2
+    else:
+        oracle = {"ggn": oracles.ggn, "hessian": oracles.hessian}.get(curvature, oracles.empirical_fisher)
+        expected = oracles.nearest_semidefinite(oracle("categorical", fit.network.module, names, x, y))
+    contracts.close(contracts.to_oracle(fit.network, fit.curvature.matrix), expected, 1e-9, curvature)
+
+
+@pytest.mark.parametrize("structure", ["full", "functional", "diag"])
+def test_mackays_noise_is_stationary_for_the_empirical_fisher(structure):
+    """A curvature that goes with 1/φ² counts each effective parameter twice."""
+    problem = contracts.example("gaussian", seed=3, n=40)
+    fit = fit_of(problem, EmpiricalFisher(), structure)
+    hyper = Hyper(ONE, dispersion=0.5)
+    for _ in range(400):
+        hyper = mackay_fixed_point(fit, hyper)
+    gradient = evidence_derivatives(fit, hyper).gradient
+    assert float(gradient.abs().max()) < 1e-6
+
+
+# ---------------------------------------------------------------------- draws
+
+
+@pytest.mark.parametrize("kind", contracts.ALL_KINDS)
+def test_the_sampled_fisher_is_gauss_newton_on_average(kind):
+    """Independent seeds: their mean within six standard errors of it, their spread neither zero nor large."""
+    problem = contracts.example(kind, seed=1)
+    matrices = torch.stack([fit_of(problem, MCFisher(4, seed)).curvature.matrix for seed in range(300)])
+    truth = fit_of(problem, GGN()).curvature.matrix
+    error = matrices.std(0) / len(matrices) ** 0.5
+    assert bool(((matrices.mean(0) - truth).abs() <= 6 * error + 1e-12).all())
+    assert 0.01 < float(matrices.std(0).max() / truth.max()) < 1.0
+
+
+def test_uniform_draws_are_uniform_and_independent():
+    """Of rows that differ in one bit, in a sign, in the order of their columns: the hash behind them hides nothing."""
+    counting = torch.arange(4096.0, dtype=torch.float64)
+    rows = {
+        "whole numbers": counting[:, None],
+        "last bits": (1 + counting * 2.0**-52)[:, None],
+        "signs": torch.stack([counting, -counting.flip(0)], 1)[1:-1],
+        "two columns": torch.cartesian_prod(torch.arange(64.0), torch.arange(64.0)),
+    }
+    for name, inputs in rows.items():
+        draws = row_uniforms(inputs, 3, seed=1)
+        assert float(draws.min()) > 0 and float(draws.max()) < 1
+        assert len(draws.unique()) == draws.numel(), name
+        others = [row_uniforms(inputs, 3, seed=2), draws.roll(1, 0), row_uniforms(inputs.flip(0), 3, seed=1)]
+        for column in draws.unbind(1):
+            assert scipy.stats.kstest(column.numpy(), "uniform").pvalue > 1e-4, name
+        stacked = torch.cat([draws, *others], 1)
+        correlation = torch.corrcoef(stacked.mT) - torch.eye(12)
+        assert float(correlation.abs().max()) < 5 / len(inputs) ** 0.5, name
+
+
+def test_the_draws_of_a_row_are_its_own():
+    """In any batch, order or precision, with one zero, and whatever torch's global generator does."""
+    rows = torch.randn(9, 2, 3, generator=torch.Generator().manual_seed(0)).double()
+    rows[0, 0, 0] = 0.0
+    draws = row_uniforms(rows, 5, seed=4)
+    state = torch.random.get_rng_state()
+    order = torch.tensor([4, 0, 8])
+    assert torch.equal(row_uniforms(rows[order], 5, seed=4), draws[order])
+    assert torch.equal(row_uniforms(rows.float(), 5, seed=4), draws)
+    assert torch.equal(row_uniforms(-(-rows - 0.0), 5, seed=4), draws)
+    assert torch.equal(row_uniforms(rows, 7, seed=4)[:, :5], draws)
+    assert not torch.equal(row_uniforms(rows, 5, seed=5), draws)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_sampled_rows_are_forgotten_exactly():
+    """Some rows of the fit, in another order: what a stream of draws could not take out again."""
+    options = {"hidden_layer_sizes": (4,), "hessian_structure": "full", "curvature": "mc_fisher", "random_state": 0}
+    model = LaplaceRegressor(**options, map_prior_precision=1.0, prior_precision=1.0, sigma_noise=0.3).fit(X, Y)
+    whole = model.laplace_.curvature.matrix
+    some = np.array([31, 2, 17])
+    left = model.forget(X[some], Y[some]).laplace_.curvature.matrix
+    rest = model.partial_fit(X[some], Y[some]).laplace_.curvature.matrix
+    contracts.close(rest, whole, 1e-12, "forgotten and taken in again")
+    assert float(torch.linalg.eigvalsh(whole - left)[0]) > -1e-10
+    assert int(torch.linalg.matrix_rank(whole - left, tol=1e-8)) == 3
+
+
+@pytest.mark.parametrize("curvature", ["empirical_fisher", "mc_fisher", "hessian"])
+@indefinite
+def test_a_weight_is_a_repetition_for_every_rule(curvature):
+    """Beyond the rows that are merged as well; float64, so the order of sums alone differs."""
+    problem = contracts.example("categorical", seed=5)
+    rule = CURVATURES[curvature]().sampling(2, 1)
+    counts = oracles.random_weights(len(problem.x), 5, integer=True)
+    index = torch.repeat_interleave(torch.arange(len(counts)), counts.long())
+    weighted = contracts.Example("categorical", problem.module, problem.network, problem.x, problem.y, counts)
+    ones = torch.ones(len(index), dtype=torch.float64)
+    repeated = contracts.Example(
+        "categorical", problem.module, problem.network, problem.x[index], problem.y[index], ones
+    )
+    first, second = (fit_of(p, rule).curvature.lower.tril() for p in (weighted, repeated))
+    contracts.close(first, second, 1e-12, curvature)
+
+
+# ---------------------------------------------------------------------- negative eigenvalues
+
+
+@pytest.mark.parametrize("structure", ["full", "block", "diag"])
+def test_negative_eigenvalues_are_clipped_and_counted(structure):
+    """Once for each factorisation, with their number; the same posterior for one precision and for grouped ones."""
+    problem = contracts.example("categorical", seed=0)
+    network = problem.network
+    exact = contracts.to_package(network, oracles.hessian(*arguments(problem)))
+    sizes = [block.size for block in network.blocks] if structure == "block" else [len(exact)]
+    if structure == "diag":
+        blocks = [torch.diag(exact.diagonal())]
+    else:
+        blocks = [exact[s][:, s] for s in torch.arange(len(exact)).split(sizes)]
+    expected = torch.block_diag(*map(oracles.nearest_semidefinite, blocks))
+    fit = fit_of(problem, Hessian(), structure)
+    delta = torch.tensor(0.7, dtype=torch.float64)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        covariances = [
+            contracts.covariance_of(fit.curvature.posterior(precision, 2.0), len(exact))
+            for precision in (delta, delta.expand(len(exact)), delta)
+        ]
+    messages = [str(w.message) for w in caught if w.category is ClippedWarning]
+    counted = [int((torch.linalg.eigvalsh(b) < -1e-6 * torch.linalg.eigvalsh(b).abs().max()).sum()) for b in blocks]
+    assert [int(m.split(" of ")[0]) for m in messages] == [n for n in counted if n] != []
+    assert all("eigenvalues of the curvature are negative, down to -" in m for m in messages)
+    assert all("Use curvature='ggn'" in m for m in messages)
+    for covariance in covariances:
+        contracts.close(
+            covariance, torch.linalg.inv(oracles.posterior_precision(expected, delta, 2.0)), 1e-9, structure
+        )
+    vector = torch.linspace(-1, 1, len(exact), dtype=torch.float64)
+    contracts.close(fit.curvature.times(vector), expected @ vector, 1e-9, f"{structure}: times")
+    contracts.close(
+        fit.curvature.eigenvalues().sort().values, torch.linalg.eigvalsh(expected), 1e-9, f"{structure}: eigenvalues"
+    )
+
+
+@pytest.mark.parametrize("structure", ["full", "block", "diag"])
+@indefinite
+def test_the_hessian_is_clipped_after_the_sum(structure):
+    """Batches are indefinite by themselves: sums, differences and copies are those of the matrices as they came."""
+    problem = contracts.example("gaussian", seed=2)
+    line = problem.network.linearise
+
+    def curvature(rows):
+        batch = Hessian().batch(line(problem.x[rows]), problem.likelihood, problem.y[rows], problem.weights[rows])
+        return STRUCTURES[structure].zero(problem.network.blocks, contracts.CPU).add(batch)
+
+    whole, part, rest = (curvature(rows) for rows in (slice(None), slice(0, 4), slice(4, None)))
+    delta = torch.tensor(0.3, dtype=torch.float64)
+    p = problem.network.n_parameters
+    for found, expected in ((part.merge(rest), whole), (whole.subtract(part), rest), (whole.copy(), whole)):
+        ours, theirs = (contracts.covariance_of(c.posterior(delta, 1.5), p) for c in (found, expected))
+        contracts.close(ours, theirs, 1e-9, structure)
+
+
+def test_a_hessian_without_negative_eigenvalues_is_silent():
+    """A linear net: exactly the Gauss–Newton matrix, of which rounding makes no warning in either precision."""
+    for dtype in ("float64", "float32"):
+        models = [
+            LaplaceRegressor(
+                nets.regressor(nets.Linear, module__in_features=3),
+                hessian_structure="full",
+                curvature=curvature,
+                prior_precision=1.0,
+                sigma_noise=0.4,
+                dtype=dtype,
+                random_state=0,
+            ).fit(X[:3], Y[:3])
+            for curvature in ("ggn", "hessian")
+        ]
+        np.testing.assert_allclose(*(m.predict_std(X_NEW) for m in models), rtol=1e-9 if dtype == "float64" else 1e-5)
+
+
+# ---------------------------------------------------------------------- estimators
+
+
+@pytest.mark.parametrize("curvature", ["empirical_fisher", "mc_fisher", "hessian"])
+@pytest.mark.parametrize("estimator", [LaplaceRegressor, LaplaceClassifier])
+@indefinite
+def test_every_rule_fits_predicts_and_travels(estimator, curvature):
+    """The same weights as with the Gauss–Newton matrix, another posterior; reproducible, saved and opened."""
+    y = Y if estimator is LaplaceRegressor else LABELS
+    options = {"hidden_layer_sizes": (6,), "random_state": 0}
+    usual = estimator(**options).fit(X, y)
+    model = estimator(**options, curvature=curvature).fit(X, y)
+    assert torch.equal(model.laplace_.network.theta, usual.laplace_.network.theta)
+    std = model.predict_std(X_NEW)
+    assert np.isfinite(std).all() and (std > 0).all()
+    assert np.abs(std / usual.predict_std(X_NEW) - 1).max() > 1e-3
+    assert np.isfinite(model.log_marginal_likelihood_value_)
+    np.testing.assert_array_equal(estimator(**options, curvature=curvature).fit(X, y).predict_std(X_NEW), std)
+    opened = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(opened.predict_std(X_NEW), std)
+    assert opened.laplace_.rule == model.laplace_.rule
+    assert opened.log_marginal_likelihood(2.0) == model.log_marginal_likelihood(2.0)
+
+
+def test_more_fisher_samples_come_closer():
+    """To the Gauss–Newton posterior at the same δ and σ; another seed draws others."""
+    fixed = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "sigma_noise": 0.3, "hessian_structure": "full"}
+    truth = LaplaceRegressor(**fixed, random_state=0).fit(X, Y).predict_std(X_NEW, kind="epistemic")
+
+    def error(n, seed):
+        model = LaplaceRegressor(**fixed, curvature="mc_fisher", n_fisher_samples=n, random_state=seed).fit(X, Y)
+        return np.abs(model.predict_std(X_NEW, kind="epistemic") / truth - 1).max()
+
+    assert error(500, 0) < 0.1 < error(1, 0)
+    model = LaplaceRegressor(**fixed, curvature="mc_fisher", random_state=0).fit(X, Y)
+    assert model.laplace_.rule == MCFisher(1, model._seed)
+
+
+@pytest.mark.parametrize("curvature", sorted(CURVATURES))
+@indefinite
+def test_auto_finds_a_structure_for_every_rule(curvature, monkeypatch):
+    """Exact while it is affordable, else what can still hold the rule's form."""
+    model = LaplaceRegressor(hidden_layer_sizes=(5,), curvature=curvature, random_state=0).fit(X, Y)
+    assert model.structure_ in ("full", "functional")
+    monkeypatch.setattr("sklearn_laplace._resolve.eigen_cost", lambda blocks, n: 1e20)
+    dear = LaplaceRegressor(hidden_layer_sizes=(5,), curvature=curvature, random_state=0).fit(X, Y)
+    assert dear.structure_ == ("diag" if curvature == "hessian" else "kron")
+
+
+@pytest.mark.parametrize("structure", sorted(STRUCTURES))
+def test_a_structure_that_cannot_hold_the_hessian_says_which_can(structure):
+    """Before any training."""
+    able = "matrix" in STRUCTURES[structure].accepts
+    model = LaplaceRegressor(hidden_layer_sizes=(2,), hessian_structure=structure, curvature="hessian", max_epochs=0)
+    if able:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ClippedWarning)
+            assert model.fit(X, Y).structure_ == structure
+        return
+    with pytest.raises(
+        UnsupportedCombinationError,
+        match=rf"hessian_structure='{structure}' cannot store curvature='hessian'.*'block', 'diag', 'full'.*='ggn'",
+    ):
+        model.fit(X, Y)
+
+
+@pytest.mark.parametrize("structure", sorted(STRUCTURES))
+@pytest.mark.parametrize("rule", [EmpiricalFisher(), MCFisher(2)], ids=["empirical_fisher", "mc_fisher"])
+def test_every_structure_holds_rules_of_rows(structure, rule):
+    """Full and dual forms agree exactly; every other one has the trace of the full matrix where it has its diagonal."""
+    problem = contracts.example("categorical", seed=4)
+    found, full = (fit_of(problem, rule, s).curvature for s in (structure, "full"))
+    if structure in ("functional", "low_rank"):
+        contracts.close(found.eigenvalues(), full.eigenvalues(), 1e-9, structure)
+    elif structure != "kron":
+        contracts.close(found.eigenvalues().sum(), full.matrix.trace(), 1e-10, structure)
+    assert float(found.eigenvalues().min()) >= 0
+
+
+def test_a_hessian_that_does_not_fit_in_memory_is_refused(monkeypatch):
+    """It is a matrix on its way, also to a diagonal."""
+    monkeypatch.setattr("sklearn_laplace._resolve._physical_memory", lambda: 10_000)
+    with pytest.raises(MemoryBudgetError, match=r"a matrix of 31 × 31 and needs .* \(15,376 bytes\).*curvature='ggn'"):
+        LaplaceRegressor(hidden_layer_sizes=(6,), curvature="hessian", hessian_structure="diag").fit(X, Y)
+
+
+@pytest.mark.parametrize("value", [0, 2.5, None, True])
+def test_the_number_of_fisher_samples_is_checked(value):
+    """Also while it is not in use."""
+    with pytest.raises(ValueError, match=r"n_fisher_samples=.* has to be a whole number of at least 1"):
+        LaplaceClassifier(n_fisher_samples=value).fit(X, LABELS)
+
+
+@indefinite
+def test_one_training_serves_all_rules(tmp_path):
+    """The curvature of the posterior is none of the training's business, and none of its cache's."""
+    memory = Memory(tmp_path, verbose=0)
+    for curvature in sorted(CURVATURES):
+        options = {"hidden_layer_sizes": (3,), "curvature": curvature, "n_fisher_samples": 2, "random_state": 0}
+        cached, plain = (LaplaceRegressor(**options, memory=m).fit(X, Y) for m in (memory, None))
+        np.testing.assert_array_equal(cached.predict_std(X_NEW), plain.predict_std(X_NEW))
+    assert len(list(tmp_path.rglob("output.pkl"))) == 1
+
+
+@pytest.mark.parametrize("structure", ["full", "diag"])
+@pytest.mark.parametrize("curvature", sorted(CURVATURES))
+@indefinite
+def test_rows_that_come_later_come_by_the_rule_of_the_fit(curvature, structure):
+    """Whatever the parameter says by then; the sum is that of all rows at once, and forgetting undoes it."""
+    options = {"hidden_layer_sizes": (3,), "hessian_structure": structure, "random_state": 0}
+    model = LaplaceRegressor(**options, curvature=curvature).fit(X[:40], Y[:40])
+    before = model.predict(X_NEW, return_std=True)
+    model.set_params(curvature="ggn", n_fisher_samples=9).partial_fit(X[40:], Y[40:])
+    network, fit = model.laplace_.network, model.laplace_
+    targets = torch.tensor((Y - model._scale.mean) / model._scale.scale)[:, None]
+    rows = [(torch.tensor(X), targets, torch.ones(60, dtype=torch.float64))]
+    whole = fit_laplace(network, fit.likelihood, fit.rule, STRUCTURES[structure], fit.prior, rows)
+    contracts.close(fit.curvature.eigenvalues(), whole.curvature.eigenvalues(), 1e-9, curvature)
+    after = model.predict(X_NEW, return_std=True)
+    assert np.abs(after[0] - before[0]).max() > 1e-4
+    model.forget(X[40:], Y[40:])
+    np.testing.assert_allclose(model.predict(X_NEW, return_std=True), before, rtol=1e-6)
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.7])
+def test_the_empirical_fisher_moves_the_mean_by_its_own_scale(sigma):
+    """One step of the linearised net by dense algebra: H/φ², where the gradient goes with 1/φ."""
+    problem = contracts.example("gaussian", seed=6, n=20)
+    old, new = (
+        contracts.Example("gaussian", problem.module, problem.network, problem.x[s], problem.y[s], problem.weights[s])
+        for s in (slice(0, 12), slice(12, None))
+    )
+    hyper = Hyper(0.8 * ONE, dispersion=sigma**2)
+    first = fit_of(old, EmpiricalFisher())
+    more = fit_of(new, EmpiricalFisher())
+    found = add_rows(add_rows(first, more, more.curvature, hyper), more, more.curvature, hyper)
+    H, h = (contracts.to_package(p.network, oracles.empirical_fisher(*arguments(p))) for p in (old, new))
+    phi, eye = sigma**2, 0.8 * torch.eye(len(H), dtype=torch.float64)
+    shift = torch.zeros(len(H), dtype=torch.float64)
+    for seen in (H + h, H + 2 * h):
+        pull = more.gradient / phi + h @ shift / phi**2
+        shift = shift - torch.linalg.solve(seen / phi**2 + eye, pull)
+    contracts.close(found.shift, shift, 1e-8, "mean")
+    back = remove_rows(remove_rows(found, more, more.curvature, hyper), more, more.curvature, hyper)
+    assert float(back.shift.abs().max()) < 1e-8 * float(shift.abs().max())
+    assert back.nll == pytest.approx(first.nll, rel=1e-9)
