@@ -262,7 +262,7 @@ def approximate(
     prior = _prior(network, everything, options)
     dense = structure in (Full, Functional)
     fit = trained.mode.fit
-    whole = network.parameter_names == everything.parameter_names
+    whole = network.parameter_names == everything.parameter_names and network.blocks == everything.blocks
     if whole and isinstance(fit.curvature, structure):
         fit = replace(fit, prior=prior)
     else:
@@ -466,9 +466,9 @@ def _posterior_layout(
     everything: Network, rows: TrainingRows, data: PreparedData, options: Options
 ) -> tuple[Network, type[Curvature], int]:
     """The network of the random weights, the structure of their posterior, and the number of dual rows."""
-    network = everything.select(options.subset.names(everything), rows.inputs)
+    network, provides = options.subset.of(everything, rows.inputs), options.subset.provides
     n_dual = _map.n_dual_rows(rows, options.likelihood, data.n_outputs)
-    structure = options.structure or _resolve.automatic_structure(network.blocks, n_dual, len(rows))
+    structure = options.structure or _resolve.automatic_structure(network.blocks, n_dual, len(rows), provides)
     _resolve.check_memory(structure, network.blocks, n_dual)
     return network, structure, n_dual
 

@@ -29,15 +29,20 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         As in :class:`LaplaceRegressor`; the module has one output a class, logits or (log-)probabilities.
     hidden_layer_sizes, activation, max_epochs, lr, batch_size, map_prior_precision, device, dtype
         As in :class:`LaplaceRegressor`.
-    subset_of_weights, hessian_structure, curvature, prior_precision, prior_structure, temperature, predictive
+    subset_of_weights, hessian_structure, curvature, prior_precision, prior_structure, temperature
         As in :class:`LaplaceRegressor`.
     likelihood : {"auto", "categorical"}, default="auto"
         Distribution of y given the outputs.
-    link : {"probit", "plugin", "mc"}, default="probit"
-        From the Gaussian over the logits to probabilities: moderated in closed form, the MAP's own softmax, or the
-        average softmax of ``n_samples`` draws.
+    predictive : {"glm", "mc"}, default="glm"
+        As in :class:`LaplaceRegressor`; under "mc" the probabilities are the average softmax of the weight samples, and
+        a link other than the default or "mc" is refused.
+    link : {"probit", "plugin", "mc", "bridge", "bridge_norm", "quadrature"}, default="probit"
+        From the Gaussian over the logits to probabilities: moderated in closed form; the MAP's own softmax; the average
+        softmax of ``n_samples`` draws; the mean of the Dirichlet of the Laplace bridge, as it is (of two classes the
+        MAP's own softmax) or with large variances normalised; the integral itself, on a grid up to five classes, by the
+        draws beyond. "probit" is the closest of the closed forms, the bridge has variances in closed form as well.
     n_samples : int, default=100
-        Quasi-random draws behind ``link="mc"`` and ``predict_std``.
+        Quasi-random draws behind ``link="mc"`` and ``predict_std``; weight samples of ``predictive="mc"``.
     memory : None, str or joblib.Memory, default=None
         Where trainings are cached, as in scikit-learn's Pipeline: candidates of a search that differ in Laplace
         parameters alone (with a number for ``map_prior_precision`` also in prior and noise) share one. Needs an integer
@@ -87,7 +92,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         map_prior_precision: str | float = "same",
         device: str = "auto",
         dtype: str = "auto",
-        subset_of_weights: str = "all",
+        subset_of_weights: Any = "all",
         hessian_structure: str = "auto",
         curvature: str = "ggn",
         likelihood: str = "auto",
@@ -204,7 +209,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         return PreparedData(X[present], index[present], weights[present], n_classes, scale)
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Class probabilities by the link.
+        """Class probabilities by the link, or the average softmax of the weight samples of ``predictive="mc"``.
 
         Parameters
         ----------
@@ -216,7 +221,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
             Rows sum to one; columns as in ``classes_``.
         """
         check_is_fitted(self)
-        return self._link().mean(self._latent(X)).cpu().numpy()
+        return torch.cat(self._answers(X, self._link().mean)).cpu().numpy()
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithm of :meth:`predict_proba`, shape (n_samples, n_classes)."""
