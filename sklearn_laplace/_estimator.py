@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pickle import PicklingError
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import joblib
 import numpy as np
@@ -50,9 +50,11 @@ from .evidence import effective_parameters, log_evidence
 from .laplace import Hyper, LaplaceFit
 from .latent import LatentGaussian, Predictive
 from .likelihoods._base import Link
+from .predictives._base import PosteriorPredictive
 from .streaming import add_rows, remove_rows
 from .structures import STRUCTURES
 
+T = TypeVar("T")
 STATE_FORMAT = 1
 """Of what is pickled; another number means another layout."""
 
@@ -61,6 +63,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
     """Parameters and ``fit`` of :class:`LaplaceRegressor` and :class:`LaplaceClassifier`."""
 
     _kind: str
+    n_samples: int
 
     @abstractmethod
     def predict_std(self, X: Any, *, kind: str) -> np.ndarray:
@@ -207,8 +210,8 @@ class LaplaceEstimator(BaseEstimator, ABC):
         ----------
         **laplace_params
             Of ``prior_precision``, ``prior_structure``, ``sigma_noise``, ``temperature``, ``predictive``,
-            ``return_std_kind`` (regressor), ``link``, ``n_samples`` (classifier). None at all: what is chosen by a
-            rule is chosen again, for example after :meth:`partial_fit`.
+            ``n_samples``, ``return_std_kind`` (regressor), ``link`` (classifier). None at all: what is chosen by a rule
+            is chosen again, for example after :meth:`partial_fit`.
 
         Returns
         -------
@@ -345,9 +348,9 @@ class LaplaceEstimator(BaseEstimator, ABC):
             Higher: more like the training data. Of the standardised outputs; for classes of the logits, each
             against their mean, since a common shift changes nothing.
         """
-        latent = self._latent(X)
+        check_is_fitted(self)
         likelihood = self.laplace_.likelihood
-        covariance = likelihood.class_logits(latent).covariance
+        covariance = torch.cat(self._answers(X, lambda latent: likelihood.class_logits(latent).covariance))
         if likelihood.over_classes:
             covariance = covariance - covariance.mean(-1, keepdim=True)
             covariance = covariance - covariance.mean(-2, keepdim=True)
@@ -407,38 +410,45 @@ class LaplaceEstimator(BaseEstimator, ABC):
 
     def _chunks(self, X: Any) -> Iterator[Tensor]:
         """Validated inputs in chunks."""
-        width = self.posterior_.row_width(self.laplace_.network.blocks, self.n_outputs_)
+        network = self.laplace_.network
+        width = self.posterior_.row_width(network.blocks, self.n_outputs_)
+        width = max(width, network.row_width(self.n_outputs_, dense=False))
         yield from self._inputs(X).split(_skorch.chunk_rows(width))
 
     def _options(self) -> Options:
         return _resolve.resolve(self._kind, self.get_params(deep=False))
 
-    def _latent(self, X: Any) -> LatentGaussian:
-        """Gaussian over the network's outputs, in its own units."""
-        check_is_fitted(self)
-        predictive = self._options().predictive
+    def _rule(self) -> PosteriorPredictive:
+        """From the posterior to the outputs; with weight samples of its own, the same in every call."""
+        return self._options().predictive.prepared(self.posterior_, int(self.n_samples), self._seed)
+
+    def _answers(self, X: Any, answer: Callable[[LatentGaussian], T]) -> list[T]:
+        """What is made of the distribution over the network's outputs, in its own units, chunk by chunk."""
+        fit, posterior = self.laplace_, self.posterior_
         with single_thread(self._small):
-            fit, posterior = self.laplace_, self.posterior_
-            parts = [predictive.latent(fit.network, posterior, x, fit.shift) for x in self._chunks(X)]
-        return LatentGaussian(torch.cat([p.mean for p in parts]), torch.cat([p.covariance for p in parts]))
+            rule = self._rule()
+            return [answer(rule.latent(fit.network, posterior, x, fit.shift)) for x in self._chunks(X)]
 
     def _outputs(self, X: Any) -> Tensor:
-        """Mean of the outputs (n, C), float64: forward passes alone, unless rows came or went after the training."""
-        predictive, fit = self._options().predictive, self.laplace_
-        return torch.cat([predictive.mean(fit.network, x, fit.shift) for x in self._chunks(X)])
+        """Mean of the outputs (n, C), float64: forward passes alone where the predictive allows it."""
+        fit = self.laplace_
+        with single_thread(self._small):
+            rule = self._rule()
+            return torch.cat([rule.mean(fit.network, x, fit.shift) for x in self._chunks(X)])
 
     def _predictive(self, X: Any, link: Link | None) -> Predictive:
-        return self.laplace_.likelihood.predict(self._latent(X), self.hyper_.dispersion, link)
+        likelihood, dispersion = self.laplace_.likelihood, self.hyper_.dispersion
+        parts = self._answers(X, lambda latent: likelihood.predict(latent, dispersion, link))
+        return Predictive(
+            torch.cat([part.mean for part in parts]),
+            torch.cat([part.epistemic_variance for part in parts]),
+            torch.cat([part.aleatoric_variance for part in parts]),
+        )
 
     def _function_draws(self, X: Any, n_samples: int, generator: torch.Generator) -> Tensor:
-        """Joint draws of the linearised network's outputs, shape (n, C, n_samples), in its own units."""
-        deviations = self.posterior_.sample(n_samples, generator).mT
-        network, shift = self.laplace_.network, self.laplace_.shift
-        if shift is not None:
-            deviations = deviations + shift[:, None]
-        parts = []
+        """Joint draws of the network's outputs, or of the linearised network's, shape (n, C, n_samples)."""
+        predictive, fit = self._options().predictive, self.laplace_
         with single_thread(self._small):
-            for x in self._chunks(X):
-                outputs, jacobian = network.jacobian(x)
-                parts.append(outputs.double()[..., None] + jacobian.times(deviations))
+            deviations = self.posterior_.sample(n_samples, generator)
+            parts = [predictive.functions(fit.network, deviations, x, fit.shift) for x in self._chunks(X)]
         return torch.cat(parts)

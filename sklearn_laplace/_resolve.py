@@ -33,11 +33,13 @@ from .likelihoods._base import Likelihood
 from .links import LINKS
 from .links._base import Link
 from .nets import ACTIVATIONS
-from .predictives import GLM, PREDICTIVES
+from .predictives import PREDICTIVES
+from .predictives._base import PosteriorPredictive
 from .selection import residual_dispersion
 from .structures import STRUCTURES, Diag, Functional, Kron
 from .structures._base import Curvature
-from .subsets import SUBSETS, All, LastLayer
+from .subsets import SUBSETS, Subnetwork
+from .subsets._base import Subset
 
 T = TypeVar("T")
 PRIOR_STRUCTURES = ("scalar", "tensor")
@@ -45,6 +47,7 @@ STD_KINDS = ("total", "epistemic", "aleatoric")
 INTERVAL_METHODS = ("normal",)
 EVIDENCE = "evidence"
 BALANCED = "balanced"
+DEFAULT_LINK, SAMPLE_LINK = "probit", "mc"
 DISPERSION_RULES = {EVIDENCE: mackay_fixed_point, "residual": residual_dispersion}
 SIZES = (1e-60, 1e60)
 """Range of every positive number that a user gives."""
@@ -228,12 +231,12 @@ class Options:
 
     Parameters
     ----------
-    subset : All or LastLayer
+    subset : Subset
     rule : CurvatureRule
     structure : Curvature class or None
         None: chosen by :func:`automatic_structure`.
     likelihood : Likelihood
-    predictive : GLM
+    predictive : PosteriorPredictive class
     link : Link class or None
     per_tensor : bool
         Whether each tensor has a prior precision of its own.
@@ -246,11 +249,11 @@ class Options:
         None: chosen by the number of rows.
     """
 
-    subset: All | LastLayer
+    subset: Subset
     rule: CurvatureRule
     structure: type[Curvature] | None
     likelihood: Likelihood
-    predictive: GLM
+    predictive: type[PosteriorPredictive]
     link: type[Link] | None
     per_tensor: bool
     prior_precision: Choice
@@ -290,6 +293,8 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     rule = rule.sampling(count("n_fisher_samples", parameters["n_fisher_samples"]), seed)
     structure = lookup("hessian_structure", parameters["hessian_structure"], structures)
     check_capabilities(parameters["curvature"], rule, parameters["hessian_structure"], structure)
+    subset = _subset(parameters["subset_of_weights"])
+    _check_subset(subset, rule, parameters["hessian_structure"], structure)
     lookup("activation", parameters["activation"], ACTIVATIONS)
     _layer_sizes(parameters["hidden_layer_sizes"])
     optional_count("max_epochs", parameters["max_epochs"], 0)
@@ -306,15 +311,15 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         lookup("return_std_kind", parameters["return_std_kind"], dict.fromkeys(STD_KINDS))
         if not isinstance(parameters["standardize_y"], bool | np.bool_):
             raise ValueError(f"standardize_y={parameters['standardize_y']!r} has to be True or False.")
-    else:
-        count("n_samples", parameters["n_samples"])
+    count("n_samples", parameters["n_samples"])
+    predictive = lookup("predictive", parameters["predictive"], PREDICTIVES)
     return Options(
-        subset=lookup("subset_of_weights", parameters["subset_of_weights"], SUBSETS)(),
+        subset=subset,
         rule=rule,
         structure=structure,
         likelihood=likelihood,
-        predictive=lookup("predictive", parameters["predictive"], PREDICTIVES)(),
-        link=lookup("link", parameters["link"], LINKS) if "link" in parameters else None,
+        predictive=predictive,
+        link=_link(predictive, parameters) if "link" in parameters else None,
         per_tensor=lookup("prior_structure", parameters["prior_structure"], {"scalar": False, "tensor": True}),
         prior_precision=choice("prior_precision", parameters["prior_precision"], ["evidence"], array=True),
         sigma_noise=_noise(parameters, likelihood),
@@ -628,6 +633,57 @@ def _check_net_options(parameters: Mapping[str, Any]) -> None:
         given = [name for name in ("max_epochs", "lr", "batch_size") if parameters[name] is not None]
         if given:
             raise ValueError(f"{' and '.join(given)} cannot be used with a frozen net, which is not trained.")
+
+
+def _subset(value: object) -> Subset:
+    """By name, by names of tensors, or by their masks; the names themselves are looked up in the traced network."""
+    if isinstance(value, str):
+        by_name: dict[str, Any] = {name: kind for name, kind in SUBSETS.items() if kind is not Subnetwork}
+        try:
+            return lookup("subset_of_weights", value, by_name)()
+        except ValueError as error:
+            raise ValueError(f"{error} Or give a list of parameter tensors, or a dict of their masks.") from None
+    if isinstance(value, Mapping) and value and all(isinstance(name, str) for name in value):
+        masks = {name: np.asarray(m.cpu() if isinstance(m, Tensor) else m) for name, m in value.items()}
+        if wrong := [name for name, mask in masks.items() if mask.dtype != bool]:
+            raise ValueError(f"subset_of_weights has masks for {wrong} that do not hold True and False alone.")
+        return Subnetwork({name: torch.tensor(mask) for name, mask in masks.items()})
+    if isinstance(value, Sequence) and value and all(isinstance(name, str) for name in value):
+        return Subnetwork(dict.fromkeys(value))
+    raise ValueError(
+        f"subset_of_weights={value!r} has to be 'all', 'last_layer', a list of parameter tensors by name, or a dict of "
+        "their masks."
+    )
+
+
+def _check_subset(subset: Subset, rule: CurvatureRule, structure_name: str, structure: type[Curvature] | None) -> None:
+    """A structure of whole layers has no room for single weights, and a matrix of all weights is not cut."""
+    if not rule.provides & subset.provides:
+        raise UnsupportedCombinationError(
+            "subset_of_weights selects single weights of a tensor, whose rows this curvature does not provide. Use "
+            "curvature='ggn', or name whole tensors."
+        )
+    if structure is not None and not structure.accepts & subset.provides:
+        able = sorted(name for name, other in STRUCTURES.items() if other.accepts & subset.provides)
+        raise UnsupportedCombinationError(
+            f"hessian_structure={structure_name!r} holds whole layers, and subset_of_weights selects single weights of "
+            f"them. Use hessian_structure in {able}, or name whole tensors."
+        )
+
+
+def _link(predictive: type[PosteriorPredictive], parameters: Mapping[str, Any]) -> type[Link]:
+    """The link; a predictive of samples has one of its own, and another one that was asked for is refused."""
+    name = parameters["link"]
+    link = lookup("link", name, LINKS)
+    if predictive.takes_link:
+        return link
+    if name not in (DEFAULT_LINK, SAMPLE_LINK):
+        raise UnsupportedCombinationError(
+            f"link={name!r} cannot be used with predictive={parameters['predictive']!r}: it makes probabilities of a "
+            "Gaussian over the logits, and this predictive averages the softmax of its samples. Use "
+            f"predictive='glm', or leave link={DEFAULT_LINK!r}."
+        )
+    return LINKS[SAMPLE_LINK]
 
 
 def _layer_sizes(sizes: object) -> None:

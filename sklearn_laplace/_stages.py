@@ -269,7 +269,7 @@ def approximate(
     prior = _prior(network, everything, options)
     dense = structure in (Full, Functional)
     fit = trained.mode.fit
-    whole = network.parameter_names == everything.parameter_names
+    whole = network.parameter_names == everything.parameter_names and network.blocks == everything.blocks
     same_rule = fit.rule == options.rule
     if whole and same_rule and isinstance(fit.curvature, structure):
         fit = replace(fit, prior=prior)
@@ -474,10 +474,9 @@ def _posterior_layout(
     everything: Network, rows: TrainingRows, data: PreparedData, options: Options
 ) -> tuple[Network, type[Curvature], int]:
     """The network of the random weights, the structure of their posterior, and the number of dual rows."""
-    network = everything.select(options.subset.names(everything), rows.inputs)
-    rule = options.rule
+    network, rule = options.subset.of(everything, rows.inputs), options.rule
     n_dual = len(rows) * rule.n_columns(options.likelihood, data.n_outputs)
-    provided = (network.blocks, n_dual, len(rows), rule.provides)
+    provided = (network.blocks, n_dual, len(rows), rule.provides & options.subset.provides)
     structure = options.structure or _resolve.automatic_structure(*provided)
     _resolve.check_memory(structure, network.blocks, n_dual, rule)
     return network, structure, n_dual

@@ -32,16 +32,21 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         As in :class:`LaplaceRegressor`.
     subset_of_weights, hessian_structure, curvature, n_fisher_samples, prior_precision, prior_structure
         As in :class:`LaplaceRegressor`.
-    temperature, predictive
+    temperature
         As in :class:`LaplaceRegressor`.
     likelihood : {"auto", "categorical", "bernoulli"}, default="auto"
         Distribution of y given the outputs: one logit a class, or one logit for two classes. "auto": as many as the
         given net has; for the built-in net one a class.
-    link : {"probit", "plugin", "mc"}, default="probit"
-        From the Gaussian over the logits to probabilities: moderated in closed form, the MAP's own softmax, or the
-        average softmax of ``n_samples`` draws.
+    predictive : {"glm", "mc"}, default="glm"
+        As in :class:`LaplaceRegressor`; under "mc" the probabilities are the average softmax of the weight samples, and
+        a link other than the default or "mc" is refused.
+    link : {"probit", "plugin", "mc", "bridge", "bridge_norm", "quadrature"}, default="probit"
+        From the Gaussian over the logits to probabilities: moderated in closed form; the MAP's own softmax; the average
+        softmax of ``n_samples`` draws; the mean of the Dirichlet of the Laplace bridge, as it is (of two classes the
+        MAP's own softmax) or with large variances normalised; the integral itself, on a grid up to five classes, by the
+        draws beyond. "probit" is the closest of the closed forms, the bridge has variances in closed form as well.
     n_samples : int, default=100
-        Quasi-random draws behind ``link="mc"`` and ``predict_std``.
+        Quasi-random draws behind ``link="mc"`` and ``predict_std``; weight samples of ``predictive="mc"``.
     memory : None, str or joblib.Memory, default=None
         Where trainings are cached, as in scikit-learn's Pipeline: candidates of a search that differ in Laplace
         parameters alone (with a number for ``map_prior_precision`` also in prior and noise) share one. Needs an integer
@@ -93,7 +98,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         map_prior_precision: str | float = "same",
         device: str = "auto",
         dtype: str = "auto",
-        subset_of_weights: str = "all",
+        subset_of_weights: Any = "all",
         hessian_structure: str = "auto",
         curvature: str = "ggn",
         n_fisher_samples: int = 1,
@@ -218,7 +223,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         return PreparedData(X[present], index[present], weights[present], n_outputs, scale)
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Class probabilities by the link.
+        """Class probabilities by the link, or the average softmax of the weight samples of ``predictive="mc"``.
 
         Parameters
         ----------
@@ -230,8 +235,9 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
             Rows sum to one; columns as in ``classes_``.
         """
         check_is_fitted(self)
-        latent = self._latent(X)
-        return self._link().mean(self.laplace_.likelihood.class_logits(latent)).cpu().numpy()
+        link, likelihood = self._link(), self.laplace_.likelihood
+        parts = self._answers(X, lambda latent: link.mean(likelihood.class_logits(latent)))
+        return torch.cat(parts).cpu().numpy()
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithm of :meth:`predict_proba`, shape (n_samples, n_classes)."""

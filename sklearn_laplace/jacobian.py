@@ -283,6 +283,28 @@ Factor = LayerFactor | SharedFactor | DenseFactor
 """One block's part of SᵀJ."""
 
 
+def picked(factor: Factor, index: Tensor) -> DenseFactor:
+    """The part of some of a block's parameters, densely: of a layer at one position these alone are multiplied out.
+
+    Parameters
+    ----------
+    factor : LayerFactor, SharedFactor or DenseFactor
+    index : Tensor of shape (p,), int64
+        Positions in the block's flattened matrix.
+
+    Examples
+    --------
+    >>> import torch
+    >>> factor = LayerFactor(torch.tensor([[1.0, 2.0]]), torch.tensor([[[3.0, 5.0]]]))
+    >>> factor.rows().tolist(), picked(factor, torch.tensor([1, 2])).rows().tolist()
+    ([[[3.0, 6.0, 5.0, 10.0]]], [[[6.0, 5.0]]])
+    """
+    if isinstance(factor, LayerFactor):
+        width = factor.inputs.shape[-1]
+        return DenseFactor(factor.cotangents[..., index // width] * factor.inputs[:, None, index % width])
+    return DenseFactor(factor.rows()[..., index])
+
+
 @dataclass(frozen=True)
 class FactoredJacobian:
     """SᵀJ of a batch of n rows, block by block.

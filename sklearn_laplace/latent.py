@@ -17,6 +17,8 @@ class LatentGaussian:
         Outputs at the MAP.
     covariance : Tensor of shape (n, C, C)
         Epistemic covariance between the outputs of one row.
+    samples : Tensor of shape (S, n, C), optional
+        The samples whose moments these are, where the distribution is known by samples.
 
     Examples
     --------
@@ -27,6 +29,7 @@ class LatentGaussian:
 
     mean: Tensor
     covariance: Tensor
+    samples: Tensor | None = None
 
     @property
     def variance(self) -> Tensor:

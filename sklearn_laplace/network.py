@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .errors import UnsupportedCombinationError
-from .jacobian import Block, DenseFactor, Factor, FactoredJacobian
+from .jacobian import Block, DenseFactor, Factor, FactoredJacobian, picked
 from .layers import FACTORED, FactoredLayer, Generic
 from .prior import Prior
 from .replica import Tape, replicas_follow, replicate
@@ -65,12 +65,23 @@ class Layout:
         Shape of every parameter of the module.
     aliases : mapping of str to str
         Every name of a parameter to its first one (tied weights have several).
+    elements : mapping of str to Tensor
+        For each block that is random in part only, the positions of that part in its flattened matrix.
     """
 
     blocks: tuple[Block, ...]
     columns: Mapping[str, tuple[tuple[str, int], ...]]
     shapes: Mapping[str, torch.Size]
     aliases: Mapping[str, str]
+    elements: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def random(self) -> tuple[Block, ...]:
+        """The blocks of the parameter vector: one that is random in part is dense and holds that part alone."""
+        if not self.elements:
+            return self.blocks
+        sizes = {name: len(part) for name, part in self.elements.items()}
+        return tuple(Block(b.name, 1, sizes[b.name], factored=False) if b.name in sizes else b for b in self.blocks)
 
     @classmethod
     def of(cls, module: nn.Module, layers: Sequence[FactoredLayer], generic: Generic | None) -> Layout:
@@ -94,7 +105,8 @@ class Layout:
         parts = []
         for block in self.blocks:
             pieces = [value(name, block.outputs, width) for name, width in self.columns[block.name]]
-            parts.append(torch.cat(pieces, 1).flatten())
+            part = torch.cat(pieces, 1).flatten()
+            parts.append(part[self.elements[block.name]] if block.name in self.elements else part)
         return torch.cat(parts)
 
 
@@ -201,6 +213,27 @@ class Network:
         """The same module with other selected parameters."""
         return Network.trace(self.module, example, names, log_outputs=self.log_outputs)
 
+    def restrict(self, masks: Mapping[str, Tensor]) -> Network:
+        """The same network with some elements alone of some of its selected tensors.
+
+        Parameters
+        ----------
+        masks : mapping of str to Tensor of bool
+            For each selected tensor that is random in part only, which of its elements are: of its own shape, at least
+            one of them. The others keep the module's values.
+        """
+        elements = {}
+        for block in self.layout.blocks:
+            columns = self.layout.columns[block.name]
+            if any(name in masks for name, _ in columns):
+                every = torch.ones(block.outputs, block.inputs, dtype=torch.bool, device=self.theta.device)
+                pieces = [
+                    masks[name].to(every.device).reshape(len(every), width) if name in masks else every[:, :width]
+                    for name, width in columns
+                ]
+                elements[block.name] = torch.cat(pieces, 1).flatten().nonzero()[:, 0]
+        return replace(self, layout=replace(self.layout, elements=elements))
+
     def with_parameters(self, theta: Tensor) -> Network:
         """A network whose selected weights are θ (P,); everything else is shared with this one."""
         dtype = next(self.module.parameters()).dtype
@@ -259,6 +292,7 @@ class Network:
                 # On a replica, since functional_call swaps tensors in place.
                 dense = self.generic.factors(self._replica({}), x, self._through_log(raw.detach(), factor))
                 parts |= dict(zip(self.generic.names, dense, strict=True))
+            parts |= {name: picked(parts[name], index) for name, index in self.layout.elements.items()}
             return FactoredJacobian(tuple(parts[block.name] for block in self.blocks))
 
         return Linearisation(x, outputs.detach(), pullback, lambda loss: self.hessian(x, loss))
@@ -327,7 +361,7 @@ class Network:
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks in the order of the module's parameters."""
-        return self.layout.blocks
+        return self.layout.random
 
     @property
     def n_parameters(self) -> int:
@@ -344,13 +378,16 @@ class Network:
         dense : bool
             Whether the structure multiplies the factors out.
         """
-        factors = sum(block.width(n_columns) for block in self.blocks)
-        return max(n_columns * self.n_parameters, factors) if dense else factors
+        rows = n_columns * self.n_parameters
+        made = sum(block.width(n_columns) for block in self.layout.blocks)
+        if self.layout.elements:  # picked out of the whole layers' factors
+            return made + rows
+        return max(rows, made) if dense else made
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
         """Names of the selected tensors, in block order."""
-        return tuple(name for block in self.blocks for name, _ in self.layout.columns[block.name])
+        return tuple(name for block in self.layout.blocks for name, _ in self.layout.columns[block.name])
 
     @cached_property
     def theta(self) -> Tensor:
@@ -359,13 +396,33 @@ class Network:
         return self.layout.matrices(lambda name, rows, width: tensors[name].detach().reshape(rows, width)).double()
 
     def tensors(self, theta: Tensor) -> dict[str, Tensor]:
-        """θ (…, P) cut into the module's tensors, each with its own shape behind the leading dimensions."""
+        """θ (…, P) cut into the module's tensors, each with its own shape behind the leading dimensions.
+
+        Elements that are not random have the module's values.
+        """
         found: dict[str, Tensor] = {}
-        for block, part in zip(self.blocks, theta.split([b.size for b in self.blocks], -1), strict=True):
+        parts = self._filled(theta.split([b.size for b in self.blocks], -1))
+        for block, part in zip(self.layout.blocks, parts, strict=True):
             matrix = part.unflatten(-1, (block.outputs, block.inputs))
             columns = self.layout.columns[block.name]
             for (name, _), piece in zip(columns, matrix.split([width for _, width in columns], -1), strict=True):
                 found[name] = piece.reshape(*theta.shape[:-1], *self.layout.shapes[name])
+        return found
+
+    def _filled(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Each block's part of θ (…, size), with what is not random filled in."""
+        if not self.layout.elements:
+            return parts
+        whole = replace(self, layout=replace(self.layout, elements={}))
+        found = []
+        for block, part, values in zip(
+            whole.blocks, parts, whole.theta.split([b.size for b in whole.blocks]), strict=True
+        ):
+            if block.name in self.layout.elements:
+                filled = values.to(part).expand(*part.shape[:-1], -1).clone()
+                filled[..., self.layout.elements[block.name]] = part
+                part = filled
+            found.append(part)
         return found
 
     def natural_precisions(self, prior: Prior) -> Tensor:

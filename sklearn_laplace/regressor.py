@@ -53,8 +53,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Where torch computes; "auto" is the device of a given skorch net, else the CPU.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Of the network; "auto" is float64 up to 10,000 rows. Sums and the posterior are float64 always.
-    subset_of_weights : {"all", "last_layer"}, default="all"
-        Which weights are random.
+    subset_of_weights : {"all", "last_layer"}, list of str or dict, default="all"
+        Which weights are random; the others stay at the mode. A list names parameter tensors of the net; a dict gives
+        each tensor's mask, True where it is random, such as :func:`~sklearn_laplace.subsets.largest` makes them.
     hessian_structure : {"auto", "full", "functional", "block", "ekfac", "kron", "low_rank", "diag"}, default="auto"
         How the curvature is stored: all of it, in two forms; one dense block a layer; Kronecker factors, with or
         without second moments of their own; the 100 leading eigenpairs; the diagonal. "auto": exact ("full", or its
@@ -81,8 +82,12 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         given. Counts have none.
     temperature : float, default=1.0
         Divides the curvature; below 1 the posterior is narrower. What is chosen by evidence is chosen at 1.
-    predictive : {"glm"}, default="glm"
-        The linearised predictive.
+    predictive : {"glm", "mc"}, default="glm"
+        "glm": the linearised network, in closed form. "mc": the network itself under ``n_samples`` weight samples, the
+        same for all rows; mean and covariance are theirs. Under a prior that was not chosen by evidence samples can be
+        far off where the linearised network is not.
+    n_samples : int, default=100
+        Weight samples of ``predictive="mc"``.
     return_std_kind : {"total", "epistemic", "aleatoric"}, default="total"
         What ``predict(X, return_std=True)`` returns.
     memory : None, str or joblib.Memory, default=None
@@ -90,7 +95,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         parameters alone (with a number for ``map_prior_precision`` also in prior and noise) share one. Needs an integer
         ``random_state``.
     random_state : int, RandomState or None, default=None
-        Seeds the initial weights and the order of mini-batches. torch's global generator is left as it was.
+        Seeds the initial weights, the order of mini-batches and the weight samples. torch's global generator is left as
+        it was.
     verbose : int, default=0
         Whether skorch prints its epochs.
 
@@ -159,7 +165,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         map_prior_precision: str | float = "same",
         device: str = "auto",
         dtype: str = "auto",
-        subset_of_weights: str = "all",
+        subset_of_weights: Any = "all",
         hessian_structure: str = "auto",
         curvature: str = "ggn",
         n_fisher_samples: int = 1,
@@ -169,6 +175,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         sigma_noise: str | float = "evidence",
         temperature: float = 1.0,
         predictive: str = "glm",
+        n_samples: int = 100,
         return_std_kind: str = "total",
         memory: Any = None,
         random_state: Any = None,
@@ -194,6 +201,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self.sigma_noise = sigma_noise
         self.temperature = temperature
         self.predictive = predictive
+        self.n_samples = n_samples
         self.return_std_kind = return_std_kind
         self.memory = memory
         self.random_state = random_state
@@ -314,8 +322,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         """
         check_is_fitted(self)
         if not self.laplace_.likelihood.additive_noise:
-            latent = self._latent(X)
-            return PoissonLogNormal(self._in_units(latent.mean), self._in_units(latent.variance))
+            parts = self._answers(X, lambda latent: torch.stack([latent.mean, latent.variance]))
+            log_rate, variance = torch.cat(parts, 1)
+            return PoissonLogNormal(self._in_units(log_rate), self._in_units(variance))
         moments = self._moments(X)
         return norm(self._in_units(moments.mean), self._std(moments, "total"))
 
@@ -403,8 +412,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         n_samples : int
         random_state : int, RandomState or None
         kind : {"total", "epistemic"}
-            "total": new targets, noise included, with the covariance of ``return_cov``. "epistemic": functions, of
-            counts their rates.
+            "total": new targets, noise included, with the covariance of ``return_cov``. "epistemic": functions, those
+            of the linearised network or, under ``predictive="mc"``, of the network itself; of counts their rates.
 
         Returns
         -------
@@ -442,9 +451,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
 
     def _covariance(self, X: Any) -> np.ndarray:
         """Joint covariance over rows, one matrix an output."""
-        x = self._inputs(X)
-        network = self.laplace_.network
-        joint = self._options().predictive.joint_covariance(network, self.posterior_, x)
+        x, fit = self._inputs(X), self.laplace_
+        joint = self._rule().joint_covariance(fit.network, self.posterior_, x, fit.shift)
         n, k = len(x), self.n_outputs_
         per_output = joint.view(n, k, n, k).diagonal(dim1=1, dim2=3)
         likelihood, dispersion = self.laplace_.likelihood, self.hyper_.dispersion

@@ -132,6 +132,27 @@ MUTATIONS = (
         "contracts",
     ),
     Mutation(
+        "bridge without its constant",
+        "links/bridge.py",
+        "1 - 2 / n_classes",
+        "1 - 1 / n_classes",
+        "links",
+    ),
+    Mutation(
+        "weight samples around a mean that moved the other way",
+        "predictives/mc.py",
+        "else deviations + shift",
+        "else deviations - shift",
+        "predictives",
+    ),
+    Mutation(
+        "weights outside a mask at zero",
+        "network.py",
+        "filled = values.to(part)",
+        "filled = (0 * values).to(part)",
+        "subsets",
+    ),
+    Mutation(
         "noise left out of the predictive",
         "likelihoods/gaussian.py",
         "torch.full_like(variance, dispersion)",

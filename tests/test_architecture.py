@@ -45,8 +45,8 @@ LEVELS = (
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
 WITHIN_A_LEVEL = {("linalg", "errors")}
 """Imports within one level, each with a reason: a factorisation raises the package's own errors."""
-MADE_OF = {"block": {"full"}, "ekfac": {"kron"}, "low_rank": {"functional"}}
-"""Structures that are made of another one."""
+MADE_OF = {"block": {"full"}, "bridge_norm": {"bridge"}, "ekfac": {"kron"}, "low_rank": {"functional"}}
+"""Variants that are made of another one."""
 REGISTRIES = {
     "curvatures": CURVATURES,
     "layers": LAYERS,

@@ -17,9 +17,10 @@ from sklearn_laplace.errors import ClippedWarning, UnsupportedCombinationError
 from sklearn_laplace.laplace import fit_laplace
 from sklearn_laplace.network import Network
 from sklearn_laplace.structures import STRUCTURES
-from sklearn_laplace.subsets import SUBSETS
+from sklearn_laplace.subsets import SUBSETS, All, LastLayer, Subnetwork
 
 CASES = list(itertools.product(sorted(SUBSETS), sorted(CURVATURES), sorted(STRUCTURES), contracts.ALL_KINDS))
+CHOSEN = {"all": All(), "last_layer": LastLayer(), "subnetwork": Subnetwork({"0.weight": None, "0.bias": None})}
 DELTA, SCALE = 0.8, 1.7
 
 
@@ -69,7 +70,7 @@ def test_every_combination_is_its_dense_posterior_or_refused(subset, curvature, 
     module = oracles.random_mlp((2, 3, n_outputs), seed=7)
     x, y = contracts.random_rows(kind, 8, 2, n_outputs, 7)
     network = Network.trace(module, x)
-    network = network.select(SUBSETS[subset]().names(network), x)
+    network = CHOSEN[subset].of(network, x)
     problem = contracts.Example(kind, module, network, x, y, oracles.random_weights(8, 7))
     names = network.parameter_names
     dense = contracts.DENSE_RULES[curvature](kind, module, names, x, y, problem.weights)

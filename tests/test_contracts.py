@@ -10,6 +10,7 @@ from sklearn_laplace.latent import LatentGaussian
 from sklearn_laplace.layers import LAYERS
 from sklearn_laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.links import LINKS, Plugin, Probit
+from sklearn_laplace.predictives import PREDICTIVES
 from sklearn_laplace.structures import STRUCTURES
 
 
@@ -41,6 +42,12 @@ def test_curvature_rows_sum_to_the_dense_matrix(key):
 def test_layer_jacobian_is_autodiff(key):
     """A factored layer is a shortcut, never another number."""
     contracts.check_layer(key)
+
+
+@pytest.mark.parametrize("key", sorted(PREDICTIVES))
+def test_predictive_answers_of_one_law(key):
+    """Mean, covariance and functions are those of one distribution, exact where the network is linear."""
+    contracts.check_predictive(key)
 
 
 @pytest.mark.parametrize("key", sorted(LINKS))

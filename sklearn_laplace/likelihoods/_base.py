@@ -113,7 +113,8 @@ class Likelihood(ABC):
 
     def class_logits(self, latent: LatentGaussian) -> LatentGaussian:
         """The Gaussian over :meth:`logits`."""
-        return LatentGaussian(self.logits(latent.mean), self.logits(self.logits(latent.covariance).mT))
+        samples = None if latent.samples is None else self.logits(latent.samples.movedim(0, -1)).movedim(-1, 0)
+        return LatentGaussian(self.logits(latent.mean), self.logits(self.logits(latent.covariance).mT), samples)
 
     @abstractmethod
     def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None) -> Predictive:

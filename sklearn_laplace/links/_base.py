@@ -51,8 +51,27 @@ def standard_normals(n_samples: int, dimension: int, seed: int) -> Tensor:
     return torch.special.ndtri(points.clamp(margin, 1 - margin))
 
 
+def centred(latent: LatentGaussian) -> LatentGaussian:
+    """The Gaussian over the logits minus their mean: the same probabilities, and no constant common to all logits.
+
+    Examples
+    --------
+    >>> latent = LatentGaussian(torch.tensor([[3.0, 1.0]]), torch.tensor([[[1.0, 0.0], [0.0, 3.0]]]))
+    >>> centred(latent).mean.tolist(), centred(latent).covariance.tolist()
+    ([[1.0, -1.0]], [[[1.0, -1.0], [-1.0, 1.0]]])
+    """
+    covariance = latent.covariance - latent.covariance.mean(-1, keepdim=True)
+    covariance = covariance - covariance.mean(-2, keepdim=True)
+    return LatentGaussian(latent.mean - latent.mean.mean(-1, keepdim=True), covariance)
+
+
 def softmax_samples(latent: LatentGaussian, draws: Tensor) -> Tensor:
-    """softmax(f_s) for each draw, shape (S, n, C). A covariance without full rank is as good as any other."""
+    """softmax(f_s) for each draw, shape (S, n, C): of the latent's own samples where it has them.
+
+    A covariance without full rank is as good as any other.
+    """
+    if latent.samples is not None:
+        return latent.samples.softmax(-1)
     values, vectors = torch.linalg.eigh(latent.covariance)
     root = vectors * values.clamp_min(0.0).sqrt()[:, None, :]
     draws = draws.to(latent.mean)

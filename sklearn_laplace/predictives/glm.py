@@ -6,6 +6,8 @@ the weights of the nonlinear network is not.
 
 from __future__ import annotations
 
+from typing import ClassVar, Self
+
 import torch
 from torch import Tensor
 
@@ -13,9 +15,10 @@ from ..jacobian import FactoredJacobian
 from ..latent import LatentGaussian
 from ..network import Network
 from ..structures._base import Posterior
+from ._base import PosteriorPredictive
 
 
-class GLM:
+class GLM(PosteriorPredictive):
     """The network linearised around its MAP.
 
     Examples
@@ -29,6 +32,13 @@ class GLM:
     [[1.0]]
     """
 
+    takes_link: ClassVar[bool] = True
+
+    @classmethod
+    def prepared(cls, posterior: Posterior, n_samples: int, seed: int) -> Self:
+        """Nothing is drawn."""
+        return cls()
+
     def latent(self, network: Network, posterior: Posterior, x: Tensor, shift: Tensor | None = None) -> LatentGaussian:
         """Mean f + J·shift (n, C) and covariance (n, C, C) of the outputs, float64; a shift (P,) moves the mean."""
         outputs, jacobian = network.jacobian(x)
@@ -40,11 +50,20 @@ class GLM:
             return network(x).double()
         return _moved(*network.jacobian(x), shift)
 
-    def joint_covariance(self, network: Network, posterior: Posterior, x: Tensor) -> Tensor:
-        """Covariance over rows and outputs together, shape (n·C, n·C), float64; row-major in (row, output)."""
+    def joint_covariance(
+        self, network: Network, posterior: Posterior, x: Tensor, shift: Tensor | None = None
+    ) -> Tensor:
+        """Covariance over rows and outputs together, shape (n·C, n·C), float64; no shift changes it."""
         _, jacobian = network.jacobian(x)
         covariance = posterior.cross_covariance(jacobian, jacobian)
         return torch.triu(covariance) + torch.triu(covariance, 1).mT
+
+    @staticmethod
+    def functions(network: Network, deviations: Tensor, x: Tensor, shift: Tensor | None = None) -> Tensor:
+        """f + J·(shift + deviation), shape (n, C, s)."""
+        outputs, jacobian = network.jacobian(x)
+        moves = deviations if shift is None else deviations + shift
+        return outputs.double()[..., None] + jacobian.times(moves.mT)
 
 
 def _moved(outputs: Tensor, jacobian: FactoredJacobian, shift: Tensor | None) -> Tensor:

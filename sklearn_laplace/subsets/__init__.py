@@ -1,8 +1,10 @@
 """Which weights are random: the registry. One file a variant, file name = key."""
 
+from ._base import Subset
 from .all import All
 from .last_layer import LastLayer
+from .subnetwork import Subnetwork, largest
 
-SUBSETS: dict[str, type[All] | type[LastLayer]] = {"all": All, "last_layer": LastLayer}
+SUBSETS: dict[str, type[Subset]] = {"all": All, "last_layer": LastLayer, "subnetwork": Subnetwork}
 
-__all__ = ["SUBSETS", "All", "LastLayer"]
+__all__ = ["SUBSETS", "All", "LastLayer", "Subnetwork", "largest"]

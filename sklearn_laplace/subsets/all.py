@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ..network import Network
+from ._base import Subset
 
 
-class All:
+class All(Subset):
     """Every trained tensor is random.
 
     Examples

@@ -5,9 +5,10 @@ from __future__ import annotations
 from ..errors import UnsupportedCombinationError
 from ..layers import Conv, Linear
 from ..network import Network
+from ._base import Subset
 
 
-class LastLayer:
+class LastLayer(Subset):
     """The last module with parameters that the forward pass calls; it has to be linear or a convolution.
 
     Examples

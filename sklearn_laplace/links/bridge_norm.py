@@ -1,0 +1,41 @@
+r"""Laplace bridge of a logit Gaussian whose large variances are brought back to where the bridge holds.
+
+With :math:`c = \bar v / \sqrt{C/2}` and :math:`\bar v` the mean variance of the centred logits, the bridge is taken of
+:math:`N(\mu/\sqrt c, \Sigma/c)`, whose mean variance is √(C/2) (laplace-torch's correction). For large variances the
+integral itself depends on :math:`\mu/\sqrt c` and :math:`\Sigma/c` alone; the bridge of :math:`N(\mu, \Sigma)` does
+not. Below one, dividing by c sharpens the probabilities, up to one-hot rows without variance: here c is at least one.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..latent import LatentGaussian
+from ._base import Link, centred
+from .bridge import Bridge
+
+
+class BridgeNorm(Link):
+    """The bridge, moderated for large variances, O(n C²).
+
+    Examples
+    --------
+    >>> import torch
+    >>> wide = LatentGaussian(torch.tensor([[4.0, 0.0]]), 50 * torch.eye(2)[None])
+    >>> BridgeNorm(torch.zeros(1, 2)).mean(wide).round(decimals=3)
+    tensor([[0.6900, 0.3100]])
+    """
+
+    def mean(self, latent: LatentGaussian) -> Tensor:
+        """Class probabilities (n, C)."""
+        return Bridge(self.draws).mean(_normalised(latent))
+
+    def variance(self, latent: LatentGaussian) -> Tensor:
+        """Variance (n, C) of the Dirichlet that :meth:`mean` belongs to."""
+        return Bridge(self.draws).variance(_normalised(latent))
+
+
+def _normalised(latent: LatentGaussian) -> LatentGaussian:
+    logits = centred(latent)
+    size = (logits.variance.mean(-1) / (latent.mean.shape[1] / 2) ** 0.5).clamp_min(1.0)
+    return LatentGaussian(latent.mean / size.sqrt()[:, None], latent.covariance / size[:, None, None])
