@@ -67,6 +67,7 @@ POST_HOC = {
 }
 """Parameters that need neither training nor data."""
 LIKELIHOODS_FOR = {"regressor": ("gaussian", "poisson"), "classifier": ("categorical", "bernoulli")}
+"""The first is "auto"; for a classifier the second where two classes share one logit."""
 SINGLE_LOGIT = {"auto": None, "categorical": False, "bernoulli": True}
 """Whether two classes share one logit; None where the given net decides."""
 

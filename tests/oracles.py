@@ -29,6 +29,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy.integrate
 import scipy.optimize
 import scipy.special
 import scipy.stats
@@ -767,7 +768,7 @@ def poisson_lognormal(mean: float, variance: float, k: int) -> tuple[float, floa
     width = 1 / math.sqrt(math.exp(peak) + 1 / variance)
     g = np.linspace(peak - 60 * width - 40 * (variance > 5), peak + 60 * width, 400_001)
     values = exponent(g)
-    integral = values.max() + np.log(np.trapezoid(np.exp(values - values.max()), g))
+    integral = values.max() + np.log(scipy.integrate.trapezoid(np.exp(values - values.max()), g))
     constants = scipy.special.gammaln(k + 1) + 0.5 * math.log(2 * math.pi * variance)
     z = np.linspace(-12, 12, 400_001)
     weight = scipy.stats.norm.pdf(z)
