@@ -1,6 +1,7 @@
 """The traced network: which layers are factored, and that its Jacobian is autodiff's whatever the module does."""
 
 import copy
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -589,7 +590,7 @@ NOT_TWICE = {
     "unusual layers": r"torch lacks one for Unusual: .*_embedding_bag_backward.* Use curvature='ggn'",
     "weight norm": r"of Sequential that is not\s+symmetric.* as it does weight normalisation. Use curvature='ggn'",
 }
-"""Operations that torch cannot differentiate twice, or only wrongly."""
+"""What torch 2.13 cannot differentiate twice, or only wrongly (its own gradgradcheck fails); it may learn to."""
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -603,11 +604,14 @@ def test_second_derivatives_are_autodiff(case, monkeypatch):
         return outputs.sin().sum() + outputs.logsumexp(1).square().sum()
 
     line = network.linearise(X)
-    if case in NOT_TWICE:
-        with pytest.raises(UnsupportedCombinationError, match=NOT_TWICE[case]):
-            line.hessian(loss)
+    refusal = None
+    try:
+        found = line.hessian(loss)
+    except UnsupportedCombinationError as error:
+        refusal = str(error)
+    if refusal is not None:
+        assert re.search(NOT_TWICE[case], refusal)
         return
-    found = line.hessian(loss)
     f = oracles.network_function(module, names)
     truth = torch.autograd.functional.hessian(lambda theta: loss(f(theta, X)), oracles.flatten(module, names))
     order = torch.cat([network.tensors(torch.arange(network.n_parameters))[name].flatten() for name in names])

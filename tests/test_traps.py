@@ -80,6 +80,19 @@ def test_trap_4_a_search_over_the_prior_is_scored_by_something_that_depends_on_i
     assert len(set(search.cv_results_["mean_test_nlpd"])) == 3
 
 
+@pytest.mark.parametrize("sigma", [0.5, 2.0])
+def test_trap_5_the_empirical_fisher_is_that_of_the_log_density(sigma):
+    """Σ g gᵀ with g the gradient of −log p(y): no factor two, and 1/σ⁴ where the Gauss–Newton matrix has 1/σ²."""
+    model = linear(curvature="empirical_fisher", hessian_structure="full", sigma_noise=sigma).fit(X, Y)
+    features = torch.tensor(np.column_stack([X, np.ones(60)]))
+    residual = torch.tensor(Y - model.predict(X))
+    gradients = features * residual[:, None] / sigma**2
+    covariance = torch.linalg.inv(gradients.mT @ gradients + 2.0 * torch.eye(4))
+    rows = torch.tensor(np.column_stack([X_NEW, np.ones(9)]))
+    expected = (rows @ covariance @ rows.mT).diagonal().sqrt()
+    np.testing.assert_allclose(model.predict_std(X_NEW, kind="epistemic"), expected.numpy(), rtol=1e-8)
+
+
 @pytest.mark.parametrize("structure", ["kron", "ekfac"])
 def test_trap_6_scaling_a_kronecker_curvature_keeps_its_damping_exact(structure):
     """s·B ⊗ A + δ I, for every s: no δ inside the factors."""
