@@ -13,8 +13,9 @@ from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.laplace import fit_laplace
 from sklearn_laplace.network import Network
 from sklearn_laplace.structures import STRUCTURES, LowRank
-from sklearn_laplace.subsets import SUBSETS
+from sklearn_laplace.subsets import SUBSETS, Subnetwork
 
+OUTER_LAYERS = dict.fromkeys(("0.weight", "0.bias", "4.weight", "4.bias"))
 few = settings(max_examples=15, deadline=None, derandomize=True)
 
 
@@ -30,7 +31,8 @@ def problems(draw, subset: str, kind: str) -> contracts.Example:
         module = oracles.random_mlp((d, width, width, n_outputs), seed=seed)
     x, y = contracts.random_rows(kind, n, d, n_outputs, seed)
     network = Network.trace(module, x)
-    network = network.select(SUBSETS[subset]().names(network), x)
+    chosen = Subnetwork(OUTER_LAYERS) if SUBSETS[subset] is Subnetwork else SUBSETS[subset]()
+    network = chosen.of(network, x)
     return contracts.Example(kind, module, network, x, y, oracles.random_weights(n, seed))
 
 
