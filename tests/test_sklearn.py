@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import time
 
@@ -14,7 +15,9 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from skorch import NeuralNetBinaryClassifier
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 
@@ -23,7 +26,19 @@ X_CLASS, Y_CLASS = load_breast_cancer(return_X_y=True)
 X_SCALED = StandardScaler().fit_transform(X_CLASS)
 
 
+ORDER_OF_LABELS = {
+    "check_sample_weight_equivalence_on_dense_data": "scikit-learn 1.6 makes two classes of three by the first row's "
+    "label, which differs between the weighted and the repeated rows"
+}
 NEGATIVE_COUNTS = {"check_regressor_multioutput": "its targets are of both signs, whatever the tag positive_only says"}
+
+
+def expected_failures(estimator):
+    """Where a check and not the estimator is at fault."""
+    if isinstance(estimator.net, NeuralNetBinaryClassifier):
+        relabels = "y.flat[0]" in inspect.getsource(estimator_checks._enforce_estimator_tags_y)
+        return ORDER_OF_LABELS if relabels else {}
+    return NEGATIVE_COUNTS if "poisson" in repr(estimator) else {}
 
 
 @parametrize_with_checks(
@@ -35,7 +50,7 @@ NEGATIVE_COUNTS = {"check_regressor_multioutput": "its targets are of both signs
         LaplaceRegressor(likelihood="poisson"),
         LaplaceClassifier(nets.binary()),
     ],
-    expected_failed_checks=lambda estimator: NEGATIVE_COUNTS if "poisson" in repr(estimator) else {},
+    expected_failed_checks=expected_failures,
 )
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
