@@ -50,6 +50,7 @@ from .evidence import effective_parameters, log_evidence
 from .laplace import Hyper, LaplaceFit
 from .latent import LatentGaussian, Predictive
 from .likelihoods._base import Link
+from .links._base import centred
 from .predictives._base import PosteriorPredictive
 from .streaming import add_rows, remove_rows
 from .structures import STRUCTURES
@@ -350,11 +351,12 @@ class LaplaceEstimator(BaseEstimator, ABC):
         """
         check_is_fitted(self)
         likelihood = self.laplace_.likelihood
-        covariance = torch.cat(self._answers(X, lambda latent: likelihood.class_logits(latent).covariance))
-        if likelihood.over_classes:
-            covariance = covariance - covariance.mean(-1, keepdim=True)
-            covariance = covariance - covariance.mean(-2, keepdim=True)
-        variance = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)
+
+        def mean_variance(latent: LatentGaussian) -> Tensor:
+            logits = likelihood.class_logits(latent)
+            return (centred(logits) if likelihood.over_classes else logits).variance.mean(-1)
+
+        variance = torch.cat(self._answers(X, mean_variance))
         return -variance.clamp_min(torch.finfo(torch.float64).tiny).log().cpu().numpy()
 
     def log_marginal_likelihood(

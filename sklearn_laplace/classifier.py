@@ -172,19 +172,13 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         MemoryBudgetError
             When the posterior of all rows would not fit in memory.
         """
-        _resolve.check_streaming_weights(self.class_weight)
         if not self.__sklearn_is_fitted__():
+            _resolve.check_streaming_weights(self.class_weight)
             with self._unchanged_on_failure():
                 return self._fit(lambda: self._prepare(X, y, sample_weight, classes))
         if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(f"classes={classes!r} differ from those of the first call, {self.classes_.tolist()}.")
         return super().partial_fit(X, y, sample_weight)
-
-    def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: D102
-        _resolve.check_streaming_weights(self.class_weight)
-        return super().forget(X, y, sample_weight)
-
-    forget.__doc__ = LaplaceEstimator.forget.__doc__
 
     def _prepare(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> PreparedData:
         X, y, weights = self._validate_rows(X, column_or_1d(y, warn=True), sample_weight, y_numeric=False)
@@ -199,6 +193,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         return self._encoded(*canonical_rows(X, self._indices(y), weights), n_outputs)
 
     def _prepare_more(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
+        _resolve.check_streaming_weights(self.class_weight)
         labels = column_or_1d(y, warn=True)
         X, y, weights = self._validate_rows(X, labels, sample_weight, y_numeric=False, reset=False)
         return self._encoded(X, self._indices(y), weights, self.n_outputs_)

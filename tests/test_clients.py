@@ -13,6 +13,8 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import nets
 import numpy as np
+import pandas
+import polars
 import pytest
 from joblib import parallel_config
 from numpy.testing import assert_allclose
@@ -111,7 +113,6 @@ def axes():
 
 def test_a_table_with_categories_is_one_hot_and_scaled_columns_by_hand():
     """Each category has its own offset, which only the encoded column tells: R² is near its ceiling of .995."""
-    pandas = pytest.importorskip("pandas")
     kind = np.array(["a", "b", "c"])[np.arange(80) * 7 % 3]
     y = 2 * X[:, 0] + 3.0 * (kind == "b") - 4.0 * (kind == "c") + 0.3 * np.random.default_rng(1).normal(size=80)
     frame = pandas.DataFrame({"kind": kind, "size": X[:, 0], "unused": X[:, 1]})
@@ -128,7 +129,6 @@ def test_a_table_with_categories_is_one_hot_and_scaled_columns_by_hand():
 
 def test_a_transformers_data_frame_hands_its_names_on():
     """set_output(transform="pandas") in front: the names are recorded, the numbers those of the plain array."""
-    pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X, columns=NAMES)
     named, plain = (
         make_pipeline(StandardScaler().set_output(transform=kind), regressor()).fit(frame, Y)
@@ -468,7 +468,7 @@ def test_routed_weights_are_fits_with_the_weights_by_hand():
 
 def frames(kind):
     """A data frame and a series of one library, as functions of arrays."""
-    library = pytest.importorskip(kind)
+    library = {"pandas": pandas, "polars": polars}[kind]
     return lambda x: library.DataFrame({n: x[:, i] for i, n in enumerate(NAMES)}), lambda y: library.Series(list(y))
 
 

@@ -127,9 +127,9 @@ def test_a_templates_own_schedule_and_optimiser_run():
     assert [entry["event_lr"] for entry in model.history_] == [0.1, 0.05, 0.025, 0.0125]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_a_templates_own_device_is_asked_for():
+def test_a_templates_own_device_is_asked_for(monkeypatch):
     """device="auto" is that of the net; where there is none, the message says so before any training."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     net = nets.regressor(device="cuda")
     with pytest.raises(ValueError, match="device='cuda' was asked for, but torch finds no CUDA device"):
         LaplaceRegressor(net).fit(X, Y)

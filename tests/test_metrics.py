@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import scoringrules
 from scipy import integrate, stats
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.frozen import FrozenEstimator
@@ -148,7 +149,6 @@ def test_the_crps_is_the_mean_pinball_loss_over_all_levels():
 
 def test_the_scores_are_those_of_an_independent_implementation(regressor):
     """scoringrules, to 1e-10, on a fitted model and rows far away from it: all else is means over rows."""
-    scoringrules = pytest.importorskip("scoringrules")
     rows = np.vstack([X, 5 * X])
     targets = np.concatenate([Y, 3 * Y])
     mean, std = regressor.predict(rows, return_std=True)
