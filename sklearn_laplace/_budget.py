@@ -6,11 +6,11 @@ may take longer and comes closer to its mode. ``examples/1_quickstart`` and ``te
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .jacobian import Block
-from .structures import Full, Functional
+from .structures import Diag, Full, Functional, Kron
 from .structures._base import Curvature
 
 SMALL_ROWS = 300
@@ -94,3 +94,41 @@ def exact_cost(
 def eigen_cost(blocks: Sequence[Block], n_dual: int) -> float:
     """Multiply-adds of the eigendecomposition that the evidence of one precision needs, about 10 · size³."""
     return 10 * float(min(sum(block.size for block in blocks), n_dual)) ** 3
+
+
+def automatic_structure(
+    blocks: Sequence[Block],
+    n_dual: int,
+    n_rows: int,
+    provides: frozenset[str],
+    fits: Callable[[type[Curvature]], bool],
+) -> type[Curvature]:
+    """The most faithful structure within the budget: exact (the cheaper of two forms), else ``kron`` or ``diag``.
+
+    Parameters
+    ----------
+    blocks : sequence of Block
+    n_dual : int
+        M: rows × columns of the output factor.
+    n_rows : int
+        Chooses the budget.
+    provides : frozenset of str
+        Forms of a row's contribution, of which the structure has to take one.
+    fits : callable
+        Whether a structure fits in memory.
+
+    Examples
+    --------
+    >>> blocks, forms = [Block("0", 50, 11, factored=True)], frozenset({"rows", "layers"})
+    >>> automatic_structure(blocks, 100, 100, forms, lambda structure: True).__name__
+    'Functional'
+    >>> automatic_structure(blocks, 100, 100, forms, lambda structure: structure is Kron).__name__
+    'Kron'
+    """
+    budget = budget_for(n_rows)
+    cost, exact = exact_cost(blocks, n_dual, provides)
+    size = n_dual if exact is Functional else sum(block.size for block in blocks)
+    affordable = cost + eigen_cost(blocks, size) <= budget.exact_posterior
+    if affordable and exact.memory(blocks, n_dual) <= budget.posterior_bytes and fits(exact):
+        return exact
+    return Kron if Kron.accepts & provides and fits(Kron) else Diag

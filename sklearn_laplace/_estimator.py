@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pickle import PicklingError
@@ -22,6 +22,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Bunch, check_random_state
 from sklearn.utils.validation import (
     _check_sample_weight,
+    check_array,
     check_is_fitted,
     check_memory,
     validate_data,
@@ -30,6 +31,7 @@ from torch import Tensor
 
 from . import _persistence, _resolve, _skorch
 from ._map import MapResult
+from ._memory import held
 from ._resolve import Options
 from ._stages import (
     Origin,
@@ -45,17 +47,20 @@ from ._stages import (
 )
 from ._stages import neutral as without_laplace_options
 from ._threads import single_thread
-from .errors import UncachedWarning
+from .errors import NonFiniteError, UncachedWarning
 from .evidence import effective_parameters, log_evidence
 from .laplace import Hyper, LaplaceFit
 from .latent import LatentGaussian, Predictive
 from .likelihoods._base import Link
 from .links._base import centred
+from .nonfinite import not_finite
 from .predictives._base import PosteriorPredictive
 from .streaming import add_rows, remove_rows
 from .structures import STRUCTURES
 
 T = TypeVar("T")
+NAMED_ROWS = 5
+"""Of those in which something is not finite."""
 STATE_FORMAT = 1
 """Of what is pickled; another number means another layout."""
 
@@ -117,12 +122,13 @@ class LaplaceEstimator(BaseEstimator, ABC):
         ------
         ValueError
             For invalid data, options that are unknown or exclude each other, a net that does not fit the data.
-        NonFiniteLossError
-            When the training loss becomes NaN or infinite.
+        NonFiniteError
+            When a weight, an activation, a gradient or the training loss becomes NaN or infinite; names the layer and
+            the rows.
         MemoryBudgetError
             When the posterior asked for would not fit in memory.
         """
-        with self._unchanged_on_failure():
+        with self._unchanged_on_failure(X):
             return self._fit(lambda: self._prepare(X, y, sample_weight))
 
     def _fit(self, prepare: Callable[[], PreparedData]) -> Self:
@@ -165,7 +171,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
         MemoryBudgetError
             When the posterior of all rows would not fit in memory.
         """
-        with self._unchanged_on_failure():
+        with self._unchanged_on_failure(X):
             if not self.__sklearn_is_fitted__():
                 return self._fit(lambda: self._prepare(X, y, sample_weight))
             return self._change_rows(X, y, sample_weight, add_rows)
@@ -197,7 +203,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
             When no row would be left.
         """
         check_is_fitted(self)
-        with self._unchanged_on_failure():
+        with self._unchanged_on_failure(X):
             return self._change_rows(X, y, sample_weight, remove_rows)
 
     def refit_laplace(self, **laplace_params: Any) -> Self:
@@ -233,10 +239,12 @@ class LaplaceEstimator(BaseEstimator, ABC):
         return self
 
     @contextmanager
-    def _unchanged_on_failure(self) -> Iterator[None]:
+    def _unchanged_on_failure(self, X: Any = None) -> Iterator[None]:
+        """The estimator as it was after any failure; one that has to do with rows says which of X they are."""
         before = dict(self.__dict__)
         try:
-            yield
+            with _naming_rows(X):
+                yield
         except BaseException:  # an interrupt as well
             self.__dict__.clear()
             self.__dict__.update(before)
@@ -245,7 +253,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def _change_rows(self, X: Any, y: Any, sample_weight: Any, change: Callable[..., LaplaceFit]) -> Self:
         data = self._prepare_more(X, y, sample_weight)
         with single_thread(self._small):
-            rows, exact = pass_over(self.laplace_, data, self._input_dtype)
+            rows, exact = pass_over(self.laplace_, data, self._input_dtype, self._options().memory)
             self._condition(change(self.laplace_, rows, exact, self.hyper_), self.hyper_)
         return self
 
@@ -276,7 +284,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
         """The MAP stage, from the cache where there is one and it has seen this training."""
         memory = check_memory(self.memory)
         if memory.location is None or self.random_state is None or isinstance(self.net, FrozenEstimator):
-            return train(self._kind, parameters, data, seeds)
+            return train(self._kind, parameters, data, seeds, self.memory_budget)
         try:
             joblib.hash(parameters["net"])
         except (PicklingError, AttributeError, TypeError) as error:
@@ -286,8 +294,9 @@ class LaplaceEstimator(BaseEstimator, ABC):
                 UncachedWarning,
                 stacklevel=4,
             )
-            return train(self._kind, parameters, data, seeds)
-        return memory.cache(train)(self._kind, without_laplace_options(parameters), data, seeds)
+            return train(self._kind, parameters, data, seeds, self.memory_budget)
+        cached = memory.cache(train, ignore=["memory_budget"])
+        return cached(self._kind, without_laplace_options(parameters), data, seeds, self.memory_budget)
 
     def _publish(self, trained: MapResult, data: PreparedData, origin: Origin, seed: int) -> None:
         """Set the fitted attributes that only a training changes."""
@@ -319,6 +328,12 @@ class LaplaceEstimator(BaseEstimator, ABC):
         self.n_effective_parameters_ = effective_parameters(fit, hyper, posterior)
 
     # ------------------------------------------------------------------ what both kinds answer
+
+    @property
+    def subset_(self) -> dict[str, np.ndarray]:
+        """Which weights are random: a mask of the shape of each tensor that has some, a value of subset_of_weights."""
+        check_is_fitted(self)
+        return {name: mask.cpu().numpy() for name, mask in self.laplace_.network.masks().items()}
 
     def predict_uncertainty(self, X: Any) -> Bunch:
         """The variance of each prediction and its parts.
@@ -412,10 +427,14 @@ class LaplaceEstimator(BaseEstimator, ABC):
 
     def _chunks(self, X: Any) -> Iterator[Tensor]:
         """Validated inputs in chunks."""
-        network = self.laplace_.network
-        width = self.posterior_.row_width(network.blocks, self.n_outputs_)
-        width = max(width, network.row_width(self.n_outputs_, dense=False))
-        yield from self._inputs(X).split(_skorch.chunk_rows(width))
+        network, posterior = self.laplace_.network, self.posterior_
+        widths = (
+            posterior.row_width(network.blocks, self.n_outputs_),
+            network.row_width(self.n_outputs_),
+            self.n_outputs_ * int(self.n_samples),
+        )
+        inputs, taken = self._inputs(X), held(posterior, self.laplace_.curvature)
+        yield from inputs.split(self._options().memory.chunk_rows(max(widths), taken))
 
     def _options(self) -> Options:
         return _resolve.resolve(self._kind, self.get_params(deep=False))
@@ -429,14 +448,37 @@ class LaplaceEstimator(BaseEstimator, ABC):
         fit, posterior = self.laplace_, self.posterior_
         with single_thread(self._small):
             rule = self._rule()
-            return [answer(rule.latent(fit.network, posterior, x, fit.shift)) for x in self._chunks(X)]
+
+            def answered(x: Tensor) -> tuple[T, Tensor]:
+                latent = rule.latent(fit.network, posterior, x, fit.shift)
+                return answer(latent), latent.mean.sum() + latent.covariance.sum()
+
+            return self._finite(X, answered)
 
     def _outputs(self, X: Any) -> Tensor:
         """Mean of the outputs (n, C), float64: forward passes alone where the predictive allows it."""
         fit = self.laplace_
         with single_thread(self._small):
             rule = self._rule()
-            return torch.cat([rule.mean(fit.network, x, fit.shift) for x in self._chunks(X)])
+            return torch.cat(self._finite(X, lambda x: _with_sum(rule.mean(fit.network, x, fit.shift))))
+
+    def _finite(self, X: Any, function: Callable[[Tensor], tuple[T, Tensor]]) -> list[T]:
+        """What a function makes of each chunk; the sum that comes with it is to be finite."""
+        chunks = list(self._chunks(X))
+        found = [function(x) for x in chunks]
+        self._require_finite(torch.stack([total for _, total in found]), X, chunks)
+        return [value for value, _ in found]
+
+    def _require_finite(self, values: Tensor, X: Any, chunks: Iterable[Tensor]) -> None:
+        """What is predicted is finite, or an error names the layer and the rows.
+
+        Raises
+        ------
+        NonFiniteError
+        """
+        if not bool(torch.isfinite(values).all()):
+            with _naming_rows(X):
+                raise not_finite(self.laplace_.network, [(x,) for x in chunks])
 
     def _predictive(self, X: Any, link: Link | None) -> Predictive:
         likelihood, dispersion = self.laplace_.likelihood, self.hyper_.dispersion
@@ -452,5 +494,23 @@ class LaplaceEstimator(BaseEstimator, ABC):
         predictive, fit = self._options().predictive, self.laplace_
         with single_thread(self._small):
             deviations = self.posterior_.sample(n_samples, generator)
-            parts = [predictive.functions(fit.network, deviations, x, fit.shift) for x in self._chunks(X)]
+            parts = self._finite(X, lambda x: _with_sum(predictive.functions(fit.network, deviations, x, fit.shift)))
         return torch.cat(parts)
+
+
+def _with_sum(values: Tensor) -> tuple[Tensor, Tensor]:
+    return values, values.sum()
+
+
+@contextmanager
+def _naming_rows(X: Any) -> Iterator[None]:
+    """An error about values that are not finite says which rows of X they come from."""
+    try:
+        yield
+    except NonFiniteError as error:
+        if error.inputs is None or not len(error.inputs):
+            raise
+        rows = torch.tensor(check_array(X, dtype=np.float64, ensure_all_finite=False)).to(error.inputs)
+        same = (rows == error.inputs[:NAMED_ROWS, None]).all(-1).any(0)
+        numbers = ", ".join(map(str, same.nonzero()[:, 0].tolist()))
+        raise type(error)(f"{error} First in rows of X: {numbers}.", error.inputs) from error

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from . import _skorch
 from ._budget import SINGLE_THREAD_FLOPS, budget_for, exact_cost
+from ._memory import MemoryBudget
 from ._skorch import TrainingRows
 from ._threads import single_thread
 from .curvatures import GGN
-from .errors import ModeWarning
+from .errors import MemoryBudgetError, ModeWarning, NonFiniteLossError
 from .evidence import log_evidence, mackay_fixed_point
 from .laplace import Hyper, LaplaceFit, fit_laplace, loss, loss_and_gradient
 from .likelihoods._base import Likelihood
@@ -30,7 +31,8 @@ from .mode import Mode, Problem, newton_decrement, refine
 from .network import Network
 from .prior import Prior
 from .selection import alternate, maximise_evidence
-from .structures import Kron
+from .structures import Diag, Kron
+from .structures._base import Curvature
 
 KRON_REFINE_STEPS = 20
 """L-BFGS steps at the end in the Kronecker-factored metric."""
@@ -61,6 +63,8 @@ class Plan:
         (fit, hyper) → hyper with the next dispersion.
     natural_start : bool
         Whether precisions of 1 are natural (the built-in net); otherwise the fan-in decides.
+    memory : MemoryBudget
+        Of the stage's own curvature and a chunk of rows.
     """
 
     likelihood: Likelihood
@@ -69,6 +73,7 @@ class Plan:
     dispersion: float | None
     update_dispersion: Callable[[LaplaceFit, Hyper], Hyper]
     natural_start: bool
+    memory: MemoryBudget
 
     @property
     def free_dispersion(self) -> bool:
@@ -169,7 +174,7 @@ def fit_map(
     small = cost <= SINGLE_THREAD_FLOPS
     with single_thread(small):
         prior = plan.prior(network)
-        problem = _problem(network, prior, rows, n_dual, plan.likelihood)
+        problem = _problem(network, prior, rows, n_dual, plan)
         hyper = _train_epochs(net, rows, network, prior, problem, plan)
         fit = problem.linearise(network.with_state_of(net.module_))
         steps, damping = len(net.history), 0.0
@@ -214,7 +219,7 @@ def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: i
     small = exact_cost(network.blocks, n_dual)[0] <= SINGLE_THREAD_FLOPS
     with single_thread(small):
         prior = plan.prior(network)
-        fit = _problem(network, prior, rows, n_dual, plan.likelihood).linearise(network)
+        fit = _problem(network, prior, rows, n_dual, plan, trained=True).linearise(network)
         hyper = plan.start(network, prior)
         mode = Mode(fit, plan.update(fit, hyper), newton_decrement(fit, hyper), 0)
     history = [dict(entry) for entry in net.history]
@@ -222,13 +227,36 @@ def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: i
     return MapResult(net, mode, history, 0, small, rows.inputs.dtype, post_hoc=True)
 
 
-def _problem(network: Network, prior: Prior, rows: TrainingRows, n_dual: int, likelihood: Likelihood) -> Problem:
-    """The rows as functions of a network, with the exact curvature while it is affordable."""
-    cost, exact_structure = exact_cost(network.blocks, n_dual)
-    exact = cost <= budget_for(len(rows)).exact_step
-    structure = exact_structure if exact else Kron
-    chunks = rows.chunks(network.row_width(n_dual // len(rows), exact))
-    rule = GGN()
+def _problem(
+    network: Network,
+    prior: Prior,
+    rows: TrainingRows,
+    n_dual: int,
+    plan: Plan,
+    *,
+    trained: bool = False,
+) -> Problem:
+    """The rows as functions of a network, with the exact curvature while it is affordable.
+
+    Raises
+    ------
+    MemoryBudgetError
+        When it does not fit: a training does not depend on the memory. That of a trained net is a smaller one then.
+    """
+    cost, exact = exact_cost(network.blocks, n_dual)
+    rule, n_columns, likelihood, memory = GGN(), n_dual // len(rows), plan.likelihood, plan.memory
+    able: list[type[Curvature]] = [exact, Kron] if cost <= budget_for(len(rows)).exact_step else [Kron]
+    able = [*able, Diag] if trained else able[:1]
+    structure = next((kind for kind in able if memory.fits(kind, network, n_dual, n_columns)), None)
+    if structure is None:
+        needed = able[-1].memory(network.blocks, n_dual)
+        raise MemoryBudgetError(
+            f"the pass over the rows needs a curvature of all {network.n_parameters:,} weights beside the posterior's, "
+            f"{needed:,} bytes and those of a row; {memory}. Use a larger memory_budget or a smaller net, or train it "
+            "elsewhere and give FrozenEstimator(net)."
+        )
+    taken = structure.memory(network.blocks, n_dual)
+    chunks = rows.chunks(memory.pass_rows(structure, network, n_columns, taken))
     return Problem(
         lambda network: fit_laplace(network, likelihood, rule, structure, prior, chunks),
         lambda network: loss(network, likelihood, chunks),
@@ -287,7 +315,11 @@ def _train_epochs(
         live.criterion_.bind(network, live.module_, prior, hyper)
 
     free = free_prior or plan.free_dispersion
-    _skorch.run_epochs(net, rows, between if free else None, budget_for(len(rows)).evidence_steps)
+    try:
+        _skorch.run_epochs(net, rows, between if free else None, budget_for(len(rows)).evidence_steps)
+    except NonFiniteLossError:
+        problem.linearise(network)  # which names the layer where the loss was not finite at the start
+        raise
     return hyper
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -20,13 +19,12 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from ._budget import budget_for, eigen_cost, exact_cost
+from ._memory import MemoryBudget
 from ._skorch import device_of, has_one_output, names_criterion
 from .curvatures import CURVATURES
 from .curvatures._base import CurvatureRule
-from .errors import MemoryBudgetError, UnsupportedCombinationError
+from .errors import UnsupportedCombinationError
 from .evidence import mackay_fixed_point
-from .jacobian import Block
 from .latent import Predictive
 from .likelihoods import LIKELIHOODS
 from .likelihoods._base import Likelihood
@@ -36,13 +34,14 @@ from .nets import ACTIVATIONS
 from .predictives import PREDICTIVES
 from .predictives._base import PosteriorPredictive
 from .selection import residual_dispersion
-from .structures import STRUCTURES, Diag, Functional, Kron
+from .structures import STRUCTURES
 from .structures._base import Curvature
-from .subsets import SUBSETS, Subnetwork
+from .subsets import SCORES, SUBSETS, Scored, Subnetwork
 from .subsets._base import Subset
 
 T = TypeVar("T")
-PRIOR_STRUCTURES = ("scalar", "tensor")
+PRIOR_STRUCTURES = {"scalar": "layer", "tensor": "column"}
+"""Each with the unit within which its precisions are equal, see ``Curvature.holds``."""
 STD_KINDS = ("total", "epistemic", "aleatoric")
 INTERVAL_METHODS = ("normal",)
 EVIDENCE = "evidence"
@@ -53,6 +52,8 @@ SIZES = (1e-60, 1e60)
 """Range of every positive number that a user gives."""
 BUILT_IN_ONLY = {"hidden_layer_sizes": (50,), "activation": "tanh"}
 """Options of the built-in net, at their defaults."""
+SUBNETWORK_ONLY = {"subnetwork": "variance", "n_subnetwork_weights": 0.1}
+"""Options of ``subset_of_weights="subnetwork"``, at their defaults."""
 FLOAT32_ROWS = 10_000
 """``dtype="auto"``: float64 up to this sum of weights."""
 POST_HOC = {
@@ -165,6 +166,17 @@ def optional_count(option: str, value: object, least: int) -> int | None:
     raise ValueError(f"{option}={value!r} has to be None or a whole number of at least {least}.")
 
 
+def _count_or_share(option: str, value: object) -> int | float:
+    """A whole number of at least one, or a float above 0 and up to 1, the share of all."""
+    if isinstance(value, Real) and not isinstance(value, bool | Integral) and 0 < float(value) <= 1:
+        return float(value)
+    if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1:
+        return int(value)
+    raise ValueError(
+        f"{option}={value!r} has to be a whole number of at least 1, or a float above 0 and up to 1, a share of all."
+    )
+
+
 def _check_size(option: str, values: np.ndarray) -> None:
     """Squares and products of what is given have to be finite."""
     if not ((values >= SIZES[0]) & (values <= SIZES[1])).all():
@@ -235,7 +247,7 @@ class Options:
     subset : Subset
     rule : CurvatureRule
     structure : Curvature class or None
-        None: chosen by :func:`automatic_structure`.
+        None: chosen by :func:`~sklearn_laplace._budget.automatic_structure`.
     likelihood : Likelihood
     predictive : PosteriorPredictive class
     link : Link class or None
@@ -248,6 +260,7 @@ class Options:
     device : torch.device
     dtype : torch.dtype or None
         None: chosen by the number of rows.
+    memory : MemoryBudget
     """
 
     subset: Subset
@@ -263,6 +276,7 @@ class Options:
     temperature: float
     device: torch.device
     dtype: torch.dtype | None
+    memory: MemoryBudget
 
 
 def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_logit: bool = False) -> Options:
@@ -294,7 +308,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     rule = rule.sampling(count("n_fisher_samples", parameters["n_fisher_samples"]), seed)
     structure = lookup("hessian_structure", parameters["hessian_structure"], structures)
     check_capabilities(parameters["curvature"], rule, parameters["hessian_structure"], structure)
-    subset = _subset(parameters["subset_of_weights"])
+    subset = _subset(parameters, seed)
     _check_subset(subset, rule, parameters["hessian_structure"], structure)
     lookup("activation", parameters["activation"], ACTIVATIONS)
     _layer_sizes(parameters["hidden_layer_sizes"])
@@ -328,6 +342,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         temperature=positive("temperature", parameters["temperature"]),
         device=_device(parameters["device"], parameters["net"]),
         dtype=lookup("dtype", parameters["dtype"], {"auto": None, "float32": torch.float32, "float64": torch.float64}),
+        memory=MemoryBudget.of(parameters["memory_budget"]),
     )
 
 
@@ -338,9 +353,9 @@ def _noise(parameters: Mapping[str, Any], likelihood: Likelihood) -> Choice:
     if likelihood.has_dispersion:
         return found
     if found.rule != EVIDENCE:
-        raise ValueError(
+        raise UnsupportedCombinationError(
             f"sigma_noise={given!r} cannot be used with likelihood={parameters['likelihood']!r}, whose spread follows "
-            "from its mean; leave it out."
+            f"from its mean. Use likelihood='gaussian', or leave sigma_noise={EVIDENCE!r}."
         )
     return Choice(np.asarray(1.0), "")
 
@@ -521,55 +536,6 @@ def check_capabilities(
         )
 
 
-def automatic_structure(blocks: Sequence[Block], n_dual: int, n_rows: int, provides: frozenset[str]) -> type[Curvature]:
-    """The most faithful structure within the budget: exact (the cheaper of two forms), else ``kron`` or ``diag``.
-
-    Parameters
-    ----------
-    blocks : sequence of Block
-    n_dual : int
-        M: rows × columns of the output factor.
-    n_rows : int
-        Chooses the budget.
-    provides : frozenset of str
-        Forms of a row's contribution, of which the structure has to take one.
-    """
-    budget = budget_for(n_rows)
-    cost, exact = exact_cost(blocks, n_dual, provides)
-    size = n_dual if exact is Functional else sum(block.size for block in blocks)
-    affordable = cost + eigen_cost(blocks, size) <= budget.exact_posterior
-    if affordable and exact.memory(blocks, n_dual) <= budget.posterior_bytes:
-        return exact
-    return Kron if Kron.accepts & provides else Diag
-
-
-def check_memory(structure: type[Curvature], blocks: Sequence[Block], n_dual: int, rule: CurvatureRule) -> None:
-    """Refuse a structure that would not fit in this machine's memory, before anything is allocated.
-
-    Raises
-    ------
-    MemoryBudgetError
-    """
-    size, present = sum(block.size for block in blocks), _physical_memory()
-    matrix = rule.memory(size)
-    if matrix > present:
-        raise MemoryBudgetError(
-            f"the curvature asked for is a matrix of {size:,} × {size:,} and needs about {matrix / 1e9:,.1f} GB "
-            f"({matrix:,} bytes); this machine has {present / 1e9:,.1f} GB. Use curvature='ggn', or "
-            "subset_of_weights='last_layer'."
-        )
-    needed = structure.memory(blocks, n_dual) + matrix
-    if needed > present:
-        name = next(key for key, value in STRUCTURES.items() if value is structure)
-        alternative = "kron" if Kron.memory(blocks, n_dual) <= present and not matrix else "diag"
-        raise MemoryBudgetError(
-            f"hessian_structure={name!r} needs about {needed / 1e9:,.1f} GB ({needed:,} bytes) for {size:,} weights "
-            f"and {n_dual:,} rows × outputs; this machine has {present / 1e9:,.1f} GB. Use "
-            f"hessian_structure={alternative!r} ({STRUCTURES[alternative].memory(blocks, n_dual) / 1e9:,.3g} GB), or "
-            "subset_of_weights='last_layer'."
-        )
-
-
 def variance_of_kind(moments: Predictive, kind: str) -> Tensor:
     """Total, epistemic or aleatoric variance (n, C)."""
     by_kind = {
@@ -584,13 +550,6 @@ def generator(random_state: Any) -> torch.Generator:
     """A torch generator for anything that scikit-learn takes as a random state."""
     seed = int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
     return torch.Generator().manual_seed(seed)
-
-
-def _physical_memory() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not on every system
-        return 8 * 2**30
 
 
 def _device(name: object, net: Any) -> torch.device:
@@ -636,25 +595,34 @@ def _check_net_options(parameters: Mapping[str, Any]) -> None:
             raise ValueError(f"{' and '.join(given)} cannot be used with a frozen net, which is not trained.")
 
 
-def _subset(value: object) -> Subset:
+def _subset(parameters: Mapping[str, Any], seed: int) -> Subset:
     """By name, by names of tensors, or by their masks; the names themselves are looked up in the traced network."""
+    value = parameters["subset_of_weights"]
+    score = lookup("subnetwork", parameters["subnetwork"], SCORES)
+    scored = Scored(score, _count_or_share("n_subnetwork_weights", parameters["n_subnetwork_weights"]), seed)
     if isinstance(value, str):
-        by_name: dict[str, Any] = {name: kind for name, kind in SUBSETS.items() if kind is not Subnetwork}
+        subsets = {name: kind if kind is Subnetwork else kind() for name, kind in SUBSETS.items()}
         try:
-            return lookup("subset_of_weights", value, by_name)()
+            subset: Any = lookup("subset_of_weights", value, subsets)
         except ValueError as error:
             raise ValueError(f"{error} Or give a list of parameter tensors, or a dict of their masks.") from None
-    if isinstance(value, Mapping) and value and all(isinstance(name, str) for name in value):
+        if subset is Subnetwork:
+            return scored
+    elif isinstance(value, Mapping) and value and all(isinstance(name, str) for name in value):
         masks = {name: np.asarray(m.cpu() if isinstance(m, Tensor) else m) for name, m in value.items()}
         if wrong := [name for name, mask in masks.items() if mask.dtype != bool]:
             raise ValueError(f"subset_of_weights has masks for {wrong} that do not hold True and False alone.")
-        return Subnetwork({name: torch.tensor(mask) for name, mask in masks.items()})
-    if isinstance(value, Sequence) and value and all(isinstance(name, str) for name in value):
-        return Subnetwork(dict.fromkeys(value))
-    raise ValueError(
-        f"subset_of_weights={value!r} has to be 'all', 'last_layer', a list of parameter tensors by name, or a dict of "
-        "their masks."
-    )
+        subset = Subnetwork({name: torch.tensor(mask) for name, mask in masks.items()})
+    elif isinstance(value, Sequence) and value and all(isinstance(name, str) for name in value):
+        subset = Subnetwork(dict.fromkeys(value))
+    else:
+        raise ValueError(
+            f"subset_of_weights={value!r} has to be one of {', '.join(map(repr, SUBSETS))}, a list of parameter "
+            "tensors by name, or a dict of their masks."
+        )
+    if changed := [name for name, default in SUBNETWORK_ONLY.items() if parameters[name] != default]:
+        raise ValueError(f"{' and '.join(changed)} would be ignored; they go with subset_of_weights='subnetwork'.")
+    return subset
 
 
 def _check_subset(subset: Subset, rule: CurvatureRule, structure_name: str, structure: type[Curvature] | None) -> None:

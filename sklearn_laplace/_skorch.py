@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from ._persistence import present_device
-from .errors import HeldOutRowsWarning, NonFiniteLossError
+from .errors import HeldOutRowsWarning, NonFiniteError, NonFiniteLossError
 from .laplace import Hyper, Rows
 from .likelihoods import Bernoulli, Categorical, Gaussian, Poisson
 from .likelihoods._base import Likelihood
@@ -52,9 +52,6 @@ CRITERIA: dict[type[Likelihood], tuple[type[nn.Module], ...]] = {
 """Criteria that mean a likelihood, or mean nothing: those that skorch's classes have by default stand for no choice."""
 OUTPUT_SIZES = ("out_features", "output_dim", "n_outputs", "n_out")
 """Names under which a module may take the sizes of the data."""
-CHUNK_ELEMENTS = 2**20
-"""Elements of the widest tensor that one chunk of rows makes: 8 MB in float64."""
-CHUNK_ROWS = (64, 8192)
 
 
 @dataclass(frozen=True)
@@ -81,16 +78,10 @@ class TrainingRows:
         """N_w."""
         return float(self.weights.double().sum())
 
-    def chunks(self, width: int) -> list[Rows]:
-        """The rows in slices whose widest tensor has about CHUNK_ELEMENTS elements, ``width`` a row."""
-        step = chunk_rows(width)
+    def chunks(self, step: int) -> list[Rows]:
+        """The rows in slices of ``step``."""
         spans = [slice(start, start + step) for start in range(0, len(self), step)]
         return [(self.inputs[span], self.targets[span], self.weights[span]) for span in spans]
-
-
-def chunk_rows(width: int) -> int:
-    """Rows of a chunk when each makes ``width`` elements."""
-    return int(min(max(CHUNK_ELEMENTS // max(width, 1), CHUNK_ROWS[0]), CHUNK_ROWS[1]))
 
 
 class SlicingIterator:
@@ -227,12 +218,19 @@ class Watch(Callback):
         losses = net.history[-1, "batches", :, "train_loss"]
         epoch = len(net.history)
         if not np.isfinite(losses).all():
-            raise NonFiniteLossError(
-                f"the training loss became {next(v for v in losses if not np.isfinite(v))} in epoch {epoch} with "
-                f"lr={net.lr:g}. Use a smaller lr, scale the inputs, or look for extreme values in X and y."
-            )
+            raise _diverged(next(v for v in losses if not np.isfinite(v)), net)
         if self.between is not None and epoch % self.period == 0:
-            self.between(net)
+            try:
+                self.between(net)
+            except NonFiniteError as error:
+                raise _diverged(math.nan, net) from error
+
+
+def _diverged(loss: float, net: NeuralNet) -> NonFiniteLossError:
+    return NonFiniteLossError(
+        f"the training loss became {loss} in epoch {len(net.history)} with lr={net.lr:g}. Use a smaller lr, scale the "
+        "inputs, or look for extreme values in X and y."
+    )
 
 
 def build_net(

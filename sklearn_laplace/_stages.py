@@ -20,20 +20,24 @@ from skorch import NeuralNet
 from torch import Tensor, nn
 
 from . import _map, _resolve, _skorch
+from ._budget import automatic_structure
 from ._map import MapResult, Plan
+from ._memory import MemoryBudget
 from ._resolve import Choice, Options
 from ._skorch import TrainingRows
 from .laplace import Hyper, LaplaceFit, fit_laplace
 from .likelihoods._base import Likelihood
+from .mode import Mode
 from .nets import MLP
 from .network import Network
 from .prior import Prior
 from .selection import maximise_evidence, warn_at_bounds
-from .structures import Full, Functional
+from .structures import Diag, Full, Functional
 from .structures._base import Curvature
 
 MAP_NEUTRAL: dict[str, Any] = {
     "subset_of_weights": "all",
+    **_resolve.SUBNETWORK_ONLY,
     "hessian_structure": "auto",
     "curvature": "ggn",  # the training's own, whatever the posterior's is
     "n_fisher_samples": 1,
@@ -45,6 +49,7 @@ MAP_NEUTRAL: dict[str, Any] = {
     "class_weight": None,  # already in the weights of the rows
     "random_state": None,
     "memory": None,
+    "memory_budget": None,  # handed to it beside them
 }
 """Parameters that the training does not look at, at the values under which it is cached."""
 POST_HOC_NEUTRAL: dict[str, Any] = {
@@ -128,7 +133,9 @@ def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: fixed.get(name, value) for name, value in parameters.items()}
 
 
-def train(kind: str, parameters: Mapping[str, Any], data: PreparedData, seeds: Sequence[int]) -> MapResult:
+def train(
+    kind: str, parameters: Mapping[str, Any], data: PreparedData, seeds: Sequence[int], memory_budget: object
+) -> MapResult:
     """The MAP stage.
 
     Parameters
@@ -141,12 +148,14 @@ def train(kind: str, parameters: Mapping[str, Any], data: PreparedData, seeds: S
     seeds : sequence of int
         For the order of mini-batches and built-in weights, and for torch's global generator, which a user's module
         draws from: it is seeded and put back.
+    memory_budget : None, int or str
+        Beside the other parameters, since the result does not depend on it but for rounding.
 
     Returns
     -------
     MapResult
     """
-    options = options_for(kind, parameters, data)
+    options = options_for(kind, {**parameters, "memory_budget": memory_budget}, data)
     net = parameters["net"]
     rows = _tensors(data, options, built_in=net is None)
     fixed_noise = options.map_precision is not None
@@ -157,6 +166,7 @@ def train(kind: str, parameters: Mapping[str, Any], data: PreparedData, seeds: S
         options.likelihood.dispersion_start if fixed_noise else fixed_dispersion(options, data.scale),
         _resolve.DISPERSION_RULES.get(options.sigma_noise.rule, lambda fit, hyper: hyper),
         natural_start=net is None,
+        memory=options.memory,
     )
     if isinstance(net, FrozenEstimator):
         module = copy.deepcopy(net.estimator.module_).to(rows.weights)
@@ -215,7 +225,7 @@ def _built_in_parameters(
 
 def _trace(module: nn.Module, rows: TrainingRows, data: PreparedData, options: Options, *, verbose: int) -> Network:
     """The module as a network; what its posterior cannot hold is refused here, before any training."""
-    log_outputs = rows.targets.ndim == 1 and _skorch.returns_probabilities(module, rows.inputs[:100])
+    log_outputs = rows.targets.ndim == 1 and _skorch.returns_probabilities(module, rows.inputs[:20])
     if log_outputs and verbose:
         print("the net's outputs are probabilities: their logarithms are taken as logits.")
     network = Network.trace(module, rows.inputs, log_outputs=log_outputs)
@@ -265,23 +275,38 @@ def approximate(
     """The curvature of the weights asked for, and where a choice of hyperparameters starts from."""
     rows = _tensors(data, options, built_in=built_in)
     everything = trained.mode.fit.network
-    network, structure, n_dual = _posterior_layout(everything, rows, data, options)
+    subset = options.subset.settled(everything, lambda: _variance(trained.mode, rows, options))
+    options = replace(options, subset=subset)
+    network, structure, n_dual, taken = _posterior_layout(everything, rows, data, options)
     prior = _prior(network, everything, options)
-    dense = structure in (Full, Functional)
+    exact = structure in (Full, Functional)
     fit = trained.mode.fit
     whole = network.parameter_names == everything.parameter_names and network.blocks == everything.blocks
     same_rule = fit.rule == options.rule
     if whole and same_rule and isinstance(fit.curvature, structure):
         fit = replace(fit, prior=prior)
     else:
-        chunks = rows.chunks(network.row_width(n_dual // len(rows), dense))
+        chunks = rows.chunks(options.memory.pass_rows(structure, network, n_dual // len(rows), taken))
         fit = fit_laplace(network, options.likelihood, options.rule, structure, prior, chunks)
     # The exact evidence of all weights is the one that the training has maximised, with the weights following.
     by_exact_evidence = isinstance(trained.mode.fit.curvature, Full | Functional) and not trained.post_hoc
-    settled = by_exact_evidence and options.map_precision is None and whole and dense and same_rule
+    settled = by_exact_evidence and options.map_precision is None and whole and exact and same_rule
     chosen = (options.prior_precision, options.sigma_noise, options.per_tensor)
     mode = trained.mode
     return fit, Origin(mode.hyper, mode.fit.prior.names, trained.names, chosen if settled else None)
+
+
+def _variance(mode: Mode, rows: TrainingRows, options: Options) -> Tensor:
+    """Marginal variances (P,) of a diagonal posterior over all weights under the training's hyperparameters.
+
+    Not under those of the posterior, which can be chosen again without the data.
+    """
+    network, rule = mode.fit.network, options.rule
+    n_columns = rule.n_columns(options.likelihood, mode.fit.n_outputs)
+    taken = options.memory.require(Diag, network, n_columns * len(rows), n_columns, rule)
+    chunks = rows.chunks(options.memory.pass_rows(Diag, network, n_columns, taken))
+    fit = fit_laplace(network, options.likelihood, rule, Diag, mode.fit.prior, chunks)
+    return fit.posterior(mode.hyper).marginal_variance()
 
 
 def regrouped(fit: LaplaceFit, origin: Origin, options: Options) -> LaplaceFit:
@@ -432,7 +457,9 @@ def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndar
     return mean, deviation, constant
 
 
-def pass_over(fit: LaplaceFit, data: PreparedData, input_dtype: torch.dtype) -> tuple[LaplaceFit, Curvature]:
+def pass_over(
+    fit: LaplaceFit, data: PreparedData, input_dtype: torch.dtype, memory: MemoryBudget
+) -> tuple[LaplaceFit, Curvature]:
     """One pass over other rows with all that a fit was made with, and their curvature in exact form.
 
     Raises
@@ -444,11 +471,10 @@ def pass_over(fit: LaplaceFit, data: PreparedData, input_dtype: torch.dtype) -> 
     dtype, device = next(network.module.parameters()).dtype, network.theta.device
     rows = _as_tensors(data, input_dtype, dtype, device)
     rule, per_row = fit.rule, fit.rule.n_columns(fit.likelihood, data.n_outputs)
-    _resolve.check_memory(structure, network.blocks, per_row * (len(rows) + round(fit.total_weight)), rule)
-    dense = issubclass(structure, Full | Functional)
-    chunks = rows.chunks(network.row_width(per_row, dense))
+    taken = memory.require(structure, network, per_row * (len(rows) + round(fit.total_weight)), per_row, rule)
+    chunks = rows.chunks(memory.pass_rows(structure, network, per_row, taken))
     found = fit_laplace(network, fit.likelihood, rule, structure, fit.prior, chunks, like=fit.curvature)
-    if dense:
+    if issubclass(structure, Full | Functional):
         return found, found.curvature
     exact: type[Curvature] = Functional if Functional.accepts & rule.provides else Full
     return found, fit_laplace(network, fit.likelihood, rule, exact, fit.prior, chunks).curvature
@@ -472,14 +498,19 @@ def _as_tensors(data: PreparedData, input_dtype: torch.dtype, dtype: torch.dtype
 
 def _posterior_layout(
     everything: Network, rows: TrainingRows, data: PreparedData, options: Options
-) -> tuple[Network, type[Curvature], int]:
-    """The network of the random weights, the structure of their posterior, and the number of dual rows."""
-    network, rule = options.subset.of(everything, rows.inputs), options.rule
-    n_dual = len(rows) * rule.n_columns(options.likelihood, data.n_outputs)
-    provided = (network.blocks, n_dual, len(rows), rule.provides & options.subset.provides)
-    structure = options.structure or _resolve.automatic_structure(*provided)
-    _resolve.check_memory(structure, network.blocks, n_dual, rule)
-    return network, structure, n_dual
+) -> tuple[Network, type[Curvature], int, int]:
+    """The network of the random weights, the structure of their posterior, the number of dual rows, and its bytes."""
+    network, rule, memory = options.subset.of(everything, rows.inputs), options.rule, options.memory
+    n_columns = rule.n_columns(options.likelihood, data.n_outputs)
+    n_dual = len(rows) * n_columns
+    structure = options.structure or automatic_structure(
+        network.blocks,
+        n_dual,
+        len(rows),
+        rule.provides & options.subset.provides,
+        lambda structure: memory.fits(structure, network, n_dual, n_columns),
+    )
+    return network, structure, n_dual, memory.require(structure, network, n_dual, n_columns, rule)
 
 
 def _training_prior(network: Network, options: Options) -> Prior:

@@ -28,9 +28,11 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     net : None, torch module class or instance, skorch net, or FrozenEstimator, default=None
         As in :class:`LaplaceRegressor`; the module has one output a class, logits or (log-)probabilities, or for two
         classes one output, the logit of the second (``NeuralNetBinaryClassifier``).
-    hidden_layer_sizes, activation, max_epochs, lr, batch_size, map_prior_precision, device, dtype
+    hidden_layer_sizes, activation, max_epochs, lr, batch_size, map_prior_precision, device, dtype, memory_budget
         As in :class:`LaplaceRegressor`.
-    subset_of_weights, hessian_structure, curvature, n_fisher_samples, prior_precision, prior_structure
+    subset_of_weights, subnetwork, n_subnetwork_weights, hessian_structure, curvature, n_fisher_samples
+        As in :class:`LaplaceRegressor`.
+    prior_precision, prior_structure
         As in :class:`LaplaceRegressor`.
     temperature
         As in :class:`LaplaceRegressor`.
@@ -64,7 +66,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
-    net_, posterior_, laplace_, prior_precision_, prior_groups_, structure_, log_marginal_likelihood_value_
+    net_, posterior_, laplace_, prior_precision_, prior_groups_, structure_, subset_, log_marginal_likelihood_value_
         As in :class:`LaplaceRegressor`; the outputs of ``net_`` are logits.
     n_outputs_ : int
         Logits: one a class, or one for two classes.
@@ -98,7 +100,10 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         map_prior_precision: str | float = "same",
         device: str = "auto",
         dtype: str = "auto",
+        memory_budget: Any = None,
         subset_of_weights: Any = "all",
+        subnetwork: str = "variance",
+        n_subnetwork_weights: float = 0.1,
         hessian_structure: str = "auto",
         curvature: str = "ggn",
         n_fisher_samples: int = 1,
@@ -123,7 +128,10 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         self.map_prior_precision = map_prior_precision
         self.device = device
         self.dtype = dtype
+        self.memory_budget = memory_budget
         self.subset_of_weights = subset_of_weights
+        self.subnetwork = subnetwork
+        self.n_subnetwork_weights = n_subnetwork_weights
         self.hessian_structure = hessian_structure
         self.curvature = curvature
         self.n_fisher_samples = n_fisher_samples
@@ -174,7 +182,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         """
         if not self.__sklearn_is_fitted__():
             _resolve.check_streaming_weights(self.class_weight)
-            with self._unchanged_on_failure():
+            with self._unchanged_on_failure(X):
                 return self._fit(lambda: self._prepare(X, y, sample_weight, classes))
         if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(f"classes={classes!r} differ from those of the first call, {self.classes_.tolist()}.")
@@ -228,6 +236,11 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         -------
         ndarray of shape (n_samples, n_classes)
             Rows sum to one; columns as in ``classes_``.
+
+        Raises
+        ------
+        NonFiniteError
+            When the net or its derivative is NaN or infinite in a row; as in every method that predicts.
         """
         check_is_fitted(self)
         link, likelihood = self._link(), self.laplace_.likelihood

@@ -6,12 +6,29 @@ class that scikit-learn users expect (``ValueError`` for a wrong argument, and s
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class UnsupportedCombinationError(ValueError):
     """Two options that exclude each other, for example a structure and a curvature."""
 
 
-class NonFiniteLossError(FloatingPointError):
+class NonFiniteError(FloatingPointError):
+    """A weight, an activation, a gradient or a sum over rows is NaN or infinite.
+
+    Parameters
+    ----------
+    message : str
+    inputs : Tensor of shape (k, …), optional
+        The rows in which it is.
+    """
+
+    def __init__(self, message: str, inputs: Any = None) -> None:
+        super().__init__(message)
+        self.inputs = inputs
+
+
+class NonFiniteLossError(NonFiniteError):
     """The training loss became NaN or infinite."""
 
 

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 
 from .curvatures._base import CurvatureRule
+from .errors import NotPositiveDefiniteError
 from .likelihoods._base import Likelihood
 from .network import Network
+from .nonfinite import not_finite
 from .prior import Prior
 from .structures._base import Curvature, Posterior
 
@@ -166,6 +168,12 @@ def fit_laplace(
     -------
     LaplaceFit
 
+    Raises
+    ------
+    NonFiniteError
+        When a sum is NaN or infinite: names the layer and the rows, by another pass over them. Nothing is looked at
+        before the end of the pass, so that a GPU never waits.
+
     Examples
     --------
     >>> import torch
@@ -187,19 +195,26 @@ def fit_laplace(
     gradient = torch.zeros_like(theta)
     weight = torch.zeros_like(nll)
     n_outputs = 0
-    for inputs, targets, weights in batches:
-        line = network.linearise(inputs)
-        residual = likelihood.residual(line.outputs, targets) * weights[:, None]
-        batch = rule.batch(line, likelihood, targets, weights)
-        curvature = curvature.add_(batch)
-        gradient += line.pullback(residual[..., None]).total()
-        nll += (weights * likelihood.nll(line.outputs, targets)).double().sum()
-        weight += weights.double().sum()
-        n_outputs = line.outputs.shape[1]
-    while (following := curvature.next_pass()) is not None:
-        curvature = following
+    try:
         for inputs, targets, weights in batches:
-            curvature = curvature.add_(rule.batch(network.linearise(inputs), likelihood, targets, weights))
+            line = network.linearise(inputs)
+            residual = likelihood.residual(line.outputs, targets) * weights[:, None]
+            batch = rule.batch(line, likelihood, targets, weights)
+            curvature = curvature.add_(batch)
+            gradient += line.pullback(residual[..., None]).total()
+            nll += (weights * likelihood.nll(line.outputs, targets)).double().sum()
+            weight += weights.double().sum()
+            n_outputs = line.outputs.shape[1]
+        finite = bool(torch.isfinite(nll + gradient.sum() + curvature.total()))
+        while finite and (following := curvature.next_pass()) is not None:
+            curvature = following
+            for inputs, targets, weights in batches:
+                curvature = curvature.add_(rule.batch(network.linearise(inputs), likelihood, targets, weights))
+            finite = bool(torch.isfinite(curvature.total()))
+    except NotPositiveDefiniteError:  # of a structure that factorises on the way
+        finite = False
+    if not finite:
+        raise not_finite(network, batches, likelihood)
     return LaplaceFit(network, likelihood, prior, curvature, rule, float(nll), gradient, float(weight), n_outputs)
 
 

@@ -332,13 +332,26 @@ class Network:
             return torch.zeros(len(theta), len(theta), dtype=torch.float64, device=theta.device)
         step = max(1, HESSIAN_BUDGET // (len(x) * sum(block.width(1) for block in self.blocks)))
         matrix = _derivative_of_gradient(gradient, theta, step, type(self.module).__name__)
-        if not bool((matrix - matrix.mT).abs().max() <= ASYMMETRY * matrix.abs().max()):
+        if bool((matrix - matrix.mT).abs().max() > ASYMMETRY * matrix.abs().max()):  # not where it is NaN
             raise UnsupportedCombinationError(
                 f"curvature='hessian' found a matrix of second derivatives of {type(self.module).__name__} that is not "
-                "symmetric: it has infinite values, or torch differentiates one of its operations wrongly the second "
-                "time, as it does weight normalisation. Use curvature='ggn'."
+                "symmetric: torch differentiates one of its operations wrongly the second time, as it does weight "
+                "normalisation. Use curvature='ggn'."
             )
         return (matrix + matrix.mT) / 2
+
+    def passing_by(self, layer: str, x: Tensor) -> tuple[str, ...]:
+        """The selected tensors on which the outputs depend by a way that does not lead through this layer."""
+        theta = self.theta.to(next(self.module.parameters()).dtype, copy=True)
+        parameters = {name: tensor.requires_grad_() for name, tensor in self.tensors(theta).items()}
+        replica = self._replica(parameters)
+        replica.get_submodule(layer).register_forward_hook(lambda module, args, output: output.detach())
+        with torch.enable_grad():
+            outputs = self.transform_outputs(replica(x))
+        if not outputs.requires_grad:
+            return ()
+        gradients = torch.autograd.grad(outputs.sum(), list(parameters.values()), allow_unused=True)
+        return tuple(name for name, gradient in zip(parameters, gradients, strict=True) if gradient is not None)
 
     def _replica(self, replaced: Mapping[str, Tensor]) -> nn.Module:
         by_any_name = {name: replaced[first] for name, first in self.layout.aliases.items() if first in replaced}
@@ -368,7 +381,7 @@ class Network:
         """Number P of selected parameters."""
         return sum(block.size for block in self.blocks)
 
-    def row_width(self, n_columns: int, dense: bool) -> int:
+    def row_width(self, n_columns: int, dense: bool = False) -> int:
         """Elements that one row makes when it is linearised.
 
         Parameters
@@ -376,7 +389,7 @@ class Network:
         n_columns : int
             Columns K of the output factor.
         dense : bool
-            Whether the structure multiplies the factors out.
+            Whether the structure makes dense rows of the factors.
         """
         rows = n_columns * self.n_parameters
         made = sum(block.width(n_columns) for block in self.layout.blocks)
@@ -406,8 +419,16 @@ class Network:
             matrix = part.unflatten(-1, (block.outputs, block.inputs))
             columns = self.layout.columns[block.name]
             for (name, _), piece in zip(columns, matrix.split([width for _, width in columns], -1), strict=True):
-                found[name] = piece.reshape(*theta.shape[:-1], *self.layout.shapes[name])
+                found[name] = piece.reshape((*theta.shape[:-1], *self.layout.shapes[name]))
         return found
+
+    def masks(self) -> dict[str, Tensor]:
+        """Which elements of each selected tensor are random, of its shape."""
+        whole = replace(self, layout=replace(self.layout, elements={}))
+        parts = [torch.zeros(block.size, dtype=torch.bool, device=self.theta.device) for block in whole.blocks]
+        for block, part in zip(whole.blocks, parts, strict=True):
+            part[self.layout.elements.get(block.name, slice(None))] = True
+        return whole.tensors(torch.cat(parts))
 
     def _filled(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
         """Each block's part of θ (…, size), with what is not random filled in."""

@@ -53,9 +53,20 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Where torch computes; "auto" is the device of a given skorch net, else the CPU.
     dtype : {"auto", "float32", "float64"}, default="auto"
         Of the network; "auto" is float64 up to 10,000 rows. Sums and the posterior are float64 always.
-    subset_of_weights : {"all", "last_layer"}, list of str or dict, default="all"
-        Which weights are random; the others stay at the mode. A list names parameter tensors of the net; a dict gives
-        each tensor's mask, True where it is random, such as :func:`~sklearn_laplace.subsets.largest` makes them.
+    memory_budget : None, int or str, default=None
+        Bytes, or a string such as "500MB" or "2GB", that the posterior's structure and the rows in work may take
+        together; None: all that the machine has. Structures that take more are refused, "auto" chooses another one,
+        and rows go through in smaller chunks. Data, net, its own epochs and temporaries of 32 MB come on top.
+    subset_of_weights : {"all", "last_layer", "subnetwork"}, list of str or dict, default="all"
+        Which weights are random; the others stay at the mode. "subnetwork": those that ``subnetwork`` chooses once the
+        net is trained. A list names parameter tensors of the net; a dict gives each tensor's mask, True where it is
+        random, such as ``subset_`` of another fit, or :func:`~sklearn_laplace.subsets.largest` makes of any scores.
+    subnetwork : {"variance", "magnitude", "random"}, default="variance"
+        Which weights of a subnetwork are taken: those with the largest marginal variance in a diagonal posterior over
+        all weights, under the prior and the noise that the net was trained with (Daxberger et al. 2021); the largest;
+        any, by ``random_state``.
+    n_subnetwork_weights : int or float, default=0.1
+        How many; a float is a share of all weights, 1.0 all of them.
     hessian_structure : {"auto", "full", "functional", "block", "ekfac", "kron", "low_rank", "diag"}, default="auto"
         How the curvature is stored: all of it, in two forms; one dense block a layer; Kronecker factors, with or
         without second moments of their own; the 100 leading eigenpairs; the diagonal. "auto": exact ("full", or its
@@ -114,6 +125,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Noise standard deviation in the units of y; absent for counts.
     structure_ : str
         Structure in use.
+    subset_ : dict of str to ndarray of bool
+        Which weights are random, a mask for each tensor that has some.
     log_marginal_likelihood_value_ : float
         Log evidence of y in its own units, nats.
     n_effective_parameters_ : float
@@ -134,6 +147,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     D. MacKay (1992), Bayesian interpolation; A practical Bayesian framework for backpropagation networks.
     H. Ritter, A. Botev, D. Barber (2018), A scalable Laplace approximation for neural networks.
     A. Immer et al. (2021), Improving predictions of Bayesian neural nets via local linearization.
+    E. Daxberger et al. (2021), Bayesian deep learning via subnetwork inference.
 
     Examples
     --------
@@ -165,7 +179,10 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         map_prior_precision: str | float = "same",
         device: str = "auto",
         dtype: str = "auto",
+        memory_budget: Any = None,
         subset_of_weights: Any = "all",
+        subnetwork: str = "variance",
+        n_subnetwork_weights: float = 0.1,
         hessian_structure: str = "auto",
         curvature: str = "ggn",
         n_fisher_samples: int = 1,
@@ -191,7 +208,10 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self.map_prior_precision = map_prior_precision
         self.device = device
         self.dtype = dtype
+        self.memory_budget = memory_budget
         self.subset_of_weights = subset_of_weights
+        self.subnetwork = subnetwork
+        self.n_subnetwork_weights = n_subnetwork_weights
         self.hessian_structure = hessian_structure
         self.curvature = curvature
         self.n_fisher_samples = n_fisher_samples
@@ -278,6 +298,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         ------
         RuntimeError
             When both ``return_std`` and ``return_cov`` are set.
+        NonFiniteError
+            When the net, or its derivative where a spread is asked for, is NaN or infinite in a row; as in every
+            method that predicts.
         """
         if return_std and return_cov:
             raise RuntimeError("At most one of return_std or return_cov can be requested.")
@@ -453,6 +476,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         """Joint covariance over rows, one matrix an output."""
         x, fit = self._inputs(X), self.laplace_
         joint = self._rule().joint_covariance(fit.network, self.posterior_, x, fit.shift)
+        self._require_finite(joint, X, [x])
         n, k = len(x), self.n_outputs_
         per_output = joint.view(n, k, n, k).diagonal(dim1=1, dim2=3)
         likelihood, dispersion = self.laplace_.likelihood, self.hyper_.dispersion

@@ -201,6 +201,49 @@ MUTATIONS = (
         'copy(order="C")',
         "persistence",
     ),
+    Mutation(
+        "the weights with the smallest scores",
+        "subsets/subnetwork.py",
+        "flat.sort(descending=True, stable=True)",
+        "flat.sort(stable=True)",
+        "subnetwork",
+    ),
+    Mutation(
+        "scores of the posterior's prior in place of the training's",
+        "_stages.py",
+        "return fit.posterior(mode.hyper).marginal_variance()",
+        "return fit.posterior(replace(mode.hyper, prior_precision=mode.hyper.prior_precision.mean().expand_as("
+        "mode.hyper.prior_precision))).marginal_variance()",
+        "subnetwork",
+    ),
+    Mutation(
+        "a last layer beside others",
+        "subsets/last_layer.py",
+        "network.passing_by(last, example[:1])",
+        "()",
+        "last_layer",
+    ),
+    Mutation(
+        "a curvature that is not looked at",
+        "laplace.py",
+        "nll + gradient.sum() + curvature.total()",
+        "nll + gradient.sum()",
+        "nonfinite",
+    ),
+    Mutation(
+        "the layer before the one whose derivative is infinite",
+        "nonfinite.py",
+        "look(titles[-1], gradient)",
+        "look(titles[0], gradient)",
+        "nonfinite",
+    ),
+    Mutation(
+        "chunks as if nothing else were held",
+        "_memory.py",
+        "max(self.size - taken, 0)",
+        "self.size",
+        "memory",
+    ),
 )
 
 

@@ -313,7 +313,7 @@ def test_auto_finds_a_structure_for_every_rule(curvature, monkeypatch):
     """Exact while it is affordable, else what can still hold the rule's form."""
     model = LaplaceRegressor(hidden_layer_sizes=(5,), curvature=curvature, random_state=0).fit(X, Y)
     assert model.structure_ in ("full", "functional")
-    monkeypatch.setattr("sklearn_laplace._resolve.eigen_cost", lambda blocks, n: 1e20)
+    monkeypatch.setattr("sklearn_laplace._budget.eigen_cost", lambda blocks, n: 1e20)
     dear = LaplaceRegressor(hidden_layer_sizes=(5,), curvature=curvature, random_state=0).fit(X, Y)
     assert dear.structure_ == ("diag" if curvature == "hessian" else "kron")
 
@@ -350,7 +350,7 @@ def test_every_structure_holds_rules_of_rows(structure, rule):
 
 def test_a_hessian_that_does_not_fit_in_memory_is_refused(monkeypatch):
     """It is a matrix on its way, also to a diagonal."""
-    monkeypatch.setattr("sklearn_laplace._resolve._physical_memory", lambda: 10_000)
+    monkeypatch.setattr("sklearn_laplace._memory._physical_memory", lambda: 10_000)
     with pytest.raises(MemoryBudgetError, match=r"a matrix of 31 × 31 and needs .* \(15,376 bytes\).*curvature='ggn'"):
         LaplaceRegressor(hidden_layer_sizes=(6,), curvature="hessian", hessian_structure="diag").fit(X, Y)
 

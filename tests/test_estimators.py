@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import warnings
 
@@ -9,10 +10,12 @@ import nets
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from skorch import NeuralNetRegressor
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _budget
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _budget, _estimator, _memory
+from sklearn_laplace.curvatures import GGN
 from sklearn_laplace.errors import (
     BoundWarning,
     HeldOutRowsWarning,
@@ -290,7 +293,7 @@ def test_only_noise_gives_the_mean_and_its_width():
             {"hessian_structure": "krom"},
             "expected one of 'auto', 'block', 'diag', 'ekfac', 'full', 'functional', 'kron', .* Did you mean 'kron'",
         ),
-        ({"subset_of_weights": "last"}, "expected one of 'all', 'last_layer'"),
+        ({"subset_of_weights": "last"}, "expected one of 'all', 'last_layer', 'subnetwork'"),
         ({"curvature": "fisher"}, "curvature='fisher' is not known; expected one of 'empirical_fisher', 'ggn', 'h"),
         ({"likelihood": "bernoulli"}, "expected one of 'auto', 'gaussian', 'poisson'"),
         ({"predictive": "gml"}, "Did you mean 'glm'"),
@@ -444,19 +447,49 @@ def test_a_failed_fit_leaves_the_estimator_as_it_was():
     assert not any(name.endswith("_") for name in vars(fresh))
 
 
-def test_an_interrupted_fit_leaves_the_estimator_as_it_was(monkeypatch):
-    """Ctrl-C in the middle."""
-    from sklearn_laplace import _map
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0], ids=["first", "training", "posterior"])
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_an_interrupted_pass_leaves_the_estimator_as_it_was(monkeypatch, method, share):
+    """Ctrl-C in the first chunk of rows, in the training, in the last chunk of the posterior's pass; fitted or not."""
+    monkeypatch.setattr(_memory, "CHUNK_ROWS", (1, 25))
+    calls, batch = 0, GGN.batch
+
+    def counted(*args):
+        nonlocal calls
+        calls += 1
+        if calls == last:
+            raise KeyboardInterrupt
+        return batch(*args)
+
+    fresh = LaplaceRegressor(hidden_layer_sizes=(5,), hessian_structure="diag", map_prior_precision=1.0, random_state=0)
+    fitted = clone(fresh).fit(X, Y)
+    std = fitted.predict_std(X)
+    monkeypatch.setattr(GGN, "batch", counted)
+    for model in (fresh, fitted):
+        calls, last = 0, None
+        getattr(copy.deepcopy(model), method)(X + 1, Y)
+        calls, last = 0, max(round(share * calls), 1)
+        before = dict(vars(model))
+        with pytest.raises(KeyboardInterrupt):
+            getattr(model, method)(X + 1, Y)
+        assert vars(model) == before
+    np.testing.assert_array_equal(fitted.predict_std(X), std)
+    assert torch.get_num_threads() == 1  # as the tests set it
+
+
+@pytest.mark.parametrize("method", ["fit", "refit_laplace"])
+def test_an_interrupted_choice_leaves_the_estimator_as_it_was(monkeypatch, method):
+    """Ctrl-C while the hyperparameters are chosen."""
+    model = LaplaceRegressor(hidden_layer_sizes=(5,), map_prior_precision=1.0, random_state=0).fit(X, Y)
+    before = dict(vars(model))
 
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
-    model = LaplaceRegressor(random_state=0)
-    monkeypatch.setattr(_map, "fit_laplace", interrupt)
+    monkeypatch.setattr(_estimator, "choose", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        model.fit(X, Y)
-    assert not any(name.endswith("_") for name in vars(model))
-    assert torch.get_num_threads() == 1  # as the tests set it
+        model.fit(X, Y) if method == "fit" else model.refit_laplace(temperature=0.5)
+    assert vars(model) == before
 
 
 def test_fits_are_quiet(capfd):

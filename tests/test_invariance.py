@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _skorch
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _memory
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(60, 3))
@@ -70,7 +70,7 @@ def test_chunks_do_not_matter(structure, monkeypatch):
     """The curvature is a sum over rows, never over batches."""
     model = LaplaceRegressor(random_state=0, prior_precision=1.0, sigma_noise=0.2, hessian_structure=structure)
     first = answers(model.fit(X, Y))
-    monkeypatch.setattr(_skorch, "CHUNK_ROWS", (1, 7))
+    monkeypatch.setattr(_memory, "CHUNK_ROWS", (1, 7))
     np.testing.assert_allclose(answers(model.fit(X, Y)), first, rtol=1e-6)
 
 

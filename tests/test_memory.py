@@ -1,12 +1,35 @@
-"""What a pass over the data holds: the structure and one chunk, however many rows there are."""
+"""What a pass over the data holds: the structure and one chunk, however many rows there are, within the budget."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
 
+import nets
+import numpy as np
 import pytest
+from joblib import Memory
+from sklearn.frozen import FrozenEstimator
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _memory
+from sklearn_laplace._memory import MemoryBudget
+from sklearn_laplace.errors import MemoryBudgetError
+from sklearn_laplace.structures import STRUCTURES
+
+RNG = np.random.default_rng(59)
+X = RNG.normal(size=(60, 3))
+Y = np.sin(X[:, 0]) + X[:, 1] + 0.2 * RNG.normal(size=60)
+LABELS = (X[:, 0] > 0).astype(int)
+SMALL = {"hidden_layer_sizes": (20,), "map_prior_precision": 1.0, "random_state": 0}
+
+
+def run(script: str) -> str:
+    """What a process of its own prints, whose memory can be measured."""
+    found = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    return found.stdout
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no resource module")
@@ -41,6 +64,128 @@ def test_ten_times_the_rows_take_no_more_memory(structure):
     first = peak(60_000)
     print(peak(600_000) - first)
     """
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120)
-    assert run.returncode == 0, run.stderr
-    assert float(run.stdout) < 46
+    assert float(run(script)) < 46
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no resource module")
+def test_a_small_budget_bounds_the_peak_and_changes_nothing():
+    """Images of which 64 at once, the usual chunk, take some 200 MB; with 20 MB they come two at a time."""
+
+    def measured(budget):
+        script = f"""
+        import json, resource, numpy as np, torch
+        from sklearn.frozen import FrozenEstimator
+        from skorch import NeuralNetClassifier
+        from sklearn_laplace import LaplaceClassifier
+        from torch import nn
+
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        module = nn.Sequential(
+            nn.Unflatten(1, (3, 32, 32)), nn.Conv2d(3, 32, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Linear(32, 6),
+        )
+        net = FrozenEstimator(NeuralNetClassifier(module, train_split=None, verbose=0).initialize())
+        X, y = np.random.default_rng(0).normal(size=(130, 3072)), np.arange(130) % 6
+        model = LaplaceClassifier(net, hessian_structure="diag", memory_budget={budget!r}, random_state=0)
+        model.set_params(memory_budget="20MB").fit(X[:6], y[:6]).predict_std(X[:6])
+        base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        std = model.set_params(memory_budget={budget!r}).fit(X, y).predict_std(X)
+        print(json.dumps([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - base, std.tolist()]))
+        """
+        return json.loads(run(script))
+
+    (usual, expected), (small, found) = measured(None), measured("20MB")
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    assert small < 45  # with the data, three times 3 MB, and what the allocator keeps
+    assert usual > 5 * small
+
+
+@pytest.mark.parametrize("structure", sorted(STRUCTURES))
+def test_chunks_of_a_few_rows_give_the_same_answers(structure, monkeypatch):
+    """Fit, more rows, predictions: to rounding, both kinds. As if a row took a megabyte for every element."""
+    steps = []
+    usual = MemoryBudget.chunk_rows
+    for model, y in ((LaplaceRegressor(**SMALL), Y), (LaplaceClassifier(**SMALL), LABELS)):
+        model.set_params(hessian_structure=structure, prior_precision=1.0, hidden_layer_sizes=(8,))
+        answers = [model.fit(X, y).predict_std(X), model.partial_fit(X[:9] + 1, y[:9]).predict_std(X)]
+        with monkeypatch.context() as patch:
+            patch.setattr(_memory, "ROW_BYTES", 10**6)
+            patch.setattr(MemoryBudget, "chunk_rows", lambda *args: steps.append(usual(*args)) or steps[-1])
+            model.set_params(memory_budget="300MB")
+            found = [model.fit(X, y).predict_std(X), model.partial_fit(X[:9] + 1, y[:9]).predict_std(X)]
+        np.testing.assert_allclose(found, answers, rtol=1e-6)
+    assert 1 <= min(steps) <= max(steps) < 20
+
+
+# ---------------------------------------------------------------------- the parameter
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [(1, 1), (2_000_000, 2_000_000), (2e9, 2 * 10**9), ("500MB", 500_000_000), (" 1.5 GiB ", 3 * 2**29), ("3kb", 3000)],
+)
+def test_a_budget_is_bytes_or_a_string_with_a_unit(value, size):
+    """In powers of ten, or of two with an i."""
+    assert MemoryBudget.of(value) == MemoryBudget(size, given=True)
+
+
+@pytest.mark.parametrize("value", [0, -1, 0.5, True, "2", "GB", "2 parsecs", "-2GB", float("nan"), float("inf"), [1]])
+def test_a_wrong_budget_is_refused(value):
+    """What was given and what it may be."""
+    for model, y in ((LaplaceRegressor(memory_budget=value), Y), (LaplaceClassifier(memory_budget=value), LABELS)):
+        with pytest.raises(ValueError, match=r"memory_budget=.* has to be None, a number of bytes of at least 1, or a"):
+            model.fit(X, y)
+
+
+def test_the_automatic_structure_stays_within_the_budget():
+    """Exact, Kronecker factors, the diagonal: 101 weights; of a frozen net, which needs no other curvature."""
+    net = nets.regressor(module__n_in=3, module__hidden=20, max_epochs=5)
+    net.fit(X.astype(np.float32), Y[:, None].astype(np.float32))
+    model = LaplaceRegressor(FrozenEstimator(net), random_state=0)
+    found = {budget: model.set_params(memory_budget=budget).fit(X, Y).structure_ for budget in (None, "50kB", "15kB")}
+    assert found == {None: "functional", "50kB": "kron", "15kB": "diag"}
+
+
+def test_what_does_not_fit_says_what_it_needs_and_what_is_allowed():
+    """Before any training: the structure, one row beside it, or the training's own curvature."""
+    full = LaplaceRegressor(**SMALL, hessian_structure="full", memory_budget="200kB")
+    with pytest.raises(
+        MemoryBudgetError,
+        match=r"'full' needs about 0.000245 GB \(244,824 bytes\) for 101 weights.*memory_budget allows 0.2 MB\. Use",
+    ):
+        full.fit(X, Y)
+    with pytest.raises(
+        MemoryBudgetError, match=r"one row of the data makes about 0.00404 MB.*beside 0.245 MB of the po"
+    ):
+        full.set_params(memory_budget=245_000).fit(X, Y)
+    with pytest.raises(
+        MemoryBudgetError, match=r"a curvature of all 101 weights beside the.*a larger memory_budget or"
+    ):
+        LaplaceRegressor(**SMALL, hessian_structure="diag", memory_budget="20kB").fit(X, Y)
+
+
+def test_the_budget_does_not_train_again(tmp_path):
+    """Neither is it part of the key, nor does it go missing in a training that is cached."""
+    memory = Memory(tmp_path, verbose=0)
+    models = [LaplaceRegressor(**SMALL, memory=memory, memory_budget=b).fit(X, Y) for b in (None, "1GB", "500kB")]
+    assert len(list(tmp_path.rglob("output.pkl"))) == 1
+    for model in models[1:]:
+        np.testing.assert_allclose(model.predict_std(X), models[0].predict_std(X), rtol=1e-9)
+    with pytest.raises(MemoryBudgetError, match="a curvature of all 101 weights"):
+        LaplaceRegressor(**{**SMALL, "random_state": 1}, memory=memory, memory_budget="20kB").fit(X, Y)
+
+
+def test_predictions_stay_within_the_budget(monkeypatch):
+    """Also one that is set after the fit; what is held by then counts."""
+    model = LaplaceRegressor(**SMALL, hessian_structure="full").fit(X, Y)
+    expected = model.predict_std(X)
+    steps = []
+    usual = MemoryBudget.chunk_rows
+    monkeypatch.setattr(MemoryBudget, "chunk_rows", lambda *args: steps.append(usual(*args)) or steps[-1])
+    np.testing.assert_allclose(model.set_params(memory_budget="200kB").predict_std(X), expected, rtol=1e-9)
+    held = _memory.held(model.posterior_, model.laplace_.curvature)
+    assert 3 * 8 * 101**2 >= held >= 2 * 8 * 101**2
+    assert steps == [(200_000 - held) // (40 * 101)]
+    with pytest.raises(MemoryBudgetError, match="one row of the data makes"):
+        model.set_params(memory_budget="100kB").predict_std(X)

@@ -264,6 +264,17 @@ def batch_norm() -> nn.Module:
     return module.train()
 
 
+class Gain(nn.Module):
+    """A parameter without dimensions, of the net itself, behind its layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outer, self.gain = linear(D, C), nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, x):
+        return self.gain * self.outer(x)
+
+
 CASES = {
     "plain": lambda: oracles.random_mlp((D, 4, 4, C)),
     "without bias": lambda: built(nn.Sequential(linear(D, 4, bias=False), nn.GELU(), linear(4, C, bias=False))),
@@ -291,6 +302,7 @@ CASES = {
         nn.Sequential(nn.utils.parametrizations.weight_norm(linear(D, 4)), nn.Tanh(), linear(4, C))
     ),
     "one linear layer": lambda: oracles.random_mlp((D, C)),
+    "one number": lambda: built(Gain()),
 }
 
 FACTORED = {
@@ -318,13 +330,14 @@ FACTORED = {
     "the user's hook": ["2"],
     "weight norm": ["2"],
     "one linear layer": ["0"],
+    "one number": ["outer"],
 }
 
 
 def dense(network: Network, x: torch.Tensor) -> torch.Tensor:
     """The package's Jacobian (n, C, P) in the oracles' order."""
     pieces = network.tensors(network.jacobian(x)[1].rows())
-    return torch.cat([pieces[name].flatten(2) for name in network.parameter_names], -1)
+    return torch.cat([pieces[name][..., None].flatten(2) for name in network.parameter_names], -1)
 
 
 @pytest.mark.parametrize("case", CASES)

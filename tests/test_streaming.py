@@ -12,7 +12,7 @@ import oracles
 import pytest
 import torch
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _resolve
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _memory
 from sklearn_laplace.errors import MemoryBudgetError, NotPositiveDefiniteError, UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper
 from sklearn_laplace.streaming import add_rows
@@ -243,7 +243,7 @@ def fitted():
             "is not in it.*can be forgotten",
         ),
         ("regressor", "forget", X[OLD], Y[OLD], ValueError, "weight 40 are to be forgotten where rows of weight 40"),
-        ("functional", "forget", X[:5], Y[:5, 0], UnsupportedCombinationError, "fit with hessian_structure='full'"),
+        ("functional", "forget", X[:5], Y[:5, 0], UnsupportedCombinationError, "Use hessian_structure='full'"),
         ("regressor", "partial_fit", X[NEW, :3], Y[NEW], ValueError, "X has 3 features, but LaplaceRegressor is expec"),
         ("regressor", "partial_fit", X[NEW], Y[NEW, 0], ValueError, "y has 1 columns; expected 2, one for each target"),
         ("regressor", "partial_fit", X[NEW], Y[OLD], ValueError, "inconsistent numbers of samples"),
@@ -271,7 +271,7 @@ def test_other_classes_in_a_later_call_are_refused(fitted):
 
 def test_rows_that_would_not_fit_in_memory_are_refused(fitted, monkeypatch):
     """The dual form grows with the rows."""
-    monkeypatch.setattr(_resolve, "_physical_memory", lambda: 100_000)
+    monkeypatch.setattr(_memory, "_physical_memory", lambda: 100_000)
     with pytest.raises(MemoryBudgetError, match="for 121 weights and 90 rows"):
         fitted["functional"].partial_fit(X[NEW], Y[NEW, 0])
 

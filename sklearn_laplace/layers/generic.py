@@ -64,4 +64,5 @@ class Generic:
         else:
             rows = [pull(row, factor) for row, factor in zip(x, cotangents, strict=True)]
             parts = {name: torch.stack([row[name] for row in rows]) for name in self.names}
-        return tuple(DenseFactor(parts[name].flatten(2).detach()) for name in self.names)
+        shape = (len(x), cotangents.shape[-1], -1)
+        return tuple(DenseFactor(parts[name].reshape(shape).detach()) for name in self.names)

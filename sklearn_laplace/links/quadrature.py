@@ -74,7 +74,8 @@ class Quadrature(Link):
             nodes, weights = grid(spread[wide])
             points = (mean + nodes @ root[:, wide].mT).softmax(-1)
         average = weights @ points
-        return average, weights @ (points - average).square()
+        average = average / average.sum()  # of 100,000 points, whose rounding adds up
+        return average, torch.minimum(weights @ (points - average).square(), average * (1 - average))
 
 
 def grid(spread: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,8 +7,9 @@ factorised once and answers every question by products with its root R, where :m
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, Self
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -22,8 +23,17 @@ class Curvature(ABC):
     accepts: ClassVar[frozenset[str]]
     """Forms of a rule's contribution, one of which is enough: "rows", "layers" (the rows' factors) or "matrix"."""
 
+    holds: ClassVar[frozenset[str]] = frozenset({"layer", "column", "parameter"})
+    """Units within which prior precisions have to be equal: a layer, an input column of one, a single parameter."""
+
     is_monoid: ClassVar[bool] = True
     """Whether sums over parts of the rows, in any order, are the sum over all of them."""
+
+    forgets: ClassVar[bool] = True
+    """Whether rows can be taken out again."""
+
+    multiplies_out: ClassVar[bool] = False
+    """Whether a batch's factors are made into dense rows on the way."""
 
     @classmethod
     @abstractmethod
@@ -85,6 +95,10 @@ class Curvature(ABC):
     @abstractmethod
     def eigenvalues(self) -> Tensor:
         """The P eigenvalues of H, float64, none below zero; computed once."""
+
+    def total(self) -> Tensor:
+        """Sum of all that is stored, 0-d: finite where every number is, without a look at any of them."""
+        return torch.stack([tensor.double().sum() for tensor in tensors_in(self)]).sum()
 
     @abstractmethod
     def posterior(self, precision: Tensor, scale: float) -> Posterior:
@@ -173,3 +187,21 @@ class Posterior(ABC):
         """Deviations of the weights from their mode, shape (n_samples, P), float64."""
         noise = torch.randn(n_samples, self.n_parameters, generator=generator, dtype=torch.float64)
         return self.apply_root(noise.to(self.device))
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor in a structure of data classes and tuples.
+
+    Examples
+    --------
+    >>> [tensor.item() for tensor in tensors_in((torch.tensor(1), (torch.tensor(2), "three")))]
+    [1, 2]
+    """
+    if isinstance(value, Tensor):
+        yield value
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from tensors_in(getattr(value, field.name))
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from tensors_in(item)

@@ -40,6 +40,7 @@ class Block(Curvature):
     parts: tuple[Full, ...]
     sizes: tuple[int, ...]
     accepts: ClassVar[frozenset[str]] = frozenset({"rows", "matrix"})
+    multiplies_out: ClassVar[bool] = True
 
     @classmethod
     def zero(cls, blocks: Sequence[Stretch], device: torch.device) -> Self:

@@ -69,6 +69,7 @@ class EKFAC(Curvature):
     kron: Kron
     parts: tuple[EKFACBlock, ...] = ()
     accepts: ClassVar[frozenset[str]] = frozenset({"layers"})
+    holds: ClassVar[frozenset[str]] = frozenset({"layer"})
     is_monoid: ClassVar[bool] = False
 
     @classmethod

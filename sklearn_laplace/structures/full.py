@@ -46,6 +46,7 @@ class Full(Curvature):
     sizes: tuple[int, ...]
     semidefinite: bool = True
     accepts: ClassVar[frozenset[str]] = frozenset({"rows", "matrix"})
+    multiplies_out: ClassVar[bool] = True
 
     @classmethod
     def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:

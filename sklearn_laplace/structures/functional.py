@@ -49,6 +49,9 @@ class Functional(Curvature):
     pieces: tuple[FactoredJacobian, ...]
     device: torch.device
     accepts: ClassVar[frozenset[str]] = frozenset({"rows"})
+    holds: ClassVar[frozenset[str]] = frozenset({"layer", "column"})
+    forgets: ClassVar[bool] = False
+    multiplies_out: ClassVar[bool] = True
 
     @classmethod
     def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:
@@ -80,7 +83,7 @@ class Functional(Curvature):
     def subtract(self, other: Self) -> Self:
         """Refused: rows that are kept one by one cannot be taken out of a dual form without finding them."""
         raise UnsupportedCombinationError(
-            "hessian_structure='functional' keeps the rows themselves and cannot take some out again; fit with "
+            "hessian_structure='functional' keeps the rows themselves and cannot take some out again. Use "
             "hessian_structure='full' (the same posterior), 'kron' or 'diag'."
         )
 

@@ -82,6 +82,7 @@ class Kron(Curvature):
     parts: tuple[KronBlock, ...]
     total_weight: float = 0.0
     accepts: ClassVar[frozenset[str]] = frozenset({"layers"})
+    holds: ClassVar[frozenset[str]] = frozenset({"layer", "column"})
 
     @classmethod
     def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:

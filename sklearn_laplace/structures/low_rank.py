@@ -52,6 +52,8 @@ class LowRank(Curvature):
     kept: Tensor
     rank: int
     accepts: ClassVar[frozenset[str]] = frozenset({"rows"})
+    multiplies_out: ClassVar[bool] = True
+    forgets: ClassVar[bool] = False
     is_monoid: ClassVar[bool] = False
 
     @classmethod
@@ -91,7 +93,7 @@ class LowRank(Curvature):
     def subtract(self, other: Self) -> Self:
         """Refused: what was cut off cannot be taken out."""
         raise UnsupportedCombinationError(
-            "hessian_structure='low_rank' has cut off a part of every row and cannot take rows out again; fit with "
+            "hessian_structure='low_rank' has cut off a part of every row and cannot take rows out again. Use "
             "hessian_structure='full', 'block', 'kron' or 'diag'."
         )
 

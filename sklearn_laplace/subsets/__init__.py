@@ -3,8 +3,8 @@
 from ._base import Subset
 from .all import All
 from .last_layer import LastLayer
-from .subnetwork import Subnetwork, largest
+from .subnetwork import SCORES, Scored, Subnetwork, largest
 
 SUBSETS: dict[str, type[Subset]] = {"all": All, "last_layer": LastLayer, "subnetwork": Subnetwork}
 
-__all__ = ["SUBSETS", "All", "LastLayer", "Subnetwork", "largest"]
+__all__ = ["SCORES", "SUBSETS", "All", "LastLayer", "Scored", "Subnetwork", "largest"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from torch import Tensor
 
@@ -32,3 +33,15 @@ class Subset(ABC):
             Inputs to trace.
         """
         return network.select(self.names(network), example)
+
+    def settled(self, network: Network, variance: Callable[[], Tensor]) -> Subset:
+        """The subset of a trained network; itself where the weights do not decide which of them are random.
+
+        Parameters
+        ----------
+        network : Network
+            Of all trained weights.
+        variance : callable
+            Marginal variances (P,) of a diagonal posterior over all of them, by a pass over the data.
+        """
+        return self

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from ..errors import UnsupportedCombinationError
 from ..layers import Conv, Linear
 from ..network import Network
@@ -10,6 +12,9 @@ from ._base import Subset
 
 class LastLayer(Subset):
     """The last module with parameters that the forward pass calls; it has to be linear or a convolution.
+
+    No other layer may reach the outputs past it, as the heads of a net with several do: the outputs of those would have
+    no variance. Parameters of a module around it may, such as a scale of the outputs; they stay at the mode.
 
     Examples
     --------
@@ -38,3 +43,21 @@ class LastLayer(Subset):
                 f"'{last}' ({kind}). Use subset_of_weights='all'."
             )
         return tuple(name for name, _ in known[last].columns)
+
+    def of(self, network: Network, example: Tensor) -> Network:
+        """The network of the last layer's weights.
+
+        Raises
+        ------
+        UnsupportedCombinationError
+            When there is none, or another layer reaches the outputs past it.
+        """
+        names, last = self.names(network), network.called[-1]
+        owners = {name: name.rpartition(".")[0] for name in network.passing_by(last, example[:1])}
+        if beside := sorted({owner for owner in owners.values() if not f"{last}.".startswith(f"{owner}.".lstrip("."))}):
+            raise UnsupportedCombinationError(
+                f"subset_of_weights='last_layer' found '{last}', but the outputs also come from {beside} past it and "
+                "would have the variance of a part of the net. Give a list of the tensors that are to be random, or "
+                "use subset_of_weights='all'."
+            )
+        return network.select(names, example)

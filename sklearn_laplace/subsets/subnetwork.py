@@ -1,19 +1,19 @@
-r"""Some weights by name or by mask (Daxberger et al. 2021): a full covariance over few weights of a large net.
+r"""Some weights by name, mask or score (Daxberger et al. 2021): a full covariance over few weights of a large net.
 
 A Subnetwork is a mask for each tensor with random weights, or None where all of a tensor is random. Which weights to
-take is a matter of scores, and :func:`largest` makes masks of them:
+take is a matter of scores, of which :class:`Scored` takes the largest once the net is trained:
 
-- ``network.tensors(posterior.marginal_variance())`` of a diagonal posterior over all weights (the paper's choice: its
-  squared Wasserstein distance to the one with some weights held at the mode is the sum of their variances),
-- ``network.tensors(network.theta.abs())``, the largest weights,
-- ``network.tensors(torch.rand(network.n_parameters))``, any.
+- "variance", the marginal variances of a diagonal posterior over all weights (the paper's choice: its squared
+  Wasserstein distance to the one with some weights held at the mode is the sum of their variances),
+- "magnitude", the largest weights,
+- "random", any.
 
 A mask costs the whole layers' factors a row, of which it picks its elements, and a matrix of the picked ones alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,9 @@ from torch import Tensor
 
 from ..network import Network
 from ._base import Subset
+
+Score = Callable[[Network, Callable[[], Tensor], int], Tensor]
+"""Scores (P,) of a trained network's weights, from a function that gives their marginal variances, and a seed."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +87,84 @@ class Subnetwork(Subset):
         return {name: mask for name, mask in self.masks.items() if mask is not None and not mask.all()}
 
 
+def _random(network: Network, variance: Callable[[], Tensor], seed: int) -> Tensor:
+    return torch.rand(network.n_parameters, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+SCORES: dict[str, Score] = {
+    "variance": lambda network, variance, seed: variance(),
+    "magnitude": lambda network, variance, seed: network.theta.abs(),
+    "random": _random,
+}
+
+
+@dataclass(frozen=True)
+class Scored(Subset):
+    """The weights with the largest scores, which only the trained net has; until then, as many.
+
+    Parameters
+    ----------
+    score : callable
+        One of ``SCORES``.
+    size : int or float
+        How many weights, or which share of all.
+    seed : int
+        Of random scores.
+
+    Examples
+    --------
+    >>> import torch
+    >>> module = torch.nn.Linear(2, 1, bias=False)
+    >>> network = Network.trace(module, torch.ones(1, 2)).with_parameters(torch.tensor([1.0, -2.0]))
+    >>> subset = Scored(SCORES["magnitude"], 0.5)
+    >>> subset.settled(network, lambda: torch.ones(2)).masks
+    {'weight': tensor([[False,  True]])}
+    """
+
+    score: Score
+    size: int | float
+    seed: int = 0
+
+    @property
+    def provides(self) -> frozenset[str]:
+        """Rows alone."""
+        return frozenset({"rows"})
+
+    def names(self, network: Network) -> tuple[str, ...]:
+        """Any tensor may have some."""
+        return network.parameter_names
+
+    def of(self, network: Network, example: Tensor) -> Network:
+        """As many weights, in the fewest blocks that hold them: no choice of so many needs more memory."""
+        by_size = sorted(range(len(network.blocks)), key=lambda i: network.blocks[i].size)
+        ranks = [torch.full((block.size,), by_size.index(i)) for i, block in enumerate(network.blocks)]
+        return self._with_largest(network, torch.cat(ranks)).of(network, example)
+
+    def settled(self, network: Network, variance: Callable[[], Tensor]) -> Subnetwork:
+        """The weights with the largest scores."""
+        return self._with_largest(network, self.score(network, variance, self.seed))
+
+    def _with_largest(self, network: Network, scores: Tensor) -> Subnetwork:
+        return Subnetwork(largest(network.tensors(scores.cpu()), self._count(network.n_parameters)))
+
+    def _count(self, n_parameters: int) -> int:
+        if isinstance(self.size, float):
+            return max(round(self.size * n_parameters), 1)
+        if self.size > n_parameters:
+            raise ValueError(
+                f"n_subnetwork_weights={self.size} is more than the net has; give at most {n_parameters}, or a share "
+                "such as 0.1."
+            )
+        return self.size
+
+
 def largest(scores: Mapping[str, Tensor], n_weights: int) -> dict[str, Tensor]:
     """Masks of the weights with the largest scores, for ``subset_of_weights``.
 
     Parameters
     ----------
     scores : mapping of str to Tensor or array
-        A score for each weight, tensor by tensor.
+        A score for each weight, tensor by tensor; of equal ones the first are taken.
     n_weights : int
         How many weights to select, over all tensors together.
 
@@ -115,6 +189,6 @@ def largest(scores: Mapping[str, Tensor], n_weights: int) -> dict[str, Tensor]:
     if not 1 <= n_weights <= len(flat):
         raise ValueError(f"n_weights={n_weights!r} has to be a whole number from 1 to {len(flat)}, all weights.")
     chosen = torch.zeros(len(flat), dtype=torch.bool, device=flat.device)
-    chosen[flat.topk(n_weights).indices] = True
+    chosen[flat.sort(descending=True, stable=True).indices[:n_weights]] = True
     parts = chosen.split([values.numel() for values in tensors.values()])
     return {name: part.view(values.shape) for (name, values), part in zip(tensors.items(), parts, strict=True)}

@@ -1,0 +1,169 @@
+"""What may be held at once: the structure of a posterior, and one chunk of rows beside it.
+
+By default as much as the machine has; ``memory_budget`` puts a smaller number in its place. What takes more is refused
+before it is allocated, and rows go through the network in as many chunks as it takes. Not counted are the data, the
+net, its own training by epochs, and temporary arrays of up to 32 MB.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from .curvatures._base import CurvatureRule
+from .errors import MemoryBudgetError
+from .network import Network
+from .structures import STRUCTURES, Diag, Kron
+from .structures._base import Curvature, tensors_in
+
+CHUNK_ELEMENTS = 2**20
+"""Elements of the widest tensor that one chunk of rows makes: 8 MB in float64."""
+CHUNK_ROWS = (64, 8192)
+ROW_BYTES = 5 * 8
+"""Of each such element, with all that is made of it on the way (activations, factors, copies): up to five measured."""
+UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """A number of bytes and where it comes from.
+
+    Parameters
+    ----------
+    size : int
+        Bytes.
+    given : bool
+        Whether the user has set it; otherwise it is the machine's memory.
+
+    Examples
+    --------
+    >>> MemoryBudget.of("1.5 GB").size, MemoryBudget.of("2MiB").size, MemoryBudget.of(10**6).given
+    (1500000000, 2097152, True)
+    >>> MemoryBudget(10**6).chunk_rows(width=1000, taken=500_000)
+    12
+    """
+
+    size: int
+    given: bool = False
+
+    @classmethod
+    def of(cls, value: object) -> MemoryBudget:
+        """The budget that a user gives: bytes, a string with a unit, or None for the machine's memory.
+
+        Raises
+        ------
+        ValueError
+        """
+        if value is None:
+            return cls(_physical_memory())
+        found, unit = value, 1
+        if isinstance(value, str):
+            parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", value.lower())
+            found, unit = (float(parts[1]), UNITS.get(parts[2], 0)) if parts else (None, 0)
+        number = float(found) * unit if isinstance(found, Real) and not isinstance(found, bool) else 0.0
+        if not 1 <= number < 2**63:
+            raise ValueError(
+                f"memory_budget={value!r} has to be None, a number of bytes of at least 1, or a string such as "
+                "'500MB', '2GB' or '1.5GiB'."
+            )
+        return cls(int(number), given=True)
+
+    def __str__(self) -> str:
+        amount = f"{self.size / 1e9:,.1f} GB" if self.size >= 1e9 else f"{self.size / 1e6:,.3g} MB"
+        return f"memory_budget allows {amount}" if self.given else f"this machine has {amount}"
+
+    def fits(self, structure: type[Curvature], network: Network, n_dual: int, n_columns: int) -> bool:
+        """Whether the structure and one row of ``n_columns`` columns fit together."""
+        row = ROW_BYTES * network.row_width(n_columns, structure.multiplies_out)
+        return structure.memory(network.blocks, n_dual) + row <= self.size
+
+    def pass_rows(self, structure: type[Curvature], network: Network, n_columns: int, taken: int) -> int:
+        """Rows of a chunk in a pass over the data, with ``taken`` bytes in use."""
+        return self.chunk_rows(network.row_width(n_columns, structure.multiplies_out), taken)
+
+    def require(
+        self, structure: type[Curvature], network: Network, n_dual: int, n_columns: int, rule: CurvatureRule
+    ) -> int:
+        """Refuse a structure that would not fit, before anything is allocated.
+
+        Parameters
+        ----------
+        structure : Curvature class
+        network : Network
+            Of the random weights.
+        n_dual : int
+            Rows times columns of the output factor.
+        n_columns : int
+            Those of one row.
+        rule : CurvatureRule
+
+        Returns
+        -------
+        int
+            Bytes that it takes.
+
+        Raises
+        ------
+        MemoryBudgetError
+        """
+        blocks, size = network.blocks, network.n_parameters
+        matrix = rule.memory(size)
+        if matrix > self.size:
+            raise MemoryBudgetError(
+                f"the curvature asked for is a matrix of {size:,} × {size:,} and needs about {matrix / 1e9:,.3g} GB "
+                f"({matrix:,} bytes); {self}. Use curvature='ggn', or subset_of_weights='last_layer'."
+            )
+        needed = structure.memory(blocks, n_dual) + matrix
+        if needed > self.size:
+            name = next(key for key, value in STRUCTURES.items() if value is structure)
+            other = Kron if self.fits(Kron, network, n_dual, n_columns) and not matrix else Diag
+            alternative = next(key for key, value in STRUCTURES.items() if value is other)
+            raise MemoryBudgetError(
+                f"hessian_structure={name!r} needs about {needed / 1e9:,.3g} GB ({needed:,} bytes) for {size:,} "
+                f"weights and {n_dual:,} rows × outputs; {self}. Use hessian_structure={alternative!r} "
+                f"({other.memory(blocks, n_dual) / 1e9:,.3g} GB), or subset_of_weights='last_layer'."
+            )
+        self.pass_rows(structure, network, n_columns, needed)
+        return needed
+
+    def chunk_rows(self, width: int, taken: int) -> int:
+        """Rows of a chunk when each makes ``width`` elements and ``taken`` bytes are in use.
+
+        Raises
+        ------
+        MemoryBudgetError
+            When not even one row fits.
+        """
+        usual = min(max(CHUNK_ELEMENTS // max(width, 1), CHUNK_ROWS[0]), CHUNK_ROWS[1])
+        row, left = ROW_BYTES * max(width, 1), max(self.size - taken, 0)
+        if row > left:
+            raise MemoryBudgetError(
+                f"one row of the data makes about {row / 1e6:,.3g} MB in the network and its Jacobian, beside "
+                f"{taken / 1e6:,.3g} MB of the posterior; {self}. Use a larger memory_budget, a smaller net, or "
+                "subset_of_weights='last_layer'."
+            )
+        return min(usual, left // row)
+
+
+def held(*values: Any) -> int:
+    """Bytes of all tensors in tuples and data classes; memory that several share counts once.
+
+    Examples
+    --------
+    >>> import torch
+    >>> matrix = torch.zeros(4, 4, dtype=torch.float64)
+    >>> held(matrix, (matrix, matrix[0]))
+    128
+    """
+    storages = (tensor.untyped_storage() for tensor in tensors_in(values))
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def _physical_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not on every system
+        return 8 * 2**30

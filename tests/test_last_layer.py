@@ -1,0 +1,175 @@
+"""Which nets have a last layer, found by the way the outputs depend on it; the others say why not."""
+
+from __future__ import annotations
+
+import contracts
+import numpy as np
+import oracles
+import pytest
+import torch
+from torch import nn
+
+from sklearn_laplace import LaplaceRegressor
+from sklearn_laplace.errors import UnsupportedCombinationError
+from sklearn_laplace.network import Network
+from sklearn_laplace.subsets import LastLayer
+
+X = torch.randn(9, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+
+class Net(nn.Module):
+    """Two layers; the subclasses end in different ways."""
+
+    def __init__(self, n_in=4, n_out=2):
+        super().__init__()
+        self.body, self.head = nn.Linear(n_in, 5), nn.Linear(5, n_out)
+
+    def features(self, x):
+        return torch.tanh(self.body(x))
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+
+class Scaled(Net):
+    """A parameter of the net itself behind the last layer."""
+
+    def __init__(self, n_in=4, n_out=2):
+        super().__init__(n_in, n_out)
+        self.gain = nn.Parameter(torch.tensor(1.7))
+
+    def forward(self, x):
+        return self.gain * self.head(self.features(x))
+
+
+class Skipping(Net):
+    """The inputs are added to the outputs: a way past the head without a parameter."""
+
+    def forward(self, x):
+        return self.head(self.features(x)) + x[:, :1]
+
+
+class Flattened(Net):
+    """A convolution with nothing but a view behind it."""
+
+    def __init__(self, n_in=4, n_out=2):
+        super().__init__(n_in, n_out)
+        self.head, self.flat = nn.Conv1d(1, 1, 4), nn.Flatten()
+
+    def forward(self, x):
+        return self.flat(self.head(self.features(x)[:, None]))
+
+
+class Normed(Net):
+    """A norm without parameters of its own."""
+
+    def forward(self, x):
+        return nn.functional.layer_norm(self.head(self.features(x)), (2,))
+
+
+class Heads(Net):
+    """A layer for each output."""
+
+    def __init__(self, n_in=4, n_out=2):
+        super().__init__(n_in, n_out)
+        self.head, self.other = nn.Linear(5, 1), nn.Linear(5, n_out - 1)
+
+    def forward(self, x):
+        return torch.cat([self.head(self.features(x)), self.other(self.features(x))], 1)
+
+
+class Wide(Net):
+    """A linear part beside the deep one."""
+
+    def __init__(self, n_in=4, n_out=2):
+        super().__init__(n_in, n_out)
+        self.wide = nn.Sequential(nn.Linear(n_in, n_out))
+
+    def forward(self, x):
+        return self.wide(x) + self.head(self.features(x))
+
+
+class Reused(Net):
+    """A last layer that is called twice."""
+
+    def __init__(self, n_in=4, n_out=2):
+        super().__init__(n_in, n_out)
+        self.body, self.head = nn.Linear(n_in, n_out), nn.Linear(n_out, n_out)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.head(self.features(x))))
+
+
+class Tied(Net):
+    """A last layer with the weight of the first."""
+
+    def __init__(self, n_in=4, n_out=2):
+        super().__init__(n_in, n_out)
+        self.body, self.head = nn.Linear(n_in, n_in), nn.Linear(n_in, n_in)
+        self.head.weight = self.body.weight
+
+
+class Unregistered(Net):
+    """Parameters of the net itself in place of a last layer, behind those that are called."""
+
+    def __init__(self, n_in=4, n_out=2):
+        super().__init__(n_in, n_out)
+        self.head = nn.LSTM(5, n_out, batch_first=True)
+
+    def forward(self, x):
+        return self.head(self.features(x)[:, None])[0][:, 0]
+
+
+def traced(kind) -> Network:
+    torch.manual_seed(3)
+    return Network.trace(kind().double(), X)
+
+
+@pytest.mark.parametrize("kind", [Net, Scaled, Skipping, Flattened, Normed])
+def test_what_is_behind_the_last_layer_may_be_anything_without_layers(kind):
+    """Its tensors, and the Jacobian of the whole net in them by autodiff."""
+    network = traced(kind)
+    part = LastLayer().of(network, X)
+    assert part.parameter_names == ("head.weight", "head.bias")
+    rows = part.jacobian(X)[1].rows()[..., contracts.oracle_order(part)]
+    expected = oracles.jacobian(network.module, part.parameter_names, X)
+    torch.testing.assert_close(rows, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (
+            Heads,
+            r"found 'other', but the outputs also come from \['body', 'head'\] past it and would have",
+        ),
+        (Wide, r"found 'head', but the outputs also come from \['wide.0'\] past it.*Give a list of the ten"),
+        (Reused, r"found 'head' \(Linear\). Use subset_of_weights='all'"),
+        (Tied, r"called once, with tensors that nothing else uses.*found 'head' \(Linear\)"),
+        (Unregistered, r"found 'head' \(LSTM\)"),
+    ],
+)
+def test_a_net_without_one_last_layer_says_why(kind, message):
+    """What was found, and what to do."""
+    with pytest.raises(UnsupportedCombinationError, match=message):
+        LastLayer().of(traced(kind), X)
+
+
+def test_another_layer_past_the_last_one_may_be_frozen():
+    """What is not trained is not random either."""
+    torch.manual_seed(3)
+    module = Wide().double()
+    module.wide.requires_grad_(False)
+    assert LastLayer().of(Network.trace(module, X), X).parameter_names == ("head.weight", "head.bias")
+
+
+def test_several_heads_are_refused_before_training_and_taken_by_name():
+    """Both heads by name are a linear model in the features, with variance in each output."""
+    rng = np.random.default_rng(0)
+    rows, targets = rng.normal(size=(30, 4)), rng.normal(size=(30, 2))
+    model = LaplaceRegressor(Heads, subset_of_weights="last_layer", random_state=0)
+    with pytest.raises(UnsupportedCombinationError, match="found 'other'"):
+        model.fit(rows, targets)
+    heads = ["head.weight", "head.bias", "other.weight", "other.bias"]
+    model.set_params(subset_of_weights=heads, max_epochs=1).fit(rows, targets)
+    assert (model.predict_std(rows, kind="epistemic") > 0).all()

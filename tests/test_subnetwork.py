@@ -1,0 +1,270 @@
+"""``subset_of_weights="subnetwork"``: the weights with the largest scores, chosen inside the fit."""
+
+from __future__ import annotations
+
+import pickle
+
+import contracts
+import nets
+import numpy as np
+import pytest
+import torch
+from joblib import Memory
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import GridSearchCV
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics
+from sklearn_laplace.errors import MemoryBudgetError, UnsupportedCombinationError
+from sklearn_laplace.links import LINKS
+from sklearn_laplace.network import Network
+from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.subsets import SCORES, Scored
+
+RNG = np.random.default_rng(47)
+X, X_NEW = RNG.normal(size=(60, 3)), 2 * RNG.normal(size=(7, 3))
+Y = np.sin(X[:, 0]) + X[:, 1] + 0.2 * RNG.normal(size=60)
+LABELS = np.array(["no", "yes", "maybe"])[(X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)]
+SMALL = {"hidden_layer_sizes": (5,), "map_prior_precision": 1.0, "random_state": 0}
+CHOSEN = {**SMALL, "subset_of_weights": "subnetwork"}
+SIZES = {"regressor": 26, "classifier": 38}
+OF_ROWS = sorted(name for name, kind in STRUCTURES.items() if "rows" in kind.accepts)
+
+
+def estimators(**options):
+    return (LaplaceRegressor(**options), Y), (LaplaceClassifier(**options), LABELS)
+
+
+def flat(model) -> np.ndarray:
+    """The mask of all weights in the order of the module's tensors."""
+    network = model.laplace_.network
+    masks = model.subset_
+    shapes = {name: tuple(p.shape) for name, p in network.module.named_parameters()}
+    return np.concatenate([masks.get(name, np.zeros(shape, dtype=bool)).ravel() for name, shape in shapes.items()])
+
+
+# ---------------------------------------------------------------------- which weights
+
+
+@pytest.mark.parametrize("curvature", ["ggn", "empirical_fisher"])
+@pytest.mark.parametrize("prior_structure", ["scalar", "tensor"])
+def test_the_largest_variances_of_the_dense_diagonal_posterior_are_taken(prior_structure, curvature):
+    """By autodiff: the diagonal of the curvature, under the prior and the noise that the net was trained with."""
+    for model, y in estimators(**{**SMALL, "map_prior_precision": "same"}):
+        model.set_params(prior_structure=prior_structure, curvature=curvature, hidden_layer_sizes=(3,))
+        whole = clone(model).set_params(hessian_structure="full").fit(X, y)
+        model.set_params(subset_of_weights="subnetwork", n_subnetwork_weights=7).fit(X, y)
+        kind = "gaussian" if isinstance(model, LaplaceRegressor) else "categorical"
+        names = [name for name, _ in whole.net_.module_.named_parameters()]
+        module, mode = whole.laplace_.network.module, whole._origin
+        targets = (y - y.mean()) / y.std() if kind == "gaussian" else np.unique(y, return_inverse=True)[1]
+        targets = torch.tensor(targets[:, None] if kind == "gaussian" else targets)
+        rows = (torch.tensor(X), targets, torch.ones(60).double())
+        H = contracts.DENSE_RULES[curvature](kind, module, names, *rows)
+        by_name = dict(zip(mode.groups, mode.hyper.prior_precision.tolist(), strict=True))
+        delta = torch.cat(
+            [torch.full((module.get_parameter(n).numel(),), by_name.get(n, by_name.get("all"))) for n in names]
+        )
+        power = 2 if curvature == "empirical_fisher" else 1
+        variance = 1 / (H.diagonal() / mode.hyper.dispersion**power + delta)
+        expected = np.zeros(len(variance), dtype=bool)
+        expected[variance.argsort(descending=True)[:7]] = True
+        np.testing.assert_array_equal(flat(model), expected)
+
+
+def test_the_largest_weights_are_taken():
+    """By their magnitude at the mode."""
+    for model, y in estimators(**CHOSEN, subnetwork="magnitude", n_subnetwork_weights=9):
+        model.fit(X, y)
+        weights = model.laplace_.network.module.parameters()
+        theta = np.concatenate([p.detach().numpy().ravel() for p in weights])
+        expected = np.zeros(len(theta), dtype=bool)
+        expected[np.argsort(-np.abs(theta))[:9]] = True
+        np.testing.assert_array_equal(flat(model), expected)
+
+
+def test_random_weights_follow_from_the_seed():
+    """The same again, others under another one; every weight has its turn."""
+    model = LaplaceRegressor(**CHOSEN, subnetwork="random", n_subnetwork_weights=13)
+    first, again = (flat(clone(model).fit(X, Y)) for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, flat(clone(model).set_params(random_state=1).fit(X, Y)))
+    network = model.fit(X, Y).laplace_.network
+    whole = Network.trace(network.module.requires_grad_(), torch.tensor(X))
+    hits = sum(
+        torch.cat([m.flatten() for m in Scored(SCORES["random"], 0.5, seed).settled(whole, None).masks.values()])
+        for seed in range(60)
+    )
+    assert int(hits.min()) > 10
+    assert int(hits.max()) < 50
+
+
+@pytest.mark.parametrize("score", sorted(SCORES))
+@pytest.mark.parametrize("size", [1, 5, 0.5, 0.001, 1.0, "all"])
+def test_as_many_are_random_as_asked_for(score, size):
+    """A count, or a share of all weights, at least one."""
+    for (model, y), n in zip(estimators(**CHOSEN, subnetwork=score), SIZES.values(), strict=True):
+        size = n if size == "all" else size
+        model.set_params(n_subnetwork_weights=size).fit(X, y)
+        expected = size if isinstance(size, int) else max(round(size * n), 1)
+        assert flat(model).sum() == model.laplace_.network.n_parameters == expected
+
+
+# ---------------------------------------------------------------------- what becomes of them
+
+
+@pytest.mark.parametrize("score", sorted(SCORES))
+def test_all_weights_are_the_subset_all(score):
+    """Whatever the scores, to rounding, and the structure's own choice as well."""
+    for structure in ("full", "auto", "diag"):
+        for model, y in estimators(**SMALL, hessian_structure=structure):
+            whole = clone(model).fit(X, y)
+            model.set_params(subset_of_weights="subnetwork", subnetwork=score, n_subnetwork_weights=1.0).fit(X, y)
+            np.testing.assert_allclose(model.predict_std(X_NEW), whole.predict_std(X_NEW), rtol=1e-12)
+            evidence = [fit.log_marginal_likelihood_value_ for fit in (model, whole)]
+            np.testing.assert_allclose(*evidence, rtol=1e-12)
+            assert model.structure_ == whole.structure_
+
+
+@pytest.mark.parametrize("score", sorted(SCORES))
+def test_more_weights_have_more_variance_up_to_that_of_all(score):
+    """The k best are among the k + 1 best, and holding weights at the mode can only narrow a Gaussian."""
+    for model, y in estimators(**CHOSEN, subnetwork=score, hessian_structure="full", prior_precision=1.0):
+        stds = []
+        for k in (1, 4, 12, 20, 1.0):
+            stds.append(clone(model).set_params(n_subnetwork_weights=k).fit(X, y).predict_std(X_NEW, kind="epistemic"))
+        latent = isinstance(model, LaplaceRegressor)
+        if latent:
+            assert (np.diff(stds, axis=0) >= -1e-12).all()
+        assert (np.diff([std.mean() for std in stds]) > 0).all()
+
+
+@pytest.mark.parametrize("link", sorted(LINKS))
+def test_one_weight_makes_probabilities_by_every_link(link):
+    """Covariances of rank one, whatever the prior."""
+    model = LaplaceClassifier(**CHOSEN, n_subnetwork_weights=1, link=link).fit(X, LABELS)
+    for precision in (1e-50, 1.0, 1e50):
+        p = model.refit_laplace(prior_precision=precision).predict_proba(10 * X_NEW)
+        np.testing.assert_allclose(p.sum(1), 1, rtol=1e-12)
+        assert (p >= 0).all()
+        assert np.isfinite(model.predict_std(10 * X_NEW)).all()
+
+
+def test_the_masks_of_a_fit_are_a_subset_of_weights():
+    """``subset_`` gives the same posterior by hand; before the fit there is none."""
+    for model, y in estimators(**CHOSEN, n_subnetwork_weights=6):
+        with pytest.raises(NotFittedError):
+            _ = model.subset_
+        model.fit(X, y)
+        assert {mask.dtype for mask in model.subset_.values()} == {np.dtype(bool)}
+        by_hand = clone(model).set_params(subset_of_weights=model.subset_, n_subnetwork_weights=0.1).fit(X, y)
+        np.testing.assert_array_equal(by_hand.predict_std(X_NEW), model.predict_std(X_NEW))
+        whole = clone(model).set_params(subset_of_weights="all", n_subnetwork_weights=0.1).fit(X, y)
+        assert all(mask.all() for mask in whole.subset_.values())
+        last = clone(whole).set_params(subset_of_weights="last_layer").fit(X, y)
+        assert list(last.subset_) == ["5.weight", "5.bias"]
+
+
+@pytest.mark.parametrize("structure", ["auto", *OF_ROWS])
+def test_a_subnetwork_works_from_end_to_end(structure):
+    """Save, refit, rows that come and go."""
+    for model, y in estimators(**CHOSEN, n_subnetwork_weights=8, hessian_structure=structure):
+        model.fit(X, y)
+        loaded = pickle.loads(pickle.dumps(model))
+        np.testing.assert_array_equal(loaded.predict_std(X_NEW), model.predict_std(X_NEW))
+        again = clone(model).set_params(prior_precision=3.0, prior_structure="tensor", temperature=0.5).fit(X, y)
+        loaded.refit_laplace(prior_precision=3.0, prior_structure="tensor", temperature=0.5)
+        np.testing.assert_allclose(loaded.predict_std(X_NEW), again.predict_std(X_NEW), rtol=1e-10)
+        masks = model.subset_
+        model.partial_fit(X[:9] + 1, y[:9])
+        if STRUCTURES[model.structure_].is_monoid and model.structure_ != "functional":
+            before = loaded.refit_laplace(prior_precision="evidence", prior_structure="scalar", temperature=1.0)
+            model.forget(X[:9] + 1, y[:9])
+            np.testing.assert_allclose(model.predict_std(X_NEW), before.predict_std(X_NEW), rtol=1e-6)
+        assert all(np.array_equal(model.subset_[name], mask) for name, mask in masks.items())
+
+
+def test_a_search_over_the_number_of_weights_trains_once_a_fold(tmp_path):
+    """4 sizes × 2 scores × 2 folds share 2 trainings and the final one."""
+    grid = {"n_subnetwork_weights": [2, 0.3, 20, 1.0], "subnetwork": ["variance", "random"]}
+
+    def search(memory):
+        model = LaplaceRegressor(**CHOSEN, memory=memory)
+        return GridSearchCV(model, grid, cv=2, scoring=metrics.neg_nlpd).fit(X, Y)
+
+    found = search(Memory(tmp_path, verbose=0))
+    assert len(list(tmp_path.rglob("output.pkl"))) == 3
+    np.testing.assert_array_equal(found.cv_results_["mean_test_score"], search(None).cv_results_["mean_test_score"])
+
+
+def test_a_users_net_and_a_frozen_one_have_subnetworks():
+    """Tensors under their own names; for the frozen net the weights are those that it came with."""
+    net = nets.regressor(module__n_in=3)
+    model = LaplaceRegressor(net, subset_of_weights="subnetwork", n_subnetwork_weights=5, random_state=0).fit(X, Y)
+    assert set(model.subset_) <= {"hidden.weight", "hidden.bias", "out.weight", "out.bias"}
+    net.fit(X.astype(np.float32), Y[:, None].astype(np.float32))
+    options = {"subset_of_weights": "subnetwork", "subnetwork": "magnitude", "n_subnetwork_weights": 1}
+    frozen = LaplaceRegressor(FrozenEstimator(net), **options).fit(X, Y)
+    weights = {name: np.abs(p.detach().numpy()) for name, p in net.module_.named_parameters()}
+    ((name, mask),) = frozen.subset_.items()
+    assert weights[name][mask].item() == max(values.max() for values in weights.values())
+
+
+# ---------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"n_subnetwork_weights": 0},
+            "n_subnetwork_weights=0 has to be a whole number of at least 1, or a float",
+        ),
+        ({"n_subnetwork_weights": 1.5}, "n_subnetwork_weights=1.5 has to be"),
+        ({"n_subnetwork_weights": True}, "n_subnetwork_weights=True has to be"),
+        ({"n_subnetwork_weights": "many"}, "n_subnetwork_weights='many' has to be"),
+        ({"n_subnetwork_weights": float("nan")}, "n_subnetwork_weights=nan has to be"),
+        ({"n_subnetwork_weights": 27}, "n_subnetwork_weights=27 is more than the net has; give at most 26, or a share"),
+        (
+            {"subnetwork": "largest"},
+            "subnetwork='largest' is not known; expected one of 'magnitude', 'random', 'v",
+        ),
+        (
+            {"subset_of_weights": "all", "subnetwork": "random", "n_subnetwork_weights": 5},
+            "subnetwork and n_subnetwork_weights would be ignored; they go with subset_of_weights='subnetwork'",
+        ),
+        ({"subset_of_weights": ["2.bias"], "subnetwork": "random"}, "subnetwork would be ignored"),
+    ],
+    ids=str,
+)
+def test_a_wrong_subnetwork_is_refused_before_training(monkeypatch, options, message):
+    """What was given and what is needed."""
+    monkeypatch.setattr("sklearn_laplace._map.fit_map", None)
+    with pytest.raises(ValueError, match=message):
+        LaplaceRegressor(**{**CHOSEN, **options}).fit(X, Y)
+
+
+@pytest.mark.parametrize("structure", sorted(set(STRUCTURES) - set(OF_ROWS)))
+def test_structures_of_whole_layers_refuse_subnetworks(monkeypatch, structure):
+    """Before training, whatever the size."""
+    monkeypatch.setattr("sklearn_laplace._map.fit_map", None)
+    with pytest.raises(UnsupportedCombinationError, match=f"'{structure}' holds whole layers.*Use hessian_structure"):
+        LaplaceRegressor(**CHOSEN, hessian_structure=structure).fit(X, Y)
+
+
+def test_the_matrix_of_all_weights_is_not_cut():
+    """The exact Hessian comes as one."""
+    with pytest.raises(UnsupportedCombinationError, match=r"whose rows this curvature does not provide\. Use"):
+        LaplaceRegressor(**CHOSEN, curvature="hessian").fit(X, Y)
+
+
+@pytest.mark.parametrize("structure", ["full", "block"])
+def test_a_subnetwork_too_large_for_the_memory_is_refused_before_training(monkeypatch, structure):
+    """By its number of weights alone; a small one of the same net is affordable."""
+    monkeypatch.setattr("sklearn_laplace._map.fit_map", None)
+    large = {**CHOSEN, "hidden_layer_sizes": (500, 500), "hessian_structure": structure}
+    with pytest.raises(MemoryBudgetError, match=r"for 253,001 weights and 60 rows × outputs"):
+        LaplaceRegressor(**large, n_subnetwork_weights=1.0).fit(X, Y)
+    with pytest.raises(TypeError, match="'NoneType' object is not callable"):  # it would train
+        LaplaceRegressor(**large, n_subnetwork_weights=100).fit(X, Y)
