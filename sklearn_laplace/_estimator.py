@@ -29,7 +29,7 @@ from sklearn.utils.validation import (
 from torch import Tensor
 
 from . import _persistence, _resolve, _skorch
-from ._map import MapResult
+from ._map import MapResult, Past
 from ._resolve import Options
 from ._stages import (
     Origin,
@@ -41,6 +41,7 @@ from ._stages import (
     options_for,
     pass_over,
     regrouped,
+    tempering,
     train,
 )
 from ._stages import neutral as without_laplace_options
@@ -65,6 +66,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
 
     _kind: str
     n_samples: int
+    prior: Any
 
     @abstractmethod
     def predict_std(self, X: Any, *, kind: str) -> np.ndarray:
@@ -129,7 +131,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
         parameters = self.get_params(deep=False)
         _resolve.resolve(self._kind, parameters)
         check_net(self.net)
-        data = prepare()
+        data = self._after_previous(prepare())
         seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
         trained = self._train(parameters, data, seeds[:2])
         with single_thread(trained.is_small):
@@ -272,10 +274,44 @@ class LaplaceEstimator(BaseEstimator, ABC):
             raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
         return X[present], y[present], weights[present]
 
+    def _previous(self) -> Any:
+        """The fitted estimator whose posterior is the prior, or None."""
+        if self.prior is None:
+            return None
+        previous = self.prior.estimator if isinstance(self.prior, FrozenEstimator) else None
+        if not isinstance(previous, LaplaceEstimator) or previous._kind != self._kind:
+            raise TypeError(
+                f"prior={self.prior!r} is not supported; give None or FrozenEstimator(fitted {type(self).__name__}): "
+                "clone would make an unfitted one of an estimator that is not frozen."
+            )
+        check_is_fitted(previous)
+        return previous
+
+    def _after_previous(self, data: PreparedData) -> PreparedData:
+        """The rows with the previous posterior as their prior."""
+        previous = self._previous()
+        if previous is None:
+            return data
+        given, known = (getattr(fitted, "feature_names_in_", None) for fitted in (self, previous))
+        renamed = given is not None and known is not None and list(given) != list(known)
+        if self.n_features_in_ != previous.n_features_in_ or renamed:
+            raise ValueError(
+                f"X has the {self.n_features_in_} columns {'' if given is None else list(given)}, and the previous "
+                f"posterior is of {previous.n_features_in_} {'' if known is None else list(known)}; give those, in "
+                "their order."
+            )
+        if data.n_outputs != previous.n_outputs_:
+            raise ValueError(
+                f"the net of these data has {data.n_outputs} outputs, that of the previous posterior "
+                f"{previous.n_outputs_}; give the same likelihood and net."
+            )
+        return replace(data, past=Past(previous.laplace_, previous.hyper_, previous.net_.module_))
+
     def _train(self, parameters: dict[str, Any], data: PreparedData, seeds: list[int]) -> MapResult:
         """The MAP stage, from the cache where there is one and it has seen this training."""
         memory = check_memory(self.memory)
-        if memory.location is None or self.random_state is None or isinstance(self.net, FrozenEstimator):
+        frozen = isinstance(self.net, FrozenEstimator) or self.prior is not None
+        if memory.location is None or self.random_state is None or frozen:
             return train(self._kind, parameters, data, seeds)
         try:
             joblib.hash(parameters["net"])
@@ -293,7 +329,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
         """Set the fitted attributes that only a training changes."""
         gradient = trained.mode.fit.objective_gradient(trained.mode.hyper)
         self.net_ = trained.net
-        self.gradient_norm_ = float(gradient.norm()) / max(data.total_weight, 1.0)
+        self.gradient_norm_ = float(gradient.norm()) / max(trained.mode.fit.total_weight, 1.0)
         self.mode_distance_ = trained.mode.decrement
         self.history_ = trained.history
         self.n_iter_ = trained.n_steps
@@ -363,7 +399,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
         self,
         prior_precision: float | None = None,
         sigma_noise: float | None = None,
-        temperature: float | None = None,
+        temperature: Any = None,
     ) -> float:
         """Log evidence of the training targets under other hyperparameters, at the same weights.
 
@@ -373,7 +409,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
             One for all weights, or one for each of ``prior_groups_``; the fitted one by default.
         sigma_noise : float, optional
             In the units of y (regression); the fitted one by default.
-        temperature : float, optional
+        temperature : float or dict, optional
             The estimator's by default.
 
         Returns
@@ -399,7 +435,8 @@ class LaplaceEstimator(BaseEstimator, ABC):
             sigma = _resolve.positive("sigma_noise", sigma_noise)
             hyper = replace(hyper, dispersion=self._scale.dispersion(sigma))
         if temperature is not None:
-            hyper = replace(hyper, temperature=_resolve.positive("temperature", temperature))
+            found = tempering(self.laplace_.network, _resolve.temperature(temperature))
+            hyper = replace(hyper, temperature=found)
         return log_evidence(self.laplace_, hyper) - self.laplace_.total_weight * self._scale.log_volume
 
     # ------------------------------------------------------------------ prediction

@@ -21,7 +21,9 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from ._budget import budget_for, eigen_cost, exact_cost
+from ._prior_options import check_grouping, grouping_of, mean_of
 from ._skorch import device_of, has_one_output, names_criterion
+from .by_name import GROUPINGS, Grouping
 from .curvatures import CURVATURES
 from .curvatures._base import CurvatureRule
 from .errors import MemoryBudgetError, UnsupportedCombinationError
@@ -42,7 +44,7 @@ from .subsets import SUBSETS, Subnetwork
 from .subsets._base import Subset
 
 T = TypeVar("T")
-PRIOR_STRUCTURES = ("scalar", "tensor")
+PRIOR_STRUCTURES = tuple(GROUPINGS)
 STD_KINDS = ("total", "epistemic", "aleatoric")
 INTERVAL_METHODS = ("normal",)
 EVIDENCE = "evidence"
@@ -239,12 +241,15 @@ class Options:
     likelihood : Likelihood
     predictive : PosteriorPredictive class
     link : Link class or None
-    per_tensor : bool
-        Whether each tensor has a prior precision of its own.
+    grouping : Grouping
+        Which weights share a prior precision.
     prior_precision, sigma_noise : Choice
+    prior_mean : float or dict of str to Tensor
+        One for all weights, or those of some tensors.
     map_precision : float or None
         A fixed prior precision of the training; None: the posterior's own.
-    temperature : float
+    temperature : float or dict of str to float
+        One for all weights, or those of some layers or tensors.
     device : torch.device
     dtype : torch.dtype or None
         None: chosen by the number of rows.
@@ -256,11 +261,12 @@ class Options:
     likelihood: Likelihood
     predictive: type[PosteriorPredictive]
     link: type[Link] | None
-    per_tensor: bool
+    grouping: Grouping
     prior_precision: Choice
+    prior_mean: float | dict[str, Tensor]
     sigma_noise: Choice
     map_precision: float | None
-    temperature: float
+    temperature: float | dict[str, float]
     device: torch.device
     dtype: torch.dtype | None
 
@@ -313,6 +319,9 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         if not isinstance(parameters["standardize_y"], bool | np.bool_):
             raise ValueError(f"standardize_y={parameters['standardize_y']!r} has to be True or False.")
     count("n_samples", parameters["n_samples"])
+    precision = choice("prior_precision", parameters["prior_precision"], ["evidence"], array=True)
+    grouping = grouping_of(lookup("prior_structure", parameters["prior_structure"], GROUPINGS), precision.value)
+    check_grouping(grouping, parameters["hessian_structure"], structure)
     predictive = lookup("predictive", parameters["predictive"], PREDICTIVES)
     return Options(
         subset=subset,
@@ -321,14 +330,28 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         likelihood=likelihood,
         predictive=predictive,
         link=_link(predictive, parameters) if "link" in parameters else None,
-        per_tensor=lookup("prior_structure", parameters["prior_structure"], {"scalar": False, "tensor": True}),
-        prior_precision=choice("prior_precision", parameters["prior_precision"], ["evidence"], array=True),
+        grouping=grouping,
+        prior_precision=precision,
+        prior_mean=mean_of(parameters["prior_mean"]),
         sigma_noise=_noise(parameters, likelihood),
         map_precision=None if isinstance(map_precision, str) else positive("map_prior_precision", map_precision),
-        temperature=positive("temperature", parameters["temperature"]),
+        temperature=temperature(parameters["temperature"]),
         device=_device(parameters["device"], parameters["net"]),
         dtype=lookup("dtype", parameters["dtype"], {"auto": None, "float32": torch.float32, "float64": torch.float64}),
     )
+
+
+def temperature(value: object) -> float | dict[str, float]:
+    """A positive number, or one for each of some layers or tensors by name; the names are looked up in the net.
+
+    Examples
+    --------
+    >>> temperature({"2.bias": 3})
+    {'2.bias': 3.0}
+    """
+    if isinstance(value, Mapping):
+        return {str(name): positive(f"temperature[{name!r}]", number) for name, number in value.items()}
+    return positive("temperature", value)
 
 
 def _noise(parameters: Mapping[str, Any], likelihood: Likelihood) -> Choice:
@@ -521,7 +544,9 @@ def check_capabilities(
         )
 
 
-def automatic_structure(blocks: Sequence[Block], n_dual: int, n_rows: int, provides: frozenset[str]) -> type[Curvature]:
+def automatic_structure(
+    blocks: Sequence[Block], n_dual: int, n_rows: int, provides: frozenset[str], unit: str
+) -> type[Curvature]:
     """The most faithful structure within the budget: exact (the cheaper of two forms), else ``kron`` or ``diag``.
 
     Parameters
@@ -533,6 +558,8 @@ def automatic_structure(blocks: Sequence[Block], n_dual: int, n_rows: int, provi
         Chooses the budget.
     provides : frozenset of str
         Forms of a row's contribution, of which the structure has to take one.
+    unit : str
+        Within what the prior precisions are equal, which the structure has to hold.
     """
     budget = budget_for(n_rows)
     cost, exact = exact_cost(blocks, n_dual, provides)
@@ -540,7 +567,7 @@ def automatic_structure(blocks: Sequence[Block], n_dual: int, n_rows: int, provi
     affordable = cost + eigen_cost(blocks, size) <= budget.exact_posterior
     if affordable and exact.memory(blocks, n_dual) <= budget.posterior_bytes:
         return exact
-    return Kron if Kron.accepts & provides else Diag
+    return Kron if Kron.accepts & provides and unit in Kron.holds else Diag
 
 
 def check_memory(structure: type[Curvature], blocks: Sequence[Block], n_dual: int, rule: CurvatureRule) -> None:

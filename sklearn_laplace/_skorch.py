@@ -5,14 +5,17 @@ of collating, the sizes of the data and seeds of its own, and runs its own train
 in mean form,
 
 .. math:: \frac{\sum_n w_n\,\mathrm{nll}_n}{\sum_n w_n}
-          + \frac{\varphi}{2 N_w}\,\theta^\top \mathrm{diag}(\delta)\,\theta ,
+          + \frac{\varphi}{2 N_w}\,(\theta - \mu_0)^\top \mathrm{diag}(\delta)\,(\theta - \mu_0)
+          + \frac{1}{N_w}\,\big(g^\top d + \tfrac12 d^\top H d\big) ,
 
-always with our likelihood, whatever criterion the template names.
+always with our likelihood, whatever criterion the template names. The last term stands for rows that were fitted
+before: d is the way from the weights at which their loss has the gradient g and the curvature H.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import math
 import threading
@@ -35,7 +38,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from ._persistence import present_device
 from .errors import HeldOutRowsWarning, NonFiniteLossError
-from .laplace import Hyper, Rows
+from .laplace import Hyper, LaplaceFit, Rows
 from .likelihoods import Bernoulli, Categorical, Gaussian, Poisson
 from .likelihoods._base import Likelihood
 from .network import Network
@@ -174,15 +177,22 @@ class MAPLoss(nn.Module):
         self.mean_weight = total_weight / n_rows
         self.penalised: list[Tensor] = []
         self.precisions: list[Tensor] = []
+        self.means: list[Tensor] | None = None
+        self.past_loss: Callable[[], Tensor] | None = None
         self.transform: Callable[[Tensor], Tensor] = _as_matrix
         self.dispersion = 1.0
 
-    def bind(self, network: Network, module: nn.Module, prior: Prior, hyper: Hyper) -> None:
-        """Penalise the live module's parameters under these hyperparameters."""
+    def bind(
+        self, network: Network, module: nn.Module, prior: Prior, hyper: Hyper, past: LaplaceFit | None = None
+    ) -> None:
+        """Penalise the live module's parameters under these hyperparameters, and by the loss of past rows."""
         delta = network.tensors(hyper.prior_precision[prior.groups])
         parameters = dict(module.named_parameters())
         self.penalised = [parameters[name] for name in delta]
+        means = None if prior.mean is None else network.tensors(prior.mean)
+        self.means = None if means is None else [means[name].to(parameters[name]) for name in delta]
         self.precisions = [_one_if_equal(values).to(parameters[name]) for name, values in delta.items()]
+        self.past_loss = None if past is None else functools.partial(_past_loss, past, parameters)
         self.transform = network.transform_outputs
         self.dispersion = hyper.dispersion
 
@@ -193,9 +203,21 @@ class MAPLoss(nn.Module):
         else:
             target, weight = targets
             data = (weight * self.likelihood.nll(self.transform(outputs), target)).mean() / self.mean_weight
-        pairs = zip(self.penalised, self.precisions, strict=True)
-        penalty = sum((precision * p.square()).sum() for p, precision in pairs)
-        return data + (0.5 * self.dispersion / self.total_weight) * penalty
+        deviations = self.penalised
+        if self.means is not None:
+            deviations = [p - mean for p, mean in zip(self.penalised, self.means, strict=True)]
+        pairs = zip(deviations, self.precisions, strict=True)
+        penalty = sum((precision * d.square()).sum() for d, precision in pairs)
+        loss = data + (0.5 * self.dispersion / self.total_weight) * penalty
+        return loss if self.past_loss is None else loss + self.past_loss().to(loss) / self.total_weight
+
+
+def _past_loss(past: LaplaceFit, parameters: dict[str, nn.Parameter]) -> Tensor:
+    """gᵀd + ½ dᵀHd at unit dispersion, with a graph to the parameters."""
+    layout = past.network.layout
+    theta = layout.matrices(lambda name, rows, width: parameters[name].reshape(rows, width)).double()
+    move = theta - past.theta
+    return past.gradient @ move + 0.5 * move @ past.curvature.times(move)
 
 
 def _as_matrix(outputs: Tensor) -> Tensor:

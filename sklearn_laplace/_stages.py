@@ -20,9 +20,12 @@ from skorch import NeuralNet
 from torch import Tensor, nn
 
 from . import _map, _resolve, _skorch
-from ._map import MapResult, Plan
+from ._map import MapResult, Past, Plan
+from ._past import check_past, check_same_net, load
+from ._prior_options import check_temperature
 from ._resolve import Choice, Options
 from ._skorch import TrainingRows
+from .by_name import listed, prior_mean, temperatures
 from .laplace import Hyper, LaplaceFit, fit_laplace
 from .likelihoods._base import Likelihood
 from .nets import MLP
@@ -102,6 +105,8 @@ class PreparedData:
     weights : ndarray of shape (n,), float64
     n_outputs : int
     scale : TargetScale
+    past : Past, optional
+        An earlier posterior that is their prior.
     """
 
     X: np.ndarray
@@ -109,6 +114,7 @@ class PreparedData:
     weights: np.ndarray
     n_outputs: int
     scale: TargetScale
+    past: Past | None = None
 
     @property
     def total_weight(self) -> float:
@@ -157,6 +163,7 @@ def train(kind: str, parameters: Mapping[str, Any], data: PreparedData, seeds: S
         options.likelihood.dispersion_start if fixed_noise else fixed_dispersion(options, data.scale),
         _resolve.DISPERSION_RULES.get(options.sigma_noise.rule, lambda fit, hyper: hyper),
         natural_start=net is None,
+        past=data.past,
     )
     if isinstance(net, FrozenEstimator):
         module = copy.deepcopy(net.estimator.module_).to(rows.weights)
@@ -191,9 +198,22 @@ def _train_net(
         verbose=int(parameters["verbose"]),
     )
     _skorch.initialise(net, rows, data.n_outputs)
+    if data.past is not None:
+        load(net.module_, data.past.module)
     network = _trace(net.module_, rows, data, options, verbose=parameters["verbose"])
+    if data.past is not None:
+        check_same_net(network, data.past.fit.network, rows.inputs[:50])
+        _start_at(net.module_, network.tensors(data.past.fit.theta))
+    elif built_in and isinstance(options.prior_mean, dict):
+        _start_at(net.module_, options.prior_mean)
     own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
     return _map.fit_map(net, network, rows, data.n_outputs, plan, own_epochs=own_epochs)
+
+
+def _start_at(module: nn.Module, means: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.copy_(means.get(name, parameter))
 
 
 def _built_in_parameters(
@@ -248,15 +268,15 @@ class Origin:
         Names of its prior groups.
     tensors : tuple of str
         Names of all trained tensors.
-    settled_for : tuple of Choice and bool, or None
-        The options (prior precision, noise, one precision a tensor) whose best evidence the training has found itself,
+    settled_for : tuple of Choice and str, or None
+        The options (prior precision, noise, what shares a precision) whose best evidence the training has found itself,
         with the weights following; None where the choice is made afterwards.
     """
 
     hyper: Hyper
     groups: tuple[str, ...]
     tensors: tuple[str, ...]
-    settled_for: tuple[Choice, Choice, bool] | None
+    settled_for: tuple[Choice, Choice, str] | None
 
 
 def approximate(
@@ -266,7 +286,7 @@ def approximate(
     rows = _tensors(data, options, built_in=built_in)
     everything = trained.mode.fit.network
     network, structure, n_dual = _posterior_layout(everything, rows, data, options)
-    prior = _prior(network, everything, options)
+    prior = grouped(network, everything.parameter_names, options)
     dense = structure in (Full, Functional)
     fit = trained.mode.fit
     whole = network.parameter_names == everything.parameter_names and network.blocks == everything.blocks
@@ -275,18 +295,19 @@ def approximate(
         fit = replace(fit, prior=prior)
     else:
         chunks = rows.chunks(network.row_width(n_dual // len(rows), dense))
-        fit = fit_laplace(network, options.likelihood, options.rule, structure, prior, chunks)
+        past = None if data.past is None else data.past.fit
+        fit = fit_laplace(network, options.likelihood, options.rule, structure, prior, chunks, past=past)
     # The exact evidence of all weights is the one that the training has maximised, with the weights following.
     by_exact_evidence = isinstance(trained.mode.fit.curvature, Full | Functional) and not trained.post_hoc
     settled = by_exact_evidence and options.map_precision is None and whole and dense and same_rule
-    chosen = (options.prior_precision, options.sigma_noise, options.per_tensor)
+    chosen = (options.prior_precision, options.sigma_noise, options.grouping.each)
     mode = trained.mode
     return fit, Origin(mode.hyper, mode.fit.prior.names, trained.names, chosen if settled else None)
 
 
 def regrouped(fit: LaplaceFit, origin: Origin, options: Options) -> LaplaceFit:
     """The fit with the grouping of the prior precisions that the options ask for."""
-    return replace(fit, prior=_grouped(fit.network, origin.tensors, options))
+    return replace(fit, prior=grouped(fit.network, origin.tensors, options))
 
 
 def choose(fit: LaplaceFit, origin: Origin, options: Options, dispersion: float | None) -> Hyper:
@@ -301,13 +322,13 @@ def choose(fit: LaplaceFit, origin: Origin, options: Options, dispersion: float 
     dispersion : float or None
         The given φ.
     """
-    start = _start(origin, fit.prior, options)
+    start = _start(origin, fit, options)
     if dispersion is not None:
         start = replace(start, dispersion=dispersion)
     settled = fit.shift is None and origin.settled_for == (
         options.prior_precision,
         options.sigma_noise,
-        options.per_tensor,
+        options.grouping.each,
     )
     free_prior, free_noise = options.prior_precision.free, options.sigma_noise.free
     by_evidence = options.sigma_noise.rule == _resolve.EVIDENCE
@@ -329,6 +350,9 @@ def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData, se
     single_logit = data.targets.ndim == 1 and data.n_outputs == 1
     options = _resolve.resolve(kind, parameters, seed, single_logit=single_logit)
     _resolve.check_device(options.device)
+    if data.past is not None:
+        check_past(options, parameters, data.past.fit)
+        return replace(options, structure=type(data.past.fit.curvature), likelihood=data.past.fit.likelihood)
     return replace(options, likelihood=options.likelihood.scaled_to(_mean_variance(data)))
 
 
@@ -476,51 +500,69 @@ def _posterior_layout(
     """The network of the random weights, the structure of their posterior, and the number of dual rows."""
     network, rule = options.subset.of(everything, rows.inputs), options.rule
     n_dual = len(rows) * rule.n_columns(options.likelihood, data.n_outputs)
+    grouped(network, everything.parameter_names, options)
     provided = (network.blocks, n_dual, len(rows), rule.provides & options.subset.provides)
-    structure = options.structure or _resolve.automatic_structure(*provided)
-    _resolve.check_memory(structure, network.blocks, n_dual, rule)
+    structure = options.structure or _resolve.automatic_structure(*provided, options.grouping.unit)
+    check_temperature(structure, network.blocks, tempering(network, options.temperature))
+    held = 0 if data.past is None else data.past.dual_rows(n_dual // len(rows))
+    _resolve.check_memory(structure, network.blocks, n_dual + held, rule)
     return network, structure, n_dual
 
 
 def _training_prior(network: Network, options: Options) -> Prior:
     """A training under one given precision does not depend on how the posterior's are grouped."""
-    prior = _prior(network, network, options)
-    return prior if options.map_precision is None else network.scalar_prior()
+    prior = grouped(network, network.parameter_names, options)
+    return prior if options.map_precision is None else replace(network.scalar_prior(), mean=prior.mean)
 
 
-def _prior(network: Network, everything: Network, options: Options) -> Prior:
-    """One precision for all weights, or one a tensor where the options or the given values say so.
+def grouped(network: Network, names: tuple[str, ...], options: Options) -> Prior:
+    """The prior that the options ask for: its mean and the grouping of its precisions.
 
-    Given values are one a tensor of the whole network, whatever part of it is random.
+    Parameters
+    ----------
+    network : Network
+        Of the random weights.
+    names : tuple of str
+        All trained tensors; several given precisions are those of their groups, whatever part of them is random.
+    options : Options
+
+    Raises
+    ------
+    ValueError
+        When the given precisions are not as many as there are groups, or a prior mean does not fit.
+    UnsupportedCombinationError
+        When the net has no such groups.
     """
-    return _grouped(network, everything.parameter_names, options)
-
-
-def _grouped(network: Network, names: tuple[str, ...], options: Options) -> Prior:
-    value = options.prior_precision.value
-    if value is None:
-        return network.tensor_prior() if options.per_tensor else network.scalar_prior()
-    if value.size == 1:
-        return network.scalar_prior()
-    if value.size != len(names):
+    value, grouping, mean = options.prior_precision.value, options.grouping, options.prior_mean
+    if value is not None and value.size > 1 and value.size != len(groups := grouping.names(network, names)):
         raise ValueError(
-            f"prior_precision has {value.size} entries; expected 1 (scalar) or {len(names)} (one per tensor: "
-            f"{', '.join(names)})."
+            f"prior_precision has {value.size} entries; expected 1 (scalar) or {len(groups)} (one per "
+            f"{grouping.each}: {listed(groups)})."
         )
-    return network.tensor_prior()
+    prior = grouping.prior(network)
+    if isinstance(mean, dict):
+        return replace(prior, mean=prior_mean(network, mean))
+    return replace(prior, mean=torch.full_like(network.theta, mean)) if mean else prior
 
 
-def _start(origin: Origin, prior: Prior, options: Options) -> Hyper:
+def tempering(network: Network, temperature: float | Mapping[str, float]) -> float | Tensor:
+    """One temperature, or that of each selected weight where they are given by name."""
+    return temperature if isinstance(temperature, float) else temperatures(network, temperature)
+
+
+def _start(origin: Origin, fit: LaplaceFit, options: Options) -> Hyper:
     """The given or the training's hyperparameters, carried over to the selected weights."""
-    hyper = origin.hyper
+    hyper, prior = origin.hyper, fit.prior
     value = options.prior_precision.value
     if value is None:
         names, values = origin.groups, hyper.prior_precision
     else:
-        names, values = origin.tensors, torch.as_tensor(value, dtype=torch.float64).reshape(-1)
-    if prior.n_groups == len(values) == 1:
+        names = options.grouping.names(fit.network, origin.tensors)
+        values = torch.as_tensor(value, dtype=torch.float64).reshape(-1)
+    if prior.names == names or prior.n_groups == len(values) == 1:
         precision = values
     else:
-        by_name = dict(zip(names, values, strict=False))
-        precision = torch.stack([by_name.get(name, values.log().mean().exp()) for name in prior.names])
-    return Hyper(precision.to(hyper.prior_precision), hyper.dispersion, options.temperature)
+        by_name, other = dict(zip(names, values.tolist(), strict=True)), float(values.log().mean().exp())
+        precision = torch.tensor([by_name.get(name, other) for name in prior.names], dtype=torch.float64)
+    temperature = tempering(fit.network, options.temperature)
+    return Hyper(precision.to(hyper.prior_precision), hyper.dispersion, temperature)

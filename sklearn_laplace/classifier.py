@@ -30,9 +30,9 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         classes one output, the logit of the second (``NeuralNetBinaryClassifier``).
     hidden_layer_sizes, activation, max_epochs, lr, batch_size, map_prior_precision, device, dtype
         As in :class:`LaplaceRegressor`.
-    subset_of_weights, hessian_structure, curvature, n_fisher_samples, prior_precision, prior_structure
+    subset_of_weights, hessian_structure, curvature, n_fisher_samples
         As in :class:`LaplaceRegressor`.
-    temperature
+    prior_precision, prior_structure, prior_mean, prior, temperature
         As in :class:`LaplaceRegressor`.
     likelihood : {"auto", "categorical", "bernoulli"}, default="auto"
         Distribution of y given the outputs: one logit a class, or one logit for two classes. "auto": as many as the
@@ -105,7 +105,9 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         likelihood: str = "auto",
         prior_precision: Any = "evidence",
         prior_structure: str = "scalar",
-        temperature: float = 1.0,
+        prior_mean: Any = 0.0,
+        prior: Any = None,
+        temperature: Any = 1.0,
         predictive: str = "glm",
         link: str = "probit",
         n_samples: int = 100,
@@ -130,6 +132,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         self.likelihood = likelihood
         self.prior_precision = prior_precision
         self.prior_structure = prior_structure
+        self.prior_mean = prior_mean
+        self.prior = prior
         self.temperature = temperature
         self.predictive = predictive
         self.link = link
@@ -183,6 +187,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     def _prepare(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> PreparedData:
         X, y, weights = self._validate_rows(X, column_or_1d(y, warn=True), sample_weight, y_numeric=False)
         check_classification_targets(y)
+        previous = self._previous()
+        classes = previous.classes_ if classes is None and previous is not None else classes
         self.classes_ = np.unique(y if classes is None else column_or_1d(classes))
         if len(self.classes_) < 2:
             raise ValueError(
@@ -203,7 +209,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         if len(unknown := np.setdiff1d(labels, self.classes_)):
             raise ValueError(
                 f"y holds the labels {unknown.tolist()}, which are not among the classes {self.classes_.tolist()}. "
-                "Name all classes in the first call: partial_fit(X, y, classes=...)."
+                "Name all classes in the first call, also of a previous estimator: partial_fit(X, y, classes=...)."
             )
         return np.searchsorted(self.classes_, labels)
 

@@ -15,6 +15,7 @@ as last column), row by row. Nothing here knows a likelihood, a prior or a struc
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -110,16 +111,23 @@ class LayerFactor:
         per_output = self.inputs.square() @ weights.to(self.inputs.dtype).view(outputs, inputs).mT
         return (self.cotangents * per_output[:, None]) @ self.cotangents.mT
 
-    def gram(self, other: LayerFactor, column_weights: Tensor) -> Tensor:
-        r"""Σ_i weights_i part parts′ᵀ, shape (n·K, m·K): the product of two small Gram matrices, never (n·K, O·I).
+    def gram(self, other: LayerFactor, weights: Tensor) -> Tensor:
+        r"""Σ_p weights_p part parts′ᵀ, shape (n·K, m·K): products of small Gram matrices, never (n·K, O·I).
 
-        :math:`(a_n^\top \mathrm{diag}(v)\, a'_m)\,(g_{nk}^\top g'_{ml})` with v = ``column_weights`` of shape (I,).
+        :math:`(a_n^\top \mathrm{diag}(v)\, a'_m)\,(g_{nk}^\top g'_{ml})` for weights v of shape (I,), one a column; for
+        weights of shape (O, I) the sum of such products over the outputs.
         """
+        if weights.ndim == 2:
+            parts = (self._of_output(o).gram(other._of_output(o), row) for o, row in enumerate(weights))
+            return functools.reduce(Tensor.add_, parts)
         n, k, _ = self.cotangents.shape
         m, l, _ = other.cotangents.shape
         outputs = self.cotangents.flatten(0, 1) @ other.cotangents.flatten(0, 1).mT
-        inputs = (self.inputs * column_weights.to(self.inputs.dtype)) @ other.inputs.mT
+        inputs = (self.inputs * weights.to(self.inputs.dtype)) @ other.inputs.mT
         return (outputs.view(n, k, m, l) * inputs[:, None, :, None]).view(n * k, m * l)
+
+    def _of_output(self, o: int) -> LayerFactor:
+        return LayerFactor(self.inputs, self.cotangents[..., o : o + 1])
 
     def times(self, vectors: Tensor) -> Tensor:
         """The part times (O·I, s) vectors, shape (n·K, s)."""
@@ -133,6 +141,11 @@ class LayerFactor:
         weights = vectors.view(*self.cotangents.shape[:2], vectors.shape[1]).to(self.inputs.dtype)
         outputs = torch.einsum("nko,nks->nso", self.cotangents, weights)
         return torch.einsum("nso,ni->ois", outputs, self.inputs).flatten(0, 1)
+
+    def scaled(self, weights: Tensor) -> LayerFactor:
+        """Each entry times its weight, from weights (O·I,) that are equal within a column."""
+        columns = weights[: self.inputs.shape[-1]]
+        return LayerFactor(self.inputs * columns.to(self.inputs.dtype), self.cotangents)
 
     def double(self) -> LayerFactor:
         """The same in float64."""
@@ -187,9 +200,9 @@ class DenseFactor:
         """Σ_p weights_p · part_kp · part_lp for each row, shape (n, K, K), from weights of shape (p,)."""
         return (self.values * weights.to(self.values.dtype)) @ self.values.mT
 
-    def gram(self, other: DenseFactor, column_weights: Tensor) -> Tensor:
+    def gram(self, other: DenseFactor, weights: Tensor) -> Tensor:
         """Σ_p weights_p part part′ᵀ, shape (n·K, m·K), from weights of shape (p,)."""
-        left = self.values.flatten(0, 1) * column_weights.to(self.values.dtype)
+        left = self.values.flatten(0, 1) * weights.to(self.values.dtype)
         return left @ other.values.flatten(0, 1).mT
 
     def times(self, vectors: Tensor) -> Tensor:
@@ -203,6 +216,10 @@ class DenseFactor:
     def cross(self, other: Factor) -> Tensor:
         """Σₙₖ partᵀ other, shape (p, p′), float64."""
         return (self.values.flatten(0, 1).mT @ other.rows().flatten(0, 1)).double()
+
+    def scaled(self, weights: Tensor) -> DenseFactor:
+        """Each entry times its weight (p,)."""
+        return DenseFactor(self.values * weights.to(self.values.dtype))
 
     def double(self) -> DenseFactor:
         """The same in float64."""
@@ -273,6 +290,11 @@ class SharedFactor:
     def cross(self, other: Factor) -> Tensor:
         """Σₙₖ partᵀ other, shape (O·I, p′), float64."""
         return self.dense.cross(other)
+
+    def scaled(self, weights: Tensor) -> SharedFactor:
+        """Each entry times its weight, from weights (O·I,) that are equal within a column."""
+        columns = weights[: self.inputs.shape[-1]]
+        return SharedFactor(self.inputs * columns.to(self.inputs.dtype), self.cotangents)
 
     def double(self) -> DenseFactor:
         """Multiplied out, in float64."""
@@ -355,6 +377,11 @@ class FactoredJacobian:
         parts = zip(self.factors, vectors.split(sizes), strict=True)
         total = torch.stack([factor.times(part).double() for factor, part in parts]).sum(0)
         return total.view(self.n_rows, self.n_columns, -1)
+
+    def scaled(self, weights: Tensor) -> FactoredJacobian:
+        """Each derivative times its parameter's weight, from weights (P,) equal within each input column of a layer."""
+        parts = zip(self.factors, weights.split([f.n_parameters for f in self.factors]), strict=True)
+        return FactoredJacobian(tuple(factor.scaled(part) for factor, part in parts))
 
     def square_sum(self) -> Tensor:
         """Sum of squares over rows and columns, shape (P,), float64."""

@@ -10,7 +10,7 @@ log-likelihood and its gradient at the weights θ*. Everything after is a functi
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from .likelihoods._base import Likelihood
 from .network import Network
 from .prior import Prior
 from .structures._base import Curvature, Posterior
+from .tempering import tempered
 
 Rows = tuple[Tensor, Tensor, Tensor]
 """Inputs (n, …), targets and weights (n,) of a batch."""
@@ -36,8 +37,9 @@ class Hyper:
         δ of each prior group.
     dispersion : float
         φ: the noise variance σ² in the network's target units; 1 where the likelihood has none.
-    temperature : float
-        T; the curvature is divided by it (T < 1: a cold posterior).
+    temperature : float or Tensor of shape (P,), float64
+        T; the curvature is divided by it (T < 1: a cold posterior). One for each weight, equal within each input column
+        of a layer: see :mod:`~sklearn_laplace.tempering`.
 
     Examples
     --------
@@ -48,11 +50,17 @@ class Hyper:
 
     prior_precision: Tensor
     dispersion: float = 1.0
-    temperature: float = 1.0
+    temperature: float | Tensor = 1.0
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether one precision and one temperature are those of all weights."""
+        return len(self.prior_precision) == 1 and not isinstance(self.temperature, Tensor)
 
     def scale(self, dispersion_power: int) -> float:
-        """1 / (T φ^p), what multiplies the curvature at unit dispersion."""
-        return float(1.0 / (self.temperature * self.dispersion**dispersion_power))
+        """1 / (T φ^p), what multiplies the curvature at unit dispersion; 1 / φ^p where T is one for each weight."""
+        temperature = 1.0 if isinstance(self.temperature, Tensor) else self.temperature
+        return float(1.0 / (temperature * self.dispersion**dispersion_power))
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,7 @@ class LaplaceFit:
         The network and its weights θ*.
     likelihood : Likelihood
     prior : Prior
-        Grouping of the prior precisions.
+        Mean of the prior and grouping of its precisions.
     curvature : Curvature
         H, at unit dispersion and without prior.
     rule : CurvatureRule
@@ -104,6 +112,26 @@ class LaplaceFit:
         """Mean of the posterior θ (P,), float64."""
         return self.network.theta if self.shift is None else self.network.theta + self.shift
 
+    def quadratic_model(self, move: Tensor, unit: float = 1.0) -> tuple[float, Tensor]:
+        """What the rows' loss and its gradient are at other weights, to second order.
+
+        Parameters
+        ----------
+        move : Tensor of shape (P,)
+            d, the other weights minus θ.
+        unit : float
+            φ^(1−p), what makes of H, as it is stored, the second derivative of the loss at unit dispersion.
+
+        Returns
+        -------
+        loss : float
+            Σ w·nll + gᵀd + ½ dᵀHd at unit dispersion.
+        gradient : Tensor of shape (P,)
+            g + H d.
+        """
+        bend = unit * self.curvature.times(move)
+        return self.nll + float(self.gradient @ move + 0.5 * move @ bend), self.gradient + bend
+
     def posterior(self, hyper: Hyper, *, spectral: bool = True) -> Posterior:
         """The factorised posterior; the data are not revisited.
 
@@ -115,6 +143,9 @@ class LaplaceFit:
             later ``hyper``. Without, one cheaper factorisation for this ``hyper`` alone.
         """
         values = hyper.prior_precision
+        if isinstance(hyper.temperature, Tensor):
+            scale = hyper.scale(self.dispersion_power)
+            return tempered(self.curvature, values[self.prior.groups], scale, hyper.temperature)
         precision = self.prior.precision(values) if spectral else values[self.prior.groups]
         return self.curvature.posterior(precision, hyper.scale(self.dispersion_power))
 
@@ -124,14 +155,13 @@ class LaplaceFit:
         return -self.nll / hyper.dispersion - self.total_weight * normaliser
 
     def objective(self, hyper: Hyper) -> float:
-        """The MAP objective Σ w nll/φ + ½ θᵀ diag(δ) θ, nats, without constants."""
+        """The MAP objective Σ w nll/φ + ½ (θ − μ₀)ᵀ diag(δ) (θ − μ₀), nats, without constants."""
         quadratic = self.prior.quadratic(hyper.prior_precision, self.theta)
         return self.nll / hyper.dispersion + 0.5 * float(quadratic)
 
     def objective_gradient(self, hyper: Hyper) -> Tensor:
         """Gradient of :meth:`objective` in the weights, shape (P,)."""
-        precision = self.prior.precision(hyper.prior_precision)
-        return self.gradient / hyper.dispersion + precision * self.theta
+        return self.gradient / hyper.dispersion + self.prior.gradient(hyper.prior_precision, self.theta)
 
 
 def fit_laplace(
@@ -143,6 +173,7 @@ def fit_laplace(
     batches: Iterable[Rows],
     *,
     like: Curvature | None = None,
+    past: LaplaceFit | None = None,
 ) -> LaplaceFit:
     """Sum curvature, loss and gradient over the data.
 
@@ -161,6 +192,8 @@ def fit_laplace(
         pass go through them again.
     like : Curvature, optional
         One that the result is to be merged with, and whose basis it shares.
+    past : LaplaceFit, optional
+        Of other rows, in the same structure: they enter by their quadratic model (Ritter et al. 2018b).
 
     Returns
     -------
@@ -200,10 +233,22 @@ def fit_laplace(
         curvature = following
         for inputs, targets, weights in batches:
             curvature = curvature.add_(rule.batch(network.linearise(inputs), likelihood, targets, weights))
-    return LaplaceFit(network, likelihood, prior, curvature, rule, float(nll), gradient, float(weight), n_outputs)
+    fit = LaplaceFit(network, likelihood, prior, curvature, rule, float(nll), gradient, float(weight), n_outputs)
+    if past is None:
+        return fit
+    past_nll, past_gradient = past.quadratic_model(theta - past.theta)
+    return replace(
+        fit,
+        curvature=fit.curvature.merge(past.curvature),
+        nll=fit.nll + past_nll,
+        gradient=fit.gradient + past_gradient,
+        total_weight=fit.total_weight + past.total_weight,
+    )
 
 
-def loss_and_gradient(network: Network, likelihood: Likelihood, batches: Iterable[Rows]) -> tuple[float, Tensor]:
+def loss_and_gradient(
+    network: Network, likelihood: Likelihood, batches: Iterable[Rows], past: LaplaceFit | None = None
+) -> tuple[float, Tensor]:
     """Σ w·nll at unit dispersion and its gradient (P,) in the selected weights, without a curvature."""
     nll = torch.zeros((), dtype=torch.float64, device=network.theta.device)
     gradient = torch.zeros_like(network.theta)
@@ -212,12 +257,13 @@ def loss_and_gradient(network: Network, likelihood: Likelihood, batches: Iterabl
         residual = likelihood.residual(line.outputs, targets) * weights[:, None]
         gradient += line.pullback(residual[..., None]).total()
         nll += (weights * likelihood.nll(line.outputs, targets)).double().sum()
-    return float(nll), gradient
+    past_nll, past_gradient = (0.0, 0.0) if past is None else past.quadratic_model(network.theta - past.theta)
+    return float(nll) + past_nll, gradient + past_gradient
 
 
-def loss(network: Network, likelihood: Likelihood, batches: Iterable[Rows]) -> float:
+def loss(network: Network, likelihood: Likelihood, batches: Iterable[Rows], past: LaplaceFit | None = None) -> float:
     """Σ w·nll at unit dispersion: forward passes only."""
     nll = torch.zeros((), dtype=torch.float64, device=network.theta.device)
     for inputs, targets, weights in batches:
         nll += (weights * likelihood.nll(network(inputs), targets)).double().sum()
-    return float(nll)
+    return float(nll) + (0.0 if past is None else past.quadratic_model(network.theta - past.theta)[0])

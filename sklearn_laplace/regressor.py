@@ -74,14 +74,28 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         sees y as it is, predictions are mean rates, and their spread follows from rate and posterior.
     prior_precision : "evidence", float or array-like, default="evidence"
         Precision δ of the Gaussian prior over the weights of the standardised net: chosen by the evidence, or fixed
-        for all weights, or fixed per parameter tensor.
-    prior_structure : {"scalar", "tensor"}, default="scalar"
-        Whether the evidence chooses one precision, or one for each parameter tensor.
+        for all weights, or fixed for each group of ``prior_structure`` (each parameter tensor under "scalar").
+    prior_structure : {"scalar", "layer", "tensor", "ard", "parameter"}, default="scalar"
+        Which weights share a precision: all of them; weights and bias of a layer; a parameter tensor; the weights of an
+        input column in the first layer, and each tensor elsewhere (automatic relevance determination); none. "kron"
+        holds all but "parameter", "ekfac" the first two.
+    prior_mean : float or dict, default=0.0
+        Mean of the prior over the weights: one number, or arrays by names of parameter tensors, zero where none is
+        given, such as a ``state_dict()``, whose buffers are left aside. With ``net=module`` and its own state the net
+        starts from what it was trained to before, and the prior holds it there (L2-SP). The built-in net starts at the
+        arrays that are given.
+    prior : None or FrozenEstimator, default=None
+        ``FrozenEstimator(fitted)``, a fitted estimator of the same kind, net and structure: its posterior is the prior
+        of these rows (Ritter et al. 2018b). The training starts at its weights, its rows count by their quadratic model
+        there, and the prior itself once: for a linear net this is one fit on all rows. The scales of X and y are those
+        of its rows; prior precision and noise are chosen again where they are not given. See also :meth:`partial_fit`,
+        which does not train.
     sigma_noise : "evidence", "residual" or float, default="evidence"
         Standard deviation of the noise in the units of y: chosen by the evidence, from the training residuals, or
         given. Counts have none.
-    temperature : float, default=1.0
-        Divides the curvature; below 1 the posterior is narrower. What is chosen by evidence is chosen at 1.
+    temperature : float or dict, default=1.0
+        Divides the curvature; below 1 the posterior is narrower. A dict gives layers or parameter tensors by name a
+        temperature of their own, 1 to the others. What is chosen by evidence is chosen at 1.
     predictive : {"glm", "mc"}, default="glm"
         "glm": the linearised network, in closed form. "mc": the network itself under ``n_samples`` weight samples, the
         same for all rows; mean and covariance are theirs. Under a prior that was not chosen by evidence samples can be
@@ -172,8 +186,10 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         likelihood: str = "gaussian",
         prior_precision: Any = "evidence",
         prior_structure: str = "scalar",
+        prior_mean: Any = 0.0,
+        prior: Any = None,
         sigma_noise: str | float = "evidence",
-        temperature: float = 1.0,
+        temperature: Any = 1.0,
         predictive: str = "glm",
         n_samples: int = 100,
         return_std_kind: str = "total",
@@ -198,6 +214,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self.likelihood = likelihood
         self.prior_precision = prior_precision
         self.prior_structure = prior_structure
+        self.prior_mean = prior_mean
+        self.prior = prior
         self.sigma_noise = sigma_noise
         self.temperature = temperature
         self.predictive = predictive
@@ -220,7 +238,11 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         _resolve.check_targets(likelihood, targets)
         n_outputs = targets.shape[1]
         mean, scale = np.zeros(n_outputs), np.ones(n_outputs)
-        if self.standardize_y and likelihood.additive_noise and not isinstance(self.net, FrozenEstimator):
+        previous = self._previous()
+        if previous is not None:
+            _check_outputs(n_outputs, previous.n_outputs_)
+            mean, scale = previous._scale.mean, previous._scale.scale
+        elif self.standardize_y and likelihood.additive_noise and not isinstance(self.net, FrozenEstimator):
             mean, scale, constant = spread(targets, weights)
             # A constant target still has units: its own size.
             scale = np.where(constant, np.where(mean == 0, 1.0, np.abs(mean)), scale)
@@ -231,10 +253,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     def _prepare_more(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
         X, y, weights = self._validate_rows(X, y, sample_weight, y_numeric=True, reset=False)
         targets = y.astype(np.float64).reshape(len(y), -1)
-        if targets.shape[1] != self.n_outputs_:
-            raise ValueError(
-                f"y has {targets.shape[1]} columns; expected {self.n_outputs_}, one for each target that was fitted."
-            )
+        _check_outputs(targets.shape[1], self.n_outputs_)
         _resolve.check_targets(self.laplace_.likelihood, targets)
         return PreparedData(X, (targets - self._scale.mean) / self._scale.scale, weights, self.n_outputs_, self._scale)
 
@@ -459,3 +478,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         covariance = likelihood.joint_covariance(self._outputs(X), per_output, dispersion)
         covariance = covariance.cpu().numpy() * self._scale.scale**2
         return covariance[..., 0] if self._single_output else covariance
+
+
+def _check_outputs(given: int, fitted: int) -> None:
+    if given != fitted:
+        raise ValueError(f"y has {given} columns; expected {fitted}, one for each target that was fitted.")

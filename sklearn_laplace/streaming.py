@@ -85,13 +85,13 @@ def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) 
         return scale * (fit.curvature.times(vector) + exact.times(vector)) + precision * vector
 
     move = conjugate_gradients(system, -gradient / hyper.dispersion, together.posterior(hyper))
-    old_bend, shift = unit * fit.curvature.times(move), shift + move
-    new_bend = unit * exact.times(shift)
-    nll = fit.nll + float(fit.gradient @ move + 0.5 * move @ old_bend)
+    shift = shift + move
+    old_nll, old_gradient = fit.quadratic_model(move, unit)
+    new_nll, new_gradient = replace(rows, curvature=exact).quadratic_model(shift, unit)
     return replace(
         together,
-        nll=nll + rows.nll + float(rows.gradient @ shift + 0.5 * shift @ new_bend),
-        gradient=fit.gradient + old_bend + rows.gradient + new_bend,
+        nll=old_nll + new_nll,
+        gradient=old_gradient + new_gradient,
         total_weight=fit.total_weight + rows.total_weight,
         shift=shift,
     )
@@ -123,18 +123,11 @@ def remove_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hype
     without = replace(fit, curvature=fit.curvature.subtract(rows.curvature), total_weight=left)
     shift = torch.zeros_like(fit.network.theta) if fit.shift is None else fit.shift
     unit = _at_unit_dispersion(fit, hyper)
-    new_bend = unit * exact.times(shift)
-    gone = rows.gradient + new_bend
+    gone_nll, gone = replace(rows, curvature=exact).quadratic_model(shift, unit)
+    without = replace(without, nll=fit.nll - gone_nll, gradient=fit.gradient - gone)
     move = without.posterior(replace(hyper, temperature=1.0)).solve(gone / hyper.dispersion)
-    old_bend = unit * without.curvature.times(move)
-    nll = fit.nll - rows.nll - float(rows.gradient @ shift + 0.5 * shift @ new_bend)
-    gradient = fit.gradient - gone
-    return replace(
-        without,
-        nll=nll + float(gradient @ move + 0.5 * move @ old_bend),
-        gradient=gradient + old_bend,
-        shift=shift + move,
-    )
+    nll, gradient = without.quadratic_model(move, unit)
+    return replace(without, nll=nll, gradient=gradient, shift=shift + move)
 
 
 def _at_unit_dispersion(fit: LaplaceFit, hyper: Hyper) -> float:

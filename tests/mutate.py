@@ -43,8 +43,8 @@ MUTATIONS = (
     Mutation(
         "curvature not divided by the noise",
         "laplace.py",
-        "self.temperature * self.dispersion**dispersion_power",
-        "self.temperature",
+        "temperature * self.dispersion**dispersion_power",
+        "temperature",
         "exactness evidence",
     ),
     Mutation(
@@ -176,8 +176,8 @@ MUTATIONS = (
     Mutation(
         "forgotten rows' loss kept",
         "streaming.py",
-        "nll = fit.nll - rows.nll - float",
-        "nll = fit.nll - float",
+        "nll=fit.nll - gone_nll,",
+        "nll=fit.nll,",
         "streaming",
     ),
     Mutation(
@@ -200,6 +200,76 @@ MUTATIONS = (
         'copy(order="K")',
         'copy(order="C")',
         "persistence",
+    ),
+    Mutation(
+        "the prior's mean left out of its penalty",
+        "prior.py",
+        "theta if self.mean is None else theta - self.mean",
+        "theta",
+        "priors",
+    ),
+    Mutation(
+        "the prior's mean left out of the epochs' criterion",
+        "_skorch.py",
+        "[p - mean for p, mean in",
+        "[p for p, mean in",
+        "priors",
+    ),
+    Mutation(
+        "a precision for each weight taken for one a column in the dual form",
+        "structures/functional.py",
+        "matrix[0] if bool((matrix == matrix[0]).all()) else matrix",
+        "matrix[0]",
+        "contracts priors",
+    ),
+    Mutation(
+        "input columns of the first layer counted as rows",
+        "by_name.py",
+        "torch.arange(shape[1]).expand(shape)",
+        "torch.arange(shape[1]).repeat_interleave(shape[0]).view(shape)",
+        "priors",
+    ),
+    Mutation(
+        "a diagonal that is too small for the evidence's",
+        "evidence.py",
+        "- first.square() / counts)",
+        "- first)",
+        "priors",
+    ),
+    Mutation(
+        "layers' temperatures without their determinant",
+        "tempering.py",
+        "self.inner.logdet_precision() - self.temperatures.log().sum()",
+        "self.inner.logdet_precision()",
+        "tempering",
+    ),
+    Mutation(
+        "layers' temperatures upside down",
+        "tempering.py",
+        "curvature.posterior(precision * temperatures, scale)",
+        "curvature.posterior(precision / temperatures, scale)",
+        "tempering",
+    ),
+    Mutation(
+        "old rows without their slope",
+        "laplace.py",
+        "self.nll + float(self.gradient @ move + 0.5 * move @ bend)",
+        "self.nll + float(0.5 * move @ bend)",
+        "past",
+    ),
+    Mutation(
+        "old rows' curvature not carried on",
+        "laplace.py",
+        "curvature=fit.curvature.merge(past.curvature)",
+        "curvature=fit.curvature",
+        "past",
+    ),
+    Mutation(
+        "old rows left out of the epochs' criterion",
+        "_skorch.py",
+        "loss if self.past_loss is None else",
+        "loss if True else",
+        "past",
     ),
 )
 

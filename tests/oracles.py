@@ -491,8 +491,9 @@ def bayesian_linear_regression(
     weights: Tensor | None,
     delta: float | Tensor,
     noise_variance: float,
+    prior_mean: float | Tensor = 0.0,
 ) -> LinearPosterior:
-    r"""Exact posterior of :math:`Y = A W + \epsilon`, :math:`W_{jc}\sim N(0, 1/\delta_j)`.
+    r"""Exact posterior of :math:`Y = A W + \epsilon`, :math:`W_{jc}\sim N(\mu_{jc}, 1/\delta_j)`.
 
     Parameters
     ----------
@@ -502,23 +503,26 @@ def bayesian_linear_regression(
     weights : Tensor of shape (n,) or None
     delta : float or Tensor of shape (p,)
     noise_variance : float
+    prior_mean : float or Tensor of shape (p, C)
 
     Notes
     -----
-    Bishop (2006), eqs. 3.53-3.54 with row weights.
+    Bishop (2006), eqs. 3.50-3.51 with row weights.
     """
     w, A, Y = _weights(weights, len(A)), A.double(), Y.double()
     H = A.T @ torch.diag(w) @ A
     covariance = torch.linalg.inv(posterior_precision(H, delta, 1 / noise_variance))
-    mean = covariance @ A.T @ torch.diag(w) @ Y / noise_variance
+    centre = _vector(prior_mean).expand(A.shape[1], Y.shape[1])
+    P0 = torch.diag(_vector(delta).expand(len(H)))
+    mean = covariance @ (A.T @ torch.diag(w) @ Y / noise_variance + P0 @ centre)
     evidence = torch.zeros((), dtype=torch.float64)
     for c in range(Y.shape[1]):
         fitted, target = (A @ mean[:, c])[:, None], Y[:, c : c + 1]
         log_lik = (w * log_likelihood("gaussian", fitted, target, noise_variance)).sum()
-        evidence = evidence + log_evidence(log_lik, H, delta, 1 / noise_variance, mean[:, c])
+        evidence = evidence + log_evidence(log_lik, H, delta, 1 / noise_variance, mean[:, c], centre[:, c])
     density = None
     if bool((w == w.round()).all()):
-        density = _repeated_rows_log_density(A, Y, w, delta, noise_variance)
+        density = _repeated_rows_log_density(A, Y - A @ centre, w, delta, noise_variance)
     return LinearPosterior(mean, covariance, evidence, density)
 
 
@@ -609,10 +613,11 @@ def map_objective(
     weights: Tensor | None,
     delta: float | Tensor,
     noise_variance: float | Tensor = 1.0,
+    prior_mean: float | Tensor = 0.0,
 ) -> Tensor:
     r"""Training loss in sum form, the prior's normaliser left out; differentiable in theta.
 
-    .. math:: -\sum_n w_n\log p(y_n\mid f_n) + \tfrac12\theta^\top diag(\delta)\,\theta
+    .. math:: -\sum_n w_n\log p(y_n\mid f_n) + \tfrac12(\theta-\mu_0)^\top diag(\delta)\,(\theta-\mu_0)
 
     Parameters
     ----------
@@ -625,6 +630,7 @@ def map_objective(
     weights : Tensor of shape (n,) or None
     delta : float or Tensor of shape (P,)
     noise_variance : float
+    prior_mean : float or Tensor of shape (P,)
 
     Returns
     -------
@@ -632,7 +638,7 @@ def map_objective(
     """
     f = network_function(module, names)(theta, x)
     data = -(_weights(weights, len(x)) * log_likelihood(kind, f, y, noise_variance)).sum()
-    return data + 0.5 * (_vector(delta) * theta**2).sum()
+    return data + 0.5 * (_vector(delta) * (theta - _vector(prior_mean)) ** 2).sum()
 
 
 def map_gradient(
@@ -645,10 +651,11 @@ def map_gradient(
     weights: Tensor | None,
     delta: float | Tensor,
     noise_variance: float | Tensor = 1.0,
+    prior_mean: float | Tensor = 0.0,
 ) -> Tensor:
     """Gradient of `map_objective` in theta by autodiff; (P,)."""
     return torch.autograd.functional.jacobian(
-        lambda t: map_objective(kind, module, names, t, x, y, weights, delta, noise_variance),
+        lambda t: map_objective(kind, module, names, t, x, y, weights, delta, noise_variance, prior_mean),
         theta.detach(),
     )
 

@@ -294,7 +294,10 @@ def test_only_noise_gives_the_mean_and_its_width():
         ({"curvature": "fisher"}, "curvature='fisher' is not known; expected one of 'empirical_fisher', 'ggn', 'h"),
         ({"likelihood": "bernoulli"}, "expected one of 'auto', 'gaussian', 'poisson'"),
         ({"predictive": "gml"}, "Did you mean 'glm'"),
-        ({"prior_structure": "layer"}, "expected one of 'scalar', 'tensor'"),
+        (
+            {"prior_structure": "layers"},
+            "expected one of 'ard', 'layer', 'parameter', 'scalar', 'tensor'. Did you mean",
+        ),
         ({"activation": "rleu"}, "Did you mean 'relu'"),
         ({"hidden_layer_sizes": 50}, "has to be a tuple of whole numbers above zero"),
         ({"hidden_layer_sizes": (5, 0)}, "has to be a tuple of whole numbers above zero"),

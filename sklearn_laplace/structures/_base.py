@@ -22,6 +22,9 @@ class Curvature(ABC):
     accepts: ClassVar[frozenset[str]]
     """Forms of a rule's contribution, one of which is enough: "rows", "layers" (the rows' factors) or "matrix"."""
 
+    holds: ClassVar[frozenset[str]] = frozenset({"layer", "column", "parameter"})
+    """Units within which prior precisions have to be equal: a layer, an input column of one, a single parameter."""
+
     is_monoid: ClassVar[bool] = True
     """Whether sums over parts of the rows, in any order, are the sum over all of them."""
 

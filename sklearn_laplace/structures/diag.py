@@ -152,4 +152,9 @@ class DiagPosterior(Posterior):
         """Σ is diagonal, and so is the second statistic."""
         share = self.precision / self.total
         zeros = torch.zeros(n_groups, dtype=torch.float64, device=share.device)
-        return zeros.index_add(0, groups, share), torch.diag(zeros.index_add(0, groups, share.square()))
+        return self.shrinkage(groups, n_groups), torch.diag(zeros.index_add(0, groups, share.square()))
+
+    def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
+        """Shares δ / p of the prior, summed."""
+        zeros = torch.zeros(n_groups, dtype=torch.float64, device=self.total.device)
+        return zeros.index_add(0, groups, self.precision / self.total)

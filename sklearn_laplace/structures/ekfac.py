@@ -69,6 +69,7 @@ class EKFAC(Curvature):
     kron: Kron
     parts: tuple[EKFACBlock, ...] = ()
     accepts: ClassVar[frozenset[str]] = frozenset({"layers"})
+    holds: ClassVar[frozenset[str]] = frozenset({"layer"})
     is_monoid: ClassVar[bool] = False
 
     @classmethod
@@ -149,8 +150,8 @@ class EKFAC(Curvature):
             if not bool((piece == delta).all()):
                 raise UnsupportedCombinationError(
                     f"hessian_structure='ekfac' needs one prior precision for all of layer '{part.block.name}', "
-                    "weights and bias: others are not diagonal in its basis. Use prior_structure='scalar', or "
-                    "hessian_structure='kron', 'block', 'full' or 'diag'."
+                    "weights and bias: others are not diagonal in its basis. Use prior_structure='scalar' or 'layer', "
+                    "or hessian_structure='kron', 'block', 'full' or 'diag'."
                 )
             ones = part.values.new_ones(part.block.inputs)
             posteriors.append(

@@ -6,9 +6,9 @@ The curvature is the weighted rows SᵀJ themselves, kept as factors; with :math
 .. math:: P^{-1} = D^{-1/2} (I - s \hat J^\top C^{-1} \hat J) D^{-1/2}, \qquad
           \log|P| = \log|D| + \log|C| .
 
-For a linear layer the Gram matrix is the elementwise product of those of the inputs and of the cotangents. Cheaper than
-``full`` whenever rows × outputs are fewer than the parameters. The precisions have to be constant within each input
-column of a layer.
+For a linear layer the Gram matrix is the elementwise product of those of the inputs and of the cotangents, where the
+precisions are constant within each input column of the layer; otherwise it is a sum of such products, one an output.
+Cheaper than ``full`` whenever rows × outputs are fewer than the parameters.
 """
 
 from __future__ import annotations
@@ -122,11 +122,10 @@ class Functional(Curvature):
         """One Gram matrix and its Cholesky factorisation, O(M³/3)."""
         n_parameters = sum(block.size for block in self.blocks)
         precision = precision.expand(n_parameters)
-        columns = _columns(self.blocks, precision)
         if bool((precision == precision[0]).all()):
             gram = self._unit_gram / precision[0]
         else:
-            gram = _gram(self.factors, self.factors, [1 / column for column in columns])
+            gram = _gram(self.factors, self.factors, _columns(self.blocks, 1 / precision))
         system = scale * gram
         system.diagonal().add_(1.0)
         return FunctionalPosterior(self.blocks, self.factors, precision, scale, gram, cholesky(system))
@@ -196,17 +195,15 @@ class FunctionalPosterior(Posterior):
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
         """Prior covariance of the outputs minus what the training rows explain."""
         n, k = jacobian.n_rows, jacobian.n_columns
-        columns = [1 / column for column in self._columns]
-        explained = self._explained(jacobian, columns).view(-1, n, k).movedim(0, -1)
+        explained = self._explained(jacobian).view(-1, n, k).movedim(0, -1)
         factors = [factor.double() for factor in jacobian.factors]
         prior = _inner(factors, self.blocks, 1 / self.precision)
         return prior - self.scale * explained @ explained.mT
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
         """The same between all rows and outputs."""
-        columns = [1 / column for column in self._columns]
-        left, right = self._explained(jacobian, columns), self._explained(other, columns)
-        prior = _gram(self._matched(jacobian), self._matched(other), columns)
+        left, right = self._explained(jacobian), self._explained(other)
+        prior = _gram(self._matched(jacobian), self._matched(other), self._columns)
         return prior - self.scale * left.mT @ right
 
     def marginal_variance(self) -> Tensor:
@@ -219,7 +216,7 @@ class FunctionalPosterior(Posterior):
         return torch.cat(parts)
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        """From the Gram matrix of each group, K_g: G solves of O(M³)."""
+        """From the Gram matrix of each group, K_g: G solves of O(M³), and 2 G matrices of M × M."""
         counts = torch.bincount(groups, minlength=n_groups).double()
         grams = self._group_grams(groups, n_groups)
         solved = [self.scale * torch.cholesky_solve(gram, self.factor) for gram in grams]
@@ -228,7 +225,10 @@ class FunctionalPosterior(Posterior):
         return counts - explained, second + torch.diag(counts - 2 * explained)
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
-        """n_g − s tr(C⁻¹ K_g)."""
+        """n_g − s tr(C⁻¹ K_g), or from the marginal variances where the groups are many."""
+        if n_groups * sum(block.width(1) for block in self.blocks) > self.n_parameters:
+            zeros = torch.zeros(n_groups, dtype=torch.float64, device=self.device)
+            return zeros.index_add(0, groups, self.precision * self.marginal_variance())
         counts = torch.bincount(groups, minlength=n_groups).double()
         inverse = torch.cholesky_inverse(self.factor)
         grams = self._group_grams(groups, n_groups)
@@ -238,13 +238,9 @@ class FunctionalPosterior(Posterior):
         """Ĵ_g Ĵ_gᵀ of each group, G matrices of shape (M, M)."""
         if n_groups == 1:
             return [self.gram]
-        labels = _columns(self.blocks, groups)
-        grams = []
-        for g in range(n_groups):
-            pairs = zip(labels, self._columns, strict=True)
-            masked = [torch.where(label == g, 1 / column, 0.0) for label, column in pairs]
-            grams.append(_gram(self.factors, self.factors, masked))
-        return grams
+        covariance = 1 / self.precision
+        masked = (torch.where(groups == g, covariance, 0.0) for g in range(n_groups))
+        return [_gram(self.factors, self.factors, _columns(self.blocks, weights)) for weights in masked]
 
     @cached_property
     def _spectrum(self) -> tuple[Tensor, Tensor]:
@@ -254,7 +250,7 @@ class FunctionalPosterior(Posterior):
 
     @cached_property
     def _columns(self) -> list[Tensor]:
-        return _columns(self.blocks, self.precision)
+        return _columns(self.blocks, 1 / self.precision)
 
     def _split(self, vector: Tensor) -> tuple[Tensor, ...]:
         return vector.split([block.size for block in self.blocks])
@@ -273,9 +269,9 @@ class FunctionalPosterior(Posterior):
         pairs = zip(self.factors, jacobian.factors, strict=True)
         return [_as_dense(b).double() if isinstance(a, DenseFactor) else b.double() for a, b in pairs]
 
-    def _explained(self, jacobian: FactoredJacobian, inverse: Sequence[Tensor]) -> Tensor:
+    def _explained(self, jacobian: FactoredJacobian) -> Tensor:
         """L⁻¹ Ĵ Ĵ*ᵀ, shape (M, n·K)."""
-        cross = _gram(self.factors, self._matched(jacobian), inverse)
+        cross = _gram(self.factors, self._matched(jacobian), self._columns)
         return torch.linalg.solve_triangular(self.factor, cross, upper=False)
 
 
@@ -294,10 +290,10 @@ def _join(parts: Sequence[Factor]) -> Factor:
     return DenseFactor(torch.cat([part.rows() for part in parts]))
 
 
-def _gram(left: Sequence[Factor], right: Sequence[Factor], column_weights: Sequence[Tensor]) -> Tensor:
+def _gram(left: Sequence[Factor], right: Sequence[Factor], block_weights: Sequence[Tensor]) -> Tensor:
     """Σ over blocks of left · diag(weights) · rightᵀ, shape (M, M′)."""
     total = None
-    for a, b, weights in zip(left, right, column_weights, strict=True):
+    for a, b, weights in zip(left, right, block_weights, strict=True):
         if isinstance(a, LayerFactor) and isinstance(b, LayerFactor):
             part = a.gram(b, weights)
         else:
@@ -319,21 +315,15 @@ def _inner(factors: Sequence[Factor], blocks: Sequence[Block], weights: Tensor) 
 
 
 def _columns(blocks: Sequence[Block], per_parameter: Tensor) -> list[Tensor]:
-    """One value for each input column of every block; refused where they differ within a column.
+    """What :func:`_gram` takes for each block: a value a column (I,), or a matrix (O, I) where they differ within one.
 
     A layer with several positions is held multiplied out, with one value for each of its parameters.
     """
     found = []
     for block, part in zip(blocks, per_parameter.split([block.size for block in blocks]), strict=True):
-        if block.positions > 1:
-            found.append(part)
-            continue
         matrix = part.view(block.outputs, block.inputs)
-        if not bool((matrix == matrix[0]).all()):
-            raise UnsupportedCombinationError(
-                f"hessian_structure='functional' needs one prior precision for each input column of layer "
-                f"'{block.name}'; they differ within a column. Use prior_structure='scalar' or 'tensor', or "
-                "hessian_structure='full' or 'diag'."
-            )
-        found.append(matrix[0])
+        if block.positions > 1 or not block.factored:
+            found.append(part)
+        else:
+            found.append(matrix[0] if bool((matrix == matrix[0]).all()) else matrix)
     return found

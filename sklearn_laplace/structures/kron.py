@@ -82,6 +82,7 @@ class Kron(Curvature):
     parts: tuple[KronBlock, ...]
     total_weight: float = 0.0
     accepts: ClassVar[frozenset[str]] = frozenset({"layers"})
+    holds: ClassVar[frozenset[str]] = frozenset({"layer", "column"})
 
     @classmethod
     def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:
@@ -163,7 +164,8 @@ class Kron(Curvature):
                 raise UnsupportedCombinationError(
                     f"hessian_structure='kron' cannot hold a prior precision per parameter in layer "
                     f"'{part.block.name}': within one input column all precisions must be equal, or the Kronecker "
-                    "form is lost. Use prior_structure='scalar' or 'tensor', or hessian_structure='full' or 'diag'."
+                    "form is lost. Use prior_structure='scalar', 'layer', 'tensor' or 'ard', or "
+                    "hessian_structure='full' or 'diag'."
                 )
             _, inputs = part.factors(self.total_weight)
             whiten = matrix[0].rsqrt()
@@ -216,23 +218,35 @@ class KronBlockPosterior:
         """Diagonal of the covariance, shape (O, I)."""
         return self.output_basis.square() @ (1 / self.spectrum) @ self.input_basis.square().mT
 
+    def shrinkage(self, columns: Tensor, n_groups: int) -> Tensor:
+        """The first statistic of :meth:`Posterior.prior_statistics` with one group a column, O(O I + I²)."""
+        shares = (self.precision[:, None] * self.input_basis.square()) @ (1 / self.spectrum).sum(0)
+        return shares.new_zeros(n_groups).index_add(0, columns, shares)
+
     def prior_statistics(self, columns: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        """The two statistics of :meth:`Posterior.prior_statistics` with one group a column, O(G² O I²).
+        """The two statistics of :meth:`Posterior.prior_statistics` with one group a column, O(O I² min(I, G²)).
 
         In the whitened basis the covariance is block-diagonal in the eigenvectors u_b of B, so that
-        Σᵢⱼ over the groups g, h is Σ_b m_bᵀ (E_g ∘ E_h) m_b with E_g = Σ_{i∈g} vᵢ vᵢᵀ, the rows v of U.
+        Σᵢⱼ over the groups g, h is Σ_b m_bᵀ (E_g ∘ E_h) m_b with E_g = Σ_{i∈g} vᵢ vᵢᵀ, the rows v of U. Where the
+        groups are many, column by column: Σ_b (U diag(m_b) Uᵀ)^{∘2}.
         """
         vectors = self.input_basis * self.precision.sqrt()[:, None]
         shrink = 1 / self.spectrum
-        present = columns.unique().tolist()
-        grams = {g: vectors[columns == g].mT @ vectors[columns == g] for g in present}
-        first = shrink.new_zeros(n_groups)
+        present = columns.unique()
         second = shrink.new_zeros(n_groups, n_groups)
-        for g in present:
-            first[g] = (shrink @ grams[g].diagonal()).sum()
-            for h in present:
-                second[g, h] = (shrink @ (grams[g] * grams[h]) * shrink).sum()
-        return first, second
+        if len(present) ** 2 > len(columns):
+            squares = torch.zeros_like(vectors)
+            for row in shrink:
+                squares += ((vectors * row) @ vectors.mT).square_()
+            second = second.index_add(
+                0, columns, second.new_zeros(len(columns), n_groups).index_add(1, columns, squares)
+            )
+        else:
+            grams = {g: vectors[columns == g].mT @ vectors[columns == g] for g in present.tolist()}
+            for g in grams:
+                for h in grams:
+                    second[g, h] = (shrink @ (grams[g] * grams[h]) * shrink).sum()
+        return self.shrinkage(columns, n_groups), second
 
 
 @dataclass(frozen=True)
@@ -316,3 +330,10 @@ class KronPosterior(Posterior):
             layer_first, layer_second = part.prior_statistics(columns, n_groups)
             first, second = first + layer_first, second + layer_second
         return first, second
+
+    def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
+        """Sums over the layers."""
+        total = groups.new_zeros(n_groups, dtype=torch.float64)
+        for part, piece in zip(self.parts, groups.split(self.sizes), strict=True):
+            total = total + part.shrinkage(piece.view(part.spectrum.shape)[0], n_groups)
+        return total
