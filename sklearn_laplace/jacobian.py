@@ -16,7 +16,7 @@ as last column), row by row. Nothing here knows a likelihood, a prior or a struc
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import torch
@@ -356,9 +356,22 @@ class FactoredJacobian:
         total = torch.stack([factor.times(part).double() for factor, part in parts]).sum(0)
         return total.view(self.n_rows, self.n_columns, -1)
 
+    def transposed_times(self, vectors: Tensor) -> Tensor:
+        """Σₙ of the transposed rows times vectors (n, K, s), shape (P, s), float64."""
+        return torch.cat([factor.transposed_times(vectors.flatten(0, 1)).double() for factor in self.factors])
+
+    def weighted_inner(self, weights: Tensor) -> Tensor:
+        """Σ_p weights_p · row_kp · row_lp for each row, shape (n, K, K), float64, from weights of shape (P,)."""
+        parts = zip(self.factors, weights.split([f.n_parameters for f in self.factors]), strict=True)
+        return torch.stack([factor.weighted_inner(part).double() for factor, part in parts]).sum(0)
+
     def square_sum(self) -> Tensor:
         """Sum of squares over rows and columns, shape (P,), float64."""
         return torch.cat([factor.square_sum().double() for factor in self.factors])
+
+    def double(self) -> FactoredJacobian:
+        """The same in float64, every factor in its own form."""
+        return FactoredJacobian(tuple(_in_float64(factor) for factor in self.factors))
 
 
 @dataclass(frozen=True)
@@ -393,6 +406,11 @@ class Batch:
     def total_weight(self) -> float:
         """Sum of the row weights."""
         return float(self.weights.double().sum())
+
+
+def _in_float64(factor: Factor) -> Factor:
+    """A factor of the same kind; ``double`` of one at several positions multiplies it out."""
+    return replace(factor, **{field.name: getattr(factor, field.name).double() for field in fields(factor)})
 
 
 def _khatri_rao(left: LayerFactor, right: LayerFactor) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .curvatures._base import CurvatureRule
 from .likelihoods._base import Likelihood
-from .network import Network
+from .network import Linearisation, Network
 from .prior import Prior
 from .structures._base import Curvature, Posterior
 
@@ -143,6 +143,7 @@ def fit_laplace(
     batches: Iterable[Rows],
     *,
     like: Curvature | None = None,
+    shift: Tensor | None = None,
 ) -> LaplaceFit:
     """Sum curvature, loss and gradient over the data.
 
@@ -161,6 +162,8 @@ def fit_laplace(
         pass go through them again.
     like : Curvature, optional
         One that the result is to be merged with, and whose basis it shares.
+    shift : Tensor of shape (P,), optional
+        θ − θ*: the sums are those of the network linearised at θ*, at θ.
 
     Returns
     -------
@@ -188,7 +191,7 @@ def fit_laplace(
     weight = torch.zeros_like(nll)
     n_outputs = 0
     for inputs, targets, weights in batches:
-        line = network.linearise(inputs)
+        line = _line(network, inputs, shift)
         residual = likelihood.residual(line.outputs, targets) * weights[:, None]
         batch = rule.batch(line, likelihood, targets, weights)
         curvature = curvature.add_(batch)
@@ -199,8 +202,14 @@ def fit_laplace(
     while (following := curvature.next_pass()) is not None:
         curvature = following
         for inputs, targets, weights in batches:
-            curvature = curvature.add_(rule.batch(network.linearise(inputs), likelihood, targets, weights))
-    return LaplaceFit(network, likelihood, prior, curvature, rule, float(nll), gradient, float(weight), n_outputs)
+            curvature = curvature.add_(rule.batch(_line(network, inputs, shift), likelihood, targets, weights))
+    sums = (float(nll), gradient, float(weight), n_outputs)
+    return LaplaceFit(network, likelihood, prior, curvature, rule, *sums, shift)
+
+
+def _line(network: Network, inputs: Tensor, shift: Tensor | None) -> Linearisation:
+    line = network.linearise(inputs)
+    return line if shift is None else line.moved(shift)
 
 
 def loss_and_gradient(network: Network, likelihood: Likelihood, batches: Iterable[Rows]) -> tuple[float, Tensor]:

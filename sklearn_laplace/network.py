@@ -50,6 +50,17 @@ class Linearisation:
     pullback: Callable[[Tensor], FactoredJacobian]
     hessian: Callable[[Callable[[Tensor], Tensor]], Tensor]
 
+    def jacobian(self) -> FactoredJacobian:
+        """The Jacobian of each output, K = C."""
+        n, n_outputs = self.outputs.shape
+        identity = torch.eye(n_outputs, dtype=self.outputs.dtype, device=self.outputs.device)
+        return self.pullback(identity.expand(n, n_outputs, n_outputs))
+
+    def moved(self, shift: Tensor) -> Linearisation:
+        """The linearised network at θ* + shift: outputs f + J·shift, for shift of shape (P,); the same derivatives."""
+        change = self.jacobian().times(shift[:, None])[..., 0]
+        return replace(self, outputs=self.outputs + change.to(self.outputs.dtype))
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -300,9 +311,7 @@ class Network:
     def jacobian(self, x: Tensor) -> tuple[Tensor, FactoredJacobian]:
         """Outputs (n, C) and the Jacobian of each of them, K = C."""
         line = self.linearise(x)
-        n, n_outputs = line.outputs.shape
-        identity = torch.eye(n_outputs, dtype=line.outputs.dtype, device=x.device)
-        return line.outputs, line.pullback(identity.expand(n, n_outputs, n_outputs))
+        return line.outputs, line.jacobian()
 
     def hessian(self, x: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
         """Second derivative of a scalar function of the outputs in the selected weights.

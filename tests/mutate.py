@@ -201,6 +201,62 @@ MUTATIONS = (
         'copy(order="C")',
         "persistence",
     ),
+    Mutation(
+        "a left-out row that keeps its weight",
+        "leave_one_out.py",
+        "pull = rows.weights[:, None] * fit.likelihood",
+        "pull = fit.likelihood",
+        "leave_one_out",
+    ),
+    Mutation(
+        "left-out means that know the temperature",
+        "leave_one_out.py",
+        "posterior = settled.posterior(replace(hyper, temperature=1.0))",
+        "posterior = settled.posterior(hyper)",
+        "leave_one_out",
+    ),
+    Mutation(
+        "the curvature of other outputs than the mode's",
+        "leave_one_out.py",
+        "        shift=shift,\n",
+        "        shift=None,\n",
+        "leave_one_out",
+    ),
+    Mutation(
+        "leverages added in place of taken out",
+        "linalg.py",
+        "1 / (1 - values)",
+        "1 / (1 + values)",
+        "leave_one_out",
+    ),
+    Mutation(
+        "no bound where a leverage is one",
+        "linalg.py",
+        ".minimum(bound)",
+        "",
+        "leave_one_out",
+    ),
+    Mutation(
+        "a diagonal that keeps the row's share",
+        "structures/diag.py",
+        "(precision - (factor.mT @ rows).square().sum(1))",
+        "(precision + 0 * (factor.mT @ rows).square().sum(1))",
+        "leave_one_out",
+    ),
+    Mutation(
+        "the path's modes on the other side of the gradient",
+        "selection/loo.py",
+        "basis.vector(m) - basis.vector(fit.gradient)",
+        "basis.vector(m) + basis.vector(fit.gradient)",
+        "leave_one_out",
+    ),
+    Mutation(
+        "the best noise of one output for all",
+        "selection/loo.py",
+        "(squares / (fit.total_weight * fit.n_outputs)).clamp",
+        "(squares / fit.total_weight).clamp",
+        "leave_one_out",
+    ),
 )
 
 

@@ -705,6 +705,89 @@ def gauss_newton_map(
 
 
 # --------------------------------------------------------------------------------------------------
+# The linearised network, refitted
+# --------------------------------------------------------------------------------------------------
+
+
+def linearised_map(
+    kind: str,
+    f: Tensor,
+    J: Tensor,
+    y: Tensor,
+    weights: Tensor,
+    theta: Tensor,
+    delta: float | Tensor,
+    noise_variance: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    r"""Mode and Hessian of :math:`-\sum_n w_n \log p(y_n | f_n + J_n(t - \theta)) + \tfrac12 t^\top diag(\delta) t`.
+
+    Damped Newton steps with dense matrices and derivatives by autodiff, until the gradient is zero to rounding.
+
+    Parameters
+    ----------
+    kind : str
+    f : Tensor of shape (n, C)
+        Outputs at theta.
+    J : Tensor of shape (n, C, P)
+    y, weights : Tensors with n rows
+    theta : Tensor of shape (P,)
+    delta : float or Tensor of shape (P,)
+    noise_variance : float
+
+    Returns
+    -------
+    mode : Tensor of shape (P,)
+    precision : Tensor of shape (P, P)
+    """
+    D = torch.diag(_vector(delta).expand(len(theta)))
+
+    def objective(t: Tensor) -> Tensor:
+        return 0.5 * t @ D @ t - weights @ log_likelihood(kind, f + J @ (t - theta), y, noise_variance)
+
+    def derivatives(t: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = (f + J @ (t - theta)).requires_grad_()
+        total = -(weights * log_likelihood(kind, outputs, y, noise_variance)).sum()
+        (pull,) = torch.autograd.grad(total, outputs, create_graph=True)
+        bends = [torch.autograd.grad(pull[:, c].sum(), outputs, retain_graph=True)[0] for c in range(f.shape[1])]
+        bend, pull = torch.stack(bends, 1), pull.detach()
+        return torch.einsum("nc,ncp->p", pull, J) + D @ t, torch.einsum("ncp,ncd,ndq->pq", J, bend, J) + D
+
+    t, reached = theta.clone(), math.inf
+    for _ in range(200):
+        gradient, precision = derivatives(t)
+        step = -torch.linalg.solve(precision, gradient)
+        decrement = float(-(gradient @ step))
+        if decrement <= 1e-24 or (decrement < 1e-12 and decrement > 0.5 * reached):
+            return t, precision
+        reached, size = decrement, 1.0
+        while float(objective(t + size * step)) > float(objective(t)) + 1e-13 * abs(float(objective(t))):
+            size /= 2
+        t = t + size * step
+    raise RuntimeError("no mode found")
+
+
+def leave_one_out_refits(
+    kind: str,
+    f: Tensor,
+    J: Tensor,
+    y: Tensor,
+    weights: Tensor,
+    theta: Tensor,
+    delta: float | Tensor,
+    noise_variance: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Mean (n, C) and covariance (n, C, C) of each row's outputs, by n refits of the linearised network without it."""
+    means, covariances = [], []
+    for n in range(len(f)):
+        without = weights.clone()
+        without[n] = 0.0
+        t, precision = linearised_map(kind, f, J, y, without, theta, delta, noise_variance)
+        means.append(f[n] + J[n] @ (t - theta))
+        covariances.append(J[n] @ torch.linalg.solve(precision, J[n].T))
+    return torch.stack(means), torch.stack(covariances)
+
+
+# --------------------------------------------------------------------------------------------------
 # Links: expectation of the softmax under a normal
 # --------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ LEVELS = (
     "network structures",
     "curvatures",
     "laplace predictives",
-    "subsets evidence mode streaming",
+    "subsets evidence mode streaming leave_one_out",
     "selection",
     "_persistence",
     "_budget _skorch _threads counts nets",

@@ -30,6 +30,8 @@ class Likelihood(ABC):
 
     has_dispersion: ClassVar[bool]
     """Whether φ (the noise variance) is free; otherwise it is 1."""
+    quadratic: ClassVar[bool] = False
+    """Whether ``nll`` is quadratic in the outputs, with one Hessian for all of them."""
     over_classes: ClassVar[bool] = False
     """Whether targets are class indices and moments those of class indicators."""
     additive_noise: ClassVar[bool] = True

@@ -34,6 +34,7 @@ class Gaussian(Likelihood):
 
     target_variance: float = 1.0
     has_dispersion: ClassVar[bool] = True
+    quadratic: ClassVar[bool] = True
 
     @property
     def dispersion_bounds(self) -> tuple[float, float]:

@@ -7,13 +7,40 @@ factorised once and answers every question by products with its root R, where :m
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from ..jacobian import Batch, Block, FactoredJacobian
+
+
+@dataclass(frozen=True)
+class Eigenbasis:
+    """H = V diag(l) Vᵀ through products with V alone.
+
+    Parameters
+    ----------
+    values : Tensor of shape (r,)
+        l; the other P − r eigenvalues are zero.
+    rows : callable
+        From a FactoredJacobian to J V, shape (n, K, r), float64.
+    vector : callable
+        From v (P,) to Vᵀ v (r,).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sklearn_laplace.structures import Full
+    >>> Full(torch.diag(torch.tensor([1.0, 3.0])).double(), (2,)).eigenbasis().values.tolist()
+    [1.0, 3.0]
+    """
+
+    values: Tensor
+    rows: Callable[[FactoredJacobian], Tensor]
+    vector: Callable[[Tensor], Tensor]
 
 
 class Curvature(ABC):
@@ -86,6 +113,10 @@ class Curvature(ABC):
     def eigenvalues(self) -> Tensor:
         """The P eigenvalues of H, float64, none below zero; computed once."""
 
+    def eigenbasis(self) -> Eigenbasis | None:
+        """The eigenvectors of H, where H is the whole sum and not a part or a product of its factors; else None."""
+        return None
+
     @abstractmethod
     def posterior(self, precision: Tensor, scale: float) -> Posterior:
         """Factorise ``scale * H + diag(precision)``.
@@ -133,6 +164,24 @@ class Posterior(ABC):
     @abstractmethod
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
         """J P⁻¹ Jᵀ for each row, shape (n, K, K), float64. Observation noise is not included."""
+
+    @abstractmethod
+    def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
+        r"""Covariance of each row's outputs as of the posterior without that row.
+
+        What the row has added, :math:`J_n^\top S_n S_n^\top J_n`, is taken out as this structure has taken it in. Never
+        more than the prior's covariance :math:`J\,\mathrm{diag}(\delta)^{-1} J^\top`, whatever rounding says.
+
+        Parameters
+        ----------
+        jacobian : FactoredJacobian with n rows and C columns
+        factor : Tensor of shape (n, C, K), float64
+            S, with the row's weight and the scale of the curvature in it.
+
+        Returns
+        -------
+        Tensor of shape (n, C, C), float64
+        """
 
     @abstractmethod
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:

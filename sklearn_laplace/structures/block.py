@@ -137,6 +137,12 @@ class BlockPosterior(Posterior):
         pieces = zip(self.parts, jacobian.factors, strict=True)
         return torch.stack([part.covariance(FactoredJacobian((factor,))) for part, factor in pieces]).sum(0)
 
+    def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
+        """Sum over the blocks, each without the row's part in it."""
+        pieces = zip(self.parts, jacobian.factors, strict=True)
+        found = [part.left_out_covariance(FactoredJacobian((own,)), factor) for part, own in pieces]
+        return torch.stack(found).sum(0)
+
     def variance(self, jacobian: FactoredJacobian) -> Tensor:
         """Sum over the blocks, shape (n, K)."""
         pieces = zip(self.parts, jacobian.factors, strict=True)

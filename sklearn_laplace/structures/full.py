@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ..jacobian import Batch, Block, FactoredJacobian
-from ..linalg import cholesky, eigh, inverse_root, mirror_lower, require_semidefinite
-from ._base import Curvature, Posterior
+from ..linalg import cholesky, downdated, eigh, inverse_root, mirror_lower, require_semidefinite
+from ._base import Curvature, Eigenbasis, Posterior
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,16 @@ class Full(Curvature):
         """Eigenvalues of H, ascending, by one eigendecomposition of O(P³)."""
         return self._spectrum[0]
 
+    def eigenbasis(self) -> Eigenbasis:
+        """All P eigenvectors."""
+        values, vectors = self._spectrum
+
+        def rows(jacobian: FactoredJacobian) -> Tensor:
+            dense = jacobian.rows()
+            return (dense @ vectors.to(dtype=dense.dtype)).double()
+
+        return Eigenbasis(values, rows, lambda vector: vectors.mT @ vector)
+
     def posterior(self, precision: Tensor, scale: float) -> FullPosterior:
         """By the eigendecomposition for one precision, else by a Cholesky factorisation."""
         if precision.ndim == 0:
@@ -168,6 +178,10 @@ class FullPosterior(Posterior):
         """(J R)(J R)ᵀ row by row."""
         projected = self._project(jacobian)
         return projected @ projected.mT
+
+    def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
+        """Woodbury's formula, in as many dimensions as the row has columns."""
+        return downdated(self.covariance(jacobian), factor, jacobian.weighted_inner(1 / self.precision))
 
     def variance(self, jacobian: FactoredJacobian) -> Tensor:
         """‖J R‖² row by row."""
