@@ -20,6 +20,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils import check_random_state
 from torch import Tensor
 
+from ._augment import check_augment
 from ._budget import budget_for, eigen_cost, exact_cost
 from ._skorch import device_of, has_one_output, names_criterion
 from .curvatures import CURVATURES
@@ -304,6 +305,8 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         positive("lr", parameters["lr"])
     if not isinstance(parameters["verbose"], Integral):
         raise ValueError(f"verbose={parameters['verbose']!r} has to be a whole number; 0 is silent.")
+    check_augment(parameters["augment"])
+    count("n_augmentations", parameters["n_augmentations"])
     _check_net_options(parameters)
     map_precision = parameters["map_prior_precision"]
     if isinstance(map_precision, str):
@@ -334,7 +337,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
 def _noise(parameters: Mapping[str, Any], likelihood: Likelihood) -> Choice:
     """The noise, or one that counts for nothing where the likelihood has none."""
     given = parameters.get("sigma_noise", EVIDENCE)
-    found = choice("sigma_noise", given, list(DISPERSION_RULES), array=False)
+    found = choice("sigma_noise", given, list(DISPERSION_RULES), array=True)
     if likelihood.has_dispersion:
         return found
     if found.rule != EVIDENCE:

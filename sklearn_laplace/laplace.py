@@ -23,7 +23,7 @@ from .prior import Prior
 from .structures._base import Curvature, Posterior
 
 Rows = tuple[Tensor, Tensor, Tensor]
-"""Inputs (n, …), targets and weights (n,) of a batch."""
+"""Inputs (n, …), targets, in the form that the likelihood takes, and weights (n,) of a batch."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,8 @@ class LaplaceFit:
     shift : Tensor of shape (P,), optional
         θ − θ*, where rows that came after the training have moved the mean of the linearised network (see
         :mod:`~sklearn_laplace.streaming`); None where it is θ* itself.
+    log_noise : float
+        Σ w · ½ log v of the rows' known noise, which no hyperparameter changes.
     """
 
     network: Network
@@ -93,6 +95,7 @@ class LaplaceFit:
     total_weight: float
     n_outputs: int
     shift: Tensor | None = None
+    log_noise: float = 0.0
 
     @property
     def dispersion_power(self) -> int:
@@ -121,7 +124,7 @@ class LaplaceFit:
     def log_likelihood(self, hyper: Hyper) -> float:
         """Σ w log p(y | θ*), nats; the temperature does not enter."""
         normaliser = self.likelihood.log_normaliser(hyper.dispersion, self.n_outputs)
-        return -self.nll / hyper.dispersion - self.total_weight * normaliser
+        return -self.nll / hyper.dispersion - self.total_weight * normaliser - self.log_noise
 
     def objective(self, hyper: Hyper) -> float:
         """The MAP objective Σ w nll/φ + ½ θᵀ diag(δ) θ, nats, without constants."""
@@ -185,7 +188,7 @@ def fit_laplace(
         curvature = like.emptied(network.blocks, theta.device)
     nll = torch.zeros((), dtype=torch.float64, device=theta.device)
     gradient = torch.zeros_like(theta)
-    weight = torch.zeros_like(nll)
+    weight, log_noise = torch.zeros_like(nll), torch.zeros_like(nll)
     n_outputs = 0
     for inputs, targets, weights in batches:
         line = network.linearise(inputs)
@@ -195,12 +198,14 @@ def fit_laplace(
         gradient += line.pullback(residual[..., None]).total()
         nll += (weights * likelihood.nll(line.outputs, targets)).double().sum()
         weight += weights.double().sum()
+        log_noise += (weights * likelihood.log_noise(line.outputs, targets)).double().sum()
         n_outputs = line.outputs.shape[1]
     while (following := curvature.next_pass()) is not None:
         curvature = following
         for inputs, targets, weights in batches:
             curvature = curvature.add_(rule.batch(network.linearise(inputs), likelihood, targets, weights))
-    return LaplaceFit(network, likelihood, prior, curvature, rule, float(nll), gradient, float(weight), n_outputs)
+    sums = float(nll), gradient, float(weight)
+    return LaplaceFit(network, likelihood, prior, curvature, rule, *sums, n_outputs, log_noise=float(log_noise))
 
 
 def loss_and_gradient(network: Network, likelihood: Likelihood, batches: Iterable[Rows]) -> tuple[float, Tensor]:

@@ -33,7 +33,7 @@ LEVELS = (
     "subsets evidence mode streaming",
     "selection",
     "_persistence",
-    "_budget _skorch _threads counts nets",
+    "_augment _budget _noise _skorch _threads counts nets",
     "_map _resolve",
     "_stages",
     "_estimator",
