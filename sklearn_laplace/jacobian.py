@@ -266,6 +266,10 @@ class SharedFactor:
         """The transposed part times (n·K, s) vectors, shape (O·I, s)."""
         return self.dense.transposed_times(vectors)
 
+    def reduced(self) -> LayerFactor:
+        """One position for all: mean of the inputs, sum of the cotangents; the part itself where either is constant."""
+        return LayerFactor(self.inputs.mean(1), self.cotangents.sum(2))
+
     def rotate(self, output_basis: Tensor, input_basis: Tensor) -> SharedFactor:
         """The same part in other bases: ``cotangents @ output_basis`` and ``inputs @ input_basis``."""
         return SharedFactor(self.inputs @ input_basis, self.cotangents @ output_basis)
@@ -303,6 +307,28 @@ def picked(factor: Factor, index: Tensor) -> DenseFactor:
         width = factor.inputs.shape[-1]
         return DenseFactor(factor.cotangents[..., index // width] * factor.inputs[:, None, index % width])
     return DenseFactor(factor.rows()[..., index])
+
+
+def bias_apart(factor: LayerFactor | SharedFactor) -> tuple[Factor, DenseFactor]:
+    """The parts of [W | b] as those of W and of b: the bias's is the cotangents, summed over the positions.
+
+    Parameters
+    ----------
+    factor : LayerFactor or SharedFactor
+        With the column of ones as last input.
+
+    Examples
+    --------
+    >>> import torch
+    >>> factor = SharedFactor(torch.ones(2, 5, 3), torch.ones(2, 1, 5, 4))
+    >>> weight, bias = bias_apart(factor)
+    >>> weight.rows().shape, bias.rows().tolist()[0]
+    (torch.Size([2, 1, 8]), [[5.0, 5.0, 5.0, 5.0]])
+    """
+    inputs = factor.inputs[..., :-1]
+    if isinstance(factor, SharedFactor):
+        return SharedFactor(inputs, factor.cotangents), DenseFactor(factor.cotangents.sum(2))
+    return LayerFactor(inputs, factor.cotangents), DenseFactor(factor.cotangents)
 
 
 @dataclass(frozen=True)

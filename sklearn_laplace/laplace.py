@@ -20,6 +20,7 @@ from .curvatures._base import CurvatureRule
 from .likelihoods._base import Likelihood
 from .network import Network
 from .prior import Prior
+from .structures import Kron
 from .structures._base import Curvature, Posterior
 
 Rows = tuple[Tensor, Tensor, Tensor]
@@ -118,6 +119,12 @@ class LaplaceFit:
         precision = self.prior.precision(values) if spectral else values[self.prior.groups]
         return self.curvature.posterior(precision, hyper.scale(self.dispersion_power))
 
+    def damped_posterior(self, hyper: Hyper) -> Posterior:
+        """With the damping of Ritter et al. (2018), for prediction; the evidence is that of :meth:`posterior`."""
+        assert isinstance(self.curvature, Kron)
+        precision = self.prior.precision(hyper.prior_precision)
+        return self.curvature.damped_posterior(precision, hyper.scale(self.dispersion_power))
+
     def log_likelihood(self, hyper: Hyper) -> float:
         """Σ w log p(y | θ*), nats; the temperature does not enter."""
         normaliser = self.likelihood.log_normaliser(hyper.dispersion, self.n_outputs)
@@ -143,6 +150,7 @@ def fit_laplace(
     batches: Iterable[Rows],
     *,
     like: Curvature | None = None,
+    **options: Any,
 ) -> LaplaceFit:
     """Sum curvature, loss and gradient over the data.
 
@@ -160,7 +168,9 @@ def fit_laplace(
         At least one row together. Sums are in float64, whatever the dtype of the rows. Structures that need a second
         pass go through them again.
     like : Curvature, optional
-        One that the result is to be merged with, and whose basis it shares.
+        One that the result is to be merged with, and whose basis and options it shares.
+    **options
+        What ``structure.zero`` is told beside the blocks.
 
     Returns
     -------
@@ -180,7 +190,7 @@ def fit_laplace(
     """
     theta = network.theta
     if like is None:
-        curvature: Any = structure.zero(network.blocks, theta.device)
+        curvature: Any = structure.zero(network.blocks, theta.device, **options)
     else:
         curvature = like.emptied(network.blocks, theta.device)
     nll = torch.zeros((), dtype=torch.float64, device=theta.device)

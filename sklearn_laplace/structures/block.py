@@ -40,6 +40,7 @@ class Block(Curvature):
     parts: tuple[Full, ...]
     sizes: tuple[int, ...]
     accepts: ClassVar[frozenset[str]] = frozenset({"rows", "matrix"})
+    takes: ClassVar[frozenset[str]] = frozenset({"bias"})
 
     @classmethod
     def zero(cls, blocks: Sequence[Stretch], device: torch.device) -> Self:
