@@ -113,8 +113,11 @@ def epoch(module: nn.Module, pieces: list[tuple[Tensor, Tensor, Tensor]], classe
 
 
 def ours(network: Network, structure: str, classes: bool, pieces: list[tuple[Tensor, Tensor, Tensor]]) -> LaplaceFit:
+    """The pass as the estimators make it: the gradient at the mode is known from the training."""
     likelihood = LIKELIHOODS["categorical" if classes else "gaussian"]()
-    return fit_laplace(network, likelihood, GGN(), STRUCTURES[structure], network.scalar_prior(), pieces)
+    known = torch.zeros_like(network.theta)
+    prior = network.scalar_prior()
+    return fit_laplace(network, likelihood, GGN(), STRUCTURES[structure], prior, pieces, gradient=known)
 
 
 def peer(module: nn.Module, subset: str, structure: str, classes: bool, backend: type, loader: object) -> object:
@@ -139,8 +142,8 @@ def measure(work: Workload, quick: bool, device: torch.device) -> Iterator[dict[
         network = Network.trace(module, x[:10])
         network = network.select(SUBSETS[subset]().names(network), x[:10])
         columns = work.sizes[-1] - work.classes
-        dense = structure in ("full", "block")
-        pieces = chunks(x, y, network.row_width(columns, dense))
+        width = network.row_width(columns) + STRUCTURES[structure].row_width(network.blocks, columns)
+        pieces = chunks(x, y, width)
         plain = chunks(x, y, sum(work.sizes))
         loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x[:n_peer], y[:n_peer]), batch_size=1024)
         functions: dict[str, Callable[[], object]] = {
