@@ -24,8 +24,8 @@ from torch import Tensor
 
 from .linalg import lower_gram, mirror_lower
 
-PAIR_BUDGET = 2**20
-"""Elements of a Khatri–Rao panel (rows × pairs) that are formed at once, 8 MB in float64."""
+PAIR_BUDGET = 2**21
+"""Elements of a Khatri–Rao panel (rows × pairs) that are formed at once, 16 MB in float64."""
 FEW_PAIRS = 128
 """Pairs of outputs below which a layer's block is that many Gram matrices instead of one product."""
 
@@ -106,7 +106,9 @@ class LayerFactor:
 
     def square_sum(self) -> Tensor:
         """Sum of squares over rows and columns, shape (O·I,): one matrix product, independent of K."""
-        return (self.cotangents.square().sum(1).mT @ self.inputs.square()).flatten()
+        squares = self.cotangents.square()
+        squares = squares[:, 0] if squares.shape[1] == 1 else squares.sum(1)
+        return (squares.mT @ self.inputs.square()).flatten()
 
     def weighted_inner(self, weights: Tensor) -> Tensor:
         """Σ_p weights_p · part_kp · part_lp for each row, shape (n, K, K), from weights of shape (O·I,)."""
@@ -433,11 +435,20 @@ def _square(factor: LayerFactor) -> Tensor:
             factor.inputs.shape[0],
             max(len(o), len(i)),
             output_pairs,
-            lambda span: factor.inputs[span].index_select(1, i) * factor.inputs[span].index_select(1, j),
+            lambda span: _packed_products(factor.inputs[span]),
         )
         blocks = packed.index_select(1, _pair_of(i, j, n_in)).view(len(o), n_in, n_in)
     whole = blocks.index_select(0, _pair_of(o, p, n_out)).view(n_out, n_out, n_in, n_in)
     return whole.transpose(1, 2).reshape(n_out * n_in, n_out * n_in)
+
+
+def _packed_products(inputs: Tensor) -> Tensor:
+    """a_i a_j for i ≥ j of each row, in the order of ``tril_indices``, shape (n, I (I + 1) / 2)."""
+    n, size = inputs.shape
+    panel = inputs.new_empty(n, size * (size + 1) // 2)
+    for i, piece in enumerate(panel.split(list(range(1, size + 1)), 1)):
+        torch.mul(inputs[:, : i + 1], inputs[:, i : i + 1], out=piece)
+    return panel
 
 
 def _pair_of(first: Tensor, second: Tensor, size: int) -> Tensor:

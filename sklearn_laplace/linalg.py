@@ -18,8 +18,8 @@ SUBTRACTION_ROUNDING = 1e-6
 """Negative eigenvalues, relative to the largest diagonal entry, that float32 rows leave when they are subtracted."""
 CLIP_ROUNDING = 1e-6
 """Negative eigenvalues, relative to the largest, that float32 rows make of zeros."""
-STRIP = 128
-"""Rows of the strips in which a symmetric product is formed."""
+STRIP = 64
+"""Columns of the strips in which a symmetric product is formed."""
 
 
 def cholesky(matrix: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ def _require_finite(matrix: Tensor) -> None:
 
 
 def lower_gram(left: Tensor, right: Tensor) -> Tensor:
-    """leftᵀ right (p, p) where it is symmetric, float64: strips of its lower triangle, above which nothing is promised.
+    """leftᵀ right (p, p) where it is symmetric, float64: strips of its lower triangle; above it is nothing to be used.
 
     Examples
     --------
@@ -184,7 +184,7 @@ def lower_gram(left: Tensor, right: Tensor) -> Tensor:
     found = torch.zeros(size, size, dtype=torch.float64, device=left.device)
     for start in range(0, size, STRIP):
         stop = min(start + STRIP, size)
-        found[start:stop, :stop] = left[:, start:stop].mT @ right[:, :stop]
+        found[start:, start:stop] = left[:, start:].mT @ right[:, start:stop]
     return found
 
 

@@ -285,7 +285,7 @@ class Network:
                 for column, gradient in zip(cotangents, gradients, strict=True):
                     column.append(gradient)
             parts: dict[str, Factor] = {
-                layer.name: layer.factor(a, torch.stack(g, 1))
+                layer.name: layer.factor(a, g[0][:, None] if len(g) == 1 else torch.stack(g, 1))
                 for layer, a, g in zip(self.layers, features, cotangents, strict=True)
             }
             if self.generic is not None:

@@ -39,7 +39,7 @@ try:
 except ImportError:
     laplace, BACKENDS = None, {}
 
-CHUNK = 2**20
+CHUNK = 2**21
 """Elements of the widest tensor of a chunk of rows, as in the package."""
 
 
