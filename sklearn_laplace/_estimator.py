@@ -415,7 +415,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
         """Validated inputs in chunks."""
         network = self.laplace_.network
         width = self.posterior_.row_width(network.blocks, self.n_outputs_)
-        width = max(width, network.row_width(self.n_outputs_, dense=False))
+        width = max(width, network.row_width(self.n_outputs_))
         yield from self._inputs(X).split(_skorch.chunk_rows(width))
 
     def _options(self) -> Options:

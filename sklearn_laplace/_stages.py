@@ -275,8 +275,11 @@ def approximate(
     if whole and same_rule and isinstance(fit.curvature, structure) and fit.curvature.options == told:
         fit = replace(fit, prior=prior)
     else:
-        chunks = rows.chunks(network.row_width(n_dual // len(rows), dense))
-        fit = fit_laplace(network, options.likelihood, options.rule, structure, prior, chunks, **told)
+        chunks = _map.chunked(rows, network, structure, n_dual // len(rows))
+        gradient = network.vector(everything.tensors(fit.gradient))
+        fit = fit_laplace(
+            network, options.likelihood, options.rule, structure, prior, chunks, gradient=gradient, **told
+        )
     # The exact evidence of all weights is the one that the training has maximised, with the weights following.
     by_exact_evidence = isinstance(trained.mode.fit.curvature, Full | Functional) and not trained.post_hoc
     settled = by_exact_evidence and options.map_precision is None and whole and dense and same_rule
@@ -448,7 +451,7 @@ def pass_over(fit: LaplaceFit, data: PreparedData, input_dtype: torch.dtype) -> 
     n_dual = per_row * (len(rows) + round(fit.total_weight))
     _resolve.check_memory(structure, network.blocks, n_dual, rule, **fit.curvature.options)
     dense = issubclass(structure, Full | Functional)
-    chunks = rows.chunks(network.row_width(per_row, dense))
+    chunks = _map.chunked(rows, network, structure, per_row)
     found = fit_laplace(network, fit.likelihood, rule, structure, fit.prior, chunks, like=fit.curvature)
     if dense:
         return found, found.curvature

@@ -150,6 +150,7 @@ def fit_laplace(
     batches: Iterable[Rows],
     *,
     like: Curvature | None = None,
+    gradient: Tensor | None = None,
     **options: Any,
 ) -> LaplaceFit:
     """Sum curvature, loss and gradient over the data.
@@ -169,6 +170,8 @@ def fit_laplace(
         pass go through them again.
     like : Curvature, optional
         One that the result is to be merged with, and whose basis and options it shares.
+    gradient : Tensor of shape (P,), optional
+        Σ w Jᵀ r at these weights where it is known already: it costs a backward pass of its own.
     **options
         What ``structure.zero`` is told beside the blocks.
 
@@ -194,15 +197,15 @@ def fit_laplace(
     else:
         curvature = like.emptied(network.blocks, theta.device)
     nll = torch.zeros((), dtype=torch.float64, device=theta.device)
-    gradient = torch.zeros_like(theta)
+    total = torch.zeros_like(theta) if gradient is None else gradient
     weight = torch.zeros_like(nll)
     n_outputs = 0
     for inputs, targets, weights in batches:
         line = network.linearise(inputs)
-        residual = likelihood.residual(line.outputs, targets) * weights[:, None]
-        batch = rule.batch(line, likelihood, targets, weights)
-        curvature = curvature.add_(batch)
-        gradient += line.pullback(residual[..., None]).total()
+        curvature = curvature.add_(rule.batch(line, likelihood, targets, weights))
+        if gradient is None:
+            residual = likelihood.residual(line.outputs, targets) * weights[:, None]
+            total += line.pullback(residual[..., None]).total()
         nll += (weights * likelihood.nll(line.outputs, targets)).double().sum()
         weight += weights.double().sum()
         n_outputs = line.outputs.shape[1]
@@ -210,7 +213,7 @@ def fit_laplace(
         curvature = following
         for inputs, targets, weights in batches:
             curvature = curvature.add_(rule.batch(network.linearise(inputs), likelihood, targets, weights))
-    return LaplaceFit(network, likelihood, prior, curvature, rule, float(nll), gradient, float(weight), n_outputs)
+    return LaplaceFit(network, likelihood, prior, curvature, rule, float(nll), total, float(weight), n_outputs)
 
 
 def loss_and_gradient(network: Network, likelihood: Likelihood, batches: Iterable[Rows]) -> tuple[float, Tensor]:

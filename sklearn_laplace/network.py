@@ -312,7 +312,7 @@ class Network:
                 for column, gradient in zip(cotangents, gradients, strict=True):
                     column.append(gradient)
             parts: dict[str, Factor] = {
-                layer.name: layer.factor(a, torch.stack(g, 1))
+                layer.name: layer.factor(a, g[0][:, None] if len(g) == 1 else torch.stack(g, 1))
                 for layer, a, g in zip(self.layers, features, cotangents, strict=True)
             }
             if self.generic is not None:
@@ -400,21 +400,11 @@ class Network:
         """Number P of selected parameters."""
         return sum(block.size for block in self.blocks)
 
-    def row_width(self, n_columns: int, dense: bool) -> int:
-        """Elements that one row makes when it is linearised.
-
-        Parameters
-        ----------
-        n_columns : int
-            Columns K of the output factor.
-        dense : bool
-            Whether the structure multiplies the factors out.
-        """
-        rows = n_columns * self.n_parameters
+    def row_width(self, n_columns: int) -> int:
+        """Elements that one row makes when it is linearised, K columns of the output factor."""
         made = sum(block.width(n_columns) for block in self.layout.blocks)
-        if self.layout.elements:  # picked out of the whole layers' factors
-            return made + rows
-        return max(rows, made) if dense else made
+        picked_out = n_columns * self.n_parameters if self.layout.elements else 0
+        return made + picked_out
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -424,8 +414,11 @@ class Network:
     @cached_property
     def theta(self) -> Tensor:
         """The selected weights (P,), float64."""
-        tensors = dict(self.module.named_parameters())
-        return self.layout.matrices(lambda name, rows, width: tensors[name].detach().reshape(rows, width)).double()
+        return self.vector(dict(self.module.named_parameters())).double()
+
+    def vector(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The selected elements of the module's tensors as a vector (P,): the reverse of :meth:`tensors`."""
+        return self.layout.matrices(lambda name, rows, width: tensors[name].detach().reshape(rows, width))
 
     def tensors(self, theta: Tensor) -> dict[str, Tensor]:
         """θ (…, P) cut into the module's tensors, each with its own shape behind the leading dimensions.

@@ -43,8 +43,8 @@ LEVELS = (
     "__init__",
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
-WITHIN_A_LEVEL = {("linalg", "errors")}
-"""Imports within one level, each with a reason: a factorisation raises the package's own errors."""
+WITHIN_A_LEVEL = {("linalg", "errors"), ("jacobian", "linalg")}
+"""Imports within one level: a factorisation raises the package's own errors; symmetric products of factors."""
 MADE_OF = {
     "block": {"full"},
     "bridge_norm": {"bridge"},

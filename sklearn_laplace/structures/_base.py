@@ -77,6 +77,18 @@ class Curvature(ABC):
             Rows times columns of the output factor; only a dual structure's size depends on it.
         """
 
+    @classmethod
+    def row_width(cls, blocks: Sequence[Block], n_columns: int) -> int:
+        """Elements that one row makes in :meth:`add_`, beside the factors that it comes as.
+
+        Parameters
+        ----------
+        blocks : sequence of Block
+        n_columns : int
+            Columns K of the output factor.
+        """
+        return 0
+
     @abstractmethod
     def copy(self) -> Self:
         """A curvature that shares no storage with this one."""

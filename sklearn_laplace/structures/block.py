@@ -52,6 +52,11 @@ class Block(Curvature):
         """Curvature, its factor and the posterior's root: 3 · 8 · Σ p² bytes."""
         return sum(Full.memory([block], n_dual) for block in blocks)
 
+    @classmethod
+    def row_width(cls, blocks: Sequence[Stretch], n_columns: int) -> int:
+        """That of the largest block."""
+        return max(Full.row_width([block], n_columns) for block in blocks)
+
     def copy(self) -> Self:
         """A copy of all matrices."""
         return self._with(part.copy() for part in self.parts)
