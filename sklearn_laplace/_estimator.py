@@ -224,7 +224,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
         Parameters
         ----------
         **laplace_params
-            Of ``prior_precision``, ``prior_structure``, ``sigma_noise``, ``temperature``, ``predictive``,
+            Of ``damping``, ``prior_precision``, ``prior_structure``, ``sigma_noise``, ``temperature``, ``predictive``,
             ``n_samples``, ``return_std_kind`` (regressor), ``link`` (classifier). None at all: what is chosen by a rule
             is chosen again, for example after :meth:`partial_fit`. Noise ratios between targets and rows stay: of
             ``sigma_noise`` only a common factor can change.
@@ -324,9 +324,10 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def _condition(self, fit: LaplaceFit, hyper: Hyper) -> None:
         """Set the fitted attributes that the rows seen and the hyperparameters determine."""
         posterior = fit.posterior(hyper)
+        # MacKay's formulas are those of exact damping: another one shapes what is predicted, and no evidence.
+        self.posterior_ = fit.damped_posterior(hyper) if self._options().structure_options.damped else posterior
         precision = hyper.prior_precision.cpu().numpy()
         self.laplace_ = fit
-        self.posterior_ = posterior
         self.hyper_ = hyper
         self.prior_precision_ = float(precision[0]) if fit.prior.n_groups == 1 else precision
         self.prior_groups_ = fit.prior.names
@@ -432,7 +433,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
         """Validated inputs in chunks."""
         network = self.laplace_.network
         width = self.posterior_.row_width(network.blocks, self.n_outputs_)
-        width = max(width, network.row_width(self.n_outputs_, dense=False))
+        width = max(width, network.row_width(self.n_outputs_))
         yield from self._inputs(X).split(_skorch.chunk_rows(width))
 
     def _options(self) -> Options:

@@ -53,7 +53,7 @@ CRITERIA: dict[type[Likelihood], tuple[type[nn.Module], ...]] = {
 """Criteria that mean a likelihood, or mean nothing: those that skorch's classes have by default stand for no choice."""
 OUTPUT_SIZES = ("out_features", "output_dim", "n_outputs", "n_out")
 """Names under which a module may take the sizes of the data."""
-CHUNK_ELEMENTS = 2**20
+CHUNK_ELEMENTS = 2**21
 """Elements of the widest tensor that one chunk of rows makes: 8 MB in float64."""
 CHUNK_ROWS = (64, 8192)
 

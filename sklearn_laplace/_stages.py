@@ -19,7 +19,7 @@ from sklearn.frozen import FrozenEstimator
 from skorch import NeuralNet
 from torch import Tensor, nn
 
-from . import _map, _resolve, _skorch
+from . import _map, _resolve, _skorch, _structure_options
 from ._augment import augmented_inputs
 from ._map import MapResult, Plan
 from ._noise import noise_per_target
@@ -37,6 +37,7 @@ from .structures._base import Curvature
 MAP_NEUTRAL: dict[str, Any] = {
     "subset_of_weights": "all",
     "hessian_structure": "auto",
+    **_structure_options.DEFAULTS,
     "curvature": "ggn",  # the training's own, whatever the posterior's is
     "n_fisher_samples": 1,
     "temperature": 1.0,
@@ -300,16 +301,19 @@ def approximate(
     rows = _tensors(data, options, built_in=built_in)
     everything = trained.mode.fit.network
     network, structure, n_dual = _posterior_layout(everything, rows, data, options)
-    prior = _prior(network, everything, options)
+    prior, told = _prior(network, everything, options), options.structure_options.told(structure)
     dense = structure in (Full, Functional)
     fit = trained.mode.fit
     whole = network.parameter_names == everything.parameter_names and network.blocks == everything.blocks
     same_rule = fit.rule == options.rule
-    if whole and same_rule and isinstance(fit.curvature, structure):
+    if whole and same_rule and isinstance(fit.curvature, structure) and fit.curvature.options == told:
         fit = replace(fit, prior=prior)
     else:
-        chunks = rows.chunks(network.row_width(n_dual // len(rows), dense))
-        fit = fit_laplace(network, options.likelihood, options.rule, structure, prior, chunks)
+        chunks = _map.chunked(rows, network, structure, n_dual // len(rows))
+        gradient = network.vector(everything.tensors(fit.gradient))
+        fit = fit_laplace(
+            network, options.likelihood, options.rule, structure, prior, chunks, gradient=gradient, **told
+        )
     # The exact evidence of all weights is the one that the training has maximised, with the weights following.
     by_exact_evidence = isinstance(trained.mode.fit.curvature, Full | Functional) and not trained.post_hoc
     settled = by_exact_evidence and options.map_precision is None and whole and dense and same_rule
@@ -506,9 +510,10 @@ def pass_over(fit: LaplaceFit, data: PreparedData, input_dtype: torch.dtype) -> 
     dtype, device = next(network.module.parameters()).dtype, network.theta.device
     rows = _as_tensors(data, input_dtype, dtype, device)
     rule, per_row = fit.rule, fit.rule.n_columns(fit.likelihood, data.n_outputs)
-    _resolve.check_memory(structure, network.blocks, per_row * (len(rows) + round(fit.total_weight)), rule)
+    n_dual = per_row * (len(rows) + round(fit.total_weight))
+    _resolve.check_memory(structure, network.blocks, n_dual, rule, **fit.curvature.options)
     dense = issubclass(structure, Full | Functional)
-    chunks = rows.chunks(network.row_width(per_row, dense))
+    chunks = _map.chunked(rows, network, structure, per_row)
     found = fit_laplace(network, fit.likelihood, rule, structure, fit.prior, chunks, like=fit.curvature)
     if dense:
         return found, found.curvature
@@ -537,11 +542,12 @@ def _posterior_layout(
     everything: Network, rows: TrainingRows, data: PreparedData, options: Options
 ) -> tuple[Network, type[Curvature], int]:
     """The network of the random weights, the structure of their posterior, and the number of dual rows."""
-    network, rule = options.subset.of(everything, rows.inputs), options.rule
+    laid_out = everything.with_separate_biases() if options.structure_options.separate_biases else everything
+    network, rule = options.subset.of(laid_out, rows.inputs), options.rule
     n_dual = len(rows) * rule.n_columns(options.likelihood, data.n_outputs)
     provided = (network.blocks, n_dual, len(rows), rule.provides & options.subset.provides)
     structure = options.structure or _resolve.automatic_structure(*provided)
-    _resolve.check_memory(structure, network.blocks, n_dual, rule)
+    _resolve.check_memory(structure, network.blocks, n_dual, rule, **options.structure_options.told(structure))
     return network, structure, n_dual
 
 

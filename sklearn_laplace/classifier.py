@@ -32,9 +32,9 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         As in :class:`LaplaceRegressor`.
     device, dtype
         As in :class:`LaplaceRegressor`.
-    subset_of_weights, hessian_structure, curvature, n_fisher_samples, prior_precision, prior_structure
+    subset_of_weights, hessian_structure, bias, weight_sharing, rank, damping, curvature, n_fisher_samples
         As in :class:`LaplaceRegressor`.
-    temperature
+    prior_precision, prior_structure, temperature
         As in :class:`LaplaceRegressor`.
     likelihood : {"auto", "categorical", "bernoulli"}, default="auto"
         Distribution of y given the outputs: one logit a class, or one logit for two classes. "auto": as many as the
@@ -104,6 +104,10 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         dtype: str = "auto",
         subset_of_weights: Any = "all",
         hessian_structure: str = "auto",
+        bias: str = "folded",
+        weight_sharing: str = "expand",
+        rank: int = 100,
+        damping: str = "exact",
         curvature: str = "ggn",
         n_fisher_samples: int = 1,
         likelihood: str = "auto",
@@ -131,6 +135,10 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         self.dtype = dtype
         self.subset_of_weights = subset_of_weights
         self.hessian_structure = hessian_structure
+        self.bias = bias
+        self.weight_sharing = weight_sharing
+        self.rank = rank
+        self.damping = damping
         self.curvature = curvature
         self.n_fisher_samples = n_fisher_samples
         self.likelihood = likelihood

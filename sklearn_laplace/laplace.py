@@ -20,6 +20,7 @@ from .curvatures._base import CurvatureRule
 from .likelihoods._base import Likelihood
 from .network import Network
 from .prior import Prior
+from .structures import Kron
 from .structures._base import Curvature, Posterior
 
 Rows = tuple[Tensor, Tensor, Tensor]
@@ -121,6 +122,12 @@ class LaplaceFit:
         precision = self.prior.precision(values) if spectral else values[self.prior.groups]
         return self.curvature.posterior(precision, hyper.scale(self.dispersion_power))
 
+    def damped_posterior(self, hyper: Hyper) -> Posterior:
+        """With the damping of Ritter et al. (2018), for prediction; the evidence is that of :meth:`posterior`."""
+        assert isinstance(self.curvature, Kron)
+        precision = self.prior.precision(hyper.prior_precision)
+        return self.curvature.damped_posterior(precision, hyper.scale(self.dispersion_power))
+
     def log_likelihood(self, hyper: Hyper) -> float:
         """Σ w log p(y | θ*), nats; the temperature does not enter."""
         normaliser = self.likelihood.log_normaliser(hyper.dispersion, self.n_outputs)
@@ -146,6 +153,8 @@ def fit_laplace(
     batches: Iterable[Rows],
     *,
     like: Curvature | None = None,
+    gradient: Tensor | None = None,
+    **options: Any,
 ) -> LaplaceFit:
     """Sum curvature, loss and gradient over the data.
 
@@ -163,7 +172,11 @@ def fit_laplace(
         At least one row together. Sums are in float64, whatever the dtype of the rows. Structures that need a second
         pass go through them again.
     like : Curvature, optional
-        One that the result is to be merged with, and whose basis it shares.
+        One that the result is to be merged with, and whose basis and options it shares.
+    gradient : Tensor of shape (P,), optional
+        Σ w Jᵀ r at these weights where it is known already: it costs a backward pass of its own.
+    **options
+        What ``structure.zero`` is told beside the blocks.
 
     Returns
     -------
@@ -183,19 +196,19 @@ def fit_laplace(
     """
     theta = network.theta
     if like is None:
-        curvature: Any = structure.zero(network.blocks, theta.device)
+        curvature: Any = structure.zero(network.blocks, theta.device, **options)
     else:
         curvature = like.emptied(network.blocks, theta.device)
     nll = torch.zeros((), dtype=torch.float64, device=theta.device)
-    gradient = torch.zeros_like(theta)
+    total = torch.zeros_like(theta) if gradient is None else gradient
     weight, log_noise = torch.zeros_like(nll), torch.zeros_like(nll)
     n_outputs = 0
     for inputs, targets, weights in batches:
         line = network.linearise(inputs)
-        residual = likelihood.residual(line.outputs, targets) * weights[:, None]
-        batch = rule.batch(line, likelihood, targets, weights)
-        curvature = curvature.add_(batch)
-        gradient += line.pullback(residual[..., None]).total()
+        curvature = curvature.add_(rule.batch(line, likelihood, targets, weights))
+        if gradient is None:
+            residual = likelihood.residual(line.outputs, targets) * weights[:, None]
+            total += line.pullback(residual[..., None]).total()
         nll += (weights * likelihood.nll(line.outputs, targets)).double().sum()
         weight += weights.double().sum()
         log_noise += (weights * likelihood.log_noise(line.outputs, targets)).double().sum()
@@ -204,7 +217,7 @@ def fit_laplace(
         curvature = following
         for inputs, targets, weights in batches:
             curvature = curvature.add_(rule.batch(network.linearise(inputs), likelihood, targets, weights))
-    sums = float(nll), gradient, float(weight)
+    sums = float(nll), total, float(weight)
     return LaplaceFit(network, likelihood, prior, curvature, rule, *sums, n_outputs, log_noise=float(log_noise))
 
 

@@ -64,12 +64,27 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     subset_of_weights : {"all", "last_layer"}, list of str or dict, default="all"
         Which weights are random; the others stay at the mode. A list names parameter tensors of the net; a dict gives
         each tensor's mask, True where it is random, such as :func:`~sklearn_laplace.subsets.largest` makes them.
-    hessian_structure : {"auto", "full", "functional", "block", "ekfac", "kron", "low_rank", "diag"}, default="auto"
-        How the curvature is stored: all of it, in two forms; one dense block a layer; Kronecker factors, with or
-        without second moments of their own; the 100 leading eigenpairs; the diagonal. "auto": exact ("full", or its
-        dual form "functional" where that is cheaper) while pass and eigendecomposition cost at most 2·10¹¹
-        multiply-adds and 1 GiB (5·10⁹ and 256 MiB up to 300 rows, so that a fit takes about a second), else "kron".
-        ``structure_`` names the one in use.
+    hessian_structure : str, default="auto"
+        How the curvature is stored: all of it, in two forms ("full", "functional"); one dense block a layer ("block");
+        Kronecker factors, with or without second moments of their own ("ekfac", "kron"); the leading of these moments
+        with the exact diagonal ("inf"); the leading eigenpairs of all weights ("low_rank"); the diagonal ("diag").
+        "auto": exact ("full", or its dual form "functional" where that is cheaper) while pass and eigendecomposition
+        cost at most 2·10¹¹ multiply-adds and 1 GiB (5·10⁹ and 256 MiB up to 300 rows, so that a fit takes about a
+        second), else "kron". ``structure_`` names the one in use. Of the four options that follow, one that is not at
+        its default needs a structure by name that takes it.
+    bias : {"folded", "separate"}, default="folded"
+        For "kron", "ekfac", "inf" and "block": whether a layer's bias is a column of its weight, or has a dense block
+        of its own (exact in itself, and the convention of other libraries).
+    weight_sharing : {"expand", "reduce"}, default="expand"
+        For "kron", "ekfac" and "inf", where a layer sees several positions of each row (convolutions, sequences):
+        whether its Kronecker factors take positions for rows, or sum cotangents and average inputs over them first. The
+        latter is cheaper, and right for nets that average over positions at their end.
+    rank : int, default=100
+        For "low_rank" and "inf": eigenpairs kept, of all weights or of each layer.
+    damping : {"exact", "ritter"}, default="exact"
+        For "kron": how the prior enters the posterior's precision. "exact": added to it. "ritter": √δ added to each
+        Kronecker factor (Ritter et al. 2018, eq. 9), which narrows predictions and samples; the evidence stays that of
+        "exact". One precision for each layer; with ``bias="separate"`` for weight and bias each.
     curvature : {"ggn", "empirical_fisher", "mc_fisher", "hessian"}, default="ggn"
         What one row contributes to the posterior (the training always uses "ggn"): the generalised Gauss–Newton matrix;
         the outer product of its own gradient; that of gradients towards targets drawn from the model; the exact second
@@ -179,6 +194,10 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         dtype: str = "auto",
         subset_of_weights: Any = "all",
         hessian_structure: str = "auto",
+        bias: str = "folded",
+        weight_sharing: str = "expand",
+        rank: int = 100,
+        damping: str = "exact",
         curvature: str = "ggn",
         n_fisher_samples: int = 1,
         likelihood: str = "gaussian",
@@ -207,6 +226,10 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self.dtype = dtype
         self.subset_of_weights = subset_of_weights
         self.hessian_structure = hessian_structure
+        self.bias = bias
+        self.weight_sharing = weight_sharing
+        self.rank = rank
+        self.damping = damping
         self.curvature = curvature
         self.n_fisher_samples = n_fisher_samples
         self.likelihood = likelihood

@@ -88,10 +88,13 @@ class Example:
         line = self.network.linearise(self.x[rows])
         return GGN().batch(line, self.likelihood, self.observed[rows], self.weights[rows])
 
-    def fit(self, structure: str, prior: Prior | None = None, rule: CurvatureRule | None = None) -> LaplaceFit:
+    def fit(
+        self, structure: str, prior: Prior | None = None, rule: CurvatureRule | None = None, **options: Any
+    ) -> LaplaceFit:
         rows = [(self.x[s], self.observed[s], self.weights[s]) for s in torch.arange(len(self.x)).split(3)]
         prior = self.network.scalar_prior() if prior is None else prior
-        return fit_laplace(self.network, self.likelihood, rule or GGN(), STRUCTURES[structure], prior, rows)
+        kind = STRUCTURES[structure]
+        return fit_laplace(self.network, self.likelihood, rule or GGN(), kind, prior, rows, **options)
 
     def jacobian(self, x: Tensor) -> FactoredJacobian:
         return self.network.jacobian(x)[1]
@@ -147,19 +150,26 @@ def to_package(network: Network, value: Tensor) -> Tensor:
     return value[back] if value.ndim == 1 else value[back][:, back]
 
 
-def dense_curvature(structure: str, problem: Example) -> Tensor:
-    """The H that a structure stores, from the oracles alone, in the package's order."""
+def dense_curvature(structure: str, problem: Example, *, reduce: bool = False, rank: int | None = None) -> Tensor:
+    """The H that a structure stores, from the oracles alone, in the package's order.
+
+    ``reduce``: the weight sharing of Kronecker factors; ``rank``: of inf, that of the layer where it is None.
+    """
     network, rows = problem.network, (problem.x, problem.y, problem.weights)
     names = network.parameter_names
     exact = oracles.ggn(problem.kind, problem.module, names, *rows, problem.noise_variance)
     if structure == "diag":
         exact = oracles.diagonal(exact)
     if structure == "block":
-        exact = _layerwise(problem, exact, lambda A, B, block: block)
+        exact = _layerwise(problem, exact, lambda A, B, block: block, reduce)
     if structure == "kron":
-        exact = _layerwise(problem, exact, lambda A, B, block: torch.kron(B, A))
+        exact = _layerwise(problem, exact, lambda A, B, block: torch.kron(B, A), reduce)
     if structure == "ekfac":
-        exact = _layerwise(problem, exact, _in_kronecker_basis)
+        exact = _layerwise(problem, exact, _in_kronecker_basis, reduce)
+    if structure == "inf":
+        exact = _layerwise(
+            problem, exact, lambda A, B, block: leading_and_diagonal(A, B, block, rank or len(block)), reduce
+        )
     return to_package(network, exact)
 
 
@@ -169,11 +179,23 @@ def _in_kronecker_basis(A: Tensor, B: Tensor, block: Tensor) -> Tensor:
     return basis @ oracles.diagonal(basis.mT @ block @ basis) @ basis.mT
 
 
-def _layerwise(problem: Example, exact: Tensor, form: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
-    """Every linear layer's block in the given form of (A, B, exact block), every other tensor's exact.
+def leading_and_diagonal(A: Tensor, B: Tensor, block: Tensor, rank: int) -> Tensor:
+    """V diag(l) Vᵀ of the largest l = vᵀ block v over the eigenvectors v of B ⊗ A, and what its diagonal lacks."""
+    basis = torch.kron(torch.linalg.eigh(B)[1], torch.linalg.eigh(A)[1])
+    moments = (basis.mT @ block @ basis).diagonal()
+    top = moments.argsort(descending=True)[:rank]
+    leading = basis[:, top] @ torch.diag(moments[top]) @ basis[:, top].mT
+    return leading + torch.diag((block - leading).diagonal().clamp(min=0))
 
-    In the oracles' order; the form sees the layer's matrix [W | b] row by row.
+
+def _layerwise(
+    problem: Example, exact: Tensor, form: Callable[[Tensor, Tensor, Tensor], Tensor], reduce: bool
+) -> Tensor:
+    """Every linear layer's block in the given form of (A, B, exact block); another tensor's A is its exact block.
+
+    In the oracles' order; the form sees the layer's matrix [W | b] row by row, or W where biases are separate.
     """
+    folds = problem.network.folds_biases
     tensors = [(name, problem.module.get_parameter(name).numel()) for name in problem.network.parameter_names]
     dense = torch.zeros_like(exact)
     start = 0
@@ -181,18 +203,18 @@ def _layerwise(problem: Example, exact: Tensor, form: Callable[[Tensor, Tensor, 
         name, size = tensors.pop(0)
         layer, _, tensor = name.rpartition(".")
         if tensor == "weight":
-            if tensors and tensors[0][0] == f"{layer}.bias":
+            if folds and tensors and tensors[0][0] == f"{layer}.bias":
                 size += tensors.pop(0)[1]
             rows = problem.x, problem.y, problem.weights
-            A, B = oracles.kron_factors(
-                problem.kind, layer, problem.module, *rows, noise_variance=problem.noise_variance
-            )
-            order = oracles.layer_matrix_permutation(problem.module, layer)
+            told = {"fold_bias": folds, "reduce": reduce, "noise_variance": problem.noise_variance}
+            A, B = oracles.kron_factors(problem.kind, layer, problem.module, *rows, **told)
+            order = oracles.layer_matrix_permutation(problem.module, layer) if folds else torch.arange(size)
             back = order.argsort()
             span = slice(start, start + size)
             block = form(A, B, exact[span, span][back][:, back])[order][:, order]
         else:
-            block = exact[start : start + size, start : start + size]
+            whole = exact[start : start + size, start : start + size]
+            block = form(whole, torch.ones(1, 1, dtype=torch.float64), whole)
         dense[start : start + size, start : start + size] = block
         start += size
     return dense

@@ -302,6 +302,7 @@ def kron_factors(
     weights: Tensor | None = None,
     fold_bias: bool = True,
     noise_variance: float | Tensor = 1.0,
+    reduce: bool = False,
 ) -> tuple[Tensor, Tensor]:
     r"""Kronecker factors of one linear layer's curvature block, :math:`H_l \approx B \otimes A`.
 
@@ -309,13 +310,15 @@ def kron_factors(
               B = \sum_n w_n G_n^\top \Lambda_n G_n,\quad N_w = \sum_n w_n
 
     with a_n the layer's input (a 1 appended when the bias is folded) and G_n = df/dz the derivative
-    of the outputs in the layer's output z, from autodiff in a perturbation added to z by a hook.
+    of the outputs in the layer's output z, from autodiff in a perturbation added to z by a hook. At
+    L positions of a row, B sums over them as well and A averages over them ("expand"), or a_n is the
+    mean over them and G_n the sum ("reduce").
 
     Parameters
     ----------
     kind : {"gaussian", "categorical"}
     layer_name : str
-        Name of an ``nn.Linear`` in ``module``, called once per forward on inputs (n, in);
+        Name of an ``nn.Linear`` in ``module``, called once per forward on inputs (n, ..., in);
         ``""`` if the module is that layer.
     module : nn.Module
     x, y : Tensors with n rows
@@ -324,6 +327,8 @@ def kron_factors(
         Append a 1 to the inputs. A layer without bias is never augmented.
     noise_variance : float or Tensor broadcasting to (n, C)
         Gaussian only.
+    reduce : bool
+        Positions are taken together before they are multiplied.
 
     Returns
     -------
@@ -332,7 +337,8 @@ def kron_factors(
 
     Notes
     -----
-    Martens & Grosse (2015); Botev et al. (2017). Exact for a single row.
+    Martens & Grosse (2015); Botev et al. (2017); positions: Eschenhagen et al. (2023). Exact for a
+    single row with one position.
     """
     w = _weights(weights, len(x))
     clone = _float64_copy(module)
@@ -341,11 +347,15 @@ def kron_factors(
     A: Tensor | float = 0.0
     B: Tensor | float = 0.0
     for n in range(len(x)):
-        a, G = _layer_input_and_output_jacobian(clone, layer, x[n : n + 1])
-        if fold_bias and layer.bias is not None:
-            a = torch.cat([a, a.new_ones(1)])
-        A = A + w[n] * torch.outer(a, a) / w.sum()
-        B = B + w[n] * G.T @ Lambda[n] @ G
+        inputs, jacobians = _layer_input_and_output_jacobian(clone, layer, x[n : n + 1])
+        if reduce:
+            inputs, jacobians = inputs.mean(0, keepdim=True), jacobians.sum(1, keepdim=True)
+        for position in range(len(inputs)):
+            a, G = inputs[position], jacobians[:, position]
+            if fold_bias and layer.bias is not None:
+                a = torch.cat([a, a.new_ones(1)])
+            A = A + w[n] * torch.outer(a, a) / (w.sum() * len(inputs))
+            B = B + w[n] * G.T @ Lambda[n] @ G
     return torch.as_tensor(A), torch.as_tensor(B)
 
 
@@ -1098,12 +1108,16 @@ def _linear(module: nn.Module, layer_name: str) -> nn.Linear:
 
 
 def _layer_input_and_output_jacobian(module: nn.Module, layer: nn.Linear, row: Tensor) -> tuple[Tensor, Tensor]:
-    """Input a (in,) of one layer and derivative (C, out) of the outputs in the layer's output."""
+    """Inputs (L, in) of one layer and derivative (C, L, out) of the outputs in the layer's output."""
     inputs: list[Tensor] = []
+    handle = layer.register_forward_hook(lambda _, args, output: inputs.append(args[0].detach()))
+    module(_double(row))
+    handle.remove()
+    if len(inputs) != 1 or inputs[0].shape[0] != 1 or inputs[0].shape[-1] != layer.in_features:
+        raise ValueError("the layer must be called once per forward, on inputs of shape (n, ..., in)")
 
     def f(perturbation: Tensor) -> Tensor:
         def hook(_: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            inputs.append(args[0].detach())
             return output + perturbation
 
         handle = layer.register_forward_hook(hook)
@@ -1113,10 +1127,9 @@ def _layer_input_and_output_jacobian(module: nn.Module, layer: nn.Linear, row: T
             handle.remove()
         return result.reshape(-1)
 
-    G = torch.autograd.functional.jacobian(f, torch.zeros(layer.out_features, dtype=torch.float64))
-    if len(inputs) != 1 or inputs[0].shape != (1, layer.in_features):
-        raise ValueError("the layer must be called once per forward, on inputs of shape (n, in)")
-    return inputs[0][0], G
+    shape = (*inputs[0].shape[:-1], layer.out_features)
+    G = torch.autograd.functional.jacobian(f, torch.zeros(shape, dtype=torch.float64))
+    return inputs[0].reshape(-1, layer.in_features), G.reshape(len(G), -1, layer.out_features)
 
 
 def _repeated_rows_log_density(A: Tensor, Y: Tensor, w: Tensor, delta: float | Tensor, variance: Tensor) -> float:
