@@ -24,13 +24,14 @@ from ._threads import single_thread
 from .curvatures import GGN
 from .errors import ModeWarning
 from .evidence import log_evidence, mackay_fixed_point
-from .laplace import Hyper, LaplaceFit, fit_laplace, loss, loss_and_gradient
+from .laplace import Hyper, LaplaceFit, Rows, fit_laplace, loss, loss_and_gradient
 from .likelihoods._base import Likelihood
 from .mode import Mode, Problem, newton_decrement, refine
 from .network import Network
 from .prior import Prior
 from .selection import alternate, maximise_evidence
 from .structures import Kron
+from .structures._base import Curvature
 
 KRON_REFINE_STEPS = 20
 """L-BFGS steps at the end in the Kronecker-factored metric."""
@@ -222,12 +223,17 @@ def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: i
     return MapResult(net, mode, history, 0, small, rows.inputs.dtype, post_hoc=True)
 
 
+def chunked(rows: TrainingRows, network: Network, structure: type[Curvature], n_columns: int) -> list[Rows]:
+    """The rows in slices of which neither the factors nor what the structure makes of them are large."""
+    return rows.chunks(network.row_width(n_columns) + structure.row_width(network.blocks, n_columns))
+
+
 def _problem(network: Network, prior: Prior, rows: TrainingRows, n_dual: int, likelihood: Likelihood) -> Problem:
     """The rows as functions of a network, with the exact curvature while it is affordable."""
     cost, exact_structure = exact_cost(network.blocks, n_dual)
     exact = cost <= budget_for(len(rows)).exact_step
     structure = exact_structure if exact else Kron
-    chunks = rows.chunks(network.row_width(n_dual // len(rows), exact))
+    chunks = chunked(rows, network, structure, n_dual // len(rows))
     rule = GGN()
     return Problem(
         lambda network: fit_laplace(network, likelihood, rule, structure, prior, chunks),

@@ -20,8 +20,10 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils import check_random_state
 from torch import Tensor
 
+from ._augment import check_augment
 from ._budget import budget_for, eigen_cost, exact_cost
 from ._skorch import device_of, has_one_output, names_criterion
+from ._structure_options import BIASES, DAMPINGS, SHARINGS, StructureOptions, check_taken
 from .curvatures import CURVATURES
 from .curvatures._base import CurvatureRule
 from .errors import MemoryBudgetError, UnsupportedCombinationError
@@ -56,6 +58,7 @@ BUILT_IN_ONLY = {"hidden_layer_sizes": (50,), "activation": "tanh"}
 FLOAT32_ROWS = 10_000
 """``dtype="auto"``: float64 up to this sum of weights."""
 POST_HOC = {
+    "damping",
     "prior_precision",
     "prior_structure",
     "sigma_noise",
@@ -236,6 +239,7 @@ class Options:
     rule : CurvatureRule
     structure : Curvature class or None
         None: chosen by :func:`automatic_structure`.
+    structure_options : StructureOptions
     likelihood : Likelihood
     predictive : PosteriorPredictive class
     link : Link class or None
@@ -253,6 +257,7 @@ class Options:
     subset: Subset
     rule: CurvatureRule
     structure: type[Curvature] | None
+    structure_options: StructureOptions
     likelihood: Likelihood
     predictive: type[PosteriorPredictive]
     link: type[Link] | None
@@ -294,6 +299,13 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     rule = rule.sampling(count("n_fisher_samples", parameters["n_fisher_samples"]), seed)
     structure = lookup("hessian_structure", parameters["hessian_structure"], structures)
     check_capabilities(parameters["curvature"], rule, parameters["hessian_structure"], structure)
+    structure_options = StructureOptions(
+        lookup("bias", parameters["bias"], BIASES),
+        lookup("weight_sharing", parameters["weight_sharing"], SHARINGS),
+        count("rank", parameters["rank"]),
+        lookup("damping", parameters["damping"], DAMPINGS),
+    )
+    check_taken(parameters, structure)
     subset = _subset(parameters["subset_of_weights"])
     _check_subset(subset, rule, parameters["hessian_structure"], structure)
     lookup("activation", parameters["activation"], ACTIVATIONS)
@@ -304,6 +316,8 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         positive("lr", parameters["lr"])
     if not isinstance(parameters["verbose"], Integral):
         raise ValueError(f"verbose={parameters['verbose']!r} has to be a whole number; 0 is silent.")
+    check_augment(parameters["augment"])
+    count("n_augmentations", parameters["n_augmentations"])
     _check_net_options(parameters)
     map_precision = parameters["map_prior_precision"]
     if isinstance(map_precision, str):
@@ -318,6 +332,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         subset=subset,
         rule=rule,
         structure=structure,
+        structure_options=structure_options,
         likelihood=likelihood,
         predictive=predictive,
         link=_link(predictive, parameters) if "link" in parameters else None,
@@ -334,7 +349,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
 def _noise(parameters: Mapping[str, Any], likelihood: Likelihood) -> Choice:
     """The noise, or one that counts for nothing where the likelihood has none."""
     given = parameters.get("sigma_noise", EVIDENCE)
-    found = choice("sigma_noise", given, list(DISPERSION_RULES), array=False)
+    found = choice("sigma_noise", given, list(DISPERSION_RULES), array=True)
     if likelihood.has_dispersion:
         return found
     if found.rule != EVIDENCE:
@@ -543,8 +558,20 @@ def automatic_structure(blocks: Sequence[Block], n_dual: int, n_rows: int, provi
     return Kron if Kron.accepts & provides else Diag
 
 
-def check_memory(structure: type[Curvature], blocks: Sequence[Block], n_dual: int, rule: CurvatureRule) -> None:
+def check_memory(
+    structure: type[Curvature], blocks: Sequence[Block], n_dual: int, rule: CurvatureRule, **options: Any
+) -> None:
     """Refuse a structure that would not fit in this machine's memory, before anything is allocated.
+
+    Parameters
+    ----------
+    structure : Curvature class
+    blocks : sequence of Block
+    n_dual : int
+        M: rows × columns of the output factor.
+    rule : CurvatureRule
+    **options
+        What the structure is told beside the blocks.
 
     Raises
     ------
@@ -558,7 +585,7 @@ def check_memory(structure: type[Curvature], blocks: Sequence[Block], n_dual: in
             f"({matrix:,} bytes); this machine has {present / 1e9:,.1f} GB. Use curvature='ggn', or "
             "subset_of_weights='last_layer'."
         )
-    needed = structure.memory(blocks, n_dual) + matrix
+    needed = structure.memory(blocks, n_dual, **options) + matrix
     if needed > present:
         name = next(key for key, value in STRUCTURES.items() if value is structure)
         alternative = "kron" if Kron.memory(blocks, n_dual) <= present and not matrix else "diag"

@@ -20,10 +20,11 @@ from .curvatures._base import CurvatureRule
 from .likelihoods._base import Likelihood
 from .network import Linearisation, Network
 from .prior import Prior
+from .structures import Kron
 from .structures._base import Curvature, Posterior
 
 Rows = tuple[Tensor, Tensor, Tensor]
-"""Inputs (n, …), targets and weights (n,) of a batch."""
+"""Inputs (n, …), targets, in the form that the likelihood takes, and weights (n,) of a batch."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class LaplaceFit:
     shift : Tensor of shape (P,), optional
         θ − θ*, where rows that came after the training have moved the mean of the linearised network (see
         :mod:`~sklearn_laplace.streaming`); None where it is θ* itself.
+    log_noise : float
+        Σ w · ½ log v of the rows' known noise, which no hyperparameter changes.
     """
 
     network: Network
@@ -93,6 +96,7 @@ class LaplaceFit:
     total_weight: float
     n_outputs: int
     shift: Tensor | None = None
+    log_noise: float = 0.0
 
     @property
     def dispersion_power(self) -> int:
@@ -118,10 +122,16 @@ class LaplaceFit:
         precision = self.prior.precision(values) if spectral else values[self.prior.groups]
         return self.curvature.posterior(precision, hyper.scale(self.dispersion_power))
 
+    def damped_posterior(self, hyper: Hyper) -> Posterior:
+        """With the damping of Ritter et al. (2018), for prediction; the evidence is that of :meth:`posterior`."""
+        assert isinstance(self.curvature, Kron)
+        precision = self.prior.precision(hyper.prior_precision)
+        return self.curvature.damped_posterior(precision, hyper.scale(self.dispersion_power))
+
     def log_likelihood(self, hyper: Hyper) -> float:
         """Σ w log p(y | θ*), nats; the temperature does not enter."""
         normaliser = self.likelihood.log_normaliser(hyper.dispersion, self.n_outputs)
-        return -self.nll / hyper.dispersion - self.total_weight * normaliser
+        return -self.nll / hyper.dispersion - self.total_weight * normaliser - self.log_noise
 
     def objective(self, hyper: Hyper) -> float:
         """The MAP objective Σ w nll/φ + ½ θᵀ diag(δ) θ, nats, without constants."""
@@ -144,6 +154,8 @@ def fit_laplace(
     *,
     like: Curvature | None = None,
     shift: Tensor | None = None,
+    gradient: Tensor | None = None,
+    **options: Any,
 ) -> LaplaceFit:
     """Sum curvature, loss and gradient over the data.
 
@@ -161,9 +173,13 @@ def fit_laplace(
         At least one row together. Sums are in float64, whatever the dtype of the rows. Structures that need a second
         pass go through them again.
     like : Curvature, optional
-        One that the result is to be merged with, and whose basis it shares.
+        One that the result is to be merged with, and whose basis and options it shares.
+    gradient : Tensor of shape (P,), optional
+        Σ w Jᵀ r at these weights where it is known already: it costs a backward pass of its own.
     shift : Tensor of shape (P,), optional
         θ − θ*: the sums are those of the network linearised at θ*, at θ.
+    **options
+        What ``structure.zero`` is told beside the blocks.
 
     Returns
     -------
@@ -183,28 +199,29 @@ def fit_laplace(
     """
     theta = network.theta
     if like is None:
-        curvature: Any = structure.zero(network.blocks, theta.device)
+        curvature: Any = structure.zero(network.blocks, theta.device, **options)
     else:
         curvature = like.emptied(network.blocks, theta.device)
     nll = torch.zeros((), dtype=torch.float64, device=theta.device)
-    gradient = torch.zeros_like(theta)
-    weight = torch.zeros_like(nll)
+    total = torch.zeros_like(theta) if gradient is None else gradient
+    weight, log_noise = torch.zeros_like(nll), torch.zeros_like(nll)
     n_outputs = 0
     for inputs, targets, weights in batches:
         line = _line(network, inputs, shift)
-        residual = likelihood.residual(line.outputs, targets) * weights[:, None]
-        batch = rule.batch(line, likelihood, targets, weights)
-        curvature = curvature.add_(batch)
-        gradient += line.pullback(residual[..., None]).total()
+        curvature = curvature.add_(rule.batch(line, likelihood, targets, weights))
+        if gradient is None:
+            residual = likelihood.residual(line.outputs, targets) * weights[:, None]
+            total += line.pullback(residual[..., None]).total()
         nll += (weights * likelihood.nll(line.outputs, targets)).double().sum()
         weight += weights.double().sum()
+        log_noise += (weights * likelihood.log_noise(line.outputs, targets)).double().sum()
         n_outputs = line.outputs.shape[1]
     while (following := curvature.next_pass()) is not None:
         curvature = following
         for inputs, targets, weights in batches:
             curvature = curvature.add_(rule.batch(_line(network, inputs, shift), likelihood, targets, weights))
-    sums = (float(nll), gradient, float(weight), n_outputs)
-    return LaplaceFit(network, likelihood, prior, curvature, rule, *sums, shift)
+    sums = float(nll), total, float(weight)
+    return LaplaceFit(network, likelihood, prior, curvature, rule, *sums, n_outputs, shift, float(log_noise))
 
 
 def _line(network: Network, inputs: Tensor, shift: Tensor | None) -> Linearisation:

@@ -32,7 +32,7 @@ from .curvatures._base import CurvatureRule
 from .jacobian import DenseFactor, FactoredJacobian
 from .laplace import Hyper, LaplaceFit, Rows, fit_laplace
 from .latent import LatentGaussian
-from .likelihoods._base import Likelihood, Link
+from .likelihoods._base import Likelihood, Link, without_noise
 from .linalg import TOLERANCE, conjugate_gradients
 from .network import Linearisation, Network
 from .structures._base import Curvature
@@ -260,7 +260,7 @@ def loo_log_density(
 
 
 def gaussian_density(latent: LatentGaussian, targets: Tensor, dispersion: float) -> Tensor:
-    """log N(y; mean, covariance + φ I) of each row, nats, shape (n,).
+    """log N(y; mean, covariance + φ diag(v)) of each row, nats, shape (n,); v its known noise variances, or ones.
 
     Examples
     --------
@@ -269,21 +269,21 @@ def gaussian_density(latent: LatentGaussian, targets: Tensor, dispersion: float)
     >>> float(gaussian_density(latent, torch.full((1, 1), 2.0), 3.0)) == -0.5 * (2.0**2 / 4 + math.log(2 * math.pi * 4))
     True
     """
-    squares, logdet = normal_terms(targets.double() - latent.mean, latent.covariance, dispersion)
+    y, noise = without_noise(targets.double(), latent.mean.shape[-1])
+    squares, logdet = normal_terms(y - latent.mean, latent.covariance, dispersion * noise)
     return -0.5 * (squares + logdet + latent.mean.shape[-1] * math.log(2 * math.pi))
 
 
-def normal_terms(residual: Tensor, covariance: Tensor, dispersion: float = 1.0) -> tuple[Tensor, Tensor]:
-    """eᵀ V⁻¹ e and log |V| for V = covariance + φ I, each of shape (…), from (…, C) and (…, C, C).
+def normal_terms(residual: Tensor, covariance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """eᵀ V⁻¹ e and log |V| for V = covariance + diag(noise), each of shape (…), from (…, C), (…, C, C) and (…, C).
 
     Examples
     --------
     >>> import torch
-    >>> normal_terms(torch.tensor([2.0]), torch.tensor([[3.0]]))
+    >>> normal_terms(torch.tensor([2.0]), torch.tensor([[3.0]]), torch.tensor([1.0]))
     (tensor(1.), tensor(1.3863))
     """
-    noise = dispersion * torch.eye(residual.shape[-1], dtype=residual.dtype, device=residual.device)
-    factor = torch.linalg.cholesky(covariance + noise)
+    factor = torch.linalg.cholesky(covariance + torch.diag_embed(noise))
     white = torch.linalg.solve_triangular(factor, residual[..., None], upper=False)[..., 0]
     return white.square().sum(-1), 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 

@@ -19,6 +19,8 @@ SUBTRACTION_ROUNDING = 1e-6
 """Negative eigenvalues, relative to the largest diagonal entry, that float32 rows leave when they are subtracted."""
 CLIP_ROUNDING = 1e-6
 """Negative eigenvalues, relative to the largest, that float32 rows make of zeros."""
+STRIP = 64
+"""Columns of the strips in which a symmetric product is formed."""
 
 TOLERANCE, MAX_ITERATIONS = 1e-13, 500
 """Conjugate gradients end at this residual relative to the first, in the preconditioner's norm."""
@@ -171,6 +173,23 @@ def _require_finite(matrix: Tensor) -> None:
             f"a {tuple(matrix.shape)} matrix to factorise holds NaN or infinite values; "
             "look for them in the network's activations or in the inputs."
         )
+
+
+def lower_gram(left: Tensor, right: Tensor) -> Tensor:
+    """leftᵀ right (p, p) where it is symmetric, float64: strips of its lower triangle; above it is nothing to be used.
+
+    Examples
+    --------
+    >>> import torch
+    >>> lower_gram(torch.ones(3, 2), torch.ones(3, 2)).tril().tolist()
+    [[3.0, 0.0], [3.0, 3.0]]
+    """
+    size = left.shape[1]
+    found = torch.zeros(size, size, dtype=torch.float64, device=left.device)
+    for start in range(0, size, STRIP):
+        stop = min(start + STRIP, size)
+        found[start:, start:stop] = left[:, start:].mT @ right[:, start:stop]
+    return found
 
 
 def mirror_lower(matrix: Tensor) -> Tensor:

@@ -92,6 +92,7 @@ def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) 
         gradient=fit.gradient + old_bend + rows.gradient + new_bend,
         total_weight=fit.total_weight + rows.total_weight,
         shift=shift,
+        log_noise=fit.log_noise + rows.log_noise,
     )
 
 
@@ -132,6 +133,7 @@ def remove_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hype
         nll=nll + float(gradient @ move + 0.5 * move @ old_bend),
         gradient=gradient + old_bend,
         shift=shift + move,
+        log_noise=fit.log_noise - rows.log_noise,
     )
 
 

@@ -46,7 +46,7 @@ def at(problem: contracts.Example) -> tuple[Tensor, Tensor, Tensor]:
 
 def batches(problem: contracts.Example, size: int = 5) -> list[tuple[Tensor, Tensor, Tensor]]:
     rows = torch.arange(len(problem.x)).split(size)
-    return [(problem.x[i], problem.y[i], problem.weights[i]) for i in rows]
+    return [(problem.x[i], problem.observed[i], problem.weights[i]) for i in rows]
 
 
 def hyper_of(problem: contracts.Example, prior, temperature: float = 1.0) -> Hyper:
@@ -136,6 +136,21 @@ def test_gaussian_leave_one_out_is_the_refit_without_the_row(structure, grouped)
         found = leave_one_out(fit, fit, batches(problem, size), hyper)
         contracts.close(found.mean, mean, 1e-9, "mean")
         contracts.close(found.covariance, covariance, 1e-9, "covariance")
+
+
+def test_a_known_noise_variance_is_a_smaller_weight_in_the_latents_and_a_wider_density():
+    """Of one output: row n with noise v counts 1/v for the outputs' distribution, and log N(y; mean, var + φ v) is its."""
+    problem = contracts.example("gaussian", seed=8, n=12, sizes=(2, 3, 1))
+    v = torch.logspace(-1, 1, 12, dtype=torch.float64)[:, None]
+    noisy, lighter = replace(problem, noise=v), replace(problem, weights=problem.weights / v[:, 0])
+    hyper = hyper_of(problem, problem.network.scalar_prior())
+    found, expected = (leave_one_out(p.fit("full"), p.fit("full"), batches(p), hyper) for p in (noisy, lighter))
+    contracts.close(found.mean, expected.mean, 1e-10, "mean")
+    contracts.close(found.covariance, expected.covariance, 1e-10, "covariance")
+    spread = (found.covariance[:, 0] + hyper.dispersion * v).sqrt()
+    normal = torch.distributions.Normal(found.mean, spread).log_prob(problem.y)[:, 0]
+    value = loo_log_density(noisy.fit("full"), noisy.fit("full"), batches(noisy), hyper, gaussian_density)
+    assert value == pytest.approx(float(problem.weights @ normal), rel=1e-10)
 
 
 def test_the_temperature_scales_the_covariance_and_not_the_mean():
@@ -471,11 +486,16 @@ def test_the_density_of_classes_is_the_linked_probability_of_the_label(kind):
 # ------------------------------------------------------------------------------ the path
 
 
-@pytest.mark.parametrize(("n", "n_outputs", "temperature"), [(6, 1, 1.0), (6, 3, 1.7), (25, 1, 1.7), (25, 3, 1.0)])
+@pytest.mark.parametrize(
+    ("n", "n_outputs", "temperature", "known"),
+    [(6, 1, 1.0, False), (6, 3, 1.7, True), (25, 1, 1.7, False), (25, 3, 1.0, False), (25, 2, 1.0, True)],
+)
 @pytest.mark.parametrize("structure", ["full", "functional"])
-def test_the_path_is_the_density_of_each_of_its_points(structure, n, n_outputs, temperature):
+def test_the_path_is_the_density_of_each_of_its_points(structure, n, n_outputs, temperature, known):
     """One pass and one product against a mode and a posterior of its own for each; fewer rows than weights and more."""
     problem = contracts.example("gaussian", seed=4, n=n, sizes=(2, 3, n_outputs))
+    if known:
+        problem = replace(problem, noise=0.5 + problem.y.abs())
     fit, rows = problem.fit(structure), batches(problem)
     ridge = torch.logspace(-3, 2, 4, dtype=torch.float64)
     noise = torch.linspace(0.1, 0.6, 4, dtype=torch.float64)

@@ -34,6 +34,7 @@ from ..evidence import PRECISION_BOUNDS
 from ..laplace import Hyper, LaplaceFit, Rows
 from ..latent import LatentGaussian
 from ..leave_one_out import Density, leave_one_out, linear_rows, loo_log_density, normal_terms
+from ..likelihoods._base import without_noise
 from ..linalg import downdated
 
 WIDTH, NARROW = 16, 1
@@ -144,7 +145,8 @@ def loo_path(
         if temperature != 1.0:
             factor = factor * temperature**-0.5
             covariance = downdated((pairs @ cold).movedim(-1, 1), factor, prior)
-        square, logdet = normal_terms(rows.targets[:, None] - outputs, covariance)
+        y, noise = without_noise(rows.targets, fit.n_outputs)
+        square, logdet = normal_terms(y[:, None] - outputs, covariance, noise[:, None].expand_as(outputs))
         squares, logdets = squares + rows.weights @ square, logdets + rows.weights @ logdet
     dispersion = _best_dispersion(fit, squares) if dispersion is None else dispersion
     return LooPath(ridge / dispersion, dispersion, _log_density(fit, squares, logdets, dispersion))
@@ -297,7 +299,8 @@ def _point_score(
 def _at_best_noise(fit: LaplaceFit, latent: LatentGaussian, batches: Iterable[Rows], hyper: Hyper) -> _Found:
     """From the left-out latents at (ρ, 1)."""
     targets, weights = (torch.cat(parts).double() for parts in zip(*((y, w) for _, y, w in batches), strict=True))
-    squares, logdets = (weights @ part for part in normal_terms(targets - latent.mean, latent.covariance))
+    y, noise = without_noise(targets, fit.n_outputs)
+    squares, logdets = (weights @ part for part in normal_terms(y - latent.mean, latent.covariance, noise))
     dispersion = _best_dispersion(fit, squares)
     found = replace(hyper, prior_precision=hyper.prior_precision / dispersion, dispersion=float(dispersion))
     return float(_log_density(fit, squares, logdets, dispersion)), found

@@ -9,12 +9,27 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from enum import Enum
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from ..jacobian import Batch, Block, FactoredJacobian
+
+RANK = 100
+"""Eigenpairs kept where no other number is asked for."""
+
+
+class WeightSharing(Enum):
+    """What Kronecker factors make of a layer at several positions of each row (Eschenhagen et al. 2023).
+
+    EXPAND takes positions for rows: sums g gᵀ over them, averages a aᵀ. REDUCE takes them together first: the sum of g
+    and the mean of a.
+    """
+
+    EXPAND = "expand"
+    REDUCE = "reduce"
 
 
 @dataclass(frozen=True)
@@ -52,10 +67,22 @@ class Curvature(ABC):
     is_monoid: ClassVar[bool] = True
     """Whether sums over parts of the rows, in any order, are the sum over all of them."""
 
+    takes: ClassVar[frozenset[str]] = frozenset()
+    """Options that mean something to it: of the network's layout ("bias"), of :meth:`zero` and :meth:`memory`
+    ("weight_sharing", "rank"), of the posterior ("damping")."""
+
+    has_spectrum: ClassVar[bool] = True
+    """Whether :meth:`eigenvalues` are cheaper than a posterior, so that the evidence of one precision goes by them."""
+
     @classmethod
     @abstractmethod
     def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:
-        """The curvature of no rows."""
+        """The curvature of no rows; subclasses have keywords for their options."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What :meth:`zero` was told beside the blocks."""
+        return {}
 
     def next_pass(self) -> Self | None:
         """The zero of another pass over the same rows, for structures that need one; None when this was the last."""
@@ -63,12 +90,12 @@ class Curvature(ABC):
 
     def emptied(self, blocks: Sequence[Block], device: torch.device) -> Self:
         """The zero to which rows are added that are to be merged with this one."""
-        return type(self).zero(blocks, device)
+        return type(self).zero(blocks, device, **self.options)
 
     @staticmethod
     @abstractmethod
     def memory(blocks: Sequence[Block], n_dual: int) -> int:
-        """Bytes that the structure and its posterior take.
+        """Bytes that the structure and its posterior take; subclasses have keywords for their options.
 
         Parameters
         ----------
@@ -76,6 +103,18 @@ class Curvature(ABC):
         n_dual : int
             Rows times columns of the output factor; only a dual structure's size depends on it.
         """
+
+    @classmethod
+    def row_width(cls, blocks: Sequence[Block], n_columns: int) -> int:
+        """Elements that one row makes in :meth:`add_`, beside the factors that it comes as.
+
+        Parameters
+        ----------
+        blocks : sequence of Block
+        n_columns : int
+            Columns K of the output factor.
+        """
+        return 0
 
     @abstractmethod
     def copy(self) -> Self:
