@@ -426,7 +426,7 @@ class Batch:
     >>> import torch
     >>> jacobian = FactoredJacobian((DenseFactor(torch.ones(2, 1, 4)),))
     >>> Batch(jacobian, torch.zeros(2, 1), torch.ones(2)).total_weight
-    2.0
+    tensor(2., dtype=torch.float64)
     """
 
     jacobian: FactoredJacobian
@@ -435,9 +435,9 @@ class Batch:
     matrix: Tensor | None = None
 
     @property
-    def total_weight(self) -> float:
-        """Sum of the row weights."""
-        return float(self.weights.double().sum())
+    def total_weight(self) -> Tensor:
+        """Sum of the row weights, 0-d, float64: a number would make a GPU wait."""
+        return self.weights.double().sum()
 
 
 def _in_float64(factor: Factor) -> Factor:

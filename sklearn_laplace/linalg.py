@@ -192,6 +192,19 @@ def lower_gram(left: Tensor, right: Tensor) -> Tensor:
     return found
 
 
+def gram(left: Tensor, right: Tensor) -> Tensor:
+    """leftᵀ right (p, p) where it is symmetric, float64: from :func:`lower_gram` where that is less work.
+
+    Examples
+    --------
+    >>> import torch
+    >>> gram(torch.ones(3, 2), torch.ones(3, 2)).tolist()
+    [[3.0, 3.0], [3.0, 3.0]]
+    """
+    found = lower_gram(left, right)
+    return found if len(found) <= STRIP else mirror_lower(found)
+
+
 def mirror_lower(matrix: Tensor) -> Tensor:
     """The symmetric matrix (p, p) whose lower triangle is given.
 

@@ -64,7 +64,7 @@ MUTATIONS = (
     Mutation(
         "Kronecker input factor not averaged",
         "structures/kron.py",
-        "self.input_sum / max(total_weight, torch.finfo(torch.float64).tiny)",
+        "self.input_sum / total_weight.clamp_min(torch.finfo(torch.float64).tiny)",
         "self.input_sum",
         "structures",
     ),

@@ -180,7 +180,7 @@ def test_kron_of_a_convolution_expands_its_positions(kind):
         for a, G in positions:
             A += w[n] * torch.outer(a, a) / (w.sum() * len(positions))
             B += w[n] * G.mT @ Lambda[n] @ G
-    outputs, inputs = fit.curvature.parts[0].factors(fit.total_weight)
+    outputs, inputs = fit.curvature.parts[0].factors(fit.curvature.total_weight)
     contracts.close(inputs, A, 1e-12, "A")
     contracts.close(outputs, B, 1e-12, "B")
 
@@ -196,7 +196,7 @@ def test_kron_of_a_convolution_reduces_its_positions_on_request(kind):
         G = sum(G for _, G in positions)
         A += w[n] * torch.outer(a, a) / w.sum()
         B += w[n] * G.mT @ Lambda[n] @ G
-    outputs, inputs = fit.curvature.parts[0].factors(fit.total_weight)
+    outputs, inputs = fit.curvature.parts[0].factors(fit.curvature.total_weight)
     contracts.close(inputs, A, 1e-12, "A")
     contracts.close(outputs, B, 1e-12, "B")
 
@@ -209,10 +209,10 @@ def test_a_separate_bias_of_a_convolution_has_its_exact_block(kind, sharing):
     whole, _ = small_fit(kind, "kron", weight_sharing=sharing)
     exact = oracles.ggn(kind, Small(), ("conv.bias",), x, y, w)
     weight, bias = fit.curvature.parts
-    contracts.close(bias.factors(fit.total_weight)[1], exact, 1e-12, "bias")
-    outputs, inputs = whole.curvature.parts[0].factors(fit.total_weight)
-    contracts.close(weight.factors(fit.total_weight)[0], outputs, 1e-12, "B")
-    contracts.close(weight.factors(fit.total_weight)[1], inputs[:-1, :-1], 1e-12, "A")
+    contracts.close(bias.factors(fit.curvature.total_weight)[1], exact, 1e-12, "bias")
+    outputs, inputs = whole.curvature.parts[0].factors(whole.curvature.total_weight)
+    contracts.close(weight.factors(fit.curvature.total_weight)[0], outputs, 1e-12, "B")
+    contracts.close(weight.factors(fit.curvature.total_weight)[1], inputs[:-1, :-1], 1e-12, "A")
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "categorical"])

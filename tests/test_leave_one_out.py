@@ -139,7 +139,7 @@ def test_gaussian_leave_one_out_is_the_refit_without_the_row(structure, grouped)
 
 
 def test_a_known_noise_variance_is_a_smaller_weight_in_the_latents_and_a_wider_density():
-    """Of one output: row n with noise v counts 1/v for the outputs' distribution, and log N(y; mean, var + φ v) is its."""
+    """One output: row n with noise v counts 1/v for the outputs; its density is N(y; mean, variance + φ v)."""
     problem = contracts.example("gaussian", seed=8, n=12, sizes=(2, 3, 1))
     v = torch.logspace(-1, 1, 12, dtype=torch.float64)[:, None]
     noisy, lighter = replace(problem, noise=v), replace(problem, weights=problem.weights / v[:, 0])

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedCombinationError
 from ..jacobian import Batch, Block, DenseFactor, FactoredJacobian, LayerFactor, SharedFactor
-from ..linalg import eigh, require_semidefinite
+from ..linalg import eigh, gram, require_semidefinite
 from ._base import Curvature, Posterior, WeightSharing
 
 
@@ -49,11 +49,11 @@ class KronBlock:
     output_sum: Tensor
     input_sum: Tensor
 
-    def factors(self, total_weight: float) -> tuple[Tensor, Tensor]:
+    def factors(self, total_weight: Tensor) -> tuple[Tensor, Tensor]:
         """B (O, O) and A (I, I), so that the block is B ⊗ A."""
         if not self.block.factored:
             return torch.ones_like(self.output_sum), self.input_sum
-        return self.output_sum, self.input_sum / max(total_weight, torch.finfo(torch.float64).tiny)
+        return self.output_sum, self.input_sum / total_weight.clamp_min(torch.finfo(torch.float64).tiny)
 
     @cached_property
     def output_spectrum(self) -> tuple[Tensor, Tensor]:
@@ -71,7 +71,7 @@ class Kron(Curvature):
     Parameters
     ----------
     parts : tuple of KronBlock
-    total_weight : float
+    total_weight : Tensor, 0-d
         N_w, the sum of the weights of the rows seen.
     weight_sharing : WeightSharing
         What is made of several positions.
@@ -84,7 +84,7 @@ class Kron(Curvature):
     """
 
     parts: tuple[KronBlock, ...]
-    total_weight: float = 0.0
+    total_weight: Tensor
     weight_sharing: WeightSharing = WeightSharing.EXPAND
     accepts: ClassVar[frozenset[str]] = frozenset({"layers"})
     takes: ClassVar[frozenset[str]] = frozenset({"bias", "weight_sharing", "damping"})
@@ -102,7 +102,7 @@ class Kron(Curvature):
             return torch.zeros(size, size, dtype=torch.float64, device=device)
 
         parts = tuple(KronBlock(block, square(block.outputs), square(block.inputs)) for block in blocks)
-        return cls(parts, weight_sharing=weight_sharing)
+        return cls(parts, torch.zeros((), dtype=torch.float64, device=device), weight_sharing)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -128,12 +128,12 @@ class Kron(Curvature):
             if isinstance(factor, SharedFactor) and self.weight_sharing is WeightSharing.REDUCE:
                 factor = factor.reduced()
             flat = factor.cotangents.flatten(0, -2)
-            part.output_sum.add_(flat.mT @ flat)
+            part.output_sum.add_(gram(flat, flat))
             if isinstance(factor, SharedFactor):
                 weights = (batch.weights / factor.inputs.shape[1])[:, None, None]
-                part.input_sum.add_((factor.inputs * weights).flatten(0, 1).mT @ factor.inputs.flatten(0, 1))
+                part.input_sum.add_(gram(factor.inputs.flatten(0, 1), (factor.inputs * weights).flatten(0, 1)))
             else:
-                part.input_sum.add_((factor.inputs * batch.weights[:, None]).mT @ factor.inputs)
+                part.input_sum.add_(gram(factor.inputs, factor.inputs * batch.weights[:, None]))
         return replace(self, total_weight=self.total_weight + batch.total_weight)
 
     def merge(self, other: Self) -> Self:
@@ -208,7 +208,7 @@ class Kron(Curvature):
             When the precisions differ within a block.
         """
         sizes = [part.block.size for part in self.parts]
-        rows = max(self.total_weight, torch.finfo(torch.float64).tiny)
+        rows = self.total_weight.clamp_min(torch.finfo(torch.float64).tiny)
         posteriors = []
         for part, piece in zip(self.parts, precision.expand(sum(sizes)).split(sizes), strict=True):
             delta = one_precision(
