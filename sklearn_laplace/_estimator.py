@@ -28,13 +28,16 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor
 
-from . import _persistence, _resolve, _skorch
+from . import _persistence, _resolve, _skorch, _values
+from ._augment import check_forgetting
 from ._map import MapResult, Past
+from ._noise import noise_variances
 from ._resolve import Options
 from ._stages import (
     Origin,
     PreparedData,
     approximate,
+    augmented,
     check_net,
     choose,
     fixed_dispersion,
@@ -98,7 +101,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "posterior_")
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
         """Train the net to the mode of its posterior and approximate the posterior around it.
 
         Parameters
@@ -110,6 +113,10 @@ class LaplaceEstimator(BaseEstimator, ABC):
         sample_weight : array-like of shape (n_samples,), optional
             Weights, not negative. A weight of k is the same as k copies of the row. Weights that sum to one at most
             are shares (AdaBoost's are), of as many rows as they are worth: (Σw)² / Σw² of them (Kish 1965).
+        sample_noise_variance : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
+            What is known of the noise of each row beforehand, such as the squared error of a measurement; above zero,
+            in squared units of y. Row n has the noise variance σ²·v, with the σ that ``sigma_noise`` gives (1.0: v
+            itself) or chooses (a factor by which v is off). A regressor's with ``likelihood="gaussian"`` alone.
 
         Returns
         -------
@@ -125,7 +132,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
             When the posterior asked for would not fit in memory.
         """
         with self._unchanged_on_failure():
-            return self._fit(lambda: self._prepare(X, y, sample_weight))
+            return self._fit(lambda: self._prepare(X, y, sample_weight, sample_noise_variance))
 
     def _fit(self, prepare: Callable[[], PreparedData]) -> Self:
         parameters = self.get_params(deep=False)
@@ -133,6 +140,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
         check_net(self.net)
         data = self._after_previous(prepare())
         seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
+        data = augmented(data, self.augment, self.n_augmentations, seeds[2])
         trained = self._train(parameters, data, seeds[:2])
         with single_thread(trained.is_small):
             options = options_for(self._kind, parameters, data, seeds[2])
@@ -142,7 +150,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
             self._condition(fit, hyper)
         return self
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
         """Take in more rows without training: their curvature is added, and the mean of the linearised net moves.
 
         The first call is :meth:`fit`. Afterwards the net stays linearised where it was trained, and the posterior so
@@ -155,6 +163,8 @@ class LaplaceEstimator(BaseEstimator, ABC):
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
         sample_weight : array-like of shape (n_samples,), optional
+        sample_noise_variance : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
+            As in :meth:`fit`, for all rows or for none. The noise of a new row stays that of an average row of the fit.
 
         Returns
         -------
@@ -169,10 +179,10 @@ class LaplaceEstimator(BaseEstimator, ABC):
         """
         with self._unchanged_on_failure():
             if not self.__sklearn_is_fitted__():
-                return self._fit(lambda: self._prepare(X, y, sample_weight))
-            return self._change_rows(X, y, sample_weight, add_rows)
+                return self._fit(lambda: self._prepare(X, y, sample_weight, sample_noise_variance))
+            return self._change_rows(add_rows, X, y, sample_weight, sample_noise_variance)
 
-    def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def forget(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
         """Take rows out again, as if they had never been there: the reverse of :meth:`partial_fit`.
 
         Parameters
@@ -184,6 +194,8 @@ class LaplaceEstimator(BaseEstimator, ABC):
             Their targets.
         sample_weight : array-like of shape (n_samples,), optional
             Their weights.
+        sample_noise_variance : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
+            Their known noise.
 
         Returns
         -------
@@ -194,13 +206,15 @@ class LaplaceEstimator(BaseEstimator, ABC):
         NotPositiveDefiniteError
             For rows that cannot have been in the fit.
         UnsupportedCombinationError
-            For ``hessian_structure="functional"``, which "auto" chooses for few rows; "full" is the same posterior.
+            For ``hessian_structure="functional"``, which "auto" chooses for few rows; "full" is the same posterior. For
+            ``augment``, whose copies cannot be drawn again.
         ValueError
             When no row would be left.
         """
         check_is_fitted(self)
+        check_forgetting(self.augment)
         with self._unchanged_on_failure():
-            return self._change_rows(X, y, sample_weight, remove_rows)
+            return self._change_rows(remove_rows, X, y, sample_weight, sample_noise_variance)
 
     def refit_laplace(self, **laplace_params: Any) -> Self:
         """Other Laplace parameters at the same weights and curvature: no training, no data.
@@ -212,9 +226,10 @@ class LaplaceEstimator(BaseEstimator, ABC):
         Parameters
         ----------
         **laplace_params
-            Of ``prior_precision``, ``prior_structure``, ``sigma_noise``, ``temperature``, ``predictive``,
+            Of ``damping``, ``prior_precision``, ``prior_structure``, ``sigma_noise``, ``temperature``, ``predictive``,
             ``n_samples``, ``return_std_kind`` (regressor), ``link`` (classifier). None at all: what is chosen by a rule
-            is chosen again, for example after :meth:`partial_fit`.
+            is chosen again, for example after :meth:`partial_fit`. Noise ratios between targets and rows stay: of
+            ``sigma_noise`` only a common factor can change.
 
         Returns
         -------
@@ -244,27 +259,27 @@ class LaplaceEstimator(BaseEstimator, ABC):
             self.__dict__.update(before)
             raise
 
-    def _change_rows(self, X: Any, y: Any, sample_weight: Any, change: Callable[..., LaplaceFit]) -> Self:
-        data = self._prepare_more(X, y, sample_weight)
+    def _change_rows(self, change: Callable[..., LaplaceFit], *rows: Any) -> Self:
+        data = augmented(self._prepare_more(*rows), self.augment, self.n_augmentations, self._seed)
         with single_thread(self._small):
-            rows, exact = pass_over(self.laplace_, data, self._input_dtype)
-            self._condition(change(self.laplace_, rows, exact, self.hyper_), self.hyper_)
+            found, exact = pass_over(self.laplace_, data, self._input_dtype)
+            self._condition(change(self.laplace_, found, exact, self.hyper_), self.hyper_)
         return self
 
     # ------------------------------------------------------------------ the stages of fit
 
     @abstractmethod
-    def _prepare(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
+    def _prepare(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
         """Validate the data and bring the targets into the network's units."""
 
     @abstractmethod
-    def _prepare_more(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
+    def _prepare_more(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
         """Validate rows that come after the fit, in the units that it has settled."""
 
     def _validate_rows(
-        self, X: Any, y: Any, sample_weight: Any, *, y_numeric: bool, reset: bool = True
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """X and y as arrays, and weights (n,); rows of weight zero are dropped."""
+        self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, y_numeric: bool, reset: bool = True
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+        """X and y as arrays, weights (n,) and known noise (n, C) or None; rows of weight zero are dropped."""
         X, y = validate_data(
             self, X, y, dtype=np.float64, order="C", multi_output=y_numeric, y_numeric=y_numeric, reset=reset
         )
@@ -272,7 +287,9 @@ class LaplaceEstimator(BaseEstimator, ABC):
         present = weights > 0
         if not present.any():
             raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
-        return X[present], y[present], weights[present]
+        shape = (len(y), y.size // len(y))
+        variances = noise_variances(sample_noise_variance, self._options().likelihood, shape)
+        return X[present], y[present], weights[present], None if variances is None else variances[present]
 
     def _previous(self) -> Any:
         """The fitted estimator whose posterior is the prior, or None."""
@@ -343,9 +360,10 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def _condition(self, fit: LaplaceFit, hyper: Hyper) -> None:
         """Set the fitted attributes that the rows seen and the hyperparameters determine."""
         posterior = fit.posterior(hyper)
+        # MacKay's formulas are those of exact damping: another one shapes what is predicted, and no evidence.
+        self.posterior_ = fit.damped_posterior(hyper) if self._options().structure_options.damped else posterior
         precision = hyper.prior_precision.cpu().numpy()
         self.laplace_ = fit
-        self.posterior_ = posterior
         self.hyper_ = hyper
         self.prior_precision_ = float(precision[0]) if fit.prior.n_groups == 1 else precision
         self.prior_groups_ = fit.prior.names
@@ -398,7 +416,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def log_marginal_likelihood(
         self,
         prior_precision: float | None = None,
-        sigma_noise: float | None = None,
+        sigma_noise: Any = None,
         temperature: Any = None,
     ) -> float:
         """Log evidence of the training targets under other hyperparameters, at the same weights.
@@ -407,8 +425,8 @@ class LaplaceEstimator(BaseEstimator, ABC):
         ----------
         prior_precision : float or array-like, optional
             One for all weights, or one for each of ``prior_groups_``; the fitted one by default.
-        sigma_noise : float, optional
-            In the units of y (regression); the fitted one by default.
+        sigma_noise : float or array-like of shape (n_outputs,), optional
+            As the parameter of this name, in the units of y (regression); the fitted one by default.
         temperature : float or dict, optional
             The estimator's by default.
 
@@ -420,7 +438,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
         check_is_fitted(self)
         hyper = self.hyper_
         if prior_precision is not None:
-            given = _resolve.choice("prior_precision", prior_precision, [], array=True).value
+            given = _values.choice("prior_precision", prior_precision, [], array=True).value
             groups = self.laplace_.prior.n_groups
             if given is None or given.size not in (1, groups):
                 raise ValueError(
@@ -432,7 +450,8 @@ class LaplaceEstimator(BaseEstimator, ABC):
         if sigma_noise is not None and not self.laplace_.likelihood.has_dispersion:
             raise ValueError(f"sigma_noise={sigma_noise!r} is for numbers; classes and counts have no noise to set.")
         if sigma_noise is not None:
-            sigma = _resolve.positive("sigma_noise", sigma_noise)
+            sigma = _values.choice("sigma_noise", sigma_noise, [], array=True).value
+            assert sigma is not None
             hyper = replace(hyper, dispersion=self._scale.dispersion(sigma))
         if temperature is not None:
             found = tempering(self.laplace_.network, _resolve.temperature(temperature))
@@ -451,7 +470,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
         """Validated inputs in chunks."""
         network = self.laplace_.network
         width = self.posterior_.row_width(network.blocks, self.n_outputs_)
-        width = max(width, network.row_width(self.n_outputs_, dense=False))
+        width = max(width, network.row_width(self.n_outputs_))
         yield from self._inputs(X).split(_skorch.chunk_rows(width))
 
     def _options(self) -> Options:

@@ -26,7 +26,7 @@ from .by_name import unit_of
 from .curvatures import GGN
 from .errors import ModeWarning
 from .evidence import log_evidence, mackay_fixed_point
-from .laplace import Hyper, LaplaceFit, fit_laplace, loss, loss_and_gradient
+from .laplace import Hyper, LaplaceFit, Rows, fit_laplace, loss, loss_and_gradient
 from .likelihoods._base import Likelihood
 from .mode import Mode, Problem, newton_decrement, refine
 from .network import Network
@@ -266,6 +266,11 @@ def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: i
     return MapResult(net, mode, history, 0, small, rows.inputs.dtype, post_hoc=True)
 
 
+def chunked(rows: TrainingRows, network: Network, structure: type[Curvature], n_columns: int) -> list[Rows]:
+    """The rows in slices of which neither the factors nor what the structure makes of them are large."""
+    return rows.chunks(network.row_width(n_columns) + structure.row_width(network.blocks, n_columns))
+
+
 def _exact(network: Network, rows: TrainingRows, n_dual: int, past: Past | None) -> tuple[float, type[Curvature]]:
     """Multiply-adds of an exact step, and its structure: only a past in dual form has dual rows."""
     if past is None:
@@ -283,7 +288,7 @@ def _problem(network: Network, prior: Prior, rows: TrainingRows, n_dual: int, pl
         structure = Kron if unit_of(network.blocks, prior.groups) in Kron.holds else Diag
         structure = structure if plan.past is None else type(plan.past.fit.curvature)
     past = None if plan.past is None else plan.past.within(structure)
-    chunks = rows.chunks(network.row_width(n_dual // len(rows), exact))
+    chunks = chunked(rows, network, structure, n_dual // len(rows))
     return Problem(
         lambda network: fit_laplace(network, likelihood, rule, structure, prior, chunks, past=past),
         lambda network: loss(network, likelihood, chunks, past),

@@ -68,8 +68,25 @@ def grouping_of(asked: Grouping, precision: np.ndarray | None) -> Grouping:
     return GROUPINGS["tensor"] if asked is alone else asked
 
 
-def check_grouping(grouping: Grouping, structure_name: str, structure: type[Curvature] | None) -> None:
+def check_grouping(
+    grouping: Grouping,
+    structure_name: str,
+    structure: type[Curvature] | None,
+    *,
+    separate_biases: bool = False,
+    damped: bool = False,
+) -> None:
     """A structure has to hold the pattern of the prior precisions.
+
+    Parameters
+    ----------
+    grouping : Grouping
+    structure_name : str
+    structure : Curvature class or None
+    separate_biases : bool
+        Whether each tensor has a block of its own.
+    damped : bool
+        Whether √δ is added within the factors, which one precision a block allows.
 
     Raises
     ------
@@ -82,20 +99,29 @@ def check_grouping(grouping: Grouping, structure_name: str, structure: type[Curv
         ...
     sklearn_laplace.errors.UnsupportedCombinationError: hessian_structure='kron' cannot hold one prior precision for \
 each weight: its factors need equal ones within each column of a layer. Use prior_structure in ['ard', 'layer', \
-'scalar', 'tensor'], or hessian_structure in ['block', 'diag', 'full', 'functional', 'low_rank'].
+'scalar', 'tensor'], or hessian_structure in ['block', 'diag', 'full', 'functional', 'inf', 'low_rank'].
     """
-    if structure is None or grouping.unit in structure.holds:
+    tensors = GROUPINGS["tensor"] if separate_biases else None
+
+    def unit(of: Grouping) -> str:
+        return "layer" if of is tensors else of.unit
+
+    holds = frozenset({"layer"}) if damped or structure is None else structure.holds
+    if structure is None or unit(grouping) in holds:
         return
     able = sorted(name for name, other in STRUCTURES.items() if grouping.unit in other.holds)
-    held = sorted(name for name, other in GROUPINGS.items() if other.unit in structure.holds)
-    within = "layer" if len(structure.holds) == 1 else "column of a layer"
+    held = sorted(name for name, other in GROUPINGS.items() if unit(other) in holds)
+    within = "layer" if len(holds) == 1 else "column of a layer"
+    damping = "damping='ritter' with " if damped else ""
     raise UnsupportedCombinationError(
-        f"hessian_structure={structure_name!r} cannot hold one prior precision for each {grouping.each}: its factors "
-        f"need equal ones within each {within}. Use prior_structure in {held}, or hessian_structure in {able}."
+        f"{damping}hessian_structure={structure_name!r} cannot hold one prior precision for each {grouping.each}: its "
+        f"factors need equal ones within each {within}. Use prior_structure in {held}, or hessian_structure in {able}."
     )
 
 
-def check_temperature(structure: type[Curvature], blocks: Sequence[Block], given: float | Tensor) -> None:
+def check_temperature(
+    structure: type[Curvature], blocks: Sequence[Block], given: float | Tensor, *, damped: bool = False
+) -> None:
     """A structure has to hold the pattern of the temperatures.
 
     Parameters
@@ -103,6 +129,8 @@ def check_temperature(structure: type[Curvature], blocks: Sequence[Block], given
     structure : Curvature class
     blocks : sequence of Block
     given : float or Tensor of shape (P,)
+    damped : bool
+        As for :func:`check_grouping`.
 
     Raises
     ------
@@ -115,9 +143,10 @@ def check_temperature(structure: type[Curvature], blocks: Sequence[Block], given
         ...
     sklearn_laplace.errors.UnsupportedCombinationError: hessian_structure='ekfac' needs one temperature for all of a \
 layer, and temperature gives its tensors different ones. Name layers, or use hessian_structure in ['block', 'diag', \
-'full', 'functional', 'kron', 'low_rank'].
+'full', 'functional', 'inf', 'kron', 'low_rank'].
     """
-    if isinstance(given, Tensor) and (unit := unit_of(blocks, given)) not in structure.holds:
+    holds = frozenset({"layer"}) if damped else structure.holds
+    if isinstance(given, Tensor) and (unit := unit_of(blocks, given)) not in holds:
         name = next(key for key, value in STRUCTURES.items() if value is structure)
         able = sorted(key for key, other in STRUCTURES.items() if unit in other.holds)
         raise UnsupportedCombinationError(

@@ -6,13 +6,11 @@ use. Values that have to be positive are checked here as well.
 
 from __future__ import annotations
 
-import difflib
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any, TypeVar
+from numbers import Integral
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +18,12 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils import check_random_state
 from torch import Tensor
 
+from ._augment import check_augment
 from ._budget import budget_for, eigen_cost, exact_cost
 from ._prior_options import check_grouping, grouping_of, mean_of
 from ._skorch import device_of, has_one_output, names_criterion
+from ._structure_options import BIASES, DAMPINGS, SHARINGS, StructureOptions, check_taken
+from ._values import Choice, choice, count, lookup, optional_count, positive
 from .by_name import GROUPINGS, Grouping
 from .curvatures import CURVATURES
 from .curvatures._base import CurvatureRule
@@ -43,7 +44,6 @@ from .structures._base import Curvature
 from .subsets import SUBSETS, Subnetwork
 from .subsets._base import Subset
 
-T = TypeVar("T")
 PRIOR_STRUCTURES = tuple(GROUPINGS)
 STD_KINDS = ("total", "epistemic", "aleatoric")
 INTERVAL_METHODS = ("normal",)
@@ -51,13 +51,12 @@ EVIDENCE = "evidence"
 BALANCED = "balanced"
 DEFAULT_LINK, SAMPLE_LINK = "probit", "mc"
 DISPERSION_RULES = {EVIDENCE: mackay_fixed_point, "residual": residual_dispersion}
-SIZES = (1e-60, 1e60)
-"""Range of every positive number that a user gives."""
 BUILT_IN_ONLY = {"hidden_layer_sizes": (50,), "activation": "tanh"}
 """Options of the built-in net, at their defaults."""
 FLOAT32_ROWS = 10_000
 """``dtype="auto"``: float64 up to this sum of weights."""
 POST_HOC = {
+    "damping",
     "prior_precision",
     "prior_structure",
     "sigma_noise",
@@ -74,160 +73,6 @@ SINGLE_LOGIT = {"auto": None, "categorical": False, "bernoulli": True}
 """Whether two classes share one logit; None where the given net decides."""
 
 
-def lookup(option: str, value: object, known: Mapping[str, T]) -> T:
-    """The object that a name stands for.
-
-    Raises
-    ------
-    ValueError
-        With the known names and the closest one.
-
-    Examples
-    --------
-    >>> lookup("link", "probti", {"probit": 1, "plugin": 2})
-    Traceback (most recent call last):
-        ...
-    ValueError: link='probti' is not known; expected one of 'plugin', 'probit'. Did you mean 'probit'?
-    """
-    if isinstance(value, str) and value in known:
-        return known[value]
-    close = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    names = ", ".join(repr(name) for name in sorted(known))
-    raise ValueError(f"{option}={value!r} is not known; expected one of {names}.{hint}")
-
-
-def positive(option: str, value: object) -> float:
-    """A finite number above zero.
-
-    Raises
-    ------
-    ValueError
-
-    Examples
-    --------
-    >>> positive("temperature", 0)
-    Traceback (most recent call last):
-        ...
-    ValueError: temperature=0 has to be a finite number above zero.
-    """
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    if not (math.isfinite(number) and number > 0):
-        raise ValueError(f"{option}={value!r} has to be a finite number above zero.")
-    _check_size(option, np.asarray(number))
-    return number
-
-
-def count(option: str, value: object) -> int:
-    """A whole number of at least one.
-
-    Examples
-    --------
-    >>> count("n_samples", 0)
-    Traceback (most recent call last):
-        ...
-    ValueError: n_samples=0 has to be a whole number of at least 1.
-    """
-    if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1:
-        return int(value)
-    raise ValueError(f"{option}={value!r} has to be a whole number of at least 1.")
-
-
-def fractions(option: str, values: Any) -> np.ndarray:
-    """Numbers strictly between zero and one, shape (levels,).
-
-    Examples
-    --------
-    >>> fractions("quantiles", [0.1, 1.0])
-    Traceback (most recent call last):
-        ...
-    ValueError: quantiles=[0.1, 1.0] has to hold numbers strictly between 0 and 1.
-    """
-    try:
-        found = np.atleast_1d(np.asarray(values, dtype=float))
-    except (TypeError, ValueError):
-        found = np.array([np.nan])
-    if found.ndim != 1 or found.size == 0 or not ((found > 0) & (found < 1)).all():
-        raise ValueError(f"{option}={values!r} has to hold numbers strictly between 0 and 1.")
-    return found
-
-
-def optional_count(option: str, value: object, least: int) -> int | None:
-    """None, or a whole number of at least ``least``.
-
-    Examples
-    --------
-    >>> optional_count("batch_size", 0, 1)
-    Traceback (most recent call last):
-        ...
-    ValueError: batch_size=0 has to be None or a whole number of at least 1.
-    """
-    if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least):
-        return None if value is None else int(value)
-    raise ValueError(f"{option}={value!r} has to be None or a whole number of at least {least}.")
-
-
-def _check_size(option: str, values: np.ndarray) -> None:
-    """Squares and products of what is given have to be finite."""
-    if not ((values >= SIZES[0]) & (values <= SIZES[1])).all():
-        raise ValueError(f"{option}={values.tolist()!r} is out of range; expected {SIZES[0]:g} to {SIZES[1]:g}.")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A hyperparameter that is either a value or the name of a rule.
-
-    Parameters
-    ----------
-    value : ndarray or None
-        Positive values (0-d or 1-d); None where a rule chooses.
-    rule : str
-        The rule's name; empty where a value is given.
-    """
-
-    value: np.ndarray | None
-    rule: str
-
-    def __eq__(self, other: object) -> bool:
-        same_rule = isinstance(other, Choice) and self.rule == other.rule and self.free == other.free
-        return same_rule and np.array_equal(np.asarray(self.value), np.asarray(other.value))  # type: ignore[attr-defined]
-
-    @property
-    def free(self) -> bool:
-        """Whether a rule chooses."""
-        return self.value is None
-
-
-def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> Choice:
-    """A positive number (or array), or the name of a rule.
-
-    Raises
-    ------
-    ValueError
-
-    Examples
-    --------
-    >>> choice("prior_precision", -1.0, ["evidence"], array=True)
-    Traceback (most recent call last):
-        ...
-    ValueError: prior_precision=-1.0 has to be a finite number above zero, or one of 'evidence'.
-    """
-    alternative = f", or one of {', '.join(repr(name) for name in rules)}" if rules else ""
-    if isinstance(value, str) and rules:
-        lookup(option, value, dict.fromkeys(rules))
-        return Choice(None, value)
-    try:
-        numbers = np.asarray(value, dtype=float)
-    except (TypeError, ValueError):
-        numbers = np.asarray(math.nan)
-    if numbers.ndim > (1 if array else 0) or numbers.size == 0 or isinstance(value, bool):
-        numbers = np.asarray(math.nan)
-    if not (np.isfinite(numbers).all() and (numbers > 0).all()):
-        raise ValueError(f"{option}={value!r} has to be a finite number above zero{alternative}.")
-    _check_size(option, numbers)
-    return Choice(numbers, "")
-
-
 @dataclass(frozen=True)
 class Options:
     """An estimator's options as objects.
@@ -238,6 +83,7 @@ class Options:
     rule : CurvatureRule
     structure : Curvature class or None
         None: chosen by :func:`automatic_structure`.
+    structure_options : StructureOptions
     likelihood : Likelihood
     predictive : PosteriorPredictive class
     link : Link class or None
@@ -258,6 +104,7 @@ class Options:
     subset: Subset
     rule: CurvatureRule
     structure: type[Curvature] | None
+    structure_options: StructureOptions
     likelihood: Likelihood
     predictive: type[PosteriorPredictive]
     link: type[Link] | None
@@ -300,6 +147,13 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     rule = rule.sampling(count("n_fisher_samples", parameters["n_fisher_samples"]), seed)
     structure = lookup("hessian_structure", parameters["hessian_structure"], structures)
     check_capabilities(parameters["curvature"], rule, parameters["hessian_structure"], structure)
+    structure_options = StructureOptions(
+        lookup("bias", parameters["bias"], BIASES),
+        lookup("weight_sharing", parameters["weight_sharing"], SHARINGS),
+        count("rank", parameters["rank"]),
+        lookup("damping", parameters["damping"], DAMPINGS),
+    )
+    check_taken(parameters, structure)
     subset = _subset(parameters["subset_of_weights"])
     _check_subset(subset, rule, parameters["hessian_structure"], structure)
     lookup("activation", parameters["activation"], ACTIVATIONS)
@@ -310,6 +164,8 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         positive("lr", parameters["lr"])
     if not isinstance(parameters["verbose"], Integral):
         raise ValueError(f"verbose={parameters['verbose']!r} has to be a whole number; 0 is silent.")
+    check_augment(parameters["augment"])
+    count("n_augmentations", parameters["n_augmentations"])
     _check_net_options(parameters)
     map_precision = parameters["map_prior_precision"]
     if isinstance(map_precision, str):
@@ -321,12 +177,19 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     count("n_samples", parameters["n_samples"])
     precision = choice("prior_precision", parameters["prior_precision"], ["evidence"], array=True)
     grouping = grouping_of(lookup("prior_structure", parameters["prior_structure"], GROUPINGS), precision.value)
-    check_grouping(grouping, parameters["hessian_structure"], structure)
+    check_grouping(
+        grouping,
+        parameters["hessian_structure"],
+        structure,
+        separate_biases=structure_options.separate_biases,
+        damped=structure_options.damped,
+    )
     predictive = lookup("predictive", parameters["predictive"], PREDICTIVES)
     return Options(
         subset=subset,
         rule=rule,
         structure=structure,
+        structure_options=structure_options,
         likelihood=likelihood,
         predictive=predictive,
         link=_link(predictive, parameters) if "link" in parameters else None,
@@ -357,7 +220,7 @@ def temperature(value: object) -> float | dict[str, float]:
 def _noise(parameters: Mapping[str, Any], likelihood: Likelihood) -> Choice:
     """The noise, or one that counts for nothing where the likelihood has none."""
     given = parameters.get("sigma_noise", EVIDENCE)
-    found = choice("sigma_noise", given, list(DISPERSION_RULES), array=False)
+    found = choice("sigma_noise", given, list(DISPERSION_RULES), array=True)
     if likelihood.has_dispersion:
         return found
     if found.rule != EVIDENCE:
@@ -570,8 +433,20 @@ def automatic_structure(
     return Kron if Kron.accepts & provides and unit in Kron.holds else Diag
 
 
-def check_memory(structure: type[Curvature], blocks: Sequence[Block], n_dual: int, rule: CurvatureRule) -> None:
+def check_memory(
+    structure: type[Curvature], blocks: Sequence[Block], n_dual: int, rule: CurvatureRule, **options: Any
+) -> None:
     """Refuse a structure that would not fit in this machine's memory, before anything is allocated.
+
+    Parameters
+    ----------
+    structure : Curvature class
+    blocks : sequence of Block
+    n_dual : int
+        M: rows × columns of the output factor.
+    rule : CurvatureRule
+    **options
+        What the structure is told beside the blocks.
 
     Raises
     ------
@@ -585,7 +460,7 @@ def check_memory(structure: type[Curvature], blocks: Sequence[Block], n_dual: in
             f"({matrix:,} bytes); this machine has {present / 1e9:,.1f} GB. Use curvature='ggn', or "
             "subset_of_weights='last_layer'."
         )
-    needed = structure.memory(blocks, n_dual) + matrix
+    needed = structure.memory(blocks, n_dual, **options) + matrix
     if needed > present:
         name = next(key for key, value in STRUCTURES.items() if value is structure)
         alternative = "kron" if Kron.memory(blocks, n_dual) <= present and not matrix else "diag"

@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ from ._persistence import present_device
 from .errors import HeldOutRowsWarning, NonFiniteLossError
 from .laplace import Hyper, LaplaceFit, Rows
 from .likelihoods import Bernoulli, Categorical, Gaussian, Poisson
-from .likelihoods._base import Likelihood
+from .likelihoods._base import Likelihood, with_noise
 from .network import Network
 from .prior import Prior
 
@@ -55,7 +56,7 @@ CRITERIA: dict[type[Likelihood], tuple[type[nn.Module], ...]] = {
 """Criteria that mean a likelihood, or mean nothing: those that skorch's classes have by default stand for no choice."""
 OUTPUT_SIZES = ("out_features", "output_dim", "n_outputs", "n_out")
 """Names under which a module may take the sizes of the data."""
-CHUNK_ELEMENTS = 2**20
+CHUNK_ELEMENTS = 2**21
 """Elements of the widest tensor that one chunk of rows makes: 8 MB in float64."""
 CHUNK_ROWS = (64, 8192)
 
@@ -70,11 +71,19 @@ class TrainingRows:
     targets : Tensor of shape (n, C) or (n,)
         Standardised targets, or class indices.
     weights : Tensor of shape (n,)
+    noise : Tensor of shape (n, C), optional
+        Known noise variances, in units of φ.
     """
 
     inputs: Tensor
     targets: Tensor
     weights: Tensor
+    noise: Tensor | None = None
+
+    @cached_property
+    def observed(self) -> Tensor:
+        """Targets with their known noise, as the likelihood takes them."""
+        return with_noise(self.targets, self.noise)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -88,7 +97,7 @@ class TrainingRows:
         """The rows in slices whose widest tensor has about CHUNK_ELEMENTS elements, ``width`` a row."""
         step = chunk_rows(width)
         spans = [slice(start, start + step) for start in range(0, len(self), step)]
-        return [(self.inputs[span], self.targets[span], self.weights[span]) for span in spans]
+        return [(self.inputs[span], self.observed[span], self.weights[span]) for span in spans]
 
 
 def chunk_rows(width: int) -> int:
@@ -111,7 +120,7 @@ class SlicingIterator:
     def __init__(self, dataset: Dataset[Any], batch_size: int, shuffle: bool = False, seed: int = 0) -> None:
         rows, index = (dataset.dataset, dataset.indices) if isinstance(dataset, Subset) else (dataset, None)
         assert isinstance(rows, RowsDataset)
-        tensors = (rows.rows.inputs, rows.rows.targets, rows.rows.weights)
+        tensors = (rows.rows.inputs, rows.rows.observed, rows.rows.weights)
         if index is not None:
             chosen = torch.as_tensor(np.asarray(index), device=tensors[0].device)
             tensors = tuple(t[chosen] for t in tensors)  # type: ignore[assignment]
@@ -137,7 +146,7 @@ class SlicingIterator:
 class RowsDataset(Dataset[Any]):
     """What skorch sees of the rows: item i is (x, y), or (x, (y, w)) where the weights differ.
 
-    ``X`` and ``y`` are there for callbacks that score.
+    ``X`` and ``y`` are there for callbacks that score, y without its known noise.
 
     Parameters
     ----------
@@ -153,7 +162,7 @@ class RowsDataset(Dataset[Any]):
         return len(self.rows)
 
     def __getitem__(self, i: int) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor]]:
-        y = self.rows.targets[i]
+        y = self.rows.observed[i]
         return self.rows.inputs[i], y if self.unweighted else (y, self.rows.weights[i])
 
 

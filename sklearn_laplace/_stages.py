@@ -19,12 +19,15 @@ from sklearn.frozen import FrozenEstimator
 from skorch import NeuralNet
 from torch import Tensor, nn
 
-from . import _map, _resolve, _skorch
+from . import _map, _resolve, _skorch, _structure_options
+from ._augment import augmented_inputs
 from ._map import MapResult, Past, Plan
+from ._noise import noise_per_target
 from ._past import check_past, check_same_net, load
 from ._prior_options import check_temperature
-from ._resolve import Choice, Options
+from ._resolve import Options
 from ._skorch import TrainingRows
+from ._values import Choice
 from .by_name import listed, prior_mean, temperatures
 from .laplace import Hyper, LaplaceFit, fit_laplace
 from .likelihoods._base import Likelihood
@@ -38,6 +41,7 @@ from .structures._base import Curvature
 MAP_NEUTRAL: dict[str, Any] = {
     "subset_of_weights": "all",
     "hessian_structure": "auto",
+    **_structure_options.DEFAULTS,
     "curvature": "ggn",  # the training's own, whatever the posterior's is
     "n_fisher_samples": 1,
     "temperature": 1.0,
@@ -46,6 +50,8 @@ MAP_NEUTRAL: dict[str, Any] = {
     "n_samples": 100,
     "return_std_kind": "total",
     "class_weight": None,  # already in the weights of the rows
+    "augment": None,  # already in the rows, which the cache sees
+    "n_augmentations": 1,
     "random_state": None,
     "memory": None,
 }
@@ -58,39 +64,61 @@ POST_HOC_NEUTRAL: dict[str, Any] = {
 """Those that it does not look at either while ``map_prior_precision`` is a number."""
 
 
+SAME_RATIO = 1e-9
+"""Relative difference of noise ratios that is rounding."""
+
+
 @dataclass(frozen=True)
 class TargetScale:
-    """The affine map from the user's targets to the network's: (y − mean) / scale.
+    """The affine map from the user's targets to the network's, (y − mean) / scale, and that of their noise.
 
     Parameters
     ----------
     mean, scale : ndarray of shape (C,)
         Zeros and ones for classes.
+    unit_noise : ndarray of shape (C,)
+        σ of each target, in the units of y, for which φ is 1; the scale itself unless noise ratios are known.
+    noisy_rows : bool
+        Whether the rows come with noise variances of their own.
     """
 
     mean: np.ndarray
     scale: np.ndarray
+    unit_noise: np.ndarray
+    noisy_rows: bool = False
 
     @property
     def log_volume(self) -> float:
         """Σ_c log scale_c: what one row of weight 1 subtracts from a log density in the network's units."""
         return float(np.log(self.scale).sum())
 
-    def dispersion(self, sigma_noise: float) -> float:
-        """A noise standard deviation in the units of y as φ in those of the network.
+    def dispersion(self, sigma_noise: np.ndarray) -> float:
+        """A given σ, one number or one for each target (C,), as φ.
 
         Raises
         ------
         ValueError
-            When the outputs have scales of their own, so that one σ would be another φ for each.
+            For other noise ratios between the targets than those that the curvature was made with.
         """
-        if not (self.scale == self.scale[0]).all():
+        root = noise_per_target(sigma_noise, len(self.scale)) / self.unit_noise
+        if not np.allclose(root, root[0], rtol=SAME_RATIO, atol=0):
             raise ValueError(
-                f"sigma_noise={sigma_noise:g} is one number for {len(self.scale)} targets that were standardised one "
-                "by one, which the posterior cannot hold. Fit with this sigma_noise (the targets then share their "
-                "scale), or with standardize_y=False."
+                f"sigma_noise={sigma_noise.tolist()} means other noise ratios between the {len(self.scale)} targets "
+                f"than the curvature holds; here it can be a multiple of {self.unit_noise.tolist()}. Fit with this "
+                "sigma_noise."
             )
-        return float(sigma_noise / self.scale[0]) ** 2
+        return float(root[0]) ** 2
+
+    def apply(self, y: np.ndarray) -> np.ndarray:
+        """Targets (n, C) in the network's units."""
+        return (y - self.mean) / self.scale
+
+    def noise(self, variances: np.ndarray | None, n_rows: int) -> np.ndarray | None:
+        """The noise variances of rows in units of φ, shape (n, C); None where they are φ throughout."""
+        if variances is None and np.array_equal(self.unit_noise, self.scale):
+            return None
+        ratios = np.broadcast_to((self.unit_noise / self.scale) ** 2, (n_rows, len(self.scale)))
+        return ratios if variances is None else variances * ratios
 
 
 @dataclass(frozen=True)
@@ -105,6 +133,8 @@ class PreparedData:
     weights : ndarray of shape (n,), float64
     n_outputs : int
     scale : TargetScale
+    noise : ndarray of shape (n, C), optional
+        Known noise variances of the targets, in units of φ.
     past : Past, optional
         An earlier posterior that is their prior.
     """
@@ -114,12 +144,18 @@ class PreparedData:
     weights: np.ndarray
     n_outputs: int
     scale: TargetScale
+    noise: np.ndarray | None = None
     past: Past | None = None
 
     @property
     def total_weight(self) -> float:
         """N_w."""
         return float(self.weights.sum())
+
+    @property
+    def average_noise(self) -> tuple[float, ...]:
+        """Known noise variance of an average row, one for each target, in units of φ; empty where it is φ."""
+        return () if self.noise is None else tuple(np.average(self.noise, axis=0, weights=self.weights).tolist())
 
 
 def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -253,7 +289,7 @@ def _map_precision(options: Options) -> Tensor | None:
 def fixed_dispersion(options: Options, scale: TargetScale) -> float | None:
     """The given noise as φ in the network's units; None where a rule chooses."""
     sigma = options.sigma_noise.value
-    return None if sigma is None else scale.dispersion(float(sigma))
+    return None if sigma is None else scale.dispersion(sigma)
 
 
 @dataclass(frozen=True)
@@ -287,16 +323,21 @@ def approximate(
     everything = trained.mode.fit.network
     network, structure, n_dual = _posterior_layout(everything, rows, data, options)
     prior = grouped(network, everything.parameter_names, options)
+    told = options.structure_options.told(structure)
     dense = structure in (Full, Functional)
     fit = trained.mode.fit
     whole = network.parameter_names == everything.parameter_names and network.blocks == everything.blocks
     same_rule = fit.rule == options.rule
-    if whole and same_rule and isinstance(fit.curvature, structure):
+    if whole and same_rule and isinstance(fit.curvature, structure) and fit.curvature.options == told:
         fit = replace(fit, prior=prior)
     else:
-        chunks = rows.chunks(network.row_width(n_dual // len(rows), dense))
+        chunks = _map.chunked(rows, network, structure, n_dual // len(rows))
         past = None if data.past is None else data.past.fit
-        fit = fit_laplace(network, options.likelihood, options.rule, structure, prior, chunks, past=past)
+        # The training's gradient has the past rows in it, which are added again here.
+        gradient = None if past is not None else network.vector(everything.tensors(fit.gradient))
+        fit = fit_laplace(
+            network, options.likelihood, options.rule, structure, prior, chunks, past=past, gradient=gradient, **told
+        )
     # The exact evidence of all weights is the one that the training has maximised, with the weights following.
     by_exact_evidence = isinstance(trained.mode.fit.curvature, Full | Functional) and not trained.post_hoc
     settled = by_exact_evidence and options.map_precision is None and whole and dense and same_rule
@@ -353,7 +394,7 @@ def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData, se
     if data.past is not None:
         check_past(options, parameters, data.past.fit)
         return replace(options, structure=type(data.past.fit.curvature), likelihood=data.past.fit.likelihood)
-    return replace(options, likelihood=options.likelihood.scaled_to(_mean_variance(data)))
+    return replace(options, likelihood=options.likelihood.scaled_to(_mean_variance(data), data.average_noise))
 
 
 def check_net(net: Any) -> None:
@@ -403,6 +444,11 @@ def canonical_rows(
     >>> sorted(zip(X[:, 0].tolist(), y.tolist(), w.tolist()))
     [(1.0, 4.0, 1.0), (2.0, 5.0, 2.0)]
     """
+    X, targets, weights = _merged(X, targets, weights)
+    return X, targets, as_counts(weights)
+
+
+def _merged(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if weights.sum() > _resolve.FLOAT32_ROWS:
         return X, targets, weights
     unique, inverse = np.unique(np.column_stack([X, targets]), axis=0, return_inverse=True)
@@ -410,8 +456,29 @@ def canonical_rows(
     columns = X.shape[1]
     # Sorted rows would make mini-batches and held-out parts of a user's net regions of the first column.
     order = np.random.default_rng(0).permutation(len(unique))
-    unique, merged = unique[order], as_counts(merged[order])
-    return unique[:, :columns], unique[:, columns:].reshape(len(unique), *targets.shape[1:]), merged
+    found = unique[order, columns:].reshape(len(unique), *targets.shape[1:])
+    return unique[order, :columns], found.astype(targets.dtype), merged[order]
+
+
+def augmented(data: PreparedData, augment: Any, n_draws: int, seed: int) -> PreparedData:
+    """The data with random copies in place of the rows, equal ones merged; as they are without ``augment``.
+
+    Parameters
+    ----------
+    data : PreparedData
+    augment : callable or None
+    n_draws : int
+        k, copies of each row; each has a k-th of its weight.
+    seed : int
+    """
+    if augment is None:
+        return data
+    observed = data.targets if data.noise is None else np.column_stack([data.targets, data.noise])
+    copies = np.tile(np.arange(len(data.X)), n_draws)
+    inputs = augmented_inputs(data.X, augment, n_draws, seed)
+    X, observed, weights = _merged(inputs, observed[copies], data.weights[copies] / n_draws)
+    targets, noise = (observed, None) if data.noise is None else np.split(observed, 2, axis=1)
+    return replace(data, X=X, targets=targets, weights=weights, noise=noise)
 
 
 def as_counts(weights: np.ndarray) -> np.ndarray:
@@ -434,6 +501,8 @@ def as_counts(weights: np.ndarray) -> np.ndarray:
 
 def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Weighted mean and standard deviation of each column, and which columns are constant but for rounding.
+
+    The weights are those of the rows (n,), or of each value.
 
     Raises
     ------
@@ -468,9 +537,10 @@ def pass_over(fit: LaplaceFit, data: PreparedData, input_dtype: torch.dtype) -> 
     dtype, device = next(network.module.parameters()).dtype, network.theta.device
     rows = _as_tensors(data, input_dtype, dtype, device)
     rule, per_row = fit.rule, fit.rule.n_columns(fit.likelihood, data.n_outputs)
-    _resolve.check_memory(structure, network.blocks, per_row * (len(rows) + round(fit.total_weight)), rule)
+    n_dual = per_row * (len(rows) + round(fit.total_weight))
+    _resolve.check_memory(structure, network.blocks, n_dual, rule, **fit.curvature.options)
     dense = issubclass(structure, Full | Functional)
-    chunks = rows.chunks(network.row_width(per_row, dense))
+    chunks = _map.chunked(rows, network, structure, per_row)
     found = fit_laplace(network, fit.likelihood, rule, structure, fit.prior, chunks, like=fit.curvature)
     if dense:
         return found, found.curvature
@@ -491,6 +561,7 @@ def _as_tensors(data: PreparedData, input_dtype: torch.dtype, dtype: torch.dtype
         torch.tensor(data.X, dtype=input_dtype, device=device),
         torch.tensor(data.targets, dtype=torch.long if data.targets.ndim == 1 else dtype, device=device),
         torch.tensor(data.weights, dtype=dtype, device=device),
+        None if data.noise is None else torch.tensor(data.noise, dtype=dtype, device=device),
     )
 
 
@@ -498,14 +569,16 @@ def _posterior_layout(
     everything: Network, rows: TrainingRows, data: PreparedData, options: Options
 ) -> tuple[Network, type[Curvature], int]:
     """The network of the random weights, the structure of their posterior, and the number of dual rows."""
-    network, rule = options.subset.of(everything, rows.inputs), options.rule
+    laid_out = everything.with_separate_biases() if options.structure_options.separate_biases else everything
+    network, rule = options.subset.of(laid_out, rows.inputs), options.rule
     n_dual = len(rows) * rule.n_columns(options.likelihood, data.n_outputs)
     grouped(network, everything.parameter_names, options)
     provided = (network.blocks, n_dual, len(rows), rule.provides & options.subset.provides)
     structure = options.structure or _resolve.automatic_structure(*provided, options.grouping.unit)
-    check_temperature(structure, network.blocks, tempering(network, options.temperature))
+    damped = options.structure_options.damped
+    check_temperature(structure, network.blocks, tempering(network, options.temperature), damped=damped)
     held = 0 if data.past is None else data.past.dual_rows(n_dual // len(rows))
-    _resolve.check_memory(structure, network.blocks, n_dual + held, rule)
+    _resolve.check_memory(structure, network.blocks, n_dual + held, rule, **options.structure_options.told(structure))
     return network, structure, n_dual
 
 

@@ -37,13 +37,13 @@ PRECISION_BOUNDS = (1e-6, 1e8)
 def log_evidence(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> float:
     """Log marginal likelihood of the training targets, nats, in the network's target units.
 
-    Costs what the structure's posterior costs; with one prior precision, O(P) once the eigenvalues are there; nothing
-    where the posterior for the same ``hyper`` is given.
+    Costs what the structure's posterior costs; with one prior precision, and a structure that has its spectrum, O(P)
+    once the eigenvalues are there; nothing where the posterior for the same ``hyper`` is given.
     """
     theta, delta = fit.theta, hyper.prior_precision
     if posterior is not None:
         logdet = posterior.logdet_precision()
-    elif hyper.is_uniform:
+    elif hyper.is_uniform and fit.curvature.has_spectrum:
         logdet = (hyper.scale(fit.dispersion_power) * fit.curvature.eigenvalues() + delta).log().sum()
     else:
         logdet = fit.posterior(hyper).logdet_precision()
@@ -111,7 +111,7 @@ def _gradient(fit: LaplaceFit, hyper: Hyper, first: Tensor) -> Tensor:
 
 def prior_statistics(fit: LaplaceFit, hyper: Hyper) -> tuple[Tensor, Tensor]:
     """The t (G,) and S (G, G) of the module's formulas; by the eigenvalues alone when there is one precision."""
-    if not hyper.is_uniform:
+    if not (hyper.is_uniform and fit.curvature.has_spectrum):
         return fit.posterior(hyper).prior_statistics(fit.prior.groups, fit.prior.n_groups)
     delta = hyper.prior_precision
     share = delta / (hyper.scale(fit.dispersion_power) * fit.curvature.eigenvalues() + delta)

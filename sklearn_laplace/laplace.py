@@ -9,7 +9,7 @@ log-likelihood and its gradient at the weights θ*. Everything after is a functi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,13 +18,14 @@ from torch import Tensor
 
 from .curvatures._base import CurvatureRule
 from .likelihoods._base import Likelihood
-from .network import Network
+from .network import Linearisation, Network
 from .prior import Prior
+from .structures import Kron
 from .structures._base import Curvature, Posterior
 from .tempering import tempered
 
 Rows = tuple[Tensor, Tensor, Tensor]
-"""Inputs (n, …), targets and weights (n,) of a batch."""
+"""Inputs (n, …), targets, in the form that the likelihood takes, and weights (n,) of a batch."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ class LaplaceFit:
     shift : Tensor of shape (P,), optional
         θ − θ*, where rows that came after the training have moved the mean of the linearised network (see
         :mod:`~sklearn_laplace.streaming`); None where it is θ* itself.
+    log_noise : float
+        Σ w · ½ log v of the rows' known noise, which no hyperparameter changes.
     """
 
     network: Network
@@ -101,6 +104,7 @@ class LaplaceFit:
     total_weight: float
     n_outputs: int
     shift: Tensor | None = None
+    log_noise: float = 0.0
 
     @property
     def dispersion_power(self) -> int:
@@ -142,17 +146,23 @@ class LaplaceFit:
             Whether a single prior precision may use the curvature's eigendecomposition, which is kept and serves every
             later ``hyper``. Without, one cheaper factorisation for this ``hyper`` alone.
         """
-        values = hyper.prior_precision
+        return self._tempered(self.curvature.posterior, hyper, spectral)
+
+    def damped_posterior(self, hyper: Hyper) -> Posterior:
+        """With the damping of Ritter et al. (2018), for prediction; the evidence is that of :meth:`posterior`."""
+        assert isinstance(self.curvature, Kron)
+        return self._tempered(self.curvature.damped_posterior, hyper, spectral=True)
+
+    def _tempered(self, posterior: Callable[[Tensor, float], Posterior], hyper: Hyper, spectral: bool) -> Posterior:
+        values, scale = hyper.prior_precision, hyper.scale(self.dispersion_power)
         if isinstance(hyper.temperature, Tensor):
-            scale = hyper.scale(self.dispersion_power)
-            return tempered(self.curvature, values[self.prior.groups], scale, hyper.temperature)
-        precision = self.prior.precision(values) if spectral else values[self.prior.groups]
-        return self.curvature.posterior(precision, hyper.scale(self.dispersion_power))
+            return tempered(posterior, values[self.prior.groups], scale, hyper.temperature)
+        return posterior(self.prior.precision(values) if spectral else values[self.prior.groups], scale)
 
     def log_likelihood(self, hyper: Hyper) -> float:
         """Σ w log p(y | θ*), nats; the temperature does not enter."""
         normaliser = self.likelihood.log_normaliser(hyper.dispersion, self.n_outputs)
-        return -self.nll / hyper.dispersion - self.total_weight * normaliser
+        return -self.nll / hyper.dispersion - self.total_weight * normaliser - self.log_noise
 
     def objective(self, hyper: Hyper) -> float:
         """The MAP objective Σ w nll/φ + ½ (θ − μ₀)ᵀ diag(δ) (θ − μ₀), nats, without constants."""
@@ -173,7 +183,10 @@ def fit_laplace(
     batches: Iterable[Rows],
     *,
     like: Curvature | None = None,
+    shift: Tensor | None = None,
+    gradient: Tensor | None = None,
     past: LaplaceFit | None = None,
+    **options: Any,
 ) -> LaplaceFit:
     """Sum curvature, loss and gradient over the data.
 
@@ -191,9 +204,15 @@ def fit_laplace(
         At least one row together. Sums are in float64, whatever the dtype of the rows. Structures that need a second
         pass go through them again.
     like : Curvature, optional
-        One that the result is to be merged with, and whose basis it shares.
+        One that the result is to be merged with, and whose basis and options it shares.
+    gradient : Tensor of shape (P,), optional
+        Σ w Jᵀ r at these weights where it is known already: it costs a backward pass of its own.
+    shift : Tensor of shape (P,), optional
+        θ − θ*: the sums are those of the network linearised at θ*, at θ.
     past : LaplaceFit, optional
         Of other rows, in the same structure: they enter by their quadratic model (Ritter et al. 2018b).
+    **options
+        What ``structure.zero`` is told beside the blocks.
 
     Returns
     -------
@@ -213,27 +232,29 @@ def fit_laplace(
     """
     theta = network.theta
     if like is None:
-        curvature: Any = structure.zero(network.blocks, theta.device)
+        curvature: Any = structure.zero(network.blocks, theta.device, **options)
     else:
         curvature = like.emptied(network.blocks, theta.device)
     nll = torch.zeros((), dtype=torch.float64, device=theta.device)
-    gradient = torch.zeros_like(theta)
-    weight = torch.zeros_like(nll)
+    total = torch.zeros_like(theta) if gradient is None else gradient
+    weight, log_noise = torch.zeros_like(nll), torch.zeros_like(nll)
     n_outputs = 0
     for inputs, targets, weights in batches:
-        line = network.linearise(inputs)
-        residual = likelihood.residual(line.outputs, targets) * weights[:, None]
-        batch = rule.batch(line, likelihood, targets, weights)
-        curvature = curvature.add_(batch)
-        gradient += line.pullback(residual[..., None]).total()
+        line = _line(network, inputs, shift)
+        curvature = curvature.add_(rule.batch(line, likelihood, targets, weights))
+        if gradient is None:
+            residual = likelihood.residual(line.outputs, targets) * weights[:, None]
+            total += line.pullback(residual[..., None]).total()
         nll += (weights * likelihood.nll(line.outputs, targets)).double().sum()
         weight += weights.double().sum()
+        log_noise += (weights * likelihood.log_noise(line.outputs, targets)).double().sum()
         n_outputs = line.outputs.shape[1]
     while (following := curvature.next_pass()) is not None:
         curvature = following
         for inputs, targets, weights in batches:
-            curvature = curvature.add_(rule.batch(network.linearise(inputs), likelihood, targets, weights))
-    fit = LaplaceFit(network, likelihood, prior, curvature, rule, float(nll), gradient, float(weight), n_outputs)
+            curvature = curvature.add_(rule.batch(_line(network, inputs, shift), likelihood, targets, weights))
+    sums = float(nll), total, float(weight)
+    fit = LaplaceFit(network, likelihood, prior, curvature, rule, *sums, n_outputs, shift, float(log_noise))
     if past is None:
         return fit
     past_nll, past_gradient = past.quadratic_model(theta - past.theta)
@@ -243,7 +264,13 @@ def fit_laplace(
         nll=fit.nll + past_nll,
         gradient=fit.gradient + past_gradient,
         total_weight=fit.total_weight + past.total_weight,
+        log_noise=fit.log_noise + past.log_noise,
     )
+
+
+def _line(network: Network, inputs: Tensor, shift: Tensor | None) -> Linearisation:
+    line = network.linearise(inputs)
+    return line if shift is None else line.moved(shift)
 
 
 def loss_and_gradient(

@@ -22,19 +22,17 @@ likelihoods it is one Newton step. Prior precision and dispersion stay: choosing
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from .laplace import Hyper, LaplaceFit
-from .structures._base import Curvature, Posterior
+from .linalg import conjugate_gradients
+from .structures._base import Curvature
 
 LEAST_WEIGHT = 1e-9
 """What has to be left when rows are removed, relative to what there was."""
-TOLERANCE, MAX_ITERATIONS = 1e-13, 500
-"""Conjugate gradients end at this residual relative to the first, in the preconditioner's norm."""
 
 
 def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) -> LaplaceFit:
@@ -84,7 +82,7 @@ def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) 
     def system(vector: Tensor) -> Tensor:
         return scale * (fit.curvature.times(vector) + exact.times(vector)) + precision * vector
 
-    move = conjugate_gradients(system, -gradient / hyper.dispersion, together.posterior(hyper))
+    move = conjugate_gradients(system, -gradient / hyper.dispersion, together.posterior(hyper).solve)
     shift = shift + move
     old_nll, old_gradient = fit.quadratic_model(move, unit)
     new_nll, new_gradient = replace(rows, curvature=exact).quadratic_model(shift, unit)
@@ -94,6 +92,7 @@ def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) 
         gradient=old_gradient + new_gradient,
         total_weight=fit.total_weight + rows.total_weight,
         shift=shift,
+        log_noise=fit.log_noise + rows.log_noise,
     )
 
 
@@ -127,49 +126,10 @@ def remove_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hype
     without = replace(without, nll=fit.nll - gone_nll, gradient=fit.gradient - gone)
     move = without.posterior(replace(hyper, temperature=1.0)).solve(gone / hyper.dispersion)
     nll, gradient = without.quadratic_model(move, unit)
-    return replace(without, nll=nll, gradient=gradient, shift=shift + move)
+    log_noise = fit.log_noise - rows.log_noise
+    return replace(without, nll=nll, gradient=gradient, shift=shift + move, log_noise=log_noise)
 
 
 def _at_unit_dispersion(fit: LaplaceFit, hyper: Hyper) -> float:
     """φ^(1−p): what makes of H, as it is stored, the second derivative of the loss at unit dispersion."""
     return hyper.dispersion ** (1 - fit.dispersion_power)
-
-
-def conjugate_gradients(system: Callable[[Tensor], Tensor], right: Tensor, preconditioner: Posterior) -> Tensor:
-    """Solve a symmetric positive definite system (Nocedal & Wright 2006, algorithm 5.3).
-
-    Parameters
-    ----------
-    system : callable
-        The matrix times a vector (P,).
-    right : Tensor of shape (P,)
-    preconditioner : Posterior
-        Whose ``solve`` is about the inverse.
-
-    Returns
-    -------
-    Tensor of shape (P,)
-
-    Examples
-    --------
-    >>> import torch
-    >>> from sklearn_laplace.structures import Diag
-    >>> matrix = torch.tensor([[2.0, 1.0], [1.0, 3.0]], dtype=torch.float64)
-    >>> diagonal = Diag(matrix.diagonal(), (2,)).posterior(torch.tensor(1e-9), 1.0)
-    >>> conjugate_gradients(lambda v: matrix @ v, torch.tensor([4.0, 7.0]).double(), diagonal).round(decimals=6)
-    tensor([1., 2.], dtype=torch.float64)
-    """
-    found, residual = torch.zeros_like(right), right
-    solved = preconditioner.solve(residual)
-    direction, size = solved, float(residual @ solved)
-    goal = TOLERANCE**2 * size
-    for _ in range(MAX_ITERATIONS):
-        if not size > goal:
-            break
-        image = system(direction)
-        step = size / float(direction @ image)
-        found, residual = found + step * direction, residual - step * image
-        solved = preconditioner.solve(residual)
-        size, before = float(residual @ solved), size
-        direction = solved + (size / before) * direction
-    return found

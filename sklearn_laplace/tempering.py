@@ -10,14 +10,15 @@ Kronecker-factored curvature call 1/T of a layer its number of rows N. It must n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from .errors import UnsupportedCombinationError
 from .jacobian import Block, FactoredJacobian
-from .structures._base import Curvature, Posterior
+from .structures._base import Posterior
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class TemperedPosterior(Posterior):
     >>> from sklearn_laplace.structures import Diag
     >>> curvature = Diag(torch.tensor([1.0, 3.0]).double(), (1, 1))
     >>> delta, T = torch.ones(2).double(), torch.tensor([1.0, 3.0]).double()
-    >>> tempered(curvature, delta, 1.0, T).marginal_variance().tolist()
+    >>> tempered(curvature.posterior, delta, 1.0, T).marginal_variance().tolist()
     [0.5, 0.5]
     """
 
@@ -82,6 +83,17 @@ class TemperedPosterior(Posterior):
         """The inner one, of J S⁻¹."""
         return self.inner.variance(jacobian.scaled(self._inverse))
 
+    def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
+        """Refused: what a row has added is seen through S, the outputs are not.
+
+        Raises
+        ------
+        UnsupportedCombinationError
+        """
+        raise UnsupportedCombinationError(
+            "leave-one-out needs one temperature for all weights, and these have several; give temperature as a number."
+        )
+
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
         """The inner one, of J S⁻¹ and J′ S⁻¹."""
         return self.inner.cross_covariance(jacobian.scaled(self._inverse), other.scaled(self._inverse))
@@ -99,12 +111,15 @@ class TemperedPosterior(Posterior):
         return self.inner.shrinkage(groups, n_groups)
 
 
-def tempered(curvature: Curvature, precision: Tensor, scale: float, temperatures: Tensor) -> TemperedPosterior:
-    """The posterior of a curvature under temperatures.
+def tempered(
+    posterior: Callable[[Tensor, float], Posterior], precision: Tensor, scale: float, temperatures: Tensor
+) -> TemperedPosterior:
+    """A posterior under temperatures.
 
     Parameters
     ----------
-    curvature : Curvature
+    posterior : callable
+        From precisions (P,) and a scale to that of a curvature, such as its method of this name.
     precision : Tensor of shape (P,)
         Prior precisions δ.
     scale : float
@@ -120,7 +135,8 @@ def tempered(curvature: Curvature, precision: Tensor, scale: float, temperatures
     --------
     >>> from sklearn_laplace.structures import Diag
     >>> curvature = Diag(torch.tensor([1.0, 3.0]).double(), (2,))
-    >>> float(tempered(curvature, torch.ones(2).double(), 1.0, torch.full((2,), 4.0).double()).logdet_precision().exp())
+    >>> found = tempered(curvature.posterior, torch.ones(2).double(), 1.0, torch.full((2,), 4.0).double())
+    >>> float(found.logdet_precision().exp())
     2.1875
     """
-    return TemperedPosterior(curvature.posterior(precision * temperatures, scale), temperatures)
+    return TemperedPosterior(posterior(precision * temperatures, scale), temperatures)

@@ -288,7 +288,7 @@ def test_only_noise_gives_the_mean_and_its_width():
         ({"map_prior_precision": "sane"}, "Did you mean 'same'"),
         (
             {"hessian_structure": "krom"},
-            "expected one of 'auto', 'block', 'diag', 'ekfac', 'full', 'functional', 'kron', .* Did you mean 'kron'",
+            "expected one of 'auto', 'block', 'diag', 'ekfac', 'full', 'functional', 'inf', 'k.* Did you mean 'kron'",
         ),
         ({"subset_of_weights": "last"}, "expected one of 'all', 'last_layer'"),
         ({"curvature": "fisher"}, "curvature='fisher' is not known; expected one of 'empirical_fisher', 'ggn', 'h"),

@@ -4,6 +4,7 @@ import oracles
 import pytest
 import torch
 
+from sklearn_laplace._map import chunked
 from sklearn_laplace._skorch import TrainingRows
 from sklearn_laplace.curvatures import GGN
 from sklearn_laplace.laplace import LaplaceFit, fit_laplace
@@ -21,7 +22,7 @@ def linearised(structure: str, dtype: torch.dtype) -> LaplaceFit:
     x, y = (t.float().to(dtype) for t in oracles.random_regression(N, 8, 1))
     network = Network.trace(module, x)
     rows = TrainingRows(x, y, torch.ones(N, dtype=dtype))
-    chunks = rows.chunks(network.row_width(1, dense=structure == "full"))
+    chunks = chunked(rows, network, STRUCTURES[structure], 1)
     return fit_laplace(network, Gaussian(), GGN(), STRUCTURES[structure], network.scalar_prior(), chunks)
 
 

@@ -97,19 +97,17 @@ def test_a_precision_for_each_input_column_is_exact(structure):
     contracts.close(posterior.marginal_variance(), torch.linalg.inv(P).diagonal(), 1e-8, "marginal variance")
 
 
-def test_kron_of_one_row_is_exact():
-    """One row of weight one and one output: the block of a layer is a Kronecker product, no approximation."""
-    problem = contracts.example("gaussian", n=4, sizes=(2, 3, 1))
+@pytest.mark.parametrize("kind", contracts.KINDS)
+@pytest.mark.parametrize("structure", ["kron", "ekfac"])
+def test_kronecker_forms_of_one_row_are_exact(structure, kind):
+    """Of one row the block of a layer is a Kronecker product, no approximation, with however many outputs."""
+    problem = contracts.example(kind, n=4)
     one = contracts.Example(
-        "gaussian", problem.module, problem.network, problem.x[:1], problem.y[:1], torch.full((1,), 1.7).double()
+        kind, problem.module, problem.network, problem.x[:1], problem.y[:1], torch.full((1,), 1.7).double()
     )
-    H = oracles.ggn("gaussian", one.module, one.network.parameter_names, one.x, one.y, one.weights)
-    exact = contracts.to_package(one.network, oracles.block_diagonal(H, [3, 9, 4]))
-    batch = one.batch()
-    curvature = STRUCTURES["kron"].zero(one.network.blocks, contracts.CPU).add(batch)
-    covariance = contracts.covariance_of(curvature.posterior(torch.tensor(0.5).double(), 1.0), len(H))
-    expected = torch.linalg.inv(oracles.posterior_precision(exact, 0.5))
-    contracts.close(covariance, expected, 1e-10, "kron of one row")
+    exact = contracts.dense_curvature("block", one)
+    eye = torch.eye(len(exact), dtype=torch.float64)
+    contracts.close(torch.stack([one.fit(structure).curvature.times(row) for row in eye]), exact, 1e-10, structure)
 
 
 def test_integer_weights_are_repeated_rows():

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from ..errors import UnsupportedCombinationError
 from ..jacobian import Batch, Block, DenseFactor, Factor, FactoredJacobian, LayerFactor
-from ..linalg import cholesky, eigh, eigvalsh
-from ._base import Curvature, Posterior
+from ..linalg import cholesky, downdated, eigh, eigvalsh
+from ._base import Curvature, Eigenbasis, Posterior
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,7 @@ class Functional(Curvature):
 
     def times(self, vector: Tensor) -> Tensor:
         """Jᵀ (J v), two passes over the rows."""
-        pieces = vector[:, None].split([block.size for block in self.blocks])
-        inner = torch.stack([f.times(piece) for f, piece in zip(self.factors, pieces, strict=True)]).sum(0)
+        inner = _times(self.factors, vector[:, None])
         return torch.cat([factor.transposed_times(inner) for factor in self.factors])[:, 0]
 
     @cached_property
@@ -117,6 +116,22 @@ class Functional(Curvature):
     def eigenvalues(self) -> Tensor:
         """Those of the Gram matrix, padded with zeros (or cut) to P."""
         return self._eigenvalues
+
+    def eigenbasis(self) -> Eigenbasis:
+        """V = Jᵀ U l^−½ from the eigenvectors U and eigenvalues l of the Gram matrix, never formed."""
+        values, towards = self._towards
+        ones = _columns(self.blocks, torch.ones(sum(b.size for b in self.blocks), dtype=torch.float64).to(values))
+
+        def rows(jacobian: FactoredJacobian) -> Tensor:
+            cross = _gram(_matched(self.factors, jacobian), self.factors, ones)
+            return (cross @ towards).view(jacobian.n_rows, jacobian.n_columns, -1)
+
+        return Eigenbasis(values, rows, lambda vector: towards.mT @ _times(self.factors, vector[:, None])[:, 0])
+
+    @cached_property
+    def _towards(self) -> tuple[Tensor, Tensor]:
+        values, vectors = _positive(*eigh(self._unit_gram))
+        return values, vectors * values.rsqrt()
 
     def posterior(self, precision: Tensor, scale: float) -> FunctionalPosterior:
         """One Gram matrix and its Cholesky factorisation, O(M³/3)."""
@@ -182,28 +197,38 @@ class FunctionalPosterior(Posterior):
         values, basis = self._spectrum
         shrink = (1 - (1 + self.scale * values).rsqrt()) / values
         white = self.precision.rsqrt()[:, None]
-        inner = basis.mT @ self._times(white * vectors.mT)
+        inner = basis.mT @ _times(self.factors, white * vectors.mT)
         outer = self._transposed_times(basis @ (shrink[:, None] * inner))
         return (white * vectors.mT - white.square() * outer).mT
 
     def solve(self, vector: Tensor) -> Tensor:
         """D⁻¹ v − s D⁻¹ J ᵀ C⁻¹ J D⁻¹ v."""
         scaled = (vector / self.precision)[:, None]
-        inner = torch.cholesky_solve(self._times(scaled), self.factor)
+        inner = torch.cholesky_solve(_times(self.factors, scaled), self.factor)
         return (scaled - self.scale * self._transposed_times(inner) / self.precision[:, None])[:, 0]
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
         """Prior covariance of the outputs minus what the training rows explain."""
         n, k = jacobian.n_rows, jacobian.n_columns
         explained = self._explained(jacobian).view(-1, n, k).movedim(0, -1)
-        factors = [factor.double() for factor in jacobian.factors]
-        prior = _inner(factors, self.blocks, 1 / self.precision)
-        return prior - self.scale * explained @ explained.mT
+        return jacobian.double().weighted_inner(1 / self.precision) - self.scale * explained @ explained.mT
+
+    def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
+        """Woodbury's formula once more, within the span of the training rows.
+
+        There the covariance is a sum of squares. :meth:`covariance`, a difference, has no digits left of one minus the
+        leverage where the prior is weak.
+        """
+        values, vectors = self._spectrum
+        cross = _gram(_matched(self.factors, jacobian), self.factors, self._columns)
+        rows = (cross @ (vectors * values.rsqrt())).view(jacobian.n_rows, jacobian.n_columns, -1)
+        prior = jacobian.double().weighted_inner(1 / self.precision)
+        return downdated((rows / (1 + self.scale * values)) @ rows.mT, factor, prior) + prior - rows @ rows.mT
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
         """The same between all rows and outputs."""
         left, right = self._explained(jacobian), self._explained(other)
-        prior = _gram(self._matched(jacobian), self._matched(other), self._columns)
+        prior = _gram(_matched(self.factors, jacobian), _matched(self.factors, other), self._columns)
         return prior - self.scale * left.mT @ right
 
     def marginal_variance(self) -> Tensor:
@@ -244,9 +269,7 @@ class FunctionalPosterior(Posterior):
 
     @cached_property
     def _spectrum(self) -> tuple[Tensor, Tensor]:
-        values, vectors = eigh(self.gram)
-        kept = values > 1e-14 * values.max() if len(values) else values > 0
-        return values[kept], vectors[:, kept]
+        return _positive(*eigh(self.gram))
 
     @cached_property
     def _columns(self) -> list[Tensor]:
@@ -255,23 +278,13 @@ class FunctionalPosterior(Posterior):
     def _split(self, vector: Tensor) -> tuple[Tensor, ...]:
         return vector.split([block.size for block in self.blocks])
 
-    def _times(self, vectors: Tensor) -> Tensor:
-        """J V for V (P, s), shape (M, s)."""
-        parts = zip(self.factors, self._split(vectors), strict=True)
-        return torch.stack([factor.times(part) for factor, part in parts]).sum(0)
-
     def _transposed_times(self, vectors: Tensor) -> Tensor:
         """Jᵀ V for V (M, s), shape (P, s)."""
         return torch.cat([factor.transposed_times(vectors) for factor in self.factors])
 
-    def _matched(self, jacobian: FactoredJacobian) -> list[Factor]:
-        """The factors of other rows in float64, dense where the training rows are."""
-        pairs = zip(self.factors, jacobian.factors, strict=True)
-        return [_as_dense(b).double() if isinstance(a, DenseFactor) else b.double() for a, b in pairs]
-
     def _explained(self, jacobian: FactoredJacobian) -> Tensor:
         """L⁻¹ Ĵ Ĵ*ᵀ, shape (M, n·K)."""
-        cross = _gram(self.factors, self._matched(jacobian), self._columns)
+        cross = _gram(self.factors, _matched(self.factors, jacobian), self._columns)
         return torch.linalg.solve_triangular(self.factor, cross, upper=False)
 
 
@@ -281,6 +294,12 @@ def _empty(block: Block, device: torch.device) -> Factor:
         inputs = torch.zeros(0, block.inputs, dtype=torch.float64, device=device)
         return LayerFactor(inputs, torch.zeros(shape, dtype=torch.float64, device=device))
     return DenseFactor(torch.zeros(0, 1, block.size, dtype=torch.float64, device=device))
+
+
+def _positive(values: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """The eigenpairs that are not zero but for rounding."""
+    kept = values > 1e-14 * values.max() if len(values) else values > 0
+    return values[kept], vectors[:, kept]
 
 
 def _join(parts: Sequence[Factor]) -> Factor:
@@ -304,14 +323,20 @@ def _gram(left: Sequence[Factor], right: Sequence[Factor], block_weights: Sequen
     return total
 
 
+def _times(factors: Sequence[Factor], vectors: Tensor) -> Tensor:
+    """J V for V (P, s), shape (M, s)."""
+    parts = zip(factors, vectors.split([factor.n_parameters for factor in factors]), strict=True)
+    return torch.stack([factor.times(part) for factor, part in parts]).sum(0)
+
+
+def _matched(factors: Sequence[Factor], jacobian: FactoredJacobian) -> list[Factor]:
+    """The factors of other rows in float64, dense where the training rows are."""
+    pairs = zip(factors, jacobian.factors, strict=True)
+    return [_as_dense(b).double() if isinstance(a, DenseFactor) else b.double() for a, b in pairs]
+
+
 def _as_dense(factor: Factor) -> DenseFactor:
     return factor if isinstance(factor, DenseFactor) else DenseFactor(factor.rows())
-
-
-def _inner(factors: Sequence[Factor], blocks: Sequence[Block], weights: Tensor) -> Tensor:
-    """Σ_p weights_p J_kp J_lp for each row, shape (n, K, K)."""
-    parts = zip(factors, weights.split([block.size for block in blocks]), strict=True)
-    return torch.stack([factor.weighted_inner(part) for factor, part in parts]).sum(0)
 
 
 def _columns(blocks: Sequence[Block], per_parameter: Tensor) -> list[Tensor]:

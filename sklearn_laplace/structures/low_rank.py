@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -20,11 +20,9 @@ from torch import Tensor
 from ..errors import UnsupportedCombinationError
 from ..jacobian import Batch, Block, DenseFactor
 from ..linalg import cholesky, eigh
-from ._base import Curvature
+from ._base import RANK, Curvature
 from .functional import FunctionalPosterior
 
-RANK = 100
-"""Ranks kept where none are asked for."""
 SLACK, PIECE = 2, 256
 """Rows are cut back when there are this many times the rank, and come in pieces of at least so many."""
 
@@ -53,12 +51,18 @@ class LowRank(Curvature):
     rank: int
     accepts: ClassVar[frozenset[str]] = frozenset({"rows"})
     is_monoid: ClassVar[bool] = False
+    takes: ClassVar[frozenset[str]] = frozenset({"rank"})
 
     @classmethod
     def zero(cls, blocks: Sequence[Block], device: torch.device, rank: int = RANK) -> Self:
         """No rows."""
         size = sum(block.size for block in blocks)
         return cls(tuple(blocks), torch.zeros(0, size, dtype=torch.float64, device=device), rank)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The rank."""
+        return {"rank": self.rank}
 
     @staticmethod
     def memory(blocks: Sequence[Block], n_dual: int, rank: int = RANK) -> int:
@@ -69,10 +73,6 @@ class LowRank(Curvature):
     def copy(self) -> Self:
         """Itself: rows are never changed in place."""
         return self
-
-    def emptied(self, blocks: Sequence[Block], device: torch.device) -> Self:
-        """No rows, of the same rank."""
-        return type(self).zero(blocks, device, self.rank)
 
     def add_(self, batch: Batch) -> Self:
         """Stack the batch's dense rows and cut back: O((L + M)² P) for M = n·K of them."""
