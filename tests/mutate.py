@@ -344,8 +344,8 @@ MUTATIONS = (
     Mutation(
         "the prior's mean left out of the epochs' criterion",
         "_skorch.py",
-        "[p - mean for p, mean in",
-        "[p for p, mean in",
+        "theta if self.mean is None else theta - self.mean",
+        "theta",
         "priors",
     ),
     Mutation(
