@@ -101,6 +101,7 @@ def automatic_structure(
     n_dual: int,
     n_rows: int,
     provides: frozenset[str],
+    unit: str,
     fits: Callable[[type[Curvature]], bool],
 ) -> type[Curvature]:
     """The most faithful structure within the budget: exact (the cheaper of two forms), else ``kron`` or ``diag``.
@@ -114,15 +115,17 @@ def automatic_structure(
         Chooses the budget.
     provides : frozenset of str
         Forms of a row's contribution, of which the structure has to take one.
+    unit : str
+        Within what the prior precisions are equal, which the structure has to hold.
     fits : callable
         Whether a structure fits in memory.
 
     Examples
     --------
     >>> blocks, forms = [Block("0", 50, 11, factored=True)], frozenset({"rows", "layers"})
-    >>> automatic_structure(blocks, 100, 100, forms, lambda structure: True).__name__
+    >>> automatic_structure(blocks, 100, 100, forms, "layer", lambda structure: True).__name__
     'Functional'
-    >>> automatic_structure(blocks, 100, 100, forms, lambda structure: structure is Kron).__name__
+    >>> automatic_structure(blocks, 100, 100, forms, "layer", lambda structure: structure is Kron).__name__
     'Kron'
     """
     budget = budget_for(n_rows)
@@ -131,4 +134,4 @@ def automatic_structure(
     affordable = cost + eigen_cost(blocks, size) <= budget.exact_posterior
     if affordable and exact.memory(blocks, n_dual) <= budget.posterior_bytes and fits(exact):
         return exact
-    return Kron if Kron.accepts & provides and fits(Kron) else Diag
+    return Kron if Kron.accepts & provides and unit in Kron.holds and fits(Kron) else Diag

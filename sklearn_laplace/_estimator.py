@@ -29,13 +29,15 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor
 
-from . import _persistence, _resolve, _skorch
-from ._map import MapResult
+from . import _persistence, _resolve, _skorch, _values
+from ._augment import check_forgetting
+from ._data import PreparedData, augmented
+from ._map import MapResult, Past
 from ._memory import held
+from ._noise import noise_variances
 from ._resolve import Options
 from ._stages import (
     Origin,
-    PreparedData,
     approximate,
     check_net,
     choose,
@@ -43,6 +45,7 @@ from ._stages import (
     options_for,
     pass_over,
     regrouped,
+    tempering,
     train,
 )
 from ._stages import neutral as without_laplace_options
@@ -70,6 +73,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
 
     _kind: str
     n_samples: int
+    prior: Any
 
     @abstractmethod
     def predict_std(self, X: Any, *, kind: str) -> np.ndarray:
@@ -101,7 +105,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "posterior_")
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
         """Train the net to the mode of its posterior and approximate the posterior around it.
 
         Parameters
@@ -113,6 +117,10 @@ class LaplaceEstimator(BaseEstimator, ABC):
         sample_weight : array-like of shape (n_samples,), optional
             Weights, not negative. A weight of k is the same as k copies of the row. Weights that sum to one at most
             are shares (AdaBoost's are), of as many rows as they are worth: (Σw)² / Σw² of them (Kish 1965).
+        sample_noise_variance : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
+            What is known of the noise of each row beforehand, such as the squared error of a measurement; above zero,
+            in squared units of y. Row n has the noise variance σ²·v, with the σ that ``sigma_noise`` gives (1.0: v
+            itself) or chooses (a factor by which v is off). A regressor's with ``likelihood="gaussian"`` alone.
 
         Returns
         -------
@@ -129,14 +137,15 @@ class LaplaceEstimator(BaseEstimator, ABC):
             When the posterior asked for would not fit in memory.
         """
         with self._unchanged_on_failure(X):
-            return self._fit(lambda: self._prepare(X, y, sample_weight))
+            return self._fit(lambda: self._prepare(X, y, sample_weight, sample_noise_variance))
 
     def _fit(self, prepare: Callable[[], PreparedData]) -> Self:
         parameters = self.get_params(deep=False)
         _resolve.resolve(self._kind, parameters)
         check_net(self.net)
-        data = prepare()
+        data = self._after_previous(prepare())
         seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
+        data = augmented(data, self.augment, self.n_augmentations, seeds[2])
         trained = self._train(parameters, data, seeds[:2])
         with single_thread(trained.is_small):
             options = options_for(self._kind, parameters, data, seeds[2])
@@ -146,7 +155,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
             self._condition(fit, hyper)
         return self
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
         """Take in more rows without training: their curvature is added, and the mean of the linearised net moves.
 
         The first call is :meth:`fit`. Afterwards the net stays linearised where it was trained, and the posterior so
@@ -159,6 +168,8 @@ class LaplaceEstimator(BaseEstimator, ABC):
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
         sample_weight : array-like of shape (n_samples,), optional
+        sample_noise_variance : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
+            As in :meth:`fit`, for all rows or for none. The noise of a new row stays that of an average row of the fit.
 
         Returns
         -------
@@ -173,10 +184,10 @@ class LaplaceEstimator(BaseEstimator, ABC):
         """
         with self._unchanged_on_failure(X):
             if not self.__sklearn_is_fitted__():
-                return self._fit(lambda: self._prepare(X, y, sample_weight))
-            return self._change_rows(X, y, sample_weight, add_rows)
+                return self._fit(lambda: self._prepare(X, y, sample_weight, sample_noise_variance))
+            return self._change_rows(add_rows, X, y, sample_weight, sample_noise_variance)
 
-    def forget(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def forget(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
         """Take rows out again, as if they had never been there: the reverse of :meth:`partial_fit`.
 
         Parameters
@@ -188,6 +199,8 @@ class LaplaceEstimator(BaseEstimator, ABC):
             Their targets.
         sample_weight : array-like of shape (n_samples,), optional
             Their weights.
+        sample_noise_variance : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
+            Their known noise.
 
         Returns
         -------
@@ -198,13 +211,15 @@ class LaplaceEstimator(BaseEstimator, ABC):
         NotPositiveDefiniteError
             For rows that cannot have been in the fit.
         UnsupportedCombinationError
-            For ``hessian_structure="functional"``, which "auto" chooses for few rows; "full" is the same posterior.
+            For ``hessian_structure="functional"``, which "auto" chooses for few rows; "full" is the same posterior. For
+            ``augment``, whose copies cannot be drawn again.
         ValueError
             When no row would be left.
         """
         check_is_fitted(self)
+        check_forgetting(self.augment)
         with self._unchanged_on_failure(X):
-            return self._change_rows(X, y, sample_weight, remove_rows)
+            return self._change_rows(remove_rows, X, y, sample_weight, sample_noise_variance)
 
     def refit_laplace(self, **laplace_params: Any) -> Self:
         """Other Laplace parameters at the same weights and curvature: no training, no data.
@@ -216,9 +231,10 @@ class LaplaceEstimator(BaseEstimator, ABC):
         Parameters
         ----------
         **laplace_params
-            Of ``prior_precision``, ``prior_structure``, ``sigma_noise``, ``temperature``, ``predictive``,
+            Of ``damping``, ``prior_precision``, ``prior_structure``, ``sigma_noise``, ``temperature``, ``predictive``,
             ``n_samples``, ``return_std_kind`` (regressor), ``link`` (classifier). None at all: what is chosen by a rule
-            is chosen again, for example after :meth:`partial_fit`.
+            is chosen again, for example after :meth:`partial_fit`. Noise ratios between targets and rows stay: of
+            ``sigma_noise`` only a common factor can change.
 
         Returns
         -------
@@ -250,27 +266,27 @@ class LaplaceEstimator(BaseEstimator, ABC):
             self.__dict__.update(before)
             raise
 
-    def _change_rows(self, X: Any, y: Any, sample_weight: Any, change: Callable[..., LaplaceFit]) -> Self:
-        data = self._prepare_more(X, y, sample_weight)
+    def _change_rows(self, change: Callable[..., LaplaceFit], *rows: Any) -> Self:
+        data = augmented(self._prepare_more(*rows), self.augment, self.n_augmentations, self._seed)
         with single_thread(self._small):
-            rows, exact = pass_over(self.laplace_, data, self._input_dtype, self._options().memory)
-            self._condition(change(self.laplace_, rows, exact, self.hyper_), self.hyper_)
+            found, exact = pass_over(self.laplace_, data, self._input_dtype, self._options().memory)
+            self._condition(change(self.laplace_, found, exact, self.hyper_), self.hyper_)
         return self
 
     # ------------------------------------------------------------------ the stages of fit
 
     @abstractmethod
-    def _prepare(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
+    def _prepare(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
         """Validate the data and bring the targets into the network's units."""
 
     @abstractmethod
-    def _prepare_more(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
+    def _prepare_more(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
         """Validate rows that come after the fit, in the units that it has settled."""
 
     def _validate_rows(
-        self, X: Any, y: Any, sample_weight: Any, *, y_numeric: bool, reset: bool = True
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """X and y as arrays, and weights (n,); rows of weight zero are dropped."""
+        self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, y_numeric: bool, reset: bool = True
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+        """X and y as arrays, weights (n,) and known noise (n, C) or None; rows of weight zero are dropped."""
         X, y = validate_data(
             self, X, y, dtype=np.float64, order="C", multi_output=y_numeric, y_numeric=y_numeric, reset=reset
         )
@@ -278,12 +294,48 @@ class LaplaceEstimator(BaseEstimator, ABC):
         present = weights > 0
         if not present.any():
             raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
-        return X[present], y[present], weights[present]
+        shape = (len(y), y.size // len(y))
+        variances = noise_variances(sample_noise_variance, self._options().likelihood, shape)
+        return X[present], y[present], weights[present], None if variances is None else variances[present]
+
+    def _previous(self) -> Any:
+        """The fitted estimator whose posterior is the prior, or None."""
+        if self.prior is None:
+            return None
+        previous = self.prior.estimator if isinstance(self.prior, FrozenEstimator) else None
+        if not isinstance(previous, LaplaceEstimator) or previous._kind != self._kind:
+            raise TypeError(
+                f"prior={self.prior!r} is not supported; give None or FrozenEstimator(fitted {type(self).__name__}): "
+                "clone would make an unfitted one of an estimator that is not frozen."
+            )
+        check_is_fitted(previous)
+        return previous
+
+    def _after_previous(self, data: PreparedData) -> PreparedData:
+        """The rows with the previous posterior as their prior."""
+        previous = self._previous()
+        if previous is None:
+            return data
+        given, known = (getattr(fitted, "feature_names_in_", None) for fitted in (self, previous))
+        renamed = given is not None and known is not None and list(given) != list(known)
+        if self.n_features_in_ != previous.n_features_in_ or renamed:
+            raise ValueError(
+                f"X has the {self.n_features_in_} columns {'' if given is None else list(given)}, and the previous "
+                f"posterior is of {previous.n_features_in_} {'' if known is None else list(known)}; give those, in "
+                "their order."
+            )
+        if data.n_outputs != previous.n_outputs_:
+            raise ValueError(
+                f"the net of these data has {data.n_outputs} outputs, that of the previous posterior "
+                f"{previous.n_outputs_}; give the same likelihood and net."
+            )
+        return replace(data, past=Past(previous.laplace_, previous.hyper_, previous.net_.module_))
 
     def _train(self, parameters: dict[str, Any], data: PreparedData, seeds: list[int]) -> MapResult:
         """The MAP stage, from the cache where there is one and it has seen this training."""
         memory = check_memory(self.memory)
-        if memory.location is None or self.random_state is None or isinstance(self.net, FrozenEstimator):
+        frozen = isinstance(self.net, FrozenEstimator) or self.prior is not None
+        if memory.location is None or self.random_state is None or frozen:
             return train(self._kind, parameters, data, seeds, self.memory_budget)
         try:
             joblib.hash(parameters["net"])
@@ -302,7 +354,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
         """Set the fitted attributes that only a training changes."""
         gradient = trained.mode.fit.objective_gradient(trained.mode.hyper)
         self.net_ = trained.net
-        self.gradient_norm_ = float(gradient.norm()) / max(data.total_weight, 1.0)
+        self.gradient_norm_ = float(gradient.norm()) / max(trained.mode.fit.total_weight, 1.0)
         self.mode_distance_ = trained.mode.decrement
         self.history_ = trained.history
         self.n_iter_ = trained.n_steps
@@ -316,9 +368,10 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def _condition(self, fit: LaplaceFit, hyper: Hyper) -> None:
         """Set the fitted attributes that the rows seen and the hyperparameters determine."""
         posterior = fit.posterior(hyper)
+        # MacKay's formulas are those of exact damping: another one shapes what is predicted, and no evidence.
+        self.posterior_ = fit.damped_posterior(hyper) if self._options().structure_options.damped else posterior
         precision = hyper.prior_precision.cpu().numpy()
         self.laplace_ = fit
-        self.posterior_ = posterior
         self.hyper_ = hyper
         self.prior_precision_ = float(precision[0]) if fit.prior.n_groups == 1 else precision
         self.prior_groups_ = fit.prior.names
@@ -377,8 +430,8 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def log_marginal_likelihood(
         self,
         prior_precision: float | None = None,
-        sigma_noise: float | None = None,
-        temperature: float | None = None,
+        sigma_noise: Any = None,
+        temperature: Any = None,
     ) -> float:
         """Log evidence of the training targets under other hyperparameters, at the same weights.
 
@@ -386,9 +439,9 @@ class LaplaceEstimator(BaseEstimator, ABC):
         ----------
         prior_precision : float or array-like, optional
             One for all weights, or one for each of ``prior_groups_``; the fitted one by default.
-        sigma_noise : float, optional
-            In the units of y (regression); the fitted one by default.
-        temperature : float, optional
+        sigma_noise : float or array-like of shape (n_outputs,), optional
+            As the parameter of this name, in the units of y (regression); the fitted one by default.
+        temperature : float or dict, optional
             The estimator's by default.
 
         Returns
@@ -399,7 +452,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
         check_is_fitted(self)
         hyper = self.hyper_
         if prior_precision is not None:
-            given = _resolve.choice("prior_precision", prior_precision, [], array=True).value
+            given = _values.choice("prior_precision", prior_precision, [], array=True).value
             groups = self.laplace_.prior.n_groups
             if given is None or given.size not in (1, groups):
                 raise ValueError(
@@ -411,10 +464,12 @@ class LaplaceEstimator(BaseEstimator, ABC):
         if sigma_noise is not None and not self.laplace_.likelihood.has_dispersion:
             raise ValueError(f"sigma_noise={sigma_noise!r} is for numbers; classes and counts have no noise to set.")
         if sigma_noise is not None:
-            sigma = _resolve.positive("sigma_noise", sigma_noise)
+            sigma = _values.choice("sigma_noise", sigma_noise, [], array=True).value
+            assert sigma is not None
             hyper = replace(hyper, dispersion=self._scale.dispersion(sigma))
         if temperature is not None:
-            hyper = replace(hyper, temperature=_resolve.positive("temperature", temperature))
+            found = tempering(self.laplace_.network, _resolve.temperature(temperature))
+            hyper = replace(hyper, temperature=found)
         return log_evidence(self.laplace_, hyper) - self.laplace_.total_weight * self._scale.log_volume
 
     # ------------------------------------------------------------------ prediction

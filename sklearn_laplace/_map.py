@@ -3,7 +3,8 @@ r"""The MAP stage: a net and rows in, θ*, δ and φ out. It knows nothing of th
 First the net's own epochs (none for the built-in net while Gauss–Newton is affordable), with damped evidence steps on
 the way where the hyperparameters are free; then :func:`~sklearn_laplace.selection.alternate` and
 :func:`~sklearn_laplace.mode.refine` to the mode. The evidence of this stage is that of all weights: exact (``full`` or
-its dual ``functional``, whichever is cheaper) while a step stays within the budget (``_budget.py``), else ``kron``.
+its dual ``functional``, whichever is cheaper) while a step stays within the budget (``_budget.py``), else ``kron``, or
+``diag`` under a prior that ``kron`` cannot hold.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from dataclasses import dataclass, replace
 
 import torch
 from skorch import NeuralNet
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import _skorch
 from ._budget import SINGLE_THREAD_FLOPS, budget_for, exact_cost
 from ._memory import MemoryBudget
 from ._skorch import TrainingRows
 from ._threads import single_thread
+from .by_name import unit_of
 from .curvatures import GGN
 from .errors import MemoryBudgetError, ModeWarning, NonFiniteLossError
 from .evidence import log_evidence, mackay_fixed_point
@@ -31,19 +33,53 @@ from .mode import Mode, Problem, newton_decrement, refine
 from .network import Network
 from .prior import Prior
 from .selection import alternate, maximise_evidence
-from .structures import Diag, Kron
+from .structures import Diag, Full, Functional, Kron
 from .structures._base import Curvature
 
 KRON_REFINE_STEPS = 20
-"""L-BFGS steps at the end in the Kronecker-factored metric."""
+"""L-BFGS steps at the end in the metric of an approximate curvature."""
 EPOCH_DAMPING = 0.7
 STARTS = (1.0, 0.1)
 """Starts of the prior precision, in units of the natural one; the evidence chooses. The strong start alone may end in
 a straight line, the weak one alone in an over-fitted net: ``tests/test_quality.py`` fails with either."""
+GROUPED_STEPS = 2
+"""Times the Gauss–Newton steps where several prior precisions are chosen: unused columns take several moves to go."""
 CONVERGENCE_ROUNDS, CONVERGED_DISPERSION = 3, 1e-6
 """Final rounds of a dispersion step and a refinement, and the change of log φ that ends them."""
 FAR_FROM_MODE = 1.0
 """Distance to the mode, in posterior standard deviations per effective parameter, that gives a warning."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """An earlier posterior as the prior of new rows.
+
+    Parameters
+    ----------
+    fit : LaplaceFit
+        Of the rows seen so far, whose curvature adds up over rows.
+    hyper : Hyper
+        Under which they were fitted.
+    module : nn.Module
+        The trained net's.
+    """
+
+    fit: LaplaceFit
+    hyper: Hyper
+    module: nn.Module
+
+    def dual_rows(self, n_columns: int) -> int:
+        """Rows × columns that a dual form holds of the past; nothing in any other structure."""
+        return round(self.fit.total_weight) * n_columns if isinstance(self.fit.curvature, Functional) else 0
+
+    def within(self, structure: type[Curvature]) -> LaplaceFit:
+        """The fit with its curvature in this structure: its own, or ``Full``, P products with it."""
+        if isinstance(self.fit.curvature, structure):
+            return self.fit
+        blocks, theta = self.fit.network.blocks, self.fit.theta
+        identity = torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
+        matrix = torch.stack([self.fit.curvature.times(row) for row in identity])
+        return replace(self.fit, curvature=Full(matrix, tuple(block.size for block in blocks)))
 
 
 @dataclass(frozen=True)
@@ -65,6 +101,8 @@ class Plan:
         Whether precisions of 1 are natural (the built-in net); otherwise the fan-in decides.
     memory : MemoryBudget
         Of the stage's own curvature and a chunk of rows.
+    past : Past or None
+        What stands for the rows seen so far.
     """
 
     likelihood: Likelihood
@@ -74,6 +112,7 @@ class Plan:
     update_dispersion: Callable[[LaplaceFit, Hyper], Hyper]
     natural_start: bool
     memory: MemoryBudget
+    past: Past | None = None
 
     @property
     def free_dispersion(self) -> bool:
@@ -81,13 +120,17 @@ class Plan:
         return self.dispersion is None and self.likelihood.has_dispersion
 
     def start(self, network: Network, prior: Prior) -> Hyper:
-        """Fixed values where given; else the natural prior and a noise as large as the targets' variance."""
+        """Fixed values where given; else the past's, or the natural prior and a noise of the targets' variance."""
         ones = torch.ones(prior.n_groups, dtype=torch.float64, device=network.theta.device)
+        values = ones if self.natural_start else network.natural_precisions(prior)
+        dispersion = self.likelihood.dispersion_start
+        if self.past is not None:
+            same = self.past.fit.prior.names == prior.names
+            before, dispersion = self.past.hyper.prior_precision, self.past.hyper.dispersion
+            values = before if same else before.log().mean().exp() * ones
         if self.precision is not None:
             values = self.precision.to(ones) * ones
-        else:
-            values = ones if self.natural_start else network.natural_precisions(prior)
-        return Hyper(values, self.likelihood.dispersion_start if self.dispersion is None else self.dispersion)
+        return Hyper(values, dispersion if self.dispersion is None else self.dispersion)
 
     def update(self, fit: LaplaceFit, hyper: Hyper) -> Hyper:
         """The next dispersion, if it is free; the prior precisions stay."""
@@ -165,7 +208,7 @@ def fit_map(
     """
     n_dual = n_dual_rows(rows, plan.likelihood, n_outputs)
     budget = budget_for(len(rows))
-    cost, _ = exact_cost(network.blocks, n_dual)
+    cost, _ = _exact(network, rows, n_dual, plan.past)
     exact = cost <= budget.exact_step
     if not (exact or own_epochs):
         size = budget.batch_size if net.batch_size == -1 else net.batch_size
@@ -227,6 +270,14 @@ def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: i
     return MapResult(net, mode, history, 0, small, rows.inputs.dtype, post_hoc=True)
 
 
+def _exact(network: Network, rows: TrainingRows, n_dual: int, past: Past | None) -> tuple[float, type[Curvature]]:
+    """Multiply-adds of an exact step, and its structure: only a past in dual form has dual rows."""
+    if past is None:
+        return exact_cost(network.blocks, n_dual)
+    held = past.dual_rows(n_dual // len(rows))
+    return exact_cost(network.blocks, n_dual + held, frozenset({"rows"} if held else ()))
+
+
 def _problem(
     network: Network,
     prior: Prior,
@@ -243,10 +294,13 @@ def _problem(
     MemoryBudgetError
         When it does not fit: a training does not depend on the memory. That of a trained net is a smaller one then.
     """
-    cost, exact = exact_cost(network.blocks, n_dual)
     rule, n_columns, likelihood, memory = GGN(), n_dual // len(rows), plan.likelihood, plan.memory
-    able: list[type[Curvature]] = [exact, Kron] if cost <= budget_for(len(rows)).exact_step else [Kron]
+    cost, exact = _exact(network, rows, n_dual, plan.past)
+    large: type[Curvature] = Kron if unit_of(network.blocks, prior.groups) in Kron.holds else Diag
+    large = large if plan.past is None else type(plan.past.fit.curvature)
+    able: list[type[Curvature]] = [exact, large] if cost <= budget_for(len(rows)).exact_step else [large]
     able = [*able, Diag] if trained else able[:1]
+    n_dual += 0 if plan.past is None else plan.past.dual_rows(n_columns)
     structure = next((kind for kind in able if memory.fits(kind, network, n_dual, n_columns)), None)
     if structure is None:
         needed = able[-1].memory(network.blocks, n_dual)
@@ -255,19 +309,20 @@ def _problem(
             f"{needed:,} bytes and those of a row; {memory}. Use a larger memory_budget or a smaller net, or train it "
             "elsewhere and give FrozenEstimator(net)."
         )
-    taken = structure.memory(network.blocks, n_dual)
-    chunks = rows.chunks(memory.pass_rows(structure, network, n_columns, taken))
+    past = None if plan.past is None else plan.past.within(structure)
+    chunks = rows.chunks(memory.pass_rows(structure, network, n_columns, structure.memory(network.blocks, n_dual)))
     return Problem(
-        lambda network: fit_laplace(network, likelihood, rule, structure, prior, chunks),
-        lambda network: loss(network, likelihood, chunks),
-        lambda network: loss_and_gradient(network, likelihood, chunks),
+        lambda network: fit_laplace(network, likelihood, rule, structure, prior, chunks, past=past),
+        lambda network: loss(network, likelihood, chunks, past),
+        lambda network: loss_and_gradient(network, likelihood, chunks, past),
     )
 
 
 def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_steps: int) -> Mode:
     """The alternation from one start, or from several with the steps divided and the evidence as judge."""
     free_prior = plan.precision is None
-    factors = STARTS if free_prior else (1.0,)
+    factors = STARTS if free_prior and plan.past is None else (1.0,)
+    max_steps *= GROUPED_STEPS if free_prior and fit.prior.n_groups > 1 else 1
     found = [
         alternate(
             problem,
@@ -303,7 +358,8 @@ def _train_epochs(
 ) -> Hyper:
     """The net's own epochs, with evidence steps between them."""
     hyper = plan.start(network, prior)
-    net.criterion_.bind(network, net.module_, prior, hyper)
+    past = None if plan.past is None else plan.past.fit
+    net.criterion_.bind(network, net.module_, prior, hyper, past)
     free_prior = plan.precision is None
 
     def between(live: NeuralNet) -> None:
@@ -312,7 +368,7 @@ def _train_epochs(
         target = mackay_fixed_point(fit, hyper) if free_prior else hyper
         target = replace(target, dispersion=plan.update(fit, hyper).dispersion)
         hyper = _part_of_the_way(hyper, target)
-        live.criterion_.bind(network, live.module_, prior, hyper)
+        live.criterion_.bind(network, live.module_, prior, hyper, past)
 
     free = free_prior or plan.free_dispersion
     try:

@@ -19,8 +19,8 @@ from .network import Network
 from .structures import STRUCTURES, Diag, Kron
 from .structures._base import Curvature, tensors_in
 
-CHUNK_ELEMENTS = 2**20
-"""Elements of the widest tensor that one chunk of rows makes: 8 MB in float64."""
+CHUNK_ELEMENTS = 2**21
+"""Elements that one chunk of rows makes: 16 MB in float64."""
 CHUNK_ROWS = (64, 8192)
 ROW_BYTES = 5 * 8
 """Of each such element, with all that is made of it on the way (activations, factors, copies): up to five measured."""
@@ -77,15 +77,21 @@ class MemoryBudget:
 
     def fits(self, structure: type[Curvature], network: Network, n_dual: int, n_columns: int) -> bool:
         """Whether the structure and one row of ``n_columns`` columns fit together."""
-        row = ROW_BYTES * network.row_width(n_columns, structure.multiplies_out)
+        row = ROW_BYTES * _row_width(structure, network, n_columns)
         return structure.memory(network.blocks, n_dual) + row <= self.size
 
     def pass_rows(self, structure: type[Curvature], network: Network, n_columns: int, taken: int) -> int:
         """Rows of a chunk in a pass over the data, with ``taken`` bytes in use."""
-        return self.chunk_rows(network.row_width(n_columns, structure.multiplies_out), taken)
+        return self.chunk_rows(_row_width(structure, network, n_columns), taken)
 
     def require(
-        self, structure: type[Curvature], network: Network, n_dual: int, n_columns: int, rule: CurvatureRule
+        self,
+        structure: type[Curvature],
+        network: Network,
+        n_dual: int,
+        n_columns: int,
+        rule: CurvatureRule,
+        **options: Any,
     ) -> int:
         """Refuse a structure that would not fit, before anything is allocated.
 
@@ -99,6 +105,8 @@ class MemoryBudget:
         n_columns : int
             Those of one row.
         rule : CurvatureRule
+        **options
+            What the structure is told beside the blocks.
 
         Returns
         -------
@@ -116,7 +124,7 @@ class MemoryBudget:
                 f"the curvature asked for is a matrix of {size:,} × {size:,} and needs about {matrix / 1e9:,.3g} GB "
                 f"({matrix:,} bytes); {self}. Use curvature='ggn', or subset_of_weights='last_layer'."
             )
-        needed = structure.memory(blocks, n_dual) + matrix
+        needed = structure.memory(blocks, n_dual, **options) + matrix
         if needed > self.size:
             name = next(key for key, value in STRUCTURES.items() if value is structure)
             other = Kron if self.fits(Kron, network, n_dual, n_columns) and not matrix else Diag
@@ -160,6 +168,11 @@ def held(*values: Any) -> int:
     """
     storages = (tensor.untyped_storage() for tensor in tensors_in(values))
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def _row_width(structure: type[Curvature], network: Network, n_columns: int) -> int:
+    """Elements of one row: the factors, and what the structure makes of them."""
+    return network.row_width(n_columns) + structure.row_width(network.blocks, n_columns)
 
 
 def _physical_memory() -> int:

@@ -6,12 +6,10 @@ use. Values that have to be positive are checked here as well.
 
 from __future__ import annotations
 
-import difflib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any, TypeVar
+from numbers import Integral
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +17,13 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils import check_random_state
 from torch import Tensor
 
+from ._augment import check_augment
 from ._memory import MemoryBudget
+from ._prior_options import check_grouping, grouping_of, mean_of
 from ._skorch import device_of, has_one_output, names_criterion
+from ._structure_options import BIASES, DAMPINGS, SHARINGS, StructureOptions, check_taken
+from ._values import Choice, choice, count, count_or_share, lookup, optional_count, positive
+from .by_name import GROUPINGS, Grouping
 from .curvatures import CURVATURES
 from .curvatures._base import CurvatureRule
 from .errors import UnsupportedCombinationError
@@ -39,8 +42,7 @@ from .structures._base import Curvature
 from .subsets import SCORES, SUBSETS, Scored, Subnetwork
 from .subsets._base import Subset
 
-T = TypeVar("T")
-PRIOR_STRUCTURES = {"scalar": "layer", "tensor": "column"}
+PRIOR_STRUCTURES = {name: grouping.unit for name, grouping in GROUPINGS.items()}
 """Each with the unit within which its precisions are equal, see ``Curvature.holds``."""
 STD_KINDS = ("total", "epistemic", "aleatoric")
 INTERVAL_METHODS = ("normal",)
@@ -48,8 +50,6 @@ EVIDENCE = "evidence"
 BALANCED = "balanced"
 DEFAULT_LINK, SAMPLE_LINK = "probit", "mc"
 DISPERSION_RULES = {EVIDENCE: mackay_fixed_point, "residual": residual_dispersion}
-SIZES = (1e-60, 1e60)
-"""Range of every positive number that a user gives."""
 BUILT_IN_ONLY = {"hidden_layer_sizes": (50,), "activation": "tanh"}
 """Options of the built-in net, at their defaults."""
 SUBNETWORK_ONLY = {"subnetwork": "variance", "n_subnetwork_weights": 0.1}
@@ -57,6 +57,7 @@ SUBNETWORK_ONLY = {"subnetwork": "variance", "n_subnetwork_weights": 0.1}
 FLOAT32_ROWS = 10_000
 """``dtype="auto"``: float64 up to this sum of weights."""
 POST_HOC = {
+    "damping",
     "prior_precision",
     "prior_structure",
     "sigma_noise",
@@ -73,171 +74,6 @@ SINGLE_LOGIT = {"auto": None, "categorical": False, "bernoulli": True}
 """Whether two classes share one logit; None where the given net decides."""
 
 
-def lookup(option: str, value: object, known: Mapping[str, T]) -> T:
-    """The object that a name stands for.
-
-    Raises
-    ------
-    ValueError
-        With the known names and the closest one.
-
-    Examples
-    --------
-    >>> lookup("link", "probti", {"probit": 1, "plugin": 2})
-    Traceback (most recent call last):
-        ...
-    ValueError: link='probti' is not known; expected one of 'plugin', 'probit'. Did you mean 'probit'?
-    """
-    if isinstance(value, str) and value in known:
-        return known[value]
-    close = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    names = ", ".join(repr(name) for name in sorted(known))
-    raise ValueError(f"{option}={value!r} is not known; expected one of {names}.{hint}")
-
-
-def positive(option: str, value: object) -> float:
-    """A finite number above zero.
-
-    Raises
-    ------
-    ValueError
-
-    Examples
-    --------
-    >>> positive("temperature", 0)
-    Traceback (most recent call last):
-        ...
-    ValueError: temperature=0 has to be a finite number above zero.
-    """
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
-    if not (math.isfinite(number) and number > 0):
-        raise ValueError(f"{option}={value!r} has to be a finite number above zero.")
-    _check_size(option, np.asarray(number))
-    return number
-
-
-def count(option: str, value: object) -> int:
-    """A whole number of at least one.
-
-    Examples
-    --------
-    >>> count("n_samples", 0)
-    Traceback (most recent call last):
-        ...
-    ValueError: n_samples=0 has to be a whole number of at least 1.
-    """
-    if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1:
-        return int(value)
-    raise ValueError(f"{option}={value!r} has to be a whole number of at least 1.")
-
-
-def fractions(option: str, values: Any) -> np.ndarray:
-    """Numbers strictly between zero and one, shape (levels,).
-
-    Examples
-    --------
-    >>> fractions("quantiles", [0.1, 1.0])
-    Traceback (most recent call last):
-        ...
-    ValueError: quantiles=[0.1, 1.0] has to hold numbers strictly between 0 and 1.
-    """
-    try:
-        found = np.atleast_1d(np.asarray(values, dtype=float))
-    except (TypeError, ValueError):
-        found = np.array([np.nan])
-    if found.ndim != 1 or found.size == 0 or not ((found > 0) & (found < 1)).all():
-        raise ValueError(f"{option}={values!r} has to hold numbers strictly between 0 and 1.")
-    return found
-
-
-def optional_count(option: str, value: object, least: int) -> int | None:
-    """None, or a whole number of at least ``least``.
-
-    Examples
-    --------
-    >>> optional_count("batch_size", 0, 1)
-    Traceback (most recent call last):
-        ...
-    ValueError: batch_size=0 has to be None or a whole number of at least 1.
-    """
-    if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least):
-        return None if value is None else int(value)
-    raise ValueError(f"{option}={value!r} has to be None or a whole number of at least {least}.")
-
-
-def _count_or_share(option: str, value: object) -> int | float:
-    """A whole number of at least one, or a float above 0 and up to 1, the share of all."""
-    if isinstance(value, Real) and not isinstance(value, bool | Integral) and 0 < float(value) <= 1:
-        return float(value)
-    if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1:
-        return int(value)
-    raise ValueError(
-        f"{option}={value!r} has to be a whole number of at least 1, or a float above 0 and up to 1, a share of all."
-    )
-
-
-def _check_size(option: str, values: np.ndarray) -> None:
-    """Squares and products of what is given have to be finite."""
-    if not ((values >= SIZES[0]) & (values <= SIZES[1])).all():
-        raise ValueError(f"{option}={values.tolist()!r} is out of range; expected {SIZES[0]:g} to {SIZES[1]:g}.")
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A hyperparameter that is either a value or the name of a rule.
-
-    Parameters
-    ----------
-    value : ndarray or None
-        Positive values (0-d or 1-d); None where a rule chooses.
-    rule : str
-        The rule's name; empty where a value is given.
-    """
-
-    value: np.ndarray | None
-    rule: str
-
-    def __eq__(self, other: object) -> bool:
-        same_rule = isinstance(other, Choice) and self.rule == other.rule and self.free == other.free
-        return same_rule and np.array_equal(np.asarray(self.value), np.asarray(other.value))  # type: ignore[attr-defined]
-
-    @property
-    def free(self) -> bool:
-        """Whether a rule chooses."""
-        return self.value is None
-
-
-def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> Choice:
-    """A positive number (or array), or the name of a rule.
-
-    Raises
-    ------
-    ValueError
-
-    Examples
-    --------
-    >>> choice("prior_precision", -1.0, ["evidence"], array=True)
-    Traceback (most recent call last):
-        ...
-    ValueError: prior_precision=-1.0 has to be a finite number above zero, or one of 'evidence'.
-    """
-    alternative = f", or one of {', '.join(repr(name) for name in rules)}" if rules else ""
-    if isinstance(value, str) and rules:
-        lookup(option, value, dict.fromkeys(rules))
-        return Choice(None, value)
-    try:
-        numbers = np.asarray(value, dtype=float)
-    except (TypeError, ValueError):
-        numbers = np.asarray(math.nan)
-    if numbers.ndim > (1 if array else 0) or numbers.size == 0 or isinstance(value, bool):
-        numbers = np.asarray(math.nan)
-    if not (np.isfinite(numbers).all() and (numbers > 0).all()):
-        raise ValueError(f"{option}={value!r} has to be a finite number above zero{alternative}.")
-    _check_size(option, numbers)
-    return Choice(numbers, "")
-
-
 @dataclass(frozen=True)
 class Options:
     """An estimator's options as objects.
@@ -248,15 +84,19 @@ class Options:
     rule : CurvatureRule
     structure : Curvature class or None
         None: chosen by :func:`~sklearn_laplace._budget.automatic_structure`.
+    structure_options : StructureOptions
     likelihood : Likelihood
     predictive : PosteriorPredictive class
     link : Link class or None
-    per_tensor : bool
-        Whether each tensor has a prior precision of its own.
+    grouping : Grouping
+        Which weights share a prior precision.
     prior_precision, sigma_noise : Choice
+    prior_mean : float or dict of str to Tensor
+        One for all weights, or those of some tensors.
     map_precision : float or None
         A fixed prior precision of the training; None: the posterior's own.
-    temperature : float
+    temperature : float or dict of str to float
+        One for all weights, or those of some layers or tensors.
     device : torch.device
     dtype : torch.dtype or None
         None: chosen by the number of rows.
@@ -266,14 +106,16 @@ class Options:
     subset: Subset
     rule: CurvatureRule
     structure: type[Curvature] | None
+    structure_options: StructureOptions
     likelihood: Likelihood
     predictive: type[PosteriorPredictive]
     link: type[Link] | None
-    per_tensor: bool
+    grouping: Grouping
     prior_precision: Choice
+    prior_mean: float | dict[str, Tensor]
     sigma_noise: Choice
     map_precision: float | None
-    temperature: float
+    temperature: float | dict[str, float]
     device: torch.device
     dtype: torch.dtype | None
     memory: MemoryBudget
@@ -308,6 +150,13 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     rule = rule.sampling(count("n_fisher_samples", parameters["n_fisher_samples"]), seed)
     structure = lookup("hessian_structure", parameters["hessian_structure"], structures)
     check_capabilities(parameters["curvature"], rule, parameters["hessian_structure"], structure)
+    structure_options = StructureOptions(
+        lookup("bias", parameters["bias"], BIASES),
+        lookup("weight_sharing", parameters["weight_sharing"], SHARINGS),
+        count("rank", parameters["rank"]),
+        lookup("damping", parameters["damping"], DAMPINGS),
+    )
+    check_taken(parameters, structure)
     subset = _subset(parameters, seed)
     _check_subset(subset, rule, parameters["hessian_structure"], structure)
     lookup("activation", parameters["activation"], ACTIVATIONS)
@@ -318,6 +167,8 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         positive("lr", parameters["lr"])
     if not isinstance(parameters["verbose"], Integral):
         raise ValueError(f"verbose={parameters['verbose']!r} has to be a whole number; 0 is silent.")
+    check_augment(parameters["augment"])
+    count("n_augmentations", parameters["n_augmentations"])
     _check_net_options(parameters)
     map_precision = parameters["map_prior_precision"]
     if isinstance(map_precision, str):
@@ -327,29 +178,53 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         if not isinstance(parameters["standardize_y"], bool | np.bool_):
             raise ValueError(f"standardize_y={parameters['standardize_y']!r} has to be True or False.")
     count("n_samples", parameters["n_samples"])
+    precision = choice("prior_precision", parameters["prior_precision"], ["evidence"], array=True)
+    grouping = grouping_of(lookup("prior_structure", parameters["prior_structure"], GROUPINGS), precision.value)
+    check_grouping(
+        grouping,
+        parameters["hessian_structure"],
+        structure,
+        separate_biases=structure_options.separate_biases,
+        damped=structure_options.damped,
+    )
     predictive = lookup("predictive", parameters["predictive"], PREDICTIVES)
     return Options(
         subset=subset,
         rule=rule,
         structure=structure,
+        structure_options=structure_options,
         likelihood=likelihood,
         predictive=predictive,
         link=_link(predictive, parameters) if "link" in parameters else None,
-        per_tensor=lookup("prior_structure", parameters["prior_structure"], {"scalar": False, "tensor": True}),
-        prior_precision=choice("prior_precision", parameters["prior_precision"], ["evidence"], array=True),
+        grouping=grouping,
+        prior_precision=precision,
+        prior_mean=mean_of(parameters["prior_mean"]),
         sigma_noise=_noise(parameters, likelihood),
         map_precision=None if isinstance(map_precision, str) else positive("map_prior_precision", map_precision),
-        temperature=positive("temperature", parameters["temperature"]),
+        temperature=temperature(parameters["temperature"]),
         device=_device(parameters["device"], parameters["net"]),
         dtype=lookup("dtype", parameters["dtype"], {"auto": None, "float32": torch.float32, "float64": torch.float64}),
         memory=MemoryBudget.of(parameters["memory_budget"]),
     )
 
 
+def temperature(value: object) -> float | dict[str, float]:
+    """A positive number, or one for each of some layers or tensors by name; the names are looked up in the net.
+
+    Examples
+    --------
+    >>> temperature({"2.bias": 3})
+    {'2.bias': 3.0}
+    """
+    if isinstance(value, Mapping):
+        return {str(name): positive(f"temperature[{name!r}]", number) for name, number in value.items()}
+    return positive("temperature", value)
+
+
 def _noise(parameters: Mapping[str, Any], likelihood: Likelihood) -> Choice:
     """The noise, or one that counts for nothing where the likelihood has none."""
     given = parameters.get("sigma_noise", EVIDENCE)
-    found = choice("sigma_noise", given, list(DISPERSION_RULES), array=False)
+    found = choice("sigma_noise", given, list(DISPERSION_RULES), array=True)
     if likelihood.has_dispersion:
         return found
     if found.rule != EVIDENCE:
@@ -599,7 +474,7 @@ def _subset(parameters: Mapping[str, Any], seed: int) -> Subset:
     """By name, by names of tensors, or by their masks; the names themselves are looked up in the traced network."""
     value = parameters["subset_of_weights"]
     score = lookup("subnetwork", parameters["subnetwork"], SCORES)
-    scored = Scored(score, _count_or_share("n_subnetwork_weights", parameters["n_subnetwork_weights"]), seed)
+    scored = Scored(score, count_or_share("n_subnetwork_weights", parameters["n_subnetwork_weights"]), seed)
     if isinstance(value, str):
         subsets = {name: kind if kind is Subnetwork else kind() for name, kind in SUBSETS.items()}
         try:

@@ -5,22 +5,26 @@ of collating, the sizes of the data and seeds of its own, and runs its own train
 in mean form,
 
 .. math:: \frac{\sum_n w_n\,\mathrm{nll}_n}{\sum_n w_n}
-          + \frac{\varphi}{2 N_w}\,\theta^\top \mathrm{diag}(\delta)\,\theta ,
+          + \frac{\varphi}{2 N_w}\,(\theta - \mu_0)^\top \mathrm{diag}(\delta)\,(\theta - \mu_0)
+          + \frac{1}{N_w}\,\big(g^\top d + \tfrac12 d^\top H d\big) ,
 
-always with our likelihood, whatever criterion the template names.
+always with our likelihood, whatever criterion the template names. The last term stands for rows that were fitted
+before: d is the way from the weights at which their loss has the gradient g and the curvature H.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import math
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,9 +39,9 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from ._persistence import present_device
 from .errors import HeldOutRowsWarning, NonFiniteError, NonFiniteLossError
-from .laplace import Hyper, Rows
+from .laplace import Hyper, LaplaceFit, Rows
 from .likelihoods import Bernoulli, Categorical, Gaussian, Poisson
-from .likelihoods._base import Likelihood
+from .likelihoods._base import Likelihood, with_noise
 from .network import Network
 from .prior import Prior
 
@@ -64,11 +68,19 @@ class TrainingRows:
     targets : Tensor of shape (n, C) or (n,)
         Standardised targets, or class indices.
     weights : Tensor of shape (n,)
+    noise : Tensor of shape (n, C), optional
+        Known noise variances, in units of φ.
     """
 
     inputs: Tensor
     targets: Tensor
     weights: Tensor
+    noise: Tensor | None = None
+
+    @cached_property
+    def observed(self) -> Tensor:
+        """Targets with their known noise, as the likelihood takes them."""
+        return with_noise(self.targets, self.noise)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -81,7 +93,7 @@ class TrainingRows:
     def chunks(self, step: int) -> list[Rows]:
         """The rows in slices of ``step``."""
         spans = [slice(start, start + step) for start in range(0, len(self), step)]
-        return [(self.inputs[span], self.targets[span], self.weights[span]) for span in spans]
+        return [(self.inputs[span], self.observed[span], self.weights[span]) for span in spans]
 
 
 class SlicingIterator:
@@ -99,7 +111,7 @@ class SlicingIterator:
     def __init__(self, dataset: Dataset[Any], batch_size: int, shuffle: bool = False, seed: int = 0) -> None:
         rows, index = (dataset.dataset, dataset.indices) if isinstance(dataset, Subset) else (dataset, None)
         assert isinstance(rows, RowsDataset)
-        tensors = (rows.rows.inputs, rows.rows.targets, rows.rows.weights)
+        tensors = (rows.rows.inputs, rows.rows.observed, rows.rows.weights)
         if index is not None:
             chosen = torch.as_tensor(np.asarray(index), device=tensors[0].device)
             tensors = tuple(t[chosen] for t in tensors)  # type: ignore[assignment]
@@ -125,7 +137,7 @@ class SlicingIterator:
 class RowsDataset(Dataset[Any]):
     """What skorch sees of the rows: item i is (x, y), or (x, (y, w)) where the weights differ.
 
-    ``X`` and ``y`` are there for callbacks that score.
+    ``X`` and ``y`` are there for callbacks that score, y without its known noise.
 
     Parameters
     ----------
@@ -141,7 +153,7 @@ class RowsDataset(Dataset[Any]):
         return len(self.rows)
 
     def __getitem__(self, i: int) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor]]:
-        y = self.rows.targets[i]
+        y = self.rows.observed[i]
         return self.rows.inputs[i], y if self.unweighted else (y, self.rows.weights[i])
 
 
@@ -164,16 +176,23 @@ class MAPLoss(nn.Module):
         self.total_weight = total_weight
         self.mean_weight = total_weight / n_rows
         self.penalised: list[Tensor] = []
-        self.precisions: list[Tensor] = []
+        self.precision = torch.zeros(())
+        self.mean: Tensor | None = None
+        self.past_loss: Callable[[], Tensor] | None = None
         self.transform: Callable[[Tensor], Tensor] = _as_matrix
         self.dispersion = 1.0
 
-    def bind(self, network: Network, module: nn.Module, prior: Prior, hyper: Hyper) -> None:
-        """Penalise the live module's parameters under these hyperparameters."""
+    def bind(
+        self, network: Network, module: nn.Module, prior: Prior, hyper: Hyper, past: LaplaceFit | None = None
+    ) -> None:
+        """Penalise the live module's parameters under these hyperparameters, and by the loss of past rows."""
         delta = network.tensors(hyper.prior_precision[prior.groups])
         parameters = dict(module.named_parameters())
         self.penalised = [parameters[name] for name in delta]
-        self.precisions = [_one_if_equal(values).to(parameters[name]) for name, values in delta.items()]
+        self.precision = _one_if_equal(_flat(delta.values())).to(self.penalised[0])
+        means = None if prior.mean is None else network.tensors(prior.mean)
+        self.mean = None if means is None else _flat(means[name] for name in delta).to(self.penalised[0])
+        self.past_loss = None if past is None else functools.partial(_past_loss, past, parameters)
         self.transform = network.transform_outputs
         self.dispersion = hyper.dispersion
 
@@ -184,9 +203,24 @@ class MAPLoss(nn.Module):
         else:
             target, weight = targets
             data = (weight * self.likelihood.nll(self.transform(outputs), target)).mean() / self.mean_weight
-        pairs = zip(self.penalised, self.precisions, strict=True)
-        penalty = sum((precision * p.square()).sum() for p, precision in pairs)
-        return data + (0.5 * self.dispersion / self.total_weight) * penalty
+        theta = _flat(self.penalised)
+        move = theta if self.mean is None else theta - self.mean
+        penalty = self.precision * move.dot(move) if self.precision.ndim == 0 else (self.precision * move).dot(move)
+        loss = data + (0.5 * self.dispersion / self.total_weight) * penalty
+        return loss if self.past_loss is None else loss + self.past_loss().to(loss) / self.total_weight
+
+
+def _past_loss(past: LaplaceFit, parameters: dict[str, nn.Parameter]) -> Tensor:
+    """gᵀd + ½ dᵀHd at unit dispersion, with a graph to the parameters."""
+    layout = past.network.layout
+    theta = layout.matrices(lambda name, rows, width: parameters[name].reshape(rows, width)).double()
+    move = theta - past.theta
+    return past.gradient @ move + 0.5 * move @ past.curvature.times(move)
+
+
+def _flat(tensors: Iterable[Tensor]) -> Tensor:
+    """All elements in one vector: one operation on it costs a training step less than one on each tensor."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def _as_matrix(outputs: Tensor) -> Tensor:
@@ -274,6 +308,7 @@ def build_net(
             module,
             criterion=MAPLoss,
             optimizer=torch.optim.Adam,
+            optimizer__fused=True,
             train_split=None,
             callbacks="disable",
             lr=1e-2,

@@ -19,12 +19,17 @@ from sklearn.frozen import FrozenEstimator
 from skorch import NeuralNet
 from torch import Tensor, nn
 
-from . import _map, _resolve, _skorch
+from . import _map, _resolve, _skorch, _structure_options
 from ._budget import automatic_structure
+from ._data import PreparedData, TargetScale, mean_variance, spread
 from ._map import MapResult, Plan
 from ._memory import MemoryBudget
-from ._resolve import Choice, Options
+from ._past import check_past, check_same_net, load
+from ._prior_options import check_temperature
+from ._resolve import Options
 from ._skorch import TrainingRows
+from ._values import Choice
+from .by_name import listed, prior_mean, temperatures
 from .laplace import Hyper, LaplaceFit, fit_laplace
 from .likelihoods._base import Likelihood
 from .mode import Mode
@@ -39,6 +44,7 @@ MAP_NEUTRAL: dict[str, Any] = {
     "subset_of_weights": "all",
     **_resolve.SUBNETWORK_ONLY,
     "hessian_structure": "auto",
+    **_structure_options.DEFAULTS,
     "curvature": "ggn",  # the training's own, whatever the posterior's is
     "n_fisher_samples": 1,
     "temperature": 1.0,
@@ -47,6 +53,8 @@ MAP_NEUTRAL: dict[str, Any] = {
     "n_samples": 100,
     "return_std_kind": "total",
     "class_weight": None,  # already in the weights of the rows
+    "augment": None,  # already in the rows, which the cache sees
+    "n_augmentations": 1,
     "random_state": None,
     "memory": None,
     "memory_budget": None,  # handed to it beside them
@@ -58,67 +66,6 @@ POST_HOC_NEUTRAL: dict[str, Any] = {
     "sigma_noise": "evidence",
 }
 """Those that it does not look at either while ``map_prior_precision`` is a number."""
-
-
-@dataclass(frozen=True)
-class TargetScale:
-    """The affine map from the user's targets to the network's: (y − mean) / scale.
-
-    Parameters
-    ----------
-    mean, scale : ndarray of shape (C,)
-        Zeros and ones for classes.
-    """
-
-    mean: np.ndarray
-    scale: np.ndarray
-
-    @property
-    def log_volume(self) -> float:
-        """Σ_c log scale_c: what one row of weight 1 subtracts from a log density in the network's units."""
-        return float(np.log(self.scale).sum())
-
-    def dispersion(self, sigma_noise: float) -> float:
-        """A noise standard deviation in the units of y as φ in those of the network.
-
-        Raises
-        ------
-        ValueError
-            When the outputs have scales of their own, so that one σ would be another φ for each.
-        """
-        if not (self.scale == self.scale[0]).all():
-            raise ValueError(
-                f"sigma_noise={sigma_noise:g} is one number for {len(self.scale)} targets that were standardised one "
-                "by one, which the posterior cannot hold. Fit with this sigma_noise (the targets then share their "
-                "scale), or with standardize_y=False."
-            )
-        return float(sigma_noise / self.scale[0]) ** 2
-
-
-@dataclass(frozen=True)
-class PreparedData:
-    """Validated training data.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n, d), float64
-    targets : ndarray of shape (n, C) or (n,)
-        Standardised targets, float64, or class indices.
-    weights : ndarray of shape (n,), float64
-    n_outputs : int
-    scale : TargetScale
-    """
-
-    X: np.ndarray
-    targets: np.ndarray
-    weights: np.ndarray
-    n_outputs: int
-    scale: TargetScale
-
-    @property
-    def total_weight(self) -> float:
-        """N_w."""
-        return float(self.weights.sum())
 
 
 def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,6 +114,7 @@ def train(
         _resolve.DISPERSION_RULES.get(options.sigma_noise.rule, lambda fit, hyper: hyper),
         natural_start=net is None,
         memory=options.memory,
+        past=data.past,
     )
     if isinstance(net, FrozenEstimator):
         module = copy.deepcopy(net.estimator.module_).to(rows.weights)
@@ -201,9 +149,22 @@ def _train_net(
         verbose=int(parameters["verbose"]),
     )
     _skorch.initialise(net, rows, data.n_outputs)
+    if data.past is not None:
+        load(net.module_, data.past.module)
     network = _trace(net.module_, rows, data, options, verbose=parameters["verbose"])
+    if data.past is not None:
+        check_same_net(network, data.past.fit.network, rows.inputs[:50])
+        _start_at(net.module_, network.tensors(data.past.fit.theta))
+    elif built_in and isinstance(options.prior_mean, dict):
+        _start_at(net.module_, options.prior_mean)
     own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
     return _map.fit_map(net, network, rows, data.n_outputs, plan, own_epochs=own_epochs)
+
+
+def _start_at(module: nn.Module, means: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.copy_(means.get(name, parameter))
 
 
 def _built_in_parameters(
@@ -243,7 +204,7 @@ def _map_precision(options: Options) -> Tensor | None:
 def fixed_dispersion(options: Options, scale: TargetScale) -> float | None:
     """The given noise as φ in the network's units; None where a rule chooses."""
     sigma = options.sigma_noise.value
-    return None if sigma is None else scale.dispersion(float(sigma))
+    return None if sigma is None else scale.dispersion(sigma)
 
 
 @dataclass(frozen=True)
@@ -258,15 +219,15 @@ class Origin:
         Names of its prior groups.
     tensors : tuple of str
         Names of all trained tensors.
-    settled_for : tuple of Choice and bool, or None
-        The options (prior precision, noise, one precision a tensor) whose best evidence the training has found itself,
+    settled_for : tuple of Choice and str, or None
+        The options (prior precision, noise, what shares a precision) whose best evidence the training has found itself,
         with the weights following; None where the choice is made afterwards.
     """
 
     hyper: Hyper
     groups: tuple[str, ...]
     tensors: tuple[str, ...]
-    settled_for: tuple[Choice, Choice, bool] | None
+    settled_for: tuple[Choice, Choice, str] | None
 
 
 def approximate(
@@ -278,20 +239,26 @@ def approximate(
     subset = options.subset.settled(everything, lambda: _variance(trained.mode, rows, options))
     options = replace(options, subset=subset)
     network, structure, n_dual, taken = _posterior_layout(everything, rows, data, options)
-    prior = _prior(network, everything, options)
+    prior = grouped(network, everything.parameter_names, options)
+    told = options.structure_options.told(structure)
     exact = structure in (Full, Functional)
     fit = trained.mode.fit
     whole = network.parameter_names == everything.parameter_names and network.blocks == everything.blocks
     same_rule = fit.rule == options.rule
-    if whole and same_rule and isinstance(fit.curvature, structure):
+    if whole and same_rule and isinstance(fit.curvature, structure) and fit.curvature.options == told:
         fit = replace(fit, prior=prior)
     else:
         chunks = rows.chunks(options.memory.pass_rows(structure, network, n_dual // len(rows), taken))
-        fit = fit_laplace(network, options.likelihood, options.rule, structure, prior, chunks)
+        past = None if data.past is None else data.past.fit
+        # The training's gradient has the past rows in it, which are added again here.
+        gradient = None if past is not None else network.vector(everything.tensors(fit.gradient))
+        fit = fit_laplace(
+            network, options.likelihood, options.rule, structure, prior, chunks, past=past, gradient=gradient, **told
+        )
     # The exact evidence of all weights is the one that the training has maximised, with the weights following.
     by_exact_evidence = isinstance(trained.mode.fit.curvature, Full | Functional) and not trained.post_hoc
     settled = by_exact_evidence and options.map_precision is None and whole and exact and same_rule
-    chosen = (options.prior_precision, options.sigma_noise, options.per_tensor)
+    chosen = (options.prior_precision, options.sigma_noise, options.grouping.each)
     mode = trained.mode
     return fit, Origin(mode.hyper, mode.fit.prior.names, trained.names, chosen if settled else None)
 
@@ -311,7 +278,7 @@ def _variance(mode: Mode, rows: TrainingRows, options: Options) -> Tensor:
 
 def regrouped(fit: LaplaceFit, origin: Origin, options: Options) -> LaplaceFit:
     """The fit with the grouping of the prior precisions that the options ask for."""
-    return replace(fit, prior=_grouped(fit.network, origin.tensors, options))
+    return replace(fit, prior=grouped(fit.network, origin.tensors, options))
 
 
 def choose(fit: LaplaceFit, origin: Origin, options: Options, dispersion: float | None) -> Hyper:
@@ -326,13 +293,13 @@ def choose(fit: LaplaceFit, origin: Origin, options: Options, dispersion: float 
     dispersion : float or None
         The given φ.
     """
-    start = _start(origin, fit.prior, options)
+    start = _start(origin, fit, options)
     if dispersion is not None:
         start = replace(start, dispersion=dispersion)
     settled = fit.shift is None and origin.settled_for == (
         options.prior_precision,
         options.sigma_noise,
-        options.per_tensor,
+        options.grouping.each,
     )
     free_prior, free_noise = options.prior_precision.free, options.sigma_noise.free
     by_evidence = options.sigma_noise.rule == _resolve.EVIDENCE
@@ -354,7 +321,10 @@ def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData, se
     single_logit = data.targets.ndim == 1 and data.n_outputs == 1
     options = _resolve.resolve(kind, parameters, seed, single_logit=single_logit)
     _resolve.check_device(options.device)
-    return replace(options, likelihood=options.likelihood.scaled_to(_mean_variance(data)))
+    if data.past is not None:
+        check_past(options, parameters, data.past.fit)
+        return replace(options, structure=type(data.past.fit.curvature), likelihood=data.past.fit.likelihood)
+    return replace(options, likelihood=options.likelihood.scaled_to(mean_variance(data), data.average_noise))
 
 
 def check_net(net: Any) -> None:
@@ -376,87 +346,6 @@ def check_net(net: Any) -> None:
         )
 
 
-def _mean_variance(data: PreparedData) -> float:
-    """Mean variance of the targets over the outputs, in the network's units; 1 for classes."""
-    if data.targets.ndim == 1:
-        return 1.0
-    _, deviation, constant = spread(data.targets, data.weights)
-    return float(np.where(constant, 0.0, deviation**2).mean())
-
-
-def canonical_rows(
-    X: np.ndarray, targets: np.ndarray, weights: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows in a fixed order and equal ones merged, while the data are small (by weight).
-
-    So weights and repetitions, in any order, give the same numbers to the bit, standardisation included: training
-    amplifies rounding, and otherwise they would end in different modes.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n, d)
-    targets : ndarray of shape (n,) or (n, C), numeric
-    weights : ndarray of shape (n,)
-
-    Examples
-    --------
-    >>> X, y, w = canonical_rows(np.array([[2.0], [1.0], [2.0]]), np.array([5.0, 4.0, 5.0]), np.ones(3))
-    >>> sorted(zip(X[:, 0].tolist(), y.tolist(), w.tolist()))
-    [(1.0, 4.0, 1.0), (2.0, 5.0, 2.0)]
-    """
-    if weights.sum() > _resolve.FLOAT32_ROWS:
-        return X, targets, weights
-    unique, inverse = np.unique(np.column_stack([X, targets]), axis=0, return_inverse=True)
-    merged = np.bincount(inverse.ravel(), weights=weights, minlength=len(unique))
-    columns = X.shape[1]
-    # Sorted rows would make mini-batches and held-out parts of a user's net regions of the first column.
-    order = np.random.default_rng(0).permutation(len(unique))
-    unique, merged = unique[order], as_counts(merged[order])
-    return unique[:, :columns], unique[:, columns:].reshape(len(unique), *targets.shape[1:]), merged
-
-
-def as_counts(weights: np.ndarray) -> np.ndarray:
-    r"""Weights (n,) that count rows; shares, which sum to one at most, of the rows that they are worth.
-
-    Several rows that weigh one together are no data that anybody has: AdaBoost and its kin normalise their weights, and
-    taken at their word the prior would outweigh all of them. What shares are worth is Kish's (1965) effective sample
-    size, :math:`(\sum w)^2 / \sum w^2`: n where they are equal, fewer where a few rows have most.
-
-    Examples
-    --------
-    >>> as_counts(np.array([0.25, 0.25, 0.25, 0.25])), as_counts(np.array([2.0, 1.0])), as_counts(np.array([0.5]))
-    (array([1., 1., 1., 1.]), array([2., 1.]), array([0.5]))
-    """
-    total = weights.sum()
-    if len(weights) == 1 or total > 1 + 1e-9:
-        return weights
-    return weights * (total / (weights**2).sum())
-
-
-def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Weighted mean and standard deviation of each column, and which columns are constant but for rounding.
-
-    Raises
-    ------
-    ValueError
-        When a column is too large for its variance to be finite.
-
-    Examples
-    --------
-    >>> spread(np.array([[1e-13, 5.0], [3e-13, 5.0]]), np.ones(2))
-    (array([2.e-13, 5.e+00]), array([1.e-13, 0.e+00]), array([False,  True]))
-    """
-    mean = np.average(values, axis=0, weights=weights)
-    with np.errstate(over="ignore", invalid="ignore"):
-        deviation = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights))
-    if not np.isfinite(deviation).all():
-        raise ValueError(
-            f"a column reaches {np.abs(values).max():.1e}, too large for its variance; use another unit for it."
-        )
-    constant = deviation <= 10 * np.finfo(float).eps * np.abs(values).max(axis=0)
-    return mean, deviation, constant
-
-
 def pass_over(
     fit: LaplaceFit, data: PreparedData, input_dtype: torch.dtype, memory: MemoryBudget
 ) -> tuple[LaplaceFit, Curvature]:
@@ -471,7 +360,8 @@ def pass_over(
     dtype, device = next(network.module.parameters()).dtype, network.theta.device
     rows = _as_tensors(data, input_dtype, dtype, device)
     rule, per_row = fit.rule, fit.rule.n_columns(fit.likelihood, data.n_outputs)
-    taken = memory.require(structure, network, per_row * (len(rows) + round(fit.total_weight)), per_row, rule)
+    n_dual = per_row * (len(rows) + round(fit.total_weight))
+    taken = memory.require(structure, network, n_dual, per_row, rule, **fit.curvature.options)
     chunks = rows.chunks(memory.pass_rows(structure, network, per_row, taken))
     found = fit_laplace(network, fit.likelihood, rule, structure, fit.prior, chunks, like=fit.curvature)
     if issubclass(structure, Full | Functional):
@@ -493,6 +383,7 @@ def _as_tensors(data: PreparedData, input_dtype: torch.dtype, dtype: torch.dtype
         torch.tensor(data.X, dtype=input_dtype, device=device),
         torch.tensor(data.targets, dtype=torch.long if data.targets.ndim == 1 else dtype, device=device),
         torch.tensor(data.weights, dtype=dtype, device=device),
+        None if data.noise is None else torch.tensor(data.noise, dtype=dtype, device=device),
     )
 
 
@@ -500,58 +391,80 @@ def _posterior_layout(
     everything: Network, rows: TrainingRows, data: PreparedData, options: Options
 ) -> tuple[Network, type[Curvature], int, int]:
     """The network of the random weights, the structure of their posterior, the number of dual rows, and its bytes."""
-    network, rule, memory = options.subset.of(everything, rows.inputs), options.rule, options.memory
+    laid_out = everything.with_separate_biases() if options.structure_options.separate_biases else everything
+    network, rule, memory = options.subset.of(laid_out, rows.inputs), options.rule, options.memory
     n_columns = rule.n_columns(options.likelihood, data.n_outputs)
     n_dual = len(rows) * n_columns
+    grouped(network, everything.parameter_names, options)
     structure = options.structure or automatic_structure(
         network.blocks,
         n_dual,
         len(rows),
         rule.provides & options.subset.provides,
+        options.grouping.unit,
         lambda structure: memory.fits(structure, network, n_dual, n_columns),
     )
-    return network, structure, n_dual, memory.require(structure, network, n_dual, n_columns, rule)
+    damped = options.structure_options.damped
+    check_temperature(structure, network.blocks, tempering(network, options.temperature), damped=damped)
+    held = 0 if data.past is None else data.past.dual_rows(n_columns)
+    told = options.structure_options.told(structure)
+    return network, structure, n_dual, memory.require(structure, network, n_dual + held, n_columns, rule, **told)
 
 
 def _training_prior(network: Network, options: Options) -> Prior:
     """A training under one given precision does not depend on how the posterior's are grouped."""
-    prior = _prior(network, network, options)
-    return prior if options.map_precision is None else network.scalar_prior()
+    prior = grouped(network, network.parameter_names, options)
+    return prior if options.map_precision is None else replace(network.scalar_prior(), mean=prior.mean)
 
 
-def _prior(network: Network, everything: Network, options: Options) -> Prior:
-    """One precision for all weights, or one a tensor where the options or the given values say so.
+def grouped(network: Network, names: tuple[str, ...], options: Options) -> Prior:
+    """The prior that the options ask for: its mean and the grouping of its precisions.
 
-    Given values are one a tensor of the whole network, whatever part of it is random.
+    Parameters
+    ----------
+    network : Network
+        Of the random weights.
+    names : tuple of str
+        All trained tensors; several given precisions are those of their groups, whatever part of them is random.
+    options : Options
+
+    Raises
+    ------
+    ValueError
+        When the given precisions are not as many as there are groups, or a prior mean does not fit.
+    UnsupportedCombinationError
+        When the net has no such groups.
     """
-    return _grouped(network, everything.parameter_names, options)
-
-
-def _grouped(network: Network, names: tuple[str, ...], options: Options) -> Prior:
-    value = options.prior_precision.value
-    if value is None:
-        return network.tensor_prior() if options.per_tensor else network.scalar_prior()
-    if value.size == 1:
-        return network.scalar_prior()
-    if value.size != len(names):
+    value, grouping, mean = options.prior_precision.value, options.grouping, options.prior_mean
+    if value is not None and value.size > 1 and value.size != len(groups := grouping.names(network, names)):
         raise ValueError(
-            f"prior_precision has {value.size} entries; expected 1 (scalar) or {len(names)} (one per tensor: "
-            f"{', '.join(names)})."
+            f"prior_precision has {value.size} entries; expected 1 (scalar) or {len(groups)} (one per "
+            f"{grouping.each}: {listed(groups)})."
         )
-    return network.tensor_prior()
+    prior = grouping.prior(network)
+    if isinstance(mean, dict):
+        return replace(prior, mean=prior_mean(network, mean))
+    return replace(prior, mean=torch.full_like(network.theta, mean)) if mean else prior
 
 
-def _start(origin: Origin, prior: Prior, options: Options) -> Hyper:
+def tempering(network: Network, temperature: float | Mapping[str, float]) -> float | Tensor:
+    """One temperature, or that of each selected weight where they are given by name."""
+    return temperature if isinstance(temperature, float) else temperatures(network, temperature)
+
+
+def _start(origin: Origin, fit: LaplaceFit, options: Options) -> Hyper:
     """The given or the training's hyperparameters, carried over to the selected weights."""
-    hyper = origin.hyper
+    hyper, prior = origin.hyper, fit.prior
     value = options.prior_precision.value
     if value is None:
         names, values = origin.groups, hyper.prior_precision
     else:
-        names, values = origin.tensors, torch.as_tensor(value, dtype=torch.float64).reshape(-1)
-    if prior.n_groups == len(values) == 1:
+        names = options.grouping.names(fit.network, origin.tensors)
+        values = torch.as_tensor(value, dtype=torch.float64).reshape(-1)
+    if prior.names == names or prior.n_groups == len(values) == 1:
         precision = values
     else:
-        by_name = dict(zip(names, values, strict=False))
-        precision = torch.stack([by_name.get(name, values.log().mean().exp()) for name in prior.names])
-    return Hyper(precision.to(hyper.prior_precision), hyper.dispersion, options.temperature)
+        by_name, other = dict(zip(names, values.tolist(), strict=True)), float(values.log().mean().exp())
+        precision = torch.tensor([by_name.get(name, other) for name in prior.names], dtype=torch.float64)
+    temperature = tempering(fit.network, options.temperature)
+    return Hyper(precision.to(hyper.prior_precision), hyper.dispersion, temperature)

@@ -10,9 +10,9 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from . import _resolve
+from . import _resolve, _values
+from ._data import PreparedData, TargetScale, canonical_rows
 from ._estimator import LaplaceEstimator
-from ._stages import PreparedData, TargetScale, canonical_rows
 from .latent import Predictive
 from .links._base import standard_normals
 
@@ -28,13 +28,13 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     net : None, torch module class or instance, skorch net, or FrozenEstimator, default=None
         As in :class:`LaplaceRegressor`; the module has one output a class, logits or (log-)probabilities, or for two
         classes one output, the logit of the second (``NeuralNetBinaryClassifier``).
-    hidden_layer_sizes, activation, max_epochs, lr, batch_size, map_prior_precision, device, dtype, memory_budget
+    hidden_layer_sizes, activation, max_epochs, lr, batch_size, augment, n_augmentations, map_prior_precision
         As in :class:`LaplaceRegressor`.
-    subset_of_weights, subnetwork, n_subnetwork_weights, hessian_structure, curvature, n_fisher_samples
+    device, dtype, memory_budget, subset_of_weights, subnetwork, n_subnetwork_weights
         As in :class:`LaplaceRegressor`.
-    prior_precision, prior_structure
+    hessian_structure, bias, weight_sharing, rank, damping, curvature, n_fisher_samples
         As in :class:`LaplaceRegressor`.
-    temperature
+    prior_precision, prior_structure, prior_mean, prior, temperature
         As in :class:`LaplaceRegressor`.
     likelihood : {"auto", "categorical", "bernoulli"}, default="auto"
         Distribution of y given the outputs: one logit a class, or one logit for two classes. "auto": as many as the
@@ -52,7 +52,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     memory : None, str or joblib.Memory, default=None
         Where trainings are cached, as in scikit-learn's Pipeline: candidates of a search that differ in Laplace
         parameters alone (with a number for ``map_prior_precision`` also in prior and noise) share one. Needs an integer
-        ``random_state``.
+        ``random_state``. The rows are part of the key, and with them what ``augment`` makes of them.
     class_weight : None, "balanced" or dict, default=None
         Multiplies the weight of each row by that of its class: given as ``{label: weight}`` (1 for labels that are not
         in it), or "balanced", n / (n_classes · n_c) with n_c the summed weight of the class's rows. It counts in
@@ -97,6 +97,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         max_epochs: int | None = None,
         lr: float | None = None,
         batch_size: int | None = None,
+        augment: Any = None,
+        n_augmentations: int = 1,
         map_prior_precision: str | float = "same",
         device: str = "auto",
         dtype: str = "auto",
@@ -105,12 +107,18 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         subnetwork: str = "variance",
         n_subnetwork_weights: float = 0.1,
         hessian_structure: str = "auto",
+        bias: str = "folded",
+        weight_sharing: str = "expand",
+        rank: int = 100,
+        damping: str = "exact",
         curvature: str = "ggn",
         n_fisher_samples: int = 1,
         likelihood: str = "auto",
         prior_precision: Any = "evidence",
         prior_structure: str = "scalar",
-        temperature: float = 1.0,
+        prior_mean: Any = 0.0,
+        prior: Any = None,
+        temperature: Any = 1.0,
         predictive: str = "glm",
         link: str = "probit",
         n_samples: int = 100,
@@ -125,6 +133,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         self.max_epochs = max_epochs
         self.lr = lr
         self.batch_size = batch_size
+        self.augment = augment
+        self.n_augmentations = n_augmentations
         self.map_prior_precision = map_prior_precision
         self.device = device
         self.dtype = dtype
@@ -133,11 +143,17 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         self.subnetwork = subnetwork
         self.n_subnetwork_weights = n_subnetwork_weights
         self.hessian_structure = hessian_structure
+        self.bias = bias
+        self.weight_sharing = weight_sharing
+        self.rank = rank
+        self.damping = damping
         self.curvature = curvature
         self.n_fisher_samples = n_fisher_samples
         self.likelihood = likelihood
         self.prior_precision = prior_precision
         self.prior_structure = prior_structure
+        self.prior_mean = prior_mean
+        self.prior = prior
         self.temperature = temperature
         self.predictive = predictive
         self.link = link
@@ -153,7 +169,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         return tags
 
     def partial_fit(  # type: ignore[override]  # scikit-learn's order of arguments for classifiers
-        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, sample_noise_variance: Any = None
     ) -> Self:
         """Take in more rows without training: their curvature is added, and the mean of the linearised net moves.
 
@@ -167,6 +183,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         classes : array-like of shape (n_classes,), optional
             All labels that will ever come; in the first call, which is a fit. Those of its y by default.
         sample_weight : array-like of shape (n_samples,), optional
+        sample_noise_variance : None
+            Of numeric targets alone.
 
         Returns
         -------
@@ -183,14 +201,19 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         if not self.__sklearn_is_fitted__():
             _resolve.check_streaming_weights(self.class_weight)
             with self._unchanged_on_failure(X):
-                return self._fit(lambda: self._prepare(X, y, sample_weight, classes))
+                return self._fit(lambda: self._prepare(X, y, sample_weight, sample_noise_variance, classes))
         if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(f"classes={classes!r} differ from those of the first call, {self.classes_.tolist()}.")
-        return super().partial_fit(X, y, sample_weight)
+        return super().partial_fit(X, y, sample_weight, sample_noise_variance)
 
-    def _prepare(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> PreparedData:
-        X, y, weights = self._validate_rows(X, column_or_1d(y, warn=True), sample_weight, y_numeric=False)
+    def _prepare(
+        self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, classes: Any = None
+    ) -> PreparedData:
+        given = X, column_or_1d(y, warn=True), sample_weight, sample_noise_variance
+        X, y, weights, _ = self._validate_rows(*given, y_numeric=False)
         check_classification_targets(y)
+        previous = self._previous()
+        classes = previous.classes_ if classes is None and previous is not None else classes
         self.classes_ = np.unique(y if classes is None else column_or_1d(classes))
         if len(self.classes_) < 2:
             raise ValueError(
@@ -200,10 +223,10 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         n_outputs = _resolve.class_outputs(self.get_params(deep=False), X, len(self.classes_))
         return self._encoded(*canonical_rows(X, self._indices(y), weights), n_outputs)
 
-    def _prepare_more(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
+    def _prepare_more(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
         _resolve.check_streaming_weights(self.class_weight)
-        labels = column_or_1d(y, warn=True)
-        X, y, weights = self._validate_rows(X, labels, sample_weight, y_numeric=False, reset=False)
+        given = X, column_or_1d(y, warn=True), sample_weight, sample_noise_variance
+        X, y, weights, _ = self._validate_rows(*given, y_numeric=False, reset=False)
         return self._encoded(X, self._indices(y), weights, self.n_outputs_)
 
     def _indices(self, labels: np.ndarray) -> np.ndarray:
@@ -211,18 +234,17 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         if len(unknown := np.setdiff1d(labels, self.classes_)):
             raise ValueError(
                 f"y holds the labels {unknown.tolist()}, which are not among the classes {self.classes_.tolist()}. "
-                "Name all classes in the first call: partial_fit(X, y, classes=...)."
+                "Name all classes in the first call, also of a previous estimator: partial_fit(X, y, classes=...)."
             )
         return np.searchsorted(self.classes_, labels)
 
     def _encoded(self, X: np.ndarray, index: np.ndarray, weights: np.ndarray, n_outputs: int) -> PreparedData:
-        index = index.astype(np.intp)
         per_class = _resolve.class_weights(self.class_weight, self.classes_, index, weights)
         weights = weights * per_class[index]
         present = weights > 0
         if not present.any():
             raise ValueError(f"class_weight={self.class_weight!r} leaves no row with a positive weight.")
-        scale = TargetScale(np.zeros(n_outputs), np.ones(n_outputs))
+        scale = TargetScale(np.zeros(n_outputs), np.ones(n_outputs), np.ones(n_outputs))
         return PreparedData(X[present], index[present], weights[present], n_outputs, scale)
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -271,7 +293,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         ndarray of shape (n_samples, n_classes)
         """
         check_is_fitted(self)
-        _resolve.lookup("kind", kind, dict.fromkeys(_resolve.STD_KINDS))
+        _values.lookup("kind", kind, dict.fromkeys(_resolve.STD_KINDS))
         return _resolve.variance_of_kind(self._moments(X), kind).clamp_min(0.0).sqrt().cpu().numpy()
 
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
@@ -312,8 +334,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         ndarray of shape (n_rows, n_samples), labels; or (n_rows, n_classes, n_samples), probabilities
         """
         check_is_fitted(self)
-        labels = _resolve.lookup("kind", kind, {"total": True, "epistemic": False})
-        count = _resolve.count("n_samples", n_samples)
+        labels = _values.lookup("kind", kind, {"total": True, "epistemic": False})
+        count = _values.count("n_samples", n_samples)
         generator = _resolve.generator(random_state)
         draws = self._function_draws(X, count, generator)
         probabilities = self.laplace_.likelihood.logits(draws).softmax(1)

@@ -3,7 +3,7 @@ r"""The Laplace approximation of the log evidence, its gradient and its Hessian.
 .. math::
 
     \log p(D) \approx \sum_n w_n \log p(y_n | \theta^*) - \tfrac12 \big[ \log|P| - \log|P_0|
-        + \theta^{*\top} P_0 \theta^* \big], \qquad P_0 = \mathrm{diag}(\delta)
+        + (\theta^* - \mu_0)^\top P_0 (\theta^* - \mu_0) \big], \qquad P_0 = \mathrm{diag}(\delta)
 
 (MacKay 1992, eq. 2.14 ff.; the 2π terms cancel). In the logarithms of the group precisions and of the dispersion φ it
 is concave for fixed θ*, with (the φ row is for likelihoods that have a dispersion), for
@@ -13,8 +13,8 @@ scaling with :math:`\varphi^{-p}`:
 
 .. math::
 
-    \partial_{\log\delta_g} &= \tfrac12 (n_g - t_g - \delta_g\|\theta_g\|^2), &
-    \partial^2_{\log\delta_g\log\delta_h} &= -\tfrac12 ([g=h](t_g + \delta_g\|\theta_g\|^2) - S_{gh}), \\
+    \partial_{\log\delta_g} &= \tfrac12 (n_g - t_g - \delta_g\|\theta_g - \mu_g\|^2), &
+    \partial^2_{\log\delta_g\log\delta_h} &= -\tfrac12 ([g=h](t_g + \delta_g\|\theta_g - \mu_g\|^2) - S_{gh}), \\
     \partial_{\log\varphi} &= E/\varphi - \tfrac12 N_w C + \tfrac12 p\gamma, &
     \partial^2_{\log\varphi\log\delta_g} &= -\tfrac12 p\,(t_g - \textstyle\sum_h S_{gh}), \\
     & & \partial^2_{\log\varphi} &= -E/\varphi - \tfrac12 p^2 \textstyle\sum_g (t_g - \sum_h S_{gh}).
@@ -37,13 +37,13 @@ PRECISION_BOUNDS = (1e-6, 1e8)
 def log_evidence(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> float:
     """Log marginal likelihood of the training targets, nats, in the network's target units.
 
-    Costs what the structure's posterior costs; with one prior precision, O(P) once the eigenvalues are there; nothing
-    where the posterior for the same ``hyper`` is given.
+    Costs what the structure's posterior costs; with one prior precision, and a structure that has its spectrum, O(P)
+    once the eigenvalues are there; nothing where the posterior for the same ``hyper`` is given.
     """
     theta, delta = fit.theta, hyper.prior_precision
     if posterior is not None:
         logdet = posterior.logdet_precision()
-    elif fit.prior.n_groups == 1:
+    elif hyper.is_uniform and fit.curvature.has_spectrum:
         logdet = (hyper.scale(fit.dispersion_power) * fit.curvature.eigenvalues() + delta).log().sum()
     else:
         logdet = fit.posterior(hyper).logdet_precision()
@@ -66,7 +66,7 @@ class EvidenceDerivatives:
     ----------
     gradient : Tensor of shape (G + 1,)
     hessian : Tensor of shape (G + 1, G + 1)
-        Negative semi-definite.
+        Negative semi-definite; of :func:`diagonal_derivatives` a diagonal (G + 1,).
     """
 
     gradient: Tensor
@@ -76,26 +76,42 @@ class EvidenceDerivatives:
 def evidence_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
     """Exact derivatives of :func:`log_evidence` at fixed weights, for every structure."""
     first, second = prior_statistics(fit, hyper)
-    power, delta = fit.dispersion_power, hyper.prior_precision
-    counts = fit.prior.counts.to(delta.device)
-    penalty = delta * fit.prior.group_sums(fit.theta.square())
-    energy = fit.nll / hyper.dispersion
+    power, gradient = fit.dispersion_power, _gradient(fit, hyper, first)
+    penalty = hyper.prior_precision * fit.prior.squares(fit.theta)
     mixed = first - second.sum(1)
-    gamma = (counts - first).sum()
-    slope = energy - 0.5 * fit.total_weight * fit.n_outputs + 0.5 * power * gamma
-    if not fit.likelihood.has_dispersion:
-        slope = slope * 0
-    gradient = torch.cat([0.5 * (counts - first - penalty), slope[None]])
-    hessian = torch.zeros(len(gradient), len(gradient), dtype=torch.float64, device=delta.device)
+    hessian = torch.zeros(len(gradient), len(gradient), dtype=torch.float64, device=gradient.device)
     hessian[:-1, :-1] = -0.5 * (torch.diag(first + penalty) - second)
     hessian[:-1, -1] = hessian[-1, :-1] = -0.5 * power * mixed
-    hessian[-1, -1] = -energy - 0.5 * power**2 * mixed.sum()
+    hessian[-1, -1] = -fit.nll / hyper.dispersion - 0.5 * power**2 * mixed.sum()
     return EvidenceDerivatives(gradient, hessian)
+
+
+def diagonal_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
+    r"""The gradient, and a diagonal as large as that of the Hessian: all without S, for many groups.
+
+    :math:`S_{gg} \ge t_g^2/n_g`, with equality where every weight is its own group, and
+    :math:`\sum_g (t_g - \sum_h S_{gh}) \le \gamma`. Costs what the structure's ``shrinkage`` costs.
+    """
+    delta = hyper.prior_precision
+    first = fit.posterior(hyper, spectral=False).shrinkage(fit.prior.groups, fit.prior.n_groups)
+    counts = fit.prior.counts.to(delta.device)
+    groups = 0.5 * (first + delta * fit.prior.squares(fit.theta) - first.square() / counts)
+    dispersion = fit.nll / hyper.dispersion + 0.5 * fit.dispersion_power**2 * (counts - first).sum()
+    return EvidenceDerivatives(_gradient(fit, hyper, first), -torch.cat([groups, dispersion[None]]))
+
+
+def _gradient(fit: LaplaceFit, hyper: Hyper, first: Tensor) -> Tensor:
+    counts = fit.prior.counts.to(first.device)
+    gamma = (counts - first).sum()
+    penalty = hyper.prior_precision * fit.prior.squares(fit.theta)
+    data = fit.nll / hyper.dispersion - 0.5 * fit.total_weight * fit.n_outputs
+    slope = (data + 0.5 * fit.dispersion_power * gamma) * fit.likelihood.has_dispersion
+    return torch.cat([0.5 * (counts - first - penalty), slope[None]])
 
 
 def prior_statistics(fit: LaplaceFit, hyper: Hyper) -> tuple[Tensor, Tensor]:
     """The t (G,) and S (G, G) of the module's formulas; by the eigenvalues alone when there is one precision."""
-    if fit.prior.n_groups > 1:
+    if not (hyper.is_uniform and fit.curvature.has_spectrum):
         return fit.posterior(hyper).prior_statistics(fit.prior.groups, fit.prior.n_groups)
     delta = hyper.prior_precision
     share = delta / (hyper.scale(fit.dispersion_power) * fit.curvature.eigenvalues() + delta)
@@ -105,13 +121,14 @@ def prior_statistics(fit: LaplaceFit, hyper: Hyper) -> tuple[Tensor, Tensor]:
 def mackay_fixed_point(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> Hyper:
     r"""MacKay's (1992, eq. 4.9 and 4.10) re-estimates, within the bounds.
 
-    :math:`\delta_g = \gamma_g/\|\theta_g\|^2` and :math:`\varphi = 2E/(N_w C - p\gamma)`, with γ the effective number
-    of parameters under the present values. The optimum of the evidence at these weights is their fixed point.
+    :math:`\delta_g = \gamma_g/\|\theta_g - \mu_g\|^2` and :math:`\varphi = 2E/(N_w C - p\gamma)`, with γ the
+    effective number of parameters under the present values. The optimum of the evidence at these weights is their
+    fixed point.
     """
     posterior = posterior or fit.posterior(hyper, spectral=False)
     shrinkage = posterior.shrinkage(fit.prior.groups, fit.prior.n_groups)
     gamma = (fit.prior.counts.to(shrinkage.device) - shrinkage).clamp_min(1e-10)
-    squares = fit.prior.group_sums(fit.theta.square()).clamp_min(1e-300)
+    squares = fit.prior.squares(fit.theta).clamp_min(1e-300)
     dispersion = hyper.dispersion
     if fit.likelihood.has_dispersion:
         freedom = max(fit.total_weight * fit.n_outputs - fit.dispersion_power * float(gamma.sum()), 0.5)

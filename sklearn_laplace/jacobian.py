@@ -15,15 +15,20 @@ as last column), row by row. Nothing here knows a likelihood, a prior or a struc
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-PAIR_BUDGET = 2**22
-"""Elements of a Khatri–Rao panel (rows × pairs) that are formed at once, 32 MB in float64."""
+from .linalg import lower_gram, mirror_lower
+
+PAIR_BUDGET = 2**21
+"""Elements of a Khatri–Rao panel (rows × pairs) that are formed at once, 16 MB in float64."""
+FEW_PAIRS = 128
+"""Pairs of outputs below which a layer's block is that many Gram matrices instead of one product."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,9 @@ class LayerFactor:
 
     def square_sum(self) -> Tensor:
         """Sum of squares over rows and columns, shape (O·I,): one matrix product, independent of K."""
-        return (self.cotangents.square().sum(1).mT @ self.inputs.square()).flatten()
+        squares = self.cotangents.square()
+        squares = squares[:, 0] if squares.shape[1] == 1 else squares.sum(1)
+        return (squares.mT @ self.inputs.square()).flatten()
 
     def weighted_inner(self, weights: Tensor) -> Tensor:
         """Σ_p weights_p · part_kp · part_lp for each row, shape (n, K, K), from weights of shape (O·I,)."""
@@ -110,16 +117,23 @@ class LayerFactor:
         per_output = self.inputs.square() @ weights.to(self.inputs.dtype).view(outputs, inputs).mT
         return (self.cotangents * per_output[:, None]) @ self.cotangents.mT
 
-    def gram(self, other: LayerFactor, column_weights: Tensor) -> Tensor:
-        r"""Σ_i weights_i part parts′ᵀ, shape (n·K, m·K): the product of two small Gram matrices, never (n·K, O·I).
+    def gram(self, other: LayerFactor, weights: Tensor) -> Tensor:
+        r"""Σ_p weights_p part parts′ᵀ, shape (n·K, m·K): products of small Gram matrices, never (n·K, O·I).
 
-        :math:`(a_n^\top \mathrm{diag}(v)\, a'_m)\,(g_{nk}^\top g'_{ml})` with v = ``column_weights`` of shape (I,).
+        :math:`(a_n^\top \mathrm{diag}(v)\, a'_m)\,(g_{nk}^\top g'_{ml})` for weights v of shape (I,), one a column; for
+        weights of shape (O, I) the sum of such products over the outputs.
         """
+        if weights.ndim == 2:
+            parts = (self._of_output(o).gram(other._of_output(o), row) for o, row in enumerate(weights))
+            return functools.reduce(Tensor.add_, parts)
         n, k, _ = self.cotangents.shape
         m, l, _ = other.cotangents.shape
         outputs = self.cotangents.flatten(0, 1) @ other.cotangents.flatten(0, 1).mT
-        inputs = (self.inputs * column_weights.to(self.inputs.dtype)) @ other.inputs.mT
+        inputs = (self.inputs * weights.to(self.inputs.dtype)) @ other.inputs.mT
         return (outputs.view(n, k, m, l) * inputs[:, None, :, None]).view(n * k, m * l)
+
+    def _of_output(self, o: int) -> LayerFactor:
+        return LayerFactor(self.inputs, self.cotangents[..., o : o + 1])
 
     def times(self, vectors: Tensor) -> Tensor:
         """The part times (O·I, s) vectors, shape (n·K, s)."""
@@ -133,6 +147,11 @@ class LayerFactor:
         weights = vectors.view(*self.cotangents.shape[:2], vectors.shape[1]).to(self.inputs.dtype)
         outputs = torch.einsum("nko,nks->nso", self.cotangents, weights)
         return torch.einsum("nso,ni->ois", outputs, self.inputs).flatten(0, 1)
+
+    def scaled(self, weights: Tensor) -> LayerFactor:
+        """Each entry times its weight, from weights (O·I,) that are equal within a column."""
+        columns = weights[: self.inputs.shape[-1]]
+        return LayerFactor(self.inputs * columns.to(self.inputs.dtype), self.cotangents)
 
     def double(self) -> LayerFactor:
         """The same in float64."""
@@ -187,9 +206,9 @@ class DenseFactor:
         """Σ_p weights_p · part_kp · part_lp for each row, shape (n, K, K), from weights of shape (p,)."""
         return (self.values * weights.to(self.values.dtype)) @ self.values.mT
 
-    def gram(self, other: DenseFactor, column_weights: Tensor) -> Tensor:
+    def gram(self, other: DenseFactor, weights: Tensor) -> Tensor:
         """Σ_p weights_p part part′ᵀ, shape (n·K, m·K), from weights of shape (p,)."""
-        left = self.values.flatten(0, 1) * column_weights.to(self.values.dtype)
+        left = self.values.flatten(0, 1) * weights.to(self.values.dtype)
         return left @ other.values.flatten(0, 1).mT
 
     def times(self, vectors: Tensor) -> Tensor:
@@ -203,6 +222,10 @@ class DenseFactor:
     def cross(self, other: Factor) -> Tensor:
         """Σₙₖ partᵀ other, shape (p, p′), float64."""
         return (self.values.flatten(0, 1).mT @ other.rows().flatten(0, 1)).double()
+
+    def scaled(self, weights: Tensor) -> DenseFactor:
+        """Each entry times its weight (p,)."""
+        return DenseFactor(self.values * weights.to(self.values.dtype))
 
     def double(self) -> DenseFactor:
         """The same in float64."""
@@ -266,6 +289,10 @@ class SharedFactor:
         """The transposed part times (n·K, s) vectors, shape (O·I, s)."""
         return self.dense.transposed_times(vectors)
 
+    def reduced(self) -> LayerFactor:
+        """One position for all: mean of the inputs, sum of the cotangents; the part itself where either is constant."""
+        return LayerFactor(self.inputs.mean(1), self.cotangents.sum(2))
+
     def rotate(self, output_basis: Tensor, input_basis: Tensor) -> SharedFactor:
         """The same part in other bases: ``cotangents @ output_basis`` and ``inputs @ input_basis``."""
         return SharedFactor(self.inputs @ input_basis, self.cotangents @ output_basis)
@@ -273,6 +300,11 @@ class SharedFactor:
     def cross(self, other: Factor) -> Tensor:
         """Σₙₖ partᵀ other, shape (O·I, p′), float64."""
         return self.dense.cross(other)
+
+    def scaled(self, weights: Tensor) -> SharedFactor:
+        """Each entry times its weight, from weights (O·I,) that are equal within a column."""
+        columns = weights[: self.inputs.shape[-1]]
+        return SharedFactor(self.inputs * columns.to(self.inputs.dtype), self.cotangents)
 
     def double(self) -> DenseFactor:
         """Multiplied out, in float64."""
@@ -303,6 +335,28 @@ def picked(factor: Factor, index: Tensor) -> DenseFactor:
         width = factor.inputs.shape[-1]
         return DenseFactor(factor.cotangents[..., index // width] * factor.inputs[:, None, index % width])
     return DenseFactor(factor.rows()[..., index])
+
+
+def bias_apart(factor: LayerFactor | SharedFactor) -> tuple[Factor, DenseFactor]:
+    """The parts of [W | b] as those of W and of b: the bias's is the cotangents, summed over the positions.
+
+    Parameters
+    ----------
+    factor : LayerFactor or SharedFactor
+        With the column of ones as last input.
+
+    Examples
+    --------
+    >>> import torch
+    >>> factor = SharedFactor(torch.ones(2, 5, 3), torch.ones(2, 1, 5, 4))
+    >>> weight, bias = bias_apart(factor)
+    >>> weight.rows().shape, bias.rows().tolist()[0]
+    (torch.Size([2, 1, 8]), [[5.0, 5.0, 5.0, 5.0]])
+    """
+    inputs = factor.inputs[..., :-1]
+    if isinstance(factor, SharedFactor):
+        return SharedFactor(inputs, factor.cotangents), DenseFactor(factor.cotangents.sum(2))
+    return LayerFactor(inputs, factor.cotangents), DenseFactor(factor.cotangents)
 
 
 @dataclass(frozen=True)
@@ -356,9 +410,27 @@ class FactoredJacobian:
         total = torch.stack([factor.times(part).double() for factor, part in parts]).sum(0)
         return total.view(self.n_rows, self.n_columns, -1)
 
+    def transposed_times(self, vectors: Tensor) -> Tensor:
+        """Σₙ of the transposed rows times vectors (n, K, s), shape (P, s), float64."""
+        return torch.cat([factor.transposed_times(vectors.flatten(0, 1)).double() for factor in self.factors])
+
+    def weighted_inner(self, weights: Tensor) -> Tensor:
+        """Σ_p weights_p · row_kp · row_lp for each row, shape (n, K, K), float64, from weights of shape (P,)."""
+        parts = zip(self.factors, weights.split([f.n_parameters for f in self.factors]), strict=True)
+        return torch.stack([factor.weighted_inner(part).double() for factor, part in parts]).sum(0)
+
+    def scaled(self, weights: Tensor) -> FactoredJacobian:
+        """Each derivative times its parameter's weight, from weights (P,) equal within each input column of a layer."""
+        parts = zip(self.factors, weights.split([f.n_parameters for f in self.factors]), strict=True)
+        return FactoredJacobian(tuple(factor.scaled(part) for factor, part in parts))
+
     def square_sum(self) -> Tensor:
         """Sum of squares over rows and columns, shape (P,), float64."""
         return torch.cat([factor.square_sum().double() for factor in self.factors])
+
+    def double(self) -> FactoredJacobian:
+        """The same in float64, every factor in its own form."""
+        return FactoredJacobian(tuple(_in_float64(factor) for factor in self.factors))
 
 
 @dataclass(frozen=True)
@@ -381,7 +453,7 @@ class Batch:
     >>> import torch
     >>> jacobian = FactoredJacobian((DenseFactor(torch.ones(2, 1, 4)),))
     >>> Batch(jacobian, torch.zeros(2, 1), torch.ones(2)).total_weight
-    2.0
+    tensor(2., dtype=torch.float64)
     """
 
     jacobian: FactoredJacobian
@@ -390,9 +462,14 @@ class Batch:
     matrix: Tensor | None = None
 
     @property
-    def total_weight(self) -> float:
-        """Sum of the row weights."""
-        return float(self.weights.double().sum())
+    def total_weight(self) -> Tensor:
+        """Sum of the row weights, 0-d, float64: a number would make a GPU wait."""
+        return self.weights.double().sum()
+
+
+def _in_float64(factor: Factor) -> Factor:
+    """A factor of the same kind; ``double`` of one at several positions multiplies it out."""
+    return replace(factor, **{field.name: getattr(factor, field.name).double() for field in fields(factor)})
 
 
 def _khatri_rao(left: LayerFactor, right: LayerFactor) -> Tensor:
@@ -409,24 +486,53 @@ def _khatri_rao(left: LayerFactor, right: LayerFactor) -> Tensor:
 
 
 def _square(factor: LayerFactor) -> Tensor:
-    """The diagonal block of a layer: as ``_khatri_rao``, with both symmetric panels packed (a quarter of the cost)."""
+    """The diagonal block of a layer: as ``_khatri_rao``, with both symmetric panels packed (a quarter of the cost).
+
+    A panel of few pairs makes a skinny product; few pairs of outputs are taken one by one, a weighted Gram matrix each.
+    """
     device = factor.inputs.device
     n_out, n_in = factor.cotangents.shape[-1], factor.inputs.shape[-1]
     o, p = torch.tril_indices(n_out, n_out, device=device)
     i, j = torch.tril_indices(n_in, n_in, device=device)
-    packed = _sum_over_panels(
-        factor.inputs.shape[0],
-        max(len(o), len(i)),
-        lambda span: torch.einsum("nko,nkp->nop", factor.cotangents[span], factor.cotangents[span])[:, o, p],
-        lambda span: factor.inputs[span][:, i] * factor.inputs[span][:, j],
-    )
-    half = torch.empty(len(o), n_in, n_in, dtype=packed.dtype, device=device)
-    half[:, i, j] = packed
-    half[:, j, i] = packed
-    whole = torch.empty(n_out, n_in, n_out, n_in, dtype=packed.dtype, device=device)
-    whole[o, :, p, :] = half
-    whole[p, :, o, :] = half
-    return whole.view(n_out * n_in, n_out * n_in)
+
+    def output_pairs(span: slice) -> Tensor:
+        cotangents = factor.cotangents[span]
+        return (cotangents.mT @ cotangents).flatten(1).index_select(1, o * n_out + p)
+
+    if len(o) < FEW_PAIRS < len(i):
+        blocks = _weighted_grams(output_pairs(slice(None)), factor.inputs)
+    else:
+        packed = _sum_over_panels(
+            factor.inputs.shape[0],
+            max(len(o), len(i)),
+            output_pairs,
+            lambda span: _packed_products(factor.inputs[span]),
+        )
+        blocks = packed.index_select(1, _pair_of(i, j, n_in)).view(len(o), n_in, n_in)
+    whole = blocks.index_select(0, _pair_of(o, p, n_out)).view(n_out, n_out, n_in, n_in)
+    return whole.transpose(1, 2).reshape(n_out * n_in, n_out * n_in)
+
+
+def _packed_products(inputs: Tensor) -> Tensor:
+    """a_i a_j for i ≥ j of each row, in the order of ``tril_indices``, shape (n, I (I + 1) / 2)."""
+    n, size = inputs.shape
+    panel = inputs.new_empty(n, size * (size + 1) // 2)
+    for i, piece in enumerate(panel.split(list(range(1, size + 1)), 1)):
+        torch.mul(inputs[:, : i + 1], inputs[:, i : i + 1], out=piece)
+    return panel
+
+
+def _pair_of(first: Tensor, second: Tensor, size: int) -> Tensor:
+    """Where each of the size² ordered pairs is among the packed ones, shape (size²,)."""
+    place = torch.empty(size, size, dtype=torch.long, device=first.device)
+    place[first, second] = place[second, first] = torch.arange(len(first), device=first.device)
+    return place.flatten()
+
+
+def _weighted_grams(weights: Tensor, inputs: Tensor) -> Tensor:
+    """Σₙ weights[n, q] a aᵀ for each q, shape (q, I, I), float64."""
+    found = [lower_gram(inputs, inputs * column[:, None]) for column in weights.unbind(1)]
+    return mirror_lower(torch.stack(found))
 
 
 def _sum_over_panels(

@@ -9,8 +9,8 @@ log-likelihood and its gradient at the weights θ*. Everything after is a functi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,13 +19,15 @@ from torch import Tensor
 from .curvatures._base import CurvatureRule
 from .errors import NotPositiveDefiniteError
 from .likelihoods._base import Likelihood
-from .network import Network
+from .network import Linearisation, Network
 from .nonfinite import not_finite
 from .prior import Prior
+from .structures import Kron
 from .structures._base import Curvature, Posterior
+from .tempering import tempered
 
 Rows = tuple[Tensor, Tensor, Tensor]
-"""Inputs (n, …), targets and weights (n,) of a batch."""
+"""Inputs (n, …), targets, in the form that the likelihood takes, and weights (n,) of a batch."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,9 @@ class Hyper:
         δ of each prior group.
     dispersion : float
         φ: the noise variance σ² in the network's target units; 1 where the likelihood has none.
-    temperature : float
-        T; the curvature is divided by it (T < 1: a cold posterior).
+    temperature : float or Tensor of shape (P,), float64
+        T; the curvature is divided by it (T < 1: a cold posterior). One for each weight, equal within each input column
+        of a layer: see :mod:`~sklearn_laplace.tempering`.
 
     Examples
     --------
@@ -50,11 +53,17 @@ class Hyper:
 
     prior_precision: Tensor
     dispersion: float = 1.0
-    temperature: float = 1.0
+    temperature: float | Tensor = 1.0
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether one precision and one temperature are those of all weights."""
+        return len(self.prior_precision) == 1 and not isinstance(self.temperature, Tensor)
 
     def scale(self, dispersion_power: int) -> float:
-        """1 / (T φ^p), what multiplies the curvature at unit dispersion."""
-        return float(1.0 / (self.temperature * self.dispersion**dispersion_power))
+        """1 / (T φ^p), what multiplies the curvature at unit dispersion; 1 / φ^p where T is one for each weight."""
+        temperature = 1.0 if isinstance(self.temperature, Tensor) else self.temperature
+        return float(1.0 / (temperature * self.dispersion**dispersion_power))
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ class LaplaceFit:
         The network and its weights θ*.
     likelihood : Likelihood
     prior : Prior
-        Grouping of the prior precisions.
+        Mean of the prior and grouping of its precisions.
     curvature : Curvature
         H, at unit dispersion and without prior.
     rule : CurvatureRule
@@ -83,6 +92,8 @@ class LaplaceFit:
     shift : Tensor of shape (P,), optional
         θ − θ*, where rows that came after the training have moved the mean of the linearised network (see
         :mod:`~sklearn_laplace.streaming`); None where it is θ* itself.
+    log_noise : float
+        Σ w · ½ log v of the rows' known noise, which no hyperparameter changes.
     """
 
     network: Network
@@ -95,6 +106,7 @@ class LaplaceFit:
     total_weight: float
     n_outputs: int
     shift: Tensor | None = None
+    log_noise: float = 0.0
 
     @property
     def dispersion_power(self) -> int:
@@ -106,6 +118,26 @@ class LaplaceFit:
         """Mean of the posterior θ (P,), float64."""
         return self.network.theta if self.shift is None else self.network.theta + self.shift
 
+    def quadratic_model(self, move: Tensor, unit: float = 1.0) -> tuple[float, Tensor]:
+        """What the rows' loss and its gradient are at other weights, to second order.
+
+        Parameters
+        ----------
+        move : Tensor of shape (P,)
+            d, the other weights minus θ.
+        unit : float
+            φ^(1−p), what makes of H, as it is stored, the second derivative of the loss at unit dispersion.
+
+        Returns
+        -------
+        loss : float
+            Σ w·nll + gᵀd + ½ dᵀHd at unit dispersion.
+        gradient : Tensor of shape (P,)
+            g + H d.
+        """
+        bend = unit * self.curvature.times(move)
+        return self.nll + float(self.gradient @ move + 0.5 * move @ bend), self.gradient + bend
+
     def posterior(self, hyper: Hyper, *, spectral: bool = True) -> Posterior:
         """The factorised posterior; the data are not revisited.
 
@@ -116,24 +148,32 @@ class LaplaceFit:
             Whether a single prior precision may use the curvature's eigendecomposition, which is kept and serves every
             later ``hyper``. Without, one cheaper factorisation for this ``hyper`` alone.
         """
-        values = hyper.prior_precision
-        precision = self.prior.precision(values) if spectral else values[self.prior.groups]
-        return self.curvature.posterior(precision, hyper.scale(self.dispersion_power))
+        return self._tempered(self.curvature.posterior, hyper, spectral)
+
+    def damped_posterior(self, hyper: Hyper) -> Posterior:
+        """With the damping of Ritter et al. (2018), for prediction; the evidence is that of :meth:`posterior`."""
+        assert isinstance(self.curvature, Kron)
+        return self._tempered(self.curvature.damped_posterior, hyper, spectral=True)
+
+    def _tempered(self, posterior: Callable[[Tensor, float], Posterior], hyper: Hyper, spectral: bool) -> Posterior:
+        values, scale = hyper.prior_precision, hyper.scale(self.dispersion_power)
+        if isinstance(hyper.temperature, Tensor):
+            return tempered(posterior, values[self.prior.groups], scale, hyper.temperature)
+        return posterior(self.prior.precision(values) if spectral else values[self.prior.groups], scale)
 
     def log_likelihood(self, hyper: Hyper) -> float:
         """Σ w log p(y | θ*), nats; the temperature does not enter."""
         normaliser = self.likelihood.log_normaliser(hyper.dispersion, self.n_outputs)
-        return -self.nll / hyper.dispersion - self.total_weight * normaliser
+        return -self.nll / hyper.dispersion - self.total_weight * normaliser - self.log_noise
 
     def objective(self, hyper: Hyper) -> float:
-        """The MAP objective Σ w nll/φ + ½ θᵀ diag(δ) θ, nats, without constants."""
+        """The MAP objective Σ w nll/φ + ½ (θ − μ₀)ᵀ diag(δ) (θ − μ₀), nats, without constants."""
         quadratic = self.prior.quadratic(hyper.prior_precision, self.theta)
         return self.nll / hyper.dispersion + 0.5 * float(quadratic)
 
     def objective_gradient(self, hyper: Hyper) -> Tensor:
         """Gradient of :meth:`objective` in the weights, shape (P,)."""
-        precision = self.prior.precision(hyper.prior_precision)
-        return self.gradient / hyper.dispersion + precision * self.theta
+        return self.gradient / hyper.dispersion + self.prior.gradient(hyper.prior_precision, self.theta)
 
 
 def fit_laplace(
@@ -145,6 +185,10 @@ def fit_laplace(
     batches: Iterable[Rows],
     *,
     like: Curvature | None = None,
+    shift: Tensor | None = None,
+    gradient: Tensor | None = None,
+    past: LaplaceFit | None = None,
+    **options: Any,
 ) -> LaplaceFit:
     """Sum curvature, loss and gradient over the data.
 
@@ -162,7 +206,15 @@ def fit_laplace(
         At least one row together. Sums are in float64, whatever the dtype of the rows. Structures that need a second
         pass go through them again.
     like : Curvature, optional
-        One that the result is to be merged with, and whose basis it shares.
+        One that the result is to be merged with, and whose basis and options it shares.
+    gradient : Tensor of shape (P,), optional
+        Σ w Jᵀ r at these weights where it is known already: it costs a backward pass of its own.
+    shift : Tensor of shape (P,), optional
+        θ − θ*: the sums are those of the network linearised at θ*, at θ.
+    past : LaplaceFit, optional
+        Of other rows, in the same structure: they enter by their quadratic model (Ritter et al. 2018b).
+    **options
+        What ``structure.zero`` is told beside the blocks.
 
     Returns
     -------
@@ -188,37 +240,64 @@ def fit_laplace(
     """
     theta = network.theta
     if like is None:
-        curvature: Any = structure.zero(network.blocks, theta.device)
+        curvature: Any = structure.zero(network.blocks, theta.device, **options)
     else:
         curvature = like.emptied(network.blocks, theta.device)
     nll = torch.zeros((), dtype=torch.float64, device=theta.device)
-    gradient = torch.zeros_like(theta)
-    weight = torch.zeros_like(nll)
+    total = torch.zeros_like(theta) if gradient is None else gradient
+    weight, log_noise = torch.zeros_like(nll), torch.zeros_like(nll)
     n_outputs = 0
+    n_rows = 0
     try:
         for inputs, targets, weights in batches:
-            line = network.linearise(inputs)
-            residual = likelihood.residual(line.outputs, targets) * weights[:, None]
-            batch = rule.batch(line, likelihood, targets, weights)
-            curvature = curvature.add_(batch)
-            gradient += line.pullback(residual[..., None]).total()
+            line = _line(network, inputs, shift)
+            curvature = curvature.add_(rule.batch(line, likelihood, targets, weights))
+            if gradient is None:
+                residual = likelihood.residual(line.outputs, targets) * weights[:, None]
+                total += line.pullback(residual[..., None]).total()
             nll += (weights * likelihood.nll(line.outputs, targets)).double().sum()
             weight += weights.double().sum()
-            n_outputs = line.outputs.shape[1]
-        finite = bool(torch.isfinite(nll + gradient.sum() + curvature.total()))
+            log_noise += (weights * likelihood.log_noise(line.outputs, targets)).double().sum()
+            n_outputs, n_rows = line.outputs.shape[1], n_rows + len(weights)
+        finite = bool(torch.isfinite(nll + total.sum() + curvature.total()))
         while finite and (following := curvature.next_pass()) is not None:
-            curvature = following
+            curvature, again = following, 0
             for inputs, targets, weights in batches:
-                curvature = curvature.add_(rule.batch(network.linearise(inputs), likelihood, targets, weights))
+                curvature = curvature.add_(rule.batch(_line(network, inputs, shift), likelihood, targets, weights))
+                again += len(weights)
+            if again != n_rows:
+                raise ValueError(
+                    f"{structure.__name__} goes through the rows twice, and the second time there were {again} of "
+                    f"{n_rows}: give a list of batches, not a generator."
+                )
             finite = bool(torch.isfinite(curvature.total()))
     except NotPositiveDefiniteError:  # of a structure that factorises on the way
         finite = False
     if not finite:
         raise not_finite(network, batches, likelihood)
-    return LaplaceFit(network, likelihood, prior, curvature, rule, float(nll), gradient, float(weight), n_outputs)
+    sums = float(nll), total, float(weight)
+    fit = LaplaceFit(network, likelihood, prior, curvature, rule, *sums, n_outputs, shift, float(log_noise))
+    if past is None:
+        return fit
+    past_nll, past_gradient = past.quadratic_model(theta - past.theta)
+    return replace(
+        fit,
+        curvature=fit.curvature.merge(past.curvature),
+        nll=fit.nll + past_nll,
+        gradient=fit.gradient + past_gradient,
+        total_weight=fit.total_weight + past.total_weight,
+        log_noise=fit.log_noise + past.log_noise,
+    )
 
 
-def loss_and_gradient(network: Network, likelihood: Likelihood, batches: Iterable[Rows]) -> tuple[float, Tensor]:
+def _line(network: Network, inputs: Tensor, shift: Tensor | None) -> Linearisation:
+    line = network.linearise(inputs)
+    return line if shift is None else line.moved(shift)
+
+
+def loss_and_gradient(
+    network: Network, likelihood: Likelihood, batches: Iterable[Rows], past: LaplaceFit | None = None
+) -> tuple[float, Tensor]:
     """Σ w·nll at unit dispersion and its gradient (P,) in the selected weights, without a curvature."""
     nll = torch.zeros((), dtype=torch.float64, device=network.theta.device)
     gradient = torch.zeros_like(network.theta)
@@ -227,12 +306,13 @@ def loss_and_gradient(network: Network, likelihood: Likelihood, batches: Iterabl
         residual = likelihood.residual(line.outputs, targets) * weights[:, None]
         gradient += line.pullback(residual[..., None]).total()
         nll += (weights * likelihood.nll(line.outputs, targets)).double().sum()
-    return float(nll), gradient
+    past_nll, past_gradient = (0.0, 0.0) if past is None else past.quadratic_model(network.theta - past.theta)
+    return float(nll) + past_nll, gradient + past_gradient
 
 
-def loss(network: Network, likelihood: Likelihood, batches: Iterable[Rows]) -> float:
+def loss(network: Network, likelihood: Likelihood, batches: Iterable[Rows], past: LaplaceFit | None = None) -> float:
     """Σ w·nll at unit dispersion: forward passes only."""
     nll = torch.zeros((), dtype=torch.float64, device=network.theta.device)
     for inputs, targets, weights in batches:
         nll += (weights * likelihood.nll(network(inputs), targets)).double().sum()
-    return float(nll)
+    return float(nll) + (0.0 if past is None else past.quadratic_model(network.theta - past.theta)[0])

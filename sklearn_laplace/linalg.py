@@ -1,11 +1,12 @@
-"""Safe factorisations: one jitter policy, one warning, one rule for clipping eigenvalues.
+"""Safe factorisations and solves: one jitter policy, one warning, one rule for clipping eigenvalues.
 
-Every Cholesky and every eigendecomposition of the package goes through here. All matrices are float64.
+Every Cholesky and every eigendecomposition of a large matrix goes through here. All matrices are float64.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -18,6 +19,11 @@ SUBTRACTION_ROUNDING = 1e-6
 """Negative eigenvalues, relative to the largest diagonal entry, that float32 rows leave when they are subtracted."""
 CLIP_ROUNDING = 1e-6
 """Negative eigenvalues, relative to the largest, that float32 rows make of zeros."""
+STRIP = 64
+"""Columns of the strips in which a symmetric product is formed."""
+
+TOLERANCE, MAX_ITERATIONS = 1e-13, 500
+"""Conjugate gradients end at this residual relative to the first, in the preconditioner's norm."""
 
 
 def cholesky(matrix: Tensor) -> Tensor:
@@ -169,6 +175,36 @@ def _require_finite(matrix: Tensor) -> None:
         )
 
 
+def lower_gram(left: Tensor, right: Tensor) -> Tensor:
+    """leftᵀ right (p, p) where it is symmetric, float64: strips of its lower triangle; above it is nothing to be used.
+
+    Examples
+    --------
+    >>> import torch
+    >>> lower_gram(torch.ones(3, 2), torch.ones(3, 2)).tril().tolist()
+    [[3.0, 0.0], [3.0, 3.0]]
+    """
+    size = left.shape[1]
+    found = torch.zeros(size, size, dtype=torch.float64, device=left.device)
+    for start in range(0, size, STRIP):
+        stop = min(start + STRIP, size)
+        found[start:, start:stop] = left[:, start:].mT @ right[:, start:stop]
+    return found
+
+
+def gram(left: Tensor, right: Tensor) -> Tensor:
+    """leftᵀ right (p, p) where it is symmetric, float64: from :func:`lower_gram` where that is less work.
+
+    Examples
+    --------
+    >>> import torch
+    >>> gram(torch.ones(3, 2), torch.ones(3, 2)).tolist()
+    [[3.0, 3.0], [3.0, 3.0]]
+    """
+    found = lower_gram(left, right)
+    return found if len(found) <= STRIP else mirror_lower(found)
+
+
 def mirror_lower(matrix: Tensor) -> Tensor:
     """The symmetric matrix (p, p) whose lower triangle is given.
 
@@ -194,3 +230,89 @@ def inverse_root(factor: Tensor) -> Tensor:
     """
     identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
     return torch.linalg.solve_triangular(factor, identity, upper=False).mT.contiguous()
+
+
+def downdated(covariance: Tensor, factor: Tensor, most: Tensor) -> Tensor:
+    r"""A covariance without one of the sites that made it: :math:`q_- = q + q S (I - S^\top q S)^{-1} S^\top q`.
+
+    It is :math:`(q^{-1} - S S^\top)^{-1}`, also where q is singular. The eigenvalues of :math:`S^\top q S`, the
+    leverages, are below one; where rounding (or a q that does not hold all of S) puts one at or above it, the bound
+    :math:`q_- \preceq` ``most`` takes its place, by which :math:`u^\top (I - S^\top q S)^{-1} u \le 1 + u^\top S^\top
+    \mathrm{most}\, S u` for every u of length one.
+
+    Parameters
+    ----------
+    covariance : Tensor of shape (…, C, C)
+        q, with the site.
+    factor : Tensor of shape (…, C, K)
+        S; zeros take nothing out.
+    most : Tensor of shape (…, C, C)
+        What the covariance is without any site.
+
+    Returns
+    -------
+    Tensor of shape (…, C, C)
+
+    Examples
+    --------
+    >>> import torch
+    >>> half, one, four = (torch.tensor([[value]]) for value in (0.5, 1.0, 4.0))
+    >>> downdated(half, one, four), downdated(one, one, four)  # a leverage of one, and 1 + 4 in place of 1 / 0
+    (tensor([[1.]]), tensor([[6.]]))
+    """
+    cross = covariance @ factor
+    leverage, free = factor.mT @ cross, factor.mT @ most @ factor
+    if factor.shape[-1] == 1:  # a batch of 1 × 1 eigenproblems takes longer than all the rest
+        values, bound = leverage[..., 0], 1 + free[..., 0]
+    else:
+        values, vectors = torch.linalg.eigh(leverage)
+        bound = 1 + ((free @ vectors) * vectors).sum(-2)
+        cross = cross @ vectors
+    gain = torch.where(values < 1, 1 / (1 - values), torch.inf).minimum(bound)
+    return covariance + (cross * gain[..., None, :]) @ cross.mT
+
+
+def conjugate_gradients(
+    system: Callable[[Tensor], Tensor],
+    right: Tensor,
+    precondition: Callable[[Tensor], Tensor],
+    tolerance: float = TOLERANCE,
+) -> Tensor:
+    """Solve a symmetric positive definite system (Nocedal & Wright 2006, algorithm 5.3).
+
+    Parameters
+    ----------
+    system : callable
+        The matrix times a vector (P,).
+    right : Tensor of shape (P,)
+    precondition : callable
+        About the inverse times a vector (P,).
+    tolerance : float
+        Residual at the end relative to the first, in the preconditioner's norm.
+
+    Returns
+    -------
+    Tensor of shape (P,)
+
+    Examples
+    --------
+    >>> import torch
+    >>> matrix = torch.tensor([[2.0, 1.0], [1.0, 3.0]], dtype=torch.float64)
+    >>> right = torch.tensor([4.0, 7.0], dtype=torch.float64)
+    >>> conjugate_gradients(lambda v: matrix @ v, right, lambda v: v / matrix.diagonal()).round(decimals=6)
+    tensor([1., 2.], dtype=torch.float64)
+    """
+    found, residual = torch.zeros_like(right), right
+    solved = precondition(residual)
+    direction, size = solved, float(residual @ solved)
+    goal = tolerance**2 * size
+    for _ in range(MAX_ITERATIONS):
+        if not size > goal:
+            break
+        image = system(direction)
+        step = size / float(direction @ image)
+        found, residual = found + step * direction, residual - step * image
+        solved = precondition(residual)
+        size, before = float(residual @ solved), size
+        direction = solved + (size / before) * direction
+    return found

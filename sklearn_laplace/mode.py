@@ -1,7 +1,8 @@
 r"""The mode of the posterior at fixed hyperparameters.
 
-The MAP objective is :math:`L(\theta) = \sum_n w_n\,\mathrm{nll}_n/\varphi + \tfrac12 \theta^\top \mathrm{diag}(\delta)
-\theta`. Two ways to lower it, both in the metric of the structure's own posterior :math:`P`:
+The MAP objective is :math:`L(\theta) = \sum_n w_n\,\mathrm{nll}_n/\varphi + \tfrac12 (\theta - \mu_0)^\top
+\mathrm{diag}(\delta) (\theta - \mu_0)`. Two ways to lower it, both in the metric of the structure's own posterior
+:math:`P`:
 
 - :func:`gauss_newton_step`, :math:`(H/\varphi + (1+\mu)\,\mathrm{diag}(\delta))\,\Delta = -\nabla L` (Levenberg 1944;
   Marquardt 1963, the damping scaled by the prior), for the way to the mode;
@@ -156,7 +157,6 @@ def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int, damp
     Mode
         With a fresh linearisation at the final weights.
     """
-    delta = fit.prior.precision(hyper.prior_precision)
     network = fit.network
     value, gradient = fit.objective(hyper), fit.objective_gradient(hyper)
     metric = _metric(problem, fit, hyper, value, gradient, damping)
@@ -171,7 +171,7 @@ def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int, damp
             break
         moved, size = found
         nll, data_gradient = problem.gradient(moved)
-        new_gradient = data_gradient / hyper.dispersion + delta * moved.theta
+        new_gradient = data_gradient / hyper.dispersion + fit.prior.gradient(hyper.prior_precision, moved.theta)
         change = (moved.theta - network.theta, new_gradient - gradient)
         if float(change[0] @ change[1]) > 0:
             pairs = [*pairs[-MEMORY + 1 :], change]

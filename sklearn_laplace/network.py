@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .errors import UnsupportedCombinationError
-from .jacobian import Block, DenseFactor, Factor, FactoredJacobian, picked
+from .jacobian import Block, DenseFactor, Factor, FactoredJacobian, bias_apart, picked
 from .layers import FACTORED, FactoredLayer, Generic
 from .prior import Prior
 from .replica import Tape, replicas_follow, replicate
@@ -49,6 +49,17 @@ class Linearisation:
     outputs: Tensor
     pullback: Callable[[Tensor], FactoredJacobian]
     hessian: Callable[[Callable[[Tensor], Tensor]], Tensor]
+
+    def jacobian(self) -> FactoredJacobian:
+        """The Jacobian of each output, K = C."""
+        n, n_outputs = self.outputs.shape
+        identity = torch.eye(n_outputs, dtype=self.outputs.dtype, device=self.outputs.device)
+        return self.pullback(identity.expand(n, n_outputs, n_outputs))
+
+    def moved(self, shift: Tensor) -> Linearisation:
+        """The linearised network at θ* + shift: outputs f + J·shift, for shift of shape (P,); the same derivatives."""
+        change = self.jacobian().times(shift[:, None])[..., 0]
+        return replace(self, outputs=self.outputs + change.to(self.outputs.dtype))
 
 
 @dataclass(frozen=True)
@@ -84,14 +95,21 @@ class Layout:
         return tuple(Block(b.name, 1, sizes[b.name], factored=False) if b.name in sizes else b for b in self.blocks)
 
     @classmethod
-    def of(cls, module: nn.Module, layers: Sequence[FactoredLayer], generic: Generic | None) -> Layout:
+    def of(
+        cls, module: nn.Module, layers: Sequence[FactoredLayer], generic: Generic | None, *, folds_biases: bool = True
+    ) -> Layout:
         """The layout of a module whose selected tensors are covered by these layers and the generic rest."""
         blocks = {layer.name: layer.block for layer in layers}
         columns = {layer.name: layer.columns for layer in layers}
+        for layer in () if folds_biases else layers:
+            if (bias := layer.bias_block) is None:
+                continue
+            blocks |= {layer.name: replace(layer.block, inputs=layer.weight), bias.name: bias}
+            columns |= {layer.name: layer.columns[:-1], bias.name: ((bias.name, bias.inputs),)}
         if generic is not None:
             blocks |= {block.name: block for block in generic.blocks}
             columns |= {block.name: ((block.name, block.inputs),) for block in generic.blocks}
-        owner = {pieces[0][0]: name for name, pieces in columns.items()}
+        owner = {pieces[0][0]: name for name, pieces in columns.items() if pieces}
         first = {id(p): name for name, p in module.named_parameters()}
         return cls(
             tuple(blocks[owner[name]] for name in first.values() if name in owner),
@@ -133,6 +151,8 @@ class Network:
     shallow : bool
         Whether replicas copy the module tree only; a forward pass that reaches layers by other ways than registered
         attributes (bound methods, lists) needs deep ones.
+    folds_biases : bool
+        Whether the bias of a layer with a closed form is a column of its block [W | b]; otherwise it is a dense block.
 
     Examples
     --------
@@ -153,6 +173,7 @@ class Network:
     called: tuple[str, ...]
     log_outputs: bool = False
     shallow: bool = True
+    folds_biases: bool = True
 
     # ------------------------------------------------------------------ building
 
@@ -211,7 +232,24 @@ class Network:
 
     def select(self, names: Sequence[str], example: Tensor) -> Network:
         """The same module with other selected parameters."""
-        return Network.trace(self.module, example, names, log_outputs=self.log_outputs)
+        found = Network.trace(self.module, example, names, log_outputs=self.log_outputs)
+        return found if self.folds_biases else found.with_separate_biases()
+
+    def with_separate_biases(self) -> Network:
+        """The same tensors, each as a whole, with a dense block for every bias that was a column.
+
+        The order of the parameters changes with the blocks. Of the bias itself a layer-wise structure then holds the
+        exact block, whatever it makes of the weight's, and nothing of what the two have in common.
+
+        Examples
+        --------
+        >>> import torch
+        >>> network = Network.trace(torch.nn.Linear(2, 3), torch.zeros(1, 2)).with_separate_biases()
+        >>> [(block.name, block.outputs, block.inputs) for block in network.blocks]
+        [('', 3, 2), ('bias', 1, 3)]
+        """
+        layout = Layout.of(self.module, self.layers, self.generic, folds_biases=False)
+        return replace(self, layout=layout, folds_biases=False)
 
     def restrict(self, masks: Mapping[str, Tensor]) -> Network:
         """The same network with some elements alone of some of its selected tensors.
@@ -285,13 +323,18 @@ class Network:
                 for column, gradient in zip(cotangents, gradients, strict=True):
                     column.append(gradient)
             parts: dict[str, Factor] = {
-                layer.name: layer.factor(a, torch.stack(g, 1))
+                layer.name: layer.factor(a, g[0][:, None] if len(g) == 1 else torch.stack(g, 1))
                 for layer, a, g in zip(self.layers, features, cotangents, strict=True)
             }
             if self.generic is not None:
                 # On a replica, since functional_call swaps tensors in place.
                 dense = self.generic.factors(self._replica({}), x, self._through_log(raw.detach(), factor))
                 parts |= dict(zip(self.generic.names, dense, strict=True))
+            for layer in () if self.folds_biases else self.layers:
+                if (bias := layer.bias_block) is not None:
+                    whole = parts[layer.name]
+                    assert not isinstance(whole, DenseFactor)
+                    parts[layer.name], parts[bias.name] = bias_apart(whole)
             parts |= {name: picked(parts[name], index) for name, index in self.layout.elements.items()}
             return FactoredJacobian(tuple(parts[block.name] for block in self.blocks))
 
@@ -300,9 +343,7 @@ class Network:
     def jacobian(self, x: Tensor) -> tuple[Tensor, FactoredJacobian]:
         """Outputs (n, C) and the Jacobian of each of them, K = C."""
         line = self.linearise(x)
-        n, n_outputs = line.outputs.shape
-        identity = torch.eye(n_outputs, dtype=line.outputs.dtype, device=x.device)
-        return line.outputs, line.pullback(identity.expand(n, n_outputs, n_outputs))
+        return line.outputs, line.jacobian()
 
     def hessian(self, x: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
         """Second derivative of a scalar function of the outputs in the selected weights.
@@ -381,21 +422,11 @@ class Network:
         """Number P of selected parameters."""
         return sum(block.size for block in self.blocks)
 
-    def row_width(self, n_columns: int, dense: bool = False) -> int:
-        """Elements that one row makes when it is linearised.
-
-        Parameters
-        ----------
-        n_columns : int
-            Columns K of the output factor.
-        dense : bool
-            Whether the structure makes dense rows of the factors.
-        """
-        rows = n_columns * self.n_parameters
+    def row_width(self, n_columns: int) -> int:
+        """Elements that one row makes when it is linearised, K columns of the output factor."""
         made = sum(block.width(n_columns) for block in self.layout.blocks)
-        if self.layout.elements:  # picked out of the whole layers' factors
-            return made + rows
-        return max(rows, made) if dense else made
+        picked_out = n_columns * self.n_parameters if self.layout.elements else 0
+        return made + picked_out
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -405,8 +436,11 @@ class Network:
     @cached_property
     def theta(self) -> Tensor:
         """The selected weights (P,), float64."""
-        tensors = dict(self.module.named_parameters())
-        return self.layout.matrices(lambda name, rows, width: tensors[name].detach().reshape(rows, width)).double()
+        return self.vector(dict(self.module.named_parameters())).double()
+
+    def vector(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The selected elements of the module's tensors as a vector (P,): the reverse of :meth:`tensors`."""
+        return self.layout.matrices(lambda name, rows, width: tensors[name].detach().reshape(rows, width))
 
     def tensors(self, theta: Tensor) -> dict[str, Tensor]:
         """θ (…, P) cut into the module's tensors, each with its own shape behind the leading dimensions.

@@ -1,7 +1,7 @@
 r"""The prior over the weights: :math:`p(\theta) = N(\mu_0, \mathrm{diag}(\delta)^{-1})`, δ shared within groups.
 
-Owns the map from G group precisions to one precision per parameter. The values themselves are a
-hyperparameter (:class:`~sklearn_laplace.laplace.Hyper`): a prior is only the grouping.
+Owns the map from G group precisions to one precision per parameter, and the mean. The precisions themselves are a
+hyperparameter (:class:`~sklearn_laplace.laplace.Hyper`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Prior:
-    """A zero-mean Gaussian prior with one precision per group of parameters.
+    """A Gaussian prior with one precision per group of parameters.
 
     Parameters
     ----------
@@ -22,6 +22,8 @@ class Prior:
         Group of each parameter, 0 … G−1.
     names : tuple of str
         What each group is called, for messages and for the user.
+    mean : Tensor of shape (P,), float64, optional
+        μ₀; None is zero.
 
     Examples
     --------
@@ -31,10 +33,13 @@ class Prior:
     [2.0, 2.0, 5.0]
     >>> float(prior.quadratic(torch.tensor([2.0, 5.0]), torch.ones(3)))
     9.0
+    >>> float(Prior(prior.groups, prior.names, torch.ones(3)).quadratic(torch.tensor([2.0, 5.0]), torch.ones(3)))
+    0.0
     """
 
     groups: Tensor
     names: tuple[str, ...]
+    mean: Tensor | None = None
 
     @property
     def n_groups(self) -> int:
@@ -59,6 +64,18 @@ class Prior:
         """log |diag(δ)|, a 0-d tensor."""
         return self.counts.to(values.device) @ values.log()
 
+    def deviation(self, theta: Tensor) -> Tensor:
+        """θ − μ₀, shape (P,)."""
+        return theta if self.mean is None else theta - self.mean
+
+    def squares(self, theta: Tensor) -> Tensor:
+        """‖θ − μ₀‖² within each group, shape (G,), float64."""
+        return self.group_sums(self.deviation(theta).square())
+
     def quadratic(self, values: Tensor, theta: Tensor) -> Tensor:
-        """θᵀ diag(δ) θ, a 0-d tensor."""
-        return values.double() @ self.group_sums(theta.square())
+        """(θ − μ₀)ᵀ diag(δ) (θ − μ₀), a 0-d tensor."""
+        return values.double() @ self.squares(theta)
+
+    def gradient(self, values: Tensor, theta: Tensor) -> Tensor:
+        """diag(δ) (θ − μ₀), half the gradient of :meth:`quadratic`, shape (P,)."""
+        return self.precision(values) * self.deviation(theta)

@@ -11,9 +11,10 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from . import _resolve
+from . import _resolve, _values
+from ._data import PreparedData, TargetScale, canonical_rows, spread
 from ._estimator import LaplaceEstimator
-from ._stages import PreparedData, TargetScale, canonical_rows, spread
+from ._noise import check_noisy_rows, noise_per_target, reliability, unit_noise
 from .counts import PoissonLogNormal
 from .latent import Predictive
 
@@ -46,6 +47,13 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Rows a step of these epochs. None: what the net says.
     standardize_y : bool, default=True
         Whether the net sees targets of mean 0 and variance 1. Everything returned is in the units of y either way.
+    augment : callable, optional
+        ``augment(X, random_state)`` makes other rows of the raw columns X that the answer is the same for (shifts,
+        noise, reflections): same shape, drawn from the ``RandomState`` that it is given, which follows from ours and
+        from X. Training, curvature and evidence see ``n_augmentations`` such copies of each row, each with its share of
+        the row's weight, in place of the row; the weights of a frozen net stay.
+    n_augmentations : int, default=1
+        Copies of each row; all costs grow with them.
     map_prior_precision : "same" or float, default="same"
         "same": the net trains under the posterior's own prior precision and noise. A float: it trains once under that
         precision and a noise as large as the spread of the targets, and everything else is chosen afterwards.
@@ -67,12 +75,27 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         any, by ``random_state``.
     n_subnetwork_weights : int or float, default=0.1
         How many; a float is a share of all weights, 1.0 all of them.
-    hessian_structure : {"auto", "full", "functional", "block", "ekfac", "kron", "low_rank", "diag"}, default="auto"
-        How the curvature is stored: all of it, in two forms; one dense block a layer; Kronecker factors, with or
-        without second moments of their own; the 100 leading eigenpairs; the diagonal. "auto": exact ("full", or its
-        dual form "functional" where that is cheaper) while pass and eigendecomposition cost at most 2·10¹¹
-        multiply-adds and 1 GiB (5·10⁹ and 256 MiB up to 300 rows, so that a fit takes about a second), else "kron".
-        ``structure_`` names the one in use.
+    hessian_structure : str, default="auto"
+        How the curvature is stored: all of it, in two forms ("full", "functional"); one dense block a layer ("block");
+        Kronecker factors, with or without second moments of their own ("ekfac", "kron"); the leading of these moments
+        with the exact diagonal ("inf"); the leading eigenpairs of all weights ("low_rank"); the diagonal ("diag").
+        "auto": exact ("full", or its dual form "functional" where that is cheaper) while pass and eigendecomposition
+        cost at most 2·10¹¹ multiply-adds and 1 GiB (5·10⁹ and 256 MiB up to 300 rows, so that a fit takes about a
+        second), else "kron". ``structure_`` names the one in use. Of the four options that follow, one that is not at
+        its default needs a structure by name that takes it.
+    bias : {"folded", "separate"}, default="folded"
+        For "kron", "ekfac", "inf" and "block": whether a layer's bias is a column of its weight, or has a dense block
+        of its own (exact in itself, and the convention of other libraries).
+    weight_sharing : {"expand", "reduce"}, default="expand"
+        For "kron", "ekfac" and "inf", where a layer sees several positions of each row (convolutions, sequences):
+        whether its Kronecker factors take positions for rows, or sum cotangents and average inputs over them first. The
+        latter is cheaper, and right for nets that average over positions at their end.
+    rank : int, default=100
+        For "low_rank" and "inf": eigenpairs kept, of all weights or of each layer.
+    damping : {"exact", "ritter"}, default="exact"
+        For "kron": how the prior enters the posterior's precision. "exact": added to it. "ritter": √δ added to each
+        Kronecker factor (Ritter et al. 2018, eq. 9), which narrows predictions and samples; the evidence stays that of
+        "exact". One precision for each layer; with ``bias="separate"`` for weight and bias each.
     curvature : {"ggn", "empirical_fisher", "mc_fisher", "hessian"}, default="ggn"
         What one row contributes to the posterior (the training always uses "ggn"): the generalised Gauss–Newton matrix;
         the outer product of its own gradient; that of gradients towards targets drawn from the model; the exact second
@@ -85,14 +108,29 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         sees y as it is, predictions are mean rates, and their spread follows from rate and posterior.
     prior_precision : "evidence", float or array-like, default="evidence"
         Precision δ of the Gaussian prior over the weights of the standardised net: chosen by the evidence, or fixed
-        for all weights, or fixed per parameter tensor.
-    prior_structure : {"scalar", "tensor"}, default="scalar"
-        Whether the evidence chooses one precision, or one for each parameter tensor.
-    sigma_noise : "evidence", "residual" or float, default="evidence"
+        for all weights, or fixed for each group of ``prior_structure`` (each parameter tensor under "scalar").
+    prior_structure : {"scalar", "layer", "tensor", "ard", "parameter"}, default="scalar"
+        Which weights share a precision: all of them; weights and bias of a layer; a parameter tensor; the weights of an
+        input column in the first layer, and each tensor elsewhere (automatic relevance determination); none. "kron"
+        holds all but "parameter", "ekfac" the first two.
+    prior_mean : float or dict, default=0.0
+        Mean of the prior over the weights: one number, or arrays by names of parameter tensors, zero where none is
+        given, such as a ``state_dict()``, whose buffers are left aside. With ``net=module`` and its own state the net
+        starts from what it was trained to before, and the prior holds it there (L2-SP). The built-in net starts at the
+        arrays that are given.
+    prior : None or FrozenEstimator, default=None
+        ``FrozenEstimator(fitted)``, a fitted estimator of the same kind, net and structure: its posterior is the prior
+        of these rows (Ritter et al. 2018b). The training starts at its weights, its rows count by their quadratic model
+        there, and the prior itself once: for a linear net this is one fit on all rows. The scales of X and y are those
+        of its rows; prior precision and noise are chosen again where they are not given. See also :meth:`partial_fit`,
+        which does not train.
+    sigma_noise : "evidence", "residual", float or array-like of shape (n_outputs,), default="evidence"
         Standard deviation of the noise in the units of y: chosen by the evidence, from the training residuals, or
-        given. Counts have none.
-    temperature : float, default=1.0
-        Divides the curvature; below 1 the posterior is narrower. What is chosen by evidence is chosen at 1.
+        given, for all targets or for each. With ``sample_noise_variance`` v, row n has the noise variance σ²·v: 1.0
+        means that v is known as it stands, a rule chooses the factor by which all of v is off. Counts have none.
+    temperature : float or dict, default=1.0
+        Divides the curvature; below 1 the posterior is narrower. A dict gives layers or parameter tensors by name a
+        temperature of their own, 1 to the others. What is chosen by evidence is chosen at 1.
     predictive : {"glm", "mc"}, default="glm"
         "glm": the linearised network, in closed form. "mc": the network itself under ``n_samples`` weight samples, the
         same for all rows; mean and covariance are theirs. Under a prior that was not chosen by evidence samples can be
@@ -104,7 +142,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     memory : None, str or joblib.Memory, default=None
         Where trainings are cached, as in scikit-learn's Pipeline: candidates of a search that differ in Laplace
         parameters alone (with a number for ``map_prior_precision`` also in prior and noise) share one. Needs an integer
-        ``random_state``.
+        ``random_state``. The rows are part of the key, and with them what ``augment`` makes of them.
     random_state : int, RandomState or None, default=None
         Seeds the initial weights, the order of mini-batches and the weight samples. torch's global generator is left as
         it was.
@@ -122,7 +160,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     prior_precision_ : float or ndarray of shape (n_groups,)
         Prior precision in use; ``prior_groups_`` names its groups.
     sigma_noise_ : float or ndarray of shape (n_outputs,)
-        Noise standard deviation in the units of y; absent for counts.
+        Noise standard deviation in the units of y; absent for counts. With ``sample_noise_variance`` v that of an
+        average row: its square is σ² times the weighted mean of the v that were fitted.
     structure_ : str
         Structure in use.
     subset_ : dict of str to ndarray of bool
@@ -176,6 +215,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         lr: float | None = None,
         batch_size: int | None = None,
         standardize_y: bool = True,
+        augment: Any = None,
+        n_augmentations: int = 1,
         map_prior_precision: str | float = "same",
         device: str = "auto",
         dtype: str = "auto",
@@ -184,13 +225,19 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         subnetwork: str = "variance",
         n_subnetwork_weights: float = 0.1,
         hessian_structure: str = "auto",
+        bias: str = "folded",
+        weight_sharing: str = "expand",
+        rank: int = 100,
+        damping: str = "exact",
         curvature: str = "ggn",
         n_fisher_samples: int = 1,
         likelihood: str = "gaussian",
         prior_precision: Any = "evidence",
         prior_structure: str = "scalar",
-        sigma_noise: str | float = "evidence",
-        temperature: float = 1.0,
+        prior_mean: Any = 0.0,
+        prior: Any = None,
+        sigma_noise: Any = "evidence",
+        temperature: Any = 1.0,
         predictive: str = "glm",
         n_samples: int = 100,
         return_std_kind: str = "total",
@@ -205,6 +252,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self.lr = lr
         self.batch_size = batch_size
         self.standardize_y = standardize_y
+        self.augment = augment
+        self.n_augmentations = n_augmentations
         self.map_prior_precision = map_prior_precision
         self.device = device
         self.dtype = dtype
@@ -213,11 +262,17 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self.subnetwork = subnetwork
         self.n_subnetwork_weights = n_subnetwork_weights
         self.hessian_structure = hessian_structure
+        self.bias = bias
+        self.weight_sharing = weight_sharing
+        self.rank = rank
+        self.damping = damping
         self.curvature = curvature
         self.n_fisher_samples = n_fisher_samples
         self.likelihood = likelihood
         self.prior_precision = prior_precision
         self.prior_structure = prior_structure
+        self.prior_mean = prior_mean
+        self.prior = prior
         self.sigma_noise = sigma_noise
         self.temperature = temperature
         self.predictive = predictive
@@ -232,35 +287,51 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         tags.target_tags.positive_only = _resolve.for_counts(self.likelihood)
         return tags
 
-    def _prepare(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
-        likelihood = self._options().likelihood
-        X, y, weights = self._validate_rows(X, y, sample_weight, y_numeric=True)
+    def _prepare(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
+        options = self._options()
+        likelihood, sigma = options.likelihood, options.sigma_noise.value
+        X, y, weights, variances = self._validate_rows(X, y, sample_weight, sample_noise_variance, y_numeric=True)
         self._single_output = y.ndim == 1
-        X, targets, weights = canonical_rows(X, y.astype(np.float64).reshape(len(y), -1), weights)
+        targets = y.astype(np.float64).reshape(len(y), -1)
+        n_outputs, noisy_rows = targets.shape[1], variances is not None
+        if variances is not None:
+            targets = np.column_stack([targets, variances])
+        X, targets, weights = canonical_rows(X, targets, weights)
+        if variances is not None:
+            targets, variances = np.split(targets, 2, axis=1)
         _resolve.check_targets(likelihood, targets)
-        n_outputs = targets.shape[1]
         mean, scale = np.zeros(n_outputs), np.ones(n_outputs)
-        if self.standardize_y and likelihood.additive_noise and not isinstance(self.net, FrozenEstimator):
-            mean, scale, constant = spread(targets, weights)
+        previous = self._previous()
+        if previous is not None:
+            _check_outputs(n_outputs, previous.n_outputs_)
+            mean, scale = previous._scale.mean, previous._scale.scale
+        elif self.standardize_y and likelihood.additive_noise and not isinstance(self.net, FrozenEstimator):
+            mean, scale, constant = spread(targets, reliability(weights, variances))
             # A constant target still has units: its own size.
             scale = np.where(constant, np.where(mean == 0, 1.0, np.abs(mean)), scale)
-            if not isinstance(self.sigma_noise, str):  # a given noise is one number in the units of all targets
-                scale = np.full(n_outputs, np.sqrt(np.mean(scale**2)))
-        return PreparedData(X, (targets - mean) / scale, weights, n_outputs, TargetScale(mean, scale))
+        sigma = None if sigma is None else noise_per_target(sigma, n_outputs)
+        target_scale = TargetScale(mean, scale, unit_noise(sigma, variances, scale, weights), noisy_rows)
+        return self._scaled(X, targets, weights, variances, target_scale)
 
-    def _prepare_more(self, X: Any, y: Any, sample_weight: Any) -> PreparedData:
-        X, y, weights = self._validate_rows(X, y, sample_weight, y_numeric=True, reset=False)
+    def _prepare_more(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
+        given = X, y, sample_weight, sample_noise_variance
+        X, y, weights, variances = self._validate_rows(*given, y_numeric=True, reset=False)
         targets = y.astype(np.float64).reshape(len(y), -1)
-        if targets.shape[1] != self.n_outputs_:
-            raise ValueError(
-                f"y has {targets.shape[1]} columns; expected {self.n_outputs_}, one for each target that was fitted."
-            )
+        _check_outputs(targets.shape[1], self.n_outputs_)
         _resolve.check_targets(self.laplace_.likelihood, targets)
-        return PreparedData(X, (targets - self._scale.mean) / self._scale.scale, weights, self.n_outputs_, self._scale)
+        check_noisy_rows(variances is not None, self._scale.noisy_rows)
+        return self._scaled(X, targets, weights, variances, self._scale)
+
+    @staticmethod
+    def _scaled(
+        X: np.ndarray, y: np.ndarray, weights: np.ndarray, variances: np.ndarray | None, scale: TargetScale
+    ) -> PreparedData:
+        """The rows in the network's units."""
+        return PreparedData(X, scale.apply(y), weights, y.shape[1], scale, scale.noise(variances, len(y)))
 
     @property
     def sigma_noise_(self) -> float | np.ndarray:
-        """Noise standard deviation in the units of y, one for each output.
+        """Noise standard deviation in the units of y, one for each output: that of an average row and of a new one.
 
         Raises
         ------
@@ -270,7 +341,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         check_is_fitted(self)
         if not self.laplace_.likelihood.has_dispersion:
             raise AttributeError(f"likelihood={self.likelihood!r} has no noise of its own, and so no sigma_noise_.")
-        sigma = np.sqrt(self.hyper_.dispersion) * self._scale.scale
+        sigma = np.sqrt(self._noise_variance().numpy()) * self._scale.scale
         return float(sigma[0]) if self._single_output else sigma
 
     def predict(
@@ -320,14 +391,14 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         ----------
         X : array-like of shape (n_samples, n_features)
         kind : {"total", "epistemic", "aleatoric"}
-            total² = epistemic² (what more data would reduce) + aleatoric² (the noise).
+            total² = epistemic² (what more data would reduce) + aleatoric² (the noise of an average row).
 
         Returns
         -------
         ndarray of shape (n_samples,) or (n_samples, n_outputs)
         """
         check_is_fitted(self)
-        _resolve.lookup("kind", kind, dict.fromkeys(_resolve.STD_KINDS))
+        _values.lookup("kind", kind, dict.fromkeys(_resolve.STD_KINDS))
         return self._std(self._moments(X), kind)
 
     def predict_dist(self, X: Any) -> Any:
@@ -370,7 +441,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         ValueError
             For a quantile outside (0, 1).
         """
-        levels = _resolve.fractions("quantiles", quantiles)
+        levels = _values.fractions("quantiles", quantiles)
         distribution = self.predict_dist(X)
         return np.stack([distribution.ppf(level) for level in levels], axis=1)
 
@@ -398,8 +469,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         ValueError
             For a level outside (0, 1) or an unknown method.
         """
-        levels = _resolve.fractions("confidence_level", confidence_level)
-        _resolve.lookup("method", method, dict.fromkeys(_resolve.INTERVAL_METHODS))
+        levels = _values.fractions("confidence_level", confidence_level)
+        _values.lookup("method", method, dict.fromkeys(_resolve.INTERVAL_METHODS))
         distribution = self.predict_dist(X)
         ends = [np.stack([distribution.ppf(q) for q in (1 - levels) / 2], axis=1)]
         ends.append(np.stack([distribution.ppf(q) for q in (1 + levels) / 2], axis=1))
@@ -443,14 +514,14 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         ndarray of shape (n_rows, n_samples) or (n_rows, n_outputs, n_samples)
         """
         check_is_fitted(self)
-        noisy = _resolve.lookup("kind", kind, {"total": True, "epistemic": False})
-        count = _resolve.count("n_samples", n_samples)
+        noisy = _values.lookup("kind", kind, {"total": True, "epistemic": False})
+        count = _values.count("n_samples", n_samples)
         generator = _resolve.generator(random_state)
         draws = self._function_draws(X, count, generator)
         likelihood = self.laplace_.likelihood
         if noisy and likelihood.additive_noise:
             noise = torch.randn(draws.shape, generator=generator, dtype=torch.float64).to(draws.device)
-            draws = draws + self.hyper_.dispersion**0.5 * noise
+            draws = draws + self._noise_variance().sqrt().to(draws)[:, None] * noise
         elif noisy:
             uniforms = torch.rand(draws.shape, generator=generator, dtype=torch.float64).clamp_min(2.0**-54)
             draws = likelihood.sample(draws, uniforms.to(draws.device))
@@ -458,6 +529,10 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             draws = likelihood.conditional_mean(draws)
         values = draws.cpu().numpy() * self._scale.scale[:, None] + self._scale.mean[:, None]
         return values[:, 0] if self._single_output else values
+
+    def _noise_variance(self) -> torch.Tensor:
+        """Of a new row, in the network's units, shape (C,)."""
+        return self.laplace_.likelihood.noise_variance(self.hyper_.dispersion, self.n_outputs_)
 
     def _moments(self, X: Any) -> Predictive:
         check_is_fitted(self)
@@ -483,3 +558,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         covariance = likelihood.joint_covariance(self._outputs(X), per_output, dispersion)
         covariance = covariance.cpu().numpy() * self._scale.scale**2
         return covariance[..., 0] if self._single_output else covariance
+
+
+def _check_outputs(given: int, fitted: int) -> None:
+    if given != fitted:
+        raise ValueError(f"y has {given} columns; expected {fitted}, one for each target that was fitted.")

@@ -22,19 +22,17 @@ likelihoods it is one Newton step. Prior precision and dispersion stay: choosing
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from .laplace import Hyper, LaplaceFit
-from .structures._base import Curvature, Posterior
+from .linalg import conjugate_gradients
+from .structures._base import Curvature
 
 LEAST_WEIGHT = 1e-9
 """What has to be left when rows are removed, relative to what there was."""
-TOLERANCE, MAX_ITERATIONS = 1e-13, 500
-"""Conjugate gradients end at this residual relative to the first, in the preconditioner's norm."""
 
 
 def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) -> LaplaceFit:
@@ -84,16 +82,17 @@ def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) 
     def system(vector: Tensor) -> Tensor:
         return scale * (fit.curvature.times(vector) + exact.times(vector)) + precision * vector
 
-    move = conjugate_gradients(system, -gradient / hyper.dispersion, together.posterior(hyper))
-    old_bend, shift = unit * fit.curvature.times(move), shift + move
-    new_bend = unit * exact.times(shift)
-    nll = fit.nll + float(fit.gradient @ move + 0.5 * move @ old_bend)
+    move = conjugate_gradients(system, -gradient / hyper.dispersion, together.posterior(hyper).solve)
+    shift = shift + move
+    old_nll, old_gradient = fit.quadratic_model(move, unit)
+    new_nll, new_gradient = replace(rows, curvature=exact).quadratic_model(shift, unit)
     return replace(
         together,
-        nll=nll + rows.nll + float(rows.gradient @ shift + 0.5 * shift @ new_bend),
-        gradient=fit.gradient + old_bend + rows.gradient + new_bend,
+        nll=old_nll + new_nll,
+        gradient=old_gradient + new_gradient,
         total_weight=fit.total_weight + rows.total_weight,
         shift=shift,
+        log_noise=fit.log_noise + rows.log_noise,
     )
 
 
@@ -123,60 +122,14 @@ def remove_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hype
     without = replace(fit, curvature=fit.curvature.subtract(rows.curvature), total_weight=left)
     shift = torch.zeros_like(fit.network.theta) if fit.shift is None else fit.shift
     unit = _at_unit_dispersion(fit, hyper)
-    new_bend = unit * exact.times(shift)
-    gone = rows.gradient + new_bend
+    gone_nll, gone = replace(rows, curvature=exact).quadratic_model(shift, unit)
+    without = replace(without, nll=fit.nll - gone_nll, gradient=fit.gradient - gone)
     move = without.posterior(replace(hyper, temperature=1.0)).solve(gone / hyper.dispersion)
-    old_bend = unit * without.curvature.times(move)
-    nll = fit.nll - rows.nll - float(rows.gradient @ shift + 0.5 * shift @ new_bend)
-    gradient = fit.gradient - gone
-    return replace(
-        without,
-        nll=nll + float(gradient @ move + 0.5 * move @ old_bend),
-        gradient=gradient + old_bend,
-        shift=shift + move,
-    )
+    nll, gradient = without.quadratic_model(move, unit)
+    log_noise = fit.log_noise - rows.log_noise
+    return replace(without, nll=nll, gradient=gradient, shift=shift + move, log_noise=log_noise)
 
 
 def _at_unit_dispersion(fit: LaplaceFit, hyper: Hyper) -> float:
     """φ^(1−p): what makes of H, as it is stored, the second derivative of the loss at unit dispersion."""
     return hyper.dispersion ** (1 - fit.dispersion_power)
-
-
-def conjugate_gradients(system: Callable[[Tensor], Tensor], right: Tensor, preconditioner: Posterior) -> Tensor:
-    """Solve a symmetric positive definite system (Nocedal & Wright 2006, algorithm 5.3).
-
-    Parameters
-    ----------
-    system : callable
-        The matrix times a vector (P,).
-    right : Tensor of shape (P,)
-    preconditioner : Posterior
-        Whose ``solve`` is about the inverse.
-
-    Returns
-    -------
-    Tensor of shape (P,)
-
-    Examples
-    --------
-    >>> import torch
-    >>> from sklearn_laplace.structures import Diag
-    >>> matrix = torch.tensor([[2.0, 1.0], [1.0, 3.0]], dtype=torch.float64)
-    >>> diagonal = Diag(matrix.diagonal(), (2,)).posterior(torch.tensor(1e-9), 1.0)
-    >>> conjugate_gradients(lambda v: matrix @ v, torch.tensor([4.0, 7.0]).double(), diagonal).round(decimals=6)
-    tensor([1., 2.], dtype=torch.float64)
-    """
-    found, residual = torch.zeros_like(right), right
-    solved = preconditioner.solve(residual)
-    direction, size = solved, float(residual @ solved)
-    goal = TOLERANCE**2 * size
-    for _ in range(MAX_ITERATIONS):
-        if not size > goal:
-            break
-        image = system(direction)
-        step = size / float(direction @ image)
-        found, residual = found + step * direction, residual - step * image
-        solved = preconditioner.solve(residual)
-        size, before = float(residual @ solved), size
-        direction = solved + (size / before) * direction
-    return found

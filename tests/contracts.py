@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sklearn_laplace.curvatures import CURVATURES, GGN
+from sklearn_laplace.curvatures._base import CurvatureRule
 from sklearn_laplace.curvatures.mc_fisher import row_uniforms
 from sklearn_laplace.errors import NotPositiveDefiniteError, UnsupportedCombinationError
 from sklearn_laplace.jacobian import Batch, FactoredJacobian
@@ -25,7 +26,7 @@ from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace
 from sklearn_laplace.latent import LatentGaussian
 from sklearn_laplace.layers import LAYERS, Generic
 from sklearn_laplace.likelihoods import LIKELIHOODS
-from sklearn_laplace.likelihoods._base import Likelihood
+from sklearn_laplace.likelihoods._base import Likelihood, with_noise
 from sklearn_laplace.links import LINKS, MC
 from sklearn_laplace.links._base import standard_normals
 from sklearn_laplace.network import Network
@@ -66,19 +67,34 @@ class Example:
     x: Tensor
     y: Tensor
     weights: Tensor
+    noise: Tensor | None = None
+    """Known noise variances (n, C)."""
 
     @property
     def likelihood(self) -> Likelihood:
         return LIKELIHOODS[self.kind]()
 
+    @property
+    def observed(self) -> Tensor:
+        """Targets as the package takes them."""
+        return with_noise(self.y, self.noise)
+
+    @property
+    def noise_variance(self) -> float | Tensor:
+        """As the oracles take it, at unit dispersion."""
+        return 1.0 if self.noise is None else self.noise
+
     def batch(self, rows: Any = slice(None)) -> Batch:
         line = self.network.linearise(self.x[rows])
-        return GGN().batch(line, self.likelihood, self.y[rows], self.weights[rows])
+        return GGN().batch(line, self.likelihood, self.observed[rows], self.weights[rows])
 
-    def fit(self, structure: str, prior: Prior | None = None) -> LaplaceFit:
-        rows = [(self.x[s], self.y[s], self.weights[s]) for s in torch.arange(len(self.x)).split(3)]
+    def fit(
+        self, structure: str, prior: Prior | None = None, rule: CurvatureRule | None = None, **options: Any
+    ) -> LaplaceFit:
+        rows = [(self.x[s], self.observed[s], self.weights[s]) for s in torch.arange(len(self.x)).split(3)]
         prior = self.network.scalar_prior() if prior is None else prior
-        return fit_laplace(self.network, self.likelihood, GGN(), STRUCTURES[structure], prior, rows)
+        kind = STRUCTURES[structure]
+        return fit_laplace(self.network, self.likelihood, rule or GGN(), kind, prior, rows, **options)
 
     def jacobian(self, x: Tensor) -> FactoredJacobian:
         return self.network.jacobian(x)[1]
@@ -100,12 +116,20 @@ def n_outputs_of(kind: str, n_outputs: int) -> int:
     return 1 if kind == "bernoulli" else n_outputs
 
 
-def example(kind: str, seed: int = 0, n: int = 9, sizes: tuple[int, int, int] = (2, 3, 3)) -> Example:
-    """A `Scaled` net at random weights, rows with weights of which some are zero."""
+def example(
+    kind: str, seed: int = 0, n: int = 9, sizes: tuple[int, int, int] = (2, 3, 3), noisy: bool = False
+) -> Example:
+    """A `Scaled` net at random weights, rows with weights of which some are zero; noisy: with known noise."""
     sizes = (*sizes[:2], n_outputs_of(kind, sizes[2]))
     module = Scaled(*sizes, seed=seed)
     x, y = random_rows(kind, n, sizes[0], sizes[2], seed)
-    return Example(kind, module, Network.trace(module, x), x, y, oracles.random_weights(n, seed))
+    noise = random_noise(n, sizes[2], seed) if noisy else None
+    return Example(kind, module, Network.trace(module, x), x, y, oracles.random_weights(n, seed), noise)
+
+
+def random_noise(n: int, n_outputs: int, seed: int) -> Tensor:
+    """Noise variances (n, C) between about a tenth and ten."""
+    return torch.randn(n, n_outputs, generator=torch.Generator().manual_seed(70 + seed), dtype=torch.float64).exp()
 
 
 def oracle_order(network: Network) -> Tensor:
@@ -126,19 +150,26 @@ def to_package(network: Network, value: Tensor) -> Tensor:
     return value[back] if value.ndim == 1 else value[back][:, back]
 
 
-def dense_curvature(structure: str, problem: Example) -> Tensor:
-    """The H that a structure stores, from the oracles alone, in the package's order."""
+def dense_curvature(structure: str, problem: Example, *, reduce: bool = False, rank: int | None = None) -> Tensor:
+    """The H that a structure stores, from the oracles alone, in the package's order.
+
+    ``reduce``: the weight sharing of Kronecker factors; ``rank``: of inf, that of the layer where it is None.
+    """
     network, rows = problem.network, (problem.x, problem.y, problem.weights)
     names = network.parameter_names
-    exact = oracles.ggn(problem.kind, problem.module, names, *rows)
+    exact = oracles.ggn(problem.kind, problem.module, names, *rows, problem.noise_variance)
     if structure == "diag":
         exact = oracles.diagonal(exact)
     if structure == "block":
-        exact = _layerwise(problem, exact, lambda A, B, block: block)
+        exact = _layerwise(problem, exact, lambda A, B, block: block, reduce)
     if structure == "kron":
-        exact = _layerwise(problem, exact, lambda A, B, block: torch.kron(B, A))
+        exact = _layerwise(problem, exact, lambda A, B, block: torch.kron(B, A), reduce)
     if structure == "ekfac":
-        exact = _layerwise(problem, exact, _in_kronecker_basis)
+        exact = _layerwise(problem, exact, _in_kronecker_basis, reduce)
+    if structure == "inf":
+        exact = _layerwise(
+            problem, exact, lambda A, B, block: leading_and_diagonal(A, B, block, rank or len(block)), reduce
+        )
     return to_package(network, exact)
 
 
@@ -148,11 +179,23 @@ def _in_kronecker_basis(A: Tensor, B: Tensor, block: Tensor) -> Tensor:
     return basis @ oracles.diagonal(basis.mT @ block @ basis) @ basis.mT
 
 
-def _layerwise(problem: Example, exact: Tensor, form: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
-    """Every linear layer's block in the given form of (A, B, exact block), every other tensor's exact.
+def leading_and_diagonal(A: Tensor, B: Tensor, block: Tensor, rank: int) -> Tensor:
+    """V diag(l) Vᵀ of the largest l = vᵀ block v over the eigenvectors v of B ⊗ A, and what its diagonal lacks."""
+    basis = torch.kron(torch.linalg.eigh(B)[1], torch.linalg.eigh(A)[1])
+    moments = (basis.mT @ block @ basis).diagonal()
+    top = moments.argsort(descending=True)[:rank]
+    leading = basis[:, top] @ torch.diag(moments[top]) @ basis[:, top].mT
+    return leading + torch.diag((block - leading).diagonal().clamp(min=0))
 
-    In the oracles' order; the form sees the layer's matrix [W | b] row by row.
+
+def _layerwise(
+    problem: Example, exact: Tensor, form: Callable[[Tensor, Tensor, Tensor], Tensor], reduce: bool
+) -> Tensor:
+    """Every linear layer's block in the given form of (A, B, exact block); another tensor's A is its exact block.
+
+    In the oracles' order; the form sees the layer's matrix [W | b] row by row, or W where biases are separate.
     """
+    folds = problem.network.folds_biases
     tensors = [(name, problem.module.get_parameter(name).numel()) for name in problem.network.parameter_names]
     dense = torch.zeros_like(exact)
     start = 0
@@ -160,15 +203,18 @@ def _layerwise(problem: Example, exact: Tensor, form: Callable[[Tensor, Tensor, 
         name, size = tensors.pop(0)
         layer, _, tensor = name.rpartition(".")
         if tensor == "weight":
-            if tensors and tensors[0][0] == f"{layer}.bias":
+            if folds and tensors and tensors[0][0] == f"{layer}.bias":
                 size += tensors.pop(0)[1]
-            A, B = oracles.kron_factors(problem.kind, layer, problem.module, problem.x, problem.y, problem.weights)
-            order = oracles.layer_matrix_permutation(problem.module, layer)
+            rows = problem.x, problem.y, problem.weights
+            told = {"fold_bias": folds, "reduce": reduce, "noise_variance": problem.noise_variance}
+            A, B = oracles.kron_factors(problem.kind, layer, problem.module, *rows, **told)
+            order = oracles.layer_matrix_permutation(problem.module, layer) if folds else torch.arange(size)
             back = order.argsort()
             span = slice(start, start + size)
             block = form(A, B, exact[span, span][back][:, back])[order][:, order]
         else:
-            block = exact[start : start + size, start : start + size]
+            whole = exact[start : start + size, start : start + size]
+            block = form(whole, torch.ones(1, 1, dtype=torch.float64), whole)
         dense[start : start + size, start : start + size] = block
         start += size
     return dense
@@ -390,17 +436,27 @@ def check_likelihood(key: str) -> None:
         f = 3 * torch.randn(11, n_outputs, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         y = random_rows(key, 11, 2, n_outputs, seed)[1]
         assert float(y.min()) >= likelihood.least_target
-        close(likelihood.residual(f, y), oracles.output_gradient(key, f, y), 1e-12, f"{key}: residual")
-        S = likelihood.hessian_factor(f)
-        assert S.shape[:2] == f.shape
-        close(S @ S.mT, oracles.output_hessian(key, f, y), 1e-12, f"{key}: S S^T")
-        dispersion = 0.37 if likelihood.has_dispersion else 1.0
-        density = -likelihood.nll(f, y) / dispersion - likelihood.log_normaliser(dispersion, n_outputs)
-        close(density, oracles.log_likelihood(key, f, y, dispersion), 1e-12, f"{key}: log density")
-        _check_differences(key, likelihood, f, y)
-        _check_draws(key, likelihood, f[:4] / 3)
+        for noise in (None, random_noise(11, n_outputs, seed)) if likelihood.takes_known_noise else (None,):
+            _check_derivatives(key, likelihood, f, y, noise)
+            _check_differences(key, likelihood, f, with_noise(y, noise))
+            _check_draws(key, likelihood, f[:4] / 3, None if noise is None else with_noise(y, noise)[:4])
     _check_extreme_outputs(key, likelihood)
     _check_moments(key, likelihood)
+
+
+def _check_derivatives(key: str, likelihood: Likelihood, f: Tensor, y: Tensor, noise: Tensor | None) -> None:
+    """Residual, factor and log density against autodiff of the density, with the noise that is known."""
+    observed, variance = with_noise(y, noise), 1.0 if noise is None else noise
+    expected = oracles.output_gradient(key, f, y, variance)
+    close(likelihood.residual(f, observed), expected, 1e-12, f"{key}: residual")
+    S = likelihood.hessian_factor(f, observed)
+    assert S.shape[:2] == f.shape
+    close(S @ S.mT, oracles.output_hessian(key, f, y, variance), 1e-12, f"{key}: S S^T")
+    dispersion = 0.37 if likelihood.has_dispersion else 1.0
+    normaliser = likelihood.log_normaliser(dispersion, f.shape[1]) + likelihood.log_noise(f, observed)
+    density = -likelihood.nll(f, observed) / dispersion - normaliser
+    expected = oracles.log_likelihood(key, f, y, dispersion * variance)
+    close(density, expected, 1e-12, f"{key}: log density")
 
 
 def _check_differences(key: str, likelihood: Likelihood, f: Tensor, y: Tensor) -> None:
@@ -410,22 +466,23 @@ def _check_differences(key: str, likelihood: Likelihood, f: Tensor, y: Tensor) -
     for shift in step * torch.eye(f.shape[1], dtype=torch.float64):
         slopes.append((likelihood.nll(f + shift, y) - likelihood.nll(f - shift, y)) / (2 * step))
         bends.append((likelihood.residual(f + shift, y) - likelihood.residual(f - shift, y)) / (2 * step))
-    S = likelihood.hessian_factor(f)
+    S = likelihood.hessian_factor(f, y)
     close(likelihood.residual(f, y), torch.stack(slopes, 1), 1e-8, f"{key}: residual by differences")
     close(S @ S.mT, torch.stack(bends, 1), 1e-8, f"{key}: S S^T by differences")
 
 
-def _check_draws(key: str, likelihood: Likelihood, f: Tensor) -> None:
+def _check_draws(key: str, likelihood: Likelihood, f: Tensor, observed: Tensor | None) -> None:
     """Targets drawn from the model: residuals of mean zero and covariance S S^T (the Fisher information).
 
     Six standard errors of 40,000 draws; the residuals' products have a standard error of their own.
     """
     generator = torch.Generator().manual_seed(12)
-    factor = likelihood.hessian_factor(f)
-    for row, S in zip(f, factor, strict=True):
+    factor = likelihood.hessian_factor(f, observed)
+    for i, (row, S) in enumerate(zip(f, factor, strict=True)):
         uniforms = torch.rand(40_000, len(row), generator=generator, dtype=torch.float64)
         outputs = row.expand(len(uniforms), -1)
-        targets = likelihood.sample(outputs, uniforms)
+        known = None if observed is None else observed[i].expand(len(uniforms), -1)
+        targets = likelihood.sample(outputs, uniforms, known)
         assert float(targets.min()) >= likelihood.least_target
         r = likelihood.residual(outputs, targets)
         products = torch.einsum("nc,nd->ncd", r, r)
@@ -492,12 +549,15 @@ def sampled_fisher(
     x: Tensor,
     y: Tensor,
     weights: Tensor,
+    noise_variance: float | Tensor = 1.0,
 ) -> Tensor:
     """The mean of the empirical Fishers of the targets that the rule draws; y itself plays no part."""
     f = oracles.outputs(module, x)
     uniforms = row_uniforms(x, N_DRAWS * f.shape[1], FISHER_SEED).view(len(x), N_DRAWS, -1)
     drawn = [LIKELIHOODS[kind]().sample(f, uniforms[:, s]) for s in range(N_DRAWS)]
-    parts = [oracles.empirical_fisher(kind, module, names, x, targets, weights) for targets in drawn]
+    if isinstance(noise_variance, Tensor):
+        drawn = [f + noise_variance.sqrt() * (y - f) for y in drawn]
+    parts = [oracles.empirical_fisher(kind, module, names, x, y, weights, noise_variance) for y in drawn]
     return torch.stack(parts).mean(0)
 
 
@@ -522,19 +582,22 @@ def check_curvature(key: str) -> None:
     rule = CURVATURES[key]().sampling(N_DRAWS, FISHER_SEED)
     assert rule == CURVATURES[key]().sampling(N_DRAWS, FISHER_SEED), f"{key}: two equal rules"
     assert rule.provides <= {"rows", "layers", "matrix"} and rule.dispersion_power in (1, 2)
-    for kind, seed in itertools.product(ALL_KINDS, (0, 1)):
-        problem = example(kind, seed)
-        line = problem.network.linearise(problem.x)
-        batch = rule.batch(line, problem.likelihood, problem.y, problem.weights)
+    for kind, seed, noisy in itertools.product(ALL_KINDS, (0, 1), (False, True)):
+        if noisy and not LIKELIHOODS[kind].takes_known_noise:
+            continue
+        problem = example(kind, seed, noisy=noisy)
+        line, observed = problem.network.linearise(problem.x), problem.observed
+        batch = rule.batch(line, problem.likelihood, observed, problem.weights)
         ours, rows = dense_contribution(batch)
         n_columns = rule.n_columns(problem.likelihood, batch.outputs.shape[1])
         assert rows.shape[1] == (n_columns if batch.matrix is None else 0)
         names = problem.network.parameter_names
-        dense = DENSE_RULES[key](kind, problem.module, names, problem.x, problem.y, problem.weights)
+        data = problem.x, problem.y, problem.weights, problem.noise_variance
+        dense = DENSE_RULES[key](kind, problem.module, names, *data)
         close(to_oracle(problem.network, ours), dense, 1e-10, f"{key}, {kind}: the batch's contribution")
         halves = (slice(None, 4), slice(4, None))
         parts = [
-            rule.batch(problem.network.linearise(problem.x[s]), problem.likelihood, problem.y[s], problem.weights[s])
+            rule.batch(problem.network.linearise(problem.x[s]), problem.likelihood, observed[s], problem.weights[s])
             for s in reversed(halves)
         ]
         close(sum(dense_contribution(part)[0] for part in parts), ours, 1e-12, f"{key}, {kind}: in two batches")

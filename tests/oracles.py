@@ -160,18 +160,14 @@ def log_likelihood(kind: str, f: Tensor, y: Tensor, noise_variance: float | Tens
     raise ValueError(f"unknown kind {kind!r}")
 
 
-def output_gradient(kind: str, f: Tensor, y: Tensor) -> Tensor:
-    """Gradient of -log p(y | f) in f at unit dispersion, by autodiff; (n, C)."""
-    return torch.stack(
-        [
-            torch.autograd.functional.jacobian(_row_nll(kind, y[i : i + 1]), f[i].detach().double())
-            for i in range(len(f))
-        ]
-    )
+def output_gradient(kind: str, f: Tensor, y: Tensor, noise_variance: float | Tensor = 1.0) -> Tensor:
+    """Gradient of -log p(y | f) in f, by autodiff, at this noise variance (gaussian; broadcasts to (n, C)); (n, C)."""
+    rows = _row_nlls(kind, f, y, noise_variance)
+    return torch.stack([torch.autograd.functional.jacobian(nll, f[i].detach().double()) for i, nll in enumerate(rows)])
 
 
-def output_hessian(kind: str, f: Tensor, y: Tensor | None = None) -> Tensor:
-    """Hessian of -log p(y | f) in f at unit dispersion, by double autodiff.
+def output_hessian(kind: str, f: Tensor, y: Tensor | None = None, noise_variance: float | Tensor = 1.0) -> Tensor:
+    """Hessian of -log p(y | f) in f, by double autodiff.
 
     Parameters
     ----------
@@ -179,6 +175,8 @@ def output_hessian(kind: str, f: Tensor, y: Tensor | None = None) -> Tensor:
     f : Tensor of shape (n, C)
     y : Tensor, optional
         No kind's Hessian depends on y; an arbitrary one is used when absent.
+    noise_variance : float or Tensor broadcasting to (n, C)
+        Gaussian only.
 
     Returns
     -------
@@ -186,9 +184,8 @@ def output_hessian(kind: str, f: Tensor, y: Tensor | None = None) -> Tensor:
     """
     if y is None:
         y = torch.zeros_like(f) if kind in ("gaussian", "poisson") else torch.zeros(len(f), dtype=torch.long)
-    return torch.stack(
-        [torch.autograd.functional.hessian(_row_nll(kind, y[i : i + 1]), f[i].detach().double()) for i in range(len(f))]
-    )
+    rows = _row_nlls(kind, f, y, noise_variance)
+    return torch.stack([torch.autograd.functional.hessian(nll, f[i].detach().double()) for i, nll in enumerate(rows)])
 
 
 # --------------------------------------------------------------------------------------------------
@@ -203,8 +200,9 @@ def ggn(
     x: Tensor,
     y: Tensor,
     weights: Tensor | None = None,
+    noise_variance: float | Tensor = 1.0,
 ) -> Tensor:
-    r"""Generalised Gauss-Newton matrix at unit dispersion, :math:`\sum_n w_n J_n^\top\Lambda_nJ_n`.
+    r"""Generalised Gauss-Newton matrix, :math:`\sum_n w_n J_n^\top\Lambda_nJ_n`, at this noise variance (gaussian).
 
     Returns
     -------
@@ -212,7 +210,7 @@ def ggn(
     """
     w = _weights(weights, len(x))
     J = jacobian(module, names, x)
-    Lambda = output_hessian(kind, outputs(module, x), y)
+    Lambda = output_hessian(kind, outputs(module, x), y, noise_variance)
     H = torch.zeros(J.shape[2], J.shape[2], dtype=torch.float64)
     for n in range(len(x)):
         H = H + w[n] * J[n].T @ Lambda[n] @ J[n]
@@ -226,7 +224,7 @@ def empirical_fisher(
     x: Tensor,
     y: Tensor,
     weights: Tensor | None = None,
-    noise_variance: float = 1.0,
+    noise_variance: float | Tensor = 1.0,
 ) -> Tensor:
     r"""Sum of outer products of the rows' own gradients, :math:`\sum_n w_n g_ng_n^\top`, by autodiff.
 
@@ -234,7 +232,7 @@ def empirical_fisher(
 
     Parameters
     ----------
-    noise_variance : float
+    noise_variance : float or Tensor broadcasting to (n, C)
         Gaussian only; g is that of the density at this variance.
 
     Returns
@@ -256,7 +254,7 @@ def hessian(
     x: Tensor,
     y: Tensor,
     weights: Tensor | None = None,
-    noise_variance: float = 1.0,
+    noise_variance: float | Tensor = 1.0,
 ) -> Tensor:
     r"""Hessian of the summed loss, :math:`-\sum_n w_n \nabla^2_\theta \log p(y_n \mid f_\theta(x_n))`; any sign.
 
@@ -303,6 +301,8 @@ def kron_factors(
     y: Tensor,
     weights: Tensor | None = None,
     fold_bias: bool = True,
+    noise_variance: float | Tensor = 1.0,
+    reduce: bool = False,
 ) -> tuple[Tensor, Tensor]:
     r"""Kronecker factors of one linear layer's curvature block, :math:`H_l \approx B \otimes A`.
 
@@ -310,41 +310,52 @@ def kron_factors(
               B = \sum_n w_n G_n^\top \Lambda_n G_n,\quad N_w = \sum_n w_n
 
     with a_n the layer's input (a 1 appended when the bias is folded) and G_n = df/dz the derivative
-    of the outputs in the layer's output z, from autodiff in a perturbation added to z by a hook.
+    of the outputs in the layer's output z, from autodiff in a perturbation added to z by a hook. At
+    L positions of a row, B sums over them as well and A averages over them ("expand"), or a_n is the
+    mean over them and G_n the sum ("reduce").
 
     Parameters
     ----------
     kind : {"gaussian", "categorical"}
     layer_name : str
-        Name of an ``nn.Linear`` in ``module``, called once per forward on inputs (n, in);
+        Name of an ``nn.Linear`` in ``module``, called once per forward on inputs (n, ..., in);
         ``""`` if the module is that layer.
     module : nn.Module
     x, y : Tensors with n rows
     weights : Tensor of shape (n,), optional
     fold_bias : bool
         Append a 1 to the inputs. A layer without bias is never augmented.
+    noise_variance : float or Tensor broadcasting to (n, C)
+        Gaussian only.
+    reduce : bool
+        Positions are taken together before they are multiplied.
 
     Returns
     -------
     A : Tensor of shape (in + 1, in + 1), or (in, in) when nothing is folded
-    B : Tensor of shape (out, out), unit dispersion
+    B : Tensor of shape (out, out)
 
     Notes
     -----
-    Martens & Grosse (2015); Botev et al. (2017). Exact for a single row.
+    Martens & Grosse (2015); Botev et al. (2017); positions: Eschenhagen et al. (2023). Exact for a
+    single row with one position.
     """
     w = _weights(weights, len(x))
     clone = _float64_copy(module)
     layer = _linear(clone, layer_name)
-    Lambda = output_hessian(kind, outputs(module, x), y)
+    Lambda = output_hessian(kind, outputs(module, x), y, noise_variance)
     A: Tensor | float = 0.0
     B: Tensor | float = 0.0
     for n in range(len(x)):
-        a, G = _layer_input_and_output_jacobian(clone, layer, x[n : n + 1])
-        if fold_bias and layer.bias is not None:
-            a = torch.cat([a, a.new_ones(1)])
-        A = A + w[n] * torch.outer(a, a) / w.sum()
-        B = B + w[n] * G.T @ Lambda[n] @ G
+        inputs, jacobians = _layer_input_and_output_jacobian(clone, layer, x[n : n + 1])
+        if reduce:
+            inputs, jacobians = inputs.mean(0, keepdim=True), jacobians.sum(1, keepdim=True)
+        for position in range(len(inputs)):
+            a, G = inputs[position], jacobians[:, position]
+            if fold_bias and layer.bias is not None:
+                a = torch.cat([a, a.new_ones(1)])
+            A = A + w[n] * torch.outer(a, a) / (w.sum() * len(inputs))
+            B = B + w[n] * G.T @ Lambda[n] @ G
     return torch.as_tensor(A), torch.as_tensor(B)
 
 
@@ -471,7 +482,7 @@ class LinearPosterior(NamedTuple):
     log_evidence : Tensor, scalar
         From the Laplace formula, exact here; real weights are powers of the likelihood.
     log_density : float or None
-        The same number as the log density of Y under N(0, noise_variance I + A diag(1/delta) A^T),
+        The same number as the log density of Y under N(0, diag(noise_variance) + A diag(1/delta) A^T),
         rows repeated as often as they weigh; None unless every weight is an integer.
     """
 
@@ -490,9 +501,10 @@ def bayesian_linear_regression(
     Y: Tensor,
     weights: Tensor | None,
     delta: float | Tensor,
-    noise_variance: float,
+    noise_variance: float | Tensor,
+    prior_mean: float | Tensor = 0.0,
 ) -> LinearPosterior:
-    r"""Exact posterior of :math:`Y = A W + \epsilon`, :math:`W_{jc}\sim N(0, 1/\delta_j)`.
+    r"""Exact posterior of :math:`Y = A W + \epsilon`, :math:`W_{jc}\sim N(\mu_{jc}, 1/\delta_j)`.
 
     Parameters
     ----------
@@ -501,24 +513,29 @@ def bayesian_linear_regression(
     Y : Tensor of shape (n, C)
     weights : Tensor of shape (n,) or None
     delta : float or Tensor of shape (p,)
-    noise_variance : float
+    noise_variance : float or Tensor of shape (n,)
+        Of each row: generalised least squares.
+    prior_mean : float or Tensor of shape (p, C)
 
     Notes
     -----
-    Bishop (2006), eqs. 3.53-3.54 with row weights.
+    Bishop (2006), eqs. 3.50-3.51 with row weights.
     """
     w, A, Y = _weights(weights, len(A)), A.double(), Y.double()
-    H = A.T @ torch.diag(w) @ A
-    covariance = torch.linalg.inv(posterior_precision(H, delta, 1 / noise_variance))
-    mean = covariance @ A.T @ torch.diag(w) @ Y / noise_variance
+    variance = _vector(noise_variance).expand(len(A))
+    H = A.T @ torch.diag(w / variance) @ A
+    covariance = torch.linalg.inv(posterior_precision(H, delta))
+    centre = _vector(prior_mean).expand(A.shape[1], Y.shape[1])
+    P0 = torch.diag(_vector(delta).expand(len(H)))
+    mean = covariance @ (A.T @ torch.diag(w / variance) @ Y + P0 @ centre)
     evidence = torch.zeros((), dtype=torch.float64)
     for c in range(Y.shape[1]):
         fitted, target = (A @ mean[:, c])[:, None], Y[:, c : c + 1]
-        log_lik = (w * log_likelihood("gaussian", fitted, target, noise_variance)).sum()
-        evidence = evidence + log_evidence(log_lik, H, delta, 1 / noise_variance, mean[:, c])
+        log_lik = (w * log_likelihood("gaussian", fitted, target, variance[:, None])).sum()
+        evidence = evidence + log_evidence(log_lik, H, delta, 1.0, mean[:, c], centre[:, c])
     density = None
     if bool((w == w.round()).all()):
-        density = _repeated_rows_log_density(A, Y, w, delta, noise_variance)
+        density = _repeated_rows_log_density(A, Y - A @ centre, w, delta, variance)
     return LinearPosterior(mean, covariance, evidence, density)
 
 
@@ -609,10 +626,11 @@ def map_objective(
     weights: Tensor | None,
     delta: float | Tensor,
     noise_variance: float | Tensor = 1.0,
+    prior_mean: float | Tensor = 0.0,
 ) -> Tensor:
     r"""Training loss in sum form, the prior's normaliser left out; differentiable in theta.
 
-    .. math:: -\sum_n w_n\log p(y_n\mid f_n) + \tfrac12\theta^\top diag(\delta)\,\theta
+    .. math:: -\sum_n w_n\log p(y_n\mid f_n) + \tfrac12(\theta-\mu_0)^\top diag(\delta)\,(\theta-\mu_0)
 
     Parameters
     ----------
@@ -625,6 +643,7 @@ def map_objective(
     weights : Tensor of shape (n,) or None
     delta : float or Tensor of shape (P,)
     noise_variance : float
+    prior_mean : float or Tensor of shape (P,)
 
     Returns
     -------
@@ -632,7 +651,7 @@ def map_objective(
     """
     f = network_function(module, names)(theta, x)
     data = -(_weights(weights, len(x)) * log_likelihood(kind, f, y, noise_variance)).sum()
-    return data + 0.5 * (_vector(delta) * theta**2).sum()
+    return data + 0.5 * (_vector(delta) * (theta - _vector(prior_mean)) ** 2).sum()
 
 
 def map_gradient(
@@ -645,10 +664,11 @@ def map_gradient(
     weights: Tensor | None,
     delta: float | Tensor,
     noise_variance: float | Tensor = 1.0,
+    prior_mean: float | Tensor = 0.0,
 ) -> Tensor:
     """Gradient of `map_objective` in theta by autodiff; (P,)."""
     return torch.autograd.functional.jacobian(
-        lambda t: map_objective(kind, module, names, t, x, y, weights, delta, noise_variance),
+        lambda t: map_objective(kind, module, names, t, x, y, weights, delta, noise_variance, prior_mean),
         theta.detach(),
     )
 
@@ -702,6 +722,89 @@ def gauss_newton_map(
         return posterior_precision(ggn(kind, at, names, x, y, w), delta, scale)
 
     return _minimise(objective, terms, [hessian, gauss_newton], flatten(module, names))
+
+
+# --------------------------------------------------------------------------------------------------
+# The linearised network, refitted
+# --------------------------------------------------------------------------------------------------
+
+
+def linearised_map(
+    kind: str,
+    f: Tensor,
+    J: Tensor,
+    y: Tensor,
+    weights: Tensor,
+    theta: Tensor,
+    delta: float | Tensor,
+    noise_variance: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    r"""Mode and Hessian of :math:`-\sum_n w_n \log p(y_n | f_n + J_n(t - \theta)) + \tfrac12 t^\top diag(\delta) t`.
+
+    Damped Newton steps with dense matrices and derivatives by autodiff, until the gradient is zero to rounding.
+
+    Parameters
+    ----------
+    kind : str
+    f : Tensor of shape (n, C)
+        Outputs at theta.
+    J : Tensor of shape (n, C, P)
+    y, weights : Tensors with n rows
+    theta : Tensor of shape (P,)
+    delta : float or Tensor of shape (P,)
+    noise_variance : float
+
+    Returns
+    -------
+    mode : Tensor of shape (P,)
+    precision : Tensor of shape (P, P)
+    """
+    D = torch.diag(_vector(delta).expand(len(theta)))
+
+    def objective(t: Tensor) -> Tensor:
+        return 0.5 * t @ D @ t - weights @ log_likelihood(kind, f + J @ (t - theta), y, noise_variance)
+
+    def derivatives(t: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = (f + J @ (t - theta)).requires_grad_()
+        total = -(weights * log_likelihood(kind, outputs, y, noise_variance)).sum()
+        (pull,) = torch.autograd.grad(total, outputs, create_graph=True)
+        bends = [torch.autograd.grad(pull[:, c].sum(), outputs, retain_graph=True)[0] for c in range(f.shape[1])]
+        bend, pull = torch.stack(bends, 1), pull.detach()
+        return torch.einsum("nc,ncp->p", pull, J) + D @ t, torch.einsum("ncp,ncd,ndq->pq", J, bend, J) + D
+
+    t, reached = theta.clone(), math.inf
+    for _ in range(200):
+        gradient, precision = derivatives(t)
+        step = -torch.linalg.solve(precision, gradient)
+        decrement = float(-(gradient @ step))
+        if decrement <= 1e-24 or (decrement < 1e-12 and decrement > 0.5 * reached):
+            return t, precision
+        reached, size = decrement, 1.0
+        while float(objective(t + size * step)) > float(objective(t)) + 1e-13 * abs(float(objective(t))):
+            size /= 2
+        t = t + size * step
+    raise RuntimeError("no mode found")
+
+
+def leave_one_out_refits(
+    kind: str,
+    f: Tensor,
+    J: Tensor,
+    y: Tensor,
+    weights: Tensor,
+    theta: Tensor,
+    delta: float | Tensor,
+    noise_variance: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Mean (n, C) and covariance (n, C, C) of each row's outputs, by n refits of the linearised network without it."""
+    means, covariances = [], []
+    for n in range(len(f)):
+        without = weights.clone()
+        without[n] = 0.0
+        t, precision = linearised_map(kind, f, J, y, without, theta, delta, noise_variance)
+        means.append(f[n] + J[n] @ (t - theta))
+        covariances.append(J[n] @ torch.linalg.solve(precision, J[n].T))
+    return torch.stack(means), torch.stack(covariances)
 
 
 # --------------------------------------------------------------------------------------------------
@@ -1056,21 +1159,34 @@ def _unflatten(module: nn.Module, names: Sequence[str], theta: Tensor) -> dict[s
 
 
 def _row_losses(
-    kind: str, module: nn.Module, names: Sequence[str], x: Tensor, y: Tensor, noise_variance: float
+    kind: str, module: nn.Module, names: Sequence[str], x: Tensor, y: Tensor, noise_variance: float | Tensor
 ) -> tuple[list[Function], Tensor]:
     """-log p(y_n | f_theta(x_n)) of each row alone as a function of theta, and the module's own theta."""
     f = network_function(module, names)
+    variance = _rows_of(noise_variance, len(x))
 
     def loss(n: int) -> Function:
         row = slice(n, n + 1)
-        return lambda theta: -log_likelihood(kind, f(theta, x[row]), y[row], noise_variance)[0]
+        return lambda theta: -log_likelihood(kind, f(theta, x[row]), y[row], variance[row])[0]
 
     return [loss(n) for n in range(len(x))], flatten(module, names)
 
 
-def _row_nll(kind: str, y_row: Tensor) -> Function:
-    """-log p(y | f) of one row at unit dispersion as a function of f (C,)."""
-    return lambda f: -log_likelihood(kind, f[None], y_row)[0]
+def _row_nlls(kind: str, f: Tensor, y: Tensor, noise_variance: float | Tensor) -> list[Function]:
+    """-log p(y | f) of each row as a function of its f (C,)."""
+    variance = _rows_of(noise_variance, len(f))
+
+    def nll(n: int) -> Function:
+        row = slice(n, n + 1)
+        return lambda outputs: -log_likelihood(kind, outputs[None], y[row], variance[row])[0]
+
+    return [nll(n) for n in range(len(f))]
+
+
+def _rows_of(noise_variance: float | Tensor, n: int) -> Tensor:
+    """A number or a Tensor (n or 1, C or 1) with n rows."""
+    variance = _vector(noise_variance)
+    return variance.expand(n, 1) if variance.ndim == 0 else variance.expand(n, -1)
 
 
 def _linear(module: nn.Module, layer_name: str) -> nn.Linear:
@@ -1082,12 +1198,16 @@ def _linear(module: nn.Module, layer_name: str) -> nn.Linear:
 
 
 def _layer_input_and_output_jacobian(module: nn.Module, layer: nn.Linear, row: Tensor) -> tuple[Tensor, Tensor]:
-    """Input a (in,) of one layer and derivative (C, out) of the outputs in the layer's output."""
+    """Inputs (L, in) of one layer and derivative (C, L, out) of the outputs in the layer's output."""
     inputs: list[Tensor] = []
+    handle = layer.register_forward_hook(lambda _, args, output: inputs.append(args[0].detach()))
+    module(_double(row))
+    handle.remove()
+    if len(inputs) != 1 or inputs[0].shape[0] != 1 or inputs[0].shape[-1] != layer.in_features:
+        raise ValueError("the layer must be called once per forward, on inputs of shape (n, ..., in)")
 
     def f(perturbation: Tensor) -> Tensor:
         def hook(_: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            inputs.append(args[0].detach())
             return output + perturbation
 
         handle = layer.register_forward_hook(hook)
@@ -1097,17 +1217,16 @@ def _layer_input_and_output_jacobian(module: nn.Module, layer: nn.Linear, row: T
             handle.remove()
         return result.reshape(-1)
 
-    G = torch.autograd.functional.jacobian(f, torch.zeros(layer.out_features, dtype=torch.float64))
-    if len(inputs) != 1 or inputs[0].shape != (1, layer.in_features):
-        raise ValueError("the layer must be called once per forward, on inputs of shape (n, in)")
-    return inputs[0][0], G
+    shape = (*inputs[0].shape[:-1], layer.out_features)
+    G = torch.autograd.functional.jacobian(f, torch.zeros(shape, dtype=torch.float64))
+    return inputs[0].reshape(-1, layer.in_features), G.reshape(len(G), -1, layer.out_features)
 
 
-def _repeated_rows_log_density(A: Tensor, Y: Tensor, w: Tensor, delta: float | Tensor, noise_variance: float) -> float:
-    """Log N(Y; 0, noise_variance I + A diag(1/delta) A^T), outputs independent, row n w_n times."""
-    A, Y = (torch.repeat_interleave(t, w.long(), dim=0) for t in (A, Y))
+def _repeated_rows_log_density(A: Tensor, Y: Tensor, w: Tensor, delta: float | Tensor, variance: Tensor) -> float:
+    """Log N(Y; 0, diag(variance) + A diag(1/delta) A^T), outputs independent, row n w_n times."""
+    A, Y, variance = (torch.repeat_interleave(t, w.long(), dim=0) for t in (A, Y, variance))
     prior_covariance = torch.diag(1 / _vector(delta).expand(A.shape[1]))
-    covariance = A @ prior_covariance @ A.T + noise_variance * torch.eye(len(A), dtype=torch.float64)
+    covariance = A @ prior_covariance @ A.T + torch.diag(variance)
     normal = scipy.stats.multivariate_normal(np.zeros(len(A)), covariance.numpy())
     return float(sum(normal.logpdf(Y[:, c].numpy()) for c in range(Y.shape[1])))
 

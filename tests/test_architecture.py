@@ -28,13 +28,14 @@ LEVELS = (
     "errors latent linalg jacobian",
     "prior replica likelihoods layers links",
     "network structures",
-    "curvatures nonfinite",
+    "curvatures by_name nonfinite tempering",
     "laplace predictives",
-    "subsets evidence mode streaming",
+    "subsets evidence mode streaming leave_one_out",
     "selection",
     "_persistence",
-    "_budget _memory _skorch _threads counts nets",
+    "_augment _budget _memory _noise _prior_options _skorch _structure_options _threads _values counts nets",
     "_map _resolve",
+    "_data _past",
     "_stages",
     "_estimator",
     "regressor classifier",
@@ -43,9 +44,15 @@ LEVELS = (
     "__init__",
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
-WITHIN_A_LEVEL = {("linalg", "errors")}
-"""Imports within one level, each with a reason: a factorisation raises the package's own errors."""
-MADE_OF = {"block": {"full"}, "bridge_norm": {"bridge"}, "ekfac": {"kron"}, "low_rank": {"functional"}}
+WITHIN_A_LEVEL = {("linalg", "errors"), ("jacobian", "linalg")}
+"""Imports within one level: a factorisation raises the package's own errors; symmetric products of factors."""
+MADE_OF = {
+    "block": {"full"},
+    "bridge_norm": {"bridge"},
+    "ekfac": {"kron"},
+    "inf": {"block", "diag", "ekfac"},
+    "low_rank": {"functional"},
+}
 """Variants that are made of another one."""
 REGISTRIES = {
     "curvatures": CURVATURES,
@@ -182,6 +189,7 @@ def test_no_option_string_is_compared_outside_resolve(path):
     if path.name == "_resolve.py":
         return
     values = {*_resolve.STD_KINDS, *_resolve.DISPERSION_RULES, *_resolve.PRIOR_STRUCTURES, "auto", "same"}
+    values |= {*_resolve.BIASES, *_resolve.DAMPINGS, *_resolve.SHARINGS}
     values |= {key for registry in REGISTRIES.values() for key in registry}
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Compare):

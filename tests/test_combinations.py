@@ -46,11 +46,11 @@ def stored(structure, exact, rows, problem):
             B = g.mT @ g
             A = oracles.kron_factors(problem.kind, block.name, problem.module, problem.x, problem.y, problem.weights)[0]
             basis = torch.kron(torch.linalg.eigh(B)[1], torch.linalg.eigh(A)[1])
-            own = (
-                torch.kron(B, A)
-                if structure == "kron"
-                else basis @ torch.diag((basis.mT @ own @ basis).diagonal()) @ basis.mT
-            )
+            own = {
+                "kron": torch.kron(B, A),
+                "ekfac": basis @ torch.diag((basis.mT @ own @ basis).diagonal()) @ basis.mT,
+                "inf": contracts.leading_and_diagonal(A, B, own, len(own)),
+            }[structure]
         found[span, span] = psd(own)
         start += block.size
     return found

@@ -20,6 +20,7 @@ from sklearn_laplace.layers import conv
 from sklearn_laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.network import Network
 from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.structures._base import WeightSharing
 
 CLASSES, ROWS = 4, 300
 
@@ -134,13 +135,16 @@ class Small(nn.Module):
         return torch.tanh(self.conv(x.unflatten(1, (2, 4, 4)))).flatten(1) @ self.readout
 
 
-def small_fit(kind: str, structure: str) -> tuple[LaplaceFit, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+def small_fit(
+    kind: str, structure: str, separate: bool = False, **options: object
+) -> tuple[LaplaceFit, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     x, y = contracts.random_rows(kind, 6, 32, 3, seed=0)
     rows = x, y, oracles.random_weights(6, seed=1)
     network = Network.trace(Small(), x)
+    network = network.with_separate_biases() if separate else network
     chunks = [tuple(part[span] for part in rows) for span in (slice(0, 4), slice(4, None))]
     rule, prior = GGN(), network.scalar_prior()
-    return fit_laplace(network, LIKELIHOODS[kind](), rule, STRUCTURES[structure], prior, chunks), rows
+    return fit_laplace(network, LIKELIHOODS[kind](), rule, STRUCTURES[structure], prior, chunks, **options), rows
 
 
 def by_loops(x: torch.Tensor) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
@@ -176,9 +180,50 @@ def test_kron_of_a_convolution_expands_its_positions(kind):
         for a, G in positions:
             A += w[n] * torch.outer(a, a) / (w.sum() * len(positions))
             B += w[n] * G.mT @ Lambda[n] @ G
-    outputs, inputs = fit.curvature.parts[0].factors(fit.total_weight)
+    outputs, inputs = fit.curvature.parts[0].factors(fit.curvature.total_weight)
     contracts.close(inputs, A, 1e-12, "A")
     contracts.close(outputs, B, 1e-12, "B")
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "categorical"])
+def test_kron_of_a_convolution_reduces_its_positions_on_request(kind):
+    """A of the row's mean patch, B of its summed derivatives (Eschenhagen et al. 2023)."""
+    fit, (x, y, w) = small_fit(kind, "kron", weight_sharing=WeightSharing.REDUCE)
+    Lambda = oracles.output_hessian(kind, oracles.outputs(Small(), x), y)
+    A, B = torch.zeros(13, 13).double(), torch.zeros(3, 3).double()
+    for n, positions in enumerate(by_loops(x)):
+        a = sum(a for a, _ in positions) / len(positions)
+        G = sum(G for _, G in positions)
+        A += w[n] * torch.outer(a, a) / w.sum()
+        B += w[n] * G.mT @ Lambda[n] @ G
+    outputs, inputs = fit.curvature.parts[0].factors(fit.curvature.total_weight)
+    contracts.close(inputs, A, 1e-12, "A")
+    contracts.close(outputs, B, 1e-12, "B")
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "categorical"])
+@pytest.mark.parametrize("sharing", list(WeightSharing))
+def test_a_separate_bias_of_a_convolution_has_its_exact_block(kind, sharing):
+    """Σ g gᵀ of derivatives that are summed over the positions first; the weight's factors have no column of ones."""
+    fit, (x, y, w) = small_fit(kind, "kron", separate=True, weight_sharing=sharing)
+    whole, _ = small_fit(kind, "kron", weight_sharing=sharing)
+    exact = oracles.ggn(kind, Small(), ("conv.bias",), x, y, w)
+    weight, bias = fit.curvature.parts
+    contracts.close(bias.factors(fit.curvature.total_weight)[1], exact, 1e-12, "bias")
+    outputs, inputs = whole.curvature.parts[0].factors(whole.curvature.total_weight)
+    contracts.close(weight.factors(fit.curvature.total_weight)[0], outputs, 1e-12, "B")
+    contracts.close(weight.factors(fit.curvature.total_weight)[1], inputs[:-1, :-1], 1e-12, "A")
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "categorical"])
+@pytest.mark.parametrize("sharing", list(WeightSharing))
+def test_ekfac_of_a_convolution_is_never_farther_from_the_truth_than_kron(kind, sharing):
+    """Frobenius norm, with the basis of either kind of factors: moments of sums over positions, not sums of moments."""
+    eye = torch.eye(39).double()
+    exact = small_fit(kind, "full")[0].curvature.matrix
+    fits = [small_fit(kind, key, weight_sharing=sharing)[0] for key in ("kron", "ekfac")]
+    far, near = ((torch.stack([fit.curvature.times(row) for row in eye]) - exact).norm() for fit in fits)
+    assert near < far
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "categorical"])

@@ -291,13 +291,16 @@ def test_only_noise_gives_the_mean_and_its_width():
         ({"map_prior_precision": "sane"}, "Did you mean 'same'"),
         (
             {"hessian_structure": "krom"},
-            "expected one of 'auto', 'block', 'diag', 'ekfac', 'full', 'functional', 'kron', .* Did you mean 'kron'",
+            "expected one of 'auto', 'block', 'diag', 'ekfac', 'full', 'functional', 'inf', 'k.* Did you mean 'kron'",
         ),
         ({"subset_of_weights": "last"}, "expected one of 'all', 'last_layer', 'subnetwork'"),
         ({"curvature": "fisher"}, "curvature='fisher' is not known; expected one of 'empirical_fisher', 'ggn', 'h"),
         ({"likelihood": "bernoulli"}, "expected one of 'auto', 'gaussian', 'poisson'"),
         ({"predictive": "gml"}, "Did you mean 'glm'"),
-        ({"prior_structure": "layer"}, "expected one of 'scalar', 'tensor'"),
+        (
+            {"prior_structure": "layers"},
+            "expected one of 'ard', 'layer', 'parameter', 'scalar', 'tensor'. Did you mean",
+        ),
         ({"activation": "rleu"}, "Did you mean 'relu'"),
         ({"hidden_layer_sizes": 50}, "has to be a tuple of whole numbers above zero"),
         ({"hidden_layer_sizes": (5, 0)}, "has to be a tuple of whole numbers above zero"),

@@ -156,7 +156,7 @@ def test_what_does_not_fit_says_what_it_needs_and_what_is_allowed():
     ):
         full.fit(X, Y)
     with pytest.raises(
-        MemoryBudgetError, match=r"one row of the data makes about 0.00404 MB.*beside 0.245 MB of the po"
+        MemoryBudgetError, match=r"one row of the data makes about 0.00588 MB.*beside 0.245 MB of the po"
     ):
         full.set_params(memory_budget=245_000).fit(X, Y)
     with pytest.raises(

@@ -566,8 +566,7 @@ def test_rows_are_counted_with_the_patches_and_cotangents_of_their_positions():
     )
     (block,) = network.blocks
     assert (block.inputs, block.outputs, block.positions) == (10, 2, 36)
-    for dense_rows in (True, False):
-        assert network.row_width(3, dense=dense_rows) == 36 * (10 + 3 * 2) + 3 * block.size
+    assert network.row_width(3) == 36 * (10 + 3 * 2) + 3 * block.size
 
 
 @pytest.mark.parametrize("case", ["plain", "residual", "in-place ReLU", "layer norm", "reused layer", "image"])

@@ -1,11 +1,12 @@
 """laplace-torch 0.3 on the same float64 net: curvature, evidence and predictive variance, where it is right.
 
 What coincides: full and diag in everything, over all weights and over the last layer. kron: that library keeps a bias
-as a block of its own, [Σ g gᵀ], beside the weight's factors B ⊗ A with A over the inputs without the column of ones; so
-B and A's upper left part are compared, and evidence and variances only for nets without biases, where the definitions
-are the same. One batch throughout: its kron depends on the batches (A and B are both sums over a batch, and products of
-sums are not sums of products).
+as a block of its own, [Σ g gᵀ], beside the weight's factors B ⊗ A with A over the inputs without the column of ones,
+which is our bias="separate"; of the folded one B and A's upper left part are compared. One batch throughout: its kron
+depends on the batches (A and B are both sums over a batch, and products of sums are not sums of products).
 """
+
+from dataclasses import replace
 
 import oracles
 import pytest
@@ -40,7 +41,7 @@ def net(n_outputs: int, bias: bool) -> nn.Module:
     return module
 
 
-def both(task: str, structure: str, subset: str, bias: bool = True, batch_size: int = 40):
+def both(task: str, structure: str, subset: str, bias: bool = True, separate: bool = False):
     """The peer's object and our fit and hyperparameters, for the same net and rows."""
     kind, n_outputs = KINDS[task]
     draw = {"gaussian": oracles.random_regression, "categorical": oracles.random_classification}[kind]
@@ -56,8 +57,9 @@ def both(task: str, structure: str, subset: str, bias: bool = True, batch_size: 
         prior_precision=DELTA,
         backend=peer.curvature.BackPackGGN,
     )
-    theirs.fit(DataLoader(TensorDataset(x, y), batch_size=batch_size))
+    theirs.fit(DataLoader(TensorDataset(x, y), batch_size=40))
     network = Network.trace(module, x)
+    network = network.with_separate_biases() if separate else network
     network = network.select(SUBSETS[subset]().names(network), x)
     likelihood = {"gaussian": Gaussian, "categorical": Categorical}[kind]()
     rows = [(x, y, torch.ones(len(x), dtype=torch.float64))]
@@ -114,5 +116,32 @@ def test_kron_factors_agree(task, subset):
 def test_kron_without_biases_agrees_in_everything(task, subset):
     """No bias to fold or to separate, so the posteriors are the same."""
     theirs, fit, hyper = both(task, "kron", subset, bias=False)
+    _agree(theirs, fit, hyper)
+
+
+@pytest.mark.parametrize("subset", ["all", "last_layer"])
+@pytest.mark.parametrize("task", KINDS)
+def test_kron_with_separate_biases_agrees_in_everything(task, subset):
+    """Block by block in the order of the module's tensors, then evidence and output covariances."""
+    theirs, fit, hyper = both(task, "kron", subset, separate=True)
+    assert len(fit.curvature.parts) == len(theirs.H_facs.kfacs)
+    for part, factors in zip(fit.curvature.parts, theirs.H_facs.kfacs, strict=True):
+        ours = torch.kron(*part.factors(fit.curvature.total_weight))
+        found = factors[0] if len(factors) == 1 else torch.kron(*factors)
+        torch.testing.assert_close(ours, found.detach(), rtol=1e-6, atol=1e-9)
+    _agree(theirs, fit, hyper)
+
+
+def test_kron_with_a_precision_for_each_tensor_agrees_where_biases_are_separate():
+    """Theirs is one a tensor as well; folded, it would be one a column."""
+    theirs, fit, hyper = both("regression", "kron", "all", separate=True)
+    values = torch.tensor([0.3, 1.0, 4.0, 9.0], dtype=torch.float64)
+    theirs.prior_precision = values
+    fit = replace(fit, prior=fit.network.tensor_prior())
+    _agree(theirs, fit, replace(hyper, prior_precision=values))
+
+
+def _agree(theirs, fit: LaplaceFit, hyper: Hyper) -> None:
+    """Evidence and output covariances."""
     assert log_evidence(fit, hyper) == pytest.approx(float(theirs.log_marginal_likelihood()), rel=1e-6)
     torch.testing.assert_close(variances(fit, hyper), their_variances(theirs), rtol=1e-6, atol=1e-9)

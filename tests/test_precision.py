@@ -22,7 +22,8 @@ def linearised(structure: str, dtype: torch.dtype) -> LaplaceFit:
     x, y = (t.float().to(dtype) for t in oracles.random_regression(N, 8, 1))
     network = Network.trace(module, x)
     rows = TrainingRows(x, y, torch.ones(N, dtype=dtype))
-    chunks = rows.chunks(MemoryBudget(2**30).chunk_rows(network.row_width(1, structure == "full"), 0))
+    step = MemoryBudget(2**30).pass_rows(STRUCTURES[structure], network, 1, 0)
+    chunks = rows.chunks(step)
     return fit_laplace(network, Gaussian(), GGN(), STRUCTURES[structure], network.scalar_prior(), chunks)
 
 

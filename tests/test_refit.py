@@ -82,7 +82,8 @@ def test_a_new_noise_alone_lets_the_evidence_choose_the_prior_again():
         ({"temperature": -1.0}, "temperature=-1.0 has to be a finite number above zero"),
         ({"prior_precision": [1.0, 2.0, 3.0]}, "has 3 entries; expected 1 .scalar. or 4"),
         ({"prior_precision": "evidense"}, "Did you mean 'evidence'"),
-        ({"sigma_noise": 0.5}, "one number for 2 targets that were standardised one by one"),
+        ({"sigma_noise": 0.5}, "sigma_noise=0.5 means other noise ratios between the 2 targets than .* Fit with this"),
+        ({"sigma_noise": [1.0, 2.0, 3.0]}, "sigma_noise has 3 entries; expected 1 or 2, one for each target"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -96,8 +97,10 @@ def test_what_a_refit_cannot_do_is_refused_and_nothing_is_lost(change, message):
     assert model.get_params() == parameters
 
 
-def test_one_noise_for_targets_of_their_own_scale_has_no_evidence():
-    """The posterior knows one noise for all standardised targets; log_marginal_likelihood says so as well."""
+def test_noise_ratios_that_the_curvature_does_not_hold_have_no_evidence():
+    """The posterior knows one factor of the noise of all targets; log_marginal_likelihood says so as well."""
     model = LaplaceRegressor(hidden_layer_sizes=(3,), random_state=0).fit(X, Y)
-    with pytest.raises(ValueError, match="one number for 2 targets"):
+    with pytest.raises(ValueError, match="other noise ratios between the 2 targets"):
         model.log_marginal_likelihood(sigma_noise=0.5)
+    fitted = model.log_marginal_likelihood(sigma_noise=model.sigma_noise_)
+    np.testing.assert_allclose(fitted, model.log_marginal_likelihood_value_, rtol=1e-9)

@@ -1,34 +1,46 @@
-"""Speed: the pass over the data, the evidence and the predictions of each structure, against laplace-torch 0.3.
+"""Speed: pass over the data, training, predictions and evidence, against laplace-torch 0.3 and against a plain epoch.
 
 Every figure is a ratio, measured in one process: each case runs in turn with its peer and with a plain epoch (forward
-and backward pass over the same rows in the same chunks), several times, and the medians are divided. The limits of the
-machine (matrix products, copies) are measured beside them. All of the peer's backends are tried for a case, and the
-best one counts; without laplace-torch its columns are empty.
+and backward pass over the same rows), several times, and the medians are divided. All of the peer's backends are tried
+for a case and the best one counts (a backend that would take minutes gets a part of the rows); without laplace-torch
+its columns are empty. Beside them stand the machine's limits (products, copies), the peak of memory above what was
+there before, and the floor: the multiply-adds that the method needs over those of the epoch.
 
-``python examples/benchmarks/speed.py`` prints markdown tables; ``--quick`` takes a tenth of the rows and fewer
-repetitions, ``--rows`` adds a run over ten million generated rows at fixed memory, ``--device cuda`` runs on a GPU,
-``--out FILE`` writes the tables as well.
+``python examples/benchmarks/speed.py`` prints markdown tables and saves a picture of how the times grow (``--out DIR``,
+the working directory by default). ``--quick`` takes a tenth of the rows and fewer repetitions, ``--rows`` adds the runs
+over ten million generated rows, ``--only A,C`` names workloads, ``--device cuda`` runs on a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
+import ctypes
+import gc
+import itertools
 import statistics
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import torch
+from skorch import NeuralNet
 from torch import Tensor, nn
 
+from sklearn_laplace._memory import MemoryBudget
+from sklearn_laplace._skorch import TrainingRows, build_net, initialise, run_epochs
 from sklearn_laplace.curvatures import GGN
 from sklearn_laplace.evidence import log_evidence
-from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace
+from sklearn_laplace.laplace import Hyper, LaplaceFit, Rows, fit_laplace
 from sklearn_laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.likelihoods._base import Likelihood
 from sklearn_laplace.network import Network
 from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.structures._base import Posterior
 from sklearn_laplace.subsets import SUBSETS
 
 try:
@@ -39,41 +51,110 @@ try:
 except ImportError:
     laplace, BACKENDS = None, {}
 
-CHUNK = 2**20
-"""Elements of the widest tensor of a chunk of rows, as in the package."""
+TANH = 115
+"""Multiply-adds that take as long as one tanh."""
+PEER_STRUCTURES = ("full", "kron", "diag")
+NAN = float("nan")
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A net and its rows."""
+    """A net, its rows, and the cases to measure: subset, structure, and the goal of the pass in words."""
 
     name: str
     rows: int
     sizes: tuple[int, ...]
     classes: bool
-    cases: tuple[tuple[str, str], ...]
-    peer_rows: int
+    cases: tuple[tuple[str, str, str], ...]
+    fewer_for_peer: dict[str, int]
+    """What part of the rows a backend gets that takes minutes for all; its time is multiplied back."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}: {self.rows:,} rows, {'-'.join(map(str, self.sizes))}"
+
+    @property
+    def likelihood(self) -> Likelihood:
+        return LIKELIHOODS["categorical" if self.classes else "gaussian"]()
+
+    @property
+    def columns(self) -> int:
+        """K, columns of the output factor."""
+        return self.sizes[-1] - self.classes
 
     def module(self) -> nn.Sequential:
         torch.manual_seed(0)
         layers: list[nn.Module] = []
-        for i, o in zip(self.sizes[:-1], self.sizes[1:], strict=True):
+        for i, o in itertools.pairwise(self.sizes):
             layers += [nn.Linear(i, o), nn.Tanh()]
         return nn.Sequential(*layers[:-1])
 
-    def data(self, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    def data(self, n: int, device: torch.device) -> TrainingRows:
         generator = torch.Generator().manual_seed(1)
         x = torch.randn(n, self.sizes[0], generator=generator)
         y = torch.randint(self.sizes[-1], (n,), generator=generator) if self.classes else x[:, :1].sin()
-        return x.to(device), y.to(device)
+        return TrainingRows(x.to(device), y.to(device), torch.ones(n, device=device))
+
+    def network(self, subset: str, rows: TrainingRows) -> Network:
+        network = Network.trace(self.module().to(rows.inputs.device), rows.inputs[:10])
+        return network.select(SUBSETS[subset]().names(network), rows.inputs[:10])
 
 
 WORKLOADS = (
-    Workload("A", 20_000, (8, 50, 1), False, (("all", "diag"), ("all", "kron"), ("all", "full")), 20_000),
-    Workload("B", 50_000, (20, 128, 128, 1), False, (("all", "diag"), ("all", "kron"), ("last_layer", "full")), 50_000),
-    Workload("Cs", 20_000, (54, 32, 7), True, (("all", "full"), ("all", "block"), ("all", "ekfac")), 20_000),
-    Workload("C", 100_000, (54, 256, 256, 7), True, (("all", "diag"), ("all", "kron"), ("last_layer", "full")), 10_000),
+    Workload(
+        "A",
+        20_000,
+        (8, 50, 1),
+        False,
+        (("all", "diag", "≤ 1.5 epochs"), ("all", "kron", "≤ 1.5 epochs"), ("all", "full", "≥ 3 × best")),
+        {"curvlinops": 4},
+    ),
+    Workload(
+        "B",
+        50_000,
+        (20, 128, 128, 1),
+        False,
+        (
+            ("all", "diag", "≤ 1.5 epochs"),
+            ("all", "kron", "≤ 1.5 epochs"),
+            ("all", "ekfac", "–"),
+            ("last_layer", "full", "≤ 1.5 epochs"),
+        ),
+        {"curvlinops": 20},
+    ),
+    Workload(
+        "Cs",
+        20_000,
+        (54, 32, 7),
+        True,
+        (("all", "full", "≥ 50 % of products"), ("all", "block", "–"), ("all", "ekfac", "–")),
+        {"curvlinops": 20, "backpack": 10, "asdl": 10},
+    ),
+    Workload(
+        "C",
+        100_000,
+        (54, 256, 256, 7),
+        True,
+        (
+            ("all", "diag", "≤ 3.6 epochs"),
+            ("all", "kron", "≤ 6.2 epochs"),
+            ("last_layer", "full", "≥ 15 × default"),
+        ),
+        {"curvlinops": 100, "backpack": 10, "asdl": 10},
+    ),
 )
+
+
+def chunked(rows: TrainingRows, network: Network, structure: str, columns: int) -> list[Rows]:
+    """The rows as the estimators take them."""
+    return rows.chunks(MemoryBudget.of(None).pass_rows(STRUCTURES[structure], network, columns, taken=0))
+
+
+def chunk_rows(width: int) -> int:
+    return MemoryBudget.of(None).chunk_rows(width, taken=0)
+
+
+# ---------------------------------------------------------------------------------------------- measuring
 
 
 def timed(function: Callable[[], object], device: torch.device) -> float:
@@ -87,178 +168,371 @@ def timed(function: Callable[[], object], device: torch.device) -> float:
 
 
 def interleaved(functions: dict[str, Callable[[], object]], repeats: int, device: torch.device) -> dict[str, float]:
-    """Median seconds of each, run in turn; a function that fails once is left out."""
+    """Median seconds of each, run in turn after one turn that does not count; a function that fails is left out."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats + 1):
         for name in list(times):
             try:
                 times[name].append(timed(functions[name], device))
             except Exception as error:  # a backend that does not support the case
-                print(f"    {name}: {type(error).__name__}: {str(error)[:80]}", flush=True)
+                print(f"{name}: {type(error).__name__}: {str(error)[:80]}", file=sys.stderr, flush=True)
                 del times[name]
     return {name: statistics.median(values[1:]) for name, values in times.items()}
 
 
-def chunks(x: Tensor, y: Tensor, width: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-    step = min(max(CHUNK // width, 64), 8192)
-    w = torch.ones(len(x), device=x.device)
-    return list(zip(x.split(step), y.split(step), w.split(step), strict=True))
+def peak(function: Callable[[], object], device: torch.device) -> float:
+    """Peak of memory above what is there before, MB; NaN where the system does not tell."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        before = resident("VmRSS")
+    except OSError:
+        return NAN
+    function()
+    return resident("VmHWM") - before
 
 
-def epoch(module: nn.Module, pieces: list[tuple[Tensor, Tensor, Tensor]], classes: bool) -> None:
+def resident(name: str) -> float:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(name))
+
+
+def multiply_adds(sizes: tuple[int, ...], columns: int, subset: str, structure: str) -> tuple[float, float]:
+    """Multiply-adds of one row, activations included: of the pass in this structure, and of a plain epoch."""
+    shapes = list(itertools.pairwise(sizes))
+    forward = sum(i * o for i, o in shapes) + TANH * sum(o for _, o in shapes[:-1])
+    backward = sum(i * o for i, o in shapes[1:])
+    epoch = forward + backward + sum(i * o for i, o in shapes)
+    if subset == "last_layer":
+        shapes, backward = shapes[-1:], 0
+    blocks = [(i + 1, o) for i, o in shapes]
+    if structure == "diag":
+        own = sum(i * o for i, o in blocks)
+    elif structure in ("kron", "ekfac"):
+        own = sum(i * i + columns * o * o for i, o in blocks)
+        if structure == "ekfac":  # a second pass: rotations and squares
+            own += forward + columns * backward + sum(i * i + columns * o * o + i * o for i, o in blocks)
+    else:
+        pairs = [(a, b) for k, a in enumerate(blocks) for b in (blocks[: k + 1] if structure == "full" else [a])]
+        own = 0.0
+        for (i, o), (j, p) in pairs:
+            packed = (i * i + i) * (o * o + o) / 4 if columns > 1 else (i * o) ** 2 / 2
+            own += packed if (i, o) == (j, p) else i * o * j * p
+    return forward + columns * backward + own, epoch
+
+
+def limits(device: torch.device) -> tuple[str, float]:
+    """What the machine can do, in words and as GFLOP/s of single-precision products."""
+    a = torch.randn(2048, 2048, device=device)
+    product = min(timed(lambda: a @ a, device) for _ in range(10))
+    wide = a.double()
+    double = min(timed(lambda: wide @ wide, device) for _ in range(5))
+    large = torch.randn(2**25, device=device)
+    into = torch.empty_like(large)
+    copy = min(timed(lambda: into.copy_(large), device) for _ in range(10))
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    reached = 2 * 2048**3 / product / 1e9
+    return (
+        f"{name}, torch {torch.__version__.split('+')[0]}: products {reached:.0f} GFLOP/s in float32, "
+        f"{2 * 2048**3 / double / 1e9:.0f} in float64; copies {2 * 4 * 2**25 / copy / 1e9:.0f} GB/s."
+    ), reached
+
+
+# ---------------------------------------------------------------------------------------------- the cases
+
+
+def epoch(module: nn.Module, rows: TrainingRows, classes: bool) -> None:
+    """Forward and backward pass over all rows."""
     loss = nn.CrossEntropyLoss() if classes else nn.MSELoss()
-    for x, y, _ in pieces:
+    step = chunk_rows(sum(layer.out_features for layer in module if isinstance(layer, nn.Linear)))
+    for x, y in zip(rows.inputs.split(step), rows.targets.split(step), strict=True):
         module.zero_grad()
         loss(module(x), y).backward()
 
 
-def ours(network: Network, structure: str, classes: bool, pieces: list[tuple[Tensor, Tensor, Tensor]]) -> LaplaceFit:
-    likelihood = LIKELIHOODS["categorical" if classes else "gaussian"]()
-    return fit_laplace(network, likelihood, GGN(), STRUCTURES[structure], network.scalar_prior(), pieces)
+def ours(work: Workload, network: Network, structure: str, chunks: list[Rows]) -> LaplaceFit:
+    """The pass as the estimators make it: the gradient at the mode is known from the training."""
+    known = torch.zeros_like(network.theta)
+    prior = network.scalar_prior()
+    return fit_laplace(network, work.likelihood, GGN(), STRUCTURES[structure], prior, chunks, gradient=known)
 
 
-def peer(module: nn.Module, subset: str, structure: str, classes: bool, backend: type, loader: object) -> object:
+def peer(work: Workload, subset: str, structure: str, backend: type, rows: TrainingRows) -> object:
+    data = torch.utils.data.TensorDataset(rows.inputs, rows.targets)
     found = laplace.Laplace(
-        module,
-        "classification" if classes else "regression",
+        work.module().to(rows.inputs.device),
+        "classification" if work.classes else "regression",
         subset_of_weights=subset,
         hessian_structure=structure,
         backend=backend,
     )
-    found.fit(loader)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found.fit(torch.utils.data.DataLoader(data, batch_size=1024))
     return found
 
 
-def measure(work: Workload, quick: bool, device: torch.device) -> Iterator[dict[str, object]]:
-    n = work.rows // 10 if quick else work.rows
-    n_peer = min(work.peer_rows, n)
-    repeats = 3 if quick else 5
-    x, y = work.data(n, device)
+def passes(work: Workload, n: int, repeats: int, device: torch.device, limit: float) -> Iterator[dict[str, object]]:
+    """The pass over the data of each case, and its predictions."""
+    rows = work.data(n, device)
+    shorter = {name: work.data(n // work.fewer_for_peer.get(name, 1), device) for name in BACKENDS}
     module = work.module().to(device)
-    for subset, structure in work.cases:
-        network = Network.trace(module, x[:10])
-        network = network.select(SUBSETS[subset]().names(network), x[:10])
-        columns = work.sizes[-1] - work.classes
-        dense = structure in ("full", "block")
-        pieces = chunks(x, y, network.row_width(columns, dense))
-        plain = chunks(x, y, sum(work.sizes))
-        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x[:n_peer], y[:n_peer]), batch_size=1024)
+    for subset, structure, goal in work.cases:
+        network = work.network(subset, rows)
+        chunks = chunked(rows, network, structure, work.columns)
         functions: dict[str, Callable[[], object]] = {
-            "epoch": lambda plain=plain: epoch(module, plain, work.classes),
-            "ours": lambda network=network, structure=structure, pieces=pieces: ours(
-                network, structure, work.classes, pieces
-            ),
+            "epoch": lambda: epoch(module, rows, work.classes),
+            "ours": partial(ours, work, network, structure, chunks),
         }
-        if structure in ("full", "kron", "diag"):
+        if structure in PEER_STRUCTURES:
             for name, backend in BACKENDS.items():
-                functions[name] = lambda backend=backend, subset=subset, structure=structure, loader=loader: peer(
-                    work.module().to(device), subset, structure, work.classes, backend, loader
-                )
+                functions[name] = partial(peer, work, subset, structure, backend, shorter[name])
         seconds = interleaved(functions, repeats, device)
-        peers = {name: value * n / n_peer for name, value in seconds.items() if name in BACKENDS}
+        peers = {name: value * n / len(shorter[name]) for name, value in seconds.items() if name in BACKENDS}
+        needed, plain = multiply_adds(work.sizes, work.columns, subset, structure)
         yield {
-            "workload": f"{work.name}: {n:,} rows, {'-'.join(map(str, work.sizes))}",
-            "subset": subset,
+            "workload": work.title,
+            "weights": subset,
             "structure": structure,
             "P": network.n_parameters,
-            "fit": seconds["ours"],
             "epochs": seconds["ours"] / seconds["epoch"],
-            "against best": min(peers.values(), default=float("nan")) / seconds["ours"],
+            "floor": needed / plain,
+            "% of products": 100 * 2 * needed * n / seconds["ours"] / 1e9 / limit,
+            "× best backend": min(peers.values(), default=NAN) / seconds["ours"],
             "best": min(peers, key=peers.__getitem__, default="–"),
-            "against default": peers.get("curvlinops", float("nan")) / seconds["ours"],
-            **predictions(work, module, network, structure, pieces, x, y, subset, n_peer, repeats, device, bool(peers)),
+            "× default backend": peers.get("curvlinops", NAN) / seconds["ours"],
+            "peak, MB": peak(functions["ours"], device),
+            "goal": goal,
+            "seconds": seconds["ours"],
         }
 
 
-def predictions(
-    work: Workload,
-    module: nn.Module,
-    network: Network,
-    structure: str,
-    pieces: list[tuple[Tensor, Tensor, Tensor]],
-    x: Tensor,
-    y: Tensor,
-    subset: str,
-    n_peer: int,
-    repeats: int,
-    device: torch.device,
-    with_peer: bool,
-) -> dict[str, float]:
-    """Covariances of 10,000 rows in forward passes, and the evidence once the eigenvalues are there."""
-    fit = ours(network, structure, work.classes, pieces[:4])
-    hyper = Hyper(torch.tensor([1.0], dtype=torch.float64, device=device))
-    posterior = fit.posterior(hyper)
-    new = work.data(10_000, device)[0]
-    step = min(max(CHUNK // posterior.row_width(network.blocks, work.sizes[-1]), 64), 8192)
-
-    def forward() -> None:
-        for piece in new.split(2048):
-            network(piece)
-
-    def covariance() -> None:
-        for piece in new.split(step):
-            posterior.covariance(network.jacobian(piece)[1])
-
-    functions: dict[str, Callable[[], object]] = {
-        "forward": forward,
-        "covariance": covariance,
-        "evidence": lambda: log_evidence(fit, hyper),
-    }
-    few = 1000
-    if with_peer:
-        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x[:1024], y[:1024]), batch_size=1024)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            other = peer(work.module().to(device), subset, structure, work.classes, BackPackGGN, loader)
-        functions["peer"] = lambda: [other._glm_predictive_distribution(piece) for piece in new[:few].split(500)]
-    seconds = interleaved(functions, repeats, device)
-    return {
-        "forwards": seconds["covariance"] / seconds["forward"],
-        "predict against peer": seconds.get("peer", float("nan")) * (len(new) / few) / seconds["covariance"],
-        "evidence, ms": 1e3 * seconds["evidence"],
-    }
+def forwards(network: Network, x: Tensor) -> None:
+    for piece in x.split(2048):
+        network(piece)
 
 
-def limits(device: torch.device) -> str:
-    """What the machine can do."""
-    a = torch.randn(2048, 2048, device=device)
-    product = min(timed(lambda: a @ a, device) for _ in range(5))
-    wide = a.double()
-    double = min(timed(lambda: wide @ wide, device) for _ in range(5))
-    copy = min(timed(lambda: wide.clone(), device) for _ in range(20))
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    return (
-        f"{name}, torch {torch.__version__}: products {2 * 2048**3 / product / 1e9:.0f} GFLOP/s in float32, "
-        f"{2 * 2048**3 / double / 1e9:.0f} in float64; copy {2 * 8 * 2048**2 / copy / 1e9:.0f} GB/s."
-    )
+def covariances(network: Network, posterior: Posterior, x: Tensor, step: int) -> None:
+    for piece in x.split(step):
+        posterior.covariance(network.jacobian(piece)[1])
 
 
-def generated(n: int, step: int = 8192) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Rows that exist one chunk at a time."""
-    generator = torch.Generator().manual_seed(0)
-    for start in range(0, n, step):
-        x = torch.randn(min(step, n - start), 8, generator=generator)
-        yield x, x[:, :1].sin(), torch.ones(len(x))
+def predictions(work: Workload, repeats: int, device: torch.device) -> Iterator[dict[str, object]]:
+    """Covariances of the outputs of 10,000 rows in forward passes, and the evidence once the eigenvalues are there."""
+    rows = work.data(4096, device)
+    new = work.data(10_000, device).inputs
+    goals = {"A": ("≤ 4", "≤ 9"), "B": ("≤ 4", "≤ 9"), "C": ("≤ 12", "≤ 28")}
+    for subset, structure, _ in work.cases:
+        network = work.network(subset, rows)
+        fit = ours(work, network, structure, chunked(rows, network, structure, work.columns))
+        hyper = Hyper(torch.tensor([1.0], dtype=torch.float64, device=device))
+        posterior = fit.posterior(hyper)
+        width = max(posterior.row_width(network.blocks, work.sizes[-1]), network.row_width(work.sizes[-1]))
+        functions: dict[str, Callable[[], object]] = {
+            "forward": partial(forwards, network, new),
+            "covariance": partial(covariances, network, posterior, new, chunk_rows(width)),
+            "evidence": partial(log_evidence, fit, hyper),
+        }
+        few = 500
+        if BACKENDS and structure in PEER_STRUCTURES:
+            short = TrainingRows(rows.inputs[:1024], rows.targets[:1024], rows.weights[:1024])
+            other = peer(work, subset, structure, BACKENDS["backpack"], short)
+            functions["peer"] = partial(other._glm_predictive_distribution, new[:few])
+        seconds = interleaved(functions, repeats, device)
+        goal = goals.get(work.name, ("–", "–"))
+        yield {
+            "workload": work.title,
+            "weights": subset,
+            "structure": structure,
+            "forward passes": seconds["covariance"] / seconds["forward"],
+            "goal": {"diag": goal[0], "kron": goal[1]}.get(structure, "–"),
+            "× peer": seconds.get("peer", NAN) * (len(new) / few) / seconds["covariance"],
+            "evidence, ms": 1e3 * seconds["evidence"],
+        }
 
 
-def many_rows(quick: bool) -> Iterator[str]:
-    """Peak memory of a pass over ever more generated rows, process-wide."""
-    module = Workload("A", 0, (8, 50, 1), False, (), 0).module()
-    network = Network.trace(module, torch.zeros(10, 8))
-    yield "| structure | rows | seconds | peak above the start, MB |"
-    yield "|---|---|---|---|"
-    for structure in ("diag", "kron", "full"):
-        fit_laplace(
-            network, LIKELIHOODS["gaussian"](), GGN(), STRUCTURES[structure], network.scalar_prior(), generated(50_000)
+def training(work: Workload, n: int, repeats: int, device: torch.device) -> Iterator[dict[str, object]]:
+    """Epochs of the MAP training inside skorch against a plain tensor loop, and skorch's own loop against it."""
+    rows = work.data(n, device)
+
+    def plain(batch: int, epochs: int) -> None:
+        module, loss = work.module().to(device), nn.CrossEntropyLoss() if work.classes else nn.MSELoss()
+        optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
+        for _ in range(epochs):
+            x, y = rows.inputs, rows.targets
+            if batch < n:
+                order = torch.randperm(n)
+                x, y = x[order], y[order]
+            for start in range(0, n, batch):
+                optimizer.zero_grad()
+                loss(module(x[start : start + batch]), y[start : start + batch]).backward()
+                optimizer.step()
+
+    def inside(batch: int, epochs: int) -> None:
+        net = build_net(
+            work.module(),
+            {},
+            work.likelihood,
+            rows,
+            work.sizes[-1],
+            max_epochs=epochs,
+            lr=None,
+            batch_size=batch,
+            seed=0,
+            verbose=0,
         )
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        initialise(net, rows, work.sizes[-1])
+        network = Network.trace(net.module_, rows.inputs[:10])
+        hyper = Hyper(torch.ones(1, dtype=torch.float64, device=device))
+        net.criterion_.bind(network, net.module_, network.scalar_prior(), hyper)
+        run_epochs(net, rows, None, 1)
+
+    def default(batch: int, epochs: int) -> None:
+        criterion = nn.CrossEntropyLoss if work.classes else nn.MSELoss
+        net = NeuralNet(
+            work.module(),
+            criterion,
+            optimizer=torch.optim.Adam,
+            train_split=None,
+            batch_size=batch,
+            max_epochs=epochs,
+            iterator_train__shuffle=True,
+            verbose=0,
+            device=str(device),
+        )
+        net.fit(rows.inputs, rows.targets)
+
+    for batch, epochs, goal in ((256, 5, "≤ 1.3"), (n, 40, "≤ 1.6")):
+        fewer = max(1, epochs // 10)
+        functions: dict[str, Callable[[], object]] = {
+            "plain": partial(plain, batch, epochs),
+            "ours": partial(inside, batch, epochs),
+            "skorch": partial(default, batch, fewer),
+        }
+        seconds = interleaved(functions, repeats, device)
+        yield {
+            "workload": work.title,
+            "batch": "all rows" if batch == n else batch,
+            "of a plain loop": seconds["ours"] / seconds["plain"],
+            "goal": goal,
+            "skorch's own loop": seconds["skorch"] * epochs / fewer / seconds["plain"],
+        }
+
+
+# ---------------------------------------------------------------------------------------------- growth, memory, import
+
+
+def growth(quick: bool, device: torch.device) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Seconds of the pass over rows, weights and classes, and of predictions: panel → structure → (size, seconds)."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+
+    def measure(panel: str, structure: str, size: float, work: Workload, n: int) -> None:
+        rows = work.data(n, device)
+        network = work.network("all", rows)
+        chunks = chunked(rows, network, structure, work.columns)
+        seconds = interleaved({"ours": lambda: ours(work, network, structure, chunks)}, 3, device)["ours"]
+        found.setdefault(panel, {}).setdefault(structure, []).append((size, seconds))
+
+    scale = 4 if quick else 1
+    for structure in ("diag", "kron", "full"):
+        for n in (10_000, 20_000, 40_000, 80_000):
+            measure("rows, 8-50-1", structure, n // scale, Workload("", n, (8, 50, 1), False, (), {}), n // scale)
+        for width in (16, 32, 64, 128, 256):
+            if structure != "full" or width <= 64:
+                work = Workload("", 0, (20, width, width, 1), False, (), {})
+                size = work.network("all", work.data(10, device)).n_parameters
+                measure("weights P, 20-w-w-1, 10,000 rows", structure, size, work, 10_000 // scale)
+        for classes in (2, 4, 8, 16):
+            work = Workload("", 0, (20, 32, classes), True, (), {})
+            measure("classes, 20-32-C, 10,000 rows", structure, classes, work, 10_000 // scale)
+        work = Workload("", 0, (8, 50, 1), False, (), {})
+        rows = work.data(80_000 // scale, device)
+        network = work.network("all", rows)
+        fit = ours(work, network, structure, chunked(rows, network, structure, 1))
+        posterior = fit.posterior(Hyper(torch.ones(1, dtype=torch.float64, device=device)))
+        step = chunk_rows(max(posterior.row_width(network.blocks, 1), network.row_width(1)))
+        for n in (10_000, 20_000, 40_000, 80_000):
+            new = rows.inputs[: n // scale]
+            seconds = interleaved({"ours": partial(covariances, network, posterior, new, step)}, 3, device)["ours"]
+            found.setdefault("rows predicted, 8-50-1", {}).setdefault(structure, []).append((n // scale, seconds))
+    return found
+
+
+def picture(found: dict[str, dict[str, list[tuple[float, float]]]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(found), figsize=(3.4 * len(found), 3.2), layout="constrained")
+    for axis, (panel, lines) in zip(axes, found.items(), strict=True):
+        for (structure, points), marker in zip(lines.items(), "os^", strict=True):
+            axis.loglog(*zip(*points, strict=True), marker=marker, label=structure)
+        sizes, seconds = zip(*lines["diag"], strict=True)
+        guide = [seconds[-1] * 0.5 * size / sizes[-1] for size in sizes]
+        axis.loglog(sizes, guide, "k:", linewidth=1, label="linear")
+        axis.set(xlabel=panel, xticks=sizes, xticklabels=[f"{size:,}" for size in sizes])
+        axis.tick_params(axis="x", labelsize=7)
+        axis.minorticks_off()
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("seconds")
+    axes[0].legend()
+    figure.savefig(path, dpi=110)
+    print(f"saved {path}", flush=True)
+
+
+def many_rows(quick: bool) -> Iterator[dict[str, object]]:
+    """Peak memory of passes over ever more generated rows, each in a process of its own."""
+    for structure in ("diag", "kron", "full"):
         for n in (10**5, 10**6) if quick else (10**5, 10**6, 10**7):
-            start = time.perf_counter()
-            fit_laplace(
-                network, LIKELIHOODS["gaussian"](), GGN(), STRUCTURES[structure], network.scalar_prior(), generated(n)
+            run = subprocess.run(
+                [sys.executable, __file__, "--generated", structure, str(n)], capture_output=True, text=True, check=True
             )
-            peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-            yield f"| {structure} | {n:,} | {time.perf_counter() - start:.1f} | {peak:.0f} |"
+            seconds, megabytes = run.stdout.split()
+            yield {
+                "structure": structure,
+                "rows": f"{n:,}",
+                "seconds": float(seconds),
+                "peak above the start, MB": float(megabytes),
+            }
+
+
+def generated(structure: str, n: int, step: int = 8192) -> None:
+    """Rows that exist one chunk at a time."""
+    work = WORKLOADS[0]
+    network = work.network("all", work.data(10, torch.device("cpu")))
+
+    def chunks(n: int) -> Iterator[Rows]:
+        generator = torch.Generator().manual_seed(0)
+        for start in range(0, n, step):
+            x = torch.randn(min(step, n - start), 8, generator=generator)
+            yield x, x[:, :1].sin(), torch.ones(len(x))
+
+    def run(n: int) -> LaplaceFit:
+        return fit_laplace(network, work.likelihood, GGN(), STRUCTURES[structure], network.scalar_prior(), chunks(n))
+
+    run(step)
+    start = time.perf_counter()
+    megabytes = peak(lambda: run(n), torch.device("cpu"))
+    print(time.perf_counter() - start, megabytes)
+
+
+def import_time() -> str:
+    """What the import adds to torch, scikit-learn and skorch."""
+    code = (
+        "import time, torch, sklearn.base, sklearn.frozen, skorch; t = time.perf_counter(); import sklearn_laplace; "
+        "print(time.perf_counter() - t)"
+    )
+    times = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(5)]
+    return (
+        f"`import sklearn_laplace` after torch, scikit-learn and skorch: {statistics.median(times):.2f} s (goal ≤ .3)."
+    )
 
 
 def table(rows: list[dict[str, object]]) -> Iterator[str]:
@@ -266,8 +540,14 @@ def table(rows: list[dict[str, object]]) -> Iterator[str]:
     yield "| " + " | ".join(names) + " |"
     yield "|" + "---|" * len(names)
     for row in rows:
-        cells = [f"{value:.3g}" if isinstance(value, float) else f"{value}" for value in row.values()]
+        cells = [_cell(value) for value in row.values()]
         yield "| " + " | ".join("–" if cell == "nan" else cell for cell in cells) + " |"
+
+
+def _cell(value: object) -> str:
+    if not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def main() -> None:
@@ -275,26 +555,30 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--rows", action="store_true")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--only", default="", help="names of workloads, as in AB")
-    parser.add_argument("--out")
+    parser.add_argument("--only", default="", help="names of workloads, as in A,B")
+    parser.add_argument("--out", default=".")
+    parser.add_argument("--generated", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.generated:
+        generated(options.generated[0], int(options.generated[1]))
+        return
     device = torch.device(options.device)
     torch.backends.cuda.matmul.allow_tf32 = False
-    lines = [limits(device), ""]
-    found = []
-    for work in WORKLOADS:
-        if not options.only or work.name in options.only.split(","):
-            for row in measure(work, options.quick, device):
-                found.append(row)
-                print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
-    lines += list(table(found)) if found else []
+    words, limit = limits(device)
+    repeats = 3 if options.quick else 5
+    works = [work for work in WORKLOADS if not options.only or work.name in options.only.split(",")]
+    sizes = {work.name: work.rows // 10 if options.quick else work.rows for work in works}
+    sections: list[tuple[str, Callable[[], list[dict[str, object]]]]] = [
+        ("Pass over the data", lambda: [r for w in works for r in passes(w, sizes[w.name], repeats, device, limit)]),
+        ("Covariances of 10,000 rows", lambda: [r for w in works for r in predictions(w, repeats, device)]),
+        ("Training", lambda: [r for w in works for r in training(w, min(sizes[w.name], 20_000), 3, device)]),
+    ]
     if options.rows:
-        lines += ["", *many_rows(options.quick)]
-    text = "\n".join(lines)
-    print(text)
-    if options.out:
-        with open(options.out, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+        sections.append(("Generated rows, 8-50-1", lambda: list(many_rows(options.quick))))
+    print(f"{words}\n{import_time()}", flush=True)
+    for title, measured in sections:
+        print("", title, "", *table(measured()), sep="\n", flush=True)
+    picture(growth(options.quick, device), Path(options.out) / "speed.png")
 
 
 if __name__ == "__main__":

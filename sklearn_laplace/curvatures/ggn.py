@@ -1,7 +1,7 @@
 r"""Generalised Gauss–Newton: :math:`H = \sum_n w_n J_n^\top \Lambda_n J_n` (Schraudolph 2002; Martens 2020).
 
 Sₙ is the square root of the expected Hessian Λₙ of the loss in the outputs; for the likelihoods here that is the
-Fisher information as well. The targets are not needed.
+Fisher information as well. Of the targets only their known noise is needed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GGN(CurvatureRule):
 
     def batch(self, line: Linearisation, likelihood: Likelihood, targets: Tensor, weights: Tensor) -> Batch:
         """SᵀJ with S = √w · Λ^½."""
-        factor = likelihood.hessian_factor(line.outputs) * weights.sqrt()[:, None, None]
+        factor = likelihood.hessian_factor(line.outputs, targets) * weights.sqrt()[:, None, None]
         return Batch(line.pullback(factor), line.outputs, weights)
 
     def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:

@@ -50,11 +50,11 @@ class MCFisher(CurvatureRule):
     dispersion_power: ClassVar[int] = 1
 
     def batch(self, line: Linearisation, likelihood: Likelihood, targets: Tensor, weights: Tensor) -> Batch:
-        """SᵀJ of the sampled residuals; the targets themselves are not needed."""
+        """SᵀJ of the sampled residuals; of the targets only their known noise is needed."""
         n, n_outputs = line.outputs.shape
         uniforms = row_uniforms(line.inputs, self.n_samples * n_outputs, self.seed).view(n, self.n_samples, n_outputs)
-        drawn = (likelihood.sample(line.outputs, column) for column in uniforms.unbind(1))
-        residuals = torch.stack([likelihood.residual(line.outputs, targets) for targets in drawn], -1)
+        drawn = (likelihood.sample(line.outputs, column, targets) for column in uniforms.unbind(1))
+        residuals = torch.stack([likelihood.residual(line.outputs, y) for y in drawn], -1)
         return Batch(line.pullback(residuals * (weights / self.n_samples).sqrt()[:, None, None]), line.outputs, weights)
 
     def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:

@@ -53,6 +53,13 @@ class FactoredLayer(ABC):
         parts = ((f"{self.name}.weight", self.weight), (f"{self.name}.bias", self.bias))
         return tuple((name.lstrip("."), width) for name, width in parts if width)
 
+    @property
+    def bias_block(self) -> Block | None:
+        """A dense block of the bias alone; None where there is none, or where the layer's block is dense already."""
+        if not (self.bias and self.block.factored):
+            return None
+        return Block(f"{self.name}.bias".lstrip("."), 1, self.bias * self.block.outputs, factored=False)
+
     @abstractmethod
     def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:
         """What the cotangents are multiplied with, from the layer as it is now and its inputs (n, …)."""

@@ -30,12 +30,16 @@ class Likelihood(ABC):
 
     has_dispersion: ClassVar[bool]
     """Whether φ (the noise variance) is free; otherwise it is 1."""
+    quadratic: ClassVar[bool] = False
+    """Whether ``nll`` is quadratic in the outputs, with one Hessian for all of them."""
     over_classes: ClassVar[bool] = False
     """Whether targets are class indices and moments those of class indicators."""
     additive_noise: ClassVar[bool] = True
     """Whether a numeric target is the output plus noise, so that targets can be standardised."""
     least_target: ClassVar[float] = -math.inf
     """The smallest target that the likelihood can have made."""
+    takes_known_noise: ClassVar[bool] = False
+    """Whether targets may come as (n, 2 C), with noise variances v in units of φ behind them (:func:`with_noise`)."""
 
     @property
     def dispersion_bounds(self) -> tuple[float, float]:
@@ -47,8 +51,11 @@ class Likelihood(ABC):
         """Where a search for φ starts: all variation of the targets is noise."""
         return 1.0
 
-    def scaled_to(self, target_variance: float) -> Likelihood:
-        """The same likelihood for targets of this mean variance; only the search for φ depends on it."""
+    def scaled_to(self, target_variance: float, noise: tuple[float, ...] = ()) -> Likelihood:
+        """The same likelihood for targets of this mean variance, and of this known noise in an average row.
+
+        Only the search for φ and the noise of new rows depend on it.
+        """
         return self
 
     def output_start(self, targets: Tensor, weights: Tensor) -> Tensor | None:
@@ -64,11 +71,11 @@ class Likelihood(ABC):
         """Gradient r of ``nll`` in the outputs, shape (n, C)."""
 
     @abstractmethod
-    def hessian_factor(self, outputs: Tensor) -> Tensor:
-        """S (n, C, K) with S Sᵀ = Λ, the expected Hessian of ``nll`` in the outputs."""
+    def hessian_factor(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor:
+        """S (n, C, K) with S Sᵀ = Λ, the expected Hessian of ``nll`` in the outputs; of ``targets`` the noise alone."""
 
     @abstractmethod
-    def sample(self, outputs: Tensor, uniforms: Tensor) -> Tensor:
+    def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
         """Targets drawn from p(y given f) at unit dispersion: its quantile function.
 
         Parameters
@@ -76,6 +83,8 @@ class Likelihood(ABC):
         outputs : Tensor of shape (n, C)
         uniforms : Tensor of shape (n, C), float64
             Strictly between 0 and 1; what is drawn is a function of them.
+        targets : Tensor, optional
+            Whose known noise, if any, the draws have.
 
         Returns
         -------
@@ -85,6 +94,14 @@ class Likelihood(ABC):
     @abstractmethod
     def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
         """What one row of weight 1 adds to ``nll / φ`` to make it a negative log density."""
+
+    def log_noise(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """½ Σ log v of each row's known noise (n,): what it adds to the negative log density, whatever φ is."""
+        return torch.zeros_like(outputs[:, 0])
+
+    def noise_variance(self, dispersion: float, n_outputs: int) -> Tensor:
+        """Variance (C,), float64, of the noise that a new row of numeric targets has, that of an average row."""
+        return torch.full((n_outputs,), dispersion, dtype=torch.float64)
 
     def conditional_mean(self, outputs: Tensor) -> Tensor:
         """E[y given f] of numeric targets, element by element."""
@@ -105,7 +122,8 @@ class Likelihood(ABC):
         -------
         Tensor of shape (n, n, C)
         """
-        return covariance + dispersion * torch.eye(len(mean), dtype=mean.dtype, device=mean.device)[..., None]
+        noise = self.noise_variance(dispersion, mean.shape[1]).to(mean)
+        return covariance + noise * torch.eye(len(mean), dtype=mean.dtype, device=mean.device)[..., None]
 
     def logits(self, outputs: Tensor) -> Tensor:
         """Outputs (n, C, …) as one logit a class, (n, K, …): a linear map, the identity where they are that."""
@@ -119,6 +137,29 @@ class Likelihood(ABC):
     @abstractmethod
     def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None) -> Predictive:
         """Moments of new targets under a Gaussian over the outputs."""
+
+
+def with_noise(targets: Tensor, noise: Tensor | None) -> Tensor:
+    """Targets (n, C) and the known variances of their noise (n, C), side by side: the form that a likelihood takes.
+
+    Examples
+    --------
+    >>> with_noise(torch.tensor([[5.0], [6.0]]), torch.tensor([[0.5], [0.25]])).tolist()
+    [[5.0, 0.5], [6.0, 0.25]]
+    """
+    return targets if noise is None else torch.cat([targets, noise], 1)
+
+
+def without_noise(targets: Tensor, n_outputs: int) -> tuple[Tensor, Tensor]:
+    """The reverse of :func:`with_noise`: targets (n, C) and their known variances (n, C), ones where none are known.
+
+    Examples
+    --------
+    >>> without_noise(torch.tensor([[5.0, 0.5]]), 1), without_noise(torch.tensor([[5.0]]), 1)
+    ((tensor([[5.]]), tensor([[0.5000]])), (tensor([[5.]]), tensor([[1.]])))
+    """
+    y, noise = targets[:, :n_outputs], targets[:, n_outputs:]
+    return y, noise if noise.shape[1] else torch.ones_like(y)
 
 
 def class_moments(logits: LatentGaussian, link: Link | None) -> Predictive:

@@ -38,11 +38,11 @@ class Bernoulli(Likelihood):
         sign = (1 - 2 * targets)[:, None]
         return sign * (sign * outputs).sigmoid()
 
-    def hessian_factor(self, outputs: Tensor) -> Tensor:
+    def hessian_factor(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor:
         """√(p (1 − p)), shape (n, 1, 1), from logarithms so that saturated logits keep their digits."""
         return (0.5 * (logsigmoid(outputs) + logsigmoid(-outputs))).exp()[..., None]
 
-    def sample(self, outputs: Tensor, uniforms: Tensor) -> Tensor:
+    def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
         """1 where the uniform falls above 1 − p, shape (n,)."""
         return (uniforms[:, 0] > (-outputs[:, 0].double()).sigmoid()).long()
 

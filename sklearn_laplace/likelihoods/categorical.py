@@ -40,7 +40,7 @@ class Categorical(Likelihood):
         residual = outputs.softmax(-1)
         return residual.scatter_add(-1, targets[:, None], -torch.ones_like(residual[:, :1]))
 
-    def hessian_factor(self, outputs: Tensor) -> Tensor:
+    def hessian_factor(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor:
         """S (n, C, C−1), computed from log-probabilities so that saturated logits stay finite."""
         n_classes = outputs.shape[1]
         log_p = outputs.log_softmax(-1)
@@ -53,7 +53,7 @@ class Categorical(Likelihood):
         factor[:, k, k] = (0.5 * (log_p[:, :-1] + tail - head)).exp()
         return factor
 
-    def sample(self, outputs: Tensor, uniforms: Tensor) -> Tensor:
+    def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
         """The class in whose stretch of the cumulated probabilities the first uniform falls, shape (n,)."""
         cumulated = outputs.double().softmax(-1).cumsum(-1)
         return (cumulated[:, :-1] < uniforms[:, :1]).sum(-1)

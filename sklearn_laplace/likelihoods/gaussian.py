@@ -1,6 +1,11 @@
 r"""Gaussian likelihood: :math:`-\log p(y|f) = \tfrac12 \|y-f\|^2/\sigma^2 + \tfrac12 C \log 2\pi\sigma^2`.
 
-At unit dispersion Λ = I, r = f − y; the dispersion φ is the noise variance σ², shared by the C outputs.
+At unit dispersion Λ = I, r = f − y; the dispersion φ is the noise variance σ², shared by the C outputs. Where noise
+ratios v are known, of the outputs or of every row, the variance of target c of row n is :math:`\varphi v_{nc}`:
+
+.. math:: \Lambda_n = \mathrm{diag}(1/v_n), \qquad r_{nc} = (f_{nc} - y_{nc})/v_{nc}, \qquad
+          -\log p = \tfrac1\varphi \sum_c \frac{(y_{nc} - f_{nc})^2}{2 v_{nc}}
+          + \tfrac12 C \log 2\pi\varphi + \tfrac12 \sum_c \log v_{nc} .
 """
 
 from __future__ import annotations
@@ -13,27 +18,34 @@ import torch
 from torch import Tensor
 
 from ..latent import LatentGaussian, Predictive
-from ._base import Likelihood, Link
+from ._base import Likelihood, Link, with_noise
 
 
 @dataclass(frozen=True)
 class Gaussian(Likelihood):
-    """Normal targets with one noise variance.
+    """Normal targets with one noise variance, or one for each target in known ratios.
 
     Parameters
     ----------
     target_variance : float
         Mean variance of the targets over the outputs: the unit of the search for φ.
+    noise : tuple of C floats
+        Known noise variances of an average row, in units of φ, which new rows have; empty: φ itself.
 
     Examples
     --------
     >>> import torch
     >>> Gaussian().nll(torch.tensor([[1.0]]), torch.tensor([[3.0]]))
     tensor([2.])
+    >>> Gaussian().nll(torch.tensor([[1.0]]), torch.tensor([[3.0, 0.5]]))  # with the known noise behind the target
+    tensor([4.])
     """
 
     target_variance: float = 1.0
+    noise: tuple[float, ...] = ()
     has_dispersion: ClassVar[bool] = True
+    quadratic: ClassVar[bool] = True
+    takes_known_noise: ClassVar[bool] = True
 
     @property
     def dispersion_bounds(self) -> tuple[float, float]:
@@ -45,32 +57,58 @@ class Gaussian(Likelihood):
         """The targets' variance."""
         return self.target_variance
 
-    def scaled_to(self, target_variance: float) -> Gaussian:
+    def scaled_to(self, target_variance: float, noise: tuple[float, ...] = ()) -> Gaussian:
         """Constant targets count as of variance 1."""
-        return Gaussian(target_variance if target_variance > 0 else 1.0)
+        return Gaussian(target_variance if target_variance > 0 else 1.0, noise)
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """½‖y − f‖², shape (n,)."""
-        return 0.5 * (targets - outputs).square().sum(-1)
+        """½ Σ (y − f)²/v, shape (n,)."""
+        y, v = _parts(outputs, targets)
+        return 0.5 * ((y - outputs).square() / v).sum(-1)
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """f − y, shape (n, C)."""
-        return outputs - targets
+        """(f − y)/v, shape (n, C)."""
+        y, v = _parts(outputs, targets)
+        return (outputs - y) / v
 
-    def hessian_factor(self, outputs: Tensor) -> Tensor:
-        """The identity for every row, shape (n, C, C)."""
+    def hessian_factor(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor:
+        """The identity for every row, or diag(v^−½), shape (n, C, C)."""
+        v = 1.0 if targets is None else _parts(outputs, targets)[1]
+        if isinstance(v, Tensor):
+            return torch.diag_embed(v.rsqrt())
         n, n_outputs = outputs.shape
         return torch.eye(n_outputs, dtype=outputs.dtype, device=outputs.device).expand(n, n_outputs, n_outputs)
 
-    def sample(self, outputs: Tensor, uniforms: Tensor) -> Tensor:
-        """f plus standard normal noise, shape (n, C)."""
-        return outputs + torch.special.ndtri(uniforms).to(outputs.dtype)
+    def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
+        """f plus normal noise of variance v, shape (n, C); with v behind it where it is known."""
+        noise = torch.special.ndtri(uniforms).to(outputs.dtype)
+        v = 1.0 if targets is None else _parts(outputs, targets)[1]
+        if isinstance(v, Tensor):
+            return with_noise(outputs + v.sqrt() * noise, v)
+        return outputs + noise
 
     def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
         """½ C log 2πσ², nats."""
         return 0.5 * n_outputs * math.log(2 * math.pi * dispersion)
 
+    def log_noise(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """½ Σ log v, shape (n,); zero where no noise is known."""
+        v = _parts(outputs, targets)[1]
+        return 0.5 * v.log().sum(-1) if isinstance(v, Tensor) else super().log_noise(outputs, targets)
+
+    def noise_variance(self, dispersion: float, n_outputs: int) -> Tensor:
+        """φ times the known noise of an average row, shape (C,)."""
+        noise = super().noise_variance(dispersion, n_outputs)
+        return noise * torch.tensor(self.noise, dtype=torch.float64) if self.noise else noise
+
     def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None = None) -> Predictive:
-        """Mean f, epistemic variance of f, aleatoric variance σ²."""
+        """Mean f, epistemic variance of f, aleatoric variance: the noise of an average row."""
         variance = latent.variance
-        return Predictive(latent.mean, variance, torch.full_like(variance, dispersion))
+        noise = self.noise_variance(dispersion, variance.shape[1]).to(variance)
+        return Predictive(latent.mean, variance, noise.expand_as(variance))
+
+
+def _parts(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | float]:
+    """Targets (n, C) and their known noise variances (n, C) in units of φ; 1 where the targets come alone."""
+    n_outputs = outputs.shape[1]
+    return (targets, 1.0) if targets.shape[1] == n_outputs else (targets[:, :n_outputs], targets[:, n_outputs:])

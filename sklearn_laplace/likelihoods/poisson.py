@@ -50,11 +50,11 @@ class Poisson(Likelihood):
         """e^f − y, shape (n, C)."""
         return outputs.exp() - targets
 
-    def hessian_factor(self, outputs: Tensor) -> Tensor:
+    def hessian_factor(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor:
         """diag(e^{f/2}), shape (n, C, C)."""
         return torch.diag_embed((0.5 * outputs).exp())
 
-    def sample(self, outputs: Tensor, uniforms: Tensor) -> Tensor:
+    def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
         """The smallest count whose cumulated probability reaches the uniform, shape (n, C)."""
         rate = outputs.double().exp()
         spread = rate.clamp_max(LARGE_RATE).sqrt()

@@ -5,8 +5,23 @@
 
 from .alternating import alternate
 from .evidence import maximise_evidence, warn_at_bounds
+from .loo import LooPath, loo_path, select_loo
 from .residual import residual_dispersion
 
-SELECTIONS = {"evidence": maximise_evidence, "residual": residual_dispersion, "alternating": alternate}
+SELECTIONS = {
+    "evidence": maximise_evidence,
+    "residual": residual_dispersion,
+    "alternating": alternate,
+    "loo": select_loo,
+}
 
-__all__ = ["SELECTIONS", "alternate", "maximise_evidence", "residual_dispersion", "warn_at_bounds"]
+__all__ = [
+    "SELECTIONS",
+    "LooPath",
+    "alternate",
+    "loo_path",
+    "maximise_evidence",
+    "residual_dispersion",
+    "select_loo",
+    "warn_at_bounds",
+]

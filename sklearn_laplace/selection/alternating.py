@@ -3,7 +3,7 @@ r"""Weights and hyperparameters in turn: training that knows its prior (MacKay 1
 The evidence is the one of converged weights, :math:`E(\delta) = \max_\varphi \log p(D \mid \theta^*(\delta, \varphi),
 \delta, \varphi)`: from a start the weights settle (damped Gauss–Newton, the dispersion re-estimated at every step),
 then a move of the prior precisions is kept if the evidence, after settling again, is higher. Moves are MacKay's fixed
-point and a common factor up or down, which shrinks until no move helps.
+point, of several groups all the way, and a common factor up or down, which shrinks until no move helps.
 
 Why not MacKay's fixed point alone: at fixed weights it ignores how the curvature changes with the weights, and drifts
 past the optimum. And why only settled states count: what the formula gives for weights that still move is not an
@@ -27,6 +27,9 @@ FIRST_RATIO, LAST_RATIO = 2.0, 1.3
 """Factors by which the prior precisions move together, at first and at last."""
 MACKAY_DAMPING, LONGEST_MOVE = 0.7, 1.0
 """Fraction of the way to the fixed point, and the longest move of a logarithm."""
+LONGEST_OF_GROUPS, SETTLED = 4.0, 1.0
+"""The same where there are several groups, tried first: those that the data have no use for go far. Weights that are
+left with a larger Newton decrement than the latter settle once more at the end."""
 EVIDENCE_GAIN = 0.1
 """Nats that make a move worth keeping."""
 NEAR, NEAR_DISPERSION = 0.7, 0.02
@@ -47,6 +50,7 @@ class _State:
     hyper: Hyper
     damping: float
     evidence: float
+    decrement: float
     n_steps: int
 
 
@@ -95,6 +99,9 @@ def alternate(
                 break
         else:
             ratio = math.sqrt(ratio)
+    if len(state.hyper.prior_precision) > 1 and state.decrement > SETTLED:
+        state = _settle(problem, state.fit, state.hyper, state.damping, update_dispersion, each)
+        used += state.n_steps
     return Mode(state.fit, state.hyper, newton_decrement(state.fit, state.hyper), used, state.damping)
 
 
@@ -124,8 +131,9 @@ def _settle(
             break
     posterior = fit.posterior(replace(hyper, temperature=1.0), spectral=False)
     gradient = fit.objective_gradient(hyper)
-    correction = 0.5 * min(float(gradient @ posterior.solve(gradient)), MAX_CORRECTION**2)
-    return _State(fit, hyper, damping, log_evidence(fit, hyper, posterior) + correction, steps)
+    squared = float(gradient @ posterior.solve(gradient))
+    evidence = log_evidence(fit, hyper, posterior) + 0.5 * min(squared, MAX_CORRECTION**2)
+    return _State(fit, hyper, damping, evidence, math.sqrt(max(squared, 0.0)), steps)
 
 
 def _moves(state: _State, ratio: float) -> list[Hyper]:
@@ -134,6 +142,9 @@ def _moves(state: _State, ratio: float) -> list[Hyper]:
     target = mackay_fixed_point(state.fit, state.hyper).prior_precision
     move = MACKAY_DAMPING * (target / present).log()
     candidates = [present * move.clamp(-LONGEST_MOVE, LONGEST_MOVE).exp()]
+    if len(present) > 1:
+        far = (target / present).log().clamp(-LONGEST_OF_GROUPS, LONGEST_OF_GROUPS)
+        candidates.insert(0, present * far.exp())
     factors = (ratio, 1 / ratio) if float(move.sum()) > 0 else (1 / ratio, ratio)
     candidates += [present * factor for factor in factors]
     return [replace(state.hyper, prior_precision=_bounded(values)) for values in candidates]

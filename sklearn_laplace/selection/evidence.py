@@ -1,7 +1,8 @@
 """Selection by evidence: Newton's method in the logarithms of the prior precisions and of the noise variance.
 
 At fixed weights the log evidence is concave in these logarithms, so Newton with a limited step finds the one optimum;
-six to ten iterations are usual. An optimum on a bound is reported.
+six to ten iterations are usual. Where the groups are many, the Hessian is replaced by a diagonal, whose steps the same
+line search keeps from losing evidence. An optimum on a bound is reported.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ import torch
 from torch import Tensor
 
 from ..errors import BoundWarning
-from ..evidence import PRECISION_BOUNDS, evidence_derivatives, log_evidence
+from ..evidence import PRECISION_BOUNDS, diagonal_derivatives, evidence_derivatives, log_evidence
 from ..laplace import Hyper, LaplaceFit
 
 MAX_STEP = 3.0
 """Longest step of one logarithm in one Newton iteration: a factor of twenty."""
 MAX_ITERATIONS = 50
-TOLERANCE = 1e-9
+TOLERANCE, DIAGONAL_TOLERANCE = 1e-9, 1e-4
 """Stop when the quadratic model promises less than this many nats."""
+NEWTON_GROUPS = 20
+"""Groups up to which their second derivatives are taken: G matrices of the posterior's size, and G² products."""
+LISTED = 6
+"""Groups that a warning names."""
 
 
 def maximise_evidence(
@@ -53,8 +58,10 @@ def maximise_evidence(
     start = torch.cat([hyper.prior_precision, hyper.prior_precision.new_tensor([hyper.dispersion])]).log()
     point = torch.where(free, start.clamp(low, high), start)
     value = log_evidence(fit, _at(hyper, point))
+    few = n_groups <= NEWTON_GROUPS
+    derive, tolerance = (evidence_derivatives, TOLERANCE) if few else (diagonal_derivatives, DIAGONAL_TOLERANCE)
     for _ in range(MAX_ITERATIONS):
-        derivatives = evidence_derivatives(fit, _at(hyper, point))
+        derivatives = derive(fit, _at(hyper, point))
         gradient = derivatives.gradient
         # A coordinate whose gradient pushes it out of its bound stays there.
         active = free & ~((point <= low) & (gradient < 0)) & ~((point >= high) & (gradient > 0))
@@ -62,7 +69,7 @@ def maximise_evidence(
             break
         step = _newton_step(gradient, derivatives.hessian, active)
         promise = float(gradient @ step)
-        if promise < TOLERANCE:
+        if promise < tolerance:
             break
         point, value, moved = _line_search(fit, hyper, point, step, value, low, high)
         if not moved:
@@ -93,8 +100,9 @@ def warn_at_bounds(fit: LaplaceFit, hyper: Hyper, *, free_prior: bool, free_disp
         if _at_bound(hyper.dispersion, bounds):
             found.append(f"noise variance = {hyper.dispersion / fit.likelihood.dispersion_start:.0e}")
     if found:
+        shown = [*found[:LISTED], f"{len(found) - LISTED} more"] if len(found) > LISTED + 1 else found
         warnings.warn(
-            f"the evidence is largest at the bound of the search: {', '.join(found)} (in units of standardised "
+            f"the evidence is largest at the bound of the search: {', '.join(shown)} (in units of standardised "
             "targets). The data do not determine this value; give it as a number, or look for targets that are "
             "constant, free of noise, or unrelated to the inputs.",
             BoundWarning,
@@ -108,8 +116,11 @@ def _at_bound(value: float, bounds: tuple[float, float]) -> int:
 
 
 def _newton_step(gradient: Tensor, hessian: Tensor, active: Tensor) -> Tensor:
-    """−H⁻¹g on the active coordinates, each limited to MAX_STEP."""
+    """−H⁻¹g on the active coordinates, limited to MAX_STEP: as a whole, or each alone where H is a diagonal."""
     step = torch.zeros_like(gradient)
+    if hessian.ndim == 1:
+        step[active] = (gradient[active] / -hessian[active].clamp_max(-1e-12)).clamp(-MAX_STEP, MAX_STEP)
+        return step
     curvature = -hessian[active][:, active]
     ridge = 1e-12 * curvature.diagonal().abs().max().clamp_min(1e-12)
     curvature = curvature + ridge * torch.eye(len(curvature), dtype=curvature.dtype, device=curvature.device)

@@ -6,6 +6,7 @@ from .diag import Diag
 from .ekfac import EKFAC
 from .full import Full
 from .functional import Functional
+from .inf import Inf
 from .kron import Kron
 from .low_rank import LowRank
 
@@ -14,9 +15,10 @@ STRUCTURES: dict[str, type[Curvature]] = {
     "block": Block,
     "kron": Kron,
     "ekfac": EKFAC,
+    "inf": Inf,
     "diag": Diag,
     "low_rank": LowRank,
     "functional": Functional,
 }
 
-__all__ = ["EKFAC", "STRUCTURES", "Block", "Diag", "Full", "Functional", "Kron", "LowRank"]
+__all__ = ["EKFAC", "STRUCTURES", "Block", "Diag", "Full", "Functional", "Inf", "Kron", "LowRank"]

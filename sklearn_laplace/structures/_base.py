@@ -7,14 +7,55 @@ factorised once and answers every question by products with its root R, where :m
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from ..jacobian import Batch, Block, FactoredJacobian
+
+RANK = 100
+"""Eigenpairs kept where no other number is asked for."""
+
+
+class WeightSharing(Enum):
+    """What Kronecker factors make of a layer at several positions of each row (Eschenhagen et al. 2023).
+
+    EXPAND takes positions for rows: sums g gᵀ over them, averages a aᵀ. REDUCE takes them together first: the sum of g
+    and the mean of a.
+    """
+
+    EXPAND = "expand"
+    REDUCE = "reduce"
+
+
+@dataclass(frozen=True)
+class Eigenbasis:
+    """H = V diag(l) Vᵀ through products with V alone.
+
+    Parameters
+    ----------
+    values : Tensor of shape (r,)
+        l; the other P − r eigenvalues are zero.
+    rows : callable
+        From a FactoredJacobian to J V, shape (n, K, r), float64.
+    vector : callable
+        From v (P,) to Vᵀ v (r,).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sklearn_laplace.structures import Full
+    >>> Full(torch.diag(torch.tensor([1.0, 3.0])).double(), (2,)).eigenbasis().values.tolist()
+    [1.0, 3.0]
+    """
+
+    values: Tensor
+    rows: Callable[[FactoredJacobian], Tensor]
+    vector: Callable[[Tensor], Tensor]
 
 
 class Curvature(ABC):
@@ -32,13 +73,22 @@ class Curvature(ABC):
     forgets: ClassVar[bool] = True
     """Whether rows can be taken out again."""
 
-    multiplies_out: ClassVar[bool] = False
-    """Whether a batch's factors are made into dense rows on the way."""
+    takes: ClassVar[frozenset[str]] = frozenset()
+    """Options that mean something to it: of the network's layout ("bias"), of :meth:`zero` and :meth:`memory`
+    ("weight_sharing", "rank"), of the posterior ("damping")."""
+
+    has_spectrum: ClassVar[bool] = True
+    """Whether :meth:`eigenvalues` are cheaper than a posterior, so that the evidence of one precision goes by them."""
 
     @classmethod
     @abstractmethod
     def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:
-        """The curvature of no rows."""
+        """The curvature of no rows; subclasses have keywords for their options."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What :meth:`zero` was told beside the blocks."""
+        return {}
 
     def next_pass(self) -> Self | None:
         """The zero of another pass over the same rows, for structures that need one; None when this was the last."""
@@ -46,12 +96,12 @@ class Curvature(ABC):
 
     def emptied(self, blocks: Sequence[Block], device: torch.device) -> Self:
         """The zero to which rows are added that are to be merged with this one."""
-        return type(self).zero(blocks, device)
+        return type(self).zero(blocks, device, **self.options)
 
     @staticmethod
     @abstractmethod
     def memory(blocks: Sequence[Block], n_dual: int) -> int:
-        """Bytes that the structure and its posterior take.
+        """Bytes that the structure and its posterior take; subclasses have keywords for their options.
 
         Parameters
         ----------
@@ -59,6 +109,18 @@ class Curvature(ABC):
         n_dual : int
             Rows times columns of the output factor; only a dual structure's size depends on it.
         """
+
+    @classmethod
+    def row_width(cls, blocks: Sequence[Block], n_columns: int) -> int:
+        """Elements that one row makes in :meth:`add_`, beside the factors that it comes as.
+
+        Parameters
+        ----------
+        blocks : sequence of Block
+        n_columns : int
+            Columns K of the output factor.
+        """
+        return 0
 
     @abstractmethod
     def copy(self) -> Self:
@@ -99,6 +161,10 @@ class Curvature(ABC):
     def total(self) -> Tensor:
         """Sum of all that is stored, 0-d: finite where every number is, without a look at any of them."""
         return torch.stack([tensor.double().sum() for tensor in tensors_in(self)]).sum()
+
+    def eigenbasis(self) -> Eigenbasis | None:
+        """The eigenvectors of H, where H is the whole sum and not a part or a product of its factors; else None."""
+        return None
 
     @abstractmethod
     def posterior(self, precision: Tensor, scale: float) -> Posterior:
@@ -147,6 +213,24 @@ class Posterior(ABC):
     @abstractmethod
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
         """J P⁻¹ Jᵀ for each row, shape (n, K, K), float64. Observation noise is not included."""
+
+    @abstractmethod
+    def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
+        r"""Covariance of each row's outputs as of the posterior without that row.
+
+        What the row has added, :math:`J_n^\top S_n S_n^\top J_n`, is taken out as this structure has taken it in. Never
+        more than the prior's covariance :math:`J\,\mathrm{diag}(\delta)^{-1} J^\top`, whatever rounding says.
+
+        Parameters
+        ----------
+        jacobian : FactoredJacobian with n rows and C columns
+        factor : Tensor of shape (n, C, K), float64
+            S, with the row's weight and the scale of the curvature in it.
+
+        Returns
+        -------
+        Tensor of shape (n, C, C), float64
+        """
 
     @abstractmethod
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:

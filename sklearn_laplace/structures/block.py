@@ -40,7 +40,7 @@ class Block(Curvature):
     parts: tuple[Full, ...]
     sizes: tuple[int, ...]
     accepts: ClassVar[frozenset[str]] = frozenset({"rows", "matrix"})
-    multiplies_out: ClassVar[bool] = True
+    takes: ClassVar[frozenset[str]] = frozenset({"bias"})
 
     @classmethod
     def zero(cls, blocks: Sequence[Stretch], device: torch.device) -> Self:
@@ -51,6 +51,11 @@ class Block(Curvature):
     def memory(blocks: Sequence[Stretch], n_dual: int) -> int:
         """Curvature, its factor and the posterior's root: 3 · 8 · Σ p² bytes."""
         return sum(Full.memory([block], n_dual) for block in blocks)
+
+    @classmethod
+    def row_width(cls, blocks: Sequence[Stretch], n_columns: int) -> int:
+        """That of the largest block."""
+        return max(Full.row_width([block], n_columns) for block in blocks)
 
     def copy(self) -> Self:
         """A copy of all matrices."""
@@ -137,6 +142,12 @@ class BlockPosterior(Posterior):
         """Sum over the blocks, shape (n, K, K)."""
         pieces = zip(self.parts, jacobian.factors, strict=True)
         return torch.stack([part.covariance(FactoredJacobian((factor,))) for part, factor in pieces]).sum(0)
+
+    def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
+        """Sum over the blocks, each without the row's part in it."""
+        pieces = zip(self.parts, jacobian.factors, strict=True)
+        found = [part.left_out_covariance(FactoredJacobian((own,)), factor) for part, own in pieces]
+        return torch.stack(found).sum(0)
 
     def variance(self, jacobian: FactoredJacobian) -> Tensor:
         """Sum over the blocks, shape (n, K)."""

@@ -135,9 +135,16 @@ class DiagPosterior(Posterior):
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
         """Σ_p J_kp J_lp / p, from the factors: the Jacobian is never formed for linear layers."""
+        return jacobian.weighted_inner(1 / self.total)
+
+    def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
+        """Weight by weight: its precision without the row's share of it; dense rows, one block at a time."""
         total = torch.zeros((), dtype=torch.float64, device=self.total.device)
-        for factor, weights in zip(jacobian.factors, (1 / self.total).split(self.sizes), strict=True):
-            total = total + factor.weighted_inner(weights).double()
+        pieces = zip(jacobian.factors, self.total.split(self.sizes), self.precision.split(self.sizes), strict=True)
+        for part, precision, least in pieces:
+            rows = part.rows().double()
+            left = (precision - (factor.mT @ rows).square().sum(1)).maximum(least)
+            total = total + (rows / left[:, None]) @ rows.mT
         return total
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
@@ -152,4 +159,9 @@ class DiagPosterior(Posterior):
         """Σ is diagonal, and so is the second statistic."""
         share = self.precision / self.total
         zeros = torch.zeros(n_groups, dtype=torch.float64, device=share.device)
-        return zeros.index_add(0, groups, share), torch.diag(zeros.index_add(0, groups, share.square()))
+        return self.shrinkage(groups, n_groups), torch.diag(zeros.index_add(0, groups, share.square()))
+
+    def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
+        """Shares δ / p of the prior, summed."""
+        zeros = torch.zeros(n_groups, dtype=torch.float64, device=self.total.device)
+        return zeros.index_add(0, groups, self.precision / self.total)

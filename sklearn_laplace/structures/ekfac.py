@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -23,8 +23,8 @@ from torch import Tensor
 from ..errors import UnsupportedCombinationError
 from ..jacobian import Batch, Block, DenseFactor
 from ..linalg import eigh, require_semidefinite
-from ._base import Curvature
-from .kron import Kron, KronBlockPosterior, KronPosterior
+from ._base import Curvature, WeightSharing
+from .kron import Kron, KronBlockPosterior, KronPosterior, one_precision
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,11 @@ class EKFACBlock:
     output_basis: Tensor
     input_basis: Tensor
     values: Tensor
+
+    def times(self, vector: Tensor) -> Tensor:
+        """U (Λ ∘ Uᵀ V U) Uᵀ for v of shape (O·I,)."""
+        rotated = self.output_basis.mT @ vector.view(self.values.shape) @ self.input_basis
+        return (self.output_basis @ (self.values * rotated) @ self.input_basis.mT).flatten()
 
 
 @dataclass(frozen=True)
@@ -71,30 +76,47 @@ class EKFAC(Curvature):
     accepts: ClassVar[frozenset[str]] = frozenset({"layers"})
     holds: ClassVar[frozenset[str]] = frozenset({"layer"})
     is_monoid: ClassVar[bool] = False
+    takes: ClassVar[frozenset[str]] = frozenset({"bias", "weight_sharing"})
 
     @classmethod
-    def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:
-        """Of the first pass."""
-        return cls(Kron.zero(blocks, device))
+    def zero(
+        cls,
+        blocks: Sequence[Block],
+        device: torch.device,
+        weight_sharing: WeightSharing = WeightSharing.EXPAND,
+    ) -> Self:
+        """Of the first pass; the option is about the basis alone."""
+        return cls(Kron.zero(blocks, device, weight_sharing))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those of kron."""
+        return self.kron.options
+
+    def moments(self) -> tuple[EKFACBlock, ...]:
+        """The second moments in their basis; before the second pass kron's eigenvalues in kron's."""
+        if self.parts:
+            return self.parts
+        parts = []
+        for part in self.kron.parts:
+            outputs, output_basis = part.output_spectrum
+            inputs, input_basis = eigh(part.factors(self.kron.total_weight)[1])
+            parts.append(EKFACBlock(part.block, output_basis, input_basis, torch.outer(outputs, inputs)))
+        return tuple(parts)
 
     def next_pass(self) -> Self | None:
         """Zeros in the eigenvectors of the first pass."""
-        if self.parts:
-            return None
-        parts = []
-        for part in self.kron.parts:
-            output_basis = part.output_spectrum[1]
-            input_basis = eigh(part.factors(self.kron.total_weight)[1])[1]
-            values = input_basis.new_zeros(part.block.outputs, part.block.inputs)
-            parts.append(EKFACBlock(part.block, output_basis, input_basis, values))
-        return replace(self, parts=tuple(parts))
+        return None if self.parts else self._zeros(self.moments())
 
     def emptied(self, blocks: Sequence[Block], device: torch.device) -> Self:
         """Zeros in this one's basis."""
-        return replace(self, parts=tuple(replace(part, values=torch.zeros_like(part.values)) for part in self.parts))
+        return self._zeros(self.parts)
+
+    def _zeros(self, parts: tuple[EKFACBlock, ...]) -> Self:
+        return replace(self, parts=tuple(replace(part, values=torch.zeros_like(part.values)) for part in parts))
 
     @staticmethod
-    def memory(blocks: Sequence[Block], n_dual: int) -> int:
+    def memory(blocks: Sequence[Block], n_dual: int, weight_sharing: WeightSharing = WeightSharing.EXPAND) -> int:
         """kron's, and the second moments: 8 · P bytes more."""
         return Kron.memory(blocks, n_dual) + 8 * sum(block.size for block in blocks)
 
@@ -128,11 +150,8 @@ class EKFAC(Curvature):
         """U (Λ ∘ Uᵀ V U) Uᵀ, layer by layer."""
         if not self.parts:
             return self.kron.times(vector)
-        pieces = []
-        for part, piece in zip(self.parts, vector.split([part.block.size for part in self.parts]), strict=True):
-            rotated = part.output_basis.mT @ piece.view(part.values.shape) @ part.input_basis
-            pieces.append((part.output_basis @ (part.values * rotated) @ part.input_basis.mT).flatten())
-        return torch.cat(pieces)
+        pieces = vector.split([part.block.size for part in self.parts])
+        return torch.cat([part.times(piece) for part, piece in zip(self.parts, pieces, strict=True)])
 
     def eigenvalues(self) -> Tensor:
         """The second moments; kron's eigenvalues before the second pass."""
@@ -146,19 +165,10 @@ class EKFAC(Curvature):
         pieces = precision.split(sizes) if precision.ndim else (precision,) * len(sizes)
         posteriors = []
         for part, piece in zip(self.parts, pieces, strict=True):
-            delta = piece.reshape(-1)[0]
-            if not bool((piece == delta).all()):
-                raise UnsupportedCombinationError(
-                    f"hessian_structure='ekfac' needs one prior precision for all of layer '{part.block.name}', "
-                    "weights and bias: others are not diagonal in its basis. Use prior_structure='scalar', or "
-                    "hessian_structure='kron', 'block', 'full' or 'diag'."
-                )
-            ones = part.values.new_ones(part.block.inputs)
-            posteriors.append(
-                KronBlockPosterior(
-                    part.output_basis, part.input_basis * delta.rsqrt(), 1 + scale / delta * part.values, delta * ones
-                )
-            )
+            others = "hessian_structure='kron', 'inf', 'block', 'full' or 'diag'"
+            delta = one_precision(piece, part.block, "hessian_structure='ekfac'", others)
+            total = scale * part.values + delta
+            posteriors.append(KronBlockPosterior.diagonal(part.output_basis, part.input_basis, total, delta))
         return KronPosterior(tuple(posteriors), tuple(sizes))
 
     def _moments(self, other: Self, sign: float) -> Self:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ..jacobian import Batch, Block, FactoredJacobian
-from ..linalg import cholesky, eigh, inverse_root, mirror_lower, require_semidefinite
-from ._base import Curvature, Posterior
+from ..linalg import cholesky, downdated, eigh, inverse_root, lower_gram, mirror_lower, require_semidefinite
+from ._base import Curvature, Eigenbasis, Posterior
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,6 @@ class Full(Curvature):
     sizes: tuple[int, ...]
     semidefinite: bool = True
     accepts: ClassVar[frozenset[str]] = frozenset({"rows", "matrix"})
-    multiplies_out: ClassVar[bool] = True
 
     @classmethod
     def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:
@@ -59,19 +58,24 @@ class Full(Curvature):
         """Curvature, its factor and the posterior's root: 3 · 8 · P² bytes."""
         return 3 * 8 * sum(block.size for block in blocks) ** 2
 
+    @classmethod
+    def row_width(cls, blocks: Sequence[Block], n_columns: int) -> int:
+        """One column is multiplied out; several are not, see :meth:`LayerFactor.cross`."""
+        return sum(block.size for block in blocks) if n_columns == 1 else 0
+
     def copy(self) -> Self:
         """A copy of the matrix."""
         return replace(self, lower=self.lower.clone())
 
     def add_(self, batch: Batch) -> Self:
-        """Add the batch's outer product: N P²/4 … P² multiply-adds, whatever the number of outputs."""
+        """Add the batch's outer product: N P²/4 … P²/2 multiply-adds, whatever the number of outputs."""
         if batch.matrix is not None:
             self.lower.add_(batch.matrix)
             return replace(self, semidefinite=False)
         factors = batch.jacobian.factors
         if batch.jacobian.n_columns == 1:
             rows = batch.jacobian.rows().flatten(0, 1)
-            self.lower.add_(rows.mT @ rows)
+            self.lower.add_(lower_gram(rows, rows))
             return self
         starts = torch.tensor((0, *self.sizes)).cumsum(0).tolist()
         for i, row in enumerate(factors):
@@ -110,6 +114,16 @@ class Full(Curvature):
     def eigenvalues(self) -> Tensor:
         """Eigenvalues of H, ascending, by one eigendecomposition of O(P³)."""
         return self._spectrum[0]
+
+    def eigenbasis(self) -> Eigenbasis:
+        """All P eigenvectors."""
+        values, vectors = self._spectrum
+
+        def rows(jacobian: FactoredJacobian) -> Tensor:
+            dense = jacobian.rows()
+            return (dense @ vectors.to(dtype=dense.dtype)).double()
+
+        return Eigenbasis(values, rows, lambda vector: vectors.mT @ vector)
 
     def posterior(self, precision: Tensor, scale: float) -> FullPosterior:
         """By the eigendecomposition for one precision, else by a Cholesky factorisation."""
@@ -169,6 +183,10 @@ class FullPosterior(Posterior):
         """(J R)(J R)ᵀ row by row."""
         projected = self._project(jacobian)
         return projected @ projected.mT
+
+    def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
+        """Woodbury's formula, in as many dimensions as the row has columns."""
+        return downdated(self.covariance(jacobian), factor, jacobian.weighted_inner(1 / self.precision))
 
     def variance(self, jacobian: FactoredJacobian) -> Tensor:
         """‖J R‖² row by row."""

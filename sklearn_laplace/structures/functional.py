@@ -6,9 +6,9 @@ The curvature is the weighted rows SᵀJ themselves, kept as factors; with :math
 .. math:: P^{-1} = D^{-1/2} (I - s \hat J^\top C^{-1} \hat J) D^{-1/2}, \qquad
           \log|P| = \log|D| + \log|C| .
 
-For a linear layer the Gram matrix is the elementwise product of those of the inputs and of the cotangents. Cheaper than
-``full`` whenever rows × outputs are fewer than the parameters. The precisions have to be constant within each input
-column of a layer.
+For a linear layer the Gram matrix is the elementwise product of those of the inputs and of the cotangents, where the
+precisions are constant within each input column of the layer; otherwise it is a sum of such products, one an output.
+Cheaper than ``full`` whenever rows × outputs are fewer than the parameters.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from torch import Tensor
 
 from ..errors import UnsupportedCombinationError
 from ..jacobian import Batch, Block, DenseFactor, Factor, FactoredJacobian, LayerFactor
-from ..linalg import cholesky, eigh, eigvalsh
-from ._base import Curvature, Posterior
+from ..linalg import cholesky, downdated, eigh, eigvalsh
+from ._base import Curvature, Eigenbasis, Posterior
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,7 @@ class Functional(Curvature):
     pieces: tuple[FactoredJacobian, ...]
     device: torch.device
     accepts: ClassVar[frozenset[str]] = frozenset({"rows"})
-    holds: ClassVar[frozenset[str]] = frozenset({"layer", "column"})
     forgets: ClassVar[bool] = False
-    multiplies_out: ClassVar[bool] = True
 
     @classmethod
     def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:
@@ -89,8 +87,7 @@ class Functional(Curvature):
 
     def times(self, vector: Tensor) -> Tensor:
         """Jᵀ (J v), two passes over the rows."""
-        pieces = vector[:, None].split([block.size for block in self.blocks])
-        inner = torch.stack([f.times(piece) for f, piece in zip(self.factors, pieces, strict=True)]).sum(0)
+        inner = _times(self.factors, vector[:, None])
         return torch.cat([factor.transposed_times(inner) for factor in self.factors])[:, 0]
 
     @cached_property
@@ -121,15 +118,30 @@ class Functional(Curvature):
         """Those of the Gram matrix, padded with zeros (or cut) to P."""
         return self._eigenvalues
 
+    def eigenbasis(self) -> Eigenbasis:
+        """V = Jᵀ U l^−½ from the eigenvectors U and eigenvalues l of the Gram matrix, never formed."""
+        values, towards = self._towards
+        ones = _columns(self.blocks, torch.ones(sum(b.size for b in self.blocks), dtype=torch.float64).to(values))
+
+        def rows(jacobian: FactoredJacobian) -> Tensor:
+            cross = _gram(_matched(self.factors, jacobian), self.factors, ones)
+            return (cross @ towards).view(jacobian.n_rows, jacobian.n_columns, -1)
+
+        return Eigenbasis(values, rows, lambda vector: towards.mT @ _times(self.factors, vector[:, None])[:, 0])
+
+    @cached_property
+    def _towards(self) -> tuple[Tensor, Tensor]:
+        values, vectors = _positive(*eigh(self._unit_gram))
+        return values, vectors * values.rsqrt()
+
     def posterior(self, precision: Tensor, scale: float) -> FunctionalPosterior:
         """One Gram matrix and its Cholesky factorisation, O(M³/3)."""
         n_parameters = sum(block.size for block in self.blocks)
         precision = precision.expand(n_parameters)
-        columns = _columns(self.blocks, precision)
         if bool((precision == precision[0]).all()):
             gram = self._unit_gram / precision[0]
         else:
-            gram = _gram(self.factors, self.factors, [1 / column for column in columns])
+            gram = _gram(self.factors, self.factors, _columns(self.blocks, 1 / precision))
         system = scale * gram
         system.diagonal().add_(1.0)
         return FunctionalPosterior(self.blocks, self.factors, precision, scale, gram, cholesky(system))
@@ -186,30 +198,38 @@ class FunctionalPosterior(Posterior):
         values, basis = self._spectrum
         shrink = (1 - (1 + self.scale * values).rsqrt()) / values
         white = self.precision.rsqrt()[:, None]
-        inner = basis.mT @ self._times(white * vectors.mT)
+        inner = basis.mT @ _times(self.factors, white * vectors.mT)
         outer = self._transposed_times(basis @ (shrink[:, None] * inner))
         return (white * vectors.mT - white.square() * outer).mT
 
     def solve(self, vector: Tensor) -> Tensor:
         """D⁻¹ v − s D⁻¹ J ᵀ C⁻¹ J D⁻¹ v."""
         scaled = (vector / self.precision)[:, None]
-        inner = torch.cholesky_solve(self._times(scaled), self.factor)
+        inner = torch.cholesky_solve(_times(self.factors, scaled), self.factor)
         return (scaled - self.scale * self._transposed_times(inner) / self.precision[:, None])[:, 0]
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
         """Prior covariance of the outputs minus what the training rows explain."""
         n, k = jacobian.n_rows, jacobian.n_columns
-        columns = [1 / column for column in self._columns]
-        explained = self._explained(jacobian, columns).view(-1, n, k).movedim(0, -1)
-        factors = [factor.double() for factor in jacobian.factors]
-        prior = _inner(factors, self.blocks, 1 / self.precision)
-        return prior - self.scale * explained @ explained.mT
+        explained = self._explained(jacobian).view(-1, n, k).movedim(0, -1)
+        return jacobian.double().weighted_inner(1 / self.precision) - self.scale * explained @ explained.mT
+
+    def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
+        """Woodbury's formula once more, within the span of the training rows.
+
+        There the covariance is a sum of squares. :meth:`covariance`, a difference, has no digits left of one minus the
+        leverage where the prior is weak.
+        """
+        values, vectors = self._spectrum
+        cross = _gram(_matched(self.factors, jacobian), self.factors, self._columns)
+        rows = (cross @ (vectors * values.rsqrt())).view(jacobian.n_rows, jacobian.n_columns, -1)
+        prior = jacobian.double().weighted_inner(1 / self.precision)
+        return downdated((rows / (1 + self.scale * values)) @ rows.mT, factor, prior) + prior - rows @ rows.mT
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
         """The same between all rows and outputs."""
-        columns = [1 / column for column in self._columns]
-        left, right = self._explained(jacobian, columns), self._explained(other, columns)
-        prior = _gram(self._matched(jacobian), self._matched(other), columns)
+        left, right = self._explained(jacobian), self._explained(other)
+        prior = _gram(_matched(self.factors, jacobian), _matched(self.factors, other), self._columns)
         return prior - self.scale * left.mT @ right
 
     def marginal_variance(self) -> Tensor:
@@ -222,7 +242,7 @@ class FunctionalPosterior(Posterior):
         return torch.cat(parts)
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        """From the Gram matrix of each group, K_g: G solves of O(M³)."""
+        """From the Gram matrix of each group, K_g: G solves of O(M³), and 2 G matrices of M × M."""
         counts = torch.bincount(groups, minlength=n_groups).double()
         grams = self._group_grams(groups, n_groups)
         solved = [self.scale * torch.cholesky_solve(gram, self.factor) for gram in grams]
@@ -231,7 +251,10 @@ class FunctionalPosterior(Posterior):
         return counts - explained, second + torch.diag(counts - 2 * explained)
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
-        """n_g − s tr(C⁻¹ K_g)."""
+        """n_g − s tr(C⁻¹ K_g), or from the marginal variances where the groups are many."""
+        if n_groups * sum(block.width(1) for block in self.blocks) > self.n_parameters:
+            zeros = torch.zeros(n_groups, dtype=torch.float64, device=self.device)
+            return zeros.index_add(0, groups, self.precision * self.marginal_variance())
         counts = torch.bincount(groups, minlength=n_groups).double()
         inverse = torch.cholesky_inverse(self.factor)
         grams = self._group_grams(groups, n_groups)
@@ -241,44 +264,28 @@ class FunctionalPosterior(Posterior):
         """Ĵ_g Ĵ_gᵀ of each group, G matrices of shape (M, M)."""
         if n_groups == 1:
             return [self.gram]
-        labels = _columns(self.blocks, groups)
-        grams = []
-        for g in range(n_groups):
-            pairs = zip(labels, self._columns, strict=True)
-            masked = [torch.where(label == g, 1 / column, 0.0) for label, column in pairs]
-            grams.append(_gram(self.factors, self.factors, masked))
-        return grams
+        covariance = 1 / self.precision
+        masked = (torch.where(groups == g, covariance, 0.0) for g in range(n_groups))
+        return [_gram(self.factors, self.factors, _columns(self.blocks, weights)) for weights in masked]
 
     @cached_property
     def _spectrum(self) -> tuple[Tensor, Tensor]:
-        values, vectors = eigh(self.gram)
-        kept = values > 1e-14 * values.max() if len(values) else values > 0
-        return values[kept], vectors[:, kept]
+        return _positive(*eigh(self.gram))
 
     @cached_property
     def _columns(self) -> list[Tensor]:
-        return _columns(self.blocks, self.precision)
+        return _columns(self.blocks, 1 / self.precision)
 
     def _split(self, vector: Tensor) -> tuple[Tensor, ...]:
         return vector.split([block.size for block in self.blocks])
-
-    def _times(self, vectors: Tensor) -> Tensor:
-        """J V for V (P, s), shape (M, s)."""
-        parts = zip(self.factors, self._split(vectors), strict=True)
-        return torch.stack([factor.times(part) for factor, part in parts]).sum(0)
 
     def _transposed_times(self, vectors: Tensor) -> Tensor:
         """Jᵀ V for V (M, s), shape (P, s)."""
         return torch.cat([factor.transposed_times(vectors) for factor in self.factors])
 
-    def _matched(self, jacobian: FactoredJacobian) -> list[Factor]:
-        """The factors of other rows in float64, dense where the training rows are."""
-        pairs = zip(self.factors, jacobian.factors, strict=True)
-        return [_as_dense(b).double() if isinstance(a, DenseFactor) else b.double() for a, b in pairs]
-
-    def _explained(self, jacobian: FactoredJacobian, inverse: Sequence[Tensor]) -> Tensor:
+    def _explained(self, jacobian: FactoredJacobian) -> Tensor:
         """L⁻¹ Ĵ Ĵ*ᵀ, shape (M, n·K)."""
-        cross = _gram(self.factors, self._matched(jacobian), inverse)
+        cross = _gram(self.factors, _matched(self.factors, jacobian), self._columns)
         return torch.linalg.solve_triangular(self.factor, cross, upper=False)
 
 
@@ -290,6 +297,12 @@ def _empty(block: Block, device: torch.device) -> Factor:
     return DenseFactor(torch.zeros(0, 1, block.size, dtype=torch.float64, device=device))
 
 
+def _positive(values: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """The eigenpairs that are not zero but for rounding."""
+    kept = values > 1e-14 * values.max() if len(values) else values > 0
+    return values[kept], vectors[:, kept]
+
+
 def _join(parts: Sequence[Factor]) -> Factor:
     layers = [part for part in parts if isinstance(part, LayerFactor)]
     if layers:
@@ -297,10 +310,10 @@ def _join(parts: Sequence[Factor]) -> Factor:
     return DenseFactor(torch.cat([part.rows() for part in parts]))
 
 
-def _gram(left: Sequence[Factor], right: Sequence[Factor], column_weights: Sequence[Tensor]) -> Tensor:
+def _gram(left: Sequence[Factor], right: Sequence[Factor], block_weights: Sequence[Tensor]) -> Tensor:
     """Σ over blocks of left · diag(weights) · rightᵀ, shape (M, M′)."""
     total = None
-    for a, b, weights in zip(left, right, column_weights, strict=True):
+    for a, b, weights in zip(left, right, block_weights, strict=True):
         if isinstance(a, LayerFactor) and isinstance(b, LayerFactor):
             part = a.gram(b, weights)
         else:
@@ -311,32 +324,32 @@ def _gram(left: Sequence[Factor], right: Sequence[Factor], column_weights: Seque
     return total
 
 
+def _times(factors: Sequence[Factor], vectors: Tensor) -> Tensor:
+    """J V for V (P, s), shape (M, s)."""
+    parts = zip(factors, vectors.split([factor.n_parameters for factor in factors]), strict=True)
+    return torch.stack([factor.times(part) for factor, part in parts]).sum(0)
+
+
+def _matched(factors: Sequence[Factor], jacobian: FactoredJacobian) -> list[Factor]:
+    """The factors of other rows in float64, dense where the training rows are."""
+    pairs = zip(factors, jacobian.factors, strict=True)
+    return [_as_dense(b).double() if isinstance(a, DenseFactor) else b.double() for a, b in pairs]
+
+
 def _as_dense(factor: Factor) -> DenseFactor:
     return factor if isinstance(factor, DenseFactor) else DenseFactor(factor.rows())
 
 
-def _inner(factors: Sequence[Factor], blocks: Sequence[Block], weights: Tensor) -> Tensor:
-    """Σ_p weights_p J_kp J_lp for each row, shape (n, K, K)."""
-    parts = zip(factors, weights.split([block.size for block in blocks]), strict=True)
-    return torch.stack([factor.weighted_inner(part) for factor, part in parts]).sum(0)
-
-
 def _columns(blocks: Sequence[Block], per_parameter: Tensor) -> list[Tensor]:
-    """One value for each input column of every block; refused where they differ within a column.
+    """What :func:`_gram` takes for each block: a value a column (I,), or a matrix (O, I) where they differ within one.
 
     A layer with several positions is held multiplied out, with one value for each of its parameters.
     """
     found = []
     for block, part in zip(blocks, per_parameter.split([block.size for block in blocks]), strict=True):
-        if block.positions > 1:
-            found.append(part)
-            continue
         matrix = part.view(block.outputs, block.inputs)
-        if not bool((matrix == matrix[0]).all()):
-            raise UnsupportedCombinationError(
-                f"hessian_structure='functional' needs one prior precision for each input column of layer "
-                f"'{block.name}'; they differ within a column. Use prior_structure='scalar' or 'tensor', or "
-                "hessian_structure='full' or 'diag'."
-            )
-        found.append(matrix[0])
+        if block.positions > 1 or not block.factored:
+            found.append(part)
+        else:
+            found.append(matrix[0] if bool((matrix == matrix[0]).all()) else matrix)
     return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -20,11 +20,9 @@ from torch import Tensor
 from ..errors import UnsupportedCombinationError
 from ..jacobian import Batch, Block, DenseFactor
 from ..linalg import cholesky, eigh
-from ._base import Curvature
+from ._base import RANK, Curvature
 from .functional import FunctionalPosterior
 
-RANK = 100
-"""Ranks kept where none are asked for."""
 SLACK, PIECE = 2, 256
 """Rows are cut back when there are this many times the rank, and come in pieces of at least so many."""
 
@@ -52,9 +50,9 @@ class LowRank(Curvature):
     kept: Tensor
     rank: int
     accepts: ClassVar[frozenset[str]] = frozenset({"rows"})
-    multiplies_out: ClassVar[bool] = True
     forgets: ClassVar[bool] = False
     is_monoid: ClassVar[bool] = False
+    takes: ClassVar[frozenset[str]] = frozenset({"rank"})
 
     @classmethod
     def zero(cls, blocks: Sequence[Block], device: torch.device, rank: int = RANK) -> Self:
@@ -62,19 +60,25 @@ class LowRank(Curvature):
         size = sum(block.size for block in blocks)
         return cls(tuple(blocks), torch.zeros(0, size, dtype=torch.float64, device=device), rank)
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The rank."""
+        return {"rank": self.rank}
+
     @staticmethod
     def memory(blocks: Sequence[Block], n_dual: int, rank: int = RANK) -> int:
         """Kept rows, a piece of new ones, a copy in the posterior, and its system: about 8 · P · (3 L + 256) bytes."""
         rank = min(rank, n_dual, size := sum(block.size for block in blocks))
         return 8 * (size * ((SLACK + 1) * rank + min(PIECE, n_dual)) + 3 * rank**2)
 
+    @classmethod
+    def row_width(cls, blocks: Sequence[Block], n_columns: int) -> int:
+        """Dense rows."""
+        return n_columns * sum(block.size for block in blocks)
+
     def copy(self) -> Self:
         """Itself: rows are never changed in place."""
         return self
-
-    def emptied(self, blocks: Sequence[Block], device: torch.device) -> Self:
-        """No rows, of the same rank."""
-        return type(self).zero(blocks, device, self.rank)
 
     def add_(self, batch: Batch) -> Self:
         """Stack the batch's dense rows and cut back: O((L + M)² P) for M = n·K of them."""

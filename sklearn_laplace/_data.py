@@ -1,0 +1,218 @@
+"""Training data once they are validated: their scales, their order, equal rows and shares of weight, copies.
+
+Plain arrays and functions of them; what a likelihood or a net makes of them comes later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from . import _resolve
+from ._augment import augmented_inputs
+from ._map import Past
+from ._noise import noise_per_target
+
+SAME_RATIO = 1e-9
+"""Relative difference of noise ratios that is rounding."""
+
+
+@dataclass(frozen=True)
+class TargetScale:
+    """The affine map from the user's targets to the network's, (y − mean) / scale, and that of their noise.
+
+    Parameters
+    ----------
+    mean, scale : ndarray of shape (C,)
+        Zeros and ones for classes.
+    unit_noise : ndarray of shape (C,)
+        σ of each target, in the units of y, for which φ is 1; the scale itself unless noise ratios are known.
+    noisy_rows : bool
+        Whether the rows come with noise variances of their own.
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+    unit_noise: np.ndarray
+    noisy_rows: bool = False
+
+    @property
+    def log_volume(self) -> float:
+        """Σ_c log scale_c: what one row of weight 1 subtracts from a log density in the network's units."""
+        return float(np.log(self.scale).sum())
+
+    def dispersion(self, sigma_noise: np.ndarray) -> float:
+        """A given σ, one number or one for each target (C,), as φ.
+
+        Raises
+        ------
+        ValueError
+            For other noise ratios between the targets than those that the curvature was made with.
+        """
+        root = noise_per_target(sigma_noise, len(self.scale)) / self.unit_noise
+        if not np.allclose(root, root[0], rtol=SAME_RATIO, atol=0):
+            raise ValueError(
+                f"sigma_noise={sigma_noise.tolist()} means other noise ratios between the {len(self.scale)} targets "
+                f"than the curvature holds; here it can be a multiple of {self.unit_noise.tolist()}. Fit with this "
+                "sigma_noise."
+            )
+        return float(root[0]) ** 2
+
+    def apply(self, y: np.ndarray) -> np.ndarray:
+        """Targets (n, C) in the network's units."""
+        return (y - self.mean) / self.scale
+
+    def noise(self, variances: np.ndarray | None, n_rows: int) -> np.ndarray | None:
+        """The noise variances of rows in units of φ, shape (n, C); None where they are φ throughout."""
+        if variances is None and np.array_equal(self.unit_noise, self.scale):
+            return None
+        ratios = np.broadcast_to((self.unit_noise / self.scale) ** 2, (n_rows, len(self.scale)))
+        return ratios if variances is None else variances * ratios
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """Validated training data.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d), float64
+    targets : ndarray of shape (n, C) or (n,)
+        Standardised targets, float64, or class indices.
+    weights : ndarray of shape (n,), float64
+    n_outputs : int
+    scale : TargetScale
+    noise : ndarray of shape (n, C), optional
+        Known noise variances of the targets, in units of φ.
+    past : Past, optional
+        An earlier posterior that is their prior.
+    """
+
+    X: np.ndarray
+    targets: np.ndarray
+    weights: np.ndarray
+    n_outputs: int
+    scale: TargetScale
+    noise: np.ndarray | None = None
+    past: Past | None = None
+
+    @property
+    def total_weight(self) -> float:
+        """N_w."""
+        return float(self.weights.sum())
+
+    @property
+    def average_noise(self) -> tuple[float, ...]:
+        """Known noise variance of an average row, one for each target, in units of φ; empty where it is φ."""
+        return () if self.noise is None else tuple(np.average(self.noise, axis=0, weights=self.weights).tolist())
+
+
+def canonical_rows(
+    X: np.ndarray, targets: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows in a fixed order and equal ones merged, while the data are small (by weight).
+
+    So weights and repetitions, in any order, give the same numbers to the bit, standardisation included: training
+    amplifies rounding, and otherwise they would end in different modes.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d)
+    targets : ndarray of shape (n,) or (n, C), numeric
+    weights : ndarray of shape (n,)
+
+    Examples
+    --------
+    >>> X, y, w = canonical_rows(np.array([[2.0], [1.0], [2.0]]), np.array([5.0, 4.0, 5.0]), np.ones(3))
+    >>> sorted(zip(X[:, 0].tolist(), y.tolist(), w.tolist()))
+    [(1.0, 4.0, 1.0), (2.0, 5.0, 2.0)]
+    """
+    X, targets, weights = _merged(X, targets, weights)
+    return X, targets, as_counts(weights)
+
+
+def _merged(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    if weights.sum() > _resolve.FLOAT32_ROWS:
+        return X, targets, weights
+    unique, inverse = np.unique(np.column_stack([X, targets]), axis=0, return_inverse=True)
+    merged = np.bincount(inverse.ravel(), weights=weights, minlength=len(unique))
+    columns = X.shape[1]
+    # Sorted rows would make mini-batches and held-out parts of a user's net regions of the first column.
+    order = np.random.default_rng(0).permutation(len(unique))
+    found = unique[order, columns:].reshape(len(unique), *targets.shape[1:])
+    return unique[order, :columns], found.astype(targets.dtype), merged[order]
+
+
+def augmented(data: PreparedData, augment: Any, n_draws: int, seed: int) -> PreparedData:
+    """The data with random copies in place of the rows, equal ones merged; as they are without ``augment``.
+
+    Parameters
+    ----------
+    data : PreparedData
+    augment : callable or None
+    n_draws : int
+        k, copies of each row; each has a k-th of its weight.
+    seed : int
+    """
+    if augment is None:
+        return data
+    observed = data.targets if data.noise is None else np.column_stack([data.targets, data.noise])
+    copies = np.tile(np.arange(len(data.X)), n_draws)
+    inputs = augmented_inputs(data.X, augment, n_draws, seed)
+    X, observed, weights = _merged(inputs, observed[copies], data.weights[copies] / n_draws)
+    targets, noise = (observed, None) if data.noise is None else np.split(observed, 2, axis=1)
+    return replace(data, X=X, targets=targets, weights=weights, noise=noise)
+
+
+def as_counts(weights: np.ndarray) -> np.ndarray:
+    r"""Weights (n,) that count rows; shares, which sum to one at most, of the rows that they are worth.
+
+    Several rows that weigh one together are no data that anybody has: AdaBoost and its kin normalise their weights, and
+    taken at their word the prior would outweigh all of them. What shares are worth is Kish's (1965) effective sample
+    size, :math:`(\sum w)^2 / \sum w^2`: n where they are equal, fewer where a few rows have most.
+
+    Examples
+    --------
+    >>> as_counts(np.array([0.25, 0.25, 0.25, 0.25])), as_counts(np.array([2.0, 1.0])), as_counts(np.array([0.5]))
+    (array([1., 1., 1., 1.]), array([2., 1.]), array([0.5]))
+    """
+    total = weights.sum()
+    if len(weights) == 1 or total > 1 + 1e-9:
+        return weights
+    return weights * (total / (weights**2).sum())
+
+
+def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weighted mean and standard deviation of each column, and which columns are constant but for rounding.
+
+    The weights are those of the rows (n,), or of each value.
+
+    Raises
+    ------
+    ValueError
+        When a column is too large for its variance to be finite.
+
+    Examples
+    --------
+    >>> spread(np.array([[1e-13, 5.0], [3e-13, 5.0]]), np.ones(2))
+    (array([2.e-13, 5.e+00]), array([1.e-13, 0.e+00]), array([False,  True]))
+    """
+    mean = np.average(values, axis=0, weights=weights)
+    with np.errstate(over="ignore", invalid="ignore"):
+        deviation = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights))
+    if not np.isfinite(deviation).all():
+        raise ValueError(
+            f"a column reaches {np.abs(values).max():.1e}, too large for its variance; use another unit for it."
+        )
+    constant = deviation <= 10 * np.finfo(float).eps * np.abs(values).max(axis=0)
+    return mean, deviation, constant
+
+
+def mean_variance(data: PreparedData) -> float:
+    """Mean variance of the targets over the outputs, in the network's units; 1 for classes."""
+    if data.targets.ndim == 1:
+        return 1.0
+    _, deviation, constant = spread(data.targets, data.weights)
+    return float(np.where(constant, 0.0, deviation**2).mean())

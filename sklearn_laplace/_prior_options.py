@@ -1,0 +1,155 @@
+"""What a user says of the prior, as objects: its mean, which weights share a precision, which structure can hold that.
+
+It looks at values and at the registries' capabilities; names of options are looked up in ``_resolve`` and come in as
+objects, names of tensors are looked up in the traced net (``by_name.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .by_name import GROUPINGS, Grouping, unit_of
+from .errors import UnsupportedCombinationError
+from .jacobian import Block
+from .structures import STRUCTURES
+from .structures._base import Curvature
+
+
+def mean_of(value: object) -> float | dict[str, Tensor]:
+    """A finite number, or arrays of them by names of tensors.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> mean_of({"0.bias": [1, 2]})
+    {'0.bias': tensor([1., 2.], dtype=torch.float64)}
+    >>> mean_of("zero")
+    Traceback (most recent call last):
+        ...
+    ValueError: prior_mean='zero' has to be a finite number, or a dict of arrays of finite numbers by names of \
+parameter tensors, such as a torch module's state_dict().
+    """
+    by_name = isinstance(value, Mapping)
+    given: Mapping[str, object] = value if isinstance(value, Mapping) else {"": value}
+    try:
+        arrays = {str(name): np.asarray(array, dtype=float) for name, array in given.items()}
+    except (TypeError, ValueError):
+        arrays = {"": np.asarray(math.nan)}
+    valid = all(np.isfinite(array).all() for array in arrays.values())
+    if not valid or isinstance(value, bool) or not (by_name or arrays[""].ndim == 0):
+        raise ValueError(
+            f"prior_mean={value!r} has to be a finite number, or a dict of arrays of finite numbers by names of "
+            "parameter tensors, such as a torch module's state_dict()."
+        )
+    return {name: torch.tensor(array) for name, array in arrays.items()} if by_name else float(arrays[""])
+
+
+def grouping_of(asked: Grouping, precision: np.ndarray | None) -> Grouping:
+    """What shares a precision: all where one is given; several are one a tensor unless the option says otherwise.
+
+    Examples
+    --------
+    >>> grouping_of(GROUPINGS["layer"], np.array(1.0)).each, grouping_of(GROUPINGS["scalar"], np.ones(3)).each
+    ('net', 'tensor')
+    """
+    alone = GROUPINGS["scalar"]
+    if precision is None:
+        return asked
+    if precision.size == 1:
+        return alone
+    return GROUPINGS["tensor"] if asked is alone else asked
+
+
+def check_grouping(
+    grouping: Grouping,
+    structure_name: str,
+    structure: type[Curvature] | None,
+    *,
+    separate_biases: bool = False,
+    damped: bool = False,
+) -> None:
+    """A structure has to hold the pattern of the prior precisions.
+
+    Parameters
+    ----------
+    grouping : Grouping
+    structure_name : str
+    structure : Curvature class or None
+    separate_biases : bool
+        Whether each tensor has a block of its own.
+    damped : bool
+        Whether √δ is added within the factors, which one precision a block allows.
+
+    Raises
+    ------
+    UnsupportedCombinationError
+
+    Examples
+    --------
+    >>> check_grouping(GROUPINGS["parameter"], "kron", STRUCTURES["kron"])
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.UnsupportedCombinationError: hessian_structure='kron' cannot hold one prior precision for \
+each weight: its factors need equal ones within each column of a layer. Use prior_structure in ['ard', 'layer', \
+'scalar', 'tensor'], or hessian_structure in ['block', 'diag', 'full', 'functional', 'inf', 'low_rank'].
+    """
+    tensors = GROUPINGS["tensor"] if separate_biases else None
+
+    def unit(of: Grouping) -> str:
+        return "layer" if of is tensors else of.unit
+
+    holds = frozenset({"layer"}) if damped or structure is None else structure.holds
+    if structure is None or unit(grouping) in holds:
+        return
+    able = sorted(name for name, other in STRUCTURES.items() if grouping.unit in other.holds)
+    held = sorted(name for name, other in GROUPINGS.items() if unit(other) in holds)
+    within = "layer" if len(holds) == 1 else "column of a layer"
+    damping = "damping='ritter' with " if damped else ""
+    raise UnsupportedCombinationError(
+        f"{damping}hessian_structure={structure_name!r} cannot hold one prior precision for each {grouping.each}: its "
+        f"factors need equal ones within each {within}. Use prior_structure in {held}, or hessian_structure in {able}."
+    )
+
+
+def check_temperature(
+    structure: type[Curvature], blocks: Sequence[Block], given: float | Tensor, *, damped: bool = False
+) -> None:
+    """A structure has to hold the pattern of the temperatures.
+
+    Parameters
+    ----------
+    structure : Curvature class
+    blocks : sequence of Block
+    given : float or Tensor of shape (P,)
+    damped : bool
+        As for :func:`check_grouping`.
+
+    Raises
+    ------
+    UnsupportedCombinationError
+
+    Examples
+    --------
+    >>> check_temperature(STRUCTURES["ekfac"], [Block("0", 2, 2, factored=True)], torch.tensor([1.0, 2.0, 1.0, 2.0]))
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.UnsupportedCombinationError: hessian_structure='ekfac' needs one temperature for all of a \
+layer, and temperature gives its tensors different ones. Name layers, or use hessian_structure in ['block', 'diag', \
+'full', 'functional', 'inf', 'kron', 'low_rank'].
+    """
+    holds = frozenset({"layer"}) if damped else structure.holds
+    if isinstance(given, Tensor) and (unit := unit_of(blocks, given)) not in holds:
+        name = next(key for key, value in STRUCTURES.items() if value is structure)
+        able = sorted(key for key, other in STRUCTURES.items() if unit in other.holds)
+        raise UnsupportedCombinationError(
+            f"hessian_structure={name!r} needs one temperature for all of a layer, and temperature gives its tensors "
+            f"different ones. Name layers, or use hessian_structure in {able}."
+        )

@@ -1,0 +1,194 @@
+"""Checks of single values that a user gives: names, positive numbers, counts, fractions.
+
+Each raises a ValueError that says what was given and what is expected. What options mean together is the matter of
+``_resolve``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+SIZES = (1e-60, 1e60)
+"""Range of every positive number that a user gives."""
+
+
+def lookup(option: str, value: object, known: Mapping[str, T]) -> T:
+    """The object that a name stands for.
+
+    Raises
+    ------
+    ValueError
+        With the known names and the closest one.
+
+    Examples
+    --------
+    >>> lookup("link", "probti", {"probit": 1, "plugin": 2})
+    Traceback (most recent call last):
+        ...
+    ValueError: link='probti' is not known; expected one of 'plugin', 'probit'. Did you mean 'probit'?
+    """
+    if isinstance(value, str) and value in known:
+        return known[value]
+    close = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    names = ", ".join(repr(name) for name in sorted(known))
+    raise ValueError(f"{option}={value!r} is not known; expected one of {names}.{hint}")
+
+
+def positive(option: str, value: object) -> float:
+    """A finite number above zero.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> positive("temperature", 0)
+    Traceback (most recent call last):
+        ...
+    ValueError: temperature=0 has to be a finite number above zero.
+    """
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{option}={value!r} has to be a finite number above zero.")
+    _check_size(option, np.asarray(number))
+    return number
+
+
+def count(option: str, value: object) -> int:
+    """A whole number of at least one.
+
+    Examples
+    --------
+    >>> count("n_samples", 0)
+    Traceback (most recent call last):
+        ...
+    ValueError: n_samples=0 has to be a whole number of at least 1.
+    """
+    if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1:
+        return int(value)
+    raise ValueError(f"{option}={value!r} has to be a whole number of at least 1.")
+
+
+def fractions(option: str, values: Any) -> np.ndarray:
+    """Numbers strictly between zero and one, shape (levels,).
+
+    Examples
+    --------
+    >>> fractions("quantiles", [0.1, 1.0])
+    Traceback (most recent call last):
+        ...
+    ValueError: quantiles=[0.1, 1.0] has to hold numbers strictly between 0 and 1.
+    """
+    try:
+        found = np.atleast_1d(np.asarray(values, dtype=float))
+    except (TypeError, ValueError):
+        found = np.array([np.nan])
+    if found.ndim != 1 or found.size == 0 or not ((found > 0) & (found < 1)).all():
+        raise ValueError(f"{option}={values!r} has to hold numbers strictly between 0 and 1.")
+    return found
+
+
+def optional_count(option: str, value: object, least: int) -> int | None:
+    """None, or a whole number of at least ``least``.
+
+    Examples
+    --------
+    >>> optional_count("batch_size", 0, 1)
+    Traceback (most recent call last):
+        ...
+    ValueError: batch_size=0 has to be None or a whole number of at least 1.
+    """
+    if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least):
+        return None if value is None else int(value)
+    raise ValueError(f"{option}={value!r} has to be None or a whole number of at least {least}.")
+
+
+def count_or_share(option: str, value: object) -> int | float:
+    """A whole number of at least one, or a float above 0 and up to 1, the share of all.
+
+    Examples
+    --------
+    >>> count_or_share("n_subnetwork_weights", 1.5)
+    Traceback (most recent call last):
+        ...
+    ValueError: n_subnetwork_weights=1.5 has to be a whole number of at least 1, or a float above 0 and up to 1, a \
+share of all.
+    """
+    if isinstance(value, Real) and not isinstance(value, bool | Integral) and 0 < float(value) <= 1:
+        return float(value)
+    if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1:
+        return int(value)
+    raise ValueError(
+        f"{option}={value!r} has to be a whole number of at least 1, or a float above 0 and up to 1, a share of all."
+    )
+
+
+def _check_size(option: str, values: np.ndarray) -> None:
+    """Squares and products of what is given have to be finite."""
+    if not ((values >= SIZES[0]) & (values <= SIZES[1])).all():
+        raise ValueError(f"{option}={values.tolist()!r} is out of range; expected {SIZES[0]:g} to {SIZES[1]:g}.")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A hyperparameter that is either a value or the name of a rule.
+
+    Parameters
+    ----------
+    value : ndarray or None
+        Positive values (0-d or 1-d); None where a rule chooses.
+    rule : str
+        The rule's name; empty where a value is given.
+    """
+
+    value: np.ndarray | None
+    rule: str
+
+    def __eq__(self, other: object) -> bool:
+        same_rule = isinstance(other, Choice) and self.rule == other.rule and self.free == other.free
+        return same_rule and np.array_equal(np.asarray(self.value), np.asarray(other.value))  # type: ignore[attr-defined]
+
+    @property
+    def free(self) -> bool:
+        """Whether a rule chooses."""
+        return self.value is None
+
+
+def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> Choice:
+    """A positive number (or array), or the name of a rule.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> choice("prior_precision", -1.0, ["evidence"], array=True)
+    Traceback (most recent call last):
+        ...
+    ValueError: prior_precision=-1.0 has to be a finite number above zero, or one of 'evidence'.
+    """
+    alternative = f", or one of {', '.join(repr(name) for name in rules)}" if rules else ""
+    if isinstance(value, str) and rules:
+        lookup(option, value, dict.fromkeys(rules))
+        return Choice(None, value)
+    try:
+        numbers = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        numbers = np.asarray(math.nan)
+    if numbers.ndim > (1 if array else 0) or numbers.size == 0 or isinstance(value, bool):
+        numbers = np.asarray(math.nan)
+    if not (np.isfinite(numbers).all() and (numbers > 0).all()):
+        raise ValueError(f"{option}={value!r} has to be a finite number above zero{alternative}.")
+    _check_size(option, numbers)
+    return Choice(numbers, "")

@@ -1,0 +1,120 @@
+"""inf: leading eigenpairs of ekfac and the exact diagonal, against dense matrices; a sampler that is exact."""
+
+from __future__ import annotations
+
+import contracts
+import oracles
+import pytest
+import torch
+
+from sklearn_laplace.curvatures import GGN
+from sklearn_laplace.errors import UnsupportedCombinationError
+from sklearn_laplace.evidence import evidence_derivatives, log_evidence
+from sklearn_laplace.laplace import Hyper, fit_laplace
+from sklearn_laplace.network import Network
+from sklearn_laplace.selection import maximise_evidence
+from sklearn_laplace.structures import STRUCTURES, Inf
+
+SIZES = {"gaussian": (2, 3, 1), "categorical": (2, 3, 3)}
+"""Several Gaussian outputs have equal moments in the last layer, of which any may be the leading ones."""
+
+
+def dense(curvature, size):
+    """H from its products with unit vectors."""
+    return torch.stack([curvature.times(row) for row in torch.eye(size, dtype=torch.float64)])
+
+
+@pytest.mark.parametrize("kind", contracts.KINDS)
+@pytest.mark.parametrize("rank", [1, 2, 5, 7, 100])
+def test_the_leading_eigenpairs_and_the_rest_of_the_diagonal_are_kept(kind, rank):
+    """Ranks below and above those of the layers; one precision for each parameter, 1e-8."""
+    problem = contracts.example(kind, seed=3, n=12, sizes=SIZES[kind])
+    H = contracts.dense_curvature("inf", problem, rank=rank)
+    curvature = problem.fit("inf", rank=rank).curvature
+    contracts.close(dense(curvature, len(H)), H, 1e-9, "H")
+    contracts.close(curvature.eigenvalues().sort().values, torch.linalg.eigvalsh(H), 1e-9, "eigenvalues")
+    delta = 0.1 + torch.rand(len(H), generator=torch.Generator().manual_seed(rank)).double()
+    posterior = curvature.posterior(delta, 1.7)
+    P = oracles.posterior_precision(H, delta, 1.7)
+    contracts.close(contracts.covariance_of(posterior, len(H)), torch.linalg.inv(P), 1e-8, "covariance")
+    contracts.close(posterior.logdet_precision(), torch.linalg.slogdet(P).logabsdet, 1e-9, "log determinant")
+
+
+def test_the_diagonal_is_that_of_the_curvature_or_more():
+    """Exact where the leading pairs leave something; never below, since D is clipped and not the pairs."""
+    clipped = 0
+    for seed in range(4):
+        problem = contracts.example("categorical", seed, n=12)
+        exact = contracts.dense_curvature("full", problem).diagonal()
+        for rank in (1, 3, 12):
+            H = dense(problem.fit("inf", rank=rank).curvature, len(exact))
+            more = H.diagonal() - exact
+            assert bool((more >= -1e-12 * exact.max()).all())
+            clipped += int((more > 1e-6 * exact.max()).sum())
+            assert bool((more <= 1e-9 * exact.max()).any())
+    assert clipped > 0, "no case in which the leading pairs have more than the diagonal"
+
+
+def test_at_full_rank_it_is_ekfac_where_that_is_exact():
+    """Linear regression: the diagonal of ekfac is the exact one, and nothing is left for D."""
+    module = oracles.random_mlp((4, 1), seed=2)
+    x, y = contracts.random_rows("gaussian", 12, 4, 1, 2)
+    problem = contracts.Example("gaussian", module, Network.trace(module, x), x, y, oracles.random_weights(12, 2))
+    exact = contracts.dense_curvature("full", problem)
+    contracts.close(dense(problem.fit("inf").curvature, 5), exact, 1e-10, "H")
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_the_sampler_is_exact_however_much_the_data_outweigh_the_prior(scale):
+    """Rᵀ P R = I: 1e-8 for conditions up to 1e10, where the shrinkage (1 − (1 + l)^−½)/l must not cancel."""
+    problem = contracts.example("gaussian", seed=1, n=30, sizes=SIZES["gaussian"])
+    H = contracts.dense_curvature("inf", problem, rank=4)
+    delta = torch.linspace(0.01, 1, len(H), dtype=torch.float64)
+    root = problem.fit("inf", rank=4).curvature.posterior(delta, scale).apply_root(torch.eye(len(H)).double()).mT
+    P = oracles.posterior_precision(H, delta, scale)
+    contracts.close(root.mT @ P @ root, torch.eye(len(H)).double(), 1e-8, "Rᵀ P R")
+
+
+def test_the_evidence_goes_without_the_eigenvalues_of_whole_layers(monkeypatch):
+    """They would cost the cube of a layer's size, which this structure is there to avoid."""
+    problem = contracts.example("gaussian", seed=5, n=12)
+    fit, hyper = problem.fit("inf", rank=3), Hyper(torch.tensor([0.7]).double(), dispersion=0.3)
+
+    def refuse(self):
+        raise AssertionError("eigenvalues of a dense layer")
+
+    monkeypatch.setattr(Inf, "eigenvalues", refuse)
+    found = maximise_evidence(fit, hyper)
+    assert log_evidence(fit, found) > log_evidence(fit, hyper)
+    assert float(evidence_derivatives(fit, found).gradient.abs().max()) < 1e-4
+
+
+def test_it_adds_up_in_one_basis_and_in_no_other():
+    """As ekfac; the diagonal adds up in any."""
+    problem = contracts.example("categorical", seed=2, n=12)
+    fit = problem.fit("inf", rank=4)
+    again = [(problem.x, problem.y, problem.weights)]
+    arguments = (problem.network, problem.likelihood, GGN(), STRUCTURES["inf"], problem.network.scalar_prior(), again)
+    twice = fit.curvature.merge(fit_laplace(*arguments, like=fit.curvature).curvature)
+    assert twice.options == fit.curvature.options
+    size = problem.network.n_parameters
+    once = dense(fit.curvature, size)
+    contracts.close(dense(twice, size), 2 * once, 1e-12, "the same rows again")
+    contracts.close(dense(twice.subtract(fit.curvature), size), once, 1e-12, "and out")
+    with pytest.raises(UnsupportedCombinationError, match="can only be put together in one basis"):
+        fit.curvature.merge(fit_laplace(*arguments, rank=4).curvature)
+
+
+def test_it_takes_no_more_memory_than_it_says():
+    """Rows of eigenvectors, not squares of layers: a layer of 10⁵ weights at rank 10."""
+    module = torch.nn.Linear(1000, 100)
+    network = Network.trace(module, torch.zeros(3, 1000))
+    said = Inf.memory(network.blocks, 3, rank=10)
+    assert said < 8 * network.n_parameters * 100
+    rows = [(torch.randn(3, 1000, generator=torch.Generator().manual_seed(0)), torch.zeros(3, 100), torch.ones(3))]
+    likelihood = contracts.LIKELIHOODS["gaussian"]()
+    fit = fit_laplace(network, likelihood, GGN(), Inf, network.scalar_prior(), rows, rank=10)
+    posterior = fit.posterior(Hyper(torch.ones(1).double()))
+    (part,) = posterior.parts
+    assert part.rows.shape[0] <= 10
+    assert bool(torch.isfinite(posterior.covariance(network.jacobian(rows[0][0])[1])).all())
