@@ -14,7 +14,7 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _memory, _structure_options
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _budget, _map, _memory, _structure_options
 from sklearn_laplace._stages import neutral
 from sklearn_laplace.errors import MemoryBudgetError, UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper
