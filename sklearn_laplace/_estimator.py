@@ -73,6 +73,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
 
     _kind: str
     n_samples: int
+    n_jobs: int | None
     prior: Any
 
     @abstractmethod
@@ -520,7 +521,13 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def _finite(self, X: Any, function: Callable[[Tensor], tuple[T, Tensor]]) -> list[T]:
         """What a function makes of each chunk; the sum that comes with it is to be finite."""
         chunks = list(self._chunks(X))
-        found = [function(x) for x in chunks]
+        n_jobs = min(joblib.effective_n_jobs(self.n_jobs), len(chunks))
+
+        def alone(x: Tensor) -> tuple[T, Tensor]:
+            with single_thread(n_jobs > 1):
+                return function(x)
+
+        found = joblib.Parallel(n_jobs, require="sharedmem")(joblib.delayed(alone)(x) for x in chunks)
         self._require_finite(torch.stack([total for _, total in found]), X, chunks)
         return [value for value, _ in found]
 

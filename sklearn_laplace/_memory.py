@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
@@ -74,6 +74,10 @@ class MemoryBudget:
     def __str__(self) -> str:
         amount = f"{self.size / 1e9:,.1f} GB" if self.size >= 1e9 else f"{self.size / 1e6:,.3g} MB"
         return f"memory_budget allows {amount}" if self.given else f"this machine has {amount}"
+
+    def share(self, n_jobs: int) -> MemoryBudget:
+        """What each of so many workers may take."""
+        return replace(self, size=self.size // n_jobs)
 
     def fits(self, structure: type[Curvature], network: Network, n_dual: int, n_columns: int) -> bool:
         """Whether the structure and one row of ``n_columns`` columns fit together."""

@@ -22,7 +22,7 @@ from ._memory import MemoryBudget
 from ._prior_options import check_grouping, grouping_of, mean_of
 from ._skorch import device_of, has_one_output, names_criterion
 from ._structure_options import BIASES, DAMPINGS, SHARINGS, StructureOptions, check_taken
-from ._values import Choice, choice, count, count_or_share, lookup, optional_count, positive
+from ._values import Choice, choice, count, count_or_share, jobs, lookup, optional_count, positive
 from .by_name import GROUPINGS, Grouping
 from .curvatures import CURVATURES
 from .curvatures._base import CurvatureRule
@@ -101,6 +101,7 @@ class Options:
     dtype : torch.dtype or None
         None: chosen by the number of rows.
     memory : MemoryBudget
+    n_jobs : int or None
     """
 
     subset: Subset
@@ -119,6 +120,7 @@ class Options:
     device: torch.device
     dtype: torch.dtype | None
     memory: MemoryBudget
+    n_jobs: int | None
 
 
 def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_logit: bool = False) -> Options:
@@ -205,6 +207,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         device=_device(parameters["device"], parameters["net"]),
         dtype=lookup("dtype", parameters["dtype"], {"auto": None, "float32": torch.float32, "float64": torch.float64}),
         memory=MemoryBudget.of(parameters["memory_budget"]),
+        n_jobs=jobs("n_jobs", parameters["n_jobs"]),
     )
 
 

@@ -7,13 +7,15 @@ result can be cached; :func:`approximate` is the Laplace approximation of what i
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import isclass
 from typing import Any
 
 import numpy as np
 import torch
+from joblib import Parallel, delayed, effective_n_jobs
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from skorch import NeuralNet
@@ -28,9 +30,10 @@ from ._past import check_past, check_same_net, load
 from ._prior_options import check_temperature
 from ._resolve import Options
 from ._skorch import TrainingRows
+from ._threads import single_thread
 from ._values import Choice
 from .by_name import listed, prior_mean, temperatures
-from .laplace import Hyper, LaplaceFit, fit_laplace
+from .laplace import Hyper, LaplaceFit, Rows, fit_laplace
 from .likelihoods._base import Likelihood
 from .mode import Mode
 from .nets import MLP
@@ -57,6 +60,7 @@ MAP_NEUTRAL: dict[str, Any] = {
     "n_augmentations": 1,
     "random_state": None,
     "memory": None,
+    "n_jobs": None,
     "memory_budget": None,  # handed to it beside them
 }
 """Parameters that the training does not look at, at the values under which it is cached."""
@@ -248,19 +252,51 @@ def approximate(
     if whole and same_rule and isinstance(fit.curvature, structure) and fit.curvature.options == told:
         fit = replace(fit, prior=prior)
     else:
-        chunks = rows.chunks(options.memory.pass_rows(structure, network, n_dual // len(rows), taken))
-        past = None if data.past is None else data.past.fit
-        # The training's gradient has the past rows in it, which are added again here.
-        gradient = None if past is not None else network.vector(everything.tensors(fit.gradient))
-        fit = fit_laplace(
-            network, options.likelihood, options.rule, structure, prior, chunks, past=past, gradient=gradient, **told
-        )
+        n_jobs = effective_n_jobs(options.n_jobs) if structure.is_monoid else 1
+        chunks = rows.chunks(options.memory.share(n_jobs).pass_rows(structure, network, n_dual // len(rows), taken))
+        given = (network, options.likelihood, options.rule, structure, prior)
+        over: Callable[..., LaplaceFit] = partial(fit_laplace, *given, **told)
+        if data.past is None:
+            fit = _shared_out(over, chunks, n_jobs, gradient=network.vector(everything.tensors(fit.gradient)))
+        else:  # the training's gradient has the past rows in it, which are added again here
+            fit = over(chunks, past=data.past.fit)
     # The exact evidence of all weights is the one that the training has maximised, with the weights following.
     by_exact_evidence = isinstance(trained.mode.fit.curvature, Full | Functional) and not trained.post_hoc
     settled = by_exact_evidence and options.map_precision is None and whole and exact and same_rule
     chosen = (options.prior_precision, options.sigma_noise, options.grouping.each)
     mode = trained.mode
     return fit, Origin(mode.hyper, mode.fit.prior.names, trained.names, chosen if settled else None)
+
+
+def _shared_out(
+    over: Callable[..., LaplaceFit], chunks: Sequence[Rows], n_jobs: int, *, gradient: Tensor
+) -> LaplaceFit:
+    """A pass over contiguous shares of the chunks, one a worker; their sums are added in the order of the rows.
+
+    Parameters
+    ----------
+    over : callable
+        From chunks to a fit.
+    chunks : sequence of (inputs, targets, weights)
+    n_jobs : int
+    gradient : Tensor of shape (P,)
+        Of all rows.
+    """
+    n_jobs = min(n_jobs, len(chunks))
+    if n_jobs == 1:
+        return over(chunks, gradient=gradient)
+    shares = [chunks[i * len(chunks) // n_jobs : (i + 1) * len(chunks) // n_jobs] for i in range(n_jobs)]
+    known = torch.zeros_like(gradient)
+    parts = Parallel(n_jobs=n_jobs, prefer="threads")(delayed(_alone)(over, share, gradient=known) for share in shares)
+    first, *others = parts
+    for part in others:
+        first = first.merge(part)
+    return replace(first, gradient=gradient)
+
+
+def _alone(over: Callable[..., LaplaceFit], chunks: Sequence[Rows], **known: Tensor) -> LaplaceFit:
+    with single_thread(True):
+        return over(chunks, **known)
 
 
 def _variance(mode: Mode, rows: TrainingRows, options: Options) -> Tensor:

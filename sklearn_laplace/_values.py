@@ -113,6 +113,23 @@ def optional_count(option: str, value: object, least: int) -> int | None:
     raise ValueError(f"{option}={value!r} has to be None or a whole number of at least {least}.")
 
 
+def jobs(option: str, value: object) -> int | None:
+    """None, or a whole number that is not zero, as joblib takes it.
+
+    Examples
+    --------
+    >>> jobs("n_jobs", 0)
+    Traceback (most recent call last):
+        ...
+    ValueError: n_jobs=0 has to be None or a whole number that is not 0; -1 stands for all processors.
+    """
+    if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and int(value) != 0):
+        return None if value is None else int(value)
+    raise ValueError(
+        f"{option}={value!r} has to be None or a whole number that is not 0; -1 stands for all processors."
+    )
+
+
 def count_or_share(option: str, value: object) -> int | float:
     """A whole number of at least one, or a float above 0 and up to 1, the share of all.
 

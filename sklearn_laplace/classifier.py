@@ -57,6 +57,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         Multiplies the weight of each row by that of its class: given as ``{label: weight}`` (1 for labels that are not
         in it), or "balanced", n / (n_classes · n_c) with n_c the summed weight of the class's rows. It counts in
         likelihood, curvature and evidence, as any weight does.
+    n_jobs : int or None, default=None
+        As in :class:`LaplaceRegressor`.
     random_state : int, RandomState or None, default=None
         Seeds the initial weights, the order of mini-batches and the draws.
     verbose : int, default=0
@@ -124,6 +126,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         n_samples: int = 100,
         class_weight: Any = None,
         memory: Any = None,
+        n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -160,6 +163,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         self.n_samples = n_samples
         self.class_weight = class_weight
         self.memory = memory
+        self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
 

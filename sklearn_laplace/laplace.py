@@ -138,6 +138,17 @@ class LaplaceFit:
         bend = unit * self.curvature.times(move)
         return self.nll + float(self.gradient @ move + 0.5 * move @ bend), self.gradient + bend
 
+    def merge(self, other: LaplaceFit) -> LaplaceFit:
+        """The fit of both sets of rows, seen at the same weights and under the same prior."""
+        return replace(
+            self,
+            curvature=self.curvature.merge(other.curvature),
+            nll=self.nll + other.nll,
+            gradient=self.gradient + other.gradient,
+            total_weight=self.total_weight + other.total_weight,
+            log_noise=self.log_noise + other.log_noise,
+        )
+
     def posterior(self, hyper: Hyper, *, spectral: bool = True) -> Posterior:
         """The factorised posterior; the data are not revisited.
 
@@ -246,8 +257,7 @@ def fit_laplace(
     nll = torch.zeros((), dtype=torch.float64, device=theta.device)
     total = torch.zeros_like(theta) if gradient is None else gradient
     weight, log_noise = torch.zeros_like(nll), torch.zeros_like(nll)
-    n_outputs = 0
-    n_rows = 0
+    n_outputs, n_rows = 0, 0
     try:
         for inputs, targets, weights in batches:
             line = _line(network, inputs, shift)
@@ -280,14 +290,7 @@ def fit_laplace(
     if past is None:
         return fit
     past_nll, past_gradient = past.quadratic_model(theta - past.theta)
-    return replace(
-        fit,
-        curvature=fit.curvature.merge(past.curvature),
-        nll=fit.nll + past_nll,
-        gradient=fit.gradient + past_gradient,
-        total_weight=fit.total_weight + past.total_weight,
-        log_noise=fit.log_noise + past.log_noise,
-    )
+    return fit.merge(replace(past, nll=past_nll, gradient=past_gradient))
 
 
 def _line(network: Network, inputs: Tensor, shift: Tensor | None) -> Linearisation:

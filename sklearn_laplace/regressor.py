@@ -143,6 +143,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Where trainings are cached, as in scikit-learn's Pipeline: candidates of a search that differ in Laplace
         parameters alone (with a number for ``map_prior_precision`` also in prior and noise) share one. Needs an integer
         ``random_state``. The rows are part of the key, and with them what ``augment`` makes of them.
+    n_jobs : int or None, default=None
+        Workers over chunks of rows, in the posterior's pass and in predictions, one thread of torch each; None: one,
+        or what ``joblib.parallel_config`` says. "ekfac", "inf" and "low_rank" take their pass alone.
     random_state : int, RandomState or None, default=None
         Seeds the initial weights, the order of mini-batches and the weight samples. torch's global generator is left as
         it was.
@@ -242,6 +245,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         n_samples: int = 100,
         return_std_kind: str = "total",
         memory: Any = None,
+        n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -279,6 +283,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self.n_samples = n_samples
         self.return_std_kind = return_std_kind
         self.memory = memory
+        self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
 

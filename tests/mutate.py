@@ -436,8 +436,8 @@ MUTATIONS = (
     Mutation(
         "old rows' curvature not carried on",
         "laplace.py",
-        "curvature=fit.curvature.merge(past.curvature)",
-        "curvature=fit.curvature",
+        "curvature=self.curvature.merge(other.curvature)",
+        "curvature=self.curvature",
         "past",
     ),
     Mutation(

@@ -1,0 +1,78 @@
+"""``n_jobs``: the same numbers from several workers, over the posterior's pass and over predictions."""
+
+from __future__ import annotations
+
+import joblib
+import numpy as np
+import pytest
+import torch
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _memory
+
+X = np.random.default_rng(0).normal(size=(300, 3))
+Y = np.sin(X[:, 0]) + 0.1 * X[:, 1]
+SHARED = {"random_state": 0, "max_epochs": 0, "map_prior_precision": 1.0, "hidden_layer_sizes": (6,)}
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    """Several chunks of these few rows."""
+    monkeypatch.setattr(_memory, "CHUNK_ROWS", (16, 64))
+
+
+def fitted(n_jobs: int | None, structure: str, **options) -> LaplaceRegressor:
+    return LaplaceRegressor(hessian_structure=structure, n_jobs=n_jobs, **SHARED, **options).fit(X, Y)
+
+
+@pytest.mark.parametrize("backend", ["threading", "loky"])
+@pytest.mark.parametrize("structure", ["diag", "kron", "block", "ekfac"])
+def test_workers_add_up_to_the_pass_of_one(structure, backend):
+    """To rounding, since sums have another order; "ekfac", which is no monoid, takes its pass alone."""
+    alone = fitted(None, structure)
+    with joblib.parallel_config(backend=backend):
+        together = fitted(3, structure)
+    np.testing.assert_allclose(together.predict_std(X), alone.predict_std(X), rtol=1e-9)
+    assert together.log_marginal_likelihood_value_ == pytest.approx(alone.log_marginal_likelihood_value_, rel=1e-9)
+    torch.testing.assert_close(together.laplace_.gradient, alone.laplace_.gradient, rtol=1e-12, atol=1e-12)
+    assert together.laplace_.total_weight == 300
+
+
+def test_rows_are_shared_out(monkeypatch):
+    """Three workers see the chunks once, each its own: a pass that one makes alone would not be worth the parameter."""
+    from sklearn_laplace import _stages
+
+    seen = []
+    alone = _stages._alone
+
+    def watched(over, chunks, **known):
+        seen.append(sum(len(weights) for _, _, weights in chunks))
+        return alone(over, chunks, **known)
+
+    monkeypatch.setattr(_stages, "_alone", watched)
+    fitted(3, "kron")
+    assert len(seen) == 3 and sum(seen) == 300 and max(seen) <= 128
+
+
+def test_predictions_are_the_same_to_the_bit():
+    """Chunks are answered one by one, whoever answers them."""
+    model = fitted(None, "kron")
+    alone = model.predict(X, return_std=True)
+    together = model.set_params(n_jobs=2).predict(X, return_std=True)
+    assert all(np.array_equal(a, b) for a, b in zip(alone, together, strict=True))
+    labels = (Y > 0).astype(int)
+    classifier = LaplaceClassifier(hessian_structure="kron", n_jobs=2, **SHARED).fit(X, labels)
+    together = classifier.predict_proba(X)
+    assert np.array_equal(classifier.set_params(n_jobs=None).predict_proba(X), together)
+
+
+def test_workers_share_the_budget():
+    """Two workers hold two structures: what one may take is half."""
+    assert _memory.MemoryBudget(1000).share(2).size == 500
+    alone, together = fitted(None, "kron"), fitted(2, "kron", memory_budget="20MB")
+    np.testing.assert_allclose(together.predict_std(X), alone.predict_std(X), rtol=1e-9)
+
+
+@pytest.mark.parametrize("n_jobs", [0, 1.5, "all", True])
+def test_a_number_of_workers_that_is_none_is_refused(n_jobs):
+    with pytest.raises(ValueError, match=r"n_jobs=.* has to be None or a whole number that is not 0"):
+        fitted(n_jobs, "kron")
