@@ -17,7 +17,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV
 
 import sklearn_laplace
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _map, _skorch, metrics
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _map, _memory, metrics
 from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.structures import STRUCTURES
 
@@ -245,7 +245,7 @@ def test_neither_the_order_of_rows_nor_chunks_nor_repetition_matter(monkeypatch)
     assert not np.array_equal(answers(model.set_params(random_state=1).fit(X[index], Y[index])), first)
     fixed = LaplaceRegressor(**FIXED, augment=jitter, n_augmentations=3, sigma_noise=0.2)
     first = answers(fixed.fit(X, Y))
-    monkeypatch.setattr(_skorch, "CHUNK_ROWS", (1, 7))
+    monkeypatch.setattr(_memory, "CHUNK_ROWS", (1, 7))
     np.testing.assert_allclose(answers(fixed.fit(X, Y)), first, rtol=1e-6)
 
 

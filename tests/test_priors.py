@@ -442,7 +442,7 @@ def test_one_precision_a_parameter_fits_and_classifies():
 def test_a_large_net_trains_under_one_precision_a_parameter(monkeypatch):
     """Where no exact step is affordable and Kronecker factors cannot hold it, the diagonal does."""
     nothing = replace(_map.budget_for(10), exact_step=0, exact_posterior=0, epoch_steps=40)
-    for module in ("_map", "_resolve"):
+    for module in ("_map", "_budget"):
         monkeypatch.setattr(f"sklearn_laplace.{module}.budget_for", lambda n_rows: nothing)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
