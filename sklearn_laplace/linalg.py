@@ -185,11 +185,11 @@ def lower_gram(left: Tensor, right: Tensor) -> Tensor:
     [[3.0, 0.0], [3.0, 3.0]]
     """
     size = left.shape[1]
-    found = torch.zeros(size, size, dtype=torch.float64, device=left.device)
+    found = left.new_zeros(size, size)
     for start in range(0, size, STRIP):
         stop = min(start + STRIP, size)
-        found[start:, start:stop] = left[:, start:].mT @ right[:, start:stop]
-    return found
+        torch.mm(left[:, start:].mT, right[:, start:stop], out=found[start:, start:stop])
+    return found.double()
 
 
 def gram(left: Tensor, right: Tensor) -> Tensor:
