@@ -161,15 +161,17 @@ class LayerFactor:
         """The same part in other bases: ``cotangents @ output_basis`` and ``inputs @ input_basis``."""
         return LayerFactor(self.inputs @ input_basis, self.cotangents @ output_basis)
 
-    def cross(self, other: Factor) -> Tensor:
-        r"""Σₙₖ partᵀ other, shape (O·I, p′), float64.
+    def add_cross_(self, other: Factor, total: Tensor) -> None:
+        r"""Add Σₙₖ partᵀ other to a matrix (O·I, p′), float64.
 
         Between two layers with K > 1 it is :math:`\sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n`, one
-        Khatri–Rao product of cost N·O·O′·I·I′ whatever K; each panel is summed in float64.
+        Khatri–Rao product of cost N·O·O′·I·I′ whatever K; each panel is summed in float64. Of a layer with itself the
+        lower triangle is added, and nothing above its diagonal blocks.
         """
         if isinstance(other, LayerFactor) and self.cotangents.shape[1] > 1:
-            return _square(self) if other is self else _khatri_rao(self, other)
-        return (self.rows().flatten(0, 1).mT @ other.rows().flatten(0, 1)).double()
+            _add_square_(self, total) if other is self else _add_khatri_rao_(self, other, total)
+        else:
+            total += self.rows().flatten(0, 1).mT @ other.rows().flatten(0, 1)
 
 
 @dataclass(frozen=True)
@@ -219,9 +221,9 @@ class DenseFactor:
         """The transposed part times (n·K, s) vectors, shape (p, s)."""
         return self.values.flatten(0, 1).mT @ vectors.to(self.values.dtype)
 
-    def cross(self, other: Factor) -> Tensor:
-        """Σₙₖ partᵀ other, shape (p, p′), float64."""
-        return (self.values.flatten(0, 1).mT @ other.rows().flatten(0, 1)).double()
+    def add_cross_(self, other: Factor, total: Tensor) -> None:
+        """Add Σₙₖ partᵀ other to a matrix (p, p′), float64."""
+        total += self.values.flatten(0, 1).mT @ other.rows().flatten(0, 1)
 
     def scaled(self, weights: Tensor) -> DenseFactor:
         """Each entry times its weight (p,)."""
@@ -297,9 +299,9 @@ class SharedFactor:
         """The same part in other bases: ``cotangents @ output_basis`` and ``inputs @ input_basis``."""
         return SharedFactor(self.inputs @ input_basis, self.cotangents @ output_basis)
 
-    def cross(self, other: Factor) -> Tensor:
-        """Σₙₖ partᵀ other, shape (O·I, p′), float64."""
-        return self.dense.cross(other)
+    def add_cross_(self, other: Factor, total: Tensor) -> None:
+        """Add Σₙₖ partᵀ other to a matrix (O·I, p′), float64."""
+        self.dense.add_cross_(other, total)
 
     def scaled(self, weights: Tensor) -> SharedFactor:
         """Each entry times its weight, from weights (O·I,) that are equal within a column."""
@@ -472,8 +474,8 @@ def _in_float64(factor: Factor) -> Factor:
     return replace(factor, **{field.name: getattr(factor, field.name).double() for field in fields(factor)})
 
 
-def _khatri_rao(left: LayerFactor, right: LayerFactor) -> Tensor:
-    """Σₙ [Σₖ g gᵀ′] ⊗ [a a′ᵀ] of two layers, shape (O·I, O′·I′)."""
+def _add_khatri_rao_(left: LayerFactor, right: LayerFactor, total: Tensor) -> None:
+    """Add Σₙ [Σₖ g gᵀ′] ⊗ [a a′ᵀ] of two layers to a matrix (O·I, O′·I′)."""
     n_out, n_in = left.cotangents.shape[-1], left.inputs.shape[-1]
     m_out, m_in = right.cotangents.shape[-1], right.inputs.shape[-1]
     product = _sum_over_panels(
@@ -482,11 +484,13 @@ def _khatri_rao(left: LayerFactor, right: LayerFactor) -> Tensor:
         lambda span: torch.einsum("nko,nkp->nop", left.cotangents[span], right.cotangents[span]).flatten(1),
         lambda span: torch.einsum("ni,nj->nij", left.inputs[span], right.inputs[span]).flatten(1),
     )
-    return product.view(n_out, m_out, n_in, m_in).permute(0, 2, 1, 3).reshape(n_out * n_in, m_out * m_in)
+    total.unflatten(1, (m_out, m_in)).unflatten(0, (n_out, n_in)).add_(
+        product.view(n_out, m_out, n_in, m_in).transpose(1, 2)
+    )
 
 
-def _square(factor: LayerFactor) -> Tensor:
-    """The diagonal block of a layer: as ``_khatri_rao``, with both symmetric panels packed (a quarter of the cost).
+def _add_square_(factor: LayerFactor, total: Tensor) -> None:
+    """The diagonal block of a layer, as ``_add_khatri_rao_``, with both symmetric panels packed: a quarter of the cost.
 
     A panel of few pairs makes a skinny product; few pairs of outputs are taken one by one, a weighted Gram matrix each.
     """
@@ -509,8 +513,9 @@ def _square(factor: LayerFactor) -> Tensor:
             lambda span: _packed_products(factor.inputs[span]),
         )
         blocks = packed.index_select(1, _pair_of(i, j, n_in)).view(len(o), n_in, n_in)
-    whole = blocks.index_select(0, _pair_of(o, p, n_out)).view(n_out, n_out, n_in, n_in)
-    return whole.transpose(1, 2).reshape(n_out * n_in, n_out * n_in)
+    by_output = total.unflatten(1, (n_out, n_in)).unflatten(0, (n_out, n_in))
+    for row, pairs in enumerate(blocks.split(list(range(1, n_out + 1)))):
+        by_output[row, :, : row + 1] += pairs.transpose(0, 1)
 
 
 def _packed_products(inputs: Tensor) -> Tensor:

@@ -128,7 +128,7 @@ WORKLOADS = (
         (54, 32, 7),
         True,
         (("all", "full", "≥ 50 % of products"), ("all", "block", "–"), ("all", "ekfac", "–")),
-        {"curvlinops": 20, "backpack": 10, "asdl": 10},
+        {"curvlinops": 20, "backpack": 20, "asdl": 20},
     ),
     Workload(
         "C",
@@ -140,7 +140,7 @@ WORKLOADS = (
             ("all", "kron", "≤ 6.2 epochs"),
             ("last_layer", "full", "≥ 15 × default"),
         ),
-        {"curvlinops": 100, "backpack": 10, "asdl": 10},
+        {"curvlinops": 100, "backpack": 20, "asdl": 20},
     ),
 )
 
@@ -265,6 +265,10 @@ def ours(work: Workload, network: Network, structure: str, chunks: list[Rows]) -
 
 def peer(work: Workload, subset: str, structure: str, backend: type, rows: TrainingRows) -> object:
     data = torch.utils.data.TensorDataset(rows.inputs, rows.targets)
+    shapes = itertools.pairwise(work.sizes if subset == "all" else work.sizes[-2:])
+    size = sum((i + 1) * o for i, o in shapes)
+    # Some backends hold a P × P matrix for each row of a batch; 2 GB of them.
+    batch = 1024 if structure != "full" else min(1024, max(8, 2**29 // size**2))
     found = laplace.Laplace(
         work.module().to(rows.inputs.device),
         "classification" if work.classes else "regression",
@@ -274,7 +278,7 @@ def peer(work: Workload, subset: str, structure: str, backend: type, rows: Train
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found.fit(torch.utils.data.DataLoader(data, batch_size=1024))
+        found.fit(torch.utils.data.DataLoader(data, batch_size=batch))
     return found
 
 

@@ -80,7 +80,7 @@ class Full(Curvature):
         starts = torch.tensor((0, *self.sizes)).cumsum(0).tolist()
         for i, row in enumerate(factors):
             for j, column in enumerate(factors[: i + 1]):
-                self.lower[starts[i] : starts[i + 1], starts[j] : starts[j + 1]] += row.cross(column)
+                row.add_cross_(column, self.lower[starts[i] : starts[i + 1], starts[j] : starts[j + 1]])
         return self
 
     def merge(self, other: Self) -> Self:

@@ -124,7 +124,7 @@ class Kron(Curvature):
         """Two small products a layer: N K O² + N I² multiply-adds."""
         for part, factor in zip(self.parts, batch.jacobian.factors, strict=True):
             if isinstance(factor, DenseFactor):
-                part.input_sum.add_(factor.cross(factor))
+                factor.add_cross_(factor, part.input_sum)
                 continue
             if isinstance(factor, SharedFactor) and self.weight_sharing is WeightSharing.REDUCE:
                 factor = factor.reduced()
