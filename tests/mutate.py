@@ -259,14 +259,14 @@ MUTATIONS = (
     ),
     Mutation(
         "noise ratios of the targets upside down",
-        "_stages.py",
+        "_data.py",
         "(self.unit_noise / self.scale) ** 2",
         "(self.scale / self.unit_noise) ** 2",
         "known_noise",
     ),
     Mutation(
         "the noise of an average row without the weights",
-        "_stages.py",
+        "_data.py",
         "np.average(self.noise, axis=0, weights=self.weights)",
         "np.average(self.noise, axis=0)",
         "known_noise",
@@ -280,7 +280,7 @@ MUTATIONS = (
     ),
     Mutation(
         "copies that each weigh as much as their row",
-        "_stages.py",
+        "_data.py",
         "data.weights[copies] / n_draws",
         "data.weights[copies]",
         "augment",

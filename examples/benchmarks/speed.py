@@ -267,8 +267,9 @@ def peer(work: Workload, subset: str, structure: str, backend: type, rows: Train
     data = torch.utils.data.TensorDataset(rows.inputs, rows.targets)
     shapes = itertools.pairwise(work.sizes if subset == "all" else work.sizes[-2:])
     size = sum((i + 1) * o for i, o in shapes)
-    # Some backends hold a P × P matrix for each row of a batch; 2 GB of them.
-    batch = 1024 if structure != "full" else min(1024, max(8, 2**29 // size**2))
+    # Some backends hold a P × P matrix for each row of a batch, others its Jacobian several times: about 2 GB of them.
+    held = size**2 if structure == "full" else 4 * size * work.sizes[-1]
+    batch = min(1024, max(8, 2**29 // held))
     found = laplace.Laplace(
         work.module().to(rows.inputs.device),
         "classification" if work.classes else "regression",
