@@ -89,8 +89,13 @@ class Tape:
                 layer.register_forward_hook(self._recorder(name))
 
     def run(self, x: Tensor) -> Tensor:
-        """The forward pass, recorded: inputs, outputs, number and order of the calls."""
-        return self.replica(x)
+        """The forward pass, recorded: inputs, outputs, number and order of the calls. A tape runs once.
+
+        The replica's hooks know the tape; were the tape to know the replica any longer, what it has recorded would stay
+        in memory until the garbage collector looks for cycles, hundreds of chunks later.
+        """
+        replica: nn.Module = self.__dict__.pop("replica")
+        return replica(x)
 
     def _recorder(self, name: str) -> Callable[..., Tensor | None]:
         def record(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -10,14 +11,17 @@ import textwrap
 import nets
 import numpy as np
 import pytest
+import torch
 from joblib import Memory
 from sklearn.frozen import FrozenEstimator
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _memory
 from sklearn_laplace._memory import MemoryBudget
 from sklearn_laplace.errors import MemoryBudgetError
+from sklearn_laplace.network import Network
 from sklearn_laplace.structures import STRUCTURES
 
+ONE = torch.ones(1, 3)
 RNG = np.random.default_rng(59)
 X = RNG.normal(size=(60, 3))
 Y = np.sin(X[:, 0]) + X[:, 1] + 0.2 * RNG.normal(size=60)
@@ -42,6 +46,24 @@ def run(script: str) -> str:
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr
     return found.stdout
+
+
+def test_a_chunk_leaves_nothing_for_the_garbage_collector():
+    """Tensors in a cycle live on for hundreds of chunks: memory would grow with the rows."""
+    network = Network.trace(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)), ONE)
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        outputs, jacobian = network.jacobian(ONE)
+        del outputs, jacobian
+        gc.collect()
+        left = [type(value).__name__ for value in gc.garbage if isinstance(value, torch.Tensor)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not left
 
 
 @on_linux
