@@ -481,16 +481,19 @@ class LaplaceEstimator(BaseEstimator, ABC):
         X = validate_data(self, X, dtype=np.float64, order="C", reset=False)
         return torch.tensor(X, dtype=self._input_dtype, device=self.posterior_.device)
 
-    def _chunks(self, X: Any) -> Iterator[Tensor]:
-        """Validated inputs in chunks."""
+    def _chunks(self, X: Any, n_draws: int = 0) -> tuple[tuple[Tensor, ...], int]:
+        """Validated inputs in chunks, and how many of these may be in work at once; with so many draws of each row."""
         network, posterior = self.laplace_.network, self.posterior_
-        widths = (
+        width = max(
             posterior.row_width(network.blocks, self.n_outputs_),
             network.row_width(self.n_outputs_),
             self.n_outputs_ * int(self.n_samples),
+            n_draws * max(block.outputs for block in network.blocks),
         )
         inputs, taken = self._inputs(X), held(posterior, self.laplace_.curvature)
-        yield from inputs.split(self._options().memory.chunk_rows(max(widths), taken))
+        memory = self._options().memory
+        n_jobs = memory.chunk_workers(width, taken, joblib.effective_n_jobs(self.n_jobs))
+        return inputs.split(memory.chunk_rows(width, taken, n_jobs)), n_jobs
 
     def _options(self) -> Options:
         return _resolve.resolve(self._kind, self.get_params(deep=False))
@@ -518,10 +521,10 @@ class LaplaceEstimator(BaseEstimator, ABC):
             rule = self._rule()
             return torch.cat(self._finite(X, lambda x: _with_sum(rule.mean(fit.network, x, fit.shift))))
 
-    def _finite(self, X: Any, function: Callable[[Tensor], tuple[T, Tensor]]) -> list[T]:
+    def _finite(self, X: Any, function: Callable[[Tensor], tuple[T, Tensor]], n_draws: int = 0) -> list[T]:
         """What a function makes of each chunk; the sum that comes with it is to be finite."""
-        chunks = list(self._chunks(X))
-        n_jobs = min(joblib.effective_n_jobs(self.n_jobs), len(chunks))
+        chunks, n_jobs = self._chunks(X, n_draws)
+        n_jobs = min(n_jobs, len(chunks))
 
         def alone(x: Tensor) -> tuple[T, Tensor]:
             with single_thread(n_jobs > 1):
@@ -556,8 +559,11 @@ class LaplaceEstimator(BaseEstimator, ABC):
         predictive, fit = self._options().predictive, self.laplace_
         with single_thread(self._small):
             deviations = self.posterior_.sample(n_samples, generator)
-            parts = self._finite(X, lambda x: _with_sum(predictive.functions(fit.network, deviations, x, fit.shift)))
-        return torch.cat(parts)
+
+            def drawn(x: Tensor) -> tuple[Tensor, Tensor]:
+                return _with_sum(predictive.functions(fit.network, deviations, x, fit.shift))
+
+            return torch.cat(self._finite(X, drawn, n_samples))
 
 
 def _with_sum(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -310,9 +310,10 @@ def _problem(
             "elsewhere and give FrozenEstimator(net)."
         )
     past = None if plan.past is None else plan.past.within(structure)
+    told = {} if past is None else past.curvature.options
     chunks = rows.chunks(memory.pass_rows(structure, network, n_columns, structure.memory(network.blocks, n_dual)))
     return Problem(
-        lambda network: fit_laplace(network, likelihood, rule, structure, prior, chunks, past=past),
+        lambda network: fit_laplace(network, likelihood, rule, structure, prior, chunks, past=past, **told),
         lambda network: loss(network, likelihood, chunks, past),
         lambda network: loss_and_gradient(network, likelihood, chunks, past),
     )

@@ -79,6 +79,22 @@ class MemoryBudget:
         """What each of so many workers may take."""
         return replace(self, size=self.size // n_jobs)
 
+    def workers(self, n_jobs: int, each: int, taken: int = 0) -> int:
+        """How many of so many workers have room, each for a number of bytes beside what is taken; one at least.
+
+        Examples
+        --------
+        >>> MemoryBudget(1000).workers(8, each=300), MemoryBudget(1000).workers(8, each=3000)
+        (3, 1)
+        """
+        return max(1, min(n_jobs, (self.size - taken) // max(each, 1)))
+
+    def pass_workers(
+        self, structure: type[Curvature], network: Network, n_columns: int, taken: int, n_jobs: int
+    ) -> int:
+        """Workers of a pass over the data, each with a structure and a row of its own."""
+        return self.workers(n_jobs, taken + ROW_BYTES * _row_width(structure, network, n_columns))
+
     def fits(self, structure: type[Curvature], network: Network, n_dual: int, n_columns: int) -> bool:
         """Whether the structure and one row of ``n_columns`` columns fit together."""
         row = ROW_BYTES * _row_width(structure, network, n_columns)
@@ -141,8 +157,12 @@ class MemoryBudget:
         self.pass_rows(structure, network, n_columns, needed)
         return needed
 
-    def chunk_rows(self, width: int, taken: int) -> int:
-        """Rows of a chunk when each makes ``width`` elements and ``taken`` bytes are in use.
+    def chunk_workers(self, width: int, taken: int, n_jobs: int) -> int:
+        """Workers of which each has room for a row at least."""
+        return self.workers(n_jobs, ROW_BYTES * max(width, 1), taken)
+
+    def chunk_rows(self, width: int, taken: int, n_jobs: int = 1) -> int:
+        """Rows of a chunk when each makes ``width`` elements, ``taken`` bytes are in use, and so many chunks at once.
 
         Raises
         ------
@@ -157,7 +177,7 @@ class MemoryBudget:
                 f"{taken / 1e6:,.3g} MB of the posterior; {self}. Use a larger memory_budget, a smaller net, or "
                 "subset_of_weights='last_layer'."
             )
-        return min(usual, left // row)
+        return min(usual, max(1, left // (row * n_jobs)))
 
 
 def held(*values: Any) -> int:

@@ -53,6 +53,17 @@ def check_past(options: Options, parameters: Mapping[str, Any], past: LaplaceFit
             f"hessian_structure={parameters['hessian_structure']!r} cannot take in a previous posterior of "
             f"hessian_structure={name!r}; use that, or 'auto'."
         )
+    told = options.structure_options.told(kind)
+    if told != past.curvature.options:
+        raise UnsupportedCombinationError(
+            f"the previous posterior was stored with {past.curvature.options}, and this fit asks for {told}: sums of "
+            "different things. Use the same in both fits."
+        )
+    if options.structure_options.separate_biases or not past.network.folds_biases:
+        raise UnsupportedCombinationError(
+            "bias='separate' cannot be used with prior=FrozenEstimator(…): the training has a layer's bias as a column "
+            "of its weight. Use bias='folded' in both fits."
+        )
     check_grouping(options.grouping, name, kind)
     if type(options.rule) is not type(past.rule):
         rule = next(key for key, value in CURVATURES.items() if value is type(past.rule))

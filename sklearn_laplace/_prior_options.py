@@ -40,7 +40,7 @@ parameter tensors, such as a torch module's state_dict().
     by_name = isinstance(value, Mapping)
     given: Mapping[str, object] = value if isinstance(value, Mapping) else {"": value}
     try:
-        arrays = {str(name): np.asarray(array, dtype=float) for name, array in given.items()}
+        arrays = {str(name): np.asarray(_on_host(array), dtype=float) for name, array in given.items()}
     except (TypeError, ValueError):
         arrays = {"": np.asarray(math.nan)}
     valid = all(np.isfinite(array).all() for array in arrays.values())
@@ -50,6 +50,11 @@ parameter tensors, such as a torch module's state_dict().
             "parameter tensors, such as a torch module's state_dict()."
         )
     return {name: torch.tensor(array) for name, array in arrays.items()} if by_name else float(arrays[""])
+
+
+def _on_host(value: object) -> object:
+    """A tensor without its graph and device, in a type that numpy has; anything else as it is."""
+    return value.detach().cpu().double() if isinstance(value, Tensor) else value
 
 
 def grouping_of(asked: Grouping, precision: np.ndarray | None) -> Grouping:

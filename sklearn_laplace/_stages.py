@@ -252,8 +252,11 @@ def approximate(
     if whole and same_rule and isinstance(fit.curvature, structure) and fit.curvature.options == told:
         fit = replace(fit, prior=prior)
     else:
-        n_jobs = effective_n_jobs(options.n_jobs) if structure.is_monoid else 1
-        chunks = rows.chunks(options.memory.share(n_jobs).pass_rows(structure, network, n_dual // len(rows), taken))
+        n_jobs, n_columns = 1, n_dual // len(rows)
+        if structure.is_monoid and data.past is None:
+            asked = effective_n_jobs(options.n_jobs)
+            n_jobs = options.memory.pass_workers(structure, network, n_columns, taken, asked)
+        chunks = rows.chunks(options.memory.share(n_jobs).pass_rows(structure, network, n_columns, taken))
         given = (network, options.likelihood, options.rule, structure, prior)
         over: Callable[..., LaplaceFit] = partial(fit_laplace, *given, **told)
         if data.past is None:

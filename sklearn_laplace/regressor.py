@@ -305,12 +305,13 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         if variances is not None:
             targets, variances = np.split(targets, 2, axis=1)
         _resolve.check_targets(likelihood, targets)
-        mean, scale = np.zeros(n_outputs), np.ones(n_outputs)
         previous = self._previous()
-        if previous is not None:
+        if previous is not None:  # its rows are known in its own units alone
             _check_outputs(n_outputs, previous.n_outputs_)
-            mean, scale = previous._scale.mean, previous._scale.scale
-        elif self.standardize_y and likelihood.additive_noise and not isinstance(self.net, FrozenEstimator):
+            check_noisy_rows(noisy_rows, previous._scale.noisy_rows)
+            return self._scaled(X, targets, weights, variances, previous._scale)
+        mean, scale = np.zeros(n_outputs), np.ones(n_outputs)
+        if self.standardize_y and likelihood.additive_noise and not isinstance(self.net, FrozenEstimator):
             mean, scale, constant = spread(targets, reliability(weights, variances))
             # A constant target still has units: its own size.
             scale = np.where(constant, np.where(mean == 0, 1.0, np.abs(mean)), scale)

@@ -118,3 +118,10 @@ def test_it_takes_no_more_memory_than_it_says():
     (part,) = posterior.parts
     assert part.rows.shape[0] <= 10
     assert bool(torch.isfinite(posterior.covariance(network.jacobian(rows[0][0])[1])).all())
+
+
+def test_a_prediction_counts_its_leading_directions():
+    """Each row is seen from every leading direction of a layer, at all outputs of the layer and of the network."""
+    problem = contracts.example("categorical", seed=1, n=9, sizes=(2, 30, 3))
+    posterior = problem.fit("inf", rank=20).posterior(Hyper(torch.ones(1, dtype=torch.float64)))
+    assert posterior.row_width(problem.network.blocks, 3) == 20 * (3 + 30)

@@ -65,11 +65,32 @@ def test_predictions_are_the_same_to_the_bit():
     assert np.array_equal(classifier.set_params(n_jobs=None).predict_proba(X), together)
 
 
-def test_workers_share_the_budget():
-    """Two workers hold two structures: what one may take is half."""
-    assert _memory.MemoryBudget(1000).share(2).size == 500
-    alone, together = fitted(None, "kron"), fitted(2, "kron", memory_budget="20MB")
-    np.testing.assert_allclose(together.predict_std(X), alone.predict_std(X), rtol=1e-9)
+def test_only_so_many_workers_run_as_have_room(monkeypatch):
+    """Where one structure fits, one worker runs, and what a fit may take is never said to be too little for eight."""
+    alone = fitted(None, "block")
+    need = alone.laplace_.curvature.memory(alone.laplace_.network.blocks, 300)
+    seen = []
+    pass_workers = _memory.MemoryBudget.pass_workers
+    monkeypatch.setattr(
+        _memory.MemoryBudget, "pass_workers", lambda *given: seen.append(pass_workers(*given)) or seen[-1]
+    )
+    for budget, expected in ((int(1.9 * need), 1), (int(3.9 * need), 3)):
+        together = fitted(8, "block", memory_budget=budget)
+        assert seen[-1] == expected
+        np.testing.assert_allclose(together.predict_std(X), alone.predict_std(X), rtol=1e-9)
+
+
+def test_predictions_share_what_is_left(monkeypatch):
+    """Chunks in work at once take no more than one worker's chunk may."""
+    model = fitted(None, "kron")
+    monkeypatch.setattr(_memory, "CHUNK_ROWS", (1, 10**6))
+    rows = {}
+    for n_jobs in (None, 4):
+        model.set_params(n_jobs=n_jobs, memory_budget="1MB")
+        chunks, workers = model._chunks(X)
+        rows[n_jobs] = len(chunks[0]) * workers
+        assert workers == (n_jobs or 1)
+    assert rows[None] / 2 < rows[4] <= rows[None]
 
 
 @pytest.mark.parametrize("n_jobs", [0, 1.5, "all", True])

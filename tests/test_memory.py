@@ -147,7 +147,7 @@ def test_chunks_of_a_few_rows_give_the_same_answers(structure, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(_memory, "ROW_BYTES", 10**6)
             patch.setattr(MemoryBudget, "chunk_rows", lambda *args: steps.append(usual(*args)) or steps[-1])
-            model.set_params(memory_budget="300MB")
+            model.set_params(memory_budget="350MB")
             found = [model.fit(X, y).predict_std(X), model.partial_fit(X[:9] + 1, y[:9]).predict_std(X)]
         np.testing.assert_allclose(found, answers, rtol=1e-6)
     assert 1 <= min(steps) <= max(steps) < 20

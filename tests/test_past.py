@@ -53,6 +53,42 @@ def sequential(model, parts, X, y, weights):
 # ------------------------------------------------------------------------------ exact cases
 
 
+def test_rows_of_known_noise_fitted_in_parts_are_one_fit():
+    """The old rows are known in the unit of their own noise; very exact ones first, worthless ones second."""
+    v = np.where(np.arange(60) < 20, 1e-4, 1.0)
+    options = {"sigma_noise": 1.0, "prior_precision": DELTA}
+    whole = linear("full", **options).fit(X, Y[:, 0], sample_noise_variance=v)
+    first = linear("full", **options).fit(X[:20], Y[:20, 0], sample_noise_variance=v[:20])
+    then = linear("full", prior=FrozenEstimator(first), **options).fit(X[20:], Y[20:, 0], sample_noise_variance=v[20:])
+    np.testing.assert_allclose(then.predict(X_NEW), whole.predict(X_NEW), rtol=1e-9)
+    epistemic = (model.predict_std(X_NEW, kind="epistemic") for model in (then, whole))
+    np.testing.assert_allclose(*epistemic, rtol=1e-9)
+    with pytest.raises(ValueError, match="sample_noise_variance"):
+        linear("full", prior=FrozenEstimator(first), **options).fit(X[20:], Y[20:, 0])
+
+
+def test_other_noise_ratios_than_those_of_the_previous_rows_are_refused():
+    first = linear("full", sigma_noise=[0.1, 3.0]).fit(X[:20], Y[:20])
+    again = linear("full", sigma_noise=[0.2, 6.0], prior=FrozenEstimator(first)).fit(X[20:], Y[20:])
+    np.testing.assert_allclose(again.sigma_noise_, [0.2, 6.0])
+    with pytest.raises(ValueError, match="noise ratios"):
+        linear("full", sigma_noise=[3.0, 0.1], prior=FrozenEstimator(first)).fit(X[20:], Y[20:])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ({"weight_sharing": "reduce"}, {}, "Use the same in both fits"),
+        ({"bias": "separate"}, {"bias": "separate"}, "Use bias='folded' in both fits"),
+        ({"bias": "separate"}, {}, "Use bias='folded' in both fits"),
+    ],
+)
+def test_factors_of_another_kind_are_not_added(before, after, message):
+    first = linear("kron", **before).fit(X[:20], Y[:20, 0])
+    with pytest.raises(UnsupportedCombinationError, match=message):
+        linear("kron", prior=FrozenEstimator(first), **after).fit(X[20:], Y[20:, 0])
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3)))[::2])
 @pytest.mark.parametrize("structure", ["full", "functional", "kron"])
 @pytest.mark.parametrize("options", [{}, {"prior_mean": 0.7, "prior_precision": [0.5, 20.0]}], ids=["", "tensors"])

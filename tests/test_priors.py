@@ -194,6 +194,20 @@ def test_a_strong_prior_holds_a_pretrained_net_where_it_was():
     assert np.abs(torn.predict(X_NEW) - before).max() > 0.5
 
 
+def test_parameters_and_half_precision_are_means_as_they_are():
+    """With their graph, and in a type that numpy has not."""
+    module = nn.Linear(X.shape[1], 1)
+    options = {"prior_precision": 1.0, "sigma_noise": 1.0, "random_state": 0}
+    answers = [
+        LaplaceRegressor(module, prior_mean=mean, **options).fit(X[:9], Y[:9, 1]).predict(X[:3])
+        for mean in (
+            dict(module.named_parameters()),
+            {name: value.bfloat16() for name, value in module.state_dict().items()},
+        )
+    ]
+    np.testing.assert_allclose(*answers, rtol=0.05, atol=0.05)
+
+
 def test_the_built_in_net_starts_at_the_means_and_takes_its_own_state():
     """Buffers of a state_dict have no prior and are left aside."""
     first = LaplaceRegressor(**SMALL).fit(X, Y[:, 0])

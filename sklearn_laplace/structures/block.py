@@ -123,8 +123,9 @@ class BlockPosterior(Posterior):
         return sum(self.sizes)
 
     def row_width(self, blocks: Sequence[Stretch], n_outputs: int) -> int:
-        """Dense rows, one block at a time."""
-        return n_outputs * max(self.sizes)
+        """That of the largest block, one at a time."""
+        pairs = zip(self.parts, blocks, strict=True)
+        return max(part.row_width([block], n_outputs) for part, block in pairs)
 
     def logdet_precision(self) -> Tensor:
         """Sum over the blocks."""

@@ -221,6 +221,10 @@ class InfBlockPosterior(Posterior):
         """Number p of weights."""
         return len(self.total)
 
+    def row_width(self, blocks: Sequence[Block], n_outputs: int) -> int:
+        """The leading directions, seen from every output of the layer and of the network."""
+        return len(self.values) * (n_outputs + max(block.outputs for block in blocks))
+
     @property
     def _explained(self) -> Tensor:
         """diag(1 + l)^−½ Q, whose outer product is what the whitened covariance lacks of the identity, (L, p)."""
