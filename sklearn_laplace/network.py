@@ -231,7 +231,9 @@ class Network:
         return _decide_batching(network, example)
 
     def select(self, names: Sequence[str], example: Tensor) -> Network:
-        """The same module with other selected parameters."""
+        """The same module with other selected parameters; itself where all of its own are."""
+        if tuple(names) == self.parameter_names and not self.layout.elements:
+            return self
         found = Network.trace(self.module, example, names, log_outputs=self.log_outputs)
         return found if self.folds_biases else found.with_separate_biases()
 
