@@ -32,9 +32,11 @@ from torch import Tensor
 from . import _persistence, _resolve, _skorch, _values
 from ._augment import check_forgetting
 from ._data import PreparedData, augmented
+from ._diagnosis import diagnose
 from ._map import MapResult, Past
 from ._memory import held
 from ._noise import noise_variances
+from ._relevance import relevance
 from ._resolve import Options
 from ._stages import (
     Origin,
@@ -136,6 +138,16 @@ class LaplaceEstimator(BaseEstimator, ABC):
             the rows.
         MemoryBudgetError
             When the posterior asked for would not fit in memory.
+
+        Warns
+        -----
+        BoundWarning
+            When a prior precision or the noise is best at a bound of its search.
+        ModeWarning
+            When the weights are not close to a mode.
+        PinnedWarning, InterpolationWarning, WeakPriorWarning
+            When the prior leaves the data no say, the net goes through all targets, or the prior leaves it too free.
+            Each says what it has seen, why that matters and what to do.
         """
         with self._unchanged_on_failure(X):
             return self._fit(lambda: self._prepare(X, y, sample_weight, sample_noise_variance))
@@ -154,6 +166,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
             hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale))
             self._publish(trained, data, origin, seeds[2])
             self._condition(fit, hyper)
+            self._diagnose(options, len(data.X))
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
@@ -253,6 +266,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
             options = self._options()
             fit = regrouped(self.laplace_, self._origin, options)
             self._condition(fit, choose(fit, self._origin, options, fixed_dispersion(options, self._scale)))
+            self._diagnose(options)
         return self
 
     @contextmanager
@@ -381,6 +395,11 @@ class LaplaceEstimator(BaseEstimator, ABC):
         self.log_marginal_likelihood_value_ = evidence - fit.total_weight * self._scale.log_volume
         self.n_effective_parameters_ = effective_parameters(fit, hyper, posterior)
 
+    def _diagnose(self, options: Options, n_different: int | None = None) -> None:
+        """Warn where this posterior should not be trusted."""
+        evidence = self.log_marginal_likelihood_value_ + self.laplace_.total_weight * self._scale.log_volume
+        diagnose(self.laplace_, self.hyper_, self.n_effective_parameters_, evidence, options, n_different)
+
     # ------------------------------------------------------------------ what both kinds answer
 
     @property
@@ -388,6 +407,22 @@ class LaplaceEstimator(BaseEstimator, ABC):
         """Which weights are random: a mask of the shape of each tensor that has some, a value of subset_of_weights."""
         check_is_fitted(self)
         return {name: mask.cpu().numpy() for name, mask in self.laplace_.network.masks().items()}
+
+    @property
+    def feature_relevance_(self) -> np.ndarray:
+        """Relevance of each column of X under ``prior_structure="ard"``, summing to one.
+
+        The prior variance of a column's weights in the first layer, times the share of them that the data determine:
+        the mean square of these weights where the evidence is largest (MacKay 1994). Without a unit for the built-in
+        net, which standardises its columns; a net of one's own should see standardised ones.
+
+        Raises
+        ------
+        AttributeError
+            When the columns have no precisions of their own.
+        """
+        check_is_fitted(self)
+        return relevance(self.laplace_, self.hyper_, self.n_features_in_)
 
     def predict_uncertainty(self, X: Any) -> Bunch:
         """The variance of each prediction and its parts.

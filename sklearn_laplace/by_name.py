@@ -109,21 +109,38 @@ def _by_layer(network: Network) -> Label:
 
 def _by_input(network: Network) -> Label:
     """Each input column of the first layer, and each other tensor."""
-    first = network.called[0] if network.called else ""
-    layer = network.module.get_submodule(first)
-    if type(layer) is not nn.Linear:
+    columns = input_columns(network)
+    if not columns:
+        first, layer = _first_layer(network)
         raise UnsupportedCombinationError(
             "prior_structure='ard' needs a torch.nn.Linear as the first layer with weights, whose columns are the "
             f"inputs; found '{first}' ({type(layer).__name__}). Use prior_structure='tensor' or 'layer'."
         )
-    split = f"{first}.weight".lstrip(".")
+    split = columns[0].removesuffix("[:, 0]")
 
     def label(name: str, shape: torch.Size) -> tuple[Tensor, Sequence[str]]:
-        if name != split:
-            return _one(shape, name)
-        return torch.arange(shape[1]).expand(shape), [f"{name}[:, {column}]" for column in range(shape[1])]
+        return (torch.arange(shape[1]).expand(shape), columns) if name == split else _one(shape, name)
 
     return label
+
+
+def input_columns(network: Network) -> tuple[str, ...]:
+    """Names of the groups of the first layer's input columns under "ard"; none where that layer is not linear.
+
+    Examples
+    --------
+    >>> input_columns(Network.trace(nn.Linear(2, 1), torch.zeros(1, 2)))
+    ('weight[:, 0]', 'weight[:, 1]')
+    """
+    first, layer = _first_layer(network)
+    if type(layer) is not nn.Linear:
+        return ()
+    return tuple(f"{f'{first}.weight'.lstrip('.')}[:, {column}]" for column in range(layer.in_features))
+
+
+def _first_layer(network: Network) -> tuple[str, nn.Module]:
+    first = network.called[0] if network.called else ""
+    return first, network.module.get_submodule(first)
 
 
 def _by_parameter(network: Network) -> Label:

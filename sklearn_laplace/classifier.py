@@ -72,7 +72,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         As in :class:`LaplaceRegressor`; the outputs of ``net_`` are logits.
     n_outputs_ : int
         Logits: one a class, or one for two classes.
-    n_effective_parameters_, gradient_norm_, mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
+    n_effective_parameters_, feature_relevance_, gradient_norm_, mode_distance_, history_, n_iter_, n_features_in_, \
+feature_names_in_
         As in :class:`LaplaceRegressor`.
 
     Examples

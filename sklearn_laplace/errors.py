@@ -56,6 +56,18 @@ class ModeWarning(UserWarning):
     """The trained weights are not close to a mode of the posterior."""
 
 
+class PinnedWarning(UserWarning):
+    """A given prior leaves the data next to no say: constant predictions, or error bars of the prior alone."""
+
+
+class InterpolationWarning(UserWarning):
+    """The net goes through all targets, so that the noise chosen from what is left over cannot be trusted."""
+
+
+class WeakPriorWarning(UserWarning):
+    """The prior is so weak that predictions away from the rows are far wider than the spread of the targets."""
+
+
 class HeldOutRowsWarning(UserWarning):
     """The given net's own validation split keeps rows out of the training."""
 

@@ -171,6 +171,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Which weights are random, a mask for each tensor that has some.
     log_marginal_likelihood_value_ : float
         Log evidence of y in its own units, nats.
+    feature_relevance_ : ndarray of shape (n_features_in_,)
+        With ``prior_structure="ard"`` alone: which columns matter, summing to one.
     n_effective_parameters_ : float
         Parameters that the data determine (MacKay's γ).
     gradient_norm_ : float

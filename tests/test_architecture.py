@@ -35,7 +35,7 @@ LEVELS = (
     "_persistence",
     "_augment _budget _memory _noise _prior_options _skorch _structure_options _threads _values counts nets",
     "_map _resolve",
-    "_data _past",
+    "_data _diagnosis _past _relevance",
     "_stages",
     "_estimator",
     "regressor classifier",

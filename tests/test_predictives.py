@@ -246,6 +246,7 @@ def test_weights_move_with_rows_that_come_later():
 
 
 @pytest.mark.parametrize("structure", sorted(STRUCTURES))
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.PinnedWarning")
 def test_every_structure_can_be_sampled(structure):
     """A tight prior: the linearised widths within four thousand samples' error."""
     options = {"prior_precision": 1e5, "map_prior_precision": 1.0, "sigma_noise": 1.0, **SMALL}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
 import warnings
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from sklearn.base import clone
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _map
+from sklearn_laplace._relevance import relevance
 from sklearn_laplace._skorch import MAPLoss
 from sklearn_laplace.by_name import GROUPINGS, prior_mean
 from sklearn_laplace.curvatures import GGN
@@ -560,3 +562,134 @@ def test_the_likelihoods_all_take_it():
     model = LaplaceRegressor(likelihood="poisson", prior_mean=0.1, prior_structure="ard", **SMALL).fit(X, counts)
     assert np.isfinite(model.log_marginal_likelihood_value_) and model.score(X, counts) > 0
     assert set(LIKELIHOODS) >= {"poisson"}
+
+
+# ------------------------------------------------------------------------------ relevance of columns
+
+
+@pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag"])
+def test_relevance_is_that_of_the_formula(structure):
+    """γ_k / (n_k δ_k) by the dense posterior of the structure's own curvature, summing to one."""
+    example = mlp("gaussian", (4, 3, 1), n=20)
+    prior = GROUPINGS["ard"].prior(example.network)
+    hyper = Hyper(torch.logspace(-1, 1, prior.n_groups, dtype=torch.float64), 0.3, temperature=0.01)
+    found = relevance(example.fit(structure, prior), hyper, 4)
+    delta = hyper.prior_precision[prior.groups]
+    H = contracts.dense_curvature(structure, example)
+    variance = torch.linalg.inv(oracles.posterior_precision(H, delta, 1 / 0.3)).diagonal()
+    columns = [prior.names.index(f"0.weight[:, {k}]") for k in range(4)]
+    share = torch.stack([(1 - delta * variance)[prior.groups == k].mean() for k in columns])
+    expected = share / hyper.prior_precision[columns]
+    np.testing.assert_allclose(found, (expected / expected.sum()).numpy(), rtol=1e-8)
+
+
+@pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
+def test_columns_that_matter_are_told_from_those_that_do_not(kind):
+    """Those that matter have nine tenths of it, whatever their order and unit, and a constant one nothing at all."""
+    rows = np.column_stack([RELEVANT, np.full(150, 3.0)])
+    targets = TARGETS if kind is LaplaceRegressor else TARGETS > 0
+    model = kind(prior_structure="ard", **SMALL)
+    found = clone(model).fit(rows, targets).feature_relevance_
+    assert found.shape == (7,) and found.sum() == pytest.approx(1.0)
+    assert found[[0, 3]].sum() > 0.9 and found[[0, 3]].min() > found[[1, 2, 4, 5]].max()
+    assert found[6] == 0
+    scales = np.array([1e-6, 1e3, 1.0, 1e6, 1e-3, 50.0, 1.0])
+    scaled = clone(model).fit(rows * scales + scales, targets).feature_relevance_
+    np.testing.assert_allclose(scaled, found, atol=0.02)
+
+
+def test_relevance_follows_the_order_of_the_columns():
+    """A linear net has one mode: columns that change places take their relevance along."""
+    model = LaplaceRegressor(prior_structure="ard", hidden_layer_sizes=(), random_state=0)
+    order = np.array([3, 5, 0, 1, 4, 2])
+    found = clone(model).fit(RELEVANT, TARGETS).feature_relevance_
+    np.testing.assert_allclose(
+        clone(model).fit(RELEVANT[:, order], TARGETS).feature_relevance_, found[order], rtol=0.05, atol=1e-3
+    )
+    assert found[[0, 3]].sum() > 0.95
+
+
+def test_a_net_of_ones_own_has_relevances_of_the_columns_that_it_sees():
+    """Its first layer's; also after a save and a refit."""
+    model = LaplaceRegressor(nets.Hidden(6, 1), prior_structure="ard", random_state=0).fit(RELEVANT, TARGETS)
+    found = model.feature_relevance_
+    assert found.shape == (6,) and found[[0, 3]].sum() > 0.6
+    np.testing.assert_allclose(pickle.loads(pickle.dumps(model)).feature_relevance_, found, rtol=1e-10)
+    given = [1.0] * (len(model.prior_groups_) - 6) + [1.0] * 6
+    assert (model.refit_laplace(prior_precision=given).feature_relevance_ > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {},
+            "needs a prior precision for each input column, and there is one for each of 1 other groups. Use prior_str",
+        ),
+        ({"prior_structure": "ard", "prior_precision": 2.0}, "with a rule for prior_precision or one number a group"),
+        ({"prior_structure": "ard", "subset_of_weights": "last_layer"}, "a subset_of_weights that has the first layer"),
+        ({"prior_structure": "parameter"}, "needs a prior precision for each input column"),
+    ],
+)
+def test_without_precisions_of_the_columns_there_is_no_relevance(options, message):
+    """An attribute that is not there, with the reason; hasattr is False."""
+    model = LaplaceRegressor(**options, **SMALL).fit(X, Y[:, 0])
+    with pytest.raises(AttributeError, match=message):
+        _ = model.feature_relevance_
+    assert not hasattr(model, "feature_relevance_")
+
+
+def test_columns_of_something_else_have_no_relevance():
+    """A net whose first layer sees more than X has columns."""
+
+    class Squares(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = nn.Linear(8, 1)
+
+        def forward(self, x):
+            return self.out(torch.cat([x, x.square()], dim=1))
+
+    model = LaplaceRegressor(Squares, prior_structure="ard", random_state=0).fit(X, Y[:, 0])
+    with pytest.raises(AttributeError, match="it has 8 inputs, and X 4 columns"):
+        _ = model.feature_relevance_
+
+
+# ------------------------------------------------------------------------------ when to stop
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "categorical"])
+@pytest.mark.parametrize("name", sorted(GROUPINGS))
+def test_the_search_stops_at_a_stationary_point_within_its_iterations(name, kind, monkeypatch):
+    """Every grouping: no gradient in log δ or log φ that is left, but at a bound and pointing out of it."""
+    example = mlp(kind, (5, 4, 2), seed=4, n=60)
+    fit = example.fit("full", GROUPINGS[name].prior(example.network))
+    seen = []
+    for routine in ("evidence_derivatives", "diagonal_derivatives"):
+        original = getattr(selection, routine)
+        monkeypatch.setattr(selection, routine, lambda *args, original=original: seen.append(1) or original(*args))
+    found = maximise_evidence(fit, Hyper(torch.ones(fit.prior.n_groups).double(), 1.0), warn=False)
+    assert len(seen) < selection.MAX_ITERATIONS
+    gradient = evidence_derivatives(fit, found).gradient
+    low, high = found.prior_precision <= 1.001e-6, found.prior_precision >= 0.999e8
+    inner = gradient[:-1][~low & ~high]
+    # Newton's last step promises less than 1e-9 nats, the diagonal's less than 1e-4: a gradient of √(2·1e-4·½ n γ).
+    assert inner.abs().max() < (1e-3 if fit.prior.n_groups <= selection.NEWTON_GROUPS else 0.05)
+    assert bool((gradient[:-1][low] <= 0).all() and (gradient[:-1][high] >= -1e-3).all())
+    if kind == "gaussian":
+        assert abs(float(gradient[-1])) < 0.05
+
+
+@pytest.mark.parametrize("name", sorted(GROUPINGS))
+def test_the_alternation_stops_within_its_steps(name, monkeypatch):
+    """A move that has begun is finished, and what is left unsettled settles once more: half as many again at most."""
+    seen, original = [], _map.alternate
+
+    def watched(*args, **options):
+        found = original(*args, **options)
+        seen.append(found.n_steps / options["max_steps"])
+        return found
+
+    monkeypatch.setattr(_map, "alternate", watched)
+    LaplaceRegressor(prior_structure=name, **SMALL).fit(RELEVANT, TARGETS)
+    assert len(seen) == 2 and max(seen) <= 1.5

@@ -53,6 +53,7 @@ def expected_failures(estimator):
     expected_failed_checks=expected_failures,
 )
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.InterpolationWarning")  # labels at random
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.DataConversionWarning")

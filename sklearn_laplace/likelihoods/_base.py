@@ -62,6 +62,10 @@ class Likelihood(ABC):
         """Outputs (C,) around which those of a net of ours vary; None where it is zero."""
         return None
 
+    def guess(self, n_outputs: int) -> float | None:
+        """Mean log density of a target row under the best guess without inputs, nats; None where it is not known."""
+        return None
+
     @abstractmethod
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Negative log-likelihood of each row at unit dispersion, without its normaliser, shape (n,)."""

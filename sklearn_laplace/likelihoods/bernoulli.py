@@ -6,6 +6,7 @@ is :math:`(-f/2, f/2)`, whose softmax is the same; links see it in that form.
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import torch
@@ -28,6 +29,10 @@ class Bernoulli(Likelihood):
 
     has_dispersion: ClassVar[bool] = False
     over_classes: ClassVar[bool] = True
+
+    def guess(self, n_outputs: int) -> float:
+        """−log 2: either class, whatever their shares."""
+        return -math.log(2)
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """softplus(f) − y f, shape (n,), nats."""

@@ -7,6 +7,7 @@ closed form (Tanabe & Sagae 1992): with :math:`q_k = \sum_{j \ge k} p_j`, 0-base
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import torch
@@ -30,6 +31,10 @@ class Categorical(Likelihood):
 
     has_dispersion: ClassVar[bool] = False
     over_classes: ClassVar[bool] = True
+
+    def guess(self, n_outputs: int) -> float:
+        """−log C: any class, whatever their shares."""
+        return -math.log(n_outputs)
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """−log softmax(f)_y, shape (n,), nats."""

@@ -61,6 +61,10 @@ class Gaussian(Likelihood):
         """Constant targets count as of variance 1."""
         return Gaussian(target_variance if target_variance > 0 else 1.0, noise)
 
+    def guess(self, n_outputs: int) -> float:
+        """−½ C log 2πe of the targets' variance."""
+        return -self.log_normaliser(self.target_variance, n_outputs) - 0.5 * n_outputs
+
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """½ Σ (y − f)²/v, shape (n,)."""
         y, v = _parts(outputs, targets)

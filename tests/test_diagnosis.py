@@ -1,0 +1,276 @@
+"""What a fit says against itself: each warning where it must come, and nearly the same fit where it must not."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+
+import nets
+import numpy as np
+import pytest
+import torch
+from scipy.stats import multivariate_normal
+from sklearn.datasets import load_iris, make_friedman1, make_moons
+from sklearn.frozen import FrozenEstimator
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._diagnosis import Vitals
+from sklearn_laplace.errors import BoundWarning, InterpolationWarning, PinnedWarning, WeakPriorWarning
+from sklearn_laplace.evidence import effective_parameters, log_evidence
+from sklearn_laplace.likelihoods import LIKELIHOODS
+
+RNG = np.random.default_rng(41)
+X = RNG.normal(size=(80, 3))
+Y = np.sin(X[:, 0]) + X[:, 1] + 0.2 * RNG.normal(size=80)
+NOISE = RNG.normal(size=80)
+LABELS = np.where(Y > 0, "up", "down")
+COINS = np.where(NOISE > 0, "up", "down")
+
+
+def sized(options):
+    return {**({} if "net" in options else {"hidden_layer_sizes": (20,)}), **options, "random_state": 0}
+
+
+def regressor(**options):
+    return LaplaceRegressor(**sized(options))
+
+
+def classifier(**options):
+    return LaplaceClassifier(**sized(options))
+
+
+def categories(fit) -> set[type]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit()
+    return {warning.category for warning in caught}
+
+
+# ------------------------------------------------------------------------------ ordinary fits
+
+
+ORDINARY = {
+    "friedman": lambda: (regressor(), *make_friedman1(150, noise=1.0, random_state=0)),
+    "linear-net": lambda: (regressor(hidden_layer_sizes=()), X, Y),
+    "flat-prior-on-few-weights": lambda: (regressor(hidden_layer_sizes=(), prior_precision=1e-6), X, Y),
+    "natural-prior": lambda: (regressor(prior_precision=1.0), X, Y),
+    "given-noise": lambda: (regressor(sigma_noise=0.2), X, Y),
+    "ten-rows": lambda: (regressor(), X[:10, :2], X[:10, 0] - X[:10, 1] + 0.2 * NOISE[:10]),
+    "three-rows": lambda: (regressor(), X[:3], Y[:3]),
+    "last-layer": lambda: (regressor(subset_of_weights="last_layer"), X, Y),
+    "one-weight": lambda: (regressor(subset_of_weights={"5.bias": np.array([True])}, hessian_structure="full"), X, Y),
+    "diagonal": lambda: (regressor(hessian_structure="diag"), X, Y),
+    "cold": lambda: (regressor(temperature=1e-4), X, Y),
+    "hot": lambda: (regressor(temperature=1e8), X, Y),
+    "shares": lambda: (
+        regressor(hidden_layer_sizes=(8,)),
+        np.repeat(X, 3, axis=0),
+        np.repeat(Y, 3) + np.tile(NOISE, 3),
+    ),
+    "iris": lambda: (classifier(), *load_iris(return_X_y=True)),
+    "moons": lambda: (classifier(), *make_moons(150, noise=0.2, random_state=0)),
+    "nothing-to-learn": lambda: (regressor(), X, NOISE),
+    "separable": lambda: (classifier(), X, X[:, 0] > 0),
+    "one-of-two-hundred": lambda: (classifier(), np.tile(X, (3, 1))[:200], np.arange(200) == 17),
+}
+
+
+@pytest.mark.parametrize("case", sorted(ORDINARY))
+def test_an_ordinary_fit_says_nothing(case):
+    """A warning that cries wolf is one that nobody reads; all other tests run with warnings as errors as well."""
+    model, rows, targets = ORDINARY[case]()
+    assert categories(lambda: model.fit(rows, targets)) == set()
+
+
+# ------------------------------------------------------------------------------ pinned weights
+
+
+PINNED = {
+    "strong-prior": (lambda: (regressor(prior_precision=1e4), X, Y), "constant. Use a smaller prior_precision"),
+    "strong-prior-on-classes": (lambda: (classifier(prior_precision=1e4), X, LABELS), "determine 0.*next to constant"),
+    "strong-posterior": (
+        lambda: (regressor(map_prior_precision=1.0, prior_precision=1e7), X, Y),
+        "error bars hardly depend on the rows. Use a smaller prior_precision.*same for map_prior_precision",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", sorted(PINNED))
+def test_weights_that_are_pinned_to_the_prior_are_reported(case):
+    """Constant predictions look like a model that works; the cause and the way out are in the message."""
+    build, message = PINNED[case]
+    model, rows, targets = build()
+    with pytest.warns(PinnedWarning, match=message):
+        model.fit(rows, targets)
+    if isinstance(model, LaplaceClassifier) or "bars" not in message:
+        mean = model.predict(rows) if isinstance(model, LaplaceRegressor) else model.predict_proba(rows)
+        assert np.ptp(mean, axis=0).max() < 0.05
+    else:
+        assert (model.predict_std(rows, kind="epistemic") < 1e-2 * model.sigma_noise_).all()
+
+
+def test_a_refit_is_diagnosed_as_well():
+    """The same weights under another prior; and back."""
+    model = regressor(map_prior_precision=1.0, prior_precision=1.0).fit(X, Y)
+    with pytest.warns(PinnedWarning, match="hardly depend on the rows"):
+        model.refit_laplace(prior_precision=1e8)
+    assert categories(lambda: model.refit_laplace(prior_precision=1.0)) == set()
+
+
+def test_weights_that_are_held_at_a_mean_are_no_accident():
+    """Who gives a mean and a strong prior wants them there."""
+    state = regressor().fit(X, Y).net_.module_.state_dict()
+    held = regressor(prior_mean=state, prior_precision=1e6, sigma_noise=1.0)
+    assert categories(lambda: held.fit(X, Y)) == set()
+
+
+@pytest.mark.parametrize("kind", ["numbers", "classes"])
+def test_a_constant_that_the_evidence_prefers_is_an_answer(kind):
+    """Nothing to learn: the same state as under a strong prior, but nobody's mistake."""
+    model, targets = (regressor(), NOISE) if kind == "numbers" else (classifier(), COINS)
+    assert categories(lambda: model.fit(X, targets)) == set()
+    assert model.n_effective_parameters_ < 1
+    assert categories(lambda: regressor().fit(X, np.ones(80))) == {BoundWarning}
+
+
+# ------------------------------------------------------------------------------ interpolation
+
+
+def over_trained():
+    """A net that somebody has trained on few rows for long, without a prior."""
+    net = nets.regressor(module__n_in=3, module__hidden=60, max_epochs=600, lr=0.02)
+    net.fit(X[:25].astype(np.float32), NOISE[:25, None].astype(np.float32))
+    return regressor(net=FrozenEstimator(net))
+
+
+INTERPOLATING = {
+    "weak-prior": lambda: (regressor(prior_precision=1e-3), X, NOISE),
+    "weak-training": lambda: (regressor(map_prior_precision=1e-4, hidden_layer_sizes=(50,)), X, NOISE),
+    "residual": lambda: (regressor(prior_precision=1e-3, sigma_noise="residual"), X, NOISE),
+    "frozen": lambda: (over_trained(), X[:25], NOISE[:25]),
+    "copies": lambda: (regressor(prior_precision=1e-2), np.tile(X[:20], (5, 1)), np.tile(Y[:20], 5)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
+@pytest.mark.parametrize("case", sorted(INTERPOLATING))
+def test_a_net_that_goes_through_all_targets_is_reported(case):
+    """What is left over says nothing of the noise: σ is far too small, in each of these cases."""
+    model, rows, targets = INTERPOLATING[case]()
+    with pytest.warns(
+        InterpolationWarning, match=r"effective parameters for (80|20|25) different targets.*sigma_noise"
+    ):
+        model.fit(rows, targets)
+    assert model.sigma_noise_ < 0.5 * (0.2 if case == "copies" else NOISE.std())
+
+
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.WeakPriorWarning")
+def test_a_given_noise_needs_no_residuals():
+    """The same net with a noise that is known: whatever else is wrong with it, that is not."""
+    given = regressor(prior_precision=1e-3, sigma_noise=1.0)
+    assert InterpolationWarning not in categories(lambda: given.fit(X, NOISE))
+
+
+# ------------------------------------------------------------------------------ weak priors
+
+
+WEAK = {
+    "given-noise": lambda: (regressor(prior_precision=1e-6, sigma_noise=0.2), X, Y),
+    "linear": lambda: (
+        regressor(hidden_layer_sizes=(), prior_precision=1e-6, sigma_noise=0.2),
+        RNG.normal(size=(80, 200)),
+        Y,
+    ),
+    "coins": lambda: (classifier(prior_precision=1e-6, hidden_layer_sizes=(50,)), X, COINS),
+    "one-logit": lambda: (classifier(prior_precision=1e-9, likelihood="bernoulli", hidden_layer_sizes=(50,)), X, COINS),
+}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
+@pytest.mark.parametrize("case", sorted(WEAK))
+def test_a_prior_that_is_too_weak_is_reported(case):
+    """Away from the rows the predictions are wider than anything the targets do, or are coins."""
+    model, rows, targets = WEAK[case]()
+    with pytest.warns(
+        WeakPriorWarning, match=r"nats each less probable than under a constant guess.*larger prior_prec"
+    ):
+        model.fit(rows, targets)
+    if isinstance(model, LaplaceRegressor):
+        away = 3 * RNG.normal(size=(50, rows.shape[1]))
+        assert np.median(model.predict_std(away)) > 10 * Y.std()
+    assert categories(lambda: type(model)(random_state=0).fit(rows, targets)) == set()
+
+
+# ------------------------------------------------------------------------------ the numbers
+
+
+@pytest.mark.parametrize("name", ["scalar", "ard"])
+def test_the_volume_and_the_distance_are_those_of_the_evidence(name):
+    """By their definitions, with dense matrices."""
+    model = regressor(hidden_layer_sizes=(4,), hessian_structure="full", prior_structure=name).fit(X, Y)
+    fit, hyper = model.laplace_, model.hyper_
+    vitals = Vitals.of(fit, hyper, effective_parameters(fit, hyper), log_evidence(fit, hyper))
+    delta = hyper.prior_precision[fit.prior.groups]
+    precision = fit.curvature.matrix / hyper.dispersion + torch.diag(delta)
+    volume = torch.linalg.slogdet(precision).logabsdet - delta.log().sum()
+    assert vitals.volume == pytest.approx(float(volume), rel=1e-8)
+    assert vitals.distance == pytest.approx(float((delta * fit.theta.square()).sum()), rel=1e-10)
+    assert vitals.effective == pytest.approx(len(delta) - float((delta * torch.linalg.inv(precision).diagonal()).sum()))
+    assert vitals.whole and vitals.exact and vitals.n_targets == 80
+
+
+def test_the_evidence_of_a_linear_net_is_its_predictive_density():
+    """What the criterion of a weak prior rests on: fit − ½ volume − ½ distance is log N(y; 0, K + σ²I)."""
+    model = regressor(
+        hidden_layer_sizes=(), prior_precision=0.3, sigma_noise=0.5, standardize_y=False, hessian_structure="full"
+    ).fit(X, Y)
+    fit, hyper = model.laplace_, model.hyper_
+    vitals = Vitals.of(fit, hyper, effective_parameters(fit, hyper), log_evidence(fit, hyper))
+    features = np.column_stack([(X - X.mean(0)) / X.std(0) / math.sqrt(3), np.ones(80)])
+    expected = multivariate_normal(np.zeros(80), features @ features.T / 0.3 + 0.25 * np.eye(80)).logpdf(Y)
+    assert vitals.fit - 0.5 * vitals.volume - 0.5 * vitals.distance == pytest.approx(expected, rel=1e-8)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_no_criterion_has_a_unit(scale):
+    """The same numbers for y in any unit: only the constants of both densities differ."""
+    found = []
+    for factor in (1.0, scale):
+        model = regressor(hidden_layer_sizes=(4,)).fit(X * factor, Y * factor)
+        fit, hyper = model.laplace_, model.hyper_
+        found.append(Vitals.of(fit, hyper, effective_parameters(fit, hyper), log_evidence(fit, hyper)))
+    first, second = found
+    assert second.fit - second.guess == pytest.approx(first.fit - first.guess, rel=1e-3)
+    assert second.volume == pytest.approx(first.volume, rel=1e-3)
+    assert second.distance == pytest.approx(first.distance, rel=1e-3)
+
+
+def test_the_guess_is_the_best_constant():
+    """For numbers the normal density of the targets' own moments; for classes all alike; counts have none."""
+    values = RNG.normal(size=200)
+    expected = (-0.5 * math.log(2 * math.pi * values.var()) - 0.5 * (values - values.mean()) ** 2 / values.var()).mean()
+    assert LIKELIHOODS["gaussian"](values.var()).guess(1) == pytest.approx(expected)
+    assert LIKELIHOODS["gaussian"](2.0).guess(3) == pytest.approx(3 * LIKELIHOODS["gaussian"](2.0).guess(1))
+    assert LIKELIHOODS["categorical"]().guess(4) == pytest.approx(-math.log(4))
+    assert LIKELIHOODS["bernoulli"]().guess(1) == pytest.approx(-math.log(2))
+    assert LIKELIHOODS["poisson"]().guess(1) is None
+
+
+def test_each_criterion_has_its_threshold():
+    """One number on either side of each, at the others' ordinary values."""
+    usual = Vitals(151, 60.0, 60.0, 1, 60.0, 10.0, -40.0, 30.0, 20.0, -85.0, whole=True, exact=True)
+    nothing = replace(usual, effective=0.3, distance=1e-9, fit=-85.0, volume=1.0)
+    assert not (usual.pinned or usual.undetermined or usual.interpolates or usual.weak_prior)
+    assert nothing.pinned and not replace(nothing, distance=1.0).pinned and not replace(nothing, effective=1.5).pinned
+    assert not replace(nothing, n_rows=9.0).pinned and not replace(nothing, whole=False).pinned
+    assert not replace(nothing, fit=-60.0).pinned and replace(nothing, guess=None).pinned
+    assert replace(usual, effective=0.05).undetermined and not replace(usual, effective=0.05, n_weights=3).undetermined
+    assert replace(usual, effective=58.0).interpolates and not replace(usual, effective=56.0).interpolates
+    assert replace(usual, effective=30.0, n_different=30.0).interpolates
+    assert not replace(usual, effective=58.0, exact=False).interpolates
+    weak = replace(usual, volume=2 * (85.0 - 40.0) + 121.0)
+    assert weak.weak_prior and not replace(weak, volume=weak.volume - 2.0).weak_prior
+    assert not replace(weak, fit=-90.0).weak_prior and not replace(weak, n_weights=10).weak_prior
+    assert not replace(weak, guess=None).weak_prior and not replace(weak, exact=False).weak_prior

@@ -1,0 +1,281 @@
+"""Data as they come: few, doubled, far from zero, without noise, without anything to learn. Sane answers, or an error.
+
+Sane means: finite; 95 % intervals that hold most fresh targets and are as wide as the noise, within the factor that a
+case allows; no narrower far from the rows than among them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace.errors import BoundWarning, InterpolationWarning
+
+Z95 = norm.ppf(0.975)
+NOISE = 0.2
+NEW = np.random.default_rng(7).normal(size=(400, 2))
+
+quiet = pytest.mark.filterwarnings(
+    "ignore::sklearn_laplace.errors.ModeWarning",
+    "ignore::sklearn_laplace.errors.BoundWarning",
+    "ignore::sklearn_laplace.errors.InterpolationWarning",
+)
+
+
+def curve(X):
+    return np.sin(1.5 * X[:, 0]) + X[:, 1]
+
+
+def curved(n, rng, columns=2):
+    X = rng.normal(size=(n, columns))
+    return X, curve(X) + NOISE * rng.normal(size=n)
+
+
+def padded(X, rng, more):
+    return np.column_stack([X, rng.normal(size=(len(X), more))])
+
+
+def more_weights_than_rows(rng):
+    return *curved(40, rng), NEW
+
+
+def doubled_rows(rng):
+    X = np.repeat(rng.normal(size=(40, 2)), 4, axis=0)
+    return X, curve(X) + NOISE * rng.normal(size=160), NEW
+
+
+def useless_columns(rng):
+    X, y = curved(200, rng)
+    return padded(X, rng, 15), y, padded(NEW, rng, 15)
+
+
+def constant_column(rng):
+    X, y = curved(100, rng)
+    return np.column_stack([X, np.full(100, 7.0)]), y, np.column_stack([NEW, np.full(400, 7.0)])
+
+
+def far_from_zero(rng):
+    X, y = curved(100, rng)
+    far = np.array([1e12, 0.0])
+    return X + far, y, NEW + far
+
+
+def collinear(rng):
+    X, y = curved(100, rng)
+    both = [[1.0, 0.0, 1.0, 2.0], [0.0, 1.0, 1.0, 0.0]]
+    return X @ both, y, NEW @ both
+
+
+# a case: what makes it, the least coverage of its 95 % intervals, the least and the largest mean width over the noise
+CASES = {
+    "more-weights-than-rows": (more_weights_than_rows, 0.85, 0.7, 2.0),
+    "doubled-rows": (doubled_rows, 0.88, 0.8, 1.6),
+    "useless-columns": (useless_columns, 0.85, 0.8, 2.5),
+    "constant-column": (constant_column, 0.88, 0.8, 1.6),
+    "far-from-zero": (far_from_zero, 0.88, 0.8, 1.6),
+    "collinear": (collinear, 0.88, 0.8, 1.6),
+}
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_widths_are_those_of_the_noise_and_open_far_away(case):
+    """Three draws of each: 400 fresh rows have a coverage of ±.01 for a given fit, fits differ by some .03."""
+    make, least, narrow, wide = CASES[case]
+    covered, widths = [], []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X, y, X_new = make(rng)
+        model = LaplaceRegressor(random_state=seed).fit(X, y)
+        mean, std = model.predict(X_new, return_std=True)
+        covered.append(np.abs(curve(NEW) + NOISE * rng.normal(size=400) - mean) < Z95 * std)
+        widths.append(std.mean() / NOISE)
+        assert model.predict_std(X.mean(0) + 20 * (X_new - X.mean(0))).mean() > 2 * std.mean()
+    assert np.mean(covered) >= least
+    assert narrow <= np.mean(widths) <= wide
+
+
+@quiet
+@pytest.mark.parametrize(("columns", "least"), [(2, 0.85), (8, 0.7)])
+def test_ten_rows_give_honest_intervals(columns, least):
+    """Whether it finds the plane or not, what it does not know is in the width. Six draws, 400 fresh rows each.
+
+    With nine weights of a plane for ten rows no interval knows what is missing.
+    """
+    covered = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        X, X_new = rng.normal(size=(10, columns)), rng.normal(size=(400, columns))
+        y, y_new = (rows[:, 0] - rows[:, 1] + NOISE * rng.normal(size=len(rows)) for rows in (X, X_new))
+        mean, std = LaplaceRegressor(random_state=seed).fit(X, y).predict(X_new, return_std=True)
+        assert (std < 5 * y.std()).all()
+        covered.append(np.abs(y_new - mean) < Z95 * std)
+    assert np.mean(covered) >= least
+
+
+@quiet
+def test_targets_without_noise_have_next_to_none():
+    """σ falls to a hundredth of the spread at most, and what is predicted is right to a few hundredths."""
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        X = rng.uniform(-2, 2, size=(150, 2))
+        inside = 0.9 * rng.uniform(-2, 2, size=(400, 2))
+        model = LaplaceRegressor(random_state=seed).fit(X, curve(X))
+        assert model.sigma_noise_ < 0.01 * curve(X).std()
+        assert np.sqrt(np.mean((model.predict(inside) - curve(inside)) ** 2)) < 0.03 * curve(X).std()
+        assert model.predict_std([[30.0, 30.0]])[0] > 0.5
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0, -1e9, 1e-300])
+def test_constant_targets_are_predicted_as_they_are(value):
+    """With a warning that the noise cannot be told from none."""
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    with pytest.warns(BoundWarning, match="constant"):
+        model = LaplaceRegressor(random_state=0).fit(X, np.full(30, value))
+    mean, std = model.predict(X, return_std=True)
+    np.testing.assert_allclose(mean, value, rtol=1e-3, atol=1e-3 if value == 0 else 0)
+    assert np.isfinite(std).all() and (std > 0).all()
+
+
+def test_outputs_on_very_different_scales_are_as_good_as_on_one():
+    """1e-6 to 1e6: the predictions of y·s are those of y, times s, but for rounding in the training."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 2))
+    Y = np.column_stack([curve(X), X[:, 0], X[:, 1], X[:, 0] * X[:, 1], X.sum(1)]) + NOISE * rng.normal(size=(100, 5))
+    scales = 10.0 ** np.array([-6, -3, 0, 3, 6])
+    one, other = LaplaceRegressor(random_state=0).fit(X, Y), LaplaceRegressor(random_state=0).fit(X, Y * scales)
+    for small, large in zip(one.predict(NEW, return_std=True), other.predict(NEW, return_std=True), strict=True):
+        assert np.isfinite(large).all()
+        np.testing.assert_allclose(large / scales, small, rtol=0.02, atol=0.02)
+    np.testing.assert_allclose(other.sigma_noise_ / scales, one.sigma_noise_, rtol=0.02)
+    assert np.mean(np.abs(curve(NEW) - one.predict(NEW)[:, 0]) < Z95 * one.predict_std(NEW)[:, 0]) > 0.9
+
+
+@pytest.mark.parametrize("freedom", [1.5, 2.0])
+def test_heavy_tails_widen_the_intervals_and_keep_the_mean(freedom):
+    """Student noise without a variance: σ is that of the draw, and the mean is off by a part of it."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(200, 2))
+        errors = NOISE * rng.standard_t(freedom, size=200)
+        model = LaplaceRegressor(random_state=seed).fit(X, curve(X) + errors)
+        mean, std = model.predict(NEW, return_std=True)
+        fresh = curve(NEW) + NOISE * rng.standard_t(freedom, size=400)
+        assert np.mean(np.abs(fresh - mean) < Z95 * std) > 0.9
+        assert 0.3 * errors.std() < model.sigma_noise_ < 1.5 * errors.std()
+        assert np.sqrt(np.mean((mean - curve(NEW)) ** 2)) < 0.5 * max(errors.std(), NOISE)
+
+
+@quiet
+def test_one_outlier_does_not_make_the_intervals_too_narrow():
+    """A hundred σ off: it widens everything, or is followed there alone."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X, y = curved(200, rng)
+        y[rng.integers(200)] += 100 * NOISE
+        mean, std = LaplaceRegressor(random_state=seed).fit(X, y).predict(NEW, return_std=True)
+        assert np.mean(np.abs(curve(NEW) + NOISE * rng.normal(size=400) - mean) < Z95 * std) > 0.85
+        assert std.mean() < 15 * NOISE
+
+
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
+def test_copies_of_rows_are_no_more_rows_than_they_are():
+    """Five copies of each, targets and all, look like targets without noise: that is said."""
+    X, y = curved(25, np.random.default_rng(0))
+    same = LaplaceRegressor(random_state=0, prior_precision=0.05, sigma_noise="residual")
+    with pytest.warns(InterpolationWarning, match="for 25 different targets.*copies of each other"):
+        same.fit(np.tile(X, (5, 1)), np.tile(y, 5))
+
+
+# ------------------------------------------------------------------------------ classes
+
+
+def chances(X):
+    """Probability of the second class."""
+    return 1 / (1 + np.exp(-3 * curve(X)))
+
+
+def log_score(chance, predicted):
+    """Expected log probability of labels that are drawn with these chances."""
+    return np.mean((1 - chance) * predicted[:, 0] + chance * predicted[:, 1])
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_probabilities_are_worth_more_than_the_frequencies(case):
+    """At least a third of what there is to gain, on each of three draws; and never sure of what is not."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X, y, X_new = CASES[case][0](rng)
+        labels = (rng.random(len(X)) < 1 / (1 + np.exp(-3 * y))).astype(int)
+        model = LaplaceClassifier(random_state=seed).fit(X, labels)
+        found = log_score(chances(NEW), model.predict_log_proba(X_new))
+        share = np.clip(labels.mean(), 0.01, 0.99)
+        guess = log_score(chances(NEW), np.log([[1 - share, share]]).repeat(len(NEW), 0))
+        best = log_score(chances(NEW), np.log(np.column_stack([1 - chances(NEW), chances(NEW)])))
+        assert found > guess + (best - guess) / 3
+        std = model.predict_std(X_new)
+        assert np.isfinite(std).all() and (std > 0).all()
+
+
+@pytest.mark.parametrize("n", [10, 100])
+def test_separable_classes_are_told_apart_and_not_for_certain(n):
+    """The likelihood alone would have infinite weights; between the classes the probability is near a half."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 2))
+    model = LaplaceClassifier(random_state=0).fit(X, X[:, 0] > 0)
+    chance = model.predict_proba([[-2.0, 0.0], [0.0, 0.0], [2.0, 0.0]])[:, 1]
+    assert chance[0] < 0.25 and 0.2 < chance[1] < 0.8 and chance[2] > 0.75
+    assert model.predict_proba(NEW).max() < 1 - 1e-4
+    assert model.score(NEW, NEW[:, 0] > 0) > 0.8
+
+
+def test_one_of_two_hundred_is_as_rare_as_it_was():
+    """Neither lost nor everywhere: the mean probability is that of the class, within a factor that one row allows."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        model = LaplaceClassifier(random_state=seed).fit(rng.normal(size=(200, 2)), np.arange(200) == 20)
+        chance = model.predict_proba(NEW)[:, 1]
+        assert 1 / 600 < chance.mean() < 10 / 200
+        assert chance.max() < 0.8
+
+
+def test_classes_of_doubled_and_contradicting_rows():
+    """Each row with either label: the answer is a half, with little doubt of that."""
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    model = LaplaceClassifier(random_state=0).fit(np.repeat(X, 2, axis=0), np.tile([0, 1], 60))
+    np.testing.assert_allclose(model.predict_proba(NEW), 0.5, atol=0.02)
+
+
+# ------------------------------------------------------------------------------ nothing to learn
+
+
+@pytest.mark.parametrize(("n", "columns"), [(50, 20), (200, 5)])
+def test_useless_features_cost_next_to_nothing(n, columns):
+    """Log density within .02 nats of the constant normal's and its width, over ten seeds.
+
+    ``examples/benchmarks/nothing_to_learn.py`` has the other sizes, up to 1,000 rows.
+    """
+    gains, widths = [], []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        X, X_new, y, y_new = (rng.normal(size=size) for size in ((n, columns), (2000, columns), n, 2000))
+        model = LaplaceRegressor(random_state=seed).fit(X, y)
+        gains.append(model.log_predictive_density(X_new, y_new).mean() - norm(y.mean(), y.std()).logpdf(y_new).mean())
+        widths.append(model.predict_std(X_new).mean() / y.std())
+    assert np.mean(gains) >= -0.02 and min(gains) >= -0.06
+    assert 0.97 < np.mean(widths) < 1.05
+
+
+@pytest.mark.parametrize(("n", "n_classes"), [(50, 2), (100, 3)])
+def test_labels_at_random_cost_next_to_nothing(n, n_classes):
+    """Log loss within .02 nats of the class frequencies', over ten seeds."""
+    gains = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        X, X_new = rng.normal(size=(n, 5)), rng.normal(size=(2000, 5))
+        y, y_new = rng.integers(n_classes, size=n), rng.integers(n_classes, size=2000)
+        found = LaplaceClassifier(random_state=seed).fit(X, y).predict_log_proba(X_new)
+        frequencies = np.log(np.bincount(y, minlength=n_classes) / n)
+        gains.append(found[np.arange(2000), y_new].mean() - frequencies[y_new].mean())
+    assert np.mean(gains) >= -0.02 and min(gains) >= -0.06
