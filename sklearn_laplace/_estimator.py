@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 import joblib
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_regressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Bunch, check_random_state
 from sklearn.utils.validation import (
@@ -29,8 +29,9 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor
 
-from . import _persistence, _resolve, _skorch, _values
+from . import _cross_validation, _persistence, _resolve, _skorch, _values
 from ._augment import check_forgetting
+from ._cross_validation import GivenRows, PriorScores
 from ._data import PreparedData, augmented
 from ._map import MapResult, Past
 from ._memory import held
@@ -75,6 +76,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
     n_samples: int
     n_jobs: int | None
     prior: Any
+    _prior_scores: PriorScores | None = None
 
     @abstractmethod
     def predict_std(self, X: Any, *, kind: str) -> np.ndarray:
@@ -106,7 +108,15 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "posterior_")
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        sample_noise_variance: Any = None,
+        X_val: Any = None,
+        y_val: Any = None,
+    ) -> Self:
         """Train the net to the mode of its posterior and approximate the posterior around it.
 
         Parameters
@@ -122,6 +132,9 @@ class LaplaceEstimator(BaseEstimator, ABC):
             What is known of the noise of each row beforehand, such as the squared error of a measurement; above zero,
             in squared units of y. Row n has the noise variance σ²·v, with the σ that ``sigma_noise`` gives (1.0: v
             itself) or chooses (a factor by which v is off). A regressor's with ``likelihood="gaussian"`` alone.
+        X_val, y_val : array-like of shape (n_val, n_features) and (n_val,) or (n_val, n_outputs), optional
+            Rows that score the candidates of ``prior_precision="validation"``, and take no part in the fit otherwise. A
+            pipeline hands them on as they are, unless it is told to transform them (``transform_input``).
 
         Returns
         -------
@@ -136,13 +149,32 @@ class LaplaceEstimator(BaseEstimator, ABC):
             the rows.
         MemoryBudgetError
             When the posterior asked for would not fit in memory.
+
+        Warns
+        -----
+        BoundWarning
+            When a hyperparameter is chosen at the end of its search.
         """
+        given = X, y, sample_weight, sample_noise_variance
         with self._unchanged_on_failure(X):
-            return self._fit(lambda: self._prepare(X, y, sample_weight, sample_noise_variance))
+            self._prior_scores = None
+            self._options()  # a name that is not known comes before one that is not used
+            held_out = _cross_validation.rule_for(self.get_params(deep=False), X_val, y_val)
+            if held_out is None:
+                return self._fit(lambda: self._prepare(*given))
+            self._prepare(*given)  # what is wrong with the rows is said of all of them, before any training
+            if X_val is not None:
+                self._validate_rows(X_val, y_val, None, None, y_numeric=is_regressor(self), reset=False)
+            fitted, scores = held_out.chosen(_cross_validation.without_rule(self), GivenRows.of(*given))
+            parameters = self.get_params(deep=False)
+            self.__dict__.update({name: value for name, value in vars(fitted).items() if name not in parameters})
+            self._prior_scores = scores
+        return self
 
     def _fit(self, prepare: Callable[[], PreparedData]) -> Self:
         parameters = self.get_params(deep=False)
         _resolve.resolve(self._kind, parameters)
+        _cross_validation.check_without_rows(parameters, "partial_fit with classes")
         check_net(self.net)
         data = self._after_previous(prepare())
         seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
@@ -183,9 +215,9 @@ class LaplaceEstimator(BaseEstimator, ABC):
         MemoryBudgetError
             When the posterior of all rows would not fit in memory.
         """
+        if not self.__sklearn_is_fitted__():
+            return self.fit(X, y, sample_weight, sample_noise_variance)
         with self._unchanged_on_failure(X):
-            if not self.__sklearn_is_fitted__():
-                return self._fit(lambda: self._prepare(X, y, sample_weight, sample_noise_variance))
             return self._change_rows(add_rows, X, y, sample_weight, sample_noise_variance)
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
@@ -234,8 +266,8 @@ class LaplaceEstimator(BaseEstimator, ABC):
         **laplace_params
             Of ``damping``, ``prior_precision``, ``prior_structure``, ``sigma_noise``, ``temperature``, ``predictive``,
             ``n_samples``, ``return_std_kind`` (regressor), ``link`` (classifier). None at all: what is chosen by a rule
-            is chosen again, for example after :meth:`partial_fit`. Noise ratios between targets and rows stay: of
-            ``sigma_noise`` only a common factor can change.
+            is chosen again, for example after :meth:`partial_fit`; what held-out rows have chosen stays. Noise ratios
+            between targets and rows stay: of ``sigma_noise`` only a common factor can change.
 
         Returns
         -------
@@ -247,9 +279,12 @@ class LaplaceEstimator(BaseEstimator, ABC):
             For a parameter that the training or the curvature depends on, or an invalid value.
         """
         check_is_fitted(self)
-        _resolve.check_post_hoc(laplace_params, self.get_params(deep=False))
+        parameters = self._parameters()
+        _resolve.check_post_hoc(laplace_params, parameters)
+        _cross_validation.check_without_rows({**parameters, **laplace_params}, "refit_laplace")
         with self._unchanged_on_failure(), single_thread(self._small):
             self.set_params(**laplace_params)
+            self._prior_scores = None if "prior_precision" in laplace_params else self._prior_scores
             options = self._options()
             fit = regrouped(self.laplace_, self._origin, options)
             self._condition(fit, choose(fit, self._origin, options, fixed_dispersion(options, self._scale)))
@@ -495,8 +530,12 @@ class LaplaceEstimator(BaseEstimator, ABC):
         n_jobs = memory.chunk_workers(width, taken, joblib.effective_n_jobs(self.n_jobs))
         return inputs.split(memory.chunk_rows(width, taken, n_jobs)), n_jobs
 
+    def _parameters(self) -> dict[str, Any]:
+        """All of them by name, with the prior precision that held-out rows have chosen in place of its rule."""
+        return _cross_validation.settled(self.get_params(deep=False), self._prior_scores)
+
     def _options(self) -> Options:
-        return _resolve.resolve(self._kind, self.get_params(deep=False))
+        return _resolve.resolve(self._kind, self._parameters())
 
     def _rule(self) -> PosteriorPredictive:
         """From the posterior to the outputs; with weight samples of its own, the same in every call."""

@@ -47,6 +47,7 @@ PRIOR_STRUCTURES = {name: grouping.unit for name, grouping in GROUPINGS.items()}
 STD_KINDS = ("total", "epistemic", "aleatoric")
 INTERVAL_METHODS = ("normal",)
 EVIDENCE = "evidence"
+PRIOR_RULES = (EVIDENCE, "cv", "validation")
 BALANCED = "balanced"
 DEFAULT_LINK, SAMPLE_LINK = "probit", "mc"
 DISPERSION_RULES = {EVIDENCE: mackay_fixed_point, "residual": residual_dispersion}
@@ -180,7 +181,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         if not isinstance(parameters["standardize_y"], bool | np.bool_):
             raise ValueError(f"standardize_y={parameters['standardize_y']!r} has to be True or False.")
     count("n_samples", parameters["n_samples"])
-    precision = choice("prior_precision", parameters["prior_precision"], ["evidence"], array=True)
+    precision = choice("prior_precision", parameters["prior_precision"], PRIOR_RULES, array=True)
     grouping = grouping_of(lookup("prior_structure", parameters["prior_structure"], GROUPINGS), precision.value)
     check_grouping(
         grouping,

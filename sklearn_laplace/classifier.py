@@ -49,6 +49,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         draws beyond. "probit" is the closest of the closed forms, the bridge has variances in closed form as well.
     n_samples : int, default=100
         Quasi-random draws behind ``link="mc"`` and ``predict_std``; weight samples of ``predictive="mc"``.
+    cv, scoring, prior_precision_grid
+        As in :class:`LaplaceRegressor`; folds by class, and the log probability of the true class.
     memory : None, str or joblib.Memory, default=None
         Where trainings are cached, as in scikit-learn's Pipeline: candidates of a search that differ in Laplace
         parameters alone (with a number for ``map_prior_precision`` also in prior and noise) share one. Needs an integer
@@ -125,6 +127,9 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         link: str = "probit",
         n_samples: int = 100,
         class_weight: Any = None,
+        cv: Any = None,
+        scoring: Any = None,
+        prior_precision_grid: Any = None,
         memory: Any = None,
         n_jobs: int | None = None,
         random_state: Any = None,
@@ -162,6 +167,9 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         self.link = link
         self.n_samples = n_samples
         self.class_weight = class_weight
+        self.cv = cv
+        self.scoring = scoring
+        self.prior_precision_grid = prior_precision_grid
         self.memory = memory
         self.n_jobs = n_jobs
         self.random_state = random_state
@@ -185,7 +193,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         y : array-like of shape (n_samples,)
             Labels.
         classes : array-like of shape (n_classes,), optional
-            All labels that will ever come; in the first call, which is a fit. Those of its y by default.
+            All labels that will ever come; in the first call, which is a fit. Those of its y by default, and always
+            where held-out rows choose the prior precision.
         sample_weight : array-like of shape (n_samples,), optional
         sample_noise_variance : None
             Of numeric targets alone.
@@ -204,6 +213,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         """
         if not self.__sklearn_is_fitted__():
             _resolve.check_streaming_weights(self.class_weight)
+            if classes is None or set(np.ravel(classes).tolist()) == set(np.ravel(y).tolist()):
+                return self.fit(X, y, sample_weight, sample_noise_variance)
             with self._unchanged_on_failure(X):
                 return self._fit(lambda: self._prepare(X, y, sample_weight, sample_noise_variance, classes))
         if classes is not None and not np.array_equal(np.unique(classes), self.classes_):

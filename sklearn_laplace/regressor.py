@@ -106,9 +106,13 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     likelihood : {"auto", "gaussian", "poisson"}, default="gaussian"
         Distribution of y given the outputs. "poisson": counts, 0 and above, whose log rate is the net's output; the net
         sees y as it is, predictions are mean rates, and their spread follows from rate and posterior.
-    prior_precision : "evidence", float or array-like, default="evidence"
+    prior_precision : {"evidence", "cv", "validation"}, float or array-like, default="evidence"
         Precision δ of the Gaussian prior over the weights of the standardised net: chosen by the evidence, or fixed
-        for all weights, or fixed for each group of ``prior_structure`` (each parameter tensor under "scalar").
+        for all weights, or fixed for each group of ``prior_structure`` (each parameter tensor under "scalar"). "cv" and
+        "validation" choose one δ of ``prior_precision_grid`` by its mean score over the folds of ``cv``, or on the
+        validation set that ``fit`` gets; noise and all else are chosen for each candidate as ever. "cv" is what
+        ``GridSearchCV`` over δ gives: with a number for ``map_prior_precision`` by K + 1 trainings for K folds,
+        whatever the grid ("validation": by one); with "same" each candidate trains in each fold.
     prior_structure : {"scalar", "layer", "tensor", "ard", "parameter"}, default="scalar"
         Which weights share a precision: all of them; weights and bias of a layer; a parameter tensor; the weights of an
         input column in the first layer, and each tensor elsewhere (automatic relevance determination); none. "kron"
@@ -139,16 +143,30 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Weight samples of ``predictive="mc"``.
     return_std_kind : {"total", "epistemic", "aleatoric"}, default="total"
         What ``predict(X, return_std=True)`` returns.
+    cv : None, int, splitter or iterable, default=None
+        Folds of ``prior_precision="cv"``. None: 5, of rows in an order that follows from ``random_state`` (classifier:
+        the same share of each class in all). Otherwise as in ``GridSearchCV``: a number is that of contiguous
+        (classifier: stratified) folds; a splitter that needs groups has to come as a list of its (train, test) pairs.
+        A row counts as one in a split, whatever its weight.
+    scoring : None, str or callable, default=None
+        What "cv" and "validation" maximise on held-out rows. None: the mean log predictive density; or a scorer's name,
+        or a callable ``(estimator, X, y)``, such as those of :mod:`sklearn_laplace.metrics`. Where it takes
+        ``sample_weight``, it is given the weights of the held-out rows.
+    prior_precision_grid : None or sequence of float, default=None
+        Candidates of "cv" and "validation". None: 13 from 0.001 to 1000, two a decade. A ``BoundWarning`` says when the
+        best is the first or the last of three or more.
     memory : None, str or joblib.Memory, default=None
         Where trainings are cached, as in scikit-learn's Pipeline: candidates of a search that differ in Laplace
         parameters alone (with a number for ``map_prior_precision`` also in prior and noise) share one. Needs an integer
         ``random_state``. The rows are part of the key, and with them what ``augment`` makes of them.
     n_jobs : int or None, default=None
-        Workers over chunks of rows, in the posterior's pass and in predictions, one thread of torch each; None: one,
-        or what ``joblib.parallel_config`` says. "ekfac", "inf" and "low_rank" take their pass alone.
+        Workers over chunks of rows, in the posterior's pass and in predictions, one thread of torch each, and over the
+        folds of ``prior_precision="cv"``; None: one, or what ``joblib.parallel_config`` says. "ekfac", "inf" and
+        "low_rank" take their pass alone.
     random_state : int, RandomState or None, default=None
         Seeds the initial weights, the order of mini-batches and the weight samples. torch's global generator is left as
-        it was.
+        it was. All trainings of "cv" and "validation" start from one integer, or from copies of one RandomState, which
+        stays as it was; from None each starts on its own.
     verbose : int, default=0
         Whether skorch prints its epochs.
 
@@ -244,6 +262,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         predictive: str = "glm",
         n_samples: int = 100,
         return_std_kind: str = "total",
+        cv: Any = None,
+        scoring: Any = None,
+        prior_precision_grid: Any = None,
         memory: Any = None,
         n_jobs: int | None = None,
         random_state: Any = None,
@@ -282,6 +303,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self.predictive = predictive
         self.n_samples = n_samples
         self.return_std_kind = return_std_kind
+        self.cv = cv
+        self.scoring = scoring
+        self.prior_precision_grid = prior_precision_grid
         self.memory = memory
         self.n_jobs = n_jobs
         self.random_state = random_state

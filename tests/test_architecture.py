@@ -34,7 +34,7 @@ LEVELS = (
     "selection",
     "_persistence",
     "_augment _budget _memory _noise _prior_options _skorch _structure_options _threads _values counts nets",
-    "_map _resolve",
+    "_cross_validation _map _resolve",
     "_data _past",
     "_stages",
     "_estimator",
