@@ -32,9 +32,12 @@ from torch import Tensor
 from . import _persistence, _resolve, _skorch, _values
 from ._augment import check_forgetting
 from ._data import PreparedData, augmented
+from ._loo import LeftOut
 from ._map import MapResult, Past
 from ._memory import held
 from ._noise import noise_variances
+from ._path import prior_path
+from ._prior_options import check_left_out
 from ._resolve import Options
 from ._stages import (
     Origin,
@@ -45,6 +48,7 @@ from ._stages import (
     options_for,
     pass_over,
     regrouped,
+    rows_left_out,
     tempering,
     train,
 )
@@ -54,6 +58,7 @@ from .errors import NonFiniteError, UncachedWarning
 from .evidence import effective_parameters, log_evidence
 from .laplace import Hyper, LaplaceFit
 from .latent import LatentGaussian, Predictive
+from .leave_one_out import Density
 from .likelihoods._base import Link
 from .links._base import centred
 from .nonfinite import not_finite
@@ -74,7 +79,10 @@ class LaplaceEstimator(BaseEstimator, ABC):
     _kind: str
     n_samples: int
     n_jobs: int | None
+    augment: Any
     prior: Any
+    _kept: PreparedData | None = None
+    _prior_scores: Any = None
 
     @abstractmethod
     def predict_std(self, X: Any, *, kind: str) -> np.ndarray:
@@ -147,12 +155,14 @@ class LaplaceEstimator(BaseEstimator, ABC):
         data = self._after_previous(prepare())
         seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
         data = augmented(data, self.augment, self.n_augmentations, seeds[2])
+        kept, data = data.unmerged, replace(data, unmerged=None)
         trained = self._train(parameters, data, seeds[:2])
         with single_thread(trained.is_small):
             options = options_for(self._kind, parameters, data, seeds[2])
             fit, origin = approximate(trained, data, options, built_in=self.net is None)
-            hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale))
             self._publish(trained, data, origin, seeds[2])
+            self._kept = kept
+            hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), lambda: self._left_out(fit))
             self._condition(fit, hyper)
         return self
 
@@ -186,7 +196,9 @@ class LaplaceEstimator(BaseEstimator, ABC):
         with self._unchanged_on_failure(X):
             if not self.__sklearn_is_fitted__():
                 return self._fit(lambda: self._prepare(X, y, sample_weight, sample_noise_variance))
-            return self._change_rows(add_rows, X, y, sample_weight, sample_noise_variance)
+            data = self._change_rows(add_rows, X, y, sample_weight, sample_noise_variance)
+            self._kept = None if self._kept is None else self._kept.followed_by(data)
+        return self
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
         """Take rows out again, as if they had never been there: the reverse of :meth:`partial_fit`.
@@ -195,7 +207,8 @@ class LaplaceEstimator(BaseEstimator, ABC):
         ----------
         X : array-like of shape (n_samples, n_features)
             Rows of an earlier :meth:`fit` or :meth:`partial_fit`. Those of ``fit`` leave curvature and mean of the
-            linearised net; prior precision, noise and the linearisation itself still come from them.
+            linearised net; prior precision, noise and the linearisation itself still come from them. Of the rows that
+            a fit keeps none stays, so that there is no leave-one-out afterwards.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Their targets.
         sample_weight : array-like of shape (n_samples,), optional
@@ -220,14 +233,16 @@ class LaplaceEstimator(BaseEstimator, ABC):
         check_is_fitted(self)
         check_forgetting(self.augment)
         with self._unchanged_on_failure(X):
-            return self._change_rows(remove_rows, X, y, sample_weight, sample_noise_variance)
+            self._change_rows(remove_rows, X, y, sample_weight, sample_noise_variance)
+            self._kept = None  # not even those that stay: a row that is to be forgotten may be there in any form
+        return self
 
     def refit_laplace(self, **laplace_params: Any) -> Self:
         """Other Laplace parameters at the same weights and curvature: no training, no data.
 
-        Sets the parameters, as ``set_params`` does, and everything fitted that depends on them. With a number for
-        ``map_prior_precision`` the result is that of a new fit with these parameters; with "same", a new fit would
-        train under another prior as well.
+        Sets the parameters, as ``set_params`` does, and everything fitted that depends on them; a choice by "loo" goes
+        over the rows that the fit has kept. With a number for ``map_prior_precision`` the result is that of a new fit
+        with these parameters; with "same", a new fit would train under another prior as well.
 
         Parameters
         ----------
@@ -252,7 +267,8 @@ class LaplaceEstimator(BaseEstimator, ABC):
             self.set_params(**laplace_params)
             options = self._options()
             fit = regrouped(self.laplace_, self._origin, options)
-            self._condition(fit, choose(fit, self._origin, options, fixed_dispersion(options, self._scale)))
+            dispersion = fixed_dispersion(options, self._scale)
+            self._condition(fit, choose(fit, self._origin, options, dispersion, lambda: self._left_out(fit)))
         return self
 
     @contextmanager
@@ -267,12 +283,14 @@ class LaplaceEstimator(BaseEstimator, ABC):
             self.__dict__.update(before)
             raise
 
-    def _change_rows(self, change: Callable[..., LaplaceFit], *rows: Any) -> Self:
-        data = augmented(self._prepare_more(*rows), self.augment, self.n_augmentations, self._seed)
+    def _change_rows(self, change: Callable[..., LaplaceFit], *rows: Any) -> PreparedData:
+        """The rows as they were given."""
+        given = self._prepare_more(*rows)
+        data = augmented(given.present(), self.augment, self.n_augmentations, self._seed)
         with single_thread(self._small):
             found, exact = pass_over(self.laplace_, data, self._input_dtype, self._options().memory)
             self._condition(change(self.laplace_, found, exact, self.hyper_), self.hyper_)
-        return self
+        return given
 
     # ------------------------------------------------------------------ the stages of fit
 
@@ -287,17 +305,16 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def _validate_rows(
         self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, y_numeric: bool, reset: bool = True
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-        """X and y as arrays, weights (n,) and known noise (n, C) or None; rows of weight zero are dropped."""
+        """X and y as arrays, weights (n,) of which some may be zero, and known noise (n, C) or None."""
         X, y = validate_data(
             self, X, y, dtype=np.float64, order="C", multi_output=y_numeric, y_numeric=y_numeric, reset=reset
         )
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        present = weights > 0
-        if not present.any():
+        if not (weights > 0).any():
             raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
         shape = (len(y), y.size // len(y))
         variances = noise_variances(sample_noise_variance, self._options().likelihood, shape)
-        return X[present], y[present], weights[present], None if variances is None else variances[present]
+        return X, y, weights, variances
 
     def _previous(self) -> Any:
         """The fitted estimator whose posterior is the prior, or None."""
@@ -330,7 +347,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
                 f"the net of these data has {data.n_outputs} outputs, that of the previous posterior "
                 f"{previous.n_outputs_}; give the same likelihood and net."
             )
-        return replace(data, past=Past(previous.laplace_, previous.hyper_, previous.net_.module_))
+        return replace(data, past=Past(previous.laplace_, previous.hyper_, previous.net_.module_), unmerged=None)
 
     def _train(self, parameters: dict[str, Any], data: PreparedData, seeds: list[int]) -> MapResult:
         """The MAP stage, from the cache where there is one and it has seen this training."""
@@ -380,6 +397,35 @@ class LaplaceEstimator(BaseEstimator, ABC):
         evidence = log_evidence(fit, hyper, posterior)
         self.log_marginal_likelihood_value_ = evidence - fit.total_weight * self._scale.log_volume
         self.n_effective_parameters_ = effective_parameters(fit, hyper, posterior)
+
+    # ------------------------------------------------------------------ leave-one-out
+
+    @abstractmethod
+    def _density(self, fit: LaplaceFit) -> Density:
+        """What leave-one-out makes of a Gaussian over the outputs and a target."""
+
+    def _left_out(self, fit: LaplaceFit, asked: str = "leave-one-out") -> LeftOut:
+        """The rows of the fit; an error names what has asked for them where they are not there."""
+        check_left_out(asked, self.augment, self.prior)
+        kept, memory = self._kept, self._options().memory
+        return rows_left_out(kept, fit.network, self._input_dtype, memory, self._density(fit), asked)
+
+    def _loo_predictive(self, link: Link | None) -> Predictive:
+        """Moments of each training row's target as of the model without the row, in the network's units."""
+        fit, hyper = self.laplace_, self.hyper_
+        with single_thread(self._small):
+            latent = self._left_out(fit, "loo_predict").latent(fit, hyper)
+            return fit.likelihood.predict(latent, hyper.dispersion, link)
+
+    @property
+    def prior_path_(self) -> Bunch:
+        """Scores of other prior precisions at the same weights, see the attributes of the subclasses."""
+        check_is_fitted(self)
+        known = self._kept is not None and self.augment is None and self.prior is None
+        with single_thread(self._small):
+            left_out = self._left_out(self.laplace_) if known else None
+            given = self.laplace_, self.hyper_, self._options(), left_out
+            return Bunch(**prior_path(*given, self._scale.log_volume, self._prior_scores))
 
     # ------------------------------------------------------------------ what both kinds answer
 
