@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from . import _map, _resolve, _skorch, _structure_options
 from ._budget import automatic_structure
 from ._data import PreparedData, TargetScale, mean_variance, spread
+from ._loo import LeftOut
 from ._map import MapResult, Plan
 from ._memory import MemoryBudget
 from ._past import check_past, check_same_net, load
@@ -33,7 +34,9 @@ from ._skorch import TrainingRows
 from ._threads import single_thread
 from ._values import Choice
 from .by_name import listed, prior_mean, temperatures
+from .errors import UnsupportedCombinationError
 from .laplace import Hyper, LaplaceFit, Rows, fit_laplace
+from .leave_one_out import Density
 from .likelihoods._base import Likelihood
 from .mode import Mode
 from .nets import MLP
@@ -81,7 +84,7 @@ def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
     {'lr': 0.1, 'temperature': 1.0, 'map_prior_precision': 1.0, 'prior_precision': 1.0}
     """
     fixed = {**MAP_NEUTRAL, **({} if isinstance(parameters["map_prior_precision"], str) else POST_HOC_NEUTRAL)}
-    return {name: fixed.get(name, value) for name, value in parameters.items()}
+    return {name: fixed.get(name, _resolve.trained_as(name, value)) for name, value in parameters.items()}
 
 
 def train(
@@ -266,9 +269,8 @@ def approximate(
     # The exact evidence of all weights is the one that the training has maximised, with the weights following.
     by_exact_evidence = isinstance(trained.mode.fit.curvature, Full | Functional) and not trained.post_hoc
     settled = by_exact_evidence and options.map_precision is None and whole and exact and same_rule
-    chosen = (options.prior_precision, options.sigma_noise, options.grouping.each)
     mode = trained.mode
-    return fit, Origin(mode.hyper, mode.fit.prior.names, trained.names, chosen if settled else None)
+    return fit, Origin(mode.hyper, mode.fit.prior.names, trained.names, options.as_trained if settled else None)
 
 
 def _shared_out(
@@ -320,8 +322,14 @@ def regrouped(fit: LaplaceFit, origin: Origin, options: Options) -> LaplaceFit:
     return replace(fit, prior=grouped(fit.network, origin.tensors, options))
 
 
-def choose(fit: LaplaceFit, origin: Origin, options: Options, dispersion: float | None) -> Hyper:
-    """The hyperparameters at the fit's weights: given, by rule, or by evidence.
+def choose(
+    fit: LaplaceFit,
+    origin: Origin,
+    options: Options,
+    dispersion: float | None,
+    left_out: Callable[[], LeftOut],
+) -> Hyper:
+    """The hyperparameters at the fit's weights: given, by rule, by evidence or by leave-one-out.
 
     Parameters
     ----------
@@ -331,19 +339,19 @@ def choose(fit: LaplaceFit, origin: Origin, options: Options, dispersion: float 
     options : Options
     dispersion : float or None
         The given φ.
+    left_out : callable
+        → LeftOut, the rows of the fit; called where they are needed.
     """
     start = _start(origin, fit, options)
     if dispersion is not None:
         start = replace(start, dispersion=dispersion)
-    settled = fit.shift is None and origin.settled_for == (
-        options.prior_precision,
-        options.sigma_noise,
-        options.grouping.each,
-    )
+    settled = fit.shift is None and origin.settled_for == options.as_trained
     free_prior, free_noise = options.prior_precision.free, options.sigma_noise.free
-    by_evidence = options.sigma_noise.rule == _resolve.EVIDENCE
-    if free_noise and not by_evidence:
+    by_evidence = options.by_evidence[1]
+    if free_noise and not (by_evidence or options.by_loo[1]):
         start = _resolve.DISPERSION_RULES[options.sigma_noise.rule](fit, start)
+    if any(options.by_loo):
+        return left_out().chosen(fit, start, options, settled=settled)
     if settled:
         warn_at_bounds(fit, start, free_prior=free_prior, free_dispersion=free_noise)
     elif free_prior or (free_noise and by_evidence):
@@ -407,6 +415,29 @@ def pass_over(
         return found, found.curvature
     exact: type[Curvature] = Functional if Functional.accepts & rule.provides else Full
     return found, fit_laplace(network, fit.likelihood, rule, exact, fit.prior, chunks).curvature
+
+
+def rows_left_out(
+    kept: PreparedData | None,
+    network: Network,
+    input_dtype: torch.dtype,
+    memory: MemoryBudget,
+    density: Density,
+    asked: str,
+) -> LeftOut:
+    """The rows that an estimator has kept, as a fit of this network leaves them out.
+
+    Raises
+    ------
+    UnsupportedCombinationError
+        When there are none: names what has asked for them.
+    """
+    if kept is None:
+        raise UnsupportedCombinationError(
+            f"{asked} needs the training rows, and forget has dropped all that were kept. Fit the rows that are left."
+        )
+    dtype = next(network.module.parameters()).dtype
+    return LeftOut(_as_tensors(kept, input_dtype, dtype, network.theta.device), memory, density)
 
 
 def _tensors(data: PreparedData, options: Options, *, built_in: bool) -> TrainingRows:

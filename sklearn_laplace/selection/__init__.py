@@ -5,7 +5,7 @@
 
 from .alternating import alternate
 from .evidence import maximise_evidence, warn_at_bounds
-from .loo import LooPath, loo_path, select_loo
+from .loo import LooPath, at_best_noise, has_path, loo_path, select_loo
 from .residual import residual_dispersion
 
 SELECTIONS = {
@@ -19,6 +19,8 @@ __all__ = [
     "SELECTIONS",
     "LooPath",
     "alternate",
+    "at_best_noise",
+    "has_path",
     "loo_path",
     "maximise_evidence",
     "residual_dispersion",
