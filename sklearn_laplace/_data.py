@@ -90,6 +90,8 @@ class PreparedData:
         An earlier posterior that is their prior.
     unmerged : PreparedData, optional
         The same rows as they were given, for leave-one-out: in their order, those of weight zero too, equal ones apart.
+    has_copies : bool
+        Whether several of the rows are copies of one, which ``augment`` has made.
     """
 
     X: np.ndarray
@@ -100,6 +102,7 @@ class PreparedData:
     noise: np.ndarray | None = None
     past: Past | None = None
     unmerged: PreparedData | None = None
+    has_copies: bool = False
 
     @property
     def total_weight(self) -> float:
@@ -191,7 +194,7 @@ def augmented(data: PreparedData, augment: Any, n_draws: int, seed: int) -> Prep
     inputs = augmented_inputs(data.X, augment, n_draws, seed)
     X, observed, weights = _merged(inputs, observed[copies], data.weights[copies] / n_draws)
     targets, noise = (observed, None) if data.noise is None else np.split(observed, 2, axis=1)
-    return replace(data, X=X, targets=targets, weights=weights, noise=noise, unmerged=None)
+    return replace(data, X=X, targets=targets, weights=weights, noise=noise, unmerged=None, has_copies=True)
 
 
 def as_counts(weights: np.ndarray) -> np.ndarray:

@@ -74,6 +74,7 @@ class LaplaceEstimator(LaplacePrediction):
     augment: Any
     prior: Any
     _kept: PreparedData | None = None
+    _origin: Origin
 
     @abstractmethod
     def predict_std(self, X: Any, *, kind: str) -> np.ndarray:
@@ -255,6 +256,7 @@ class LaplaceEstimator(LaplacePrediction):
         check_forgetting(self.augment)
         with self._unchanged_on_failure(X):
             self._change_rows(remove_rows, X, y, sample_weight, sample_noise_variance)
+            self._origin = replace(self._origin, cross=None)
             self._kept = None  # not even those that stay: a row that is to be forgotten may be there in any form
         return self
 

@@ -47,11 +47,15 @@ PRIOR_STRUCTURES = {name: grouping.unit for name, grouping in GROUPINGS.items()}
 STD_KINDS = ("total", "epistemic", "aleatoric")
 INTERVAL_METHODS = {"normal": False, "jackknife+": True}
 """Each with whether it goes by leave-one-out."""
-EVIDENCE, LOO = "evidence", "loo"
-PRIOR_RULES = (EVIDENCE, LOO, "cv", "validation")
+AUTO, EVIDENCE, LOO = "auto", "evidence", "loo"
+BY_EVIDENCE = (AUTO, EVIDENCE)
+PRIOR_RULES = (AUTO, EVIDENCE, LOO, "cv", "validation")
 BALANCED = "balanced"
 DEFAULT_LINK, SAMPLE_LINK = "probit", "mc"
-DISPERSION_RULES = {EVIDENCE: mackay_fixed_point, "residual": residual_dispersion, LOO: mackay_fixed_point}
+DISPERSION_RULES = {
+    **dict.fromkeys((AUTO, EVIDENCE, LOO), mackay_fixed_point),
+    "residual": residual_dispersion,
+}
 """What the training goes by; afterwards the rows that were left out have the last word."""
 BUILT_IN_ONLY = {"hidden_layer_sizes": (50,), "activation": "tanh"}
 """Options of the built-in net, at their defaults."""
@@ -127,8 +131,18 @@ class Options:
 
     @property
     def by_evidence(self) -> tuple[bool, bool]:
-        """Whether prior precision and noise are each chosen by the evidence."""
-        return self.prior_precision.rule == EVIDENCE, self.sigma_noise.rule == EVIDENCE
+        """Whether prior precision and noise are each chosen by the evidence, where nothing better is known."""
+        return self.prior_precision.rule in BY_EVIDENCE, self.sigma_noise.rule in BY_EVIDENCE
+
+    @property
+    def by_held_out(self) -> tuple[bool, bool]:
+        """Whether prior precision and noise are each chosen by held-out rows, where there are nets without them."""
+        return self.prior_precision.rule == AUTO, self.sigma_noise.rule == AUTO
+
+    @property
+    def cross_fits(self) -> bool:
+        """Whether nets without a part of the rows each would serve."""
+        return any(self.by_held_out) and self.map_precision is None
 
     @property
     def by_loo(self) -> tuple[bool, bool]:
@@ -139,7 +153,7 @@ class Options:
     def as_trained(self) -> tuple[Choice, Choice, str]:
         """What the training makes of the choice of prior precision and noise, and of what shares a precision."""
         prior, noise = (
-            Choice(None, EVIDENCE) if chosen.rule == LOO else chosen
+            Choice(None, EVIDENCE) if chosen.rule in (AUTO, LOO) else chosen
             for chosen in (self.prior_precision, self.sigma_noise)
         )
         return prior, noise, self.grouping.each
@@ -269,14 +283,14 @@ def temperature(value: object) -> float | dict[str, float]:
 
 def _noise(parameters: Mapping[str, Any], likelihood: Likelihood) -> Choice:
     """The noise, or one that counts for nothing where the likelihood has none."""
-    given = parameters.get("sigma_noise", EVIDENCE)
+    given = parameters.get("sigma_noise", AUTO)
     found = choice("sigma_noise", given, list(DISPERSION_RULES), array=True)
     if likelihood.has_dispersion:
         return found
-    if found.rule != EVIDENCE:
+    if found.rule not in BY_EVIDENCE:
         raise UnsupportedCombinationError(
             f"sigma_noise={given!r} cannot be used with likelihood={parameters['likelihood']!r}, whose spread follows "
-            f"from its mean. Use likelihood='gaussian', or leave sigma_noise={EVIDENCE!r}."
+            f"from its mean. Use likelihood='gaussian', or leave sigma_noise={AUTO!r}."
         )
     return Choice(np.asarray(1.0), "")
 

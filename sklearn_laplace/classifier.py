@@ -124,7 +124,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         curvature: str = "ggn",
         n_fisher_samples: int = 1,
         likelihood: str = "auto",
-        prior_precision: Any = "evidence",
+        prior_precision: Any = "auto",
         prior_structure: str = "scalar",
         prior_mean: Any = 0.0,
         prior: Any = None,

@@ -276,11 +276,11 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         curvature: str = "ggn",
         n_fisher_samples: int = 1,
         likelihood: str = "gaussian",
-        prior_precision: Any = "evidence",
+        prior_precision: Any = "auto",
         prior_structure: str = "scalar",
         prior_mean: Any = 0.0,
         prior: Any = None,
-        sigma_noise: Any = "evidence",
+        sigma_noise: Any = "auto",
         temperature: Any = 1.0,
         predictive: str = "glm",
         n_samples: int = 100,
@@ -642,7 +642,10 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             )
         with single_thread(self._small):
             inputs, wanted = self._inputs(X), torch.from_numpy(levels).to(fit.theta)
-            found = self._left_out(fit, f"method={asked!r}").intervals(fit, self.hyper_, inputs, wanted)
+            if self._origin.cross is None:
+                found = self._left_out(fit, f"method={asked!r}").intervals(fit, self.hyper_, inputs, wanted)
+            else:
+                found = self._origin.cross.intervals(inputs, wanted, self._options().memory)
             self._require_finite(found.clamp(-LARGEST, LARGEST), X, [inputs])  # an end may be infinite
         ends: np.ndarray = found.cpu().numpy() * self._scale.scale + self._scale.mean
         return ends[..., 0] if self._single_output else ends
