@@ -88,6 +88,10 @@ class PreparedData:
         Known noise variances of the targets, in units of φ.
     past : Past, optional
         An earlier posterior that is their prior.
+    unmerged : PreparedData, optional
+        The same rows as they were given, for leave-one-out: in their order, those of weight zero too, equal ones apart.
+    has_copies : bool
+        Whether several of the rows are copies of one, which ``augment`` has made.
     """
 
     X: np.ndarray
@@ -97,6 +101,8 @@ class PreparedData:
     scale: TargetScale
     noise: np.ndarray | None = None
     past: Past | None = None
+    unmerged: PreparedData | None = None
+    has_copies: bool = False
 
     @property
     def total_weight(self) -> float:
@@ -108,11 +114,35 @@ class PreparedData:
         """Known noise variance of an average row, one for each target, in units of φ; empty where it is φ."""
         return () if self.noise is None else tuple(np.average(self.noise, axis=0, weights=self.weights).tolist())
 
+    def present(self) -> PreparedData:
+        """Without the rows of weight zero."""
+        kept = self.weights > 0
+        noise = None if self.noise is None else self.noise[kept]
+        return replace(self, X=self.X[kept], targets=self.targets[kept], weights=self.weights[kept], noise=noise)
+
+    def beside(self, given: PreparedData) -> PreparedData:
+        """With the rows as they were given, in weights that count as those of these do; a copy of them."""
+        share = self.total_weight / given.total_weight
+        weights = given.weights * (1.0 if np.isclose(share, 1.0, rtol=1e-9, atol=0) else share)
+        return replace(self, unmerged=replace(given, X=given.X.copy(), targets=given.spoken_for, weights=weights))
+
+    @property
+    def spoken_for(self) -> np.ndarray:
+        """The targets; zero in rows of weight zero, where they say nothing and may be anything."""
+        observed = (self.weights > 0).reshape(-1, *[1] * (self.targets.ndim - 1))
+        return np.where(observed, self.targets, 0).astype(self.targets.dtype)
+
+    def followed_by(self, other: PreparedData) -> PreparedData:
+        """These rows, then the other's."""
+        noise = None if self.noise is None or other.noise is None else np.concatenate([self.noise, other.noise])
+        X, targets = np.concatenate([self.X, other.X]), np.concatenate([self.targets, other.spoken_for])
+        return replace(self, X=X, targets=targets, weights=np.concatenate([self.weights, other.weights]), noise=noise)
+
 
 def canonical_rows(
     X: np.ndarray, targets: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows in a fixed order and equal ones merged, while the data are small (by weight).
+    """Rows in a fixed order and equal ones merged, while the data are small (by weight); none of weight zero.
 
     So weights and repetitions, in any order, give the same numbers to the bit, standardisation included: training
     amplifies rounding, and otherwise they would end in different modes.
@@ -129,7 +159,8 @@ def canonical_rows(
     >>> sorted(zip(X[:, 0].tolist(), y.tolist(), w.tolist()))
     [(1.0, 4.0, 1.0), (2.0, 5.0, 2.0)]
     """
-    X, targets, weights = _merged(X, targets, weights)
+    present = weights > 0
+    X, targets, weights = _merged(X[present], targets[present], weights[present])
     return X, targets, as_counts(weights)
 
 
@@ -163,7 +194,7 @@ def augmented(data: PreparedData, augment: Any, n_draws: int, seed: int) -> Prep
     inputs = augmented_inputs(data.X, augment, n_draws, seed)
     X, observed, weights = _merged(inputs, observed[copies], data.weights[copies] / n_draws)
     targets, noise = (observed, None) if data.noise is None else np.split(observed, 2, axis=1)
-    return replace(data, X=X, targets=targets, weights=weights, noise=noise)
+    return replace(data, X=X, targets=targets, weights=weights, noise=noise, unmerged=None, has_copies=True)
 
 
 def as_counts(weights: np.ndarray) -> np.ndarray:

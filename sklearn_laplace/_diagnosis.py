@@ -148,6 +148,7 @@ def diagnose(
     effective: float,
     evidence: float,
     options: Options,
+    held_out: tuple[bool, bool] = (False, False),
     n_different: float | None = None,
 ) -> None:
     """Warn of a posterior that is no use as it stands; say nothing at temperatures, which are the user's own choice.
@@ -162,6 +163,8 @@ def diagnose(
         Nats, in the network's units.
     options : Options
         Whether prior and noise were chosen or given: what to do depends on it.
+    held_out : tuple of bool
+        Whether prior and noise have been chosen by rows that their nets had not seen, who would have noticed.
     n_different : float, optional
         Rows that differ in X or y.
 
@@ -182,9 +185,9 @@ def diagnose(
     # A constant that the evidence prefers is an answer, and to hold weights at a mean of one's own is a wish.
     if not chosen and fit.prior.mean is None and (vitals.pinned or vitals.undetermined):
         message, category = _pinned(vitals), PinnedWarning
-    elif options.sigma_noise.free and vitals.interpolates:
+    elif options.sigma_noise.free and not held_out[1] and vitals.interpolates:
         message, category = _interpolates(vitals), InterpolationWarning
-    elif vitals.weak_prior:
+    elif not held_out[0] and vitals.weak_prior:
         message, category = _weak(vitals, chosen), WeakPriorWarning
     else:
         return

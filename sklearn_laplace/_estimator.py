@@ -1,4 +1,4 @@
-"""What both estimators share: parameters, validation, ``fit`` as a handful of calls, prediction in chunks.
+"""What both estimators share: parameters, validation, ``fit`` as a handful of calls. Prediction is in ``_prediction``.
 
 Here the user's units begin: inputs and targets come in as arrays, are standardised, and moments go back out as float64
 arrays in the units of y. A fit that fails leaves the estimator as it was.
@@ -7,8 +7,8 @@ arrays in the units of y. A fit that fails leaves the estimator as it was.
 from __future__ import annotations
 
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pickle import PicklingError
@@ -17,27 +17,29 @@ from typing import Any, Self, TypeVar
 import joblib
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import is_regressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Bunch, check_random_state
 from sklearn.utils.validation import (
     _check_sample_weight,
-    check_array,
     check_is_fitted,
     check_memory,
     validate_data,
 )
 from torch import Tensor
 
-from . import _persistence, _resolve, _skorch, _values
+from . import _cross_validation, _persistence, _resolve, _skorch, _values
 from ._augment import check_forgetting
+from ._cross_validation import GivenRows
 from ._data import PreparedData, augmented
 from ._diagnosis import diagnose
+from ._loo import LeftOut
 from ._map import MapResult, Past
-from ._memory import held
 from ._noise import noise_variances
+from ._path import prior_path
+from ._prediction import LaplacePrediction, naming_rows
+from ._prior_options import check_left_out
 from ._relevance import relevance
-from ._resolve import Options
 from ._stages import (
     Origin,
     approximate,
@@ -47,36 +49,34 @@ from ._stages import (
     options_for,
     pass_over,
     regrouped,
+    rows_left_out,
     tempering,
     train,
 )
 from ._stages import neutral as without_laplace_options
 from ._threads import single_thread
-from .errors import NonFiniteError, UncachedWarning
+from .errors import UncachedWarning
 from .evidence import effective_parameters, log_evidence
 from .laplace import Hyper, LaplaceFit
 from .latent import LatentGaussian, Predictive
+from .leave_one_out import Density
 from .likelihoods._base import Link
 from .links._base import centred
-from .nonfinite import not_finite
-from .predictives._base import PosteriorPredictive
 from .streaming import add_rows, remove_rows
 from .structures import STRUCTURES
 
 T = TypeVar("T")
-NAMED_ROWS = 5
-"""Of those in which something is not finite."""
 STATE_FORMAT = 1
 """Of what is pickled; another number means another layout."""
 
 
-class LaplaceEstimator(BaseEstimator, ABC):
+class LaplaceEstimator(LaplacePrediction):
     """Parameters and ``fit`` of :class:`LaplaceRegressor` and :class:`LaplaceClassifier`."""
 
-    _kind: str
-    n_samples: int
-    n_jobs: int | None
+    augment: Any
     prior: Any
+    _kept: PreparedData | None = None
+    _origin: Origin
 
     @abstractmethod
     def predict_std(self, X: Any, *, kind: str) -> np.ndarray:
@@ -108,7 +108,15 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "posterior_")
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        sample_noise_variance: Any = None,
+        X_val: Any = None,
+        y_val: Any = None,
+    ) -> Self:
         """Train the net to the mode of its posterior and approximate the posterior around it.
 
         Parameters
@@ -124,6 +132,9 @@ class LaplaceEstimator(BaseEstimator, ABC):
             What is known of the noise of each row beforehand, such as the squared error of a measurement; above zero,
             in squared units of y. Row n has the noise variance σ²·v, with the σ that ``sigma_noise`` gives (1.0: v
             itself) or chooses (a factor by which v is off). A regressor's with ``likelihood="gaussian"`` alone.
+        X_val, y_val : array-like of shape (n_val, n_features) and (n_val,) or (n_val, n_outputs), optional
+            Rows that score the candidates of ``prior_precision="validation"``, and take no part in the fit otherwise. A
+            pipeline hands them on as they are, unless it is told to transform them (``transform_input``).
 
         Returns
         -------
@@ -142,29 +153,45 @@ class LaplaceEstimator(BaseEstimator, ABC):
         Warns
         -----
         BoundWarning
-            When a prior precision or the noise is best at a bound of its search.
+            When a hyperparameter is chosen at the end of its search.
         ModeWarning
             When the weights are not close to a mode.
         PinnedWarning, InterpolationWarning, WeakPriorWarning
             When the prior leaves the data no say, the net goes through all targets, or the prior leaves it too free.
             Each says what it has seen, why that matters and what to do.
         """
+        given = X, y, sample_weight, sample_noise_variance
         with self._unchanged_on_failure(X):
-            return self._fit(lambda: self._prepare(X, y, sample_weight, sample_noise_variance))
+            self._prior_scores = None
+            self._options()  # a name that is not known comes before one that is not used
+            held_out = _cross_validation.rule_for(self.get_params(deep=False), X_val, y_val)
+            if held_out is None:
+                return self._fit(lambda: self._prepare(*given))
+            self._prepare(*given)  # what is wrong with the rows is said of all of them, before any training
+            if X_val is not None:
+                self._validate_rows(X_val, y_val, None, None, y_numeric=is_regressor(self), reset=False)
+            fitted, scores = held_out.chosen(_cross_validation.without_rule(self), GivenRows.of(*given))
+            parameters = self.get_params(deep=False)
+            self.__dict__.update({name: value for name, value in vars(fitted).items() if name not in parameters})
+            self._prior_scores = scores
+        return self
 
     def _fit(self, prepare: Callable[[], PreparedData]) -> Self:
         parameters = self.get_params(deep=False)
         _resolve.resolve(self._kind, parameters)
+        _cross_validation.check_without_rows(parameters, "partial_fit with classes")
         check_net(self.net)
         data = self._after_previous(prepare())
         seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
         data = augmented(data, self.augment, self.n_augmentations, seeds[2])
+        kept, data = data.unmerged, replace(data, unmerged=None)
         trained = self._train(parameters, data, seeds[:2])
         with single_thread(trained.is_small):
             options = options_for(self._kind, parameters, data, seeds[2])
             fit, origin = approximate(trained, data, options, built_in=self.net is None)
-            hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale))
             self._publish(trained, data, origin, seeds[2])
+            self._kept = kept
+            hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), lambda: self._left_out(fit))
             self._condition(fit, hyper)
             self._diagnose(options, len(data.X))
         return self
@@ -196,10 +223,12 @@ class LaplaceEstimator(BaseEstimator, ABC):
         MemoryBudgetError
             When the posterior of all rows would not fit in memory.
         """
+        if not self.__sklearn_is_fitted__():
+            return self.fit(X, y, sample_weight, sample_noise_variance)
         with self._unchanged_on_failure(X):
-            if not self.__sklearn_is_fitted__():
-                return self._fit(lambda: self._prepare(X, y, sample_weight, sample_noise_variance))
-            return self._change_rows(add_rows, X, y, sample_weight, sample_noise_variance)
+            data = self._change_rows(add_rows, X, y, sample_weight, sample_noise_variance)
+            self._kept = None if self._kept is None else self._kept.followed_by(data)
+        return self
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
         """Take rows out again, as if they had never been there: the reverse of :meth:`partial_fit`.
@@ -208,7 +237,8 @@ class LaplaceEstimator(BaseEstimator, ABC):
         ----------
         X : array-like of shape (n_samples, n_features)
             Rows of an earlier :meth:`fit` or :meth:`partial_fit`. Those of ``fit`` leave curvature and mean of the
-            linearised net; prior precision, noise and the linearisation itself still come from them.
+            linearised net; prior precision, noise and the linearisation itself still come from them. Of the rows that
+            a fit keeps none stays, so that there is no leave-one-out afterwards.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Their targets.
         sample_weight : array-like of shape (n_samples,), optional
@@ -233,22 +263,25 @@ class LaplaceEstimator(BaseEstimator, ABC):
         check_is_fitted(self)
         check_forgetting(self.augment)
         with self._unchanged_on_failure(X):
-            return self._change_rows(remove_rows, X, y, sample_weight, sample_noise_variance)
+            self._change_rows(remove_rows, X, y, sample_weight, sample_noise_variance)
+            self._origin = replace(self._origin, cross=None)
+            self._kept = None  # not even those that stay: a row that is to be forgotten may be there in any form
+        return self
 
     def refit_laplace(self, **laplace_params: Any) -> Self:
         """Other Laplace parameters at the same weights and curvature: no training, no data.
 
-        Sets the parameters, as ``set_params`` does, and everything fitted that depends on them. With a number for
-        ``map_prior_precision`` the result is that of a new fit with these parameters; with "same", a new fit would
-        train under another prior as well.
+        Sets the parameters, as ``set_params`` does, and everything fitted that depends on them; a choice by "loo" goes
+        over the rows that the fit has kept. With a number for ``map_prior_precision`` the result is that of a new fit
+        with these parameters; with "same", a new fit would train under another prior as well.
 
         Parameters
         ----------
         **laplace_params
             Of ``damping``, ``prior_precision``, ``prior_structure``, ``sigma_noise``, ``temperature``, ``predictive``,
             ``n_samples``, ``return_std_kind`` (regressor), ``link`` (classifier). None at all: what is chosen by a rule
-            is chosen again, for example after :meth:`partial_fit`. Noise ratios between targets and rows stay: of
-            ``sigma_noise`` only a common factor can change.
+            is chosen again, for example after :meth:`partial_fit`; what held-out rows have chosen stays. Noise ratios
+            between targets and rows stay: of ``sigma_noise`` only a common factor can change.
 
         Returns
         -------
@@ -260,12 +293,16 @@ class LaplaceEstimator(BaseEstimator, ABC):
             For a parameter that the training or the curvature depends on, or an invalid value.
         """
         check_is_fitted(self)
-        _resolve.check_post_hoc(laplace_params, self.get_params(deep=False))
+        parameters = self._parameters()
+        _resolve.check_post_hoc(laplace_params, parameters)
+        _cross_validation.check_without_rows({**parameters, **laplace_params}, "refit_laplace")
         with self._unchanged_on_failure(), single_thread(self._small):
             self.set_params(**laplace_params)
+            self._prior_scores = None if "prior_precision" in laplace_params else self._prior_scores
             options = self._options()
             fit = regrouped(self.laplace_, self._origin, options)
-            self._condition(fit, choose(fit, self._origin, options, fixed_dispersion(options, self._scale)))
+            dispersion = fixed_dispersion(options, self._scale)
+            self._condition(fit, choose(fit, self._origin, options, dispersion, lambda: self._left_out(fit)))
             self._diagnose(options)
         return self
 
@@ -274,19 +311,21 @@ class LaplaceEstimator(BaseEstimator, ABC):
         """The estimator as it was after any failure; one that has to do with rows says which of X they are."""
         before = dict(self.__dict__)
         try:
-            with _naming_rows(X):
+            with naming_rows(X):
                 yield
         except BaseException:  # an interrupt as well
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
 
-    def _change_rows(self, change: Callable[..., LaplaceFit], *rows: Any) -> Self:
-        data = augmented(self._prepare_more(*rows), self.augment, self.n_augmentations, self._seed)
+    def _change_rows(self, change: Callable[..., LaplaceFit], *rows: Any) -> PreparedData:
+        """The rows as they were given."""
+        given = self._prepare_more(*rows)
+        data = augmented(given.present(), self.augment, self.n_augmentations, self._seed)
         with single_thread(self._small):
             found, exact = pass_over(self.laplace_, data, self._input_dtype, self._options().memory)
             self._condition(change(self.laplace_, found, exact, self.hyper_), self.hyper_)
-        return self
+        return given
 
     # ------------------------------------------------------------------ the stages of fit
 
@@ -301,17 +340,16 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def _validate_rows(
         self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, y_numeric: bool, reset: bool = True
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-        """X and y as arrays, weights (n,) and known noise (n, C) or None; rows of weight zero are dropped."""
+        """X and y as arrays, weights (n,) of which some may be zero, and known noise (n, C) or None."""
         X, y = validate_data(
             self, X, y, dtype=np.float64, order="C", multi_output=y_numeric, y_numeric=y_numeric, reset=reset
         )
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        present = weights > 0
-        if not present.any():
+        if not (weights > 0).any():
             raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
         shape = (len(y), y.size // len(y))
         variances = noise_variances(sample_noise_variance, self._options().likelihood, shape)
-        return X[present], y[present], weights[present], None if variances is None else variances[present]
+        return X, y, weights, variances
 
     def _previous(self) -> Any:
         """The fitted estimator whose posterior is the prior, or None."""
@@ -344,7 +382,7 @@ class LaplaceEstimator(BaseEstimator, ABC):
                 f"the net of these data has {data.n_outputs} outputs, that of the previous posterior "
                 f"{previous.n_outputs_}; give the same likelihood and net."
             )
-        return replace(data, past=Past(previous.laplace_, previous.hyper_, previous.net_.module_))
+        return replace(data, past=Past(previous.laplace_, previous.hyper_, previous.net_.module_), unmerged=None)
 
     def _train(self, parameters: dict[str, Any], data: PreparedData, seeds: list[int]) -> MapResult:
         """The MAP stage, from the cache where there is one and it has seen this training."""
@@ -398,7 +436,38 @@ class LaplaceEstimator(BaseEstimator, ABC):
     def _diagnose(self, options: Options, n_different: int | None = None) -> None:
         """Warn where this posterior should not be trusted."""
         evidence = self.log_marginal_likelihood_value_ + self.laplace_.total_weight * self._scale.log_volume
-        diagnose(self.laplace_, self.hyper_, self.n_effective_parameters_, evidence, options, n_different)
+        held_out = options.by_held_out if self._origin.cross is not None else (False, False)
+        given = self.laplace_, self.hyper_, self.n_effective_parameters_, evidence, options
+        diagnose(*given, held_out, n_different)
+
+    # ------------------------------------------------------------------ leave-one-out
+
+    @abstractmethod
+    def _density(self, fit: LaplaceFit) -> Density:
+        """What leave-one-out makes of a Gaussian over the outputs and a target."""
+
+    def _left_out(self, fit: LaplaceFit, asked: str = "leave-one-out") -> LeftOut:
+        """The rows of the fit; an error names what has asked for them where they are not there."""
+        check_left_out(asked, self.augment, self.prior)
+        kept, memory = self._kept, self._options().memory
+        return rows_left_out(kept, fit.network, self._input_dtype, memory, self._density(fit), asked)
+
+    def _loo_predictive(self, link: Link | None) -> Predictive:
+        """Moments of each training row's target as of the model without the row, in the network's units."""
+        fit, hyper = self.laplace_, self.hyper_
+        with single_thread(self._small):
+            latent = self._left_out(fit, "loo_predict").latent(fit, hyper)
+            return fit.likelihood.predict(latent, hyper.dispersion, link)
+
+    @property
+    def prior_path_(self) -> Bunch:
+        """Scores of other prior precisions at the same weights, see the attributes of the subclasses."""
+        check_is_fitted(self)
+        known = self._kept is not None and self.augment is None and self.prior is None
+        with single_thread(self._small):
+            left_out = self._left_out(self.laplace_) if known else None
+            given = self.laplace_, self.hyper_, self._options(), left_out
+            return Bunch(**prior_path(*given, self._scale.log_volume, self._prior_scores))
 
     # ------------------------------------------------------------------ what both kinds answer
 
@@ -507,113 +576,3 @@ class LaplaceEstimator(BaseEstimator, ABC):
             found = tempering(self.laplace_.network, _resolve.temperature(temperature))
             hyper = replace(hyper, temperature=found)
         return log_evidence(self.laplace_, hyper) - self.laplace_.total_weight * self._scale.log_volume
-
-    # ------------------------------------------------------------------ prediction
-
-    def _inputs(self, X: Any) -> Tensor:
-        """Validated inputs as a tensor."""
-        check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, order="C", reset=False)
-        return torch.tensor(X, dtype=self._input_dtype, device=self.posterior_.device)
-
-    def _chunks(self, X: Any, n_draws: int = 0) -> tuple[tuple[Tensor, ...], int]:
-        """Validated inputs in chunks, and how many of these may be in work at once; with so many draws of each row."""
-        network, posterior = self.laplace_.network, self.posterior_
-        width = max(
-            posterior.row_width(network.blocks, self.n_outputs_),
-            network.row_width(self.n_outputs_),
-            self.n_outputs_ * int(self.n_samples),
-            n_draws * max(block.outputs for block in network.blocks),
-        )
-        inputs, taken = self._inputs(X), held(posterior, self.laplace_.curvature)
-        memory = self._options().memory
-        n_jobs = memory.chunk_workers(width, taken, joblib.effective_n_jobs(self.n_jobs))
-        return inputs.split(memory.chunk_rows(width, taken, n_jobs)), n_jobs
-
-    def _options(self) -> Options:
-        return _resolve.resolve(self._kind, self.get_params(deep=False))
-
-    def _rule(self) -> PosteriorPredictive:
-        """From the posterior to the outputs; with weight samples of its own, the same in every call."""
-        return self._options().predictive.prepared(self.posterior_, int(self.n_samples), self._seed)
-
-    def _answers(self, X: Any, answer: Callable[[LatentGaussian], T]) -> list[T]:
-        """What is made of the distribution over the network's outputs, in its own units, chunk by chunk."""
-        fit, posterior = self.laplace_, self.posterior_
-        with single_thread(self._small):
-            rule = self._rule()
-
-            def answered(x: Tensor) -> tuple[T, Tensor]:
-                latent = rule.latent(fit.network, posterior, x, fit.shift)
-                return answer(latent), latent.mean.sum() + latent.covariance.sum()
-
-            return self._finite(X, answered)
-
-    def _outputs(self, X: Any) -> Tensor:
-        """Mean of the outputs (n, C), float64: forward passes alone where the predictive allows it."""
-        fit = self.laplace_
-        with single_thread(self._small):
-            rule = self._rule()
-            return torch.cat(self._finite(X, lambda x: _with_sum(rule.mean(fit.network, x, fit.shift))))
-
-    def _finite(self, X: Any, function: Callable[[Tensor], tuple[T, Tensor]], n_draws: int = 0) -> list[T]:
-        """What a function makes of each chunk; the sum that comes with it is to be finite."""
-        chunks, n_jobs = self._chunks(X, n_draws)
-        n_jobs = min(n_jobs, len(chunks))
-
-        def alone(x: Tensor) -> tuple[T, Tensor]:
-            with single_thread(n_jobs > 1):
-                return function(x)
-
-        found = joblib.Parallel(n_jobs, require="sharedmem")(joblib.delayed(alone)(x) for x in chunks)
-        self._require_finite(torch.stack([total for _, total in found]), X, chunks)
-        return [value for value, _ in found]
-
-    def _require_finite(self, values: Tensor, X: Any, chunks: Iterable[Tensor]) -> None:
-        """What is predicted is finite, or an error names the layer and the rows.
-
-        Raises
-        ------
-        NonFiniteError
-        """
-        if not bool(torch.isfinite(values).all()):
-            with _naming_rows(X):
-                raise not_finite(self.laplace_.network, [(x,) for x in chunks])
-
-    def _predictive(self, X: Any, link: Link | None) -> Predictive:
-        likelihood, dispersion = self.laplace_.likelihood, self.hyper_.dispersion
-        parts = self._answers(X, lambda latent: likelihood.predict(latent, dispersion, link))
-        return Predictive(
-            torch.cat([part.mean for part in parts]),
-            torch.cat([part.epistemic_variance for part in parts]),
-            torch.cat([part.aleatoric_variance for part in parts]),
-        )
-
-    def _function_draws(self, X: Any, n_samples: int, generator: torch.Generator) -> Tensor:
-        """Joint draws of the network's outputs, or of the linearised network's, shape (n, C, n_samples)."""
-        predictive, fit = self._options().predictive, self.laplace_
-        with single_thread(self._small):
-            deviations = self.posterior_.sample(n_samples, generator)
-
-            def drawn(x: Tensor) -> tuple[Tensor, Tensor]:
-                return _with_sum(predictive.functions(fit.network, deviations, x, fit.shift))
-
-            return torch.cat(self._finite(X, drawn, n_samples))
-
-
-def _with_sum(values: Tensor) -> tuple[Tensor, Tensor]:
-    return values, values.sum()
-
-
-@contextmanager
-def _naming_rows(X: Any) -> Iterator[None]:
-    """An error about values that are not finite says which rows of X they come from."""
-    try:
-        yield
-    except NonFiniteError as error:
-        if error.inputs is None or not len(error.inputs):
-            raise
-        rows = torch.tensor(check_array(X, dtype=np.float64, ensure_all_finite=False)).to(error.inputs)
-        same = (rows == error.inputs[:NAMED_ROWS, None]).all(-1).any(0)
-        numbers = ", ".join(map(str, same.nonzero()[:, 0].tolist()))
-        raise type(error)(f"{error} First in rows of X: {numbers}.", error.inputs) from error

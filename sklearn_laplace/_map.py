@@ -140,6 +140,34 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Fold:
+    """A net that has not seen some of the rows.
+
+    Parameters
+    ----------
+    theta : Tensor of shape (P,), float64
+        Its weights, in the order of the trained network.
+    held_out : Tensor of shape (m,), int64
+        Which rows it has not seen.
+    """
+
+    theta: Tensor
+    held_out: Tensor
+
+    def seen(self, n_rows: int) -> Tensor:
+        """The rows that it has seen.
+
+        Examples
+        --------
+        >>> Fold(torch.zeros(1), torch.tensor([0, 3])).seen(5)
+        tensor([1, 2, 4])
+        """
+        kept = torch.ones(n_rows, dtype=torch.bool, device=self.held_out.device)
+        kept[self.held_out] = False
+        return kept.nonzero()[:, 0]
+
+
+@dataclass(frozen=True)
 class MapResult:
     """A trained net and the hyperparameters that it was trained under.
 
@@ -159,6 +187,8 @@ class MapResult:
         In which the network takes its inputs.
     post_hoc : bool
         Whether the net was trained by somebody else, so that the hyperparameters are still to be chosen.
+    folds : tuple of Fold
+        Nets trained without a part of the rows each, see ``_cross_fit.py``.
     """
 
     net: NeuralNet
@@ -168,6 +198,7 @@ class MapResult:
     is_small: bool
     input_dtype: torch.dtype
     post_hoc: bool = False
+    folds: tuple[Fold, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -217,7 +248,7 @@ def fit_map(
     small = cost <= SINGLE_THREAD_FLOPS
     with single_thread(small):
         prior = plan.prior(network)
-        problem = _problem(network, prior, rows, n_dual, plan)
+        problem = problem_of(network, prior, rows, n_dual, plan)
         hyper = _train_epochs(net, rows, network, prior, problem, plan)
         fit = problem.linearise(network.with_state_of(net.module_))
         steps, damping = len(net.history), 0.0
@@ -262,7 +293,7 @@ def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: i
     small = exact_cost(network.blocks, n_dual)[0] <= SINGLE_THREAD_FLOPS
     with single_thread(small):
         prior = plan.prior(network)
-        fit = _problem(network, prior, rows, n_dual, plan, trained=True).linearise(network)
+        fit = problem_of(network, prior, rows, n_dual, plan, trained=True).linearise(network)
         hyper = plan.start(network, prior)
         mode = Mode(fit, plan.update(fit, hyper), newton_decrement(fit, hyper), 0)
     history = [dict(entry) for entry in net.history]
@@ -278,7 +309,7 @@ def _exact(network: Network, rows: TrainingRows, n_dual: int, past: Past | None)
     return exact_cost(network.blocks, n_dual + held, frozenset({"rows"} if held else ()))
 
 
-def _problem(
+def problem_of(
     network: Network,
     prior: Prior,
     rows: TrainingRows,

@@ -124,6 +124,42 @@ each weight: its factors need equal ones within each column of a layer. Use prio
     )
 
 
+def check_left_out(asked: str, augment: object, prior: object) -> None:
+    """Leave-one-out needs all rows, each as it is.
+
+    Parameters
+    ----------
+    asked : str
+        What asks for it, for the message.
+    augment, prior : None, or a user's
+        The estimator's parameters of these names.
+
+    Raises
+    ------
+    UnsupportedCombinationError
+
+    Examples
+    --------
+    >>> check_left_out("loo_predict", None, None)
+    >>> check_left_out("loo_predict", None, "FrozenEstimator(...)")
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.UnsupportedCombinationError: loo_predict cannot be used with prior=FrozenEstimator(…): it \
+leaves out one row at a time, and of the previous rows only a quadratic model is known. Fit all rows together.
+    """
+    needs = f"{asked} cannot be used with"
+    if augment is not None:
+        raise UnsupportedCombinationError(
+            f"{needs} augment: it leaves out one row at a time, and the fit sees random copies in place of the rows. "
+            "Leave augment=None."
+        )
+    if prior is not None:
+        raise UnsupportedCombinationError(
+            f"{needs} prior=FrozenEstimator(…): it leaves out one row at a time, and of the previous rows only a "
+            "quadratic model is known. Fit all rows together."
+        )
+
+
 def check_temperature(
     structure: type[Curvature], blocks: Sequence[Block], given: float | Tensor, *, damped: bool = False
 ) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ._augment import check_augment
 from ._memory import MemoryBudget
-from ._prior_options import check_grouping, grouping_of, mean_of
+from ._prior_options import check_grouping, check_left_out, grouping_of, mean_of
 from ._skorch import device_of, has_one_output, names_criterion
 from ._structure_options import BIASES, DAMPINGS, SHARINGS, StructureOptions, check_taken
 from ._values import Choice, choice, count, count_or_share, jobs, lookup, optional_count, positive
@@ -45,11 +45,18 @@ from .subsets._base import Subset
 PRIOR_STRUCTURES = {name: grouping.unit for name, grouping in GROUPINGS.items()}
 """Each with the unit within which its precisions are equal, see ``Curvature.holds``."""
 STD_KINDS = ("total", "epistemic", "aleatoric")
-INTERVAL_METHODS = ("normal",)
-EVIDENCE = "evidence"
+INTERVAL_METHODS = {"normal": False, "jackknife+": True}
+"""Each with whether it goes by leave-one-out."""
+AUTO, EVIDENCE, LOO = "auto", "evidence", "loo"
+BY_EVIDENCE = (AUTO, EVIDENCE)
+PRIOR_RULES = (AUTO, EVIDENCE, LOO, "cv", "validation")
 BALANCED = "balanced"
 DEFAULT_LINK, SAMPLE_LINK = "probit", "mc"
-DISPERSION_RULES = {EVIDENCE: mackay_fixed_point, "residual": residual_dispersion}
+DISPERSION_RULES = {
+    **dict.fromkeys((AUTO, EVIDENCE, LOO), mackay_fixed_point),
+    "residual": residual_dispersion,
+}
+"""What the training goes by; afterwards the rows that were left out have the last word."""
 BUILT_IN_ONLY = {"hidden_layer_sizes": (50,), "activation": "tanh"}
 """Options of the built-in net, at their defaults."""
 SUBNETWORK_ONLY = {"subnetwork": "variance", "n_subnetwork_weights": 0.1}
@@ -122,6 +129,40 @@ class Options:
     memory: MemoryBudget
     n_jobs: int | None
 
+    @property
+    def by_evidence(self) -> tuple[bool, bool]:
+        """Whether prior precision and noise are each chosen by the evidence, where nothing better is known."""
+        return self.prior_precision.rule in BY_EVIDENCE, self.sigma_noise.rule in BY_EVIDENCE
+
+    @property
+    def by_held_out(self) -> tuple[bool, bool]:
+        """Whether prior precision and noise are each chosen by held-out rows, where there are nets without them."""
+        return self.prior_precision.rule == AUTO, self.sigma_noise.rule == AUTO
+
+    @property
+    def cross_fits(self) -> bool:
+        """Whether nets without a part of the rows each would serve."""
+        return any(self.by_held_out) and self.map_precision is None
+
+    @property
+    def by_loo(self) -> tuple[bool, bool]:
+        """Whether prior precision and noise are each chosen by leave-one-out."""
+        return self.prior_precision.rule == LOO, self.sigma_noise.rule == LOO
+
+    @property
+    def as_trained(self) -> tuple[Choice, Choice, str]:
+        """What the training makes of the choice of prior precision and noise, and of what shares a precision."""
+        prior, noise = (
+            Choice(None, EVIDENCE) if chosen.rule in (AUTO, LOO) else chosen
+            for chosen in (self.prior_precision, self.sigma_noise)
+        )
+        return prior, noise, self.grouping.each
+
+    @property
+    def rechooses_noise(self) -> bool:
+        """Whether the noise is chosen with the prior precision, and not beforehand."""
+        return any((self.by_evidence[1], self.by_loo[1]))
+
 
 def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_logit: bool = False) -> Options:
     """Check an estimator's parameters and turn their names into objects.
@@ -180,7 +221,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         if not isinstance(parameters["standardize_y"], bool | np.bool_):
             raise ValueError(f"standardize_y={parameters['standardize_y']!r} has to be True or False.")
     count("n_samples", parameters["n_samples"])
-    precision = choice("prior_precision", parameters["prior_precision"], ["evidence"], array=True)
+    precision = choice("prior_precision", parameters["prior_precision"], PRIOR_RULES, array=True)
     grouping = grouping_of(lookup("prior_structure", parameters["prior_structure"], GROUPINGS), precision.value)
     check_grouping(
         grouping,
@@ -190,6 +231,10 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         damped=structure_options.damped,
     )
     predictive = lookup("predictive", parameters["predictive"], PREDICTIVES)
+    noise = _noise(parameters, likelihood)
+    for option, chosen in (("prior_precision", precision), ("sigma_noise", noise)):
+        if chosen.rule == LOO:
+            check_left_out(f"{option}={LOO!r}", parameters["augment"], parameters["prior"])
     return Options(
         subset=subset,
         rule=rule,
@@ -201,7 +246,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         grouping=grouping,
         prior_precision=precision,
         prior_mean=mean_of(parameters["prior_mean"]),
-        sigma_noise=_noise(parameters, likelihood),
+        sigma_noise=noise,
         map_precision=None if isinstance(map_precision, str) else positive("map_prior_precision", map_precision),
         temperature=temperature(parameters["temperature"]),
         device=_device(parameters["device"], parameters["net"]),
@@ -209,6 +254,18 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         memory=MemoryBudget.of(parameters["memory_budget"]),
         n_jobs=jobs("n_jobs", parameters["n_jobs"]),
     )
+
+
+def trained_as(option: str, value: object) -> object:
+    """What the training makes of an option: a choice by leave-one-out comes after it, and it goes by the evidence.
+
+    Examples
+    --------
+    >>> trained_as("prior_precision", "loo"), trained_as("lr", 0.1)
+    ('evidence', 0.1)
+    """
+    chosen = option in ("prior_precision", "sigma_noise") and isinstance(value, str) and value == LOO
+    return EVIDENCE if chosen else value
 
 
 def temperature(value: object) -> float | dict[str, float]:
@@ -226,14 +283,14 @@ def temperature(value: object) -> float | dict[str, float]:
 
 def _noise(parameters: Mapping[str, Any], likelihood: Likelihood) -> Choice:
     """The noise, or one that counts for nothing where the likelihood has none."""
-    given = parameters.get("sigma_noise", EVIDENCE)
+    given = parameters.get("sigma_noise", AUTO)
     found = choice("sigma_noise", given, list(DISPERSION_RULES), array=True)
     if likelihood.has_dispersion:
         return found
-    if found.rule != EVIDENCE:
+    if found.rule not in BY_EVIDENCE:
         raise UnsupportedCombinationError(
             f"sigma_noise={given!r} cannot be used with likelihood={parameters['likelihood']!r}, whose spread follows "
-            f"from its mean. Use likelihood='gaussian', or leave sigma_noise={EVIDENCE!r}."
+            f"from its mean. Use likelihood='gaussian', or leave sigma_noise={AUTO!r}."
         )
     return Choice(np.asarray(1.0), "")
 

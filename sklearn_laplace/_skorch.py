@@ -90,6 +90,11 @@ class TrainingRows:
         """N_w."""
         return float(self.weights.double().sum())
 
+    def taken(self, index: Tensor) -> TrainingRows:
+        """Some of the rows, by their numbers."""
+        noise = None if self.noise is None else self.noise[index]
+        return TrainingRows(self.inputs[index], self.targets[index], self.weights[index], noise)
+
     def chunks(self, step: int) -> list[Rows]:
         """The rows in slices of ``step``."""
         spans = [slice(start, start + step) for start in range(0, len(self), step)]

@@ -23,7 +23,9 @@ from torch import Tensor, nn
 
 from . import _map, _resolve, _skorch, _structure_options
 from ._budget import automatic_structure
+from ._cross_fit import N_FOLDS, CrossFit, cross_fit, trained_folds
 from ._data import PreparedData, TargetScale, mean_variance, spread
+from ._loo import LeftOut
 from ._map import MapResult, Plan
 from ._memory import MemoryBudget
 from ._past import check_past, check_same_net, load
@@ -33,7 +35,9 @@ from ._skorch import TrainingRows
 from ._threads import single_thread
 from ._values import Choice
 from .by_name import listed, prior_mean, temperatures
+from .errors import UnsupportedCombinationError
 from .laplace import Hyper, LaplaceFit, Rows, fit_laplace
+from .leave_one_out import Density
 from .likelihoods._base import Likelihood
 from .mode import Mode
 from .nets import MLP
@@ -81,7 +85,7 @@ def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
     {'lr': 0.1, 'temperature': 1.0, 'map_prior_precision': 1.0, 'prior_precision': 1.0}
     """
     fixed = {**MAP_NEUTRAL, **({} if isinstance(parameters["map_prior_precision"], str) else POST_HOC_NEUTRAL)}
-    return {name: fixed.get(name, value) for name, value in parameters.items()}
+    return {name: fixed.get(name, _resolve.trained_as(name, value)) for name, value in parameters.items()}
 
 
 def train(
@@ -162,7 +166,16 @@ def _train_net(
     elif built_in and isinstance(options.prior_mean, dict):
         _start_at(net.module_, options.prior_mean)
     own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
-    return _map.fit_map(net, network, rows, data.n_outputs, plan, own_epochs=own_epochs)
+    trained = _map.fit_map(net, network, rows, data.n_outputs, plan, own_epochs=own_epochs)
+    deep = built_in and len(parameters["hidden_layer_sizes"]) > 0  # a linear net has one mode, and knows itself
+    alone = data.past is None and not data.has_copies and not isinstance(options.prior_mean, dict)
+    if not (deep and alone and options.cross_fits) or own_epochs:
+        return trained
+    others = [
+        MLP(**_built_in_parameters(parameters, data, options.likelihood, seeds[0] + 1 + k)) for k in range(N_FOLDS)
+    ]
+    starts = [trained.mode.fit.network.vector(dict(other.named_parameters())).to(network.theta) for other in others]
+    return replace(trained, folds=trained_folds(trained, rows, plan, starts))
 
 
 def _start_at(module: nn.Module, means: Mapping[str, Tensor]) -> None:
@@ -226,12 +239,15 @@ class Origin:
     settled_for : tuple of Choice and str, or None
         The options (prior precision, noise, what shares a precision) whose best evidence the training has found itself,
         with the weights following; None where the choice is made afterwards.
+    cross : CrossFit or None
+        What nets without a part of the rows each say of them.
     """
 
     hyper: Hyper
     groups: tuple[str, ...]
     tensors: tuple[str, ...]
     settled_for: tuple[Choice, Choice, str] | None
+    cross: CrossFit | None = None
 
 
 def approximate(
@@ -266,9 +282,16 @@ def approximate(
     # The exact evidence of all weights is the one that the training has maximised, with the weights following.
     by_exact_evidence = isinstance(trained.mode.fit.curvature, Full | Functional) and not trained.post_hoc
     settled = by_exact_evidence and options.map_precision is None and whole and exact and same_rule
-    chosen = (options.prior_precision, options.sigma_noise, options.grouping.each)
     mode = trained.mode
-    return fit, Origin(mode.hyper, mode.fit.prior.names, trained.names, chosen if settled else None)
+    origin = Origin(mode.hyper, mode.fit.prior.names, trained.names, options.as_trained if settled else None)
+
+    def refit(net: Network, seen: TrainingRows) -> LaplaceFit:
+        chunks = seen.chunks(options.memory.pass_rows(structure, network, n_dual // len(rows), taken))
+        given = _selected(net, rows, options), options.likelihood, options.rule, structure, prior
+        return fit_laplace(*given, chunks, **told)
+
+    hyper = replace(_start(origin, fit, options), temperature=1.0)
+    return fit, replace(origin, cross=cross_fit(trained, rows, hyper, refit))
 
 
 def _shared_out(
@@ -320,8 +343,14 @@ def regrouped(fit: LaplaceFit, origin: Origin, options: Options) -> LaplaceFit:
     return replace(fit, prior=grouped(fit.network, origin.tensors, options))
 
 
-def choose(fit: LaplaceFit, origin: Origin, options: Options, dispersion: float | None) -> Hyper:
-    """The hyperparameters at the fit's weights: given, by rule, or by evidence.
+def choose(
+    fit: LaplaceFit,
+    origin: Origin,
+    options: Options,
+    dispersion: float | None,
+    left_out: Callable[[], LeftOut],
+) -> Hyper:
+    """The hyperparameters at the fit's weights: given, by rule, by evidence or by leave-one-out.
 
     Parameters
     ----------
@@ -331,19 +360,25 @@ def choose(fit: LaplaceFit, origin: Origin, options: Options, dispersion: float 
     options : Options
     dispersion : float or None
         The given φ.
+    left_out : callable
+        → LeftOut, the rows of the fit; called where they are needed.
     """
     start = _start(origin, fit, options)
     if dispersion is not None:
         start = replace(start, dispersion=dispersion)
-    settled = fit.shift is None and origin.settled_for == (
-        options.prior_precision,
-        options.sigma_noise,
-        options.grouping.each,
-    )
+    settled = fit.shift is None and origin.settled_for == options.as_trained
     free_prior, free_noise = options.prior_precision.free, options.sigma_noise.free
-    by_evidence = options.sigma_noise.rule == _resolve.EVIDENCE
-    if free_noise and not by_evidence:
+    by_evidence = options.by_evidence[1]
+    if free_noise and not (by_evidence or options.by_loo[1]):
         start = _resolve.DISPERSION_RULES[options.sigma_noise.rule](fit, start)
+    if any(options.by_loo):
+        return left_out().chosen(fit, start, options, settled=settled)
+    held_out = None if origin.cross is None or fit.shift is not None else origin.cross.densities
+    if held_out is not None and not held_out.suits(start):
+        held_out = None
+    prior_held_out, noise_held_out = options.by_held_out
+    if held_out is not None and prior_held_out == free_prior and noise_held_out == free_noise:
+        return held_out.chosen(start, free_prior=free_prior, free_dispersion=free_noise)
     if settled:
         warn_at_bounds(fit, start, free_prior=free_prior, free_dispersion=free_noise)
     elif free_prior or (free_noise and by_evidence):
@@ -352,6 +387,8 @@ def choose(fit: LaplaceFit, origin: Origin, options: Options, dispersion: float 
             fit, replace(start, temperature=1.0), free_prior=free_prior, free_dispersion=free_noise and by_evidence
         )
         start = replace(found, temperature=start.temperature)
+    if held_out is not None:
+        start = held_out.chosen(start, free_prior=prior_held_out, free_dispersion=noise_held_out)
     return start
 
 
@@ -409,6 +446,29 @@ def pass_over(
     return found, fit_laplace(network, fit.likelihood, rule, exact, fit.prior, chunks).curvature
 
 
+def rows_left_out(
+    kept: PreparedData | None,
+    network: Network,
+    input_dtype: torch.dtype,
+    memory: MemoryBudget,
+    density: Density,
+    asked: str,
+) -> LeftOut:
+    """The rows that an estimator has kept, as a fit of this network leaves them out.
+
+    Raises
+    ------
+    UnsupportedCombinationError
+        When there are none: names what has asked for them.
+    """
+    if kept is None:
+        raise UnsupportedCombinationError(
+            f"{asked} needs the training rows, and forget has dropped all that were kept. Fit the rows that are left."
+        )
+    dtype = next(network.module.parameters()).dtype
+    return LeftOut(_as_tensors(kept, input_dtype, dtype, network.theta.device), memory, density)
+
+
 def _tensors(data: PreparedData, options: Options, *, built_in: bool) -> TrainingRows:
     """The rows on their device, in float64 while they are few."""
     small = data.total_weight <= _resolve.FLOAT32_ROWS
@@ -430,8 +490,7 @@ def _posterior_layout(
     everything: Network, rows: TrainingRows, data: PreparedData, options: Options
 ) -> tuple[Network, type[Curvature], int, int]:
     """The network of the random weights, the structure of their posterior, the number of dual rows, and its bytes."""
-    laid_out = everything.with_separate_biases() if options.structure_options.separate_biases else everything
-    network, rule, memory = options.subset.of(laid_out, rows.inputs), options.rule, options.memory
+    network, rule, memory = _selected(everything, rows, options), options.rule, options.memory
     n_columns = rule.n_columns(options.likelihood, data.n_outputs)
     n_dual = len(rows) * n_columns
     grouped(network, everything.parameter_names, options)
@@ -448,6 +507,12 @@ def _posterior_layout(
     held = 0 if data.past is None else data.past.dual_rows(n_columns)
     told = options.structure_options.told(structure)
     return network, structure, n_dual, memory.require(structure, network, n_dual + held, n_columns, rule, **told)
+
+
+def _selected(everything: Network, rows: TrainingRows, options: Options) -> Network:
+    """The network of the random weights, in the layout that the structure is to have."""
+    laid_out = everything.with_separate_biases() if options.structure_options.separate_biases else everything
+    return options.subset.of(laid_out, rows.inputs)
 
 
 def _training_prior(network: Network, options: Options) -> Prior:

@@ -13,7 +13,10 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from . import _resolve, _values
 from ._data import PreparedData, TargetScale, canonical_rows
 from ._estimator import LaplaceEstimator
+from ._loo import density_of
+from .laplace import LaplaceFit
 from .latent import Predictive
+from .leave_one_out import Density
 from .links._base import standard_normals
 
 
@@ -35,7 +38,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     hessian_structure, bias, weight_sharing, rank, damping, curvature, n_fisher_samples
         As in :class:`LaplaceRegressor`.
     prior_precision, prior_structure, prior_mean, prior, temperature
-        As in :class:`LaplaceRegressor`.
+        As in :class:`LaplaceRegressor`. Under ``prior_precision="loo"`` the density of a row is the probability of its
+        class by ``link``, and each point of the search is a leave-one-out of its own.
     likelihood : {"auto", "categorical", "bernoulli"}, default="auto"
         Distribution of y given the outputs: one logit a class, or one logit for two classes. "auto": as many as the
         given net has; for the built-in net one a class.
@@ -49,6 +53,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         draws beyond. "probit" is the closest of the closed forms, the bridge has variances in closed form as well.
     n_samples : int, default=100
         Quasi-random draws behind ``link="mc"`` and ``predict_std``; weight samples of ``predictive="mc"``.
+    cv, scoring, prior_precision_grid
+        As in :class:`LaplaceRegressor`; folds by class, and the log probability of the true class.
     memory : None, str or joblib.Memory, default=None
         Where trainings are cached, as in scikit-learn's Pipeline: candidates of a search that differ in Laplace
         parameters alone (with a number for ``map_prior_precision`` also in prior and noise) share one. Needs an integer
@@ -70,6 +76,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         Labels, sorted.
     net_, posterior_, laplace_, prior_precision_, prior_groups_, structure_, subset_, log_marginal_likelihood_value_
         As in :class:`LaplaceRegressor`; the outputs of ``net_`` are logits.
+    prior_path_ : Bunch
+        As in :class:`LaplaceRegressor`; ``loo_log_density`` is the sum of the logarithms of the classes' probabilities.
     n_outputs_ : int
         Logits: one a class, or one for two classes.
     n_effective_parameters_, feature_relevance_, gradient_norm_, mode_distance_, history_, n_iter_, n_features_in_, \
@@ -117,7 +125,7 @@ feature_names_in_
         curvature: str = "ggn",
         n_fisher_samples: int = 1,
         likelihood: str = "auto",
-        prior_precision: Any = "evidence",
+        prior_precision: Any = "auto",
         prior_structure: str = "scalar",
         prior_mean: Any = 0.0,
         prior: Any = None,
@@ -126,6 +134,9 @@ feature_names_in_
         link: str = "probit",
         n_samples: int = 100,
         class_weight: Any = None,
+        cv: Any = None,
+        scoring: Any = None,
+        prior_precision_grid: Any = None,
         memory: Any = None,
         n_jobs: int | None = None,
         random_state: Any = None,
@@ -163,6 +174,9 @@ feature_names_in_
         self.link = link
         self.n_samples = n_samples
         self.class_weight = class_weight
+        self.cv = cv
+        self.scoring = scoring
+        self.prior_precision_grid = prior_precision_grid
         self.memory = memory
         self.n_jobs = n_jobs
         self.random_state = random_state
@@ -186,7 +200,8 @@ feature_names_in_
         y : array-like of shape (n_samples,)
             Labels.
         classes : array-like of shape (n_classes,), optional
-            All labels that will ever come; in the first call, which is a fit. Those of its y by default.
+            All labels that will ever come; in the first call, which is a fit. Those of its y by default, and always
+            where held-out rows choose the prior precision.
         sample_weight : array-like of shape (n_samples,), optional
         sample_noise_variance : None
             Of numeric targets alone.
@@ -205,6 +220,8 @@ feature_names_in_
         """
         if not self.__sklearn_is_fitted__():
             _resolve.check_streaming_weights(self.class_weight)
+            if classes is None or set(np.ravel(classes).tolist()) == set(np.ravel(y).tolist()):
+                return self.fit(X, y, sample_weight, sample_noise_variance)
             with self._unchanged_on_failure(X):
                 return self._fit(lambda: self._prepare(X, y, sample_weight, sample_noise_variance, classes))
         if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
@@ -216,41 +233,42 @@ feature_names_in_
     ) -> PreparedData:
         given = X, column_or_1d(y, warn=True), sample_weight, sample_noise_variance
         X, y, weights, _ = self._validate_rows(*given, y_numeric=False)
-        check_classification_targets(y)
+        check_classification_targets(seen := y[weights > 0])
         previous = self._previous()
         classes = previous.classes_ if classes is None and previous is not None else classes
-        self.classes_ = np.unique(y if classes is None else column_or_1d(classes))
+        self.classes_ = np.unique(seen if classes is None else column_or_1d(classes))
         if len(self.classes_) < 2:
             raise ValueError(
                 f"{'y' if classes is None else 'classes'} holds one class only, {self.classes_.tolist()[0]!r}; a "
                 "classifier needs at least 2 classes to tell apart."
             )
         n_outputs = _resolve.class_outputs(self.get_params(deep=False), X, len(self.classes_))
-        return self._encoded(*canonical_rows(X, self._indices(y), weights), n_outputs)
+        index = self._indices(y, weights)
+        data = self._encoded(*canonical_rows(X, index, weights), n_outputs).present()
+        return data.beside(self._encoded(X, index, weights, n_outputs))
 
     def _prepare_more(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
         _resolve.check_streaming_weights(self.class_weight)
         given = X, column_or_1d(y, warn=True), sample_weight, sample_noise_variance
         X, y, weights, _ = self._validate_rows(*given, y_numeric=False, reset=False)
-        return self._encoded(X, self._indices(y), weights, self.n_outputs_)
+        return self._encoded(X, self._indices(y, weights), weights, self.n_outputs_)
 
-    def _indices(self, labels: np.ndarray) -> np.ndarray:
-        """Positions of the labels in ``classes_``."""
-        if len(unknown := np.setdiff1d(labels, self.classes_)):
+    def _indices(self, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Positions of the labels in ``classes_``; any of a row of weight zero."""
+        if len(unknown := np.setdiff1d(labels[weights > 0], self.classes_)):
             raise ValueError(
                 f"y holds the labels {unknown.tolist()}, which are not among the classes {self.classes_.tolist()}. "
                 "Name all classes in the first call, also of a previous estimator: partial_fit(X, y, classes=...)."
             )
-        return np.searchsorted(self.classes_, labels)
+        return np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
 
     def _encoded(self, X: np.ndarray, index: np.ndarray, weights: np.ndarray, n_outputs: int) -> PreparedData:
         per_class = _resolve.class_weights(self.class_weight, self.classes_, index, weights)
         weights = weights * per_class[index]
-        present = weights > 0
-        if not present.any():
+        if not (weights > 0).any():
             raise ValueError(f"class_weight={self.class_weight!r} leaves no row with a positive weight.")
         scale = TargetScale(np.zeros(n_outputs), np.ones(n_outputs), np.ones(n_outputs))
-        return PreparedData(X[present], index[present], weights[present], n_outputs, scale)
+        return PreparedData(X, index, weights, n_outputs, scale)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Class probabilities by the link, or the average softmax of the weight samples of ``predictive="mc"``.
@@ -301,6 +319,34 @@ feature_names_in_
         _values.lookup("kind", kind, dict.fromkeys(_resolve.STD_KINDS))
         return _resolve.variance_of_kind(self._moments(X), kind).clamp_min(0.0).sqrt().cpu().numpy()
 
+    def loo_predict(self, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Class probabilities of each training row as of the model without it, in closed form: no refit.
+
+        As :meth:`LaplaceRegressor.loo_predict`, by a Newton step for the logits and then the link.
+
+        Parameters
+        ----------
+        return_std : bool
+            Also return the standard deviation of each probability, as :meth:`predict_std` does.
+
+        Returns
+        -------
+        probabilities : ndarray of shape (n, n_classes)
+            One row for each row given to :meth:`fit`, in its order, then those of :meth:`partial_fit`.
+        std : ndarray of the same shape
+
+        Raises
+        ------
+        UnsupportedCombinationError
+            After :meth:`forget`, with ``augment`` or ``prior``, for several temperatures.
+        MemoryBudgetError
+            When an exact curvature would not fit in memory.
+        """
+        check_is_fitted(self)
+        moments = self._loo_predictive(self._link())
+        mean = moments.mean.cpu().numpy()
+        return (mean, moments.epistemic_variance.clamp_min(0.0).sqrt().cpu().numpy()) if return_std else mean
+
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Log probability of the true labels, nats.
 
@@ -349,6 +395,9 @@ feature_names_in_
         uniform = torch.rand(len(probabilities), 1, count, generator=generator, dtype=torch.float64)
         drawn = (probabilities.cpu().cumsum(1) < uniform).sum(1).clamp_max(len(self.classes_) - 1)
         return self.classes_[drawn.numpy()]
+
+    def _density(self, fit: LaplaceFit) -> Density:
+        return density_of(fit.likelihood, self._link())
 
     def _moments(self, X: Any) -> Predictive:
         check_is_fitted(self)

@@ -14,9 +14,16 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from . import _resolve, _values
 from ._data import PreparedData, TargetScale, canonical_rows, spread
 from ._estimator import LaplaceEstimator
+from ._loo import density_of
 from ._noise import check_noisy_rows, noise_per_target, reliability, unit_noise
+from ._threads import single_thread
 from .counts import PoissonLogNormal
+from .errors import UnsupportedCombinationError
+from .laplace import LaplaceFit
 from .latent import Predictive
+from .leave_one_out import Density
+
+LARGEST = torch.finfo(torch.float64).max
 
 
 class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
@@ -24,6 +31,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
 
     Trains the net to the mode of its posterior and approximates the posterior around it by a Gaussian (MacKay 1992;
     Ritter et al. 2018). The prior precision and the noise choose themselves by the evidence, while the net trains.
+    A fit keeps its rows, as nearest neighbours and Gaussian processes keep theirs, for what leaves them out one by one
+    (:meth:`loo_predict`, ``method="jackknife+"``, "loo"); :meth:`forget` drops all of them.
 
     Parameters
     ----------
@@ -106,9 +115,18 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     likelihood : {"auto", "gaussian", "poisson"}, default="gaussian"
         Distribution of y given the outputs. "poisson": counts, 0 and above, whose log rate is the net's output; the net
         sees y as it is, predictions are mean rates, and their spread follows from rate and posterior.
-    prior_precision : "evidence", float or array-like, default="evidence"
+    prior_precision : {"evidence", "loo", "cv", "validation"}, float or array-like, default="evidence"
         Precision δ of the Gaussian prior over the weights of the standardised net: chosen by the evidence, or fixed
-        for all weights, or fixed for each group of ``prior_structure`` (each parameter tensor under "scalar").
+        for all weights, or fixed for each group of ``prior_structure`` (each parameter tensor under "scalar"). "loo":
+        that of largest leave-one-out log density of the linearised net (see :meth:`loo_predict`), which does not ask
+        the prior to be right. The net trains as under "evidence", and its weights stay: δ shapes the spread. For one
+        precision and an exact posterior that costs three passes over the rows; in other structures, for several
+        precisions and for counts each of some twenty points a precision is a leave-one-out of its own, and the exact
+        curvature of all random weights has to fit in memory, as do up to 256 MB of Jacobians. Refused with ``augment``
+        and ``prior``. "cv" and "validation" choose one δ of ``prior_precision_grid`` by its mean score over the folds
+        of ``cv``, or on the validation set that ``fit`` gets; noise and all else are chosen for each candidate as ever.
+        "cv" is what ``GridSearchCV`` over δ gives: with a number for ``map_prior_precision`` by K + 1 trainings for K
+        folds, whatever the grid ("validation": by one); with "same" each candidate trains in each fold.
     prior_structure : {"scalar", "layer", "tensor", "ard", "parameter"}, default="scalar"
         Which weights share a precision: all of them; weights and bias of a layer; a parameter tensor; the weights of an
         input column in the first layer, and each tensor elsewhere (automatic relevance determination); none. "kron"
@@ -124,13 +142,15 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         there, and the prior itself once: for a linear net this is one fit on all rows. The scales of X and y are those
         of its rows; prior precision and noise are chosen again where they are not given. See also :meth:`partial_fit`,
         which does not train.
-    sigma_noise : "evidence", "residual", float or array-like of shape (n_outputs,), default="evidence"
-        Standard deviation of the noise in the units of y: chosen by the evidence, from the training residuals, or
-        given, for all targets or for each. With ``sample_noise_variance`` v, row n has the noise variance σ²·v: 1.0
-        means that v is known as it stands, a rule chooses the factor by which all of v is off. Counts have none.
+    sigma_noise : {"evidence", "loo", "residual"}, float or array-like of shape (n_outputs,), default="evidence"
+        Standard deviation of the noise in the units of y: chosen by the evidence, by the leave-one-out log density, as
+        ``prior_precision`` (where one of the two goes by it and the other by the evidence, they are chosen in turn),
+        from the training residuals, or given, for all targets or for each. With ``sample_noise_variance`` v, row n has
+        the noise variance σ²·v: 1.0 means that v is known as it stands, a rule chooses the factor by which all of v is
+        off. Counts have none.
     temperature : float or dict, default=1.0
         Divides the curvature; below 1 the posterior is narrower. A dict gives layers or parameter tensors by name a
-        temperature of their own, 1 to the others. What is chosen by evidence is chosen at 1.
+        temperature of their own, 1 to the others. What is chosen by a rule is chosen at 1.
     predictive : {"glm", "mc"}, default="glm"
         "glm": the linearised network, in closed form. "mc": the network itself under ``n_samples`` weight samples, the
         same for all rows; mean and covariance are theirs. Under a prior that was not chosen by evidence samples can be
@@ -139,16 +159,30 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Weight samples of ``predictive="mc"``.
     return_std_kind : {"total", "epistemic", "aleatoric"}, default="total"
         What ``predict(X, return_std=True)`` returns.
+    cv : None, int, splitter or iterable, default=None
+        Folds of ``prior_precision="cv"``. None: 5, of rows in an order that follows from ``random_state`` (classifier:
+        the same share of each class in all). Otherwise as in ``GridSearchCV``: a number is that of contiguous
+        (classifier: stratified) folds; a splitter that needs groups has to come as a list of its (train, test) pairs.
+        A row counts as one in a split, whatever its weight.
+    scoring : None, str or callable, default=None
+        What "cv" and "validation" maximise on held-out rows. None: the mean log predictive density; or a scorer's name,
+        or a callable ``(estimator, X, y)``, such as those of :mod:`sklearn_laplace.metrics`. Where it takes
+        ``sample_weight``, it is given the weights of the held-out rows.
+    prior_precision_grid : None or sequence of float, default=None
+        Candidates of "cv" and "validation". None: 13 from 0.001 to 1000, two a decade. A ``BoundWarning`` says when the
+        best is the first or the last of three or more.
     memory : None, str or joblib.Memory, default=None
         Where trainings are cached, as in scikit-learn's Pipeline: candidates of a search that differ in Laplace
         parameters alone (with a number for ``map_prior_precision`` also in prior and noise) share one. Needs an integer
         ``random_state``. The rows are part of the key, and with them what ``augment`` makes of them.
     n_jobs : int or None, default=None
-        Workers over chunks of rows, in the posterior's pass and in predictions, one thread of torch each; None: one,
-        or what ``joblib.parallel_config`` says. "ekfac", "inf" and "low_rank" take their pass alone.
+        Workers over chunks of rows, in the posterior's pass and in predictions, one thread of torch each, and over the
+        folds of ``prior_precision="cv"``; None: one, or what ``joblib.parallel_config`` says. "ekfac", "inf" and
+        "low_rank" take their pass alone.
     random_state : int, RandomState or None, default=None
         Seeds the initial weights, the order of mini-batches and the weight samples. torch's global generator is left as
-        it was.
+        it was. All trainings of "cv" and "validation" start from one integer, or from copies of one RandomState, which
+        stays as it was; from None each starts on its own.
     verbose : int, default=0
         Whether skorch prints its epochs.
 
@@ -173,6 +207,13 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Log evidence of y in its own units, nats.
     feature_relevance_ : ndarray of shape (n_features_in_,)
         With ``prior_structure="ard"`` alone: which columns matter, summing to one.
+    prior_path_ : Bunch
+        Scores under other prior precisions at the same weights, made when they are asked for: ``prior_precision`` (k,),
+        25 factors from 10⁻⁴ to 10⁴ times the fitted one (with several (k, n_groups), all by one factor), and, each (k,)
+        and NaN where it is not available, ``log_marginal_likelihood`` and ``loo_log_density`` (the weighted sum over
+        the rows), nats, of y in its own units, ``cv_score`` and ``validation_score``. Where the noise is chosen by the
+        evidence or by leave-one-out, each of the two densities is that of its own best noise at each point. Without
+        leave-one-out where its points would take more than 2·10¹¹ multiply-adds, or more than the memory.
     n_effective_parameters_ : float
         Parameters that the data determine (MacKay's γ).
     gradient_norm_ : float
@@ -237,15 +278,18 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         curvature: str = "ggn",
         n_fisher_samples: int = 1,
         likelihood: str = "gaussian",
-        prior_precision: Any = "evidence",
+        prior_precision: Any = "auto",
         prior_structure: str = "scalar",
         prior_mean: Any = 0.0,
         prior: Any = None,
-        sigma_noise: Any = "evidence",
+        sigma_noise: Any = "auto",
         temperature: Any = 1.0,
         predictive: str = "glm",
         n_samples: int = 100,
         return_std_kind: str = "total",
+        cv: Any = None,
+        scoring: Any = None,
+        prior_precision_grid: Any = None,
         memory: Any = None,
         n_jobs: int | None = None,
         random_state: Any = None,
@@ -284,6 +328,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self.predictive = predictive
         self.n_samples = n_samples
         self.return_std_kind = return_std_kind
+        self.cv = cv
+        self.scoring = scoring
+        self.prior_precision_grid = prior_precision_grid
         self.memory = memory
         self.n_jobs = n_jobs
         self.random_state = random_state
@@ -301,6 +348,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self._single_output = y.ndim == 1
         targets = y.astype(np.float64).reshape(len(y), -1)
         n_outputs, noisy_rows = targets.shape[1], variances is not None
+        given = X, targets, weights, variances
         if variances is not None:
             targets = np.column_stack([targets, variances])
         X, targets, weights = canonical_rows(X, targets, weights)
@@ -311,7 +359,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         if previous is not None:  # its rows are known in its own units alone
             _check_outputs(n_outputs, previous.n_outputs_)
             check_noisy_rows(noisy_rows, previous._scale.noisy_rows)
-            return self._scaled(X, targets, weights, variances, previous._scale)
+            return self._scaled(X, targets, weights, variances, previous._scale)  # and no leave-one-out
         mean, scale = np.zeros(n_outputs), np.ones(n_outputs)
         if self.standardize_y and likelihood.additive_noise and not isinstance(self.net, FrozenEstimator):
             mean, scale, constant = spread(targets, reliability(weights, variances))
@@ -319,14 +367,14 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             scale = np.where(constant, np.where(mean == 0, 1.0, np.abs(mean)), scale)
         sigma = None if sigma is None else noise_per_target(sigma, n_outputs)
         target_scale = TargetScale(mean, scale, unit_noise(sigma, variances, scale, weights), noisy_rows)
-        return self._scaled(X, targets, weights, variances, target_scale)
+        return self._scaled(X, targets, weights, variances, target_scale).beside(self._scaled(*given, target_scale))
 
     def _prepare_more(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
         given = X, y, sample_weight, sample_noise_variance
         X, y, weights, variances = self._validate_rows(*given, y_numeric=True, reset=False)
         targets = y.astype(np.float64).reshape(len(y), -1)
         _check_outputs(targets.shape[1], self.n_outputs_)
-        _resolve.check_targets(self.laplace_.likelihood, targets)
+        _resolve.check_targets(self.laplace_.likelihood, targets[weights > 0])
         check_noisy_rows(variances is not None, self._scale.noisy_rows)
         return self._scaled(X, targets, weights, variances, self._scale)
 
@@ -463,8 +511,15 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         X : array-like of shape (n_samples, n_features)
         confidence_level : float or sequence of float
             Probability that a new target falls inside, strictly between 0 and 1.
-        method : {"normal"}
-            From the quantiles of :meth:`predict_dist`.
+        method : {"normal", "jackknife+"}
+            "normal": from the quantiles of :meth:`predict_dist`. "jackknife+" (Barber et al. 2021): from the residuals
+            of the training rows, each under the linearised net without that row, and what all these nets say of X; with
+            ``likelihood="gaussian"`` alone. It does not rest on the noise being right, or normal, and covers close to
+            ``confidence_level``. The finite-sample guarantee, 2 · level − 1 for exchangeable rows, is that of real
+            refits and holds approximately here (Tailor et al. 2025). A row of weight w counts as w of them, and is left
+            out with all its weight. With too few rows for a level an end is infinite. It needs the training rows, which
+            a fit keeps, and an exact curvature, as :meth:`loo_predict`; rows with noise variances of their own are
+            refused.
 
         Returns
         -------
@@ -476,13 +531,51 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         ------
         ValueError
             For a level outside (0, 1) or an unknown method.
+        UnsupportedCombinationError, MemoryBudgetError
+            For "jackknife+" where the rows are not there, do not suit it, or are too many.
         """
         levels = _values.fractions("confidence_level", confidence_level)
-        _values.lookup("method", method, dict.fromkeys(_resolve.INTERVAL_METHODS))
+        if _values.lookup("method", method, _resolve.INTERVAL_METHODS):
+            check_is_fitted(self)
+            return self._in_units(self._outputs(X)), self._jackknife(X, levels)
         distribution = self.predict_dist(X)
         ends = [np.stack([distribution.ppf(q) for q in (1 - levels) / 2], axis=1)]
         ends.append(np.stack([distribution.ppf(q) for q in (1 + levels) / 2], axis=1))
         return distribution.mean(), np.stack(ends, axis=1)
+
+    def loo_predict(self, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """What the model would predict of each training row had it not seen it, in closed form: no refit.
+
+        Of the linearised net at its mode under the present prior and noise. The mean is that of a refit without the row
+        (all its weight; equal rows are left out one at a time), exactly so for a Gaussian likelihood, else by a Newton
+        step; it needs an exact curvature of the random weights: the fit's own where ``structure_`` is "full" or
+        "functional" and ``curvature="ggn"``, else one more pass over the rows. The spread is that of the fit's
+        structure without the row (with ``damping="exact"``). The weights that are not random stay what they are.
+
+        Parameters
+        ----------
+        return_std : bool
+            Also return the standard deviation of ``return_std_kind``, as :meth:`predict` does.
+
+        Returns
+        -------
+        mean : ndarray of shape (n,) or (n, n_outputs)
+            One for each row given to :meth:`fit`, in its order, then those of :meth:`partial_fit`; a row of weight zero
+            has the plain prediction.
+        std : ndarray of the same shape
+            In the units of y.
+
+        Raises
+        ------
+        UnsupportedCombinationError
+            After :meth:`forget`, with ``augment`` or ``prior``, for several temperatures.
+        MemoryBudgetError
+            When an exact curvature would not fit in memory.
+        """
+        check_is_fitted(self)
+        moments = self._loo_predictive(None)
+        mean = self._in_units(moments.mean)
+        return (mean, self._std(moments, self.return_std_kind)) if return_std else mean
 
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Log density of targets under :meth:`predict_dist`, nats, summed over the outputs.
@@ -537,6 +630,30 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             draws = likelihood.conditional_mean(draws)
         values = draws.cpu().numpy() * self._scale.scale[:, None] + self._scale.mean[:, None]
         return values[:, 0] if self._single_output else values
+
+    def _jackknife(self, X: Any, levels: np.ndarray) -> np.ndarray:
+        """Ends of the jackknife+ intervals, in the units of y."""
+        fit, asked = self.laplace_, next(name for name, left_out in _resolve.INTERVAL_METHODS.items() if left_out)
+        if self._scale.noisy_rows or not fit.likelihood.has_dispersion:
+            differ = (
+                "sample_noise_variance says that they differ" if self._scale.noisy_rows else "those of counts differ"
+            )
+            raise UnsupportedCombinationError(
+                f"method={asked!r} takes the residual of every row as one that any new row could have, and {differ}. "
+                "Use method='normal'."
+            )
+        with single_thread(self._small):
+            inputs, wanted = self._inputs(X), torch.from_numpy(levels).to(fit.theta)
+            if self._origin.cross is None:
+                found = self._left_out(fit, f"method={asked!r}").intervals(fit, self.hyper_, inputs, wanted)
+            else:
+                found = self._origin.cross.intervals(inputs, wanted, self._options().memory)
+            self._require_finite(found.clamp(-LARGEST, LARGEST), X, [inputs])  # an end may be infinite
+        ends: np.ndarray = found.cpu().numpy() * self._scale.scale + self._scale.mean
+        return ends[..., 0] if self._single_output else ends
+
+    def _density(self, fit: LaplaceFit) -> Density:
+        return density_of(fit.likelihood)
 
     def _noise_variance(self) -> torch.Tensor:
         """Of a new row, in the network's units, shape (C,)."""

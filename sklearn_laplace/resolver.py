@@ -214,7 +214,9 @@ def predict_std(estimator: Any, X: Any, *, kind: str | None = None) -> np.ndarra
     return step.predict_std(X) if kind is None else step.predict_std(X, kind=kind)
 
 
-def predict_interval(estimator: Any, X: Any, confidence_level: Any = 0.9) -> tuple[np.ndarray, np.ndarray]:
+def predict_interval(
+    estimator: Any, X: Any, confidence_level: Any = 0.9, *, method: str = "normal"
+) -> tuple[np.ndarray, np.ndarray]:
     """``predict_interval`` of the Laplace regressor inside wrappers.
 
     Parameters
@@ -223,6 +225,8 @@ def predict_interval(estimator: Any, X: Any, confidence_level: Any = 0.9) -> tup
         As for :func:`laplace_step`.
     confidence_level : float or sequence of float
         Strictly between 0 and 1.
+    method : {"normal", "jackknife+"}
+        See :meth:`LaplaceRegressor.predict_interval`.
 
     Returns
     -------
@@ -253,7 +257,7 @@ def predict_interval(estimator: Any, X: Any, confidence_level: Any = 0.9) -> tup
             f"predict_interval is for numeric targets; found {type(step).__name__}. For classes use predictive, the "
             "class probabilities, or predict_std."
         )
-    return step.predict_interval(X, confidence_level)
+    return step.predict_interval(X, confidence_level, method=method)
 
 
 def _best(search: BaseSearchCV) -> Any:

@@ -106,7 +106,7 @@ def test_nothing_answers_before_the_fit():
         (0, "predict_interval", {"confidence_level": 1.0}, "confidence_level=1.0 has to hold numbers strictly between"),
         (0, "predict_interval", {"confidence_level": []}, "strictly between 0 and 1"),
         (0, "predict_interval", {"confidence_level": "high"}, "strictly between 0 and 1"),
-        (0, "predict_interval", {"method": "exact"}, "method='exact' is not known; expected one of 'normal'"),
+        (0, "predict_interval", {"method": "exact"}, "method='exact' is not known; .* 'jackknife.', 'normal'"),
         (0, "predict_quantiles", {"quantiles": [0.5, 0.0]}, "quantiles=.* has to hold numbers strictly between"),
         (0, "predict_quantiles", {"quantiles": [[0.5]]}, "strictly between 0 and 1"),
         (0, "sample_y", {"n_samples": 0}, "n_samples=0 has to be a whole number of at least 1"),

@@ -5,7 +5,8 @@
 
 from .alternating import alternate
 from .evidence import maximise_evidence, warn_at_bounds
-from .loo import LooPath, loo_path, select_loo
+from .held_out import HeldOutScores, held_out_scores
+from .loo import LooPath, at_best_noise, has_path, loo_path, select_loo
 from .residual import residual_dispersion
 
 SELECTIONS = {
@@ -13,12 +14,17 @@ SELECTIONS = {
     "residual": residual_dispersion,
     "alternating": alternate,
     "loo": select_loo,
+    "held_out": held_out_scores,
 }
 
 __all__ = [
     "SELECTIONS",
+    "HeldOutScores",
     "LooPath",
     "alternate",
+    "at_best_noise",
+    "has_path",
+    "held_out_scores",
     "loo_path",
     "maximise_evidence",
     "residual_dispersion",

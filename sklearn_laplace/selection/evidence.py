@@ -80,7 +80,9 @@ def maximise_evidence(
     return found
 
 
-def warn_at_bounds(fit: LaplaceFit, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> None:
+def warn_at_bounds(
+    fit: LaplaceFit, hyper: Hyper, *, free_prior: bool, free_dispersion: bool, what: str = "the evidence"
+) -> None:
     """Report chosen hyperparameters that sit on a bound of the search and mean trouble.
 
     One group of many at the upper bound does not: the data have no use for those weights, and they are pruned.
@@ -102,7 +104,7 @@ def warn_at_bounds(fit: LaplaceFit, hyper: Hyper, *, free_prior: bool, free_disp
     if found:
         shown = [*found[:LISTED], f"{len(found) - LISTED} more"] if len(found) > LISTED + 1 else found
         warnings.warn(
-            f"the evidence is largest at the bound of the search: {', '.join(shown)} (in units of standardised "
+            f"{what} is largest at the bound of the search: {', '.join(shown)} (in units of standardised "
             "targets). The data do not determine this value; give it as a number, or look for targets that are "
             "constant, free of noise, or unrelated to the inputs.",
             BoundWarning,

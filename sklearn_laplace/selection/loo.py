@@ -152,6 +152,25 @@ def loo_path(
     return LooPath(ridge / dispersion, dispersion, _log_density(fit, squares, logdets, dispersion))
 
 
+def has_path(fit: LaplaceFit, exact: LaplaceFit) -> bool:
+    """Whether :func:`loo_path` serves a fit whose left-out means come from ``exact``.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.laplace import fit_laplace
+    >>> from sklearn_laplace.likelihoods import Gaussian
+    >>> from sklearn_laplace.network import Network
+    >>> from sklearn_laplace.structures import Diag, Full
+    >>> network = Network.trace(torch.nn.Linear(1, 1).double(), torch.ones(1, 1).double())
+    >>> row = (torch.ones(1, 1).double(), torch.ones(1, 1).double(), torch.ones(1).double())
+    >>> full, diag = (fit_laplace(network, Gaussian(), GGN(), s, network.scalar_prior(), [row]) for s in (Full, Diag))
+    >>> has_path(full, full), has_path(diag, full)
+    (True, False)
+    """
+    whole = fit is exact and fit.likelihood.quadratic and fit.prior.n_groups == 1 and isinstance(fit.rule, GGN)
+    return whole and fit.curvature.eigenbasis() is not None
+
+
 def select_loo(
     fit: LaplaceFit,
     exact: LaplaceFit,
@@ -198,8 +217,7 @@ def select_loo(
     """
     free_dispersion = free_dispersion and fit.likelihood.has_dispersion
     profile = free_prior and free_dispersion and fit.likelihood.quadratic and fit.dispersion_power == 1
-    whole = fit is exact and fit.likelihood.quadratic and fit.prior.n_groups == 1 and isinstance(fit.rule, GGN)
-    on_path = whole and fit.curvature.eigenbasis() is not None
+    on_path = has_path(fit, exact)
     score = _path_score(fit, batches, profile) if on_path else _point_score(fit, exact, batches, density, profile)
     width = WIDTH if on_path else NARROW
     unit, (low, high) = hyper.dispersion if profile else 1.0, PRECISION_BOUNDS
@@ -291,13 +309,30 @@ def _point_score(
     def score(candidates: Sequence[Hyper]) -> list[_Found]:
         if not profile:
             return [(loo_log_density(fit, exact, batches, hyper, density), hyper) for hyper in candidates]
-        return [_at_best_noise(fit, leave_one_out(fit, exact, batches, hyper), batches, hyper) for hyper in candidates]
+        return [at_best_noise(fit, leave_one_out(fit, exact, batches, hyper), batches, hyper) for hyper in candidates]
 
     return score
 
 
-def _at_best_noise(fit: LaplaceFit, latent: LatentGaussian, batches: Iterable[Rows], hyper: Hyper) -> _Found:
-    """From the left-out latents at (ρ, 1)."""
+def at_best_noise(
+    fit: LaplaceFit, latent: LatentGaussian, batches: Iterable[Rows], hyper: Hyper
+) -> tuple[float, Hyper]:
+    """The log density of left-out latents at (ρ, 1) under the best noise variance, and that with its δ.
+
+    For a Gaussian likelihood; the arguments are as for :func:`~sklearn_laplace.leave_one_out.leave_one_out`.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.laplace import fit_laplace
+    >>> from sklearn_laplace.likelihoods import Gaussian
+    >>> from sklearn_laplace.network import Network
+    >>> from sklearn_laplace.structures import Full
+    >>> network = Network.trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> rows = [(torch.ones(2, 1).double(), torch.tensor([[3.0], [6.0]]).double(), torch.ones(2).double())]
+    >>> fit, point = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), rows), Hyper(torch.ones(1))
+    >>> round(at_best_noise(fit, leave_one_out(fit, fit, rows, point), rows, point)[1].dispersion, 9)
+    6.75
+    """
     targets, weights = (torch.cat(parts).double() for parts in zip(*((y, w) for _, y, w in batches), strict=True))
     y, noise = without_noise(targets, fit.n_outputs)
     squares, logdets = (weights @ part for part in normal_terms(y - latent.mean, latent.covariance, noise))

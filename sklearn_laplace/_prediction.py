@@ -1,0 +1,164 @@
+"""How a fitted estimator answers about new rows: its network's outputs and their distribution, chunk by chunk.
+
+In the network's units; the estimators bring them into those of the user. Chunks are as large as the memory budget
+allows, and several workers take one each.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import joblib
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from torch import Tensor
+
+from . import _cross_validation, _resolve
+from ._cross_validation import PriorScores
+from ._memory import held
+from ._resolve import Options
+from ._threads import single_thread
+from .errors import NonFiniteError
+from .laplace import Hyper, LaplaceFit
+from .latent import LatentGaussian, Predictive
+from .likelihoods._base import Link
+from .nonfinite import not_finite
+from .predictives._base import PosteriorPredictive
+from .structures._base import Posterior
+
+T = TypeVar("T")
+NAMED_ROWS = 5
+"""Of those in which something is not finite."""
+
+
+class LaplacePrediction(BaseEstimator, ABC):
+    """What :class:`LaplaceEstimator` predicts with, once it is fitted."""
+
+    _kind: str
+    n_samples: int
+    n_jobs: int | None
+    laplace_: LaplaceFit
+    posterior_: Posterior
+    hyper_: Hyper
+    n_outputs_: int
+    _input_dtype: torch.dtype
+    _seed: int
+    _small: bool
+    _prior_scores: PriorScores | None = None
+
+    def _inputs(self, X: Any) -> Tensor:
+        """Validated inputs as a tensor."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, order="C", reset=False)
+        return torch.tensor(X, dtype=self._input_dtype, device=self.posterior_.device)
+
+    def _chunks(self, X: Any, n_draws: int = 0) -> tuple[tuple[Tensor, ...], int]:
+        """Validated inputs in chunks, and how many of these may be in work at once; with so many draws of each row."""
+        network, posterior = self.laplace_.network, self.posterior_
+        width = max(
+            posterior.row_width(network.blocks, self.n_outputs_),
+            network.row_width(self.n_outputs_),
+            self.n_outputs_ * int(self.n_samples),
+            n_draws * max(block.outputs for block in network.blocks),
+        )
+        inputs, taken = self._inputs(X), held(posterior, self.laplace_.curvature)
+        memory = self._options().memory
+        n_jobs = memory.chunk_workers(width, taken, joblib.effective_n_jobs(self.n_jobs))
+        return inputs.split(memory.chunk_rows(width, taken, n_jobs)), n_jobs
+
+    def _parameters(self) -> dict[str, Any]:
+        """All of them by name, with the prior precision that held-out rows have chosen in place of its rule."""
+        return _cross_validation.settled(self.get_params(deep=False), self._prior_scores)
+
+    def _options(self) -> Options:
+        return _resolve.resolve(self._kind, self._parameters())
+
+    def _rule(self) -> PosteriorPredictive:
+        """From the posterior to the outputs; with weight samples of its own, the same in every call."""
+        return self._options().predictive.prepared(self.posterior_, int(self.n_samples), self._seed)
+
+    def _answers(self, X: Any, answer: Callable[[LatentGaussian], T]) -> list[T]:
+        """What is made of the distribution over the network's outputs, in its own units, chunk by chunk."""
+        fit, posterior = self.laplace_, self.posterior_
+        with single_thread(self._small):
+            rule = self._rule()
+
+            def answered(x: Tensor) -> tuple[T, Tensor]:
+                latent = rule.latent(fit.network, posterior, x, fit.shift)
+                return answer(latent), latent.mean.sum() + latent.covariance.sum()
+
+            return self._finite(X, answered)
+
+    def _outputs(self, X: Any) -> Tensor:
+        """Mean of the outputs (n, C), float64: forward passes alone where the predictive allows it."""
+        fit = self.laplace_
+        with single_thread(self._small):
+            rule = self._rule()
+            return torch.cat(self._finite(X, lambda x: _with_sum(rule.mean(fit.network, x, fit.shift))))
+
+    def _finite(self, X: Any, function: Callable[[Tensor], tuple[T, Tensor]], n_draws: int = 0) -> list[T]:
+        """What a function makes of each chunk; the sum that comes with it is to be finite."""
+        chunks, n_jobs = self._chunks(X, n_draws)
+        n_jobs = min(n_jobs, len(chunks))
+
+        def alone(x: Tensor) -> tuple[T, Tensor]:
+            with single_thread(n_jobs > 1):
+                return function(x)
+
+        found = joblib.Parallel(n_jobs, require="sharedmem")(joblib.delayed(alone)(x) for x in chunks)
+        self._require_finite(torch.stack([total for _, total in found]), X, chunks)
+        return [value for value, _ in found]
+
+    def _require_finite(self, values: Tensor, X: Any, chunks: Iterable[Tensor]) -> None:
+        """What is predicted is finite, or an error names the layer and the rows.
+
+        Raises
+        ------
+        NonFiniteError
+        """
+        if not bool(torch.isfinite(values).all()):
+            with naming_rows(X):
+                raise not_finite(self.laplace_.network, [(x,) for x in chunks])
+
+    def _predictive(self, X: Any, link: Link | None) -> Predictive:
+        likelihood, dispersion = self.laplace_.likelihood, self.hyper_.dispersion
+        parts = self._answers(X, lambda latent: likelihood.predict(latent, dispersion, link))
+        return Predictive(
+            torch.cat([part.mean for part in parts]),
+            torch.cat([part.epistemic_variance for part in parts]),
+            torch.cat([part.aleatoric_variance for part in parts]),
+        )
+
+    def _function_draws(self, X: Any, n_samples: int, generator: torch.Generator) -> Tensor:
+        """Joint draws of the network's outputs, or of the linearised network's, shape (n, C, n_samples)."""
+        predictive, fit = self._options().predictive, self.laplace_
+        with single_thread(self._small):
+            deviations = self.posterior_.sample(n_samples, generator)
+
+            def drawn(x: Tensor) -> tuple[Tensor, Tensor]:
+                return _with_sum(predictive.functions(fit.network, deviations, x, fit.shift))
+
+            return torch.cat(self._finite(X, drawn, n_samples))
+
+
+def _with_sum(values: Tensor) -> tuple[Tensor, Tensor]:
+    return values, values.sum()
+
+
+@contextmanager
+def naming_rows(X: Any) -> Iterator[None]:
+    """An error about values that are not finite says which rows of X they come from."""
+    try:
+        yield
+    except NonFiniteError as error:
+        if error.inputs is None or not len(error.inputs):
+            raise
+        rows = torch.tensor(check_array(X, dtype=np.float64, ensure_all_finite=False)).to(error.inputs)
+        same = (rows == error.inputs[:NAMED_ROWS, None]).all(-1).any(0)
+        numbers = ", ".join(map(str, same.nonzero()[:, 0].tolist()))
+        raise type(error)(f"{error} First in rows of X: {numbers}.", error.inputs) from error

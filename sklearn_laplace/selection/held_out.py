@@ -1,0 +1,199 @@
+r"""Selection by held-out rows: what nets that were trained without them say of them (cross-fitting).
+
+.. math:: L(\delta, \varphi) = \sum_k \sum_{n \in \text{fold } k} w_n \log p(y_n \mid D_{-k}, \delta, \varphi)
+
+Each net is trained from a start of its own, so that what it finds in other rows than another net, other features in
+another basin, counts as an error; evidence and leave-one-out see one basin, and of nets that have shaped their features
+on all rows both are too sure. The weights of the nets stay, and the prior precisions are those of the training times a
+common factor f.
+
+For a Gaussian likelihood the posterior at (fδ, φ) is that at (ρδ, 1) with :math:`\rho = f\varphi`, its covariance times
+φ; with the errors :math:`e_n` of the held-out rows and :math:`V_n(\rho)` their variances at (ρδ, 1), noise included,
+
+.. math:: L = -\tfrac12 \sum_n w_n \Big[ C \log 2\pi\varphi + \log |V_n(\rho)|
+          + \tfrac1\varphi\, e_n^\top V_n(\rho)^{-1} e_n \Big],
+
+so that two sums along a grid of ρ serve every choice, whichever of δ and φ is given, without the data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..jacobian import FactoredJacobian
+from ..laplace import Hyper, LaplaceFit, Rows
+from ..latent import LatentGaussian
+from ..leave_one_out import Density, linear_rows, normal_terms
+from ..likelihoods._base import without_noise
+
+DECADES = 3
+"""The common factor goes this far to either side of the training's precision."""
+POINTS, DEAR_POINTS = 49, 13
+"""On the grid: where one eigendecomposition serves all of them, and where each has a factorisation of its own."""
+WORTH = 1.0
+"""Nats that make a prior further from the training's worth taking: where it hardly matters the density is flat."""
+PROPORTIONAL = 1e-9
+"""Part by which precisions may differ from a common multiple of those of the training."""
+
+
+@dataclass(frozen=True)
+class HeldOutScores:
+    """The log density of held-out rows along a grid of ρ, k points.
+
+    Parameters
+    ----------
+    unit : Tensor of shape (G,)
+        The training's prior precisions.
+    ridge : Tensor of shape (k,)
+        ρ: the common factor f of the precisions, times φ where the likelihood has a dispersion.
+    squares : Tensor of shape (k,)
+        Σ w eᵀ V⁻¹ e; zero where there is no dispersion.
+    constants : Tensor of shape (k,)
+        −½ Σ w log |V|; the log density itself, nats, where there is no dispersion.
+    freedom : float
+        C Σ w; zero where there is no dispersion.
+
+    Examples
+    --------
+    >>> grid, zero = torch.tensor([0.1, 1.0, 10.0]).double(), torch.zeros(3).double()
+    >>> scores = HeldOutScores(torch.ones(1).double(), grid, torch.tensor([9.0, 4.0, 5.0]).double(), zero, 4.0)
+    >>> found = scores.chosen(Hyper(torch.ones(1).double(), 0.5), free_prior=True, free_dispersion=True)
+    >>> found.dispersion, found.prior_precision  # φ = 4 / 4, δ = 1 · ρ / φ
+    (1.0, tensor([1.], dtype=torch.float64))
+    """
+
+    unit: Tensor
+    ridge: Tensor
+    squares: Tensor
+    constants: Tensor
+    freedom: float
+
+    def suits(self, hyper: Hyper) -> bool:
+        """Whether the precisions are a multiple of those of the training."""
+        values = hyper.prior_precision
+        if values.shape != self.unit.shape:
+            return False
+        ratio = values / self.unit
+        return bool((ratio / ratio[0] - 1).abs().max() < PROPORTIONAL)
+
+    def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
+        """The point of largest density on the grid; of those as good, the one whose prior is closest to the training's.
+
+        Parameters
+        ----------
+        hyper : Hyper
+            What is not free keeps its value.
+        free_prior, free_dispersion : bool
+        """
+        if not self.freedom:
+            found = self.ridge[_closest(self.constants, self.ridge)] * self.unit
+            return replace(hyper, prior_precision=found) if free_prior else hyper
+        if free_dispersion:
+            factor = hyper.prior_precision[0] / self.unit[0]
+            noise = self.squares / self.freedom if free_prior else self.ridge / factor
+        else:
+            noise = torch.full_like(self.ridge, hyper.dispersion)
+        density, factors = self.log_density(noise), self.ridge / noise
+        best = _closest(density, factors) if free_prior else int(density.argmax())
+        values = factors[best] * self.unit if free_prior else hyper.prior_precision
+        return replace(hyper, prior_precision=values, dispersion=float(noise[best]))
+
+    def log_density(self, dispersion: Tensor) -> Tensor:
+        """Σ w log p of the held-out rows at each point (k,), nats, for a φ of each."""
+        return self.constants - 0.5 * (self.freedom * (2 * math.pi * dispersion).log() + self.squares / dispersion)
+
+
+def held_out_scores(
+    parts: Iterable[tuple[LaplaceFit, Iterable[Rows]]], hyper: Hyper, density: Density
+) -> HeldOutScores:
+    """The scores of rows that were held out from nets.
+
+    Costs an eigendecomposition of each net's curvature and, for n rows in all, n C² P products a point; where the
+    structure has no such basis, or the precisions are several, a factorisation and n C covariances each.
+
+    Parameters
+    ----------
+    parts : iterable of (fit, batches)
+        The curvature of each net over the rows that it has seen, and those that it has not. Where the likelihood has a
+        dispersion: a Gaussian one, and a rule with H at power one.
+    hyper : Hyper
+        Of the training, which the grid is around.
+    density : callable
+        See :data:`~sklearn_laplace.leave_one_out.Density`; of a likelihood without dispersion.
+
+    Returns
+    -------
+    HeldOutScores
+
+    Examples
+    --------
+    >>> from sklearn_laplace.curvatures import GGN
+    >>> from sklearn_laplace.laplace import fit_laplace
+    >>> from sklearn_laplace.leave_one_out import gaussian_density
+    >>> from sklearn_laplace.likelihoods import Gaussian
+    >>> from sklearn_laplace.network import Network
+    >>> from sklearn_laplace.structures import Full
+    >>> network = Network.trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> x, w = torch.ones(2, 1).double(), torch.ones(2).double()
+    >>> far, near = ([(x, network(x) + error, w)] for error in (2.0, 0.5))
+    >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), near)
+    >>> scores = held_out_scores([(fit, far)], Hyper(torch.ones(1).double(), 0.25), gaussian_density)
+    >>> strong = scores.ridge.argmax()  # of a strong prior, the errors are noise: 2² each
+    >>> round(float(scores.squares[strong] / scores.freedom), 1)
+    4.0
+    """
+    parts = list(parts)
+    likelihood = parts[0][0].likelihood
+    dear = any(fit.curvature.eigenbasis() is None for fit, _ in parts) or len(hyper.prior_precision) > 1
+    factors = torch.logspace(-DECADES, DECADES, DEAR_POINTS if dear else POINTS, dtype=torch.float64)
+    ridge = factors.to(hyper.prior_precision) * (hyper.dispersion if likelihood.has_dispersion else 1.0)
+    squares, constants, freedom = torch.zeros_like(ridge), torch.zeros_like(ridge), 0.0
+    for fit, batches in parts:
+        covariances = _Covariances(fit, hyper, ridge, dear)
+        for rows in linear_rows(fit.network, batches):
+            # A chunk's points one after the other: together they would be k times its covariances.
+            for place, covariance in enumerate(covariances.of(rows.jacobian)):
+                if likelihood.has_dispersion:
+                    y, noise = without_noise(rows.targets, fit.n_outputs)
+                    square, logdet = normal_terms(y - rows.outputs, covariance, noise.expand_as(rows.outputs))
+                    squares[place] += rows.weights @ square
+                    constants[place] -= 0.5 * (rows.weights @ logdet)
+                else:
+                    latent = LatentGaussian(rows.outputs, covariance)
+                    constants[place] += rows.weights @ density(latent, rows.targets, 1.0)
+            freedom += float(rows.weights.sum()) * fit.n_outputs * likelihood.has_dispersion
+    return HeldOutScores(hyper.prior_precision, ridge, squares, constants, freedom)
+
+
+def _closest(density: Tensor, factors: Tensor) -> int:
+    """Of the points within WORTH of the largest density, the one whose factor is closest to 1."""
+    near = density >= density.max() - WORTH
+    return int(torch.where(near, factors.log().abs(), math.inf).argmin())
+
+
+class _Covariances:
+    """Covariances of the outputs under the posteriors at (ρδ, 1), for each ρ of a grid."""
+
+    def __init__(self, fit: LaplaceFit, hyper: Hyper, ridge: Tensor, dear: bool) -> None:
+        self.precisions = ridge[:, None] * hyper.prior_precision
+        self.basis = None if dear else fit.curvature.eigenbasis()
+        self.size = fit.network.n_parameters
+        self.posteriors = [fit.posterior(Hyper(values)) for values in self.precisions] if self.basis is None else []
+
+    def of(self, jacobian: FactoredJacobian) -> Iterator[Tensor]:
+        """(n, C, C) for each ρ."""
+        if self.basis is None:
+            for posterior in self.posteriors:
+                yield posterior.covariance(jacobian)
+            return
+        projected = self.basis.rows(jacobian)
+        # What a direction outside of the basis has is the prior's variance alone.
+        outside = jacobian.weighted_inner(torch.ones_like(self.precisions[0]).expand(self.size))
+        outside = outside - projected @ projected.mT
+        for value in self.precisions[:, 0]:
+            yield (projected / (self.basis.values + value)) @ projected.mT + outside / value

@@ -1,0 +1,560 @@
+"""prior_precision="cv": explicit clones on explicit folds, and GridSearchCV, to the bit; how often a net is trained."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from functools import partial
+
+import nets
+import numpy as np
+import pandas
+import polars
+import pytest
+import torch
+from joblib import Memory
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal as assert_equal
+from scipy.stats import norm
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import max_error, r2_score
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, StratifiedKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import estimator_checks
+from skorch import NeuralNetRegressor
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _estimator
+from sklearn_laplace._cross_validation import GRID
+from sklearn_laplace.errors import BoundWarning, NonFiniteError, UnsupportedCombinationError
+from sklearn_laplace.metrics import neg_crps, neg_interval_score, neg_nlpd
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
+RNG = np.random.default_rng(33)
+X, X_NEW = RNG.normal(size=(36, 3)), 2 * RNG.normal(size=(7, 3))
+Y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.3 * RNG.normal(size=36)
+Y2 = np.column_stack([Y, 20 * X[:, 2] + 5 * RNG.normal(size=36)])
+LABELS = np.array(["no", "yes", "yes!"])[np.digitize(X[:, 0] + 0.5 * RNG.normal(size=36), [0.0, 0.8])]
+WEIGHTS = RNG.uniform(0.2, 3.0, size=36)
+CHECKS = (
+    "check_sample_weight_equivalence_on_dense_data",
+    "check_sample_weights_not_an_array",
+    "check_fit_idempotent",
+    "check_n_features_in_after_fitting",
+)
+GIVEN = [0.01, 1.0, 100.0]
+FOLDS = list(KFold(2, shuffle=True, random_state=1).split(X))
+SMALL = {"hidden_layer_sizes": (3,), "map_prior_precision": 1.0, "random_state": 0}
+BY_CV = {"prior_precision": "cv", "cv": FOLDS, "prior_precision_grid": GIVEN}
+
+
+def regressor(**options):
+    return LaplaceRegressor(**{**SMALL, **BY_CV, **options})
+
+
+def classifier(**options):
+    return LaplaceClassifier(**{**SMALL, **BY_CV, "map_prior_precision": 0.01, **options})
+
+
+def plain(model, **options):
+    """The same estimator without a rule that looks at held-out rows."""
+    return clone(model).set_params(
+        **{"prior_precision": "evidence", "cv": None, "scoring": None, "prior_precision_grid": None, **options}
+    )
+
+
+def skorch_net():
+    return nets.regressor(module__n_in=3, module__hidden=3, max_epochs=5)
+
+
+def fitted_net():
+    net = NeuralNetRegressor(nets.Hidden(3, 1, 3), train_split=None, max_epochs=20, verbose=0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return net.fit(X.astype(np.float32), Y[:, None].astype(np.float32))
+
+
+@pytest.fixture
+def trainings(monkeypatch):
+    """How many rows each training has seen."""
+    seen, train = [], _estimator.train
+    monkeypatch.setattr(_estimator, "train", lambda *args: seen.append(len(args[2].X)) or train(*args))
+    return seen
+
+
+# ---------------------------------------------------------------------- the same as a search
+
+
+CASES = {
+    "regressor": lambda: (regressor(), Y),
+    "several targets, kron": lambda: (regressor(hessian_structure="kron", sigma_noise="residual"), Y2),
+    "diag, last layer, cold": lambda: (
+        regressor(hessian_structure="diag", subset_of_weights="last_layer", temperature=0.3),
+        Y,
+    ),
+    "subnetwork": lambda: (regressor(subset_of_weights="subnetwork", n_subnetwork_weights=0.5), Y),
+    "weight samples": lambda: (regressor(predictive="mc", n_samples=20), Y),
+    "a training a candidate": lambda: (regressor(map_prior_precision="same"), Y),
+    "a RandomState": lambda: (regressor(random_state=np.random.RandomState(5), map_prior_precision="same"), Y),
+    "labels": lambda: (classifier(class_weight="balanced"), LABELS),
+    "two labels": lambda: (classifier(link="mc", n_samples=16, likelihood="bernoulli"), LABELS == "no"),
+    "a module": lambda: (regressor(net=nets.Linear(3), hidden_layer_sizes=(50,)), Y),
+    "a skorch net": lambda: (regressor(net=skorch_net(), hidden_layer_sizes=(50,)), Y),
+    "a frozen net": lambda: (regressor(net=FrozenEstimator(fitted_net()), hidden_layer_sizes=(50,)), Y),
+    "augmented": lambda: (regressor(augment=nudged, n_augmentations=2), Y),
+    "after a posterior": lambda: (
+        regressor(prior=FrozenEstimator(LaplaceRegressor(hidden_layer_sizes=(3,), random_state=0).fit(X[:20], Y[:20]))),
+        Y,
+    ),
+}
+
+
+def nudged(X, random_state):
+    return X + 0.1 * random_state.normal(size=X.shape)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
+@pytest.mark.parametrize("case", list(CASES))
+def test_it_is_a_grid_search_over_the_prior_precision(case):
+    """Best δ, scores and the model that is kept, to the bit: what a refit saves is time alone."""
+    model, y = CASES[case]()
+    # One object that every fit takes numbers from would depend on the order of the fits.
+    search = GridSearchCV(plain(model), {"prior_precision": GIVEN}, cv=FOLDS, scoring=neg_nlpd).fit(X, y)
+    model = model.set_params(scoring=neg_nlpd).fit(X, y)
+    scores = model._prior_scores
+    assert_equal(scores.mean, search.cv_results_["mean_test_score"])
+    assert_equal(scores.folds.T, np.column_stack([search.cv_results_[f"split{k}_test_score"] for k in range(2)]))
+    assert len(np.unique(scores.mean)) == 3
+    assert scores.kind == "cv" and scores.grid.tolist() == GIVEN
+    assert model.prior_precision == "cv"
+    assert scores.best == search.best_params_["prior_precision"]
+    best = search.best_estimator_
+    assert model.prior_precision_ == best.prior_precision_
+    assert_equal(model.predict(X_NEW), best.predict(X_NEW))
+    assert_equal(model.predict_std(X_NEW), best.predict_std(X_NEW))
+    assert model.log_marginal_likelihood_value_ == best.log_marginal_likelihood_value_
+
+
+def test_the_scores_of_a_linear_net_are_those_of_bayesian_linear_regression():
+    """Net, prior and noise by the book: held-out densities in closed form, with the bias under the prior as well."""
+    grid, sigma = [0.01, 1.0, 30.0, 1000.0], 0.4
+    model = LaplaceRegressor(
+        nets.Linear(3),
+        standardize_y=False,
+        sigma_noise=sigma,
+        random_state=0,
+        **{**BY_CV, "prior_precision_grid": grid},
+    ).fit(X, Y)
+    design = np.column_stack([X, np.ones(36)])
+    expected = np.empty((2, 4))
+    for k, (train, test) in enumerate(FOLDS):
+        for c, delta in enumerate(grid):
+            covariance = np.linalg.inv(design[train].T @ design[train] / sigma**2 + delta * np.eye(4))
+            mean = design[test] @ covariance @ design[train].T @ Y[train] / sigma**2
+            variance = np.einsum("np,pq,nq->n", design[test], covariance, design[test]) + sigma**2
+            expected[k, c] = norm(mean, np.sqrt(variance)).logpdf(Y[test]).mean()
+    assert_allclose(model._prior_scores.folds, expected, rtol=1e-6)  # the mode is found to a gradient's tolerance
+    assert model._prior_scores.best == grid[expected.mean(0).argmax()]
+
+
+@pytest.mark.parametrize(
+    ("scoring", "trained_under"),
+    [(neg_crps, 1.0), (partial(neg_interval_score, confidence_level=0.5), 1.0), ("neg_mean_absolute_error", "same")],
+    ids=["callable", "partial", "name"],
+)
+def test_other_scores_choose_by_themselves(scoring, trained_under):
+    """Names and callables, as a search takes them; a score of the mean where the mean moves."""
+    model = regressor(map_prior_precision=trained_under, scoring=scoring).fit(X, Y)
+    search = GridSearchCV(plain(model), {"prior_precision": GIVEN}, cv=FOLDS, scoring=scoring).fit(X, Y)
+    assert_equal(model._prior_scores.mean, search.cv_results_["mean_test_score"])
+
+
+# ---------------------------------------------------------------------- trainings
+
+
+@pytest.mark.parametrize("n_candidates", [1, 4, 9])
+def test_one_training_a_fold_and_one_of_all_rows(n_candidates, trainings):
+    """Under a fixed precision of the training, whatever the grid: 18 of 36 rows twice, then all."""
+    regressor(prior_precision_grid=np.logspace(-2, 2, n_candidates)).fit(X, Y)
+    assert trainings == [18, 18, 36]
+
+
+def test_a_training_that_depends_on_the_precision_is_repeated(trainings):
+    """map_prior_precision="same": each candidate in each fold, and the best of all rows."""
+    regressor(map_prior_precision="same").fit(X, Y)
+    assert trainings == 6 * [18] + [36]
+
+
+def test_a_cache_makes_another_fit_and_a_search_around_it_free(tmp_path):
+    """Another score, other folds of the same rows, Laplace parameters: trainings that are there are not repeated."""
+    model = regressor(memory=Memory(tmp_path, verbose=0))
+    first = clone(model).fit(X, Y)
+    assert len(list(tmp_path.rglob("output.pkl"))) == 3
+    again = clone(model).set_params(scoring=neg_crps, temperature=2.0, prior_precision_grid=[1.0, 2.0, 3.0, 1e3])
+    again.fit(X, Y)
+    assert len(list(tmp_path.rglob("output.pkl"))) == 3
+    assert_equal(first.predict_std(X_NEW), regressor().fit(X, Y).predict_std(X_NEW))
+    # Two outer folds, each with two inner ones and a model of all its rows. That is all: the folds of the model that
+    # is kept are the outer ones.
+    inner = clone(model).set_params(cv=2)
+    search = GridSearchCV(inner, {"temperature": [0.3, 3.0]}, cv=2, scoring=neg_nlpd).fit(X, Y)
+    assert len(list(tmp_path.rglob("output.pkl"))) == 3 + 2 * 3
+    assert len(np.unique(search.cv_results_["mean_test_score"])) == 2
+
+
+# ---------------------------------------------------------------------- folds
+
+
+def test_the_default_is_five_folds_in_an_order_that_follows_from_the_seed():
+    """Rows sorted by the answer: contiguous folds would hold out what the others say nothing of."""
+    order = np.argsort(Y)
+    rows, y = X[order], Y[order]
+    for seed in (0, 7):
+        found = regressor(cv=None, random_state=seed).fit(rows, y)._prior_scores
+        folds = list(KFold(5, shuffle=True, random_state=seed).split(rows))
+        assert_equal(found.folds, regressor(cv=folds, random_state=seed).fit(rows, y)._prior_scores.folds)
+    assert found.folds.shape == (5, 3)
+    state = np.random.RandomState(3)
+    drawn = regressor(cv=None, random_state=state).fit(rows, y)._prior_scores
+    folds = list(KFold(5, shuffle=True, random_state=np.random.RandomState(3)).split(rows))
+    assert_equal(drawn.folds, regressor(cv=folds, random_state=state).fit(rows, y)._prior_scores.folds)
+    assert state.randint(2**31) == np.random.RandomState(3).randint(2**31)  # as it was
+
+
+def test_a_classifiers_folds_have_its_classes_in_equal_shares():
+    """Sorted labels: each default fold has all of them. A number means scikit-learn's own folds."""
+    order = np.argsort(LABELS)
+    rows, y = X[order], LABELS[order]
+    found = classifier(cv=None).fit(rows, y)._prior_scores.folds
+    folds = list(StratifiedKFold(5, shuffle=True, random_state=0).split(rows, y))
+    assert_equal(found, classifier(cv=folds).fit(rows, y)._prior_scores.folds)
+    found = classifier(cv=3).fit(rows, y)._prior_scores.folds
+    assert_equal(found, classifier(cv=StratifiedKFold(3)).fit(rows, y)._prior_scores.folds)
+    found = regressor(cv=3).fit(X, Y)._prior_scores.folds
+    assert_equal(found, regressor(cv=KFold(3)).fit(X, Y)._prior_scores.folds)
+
+
+def test_splits_may_come_from_groups_or_once():
+    """A splitter that needs groups as its list; a generator, which a second fit finds empty."""
+    groups = np.arange(36) % 6
+    by_group = list(GroupKFold(3).split(X, Y, groups))
+    expected = regressor(cv=by_group).fit(X, Y)._prior_scores.folds
+    model = regressor(cv=GroupKFold(3))
+    with pytest.raises(ValueError, match="'groups' parameter should not be None"):
+        model.fit(X, Y)
+    model = regressor(cv=iter(by_group)).fit(X, Y)
+    assert_equal(model._prior_scores.folds, expected)
+    with pytest.raises(
+        ValueError, match=r"cv=<.*iterator.*> has no splits; a generator gives its splits once: use list"
+    ):
+        model.fit(X, Y)
+    assert_equal(model._prior_scores.folds, expected)
+
+
+@pytest.mark.parametrize("scoring", [None, "r2"], ids=["density", "name"])
+def test_weights_and_known_noise_go_with_their_rows(scoring):
+    """Into the fit of a fold, and the weights into its score; by explicit fits."""
+    noise = RNG.uniform(0.2, 2.0, size=36)
+    model = regressor(scoring=scoring, map_prior_precision="same", sigma_noise=0.4)
+    model.fit(X, Y, sample_weight=WEIGHTS, sample_noise_variance=noise)
+    expected = np.empty((2, 3))
+    for k, (train, test) in enumerate(FOLDS):
+        for c, delta in enumerate(GIVEN):
+            fit = plain(model, prior_precision=delta).fit(X[train], Y[train], WEIGHTS[train], noise[train])
+            mean, std = fit.predict(X[test], return_std=True)
+            density = np.average(norm(mean, std).logpdf(Y[test]), weights=WEIGHTS[test])
+            expected[k, c] = r2_score(Y[test], mean, sample_weight=WEIGHTS[test]) if scoring == "r2" else density
+    assert_allclose(model._prior_scores.folds, expected, rtol=1e-12)
+    best = plain(model, prior_precision=model.prior_precision_).fit(X, Y, WEIGHTS, noise)
+    assert_equal(model.predict_std(X_NEW), best.predict_std(X_NEW))
+    unweighted = clone(model).fit(X, Y, sample_noise_variance=noise)._prior_scores.folds
+    assert (np.abs(unweighted / expected - 1) > 1e-6).all()
+
+
+def test_a_row_of_weight_zero_is_in_no_training_and_no_score():
+    """Whatever is in it; also one weight for all rows."""
+    y, weights = np.append(Y, 1e6), np.append(WEIGHTS, 0.0)
+    rows, folds = np.vstack([X, X[:1]]), [(train, np.append(test, 36)) for train, test in FOLDS]
+    found = regressor(cv=folds).fit(rows, y, weights)._prior_scores.folds
+    assert_allclose(found, regressor().fit(X, Y, WEIGHTS)._prior_scores.folds, rtol=1e-12)
+    assert_equal(
+        regressor().fit(X, Y, 2.0)._prior_scores.folds, regressor().fit(X, Y, np.full(36, 2.0))._prior_scores.folds
+    )
+    weights[30:] = 0.0
+    with pytest.raises(ValueError, match="every held-out row has sample_weight zero") as error:
+        regressor(cv=[(np.arange(30), np.arange(30, 37))]).fit(rows, y, weights)
+    assert error.value.__notes__ == ["In fold 0 of prior_precision='cv'."]
+
+
+def test_a_metric_without_weights_is_asked_without_them():
+    """max_error has none: a search without routing would not hand them on either."""
+    model = regressor(scoring="neg_max_error", map_prior_precision="same").fit(X, Y, WEIGHTS)
+    train, test = FOLDS[0]
+    fit = plain(model, prior_precision=GIVEN[2]).fit(X[train], Y[train], WEIGHTS[train])
+    assert model._prior_scores.folds[0, 2] == -max_error(Y[test], fit.predict(X[test]))
+
+
+@pytest.mark.parametrize("library", [pandas, polars], ids=["pandas", "polars"])
+def test_tables_keep_their_names_in_the_folds(library):
+    """The fit of a fold sees columns by name, and a scorer the same rows."""
+    table = library.DataFrame({name: X[:, i] for i, name in enumerate("abc")})
+    seen = []
+
+    def scoring(model, rows, y):
+        seen.append(list(rows.columns))
+        return neg_nlpd(model, rows, y)
+
+    model = regressor(scoring=scoring).fit(table, library.Series(list(Y)))
+    assert seen == 6 * [["a", "b", "c"]] and list(model.feature_names_in_) == ["a", "b", "c"]
+    assert_equal(model._prior_scores.folds, regressor(scoring=neg_nlpd).fit(X, Y)._prior_scores.folds)
+    lists = regressor(scoring=neg_nlpd).fit(X.tolist(), Y.tolist(), WEIGHTS.tolist())
+    assert_equal(lists.predict_std(X_NEW), regressor(scoring=neg_nlpd).fit(X, Y, WEIGHTS).predict_std(X_NEW))
+
+
+def test_folds_in_worker_processes_give_the_same_numbers():
+    """To the bit; the fits inside a worker are serial, and the parameter stays."""
+    model = regressor(n_jobs=2).fit(X, Y)
+    alone = regressor().fit(X, Y)
+    assert_equal(model._prior_scores.folds, alone._prior_scores.folds)
+    assert_equal(model.predict_std(X_NEW), alone.predict_std(X_NEW))
+    assert model.n_jobs == 2
+
+
+# ---------------------------------------------------------------------- afterwards
+
+
+def test_the_chosen_precision_stays_until_another_one_is_asked_for():
+    """Through other Laplace parameters, more rows and a pickle; as a fit with that number."""
+    model = regressor().fit(X, Y)
+    best = model.prior_precision_
+    fixed = plain(model, prior_precision=best)
+    for change in ({"temperature": 0.5}, {"sigma_noise": 0.7, "predictive": "mc"}, {"predictive": "glm"}):
+        model.refit_laplace(**change)
+        fixed.set_params(**change).fit(X, Y)
+        assert model.prior_precision_ == best and model.prior_precision == "cv"
+        assert_equal(model.predict_std(X_NEW), fixed.predict_std(X_NEW))
+    copy = pickle.loads(pickle.dumps(model))
+    assert_equal(copy._prior_scores.folds, model._prior_scores.folds)
+    assert copy._prior_scores.best == best
+    copy.refit_laplace(temperature=3.0)
+    assert copy.prior_precision_ == best
+    more = X_NEW, np.zeros(7)
+    assert_equal(model.partial_fit(*more).predict_std(X_NEW), fixed.partial_fit(*more).predict_std(X_NEW))
+    model.refit_laplace(prior_precision=best / 3)
+    assert model._prior_scores is None and model.prior_precision_ == best / 3
+
+
+def test_only_a_choice_on_held_out_rows_has_scores():
+    """A fit with another rule forgets them."""
+    model = regressor()
+    assert model._prior_scores is None
+    assert model.fit(X, Y)._prior_scores is not None
+    model.set_params(prior_precision="evidence", cv=None, prior_precision_grid=None).fit(X, Y)
+    assert model._prior_scores is None and model.prior_precision_ not in GIVEN
+    assert GRID.tolist() == regressor(prior_precision_grid=None).fit(X, Y)._prior_scores.grid.tolist()
+
+
+def test_without_rows_it_cannot_be_chosen():
+    """By refit_laplace, or for classes that no row has; nothing of a fit is lost."""
+    model = LaplaceRegressor(**SMALL).fit(X, Y)
+    before = model.predict_std(X_NEW)
+    message = (
+        r"refit_laplace cannot choose prior_precision='{}', which needs fits without.*\. Call fit, or give a number"
+    )
+    for rule in ("cv", "validation"):
+        with pytest.raises(ValueError, match=message.format(rule)):
+            model.refit_laplace(prior_precision=rule)
+    assert_equal(model.predict_std(X_NEW), before)
+    model.set_params(prior_precision="cv")  # without a fit
+    assert_equal(model.predict_std(X_NEW), before)
+    with pytest.raises(ValueError, match=message.format("cv")):
+        model.refit_laplace(temperature=2.0)
+    chosen = regressor().fit(X, Y)
+    with pytest.raises(ValueError, match=message.format("cv")):
+        chosen.refit_laplace(prior_precision="cv")
+    unfitted = classifier()
+    with pytest.raises(ValueError, match="partial_fit with classes cannot choose prior_precision='cv'"):
+        unfitted.partial_fit(X, LABELS, classes=["maybe", *np.unique(LABELS)])
+    with pytest.raises(NotFittedError):
+        unfitted.predict(X)
+
+
+def test_the_first_call_of_partial_fit_is_a_fit():
+    """With its folds, for both kinds."""
+    for model, y in ((regressor(), Y), (classifier(), LABELS)):
+        found, expected = clone(model).partial_fit(X, y), clone(model).fit(X, y)
+        assert_equal(found._prior_scores.folds, expected._prior_scores.folds)
+        assert_equal(found.predict_std(X_NEW), expected.predict_std(X_NEW))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.DataConversionWarning")
+@pytest.mark.filterwarnings("ignore:The least populated class in y")
+@pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
+@pytest.mark.parametrize("name", CHECKS)
+def test_scikit_learns_checks_of_rows_and_weights_pass(name, kind):
+    """Those that an estimator with folds can fail: weights as repeated rows, containers that cannot be indexed."""
+    model = kind(hidden_layer_sizes=(2,), map_prior_precision=1.0, prior_precision="cv", prior_precision_grid=GIVEN)
+    getattr(estimator_checks, name)(kind.__name__, model)
+
+
+def test_a_pipeline_around_it_scales_all_rows_that_it_was_given():
+    """The rule sees what its step sees."""
+    scaled = StandardScaler().fit_transform(X)
+    pipe = make_pipeline(StandardScaler(), regressor()).fit(X, Y)
+    assert_equal(pipe.predict(X), regressor().fit(scaled, Y).predict(scaled))
+
+
+# ---------------------------------------------------------------------- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"prior_precision_grid": 1.0},
+            r"prior_precision_grid=1\.0 has to be None or a sequence of finite numbers above",
+        ),
+        ({"prior_precision_grid": []}, r"prior_precision_grid=\[\] has to be None or a sequence"),
+        ({"prior_precision_grid": [1.0, 0.0]}, r"prior_precision_grid=\[1\.0, 0\.0\] has to be None or a sequence"),
+        ({"prior_precision_grid": ["evidence"]}, r"prior_precision_grid=\['evidence'\] has to be None or a sequence"),
+        ({"prior_precision_grid": [[1.0], [2.0]]}, r"has to be None or a sequence"),
+        ({"scoring": "neg_logloss"}, "scoring='neg_logloss' is not known; .* Did you mean 'neg_log_loss'"),
+        (
+            {"scoring": ["r2", "neg_mean_absolute_error"]},
+            r"scoring=\['r2', .*\] has to be None, the name of a scorer, or",
+        ),
+        ({"scoring": r2_score}, "metric"),
+        ({"cv": 1}, "n_splits=1"),
+        ({"cv": "five"}, "Expected .?cv.? as an integer"),
+        ({"cv": []}, r"cv=\[\] has no splits"),
+        (
+            {"prior_precision": "evidence"},
+            "prior_precision_grid would be ignored with prior_precision='evidence'; it goes with .*'validation'",
+        ),
+        (
+            {"prior_precision": 2.0, "scoring": "r2"},
+            r"scoring and prior_precision_grid would be ignored with prior_precision=2\.0; they go with",
+        ),
+        ({"prior_precision": "cross"}, "prior_precision='cross' is not known; expected one of 'cv', 'evidence'"),
+    ],
+)
+def test_wrong_options_are_refused_before_any_training(options, message, trainings):
+    """By what they are, not by what becomes of them."""
+    for model, y in ((regressor(**options), Y), (classifier(**options), LABELS)):
+        with pytest.raises(ValueError, match=message):
+            model.fit(X, y)
+    assert not trainings
+
+
+def test_several_precisions_have_no_grid(trainings):
+    """One candidate for all weights is no choice between layers."""
+    with pytest.raises(
+        UnsupportedCombinationError, match=r"prior_structure='layer' asks for several\. Use prior_structure="
+    ):
+        regressor(prior_structure="layer").fit(X, Y)
+    assert not trainings
+
+
+def test_wrong_rows_are_refused_before_any_training(trainings):
+    """As by any fit, and of all rows."""
+    model = regressor()
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        model.fit(X, Y[:-1])
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        model.fit(np.where(X[5, 1] == X, np.nan, X), Y)
+    with pytest.raises(ValueError, match="sample_weight"):
+        model.fit(X, Y, sample_weight=WEIGHTS[:-1])
+    assert not trainings
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, "high", {"r2": 1.0}], ids=str)
+def test_a_score_that_is_no_number_is_an_error(value):
+    """It names the candidate and the fold; a fitted model stays what it was."""
+    model = regressor().fit(X, Y)
+    before = model.predict_std(X_NEW)
+
+    def scoring(fit, rows, y):
+        return value if fit.prior_precision == 100.0 else 0.0
+
+    model.set_params(scoring=scoring)
+    with pytest.raises(
+        ValueError, match=r"gave .* for prior_precision=100; a score has to be one finite number"
+    ) as error:
+        model.fit(X, Y)
+    assert error.value.__notes__ == ["In fold 0 of prior_precision='cv'."]
+    assert_equal(model.predict_std(X_NEW), before)
+
+
+def test_a_candidate_that_scores_minus_infinity_loses():
+    """What is ruled out on some rows is worse than all else; when all are, there is no choice."""
+    grid = [1.0, 10.0, 5.0]
+    wanted = {1.0: -np.inf, 10.0: -3.0, 5.0: -4.0}
+    model = regressor(scoring=lambda fit, rows, y: wanted[fit.prior_precision], prior_precision_grid=[*grid, 20.0])
+    wanted[20.0] = -9.0
+    assert model.fit(X, Y)._prior_scores.best == 10.0
+    model.set_params(scoring=lambda fit, rows, y: -np.inf)
+    with pytest.raises(ValueError, match="prior_precision='cv': every candidate scores -inf"):
+        model.fit(X, Y)
+
+
+def test_a_class_that_no_training_of_a_fold_has_is_an_error():
+    """Its probability is zero under every candidate; with two classes there is nothing to train."""
+    rare = LABELS == "yes!"
+    folds = [(np.flatnonzero(~rare), np.flatnonzero(rare)), *FOLDS]
+    with pytest.raises(
+        ValueError, match=r"every candidate scores -inf.*a class that is not among them.*Give each class"
+    ):
+        classifier(cv=folds).fit(X, LABELS)
+    with pytest.raises(ValueError, match="holds one class only") as error:
+        classifier(cv=folds).fit(X, rare)
+    assert error.value.__notes__ == ["In fold 0 of prior_precision='cv'."]
+    model = classifier(cv=folds, scoring="accuracy", map_prior_precision="same")  # finite, as in a search
+    search = GridSearchCV(plain(model), {"prior_precision": GIVEN}, cv=folds, scoring="accuracy").fit(X, LABELS)
+    model.fit(X, LABELS)
+    assert_equal(model._prior_scores.mean, search.cv_results_["mean_test_score"])
+
+
+def test_rows_that_break_the_net_are_named_by_their_numbers_in_all_rows():
+    """Not by those in the fold; in a training as in a score."""
+    rows = X.copy()
+    rows[[20, 31]] = 1e200  # squared in the net: infinite
+    for held_out in ([20, 31], [3, 4]):
+        train = np.setdiff1d(np.arange(36), held_out)
+        model = regressor(net=Squared(), hidden_layer_sizes=(50,), cv=[(train, np.array(held_out))], max_epochs=1)
+        with pytest.raises(NonFiniteError, match=r"First in rows of X: 20, 31\.$"):
+            model.fit(rows, Y)
+
+
+class Squared(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.layer(x**2)
+
+
+def test_the_end_of_the_grid_is_a_warning_unless_there_is_nothing_between():
+    """Wherever in the grid the largest or smallest stands."""
+    scores = {1.0: 3.0, 2.0: 2.0, 3.0: 1.0}
+    for best, grid in ((1.0, [2.0, 1.0, 3.0]), (3.0, [2.0, 3.0, 1.0])):
+        scores[best] = 4.0
+        model = regressor(scoring=lambda fit, rows, y: scores[fit.prior_precision], prior_precision_grid=grid)
+        said = f"the best candidate, {best:g}, is at the end of prior_precision_grid, which goes from 1 to 3. Give"
+        with pytest.warns(BoundWarning, match=said) as found:
+            model.fit(X, Y)
+        assert found[0].filename == __file__  # where fit was called
+        scores[best], scores[2.0] = 3.0, 9.0
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model.fit(X, Y)
+            model.set_params(prior_precision_grid=[1.0, 2.0]).fit(X, Y)
+        scores[2.0] = 2.0
+
+
+def test_a_score_that_the_precision_does_not_reach_is_a_warning():
+    """R² under one training: the mean does not move, and the first candidate is no choice."""
+    with pytest.warns(BoundWarning, match="scoring='r2' is the same for every candidate, of which the first is taken"):
+        assert regressor(scoring="r2").fit(X, Y)._prior_scores.best == GIVEN[0]

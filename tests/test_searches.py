@@ -1,0 +1,147 @@
+"""Searches over Laplace parameters: how often a net is trained, and what docs/selection.md says of choosing them."""
+
+from __future__ import annotations
+
+import doctest
+import pathlib
+import re
+
+import numpy as np
+import pytest
+from joblib import Memory
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal as assert_equal
+from sklearn.base import clone
+from sklearn.experimental import enable_halving_search_cv  # noqa: F401  # registers HalvingGridSearchCV
+from sklearn.model_selection import GridSearchCV, HalvingGridSearchCV, KFold
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace.metrics import neg_interval_score, neg_nlpd
+
+RNG = np.random.default_rng(37)
+X = RNG.normal(size=(48, 3))
+Y = np.sin(2 * X[:, 0]) + 0.5 * X[:, 1] + 0.3 * RNG.normal(size=48)
+LABELS = np.array(["no", "yes"])[(X[:, 0] + 0.5 * RNG.normal(size=48) > 0).astype(int)]
+FOLDS = KFold(3, shuffle=True, random_state=0)
+SMALL = {"hidden_layer_sizes": (3,), "map_prior_precision": 1.0, "random_state": 0}
+PAGE = pathlib.Path(__file__).parents[1] / "docs" / "selection.md"
+
+
+@pytest.fixture
+def cache(tmp_path):
+    """A folder of trainings, and how many there are."""
+    return Memory(tmp_path, verbose=0), lambda: len(list(tmp_path.rglob("output.pkl")))
+
+
+@pytest.mark.parametrize(
+    ("model", "y", "grid"),
+    [
+        (
+            LaplaceRegressor(**SMALL),
+            Y,
+            {"prior_precision": [0.1, 10.0, "evidence"], "sigma_noise": [0.3, "residual"], "temperature": [0.3, 1.0]},
+        ),
+        (
+            LaplaceClassifier(**SMALL),
+            LABELS,
+            {
+                "link": ["probit", "quadrature"],
+                "hessian_structure": ["kron", "diag"],
+                "subset_of_weights": ["last_layer"],
+            },
+        ),
+    ],
+    ids=["regressor", "classifier"],
+)
+def test_a_grid_of_laplace_parameters_trains_once_for_each_split(model, y, grid, cache):
+    """Three folds and all rows, whatever the number of candidates; the scores are those without a cache."""
+    memory, count = cache
+    search = GridSearchCV(model, grid, scoring=neg_nlpd, cv=FOLDS).fit(X, y)
+    cached = clone(search).set_params(estimator__memory=memory).fit(X, y)
+    assert count() == 4
+    assert_equal(cached.cv_results_["mean_test_score"], search.cv_results_["mean_test_score"])
+    assert cached.best_params_ == search.best_params_
+    assert_equal(cached.best_estimator_.predict_std(X), search.best_estimator_.predict_std(X))
+    assert len(np.unique(cached.cv_results_["mean_test_score"])) == len(cached.cv_results_["params"])
+
+
+def test_a_parameter_of_the_training_trains_again(cache):
+    """Two widths and three priors: two trainings a split, and that of the best."""
+    memory, count = cache
+    grid = {"hidden_layer_sizes": [(2,), (3,)], "prior_precision": [0.1, 1.0, 10.0]}
+    GridSearchCV(LaplaceRegressor(**SMALL, memory=memory), grid, scoring=neg_nlpd, cv=FOLDS).fit(X, Y)
+    assert count() == 2 * 3 + 1
+
+
+def test_halving_trains_once_for_each_split_of_each_number_of_rows(cache):
+    """Two rungs of 24 and 48 rows in three folds, and all rows; the scores of the last rung are explicit fits'."""
+    memory, count = cache
+    model = LaplaceRegressor(**SMALL, memory=memory)
+    grid = {"prior_precision": [0.01, 0.1, 1.0, 10.0]}
+    search = HalvingGridSearchCV(
+        model, grid, scoring=neg_nlpd, cv=FOLDS, factor=2, min_resources=24, random_state=0, refit=True
+    ).fit(X, Y)
+    assert search.n_resources_ == [24, 48] and search.n_candidates_ == [4, 2]
+    assert count() == 2 * 3 + 1
+    found = search.cv_results_
+    last = found["iter"] == 1
+    for delta, mean in zip(found["param_prior_precision"][last], found["mean_test_score"][last], strict=True):
+        explicit = [
+            neg_nlpd(LaplaceRegressor(**SMALL, prior_precision=delta).fit(X[train], Y[train]), X[test], Y[test])
+            for train, test in FOLDS.split(X)
+        ]
+        assert_allclose(mean, np.mean(explicit), rtol=1e-9)  # a rung's rows come in another order
+
+
+def test_optuna_trains_once_for_each_split(cache):
+    """Whatever the number of trials, three folds and all rows; the best trial is an explicit score."""
+    optuna = pytest.importorskip("optuna")
+    integration = pytest.importorskip("optuna_integration")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    memory, count = cache
+    space = {
+        "prior_precision": optuna.distributions.FloatDistribution(1e-3, 1e3, log=True),
+        "temperature": optuna.distributions.FloatDistribution(0.1, 10.0, log=True),
+    }
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0), direction="maximize")
+    with pytest.warns() as raised:  # the class is experimental there
+        search = integration.OptunaSearchCV(
+            LaplaceRegressor(**SMALL, memory=memory),
+            space,
+            cv=FOLDS,
+            n_trials=6,
+            scoring=neg_interval_score,
+            study=study,
+        ).fit(X, Y)
+    assert {warning.category.__name__ for warning in raised} <= {"ExperimentalWarning", "FutureWarning"}
+    assert count() == 4
+    assert len(search.trials_) == 6 and len({trial.value for trial in search.trials_}) == 6
+    model = LaplaceRegressor(**SMALL, **search.best_params_)
+    scores = [
+        neg_interval_score(clone(model).fit(X[train], Y[train]), X[test], Y[test]) for train, test in FOLDS.split(X)
+    ]
+    assert_allclose(search.best_score_, np.mean(scores), rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
+def test_a_search_may_hold_an_estimator_that_cross_validates(cache):
+    """Each outer fold chooses its own prior: as by hand."""
+    memory, count = cache
+    model = LaplaceRegressor(
+        **SMALL, memory=memory, prior_precision="cv", prior_precision_grid=[1e-3, 1.0, 1e3], cv=KFold(2)
+    )
+    search = GridSearchCV(model, {"temperature": [0.5, 1.0]}, scoring=neg_nlpd, cv=FOLDS).fit(X, Y)
+    assert count() == 3 * 3 + 3
+    for k, (train, test) in enumerate(FOLDS.split(X)):
+        fit = clone(model).set_params(memory=None, temperature=0.5).fit(X[train], Y[train])
+        assert search.cv_results_[f"split{k}_test_score"][0] == neg_nlpd(fit, X[test], Y[test])
+
+
+def test_the_page_on_selection_prints_what_it_shows():
+    """One session from its first line to its last."""
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, "selection", PAGE.name, 0)
+    assert len(test.examples) > 15
+    report = []
+    failed, _ = doctest.DocTestRunner().run(test, out=report.append)
+    assert failed == 0, "".join(report)
