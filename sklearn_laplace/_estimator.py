@@ -40,6 +40,7 @@ from ._path import prior_path
 from ._prediction import LaplacePrediction, naming_rows
 from ._prior_options import check_left_out
 from ._relevance import relevance
+from ._resolve import Options
 from ._stages import (
     Origin,
     approximate,
@@ -193,7 +194,7 @@ class LaplaceEstimator(LaplacePrediction):
             self._kept = kept
             hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), lambda: self._left_out(fit))
             self._condition(fit, hyper)
-            self._diagnose(options, len(data.X))
+            self._diagnose(options, len(data.X) if data.past is None else None)
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:

@@ -43,7 +43,7 @@ from .mode import Mode
 from .nets import MLP
 from .network import Network
 from .prior import Prior
-from .selection import maximise_evidence, warn_at_bounds
+from .selection import HeldOutScores, maximise_evidence, warn_at_bounds
 from .structures import Diag, Full, Functional
 from .structures._base import Curvature
 
@@ -378,7 +378,7 @@ def choose(
         held_out = None
     prior_held_out, noise_held_out = options.by_held_out
     if held_out is not None and prior_held_out == free_prior and noise_held_out == free_noise:
-        return held_out.chosen(start, free_prior=free_prior, free_dispersion=free_noise)
+        return _by_held_out(held_out, fit, start, options)
     if settled:
         warn_at_bounds(fit, start, free_prior=free_prior, free_dispersion=free_noise)
     elif free_prior or (free_noise and by_evidence):
@@ -387,9 +387,14 @@ def choose(
             fit, replace(start, temperature=1.0), free_prior=free_prior, free_dispersion=free_noise and by_evidence
         )
         start = replace(found, temperature=start.temperature)
-    if held_out is not None:
-        start = held_out.chosen(start, free_prior=prior_held_out, free_dispersion=noise_held_out)
-    return start
+    return start if held_out is None else _by_held_out(held_out, fit, start, options)
+
+
+def _by_held_out(scores: HeldOutScores, fit: LaplaceFit, start: Hyper, options: Options) -> Hyper:
+    prior, noise = options.by_held_out
+    found = scores.chosen(start, free_prior=prior, free_dispersion=noise)
+    warn_at_bounds(fit, found, free_prior=False, free_dispersion=noise, what="the density of rows that were held out")
+    return found
 
 
 def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData, seed: int = 0) -> Options:

@@ -145,7 +145,7 @@ def over_trained():
 
 
 INTERPOLATING = {
-    "weak-prior": lambda: (regressor(prior_precision=1e-3), X, NOISE),
+    "weak-prior": lambda: (regressor(prior_precision=1e-3, sigma_noise="evidence"), X, NOISE),
     "weak-training": lambda: (regressor(map_prior_precision=1e-4, hidden_layer_sizes=(50,)), X, NOISE),
     "residual": lambda: (regressor(prior_precision=1e-3, sigma_noise="residual"), X, NOISE),
     "frozen": lambda: (over_trained(), X[:25], NOISE[:25]),

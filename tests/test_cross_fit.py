@@ -1,0 +1,244 @@
+"""Cross-fitting: nets that have not seen a part of the rows choose prior precision and noise, and make intervals."""
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import multivariate_normal, norm
+from sklearn.datasets import make_friedman1, make_moons
+from sklearn.frozen import FrozenEstimator
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace.curvatures import GGN
+from sklearn_laplace.laplace import Hyper, fit_laplace
+from sklearn_laplace.leave_one_out import class_density, gaussian_density
+from sklearn_laplace.likelihoods import Categorical, Gaussian
+from sklearn_laplace.links import Probit
+from sklearn_laplace.network import Network
+from sklearn_laplace.selection import held_out_scores
+from sklearn_laplace.structures import STRUCTURES
+
+X, Y = make_friedman1(90, noise=1.0, random_state=0)
+NEW, NEW_Y = make_friedman1(400, noise=1.0, random_state=1)
+
+
+def regressor(**options):
+    return LaplaceRegressor(hidden_layer_sizes=(12,), random_state=0, **options)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return regressor().fit(X, Y)
+
+
+def parts(likelihood, targets, n_outputs, structure, seed=0):
+    """Two nets with the rows that each has seen, and those that it has not."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(12, 3, generator=generator, dtype=torch.float64)
+    w = torch.rand(12, generator=generator, dtype=torch.float64) + 0.5
+    y, found = targets(x, generator), []
+    for seen, held in ((slice(0, 6), slice(6, 12)), (slice(6, 12), slice(0, 6))):
+        torch.manual_seed(seed)
+        module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, n_outputs)).double()
+        network = Network.trace(module, x)
+        prior = network.scalar_prior()
+        fit = fit_laplace(network, likelihood, GGN(), STRUCTURES[structure], prior, [(x[seen], y[seen], w[seen])])
+        found.append((fit, [(x[held], y[held], w[held])]))
+    return found
+
+
+def numbers(x, generator):
+    return torch.randn(len(x), 2, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag"])
+def test_densities_along_the_grid_are_those_of_explicit_gaussians(structure):
+    """Two sums in ρ stand for every δ and φ: each density here is made of a dense covariance of its own."""
+    found = parts(Gaussian(), numbers, 2, structure)
+    scores = held_out_scores(found, Hyper(torch.tensor([0.7]).double(), 0.3), gaussian_density)
+    for place in (0, len(scores.ridge) // 2, len(scores.ridge) - 1):
+        for noise in (0.05, 2.0):
+            hyper, expected = Hyper(scores.ridge[place] / noise * scores.unit, noise), 0.0
+            for fit, ((x, y, w),) in found:
+                posterior = fit.posterior(hyper)
+                mean, jacobian = fit.network.jacobian(x)
+                for n, covariance in enumerate(posterior.covariance(jacobian.double()) + noise * torch.eye(2)):
+                    expected += float(w[n]) * multivariate_normal(mean[n].numpy(), covariance.numpy()).logpdf(y[n])
+            reached = scores.log_density(torch.full_like(scores.ridge, noise))[place]
+            assert float(reached) == pytest.approx(expected, rel=1e-7)  # sums of 24 squares of condition up to 1e4
+
+
+def test_densities_of_classes_are_those_of_the_posterior_at_each_precision():
+    """Without a noise a point is a prior precision."""
+    found = parts(Categorical(), lambda x, g: torch.randint(3, (len(x),), generator=g), 3, "full")
+    density = class_density(Categorical(), Probit(torch.zeros(0, 0)))
+    scores = held_out_scores(found, Hyper(torch.tensor([2.0]).double()), density)
+    place, expected = 11, 0.0
+    for fit, ((x, y, w),) in found:
+        posterior = fit.posterior(Hyper(scores.ridge[place] * scores.unit))
+        mean, jacobian = fit.network.jacobian(x)
+        latent = Categorical().class_logits(_latent(mean, posterior.covariance(jacobian.double())))
+        chosen = Probit(torch.zeros(0, 0)).mean(latent)[torch.arange(len(y)), y]
+        expected += float(w @ chosen.log())
+    assert float(scores.log_density(torch.ones_like(scores.ridge))[place]) == pytest.approx(expected, rel=1e-9)
+
+
+def _latent(mean, covariance):
+    from sklearn_laplace.latent import LatentGaussian
+
+    return LatentGaussian(mean.double(), covariance)
+
+
+def test_what_is_given_stays_and_what_is_free_is_best():
+    """Each of the three choices against all points of a fine grid."""
+    scores = held_out_scores(
+        parts(Gaussian(), numbers, 2, "full"), Hyper(torch.ones(1).double(), 0.5), gaussian_density
+    )
+    noises = torch.logspace(-3, 3, 2000, dtype=torch.float64)
+    surface = torch.stack([scores.log_density(torch.full_like(scores.ridge, float(noise))) for noise in noises])
+    noise = float(noises[surface.max(1).values.argmax()])
+    start = replace(hyper, dispersion=noise)  # a training that has found it itself: all of the way is none
+    both = scores.chosen(start, free_prior=True, free_dispersion=True)
+    place = int((scores.ridge / (float(both.prior_precision) * both.dispersion)).log().abs().argmin())
+    reached = scores.log_density(torch.full_like(scores.ridge, both.dispersion))[place]
+    assert float(surface.max()) - 1.1 <= float(reached) <= float(surface.max()) + 1e-3  # worth one nat; grid steps
+    along = scores.log_density(scores.ridge / 0.2)
+    best = float(scores.ridge[along.argmax()] / 0.2)
+    given = Hyper(torch.tensor([0.2]).double(), best)
+    noise_only = scores.chosen(given, free_prior=False, free_dispersion=True)
+    assert torch.equal(noise_only.prior_precision, given.prior_precision)
+    assert noise_only.dispersion == pytest.approx(best)
+    prior_only = scores.chosen(given, free_prior=True, free_dispersion=False)
+    assert prior_only.dispersion == given.dispersion
+    assert not scores.suits(Hyper(torch.ones(2).double()))
+
+
+def test_more_noise_than_the_evidence_has_is_believed_in_part():
+    """Nets that have seen a third of the rows less are worse nets: a factor of 1.4 in σ at most."""
+    scores = held_out_scores(
+        parts(Gaussian(), numbers, 2, "full"), Hyper(torch.ones(1).double(), 0.5), gaussian_density
+    )
+
+    def ratio(dispersion):
+        found = scores.chosen(Hyper(torch.ones(1).double(), dispersion), free_prior=True, free_dispersion=True)
+        return (found.dispersion / dispersion) ** 0.5
+
+    best = float((scores.squares / scores.freedom).median())
+    assert 1.3 < ratio(best / 1e4) <= 1.4
+    assert 1 / 1.4 <= ratio(best * 1e4) < 1 / 1.3
+    found = scores.chosen(Hyper(torch.ones(1).double(), 0.5), free_prior=True, free_dispersion=True).dispersion
+    assert ratio(found) == pytest.approx(ratio(found * 1.0001), rel=1e-3)  # no jumps
+
+
+def test_a_net_does_not_know_the_rows_that_it_is_asked_about(fitted):
+    """Other targets in the rows that are held out from a net change the others and not this one."""
+    cross = fitted._origin.cross
+    held_out = (cross.fold == 1).numpy()
+    assert 20 <= held_out.sum() <= 40
+    # Rows are in an order of their own: find the targets of fold 1 by the residuals' rows.
+    order = np.random.default_rng(0).permutation(len(Y))
+    rows = np.lexsort(np.column_stack([X, Y]).T[::-1])[order]
+    changed = Y.copy()
+    changed[rows[held_out]] = Y[rows[held_out]][::-1]
+    other = regressor(prior_precision="auto").fit(X, changed)._origin.cross
+    assert torch.equal(other.fold, cross.fold)
+    starts = [net.theta for net in cross.networks]
+    assert not torch.allclose(other.networks[0].theta, starts[0], atol=1e-3)
+
+
+def test_intervals_are_cv_plus(fitted):
+    """Barber et al. (2021), eq. 11, row by row from the three nets."""
+    cross, scale = fitted._origin.cross, fitted._scale
+    x = torch.tensor(NEW[:7])
+    outputs = torch.stack([net(x)[:, 0] for net in cross.networks]).numpy()
+    _, found = fitted.predict_interval(NEW[:7], [0.5, 0.9], method="jackknife+")
+    n = len(cross.fold)
+    for i in range(7):
+        means, scores = outputs[cross.fold.numpy(), i], cross.scores[:, 0].numpy()
+        for place, level in enumerate((0.5, 0.9)):
+            k = int(np.ceil(level * (n + 1)))
+            low, high = -np.sort(scores - means)[k - 1], np.sort(means + scores)[k - 1]
+            np.testing.assert_allclose(found[i, :, place], scale.mean[0] + scale.scale[0] * np.array([low, high]))
+
+
+def test_intervals_do_not_depend_on_what_is_chosen_afterwards(fitted):
+    """A wrong noise or prior after the training leaves them as they are, and they cover."""
+    _, expected = fitted.predict_interval(NEW, method="jackknife+")
+    inside = (expected[:, 0, 0] <= NEW_Y) & (expected[:, 1, 0] >= NEW_Y)
+    assert 0.85 <= inside.mean() <= 0.98  # .90 for exchangeable rows, with 90 residuals ±.03 and 400 rows ±.015
+    other = pickle.loads(pickle.dumps(fitted)).refit_laplace(sigma_noise=3 * fitted.sigma_noise_, prior_precision=7.0)
+    np.testing.assert_array_equal(other.predict_interval(NEW, method="jackknife+")[1], expected)
+
+
+WITHOUT = {
+    "linear": {"hidden_layer_sizes": ()},
+    "epochs": {"max_epochs": 3},
+    "decoupled": {"map_prior_precision": 1.0},
+    "copies": {"augment": lambda X, random_state: X + 0.01 * random_state.normal(size=X.shape)},
+}
+
+
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
+@pytest.mark.parametrize("case", sorted(WITHOUT))
+def test_auto_is_the_evidence_where_there_are_no_such_nets(case):
+    """Linear nets know themselves, a decoupled training is one training, copies of a row would be on both sides."""
+    options = {"hidden_layer_sizes": (6,), "random_state": 0} | WITHOUT[case]
+    auto = LaplaceRegressor(**options).fit(X, Y)
+    evidence = LaplaceRegressor(prior_precision="evidence", sigma_noise="evidence", **options).fit(X, Y)
+    assert auto._origin.cross is None
+    assert (auto.prior_precision_, auto.sigma_noise_) == (evidence.prior_precision_, evidence.sigma_noise_)
+    few = regressor().fit(X[:30], Y[:30])
+    assert few._origin.cross is None
+
+
+def test_the_mean_is_that_of_the_evidence_and_the_spread_is_not(fitted):
+    """The nets choose what the net's own posterior is predicted with, and leave its weights alone."""
+    evidence = regressor(prior_precision="evidence", sigma_noise="evidence").fit(X, Y)
+    np.testing.assert_array_equal(evidence.predict(NEW), fitted.predict(NEW))
+    assert abs(np.log(fitted.sigma_noise_ / evidence.sigma_noise_)) > 0.01
+
+
+def test_probabilities_are_less_timid():
+    """Two moons: the evidence's weak prior takes them to uniform where the other nets are right about the rows."""
+    rows, labels = make_moons(300, noise=0.2, random_state=0)
+    auto = LaplaceClassifier(random_state=0).fit(rows[:100], labels[:100])
+    evidence = LaplaceClassifier(random_state=0, prior_precision="evidence").fit(rows[:100], labels[:100])
+    losses = [-model.log_predictive_density(rows[100:], labels[100:]).mean() for model in (auto, evidence)]
+    assert losses[0] < losses[1] - 0.02
+    np.testing.assert_array_equal(auto.predict(rows), evidence.predict(rows))
+
+
+@pytest.mark.parametrize("options", [{}, {"sigma_noise": 1.5}, {"prior_precision": 1.0}, {"hessian_structure": "kron"}])
+def test_choosing_again_without_data_chooses_the_same(options):
+    """What the nets have said is kept as sums along a grid, and no row."""
+    model = regressor(**options).fit(X, Y)
+    before = model.prior_precision_, model.sigma_noise_, model.predict_std(NEW)
+    again = pickle.loads(pickle.dumps(model)).refit_laplace()
+    assert (again.prior_precision_, again.sigma_noise_) == before[:2]
+    np.testing.assert_array_equal(again.predict_std(NEW), before[2])
+
+
+def test_forget_drops_what_the_nets_have_said():
+    """Their weights and residuals are made of rows that are to be forgotten."""
+    model = regressor(hessian_structure="full").fit(X, Y)
+    assert model._origin.cross is not None
+    model.forget(X[:5], Y[:5])
+    assert model._origin.cross is None
+
+
+def test_a_posterior_as_prior_and_a_frozen_net_go_by_the_evidence(fitted):
+    """There is no fresh start for either."""
+    following = regressor(prior=FrozenEstimator(fitted)).fit(NEW[:60], NEW_Y[:60])
+    assert following._origin.cross is None
+    assert replace(following._origin, cross=None) == following._origin
+
+
+def test_the_noise_of_constant_targets_is_reported_at_its_bound():
+    """Errors of zero: a bound, with a warning, and no logarithm of zero."""
+    from sklearn_laplace.errors import BoundWarning
+
+    with pytest.warns(BoundWarning, match=r"held out.*noise variance"):
+        model = regressor().fit(X, np.full(90, 3.0))
+    assert np.isfinite(norm(*model.predict(NEW, return_std=True)).logpdf(3.0)).all()
