@@ -3,8 +3,16 @@ r"""Cross-fitting: a few more nets, each trained without a part of the rows, tha
 They train under the prior precision that the evidence has chosen for all rows, each from initial weights of its own and
 for a fixed number of Gauss–Newton steps, and estimate their own noise on the way. Two things rest on them: the prior
 precision and noise of the posterior (``selection/held_out.py``), and prediction intervals without any model of the
-noise, the K-fold form of the jackknife+ (CV+, Barber et al. 2021): with :math:`\mu_{-k(n)}` the net that has not seen
-row n and :math:`R_n = |y_n - \mu_{-k(n)}(x_n)|`, the quantiles of :math:`\mu_{-k(n)}(x) \mp R_n` over the rows.
+noise's distribution, in the K-fold form of the jackknife+ (CV+, Barber et al. 2021). With :math:`\mu_{-k(n)}` the net
+that has not seen row n, :math:`s_{-k(n)}` the standard deviation of its prediction (noise included), and
+:math:`Z_n = |y_n - \mu_{-k(n)}(x_n)| / s_{-k(n)}(x_n)`, their ends are quantiles over the rows of
+
+.. math:: \mu_{-k(n)}(x) \mp r\,Z_n\,s(x), \qquad r = \sqrt{Q(Z') / Q(Z)}
+
+where s is that of the net of all rows, Q the quantile of the level asked for, and :math:`Z'` the scores of closed-form
+leave-one-out (``leave_one_out.py``). Alone, Z is too large, of nets with a third of the rows less, and Z' too small, of
+a net that has found its features in all rows: on inner splits of five tables intervals for .90 covered .91 to .94 with
+Z (.92 to .95 with residuals as they are), .84 to .89 with Z', and .89 to .91 with the geometric mean.
 
 Where the training takes Gauss–Newton steps of the built-in net the nets cost about half as much again; elsewhere there
 are none. Rows are dealt out in turn, those of each class by themselves; equal rows have been merged before and stay
@@ -19,21 +27,23 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ._loo import density_of
+from ._loo import LeftOut, density_of
 from ._map import Fold, MapResult, Plan, problem_of
-from ._memory import MemoryBudget
+from ._memory import MemoryBudget, held
 from ._skorch import TrainingRows
 from ._threads import single_thread
 from .curvatures import GGN
+from .errors import MemoryBudgetError
 from .jackknife import reached
-from .laplace import Hyper, LaplaceFit
-from .leave_one_out import Density
-from .likelihoods._base import Likelihood
+from .laplace import Hyper, LaplaceFit, Rows
+from .leave_one_out import Density, linear_rows
+from .likelihoods._base import Likelihood, without_noise
 from .links import Probit
 from .network import Network
 from .prior import Prior
 from .selection import HeldOutScores, alternate, held_out_scores
 from .structures import Full, Functional
+from .structures._base import Posterior
 
 N_FOLDS = 3
 """Three do as well as five on the benchmark's inner splits, at half the price."""
@@ -46,6 +56,38 @@ CHUNK = 512
 
 
 @dataclass(frozen=True)
+class Scores:
+    """Errors over standard deviations, of rows that were left out.
+
+    Parameters
+    ----------
+    hyper : Hyper
+        Under which the standard deviations are, at temperature 1.
+    by_nets : Tensor of shape (n, C), float64
+        Z, of the rows as they were trained with.
+    weights : Tensor of shape (n,), float64
+    by_formula : Tensor of shape (N, C), float64
+        Z', of the rows as they were given.
+    given_weights : Tensor of shape (N,), float64
+    """
+
+    hyper: Hyper
+    by_nets: Tensor
+    weights: Tensor
+    by_formula: Tensor
+    given_weights: Tensor
+
+    def factors(self, levels: Tensor) -> Tensor:
+        """r of each level and output, shape (C, L); 1 where there are too few rows, or no errors."""
+        given, nets = (
+            reached(scores.mT, weights, levels)
+            for scores, weights in ((self.by_formula, self.given_weights), (self.by_nets, self.weights))
+        )
+        ratio = (given / nets).sqrt()
+        return torch.where(ratio.isfinite() & (ratio > 0), ratio, 1.0)
+
+
+@dataclass(frozen=True)
 class CrossFit:
     """The nets of all folds and what they say of the rows that they have not seen.
 
@@ -54,30 +96,87 @@ class CrossFit:
     networks : tuple of Network
     fold : Tensor of shape (n,), int64
         Which net has not seen a row.
-    scores : Tensor of shape (n, C), float64
-        R, in the network's units.
-    weights : Tensor of shape (n,), float64
     densities : HeldOutScores or None
         Of the rows, under other prior precisions and noises; None where the fit's rule has none.
+    parts : tuple of (LaplaceFit, chunks of rows)
+        The nets' posteriors and the rows that they have not seen, until these have their scores.
+    scores : Scores or None
+        For intervals, of a likelihood with a dispersion.
     """
 
     networks: tuple[Network, ...]
     fold: Tensor
-    scores: Tensor
-    weights: Tensor
     densities: HeldOutScores | None
+    parts: tuple[tuple[LaplaceFit, list[Rows]], ...] = ()
+    scores: Scores | None = None
 
-    def intervals(self, inputs: Tensor, levels: Tensor, memory: MemoryBudget) -> Tensor:
-        """Ends of the intervals at inputs (m, …), shape (m, 2, L, C), for levels (L,); m n C log n operations."""
-        n_outputs = self.scores.shape[1]
-        chunks = inputs.split(memory.chunk_rows(6 * n_outputs * len(self.fold), 0))
-        return torch.cat([self._interval(chunk, levels) for chunk in chunks])
+    def scored(self, hyper: Hyper, left_out: Callable[[], LeftOut], fit: LaplaceFit) -> CrossFit:
+        """The same with the scores of the rows, and without the rows.
 
-    def _interval(self, x: Tensor, levels: Tensor) -> Tensor:
+        Parameters
+        ----------
+        hyper : Hyper
+            As chosen for all rows.
+        left_out : callable
+            → LeftOut, the rows of the fit.
+        fit : LaplaceFit
+            Of all rows.
+        """
+        if not fit.likelihood.has_dispersion:
+            return replace(self, parts=())
+        hyper = replace(hyper, temperature=1.0)
+        shape = len(self.fold), fit.n_outputs
+        by_nets, weights = (
+            torch.zeros(size, dtype=torch.float64, device=self.fold.device) for size in (shape, shape[:1])
+        )
+        for k, (part, chunks) in enumerate(self.parts):
+            posterior, found = part.posterior(hyper, spectral=False), []
+            for rows in linear_rows(part.network, chunks):
+                variance = posterior.covariance(rows.jacobian).diagonal(dim1=1, dim2=2)
+                found.append(_over_std(rows.targets, rows.outputs, variance, hyper))
+            by_nets[self.fold == k] = torch.cat(found)
+            weights[self.fold == k] = torch.cat([rows[2] for rows in chunks]).double()
+        scores = Scores(hyper, by_nets, weights, by_nets, weights)
+        try:
+            given = left_out()
+            latent = given.latent(fit, hyper)
+            by_formula = _over_std(given.rows.targets, latent.mean, latent.variance, hyper)
+            scores = replace(scores, by_formula=by_formula, given_weights=given.rows.weights.double())
+        except MemoryBudgetError:
+            pass  # intervals that are a little too wide
+        return replace(self, parts=(), scores=scores)
+
+    def intervals(self, fit: LaplaceFit, inputs: Tensor, levels: Tensor, memory: MemoryBudget) -> Tensor:
+        """Ends of the intervals at inputs (m, …), shape (m, 2, L, C), for levels (L,); m n C L log n operations."""
+        assert self.scores is not None
+        posterior, n_outputs = fit.posterior(self.scores.hyper, spectral=False), fit.n_outputs
+        width = max(posterior.row_width(fit.network.blocks, n_outputs), fit.network.row_width(n_outputs))
+        step = memory.chunk_rows(width + 6 * n_outputs * len(self.fold), held(fit.curvature, posterior))
+        return torch.cat([self._interval(fit, posterior, chunk, levels) for chunk in inputs.split(step)])
+
+    def _interval(self, fit: LaplaceFit, posterior: Posterior, x: Tensor, levels: Tensor) -> Tensor:
+        assert self.scores is not None
         found = torch.stack([network(x).double() for network in self.networks], -1)[..., self.fold]
-        scores, weights = self.scores.mT, self.weights
-        ends = [-reached(scores - found, weights, levels), reached(found + scores, weights, levels)]
-        return torch.stack(ends, 1).mT
+        outputs, jacobian = fit.network.jacobian(x)
+        variance = posterior.covariance(jacobian).diagonal(dim1=1, dim2=2)
+        noise = fit.likelihood.noise_variance(self.scores.hyper.dispersion, outputs.shape[1]).to(variance)
+        scaled = (variance + noise).sqrt()[..., None] * self.scores.by_nets.mT
+        ends = []
+        for level, factor in zip(levels.split(1), self.scores.factors(levels).unbind(1), strict=True):
+            reach = factor[:, None] * scaled
+            ends.append(
+                [
+                    -reached(reach - found, self.scores.weights, level)[..., 0],
+                    reached(found + reach, self.scores.weights, level)[..., 0],
+                ]
+            )
+        return torch.stack([torch.stack(pair, 1) for pair in ends], 2)
+
+
+def _over_std(targets: Tensor, means: Tensor, variance: Tensor, hyper: Hyper) -> Tensor:
+    """|y − mean| over the standard deviation of y, (n, C)."""
+    y, noise = without_noise(targets, means.shape[1])
+    return (y - means).double().abs() / (variance + hyper.dispersion * noise.to(variance)).sqrt()
 
 
 def trained_folds(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Sequence[Tensor]) -> tuple[Fold, ...]:
@@ -139,18 +238,14 @@ def cross_fit(
     everything = trained.mode.fit.network
     networks = tuple(everything.with_parameters(fold.theta) for fold in trained.folds)
     parts = []
-    scores = torch.zeros(len(rows), trained.mode.fit.n_outputs, dtype=torch.float64, device=rows.inputs.device)
     number = torch.zeros(len(rows), dtype=torch.long, device=rows.inputs.device)
     for k, (network, fold) in enumerate(zip(networks, trained.folds, strict=True)):
-        held_out = rows.taken(fold.held_out)
-        parts.append((refit(network, rows.taken(fold.seen(len(rows)))), held_out.chunks(CHUNK)))
+        parts.append((refit(network, rows.taken(fold.seen(len(rows)))), rows.taken(fold.held_out).chunks(CHUNK)))
         number[fold.held_out] = k
-        if not parts[0][0].likelihood.over_classes:
-            scores[fold.held_out] = (held_out.targets - network(held_out.inputs)).double().abs()
     fit = parts[0][0]
     known = not fit.likelihood.has_dispersion or (fit.likelihood.quadratic and fit.dispersion_power == 1)
     densities = held_out_scores(parts, hyper, _density(fit.likelihood)) if known else None
-    return CrossFit(networks, number, scores, rows.weights.double(), densities)
+    return CrossFit(networks, number, densities, tuple(parts))
 
 
 def _density(likelihood: Likelihood) -> Density:

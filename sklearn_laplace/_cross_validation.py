@@ -165,7 +165,7 @@ class HeldOut(ABC):
             if fitted is not None and self.one_training:
                 fitted.refit_laplace(prior_precision=precision)
             else:
-                fitted = rows.fitted(clone(model).set_params(prior_precision=precision))
+                fitted = rows.fitted(_candidate(model, precision))
             yield fitted
 
     def score(self, model: Any, rows: GivenRows) -> float:
@@ -241,7 +241,7 @@ class CrossValidation(HeldOut):
             for number, (train, test) in enumerate(self.splits(model, rows))
         )
         scores = self.found(tasks)
-        return rows.fitted(clone(model).set_params(prior_precision=scores.best)), scores
+        return rows.fitted(_candidate(model, scores.best)), scores
 
     def splits(self, model: Any, rows: GivenRows) -> list[tuple[np.ndarray, np.ndarray]]:
         """Row numbers (train, test) of each fold, drawn once; the model says whether they are split by class."""
@@ -467,6 +467,13 @@ def log_density(model: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
     if not present.any():
         raise ValueError("every held-out row has sample_weight zero; each fold needs a row with a positive weight.")
     return float(np.average(values[present], weights=weights[present]))
+
+
+def _candidate(model: Any, precision: float) -> Any:
+    """The model under a precision that is on trial: what its fit has to say against itself is of no use to anyone."""
+    candidate = clone(model).set_params(prior_precision=precision)
+    candidate._is_candidate = True
+    return candidate
 
 
 def _takes_weights(scorer: Scorer) -> bool:

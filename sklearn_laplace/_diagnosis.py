@@ -121,7 +121,11 @@ class Vitals:
     @property
     def undetermined(self) -> bool:
         """The data say nothing of the weights, wherever they are."""
-        return self.n_rows >= ROWS and self.effective < min(UNDETERMINED * self.n_outputs, FEW * self.n_weights)
+        return (
+            self.whole
+            and self.n_rows >= ROWS
+            and self.effective < min(UNDETERMINED * self.n_outputs, FEW * self.n_weights)
+        )
 
     @property
     def interpolates(self) -> bool:

@@ -77,6 +77,7 @@ class LaplaceEstimator(LaplacePrediction):
     augment: Any
     prior: Any
     _kept: PreparedData | None = None
+    _is_candidate = False
     _origin: Origin
 
     @abstractmethod
@@ -174,7 +175,8 @@ class LaplaceEstimator(LaplacePrediction):
             fitted, scores = held_out.chosen(_cross_validation.without_rule(self), GivenRows.of(*given))
             parameters = self.get_params(deep=False)
             self.__dict__.update({name: value for name, value in vars(fitted).items() if name not in parameters})
-            self._prior_scores = scores
+            self._prior_scores, self._is_candidate = scores, False
+            self._diagnose(self._options())
         return self
 
     def _fit(self, prepare: Callable[[], PreparedData]) -> Self:
@@ -194,6 +196,9 @@ class LaplaceEstimator(LaplacePrediction):
             self._kept = kept
             hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), lambda: self._left_out(fit))
             self._condition(fit, hyper)
+            if origin.cross is not None:
+                scored = origin.cross.scored(hyper, lambda: self._left_out(fit), fit)
+                self._origin = replace(origin, cross=scored)
             self._diagnose(options, len(data.X) if data.past is None else None)
         return self
 
@@ -435,7 +440,9 @@ class LaplaceEstimator(LaplacePrediction):
         self.n_effective_parameters_ = effective_parameters(fit, hyper, posterior)
 
     def _diagnose(self, options: Options, n_different: int | None = None) -> None:
-        """Warn where this posterior should not be trusted."""
+        """Warn where this posterior should not be trusted, if it is the one that was asked for."""
+        if self._is_candidate:
+            return
         evidence = self.log_marginal_likelihood_value_ + self.laplace_.total_weight * self._scale.log_volume
         held_out = options.by_held_out if self._origin.cross is not None else (False, False)
         given = self.laplace_, self.hyper_, self.n_effective_parameters_, evidence, options

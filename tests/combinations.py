@@ -129,7 +129,7 @@ TABLES = (
         "sigma_noise",
         _resolve.LIKELIHOODS_FOR["regressor"],
         _resolve.DISPERSION_RULES,
-        lambda a, b: LIKELIHOODS[a].has_dispersion or b == _resolve.EVIDENCE,
+        lambda a, b: LIKELIHOODS[a].has_dispersion or b in (_resolve.AUTO, _resolve.EVIDENCE),
         "Counts have no noise to choose: the default means nothing there.",
     ),
     _table(

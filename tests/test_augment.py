@@ -167,7 +167,14 @@ def test_known_noise_goes_with_the_copies():
 
 
 @pytest.mark.parametrize("k", [1, 4, 5])
-@pytest.mark.parametrize("model", [LaplaceRegressor(**SMALL), LaplaceClassifier(**SMALL)], ids=["reg", "class"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        LaplaceRegressor(prior_precision="evidence", sigma_noise="evidence", **SMALL),
+        LaplaceClassifier(prior_precision="evidence", **SMALL),
+    ],
+    ids=["reg", "class"],
+)
 def test_copies_that_are_the_rows_change_nothing(model, k):
     """N_w stays the number of rows: to the bit where k divides without rounding."""
     y = LABELS if isinstance(model, LaplaceClassifier) else Y

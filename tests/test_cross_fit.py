@@ -11,7 +11,9 @@ from sklearn.datasets import make_friedman1, make_moons
 from sklearn.frozen import FrozenEstimator
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._loo import LeftOut
 from sklearn_laplace.curvatures import GGN
+from sklearn_laplace.errors import MemoryBudgetError, UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper, fit_laplace
 from sklearn_laplace.leave_one_out import class_density, gaussian_density
 from sklearn_laplace.likelihoods import Categorical, Gaussian
@@ -93,9 +95,8 @@ def _latent(mean, covariance):
 
 def test_what_is_given_stays_and_what_is_free_is_best():
     """Each of the three choices against all points of a fine grid."""
-    scores = held_out_scores(
-        parts(Gaussian(), numbers, 2, "full"), Hyper(torch.ones(1).double(), 0.5), gaussian_density
-    )
+    hyper = Hyper(torch.ones(1).double(), 0.5)
+    scores = held_out_scores(parts(Gaussian(), numbers, 2, "full"), hyper, gaussian_density)
     noises = torch.logspace(-3, 3, 2000, dtype=torch.float64)
     surface = torch.stack([scores.log_density(torch.full_like(scores.ridge, float(noise))) for noise in noises])
     noise = float(noises[surface.max(1).values.argmax()])
@@ -132,15 +133,17 @@ def test_more_noise_than_the_evidence_has_is_believed_in_part():
     assert ratio(found) == pytest.approx(ratio(found * 1.0001), rel=1e-3)  # no jumps
 
 
+def trained_order():
+    """Numbers of the rows in the order in which they are trained with."""
+    return np.lexsort(np.column_stack([X, Y]).T[::-1])[np.random.default_rng(0).permutation(len(Y))]
+
+
 def test_a_net_does_not_know_the_rows_that_it_is_asked_about(fitted):
     """Other targets in the rows that are held out from a net change the others and not this one."""
     cross = fitted._origin.cross
     held_out = (cross.fold == 1).numpy()
     assert 20 <= held_out.sum() <= 40
-    # Rows are in an order of their own: find the targets of fold 1 by the residuals' rows.
-    order = np.random.default_rng(0).permutation(len(Y))
-    rows = np.lexsort(np.column_stack([X, Y]).T[::-1])[order]
-    changed = Y.copy()
+    changed, rows = Y.copy(), trained_order()
     changed[rows[held_out]] = Y[rows[held_out]][::-1]
     other = regressor(prior_precision="auto").fit(X, changed)._origin.cross
     assert torch.equal(other.fold, cross.fold)
@@ -148,19 +151,70 @@ def test_a_net_does_not_know_the_rows_that_it_is_asked_about(fitted):
     assert not torch.allclose(other.networks[0].theta, starts[0], atol=1e-3)
 
 
-def test_intervals_are_cv_plus(fitted):
-    """Barber et al. (2021), eq. 11, row by row from the three nets."""
-    cross, scale = fitted._origin.cross, fitted._scale
-    x = torch.tensor(NEW[:7])
-    outputs = torch.stack([net(x)[:, 0] for net in cross.networks]).numpy()
+def spread(network, x, seen, hyper):
+    """Standard deviation of new targets at x, from a dense posterior of the rows that were seen."""
+    module, tensors = network.module, network.tensors
+
+    def outputs(theta, rows):
+        return torch.func.functional_call(module, tensors(theta), (rows,))[:, 0]
+
+    jacobian, new = (torch.func.jacrev(outputs)(network.theta, rows).double() for rows in (seen, x))
+    precision = jacobian.mT @ jacobian / hyper.dispersion + hyper.prior_precision * torch.eye(new.shape[1])
+    return (torch.einsum("np,pq,nq->n", new, torch.linalg.inv(precision), new) + hyper.dispersion).sqrt()
+
+
+def test_intervals_are_cv_plus_of_scores_over_standard_deviations(fitted):
+    """Barber et al. (2021), eq. 11, row by row from the three nets, each score and each reach written out."""
+    cross, scale, hyper, rows = fitted._origin.cross, fitted._scale, fitted.hyper_, trained_order()
+    x, y = torch.tensor(X[rows]), torch.tensor((Y[rows] - scale.mean[0]) / scale.scale[0])
+    scores, fold, new = np.zeros(len(y)), cross.fold.numpy(), torch.tensor(NEW[:7])
+    for k, network in enumerate(cross.networks):
+        held = cross.fold == k
+        error = (y[held] - network(x[held])[:, 0].double()).abs()
+        scores[fold == k] = error / spread(network, x[held], x[~held], hyper)
+    np.testing.assert_allclose(cross.scores.by_nets[:, 0].numpy(), scores, rtol=1e-6)
+    mean, std = fitted.loo_predict(return_std=True)
+    by_formula = np.abs(Y - mean) / std
+    outputs = np.stack([network(new)[:, 0].double().numpy() for network in cross.networks])[fold]
+    reach = scores[:, None] * spread(fitted.laplace_.network, new, x, hyper).numpy()
     _, found = fitted.predict_interval(NEW[:7], [0.5, 0.9], method="jackknife+")
-    n = len(cross.fold)
-    for i in range(7):
-        means, scores = outputs[cross.fold.numpy(), i], cross.scores[:, 0].numpy()
-        for place, level in enumerate((0.5, 0.9)):
-            k = int(np.ceil(level * (n + 1)))
-            low, high = -np.sort(scores - means)[k - 1], np.sort(means + scores)[k - 1]
-            np.testing.assert_allclose(found[i, :, place], scale.mean[0] + scale.scale[0] * np.array([low, high]))
+    for place, level in enumerate((0.5, 0.9)):
+        k = int(np.ceil(level * (len(y) + 1)))
+        r = np.sqrt(np.sort(by_formula)[k - 1] / np.sort(scores)[k - 1])
+        ends = -np.sort(r * reach - outputs, 0)[k - 1], np.sort(outputs + r * reach, 0)[k - 1]
+        expected = scale.mean[0] + scale.scale[0] * np.stack(ends, 1)
+        np.testing.assert_allclose(found[:, :, place], expected, rtol=1e-6)
+
+
+def test_what_a_classifier_keeps_has_no_rows():
+    """Nor has a regressor's: nets, densities and scores alone."""
+    rows, labels = make_moons(60, noise=0.2, random_state=0)
+    cross = LaplaceClassifier(hidden_layer_sizes=(5,), random_state=0).fit(rows, labels)._origin.cross
+    assert cross.parts == () and cross.scores is None and cross.densities is not None
+    assert regressor().fit(X, Y)._origin.cross.parts == ()
+
+
+def test_without_memory_for_leave_one_out_the_intervals_are_those_of_the_nets(fitted, monkeypatch):
+    """A little too wide, and no error."""
+
+    def none(*args):
+        raise MemoryBudgetError("no")
+
+    expected = fitted.predict_interval(NEW, method="jackknife+")[1]
+    monkeypatch.setattr(LeftOut, "latent", none)
+    model = regressor().fit(X, Y)
+    torch.testing.assert_close(model._origin.cross.scores.factors(torch.tensor([0.9])), torch.ones(1, 1).double())
+    found = model.predict_interval(NEW, method="jackknife+")[1]
+    assert np.diff(found[..., 0], axis=1).mean() > np.diff(expected[..., 0], axis=1).mean()
+
+
+def test_rows_of_known_noise_have_nets_and_no_such_intervals():
+    """What is known of a row's noise is in its score; a new row's is not known."""
+    model = regressor().fit(X, Y, sample_noise_variance=np.linspace(0.5, 2.0, len(Y)))
+    assert model._origin.cross.scores.by_nets.shape == (len(Y), 1)
+    assert np.isfinite(model.predict_std(NEW)).all()
+    with pytest.raises(UnsupportedCombinationError, match="sample_noise_variance"):
+        model.predict_interval(NEW, method="jackknife+")
 
 
 def test_intervals_do_not_depend_on_what_is_chosen_afterwards(fitted):

@@ -437,7 +437,10 @@ def test_a_pipeline_around_it_scales_all_rows_that_it_was_given():
             {"prior_precision": 2.0, "scoring": "r2"},
             r"scoring and prior_precision_grid would be ignored with prior_precision=2\.0; they go with",
         ),
-        ({"prior_precision": "cross"}, "prior_precision='cross' is not known; expected one of 'cv', 'evidence'"),
+        (
+            {"prior_precision": "cross"},
+            "prior_precision='cross' is not known; expected one of 'auto', 'cv', 'evidence'",
+        ),
     ],
 )
 def test_wrong_options_are_refused_before_any_training(options, message, trainings):

@@ -280,7 +280,7 @@ def test_only_noise_gives_the_mean_and_its_width():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prior_precision": 0.0}, r"prior_precision=0\.0 has to be a finite number above zero, or one of 'evidence'"),
+        ({"prior_precision": 0.0}, r"prior_precision=0\.0 has to be a finite number above zero, or one of 'auto'"),
         ({"prior_precision": "evidense"}, r"Did you mean 'evidence'"),
         ({"prior_precision": [1.0, -1.0]}, "has to be a finite number above zero"),
         ({"prior_precision": [1.0, 2.0, 3.0]}, r"has 3 entries; expected 1 \(scalar\) or 4 \(one per tensor: 2.weight"),

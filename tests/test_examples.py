@@ -6,6 +6,7 @@ picked up; what its tables have to hold goes into ``EXPECTED``.
 """
 
 import doctest
+import importlib
 import math
 import os
 import re
@@ -14,7 +15,9 @@ import sys
 from pathlib import Path
 
 import matplotlib.image
+import numpy as np
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(ROOT.glob("examples/[1-3]_*/*.py"))
@@ -102,6 +105,74 @@ def check_picture(path):
 def test_there_is_a_quickstart():
     """The parametrisation above passes on an empty folder as well."""
     assert ROOT / "examples/1_quickstart/quickstart.py" in SCRIPTS
+
+
+BENCHMARKS = ROOT / "examples/benchmarks"
+MEASURING = sorted(path for path in BENCHMARKS.glob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("script", MEASURING, ids=lambda path: path.stem)
+def test_a_benchmark_says_what_it_measures(script, tmp_path):
+    """Their data and their hours are elsewhere: here they are imported, and name every option."""
+    run = subprocess.run(
+        [sys.executable, str(script), "--help"],
+        cwd=tmp_path,
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONPATH": str(ROOT)},
+        encoding="utf-8",
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "--quick" in run.stdout
+    assert f"python examples/benchmarks/{script.name}" in run.stdout
+
+
+def benchmark(name, monkeypatch):
+    """A benchmark's module; what it imports lies beside it."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module(name)
+
+
+@pytest.mark.parametrize("test", [True, False])
+def test_parts_of_a_split_are_disjoint_and_only_the_test_part_is_kept_apart(test, tmp_path, monkeypatch):
+    """A row that is in both parts is known to the fit; one in neither is lost; inner rows are never test rows."""
+    rng = np.random.default_rng(0)
+    outside = np.stack([rng.permutation(100) < 10 for _ in range(2)])
+    np.savez(tmp_path / "rows.npz", X=np.arange(100.0)[:, None], y=np.arange(100.0) + 1000, test_masks=outside)
+    parts = benchmark("uci_sets", monkeypatch).parts
+    found = [parts(tmp_path / "rows.npz", split, test) for split in range(2)]
+    for mask, (X, y, X_new, y_new) in zip(outside, found, strict=True):
+        assert (X[:, 0] + 1000 == y).all() and (X_new[:, 0] + 1000 == y_new).all()
+        both = np.concatenate([X, X_new])[:, 0]
+        judged = np.flatnonzero(mask) if test else np.setdiff1d(np.flatnonzero(~mask), X[:, 0])
+        assert sorted(both) == (list(range(100)) if test else np.flatnonzero(~mask).tolist())
+        assert len(X_new) == 10 and sorted(X_new[:, 0]) == judged.tolist()
+    again = parts(tmp_path / "rows.npz", 0, test)
+    assert all((one == other).all() for one, other in zip(found[0], again, strict=True))
+    assert not np.array_equal(found[0][2], found[1][2])
+
+
+def test_refits_of_a_benchmark_use_the_derivatives_of_their_objective(monkeypatch):
+    """They are written out there; autodiff is what they have to be, and a mode is where they end."""
+    module = benchmark("leave_one_out", monkeypatch)
+    generator = torch.Generator().manual_seed(0)
+    features, targets, theta = (torch.randn(*n, generator=generator).double() for n in ((12, 3), (12,), (4 * 4 + 1,)))
+    weights = torch.rand(12, generator=generator).double()
+    objective = module.Objective(features, targets, weights, 0.5, 0.7, 0.1)
+
+    def value(point):
+        squares = weights @ (targets - objective.outputs(point)) ** 2
+        return (squares / 0.1 + 0.7 * point @ point) / 2
+
+    assert objective.value(theta) == pytest.approx(float(value(theta)), rel=1e-12)
+    torch.testing.assert_close(objective.gradient(theta), torch.func.grad(value)(theta), rtol=1e-9, atol=1e-9)
+    expected = torch.autograd.functional.hessian(value, theta)
+    torch.testing.assert_close(objective.hessian(theta), expected, rtol=1e-9, atol=1e-9)
+    found, steps = module.mode(objective, theta)
+    assert 0 < steps < 200
+    assert float(objective.gradient(found).norm()) < 1e-5
+    assert float(torch.linalg.eigvalsh(objective.hessian(found))[0]) > 0
+    assert objective.value(found) < objective.value(theta)
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -166,7 +166,8 @@ def test_another_layer_past_the_last_one_may_be_frozen():
 def test_several_heads_are_refused_before_training_and_taken_by_name():
     """Both heads by name are a linear model in the features, with variance in each output."""
     rng = np.random.default_rng(0)
-    rows, targets = rng.normal(size=(30, 4)), rng.normal(size=(30, 2))
+    rows = rng.normal(size=(30, 4))
+    targets = rows[:, :2] + 0.3 * rng.normal(size=(30, 2))
     model = LaplaceRegressor(Heads, subset_of_weights="last_layer", random_state=0)
     with pytest.raises(UnsupportedCombinationError, match="found 'other'"):
         model.fit(rows, targets)

@@ -379,7 +379,8 @@ def test_several_precisions_are_searched_in_turn():
 
 def test_the_net_is_trained_as_under_the_evidence(tmp_path):
     """The choice comes afterwards; so both share one training in a cache, and a refit gives each of the other."""
-    evidence = LaplaceRegressor(**SMALL, memory=str(tmp_path)).fit(X, Y[:, 0])
+    by_evidence = {"prior_precision": "evidence", "sigma_noise": "evidence"}
+    evidence = LaplaceRegressor(**SMALL, **by_evidence, memory=str(tmp_path)).fit(X, Y[:, 0])
     entries = len(list(tmp_path.rglob("output.pkl")))
     model = clone(evidence).set_params(**CHOSEN).fit(X, Y[:, 0])
     assert len(list(tmp_path.rglob("output.pkl"))) == entries == 1
@@ -387,7 +388,7 @@ def test_the_net_is_trained_as_under_the_evidence(tmp_path):
     assert model.prior_precision_ != evidence.prior_precision_
     again = clone(evidence).fit(X, Y[:, 0]).refit_laplace(**CHOSEN)
     assert (again.prior_precision_, again.sigma_noise_) == (model.prior_precision_, model.sigma_noise_)
-    model.refit_laplace(prior_precision="evidence", sigma_noise="evidence")
+    model.refit_laplace(**by_evidence)
     assert (model.prior_precision_, model.sigma_noise_) == (evidence.prior_precision_, evidence.sigma_noise_)
     model.refit_laplace(sigma_noise="loo")  # the prior that was found with the weights following stays
     assert model.prior_precision_ == evidence.prior_precision_ and model.sigma_noise_ != evidence.sigma_noise_

@@ -111,7 +111,7 @@ def test_the_evidence_at_other_hyperparameters_is_that_of_a_fit_with_them():
 
 def test_the_chosen_noise_has_the_largest_evidence():
     """The training leaves σ at the optimum of its own evidence."""
-    model = LaplaceRegressor(random_state=0).fit(X, Y[:, 0])
+    model = LaplaceRegressor(prior_precision="evidence", sigma_noise="evidence", random_state=0).fit(X, Y[:, 0])
     best = model.log_marginal_likelihood_value_
     for factor in (0.9, 1.1):
         assert model.log_marginal_likelihood(sigma_noise=factor * model.sigma_noise_) < best

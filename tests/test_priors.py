@@ -175,7 +175,7 @@ def test_refine_ends_at_the_mode_around_the_mean():
         lambda network: loss_and_gradient(network, likelihood, rows),
     )
     hyper = Hyper(torch.full((1,), 3.0).double(), 0.2)
-    mode = refine(problem, problem.linearise(example.network), hyper, max_steps=200)
+    mode = refine(problem, problem.linearise(example.network), hyper, max_steps=400)
     theta, mean = (contracts.to_oracle(example.network, v) for v in (mode.fit.theta, prior.mean))
     data = example.x, example.y, example.weights
     gradient = oracles.map_gradient(
@@ -592,7 +592,7 @@ def test_columns_that_matter_are_told_from_those_that_do_not(kind):
     found = clone(model).fit(rows, targets).feature_relevance_
     assert found.shape == (7,) and found.sum() == pytest.approx(1.0)
     assert found[[0, 3]].sum() > 0.9 and found[[0, 3]].min() > found[[1, 2, 4, 5]].max()
-    assert found[6] == 0
+    assert found[6] == pytest.approx(0, abs=1e-12)
     scales = np.array([1e-6, 1e3, 1.0, 1e6, 1e-3, 50.0, 1.0])
     scaled = clone(model).fit(rows * scales + scales, targets).feature_relevance_
     np.testing.assert_allclose(scaled, found, atol=0.02)
@@ -692,4 +692,5 @@ def test_the_alternation_stops_within_its_steps(name, monkeypatch):
 
     monkeypatch.setattr(_map, "alternate", watched)
     LaplaceRegressor(prior_structure=name, **SMALL).fit(RELEVANT, TARGETS)
-    assert len(seen) == 2 and max(seen) <= 1.5
+    n_starts = 1 if name == "scalar" else 3  # the second where the first has learnt next to nothing
+    assert len(seen) == n_starts and max(seen) <= 1.5

@@ -11,6 +11,7 @@ from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 RNG = np.random.default_rng(23)
 X, X_NEW = RNG.normal(size=(70, 3)), 2 * RNG.normal(size=(8, 3))
 Y = np.column_stack([np.sin(X[:, 0]) + 0.2 * RNG.normal(size=70), 50 * X[:, 1] + RNG.normal(size=70)])
+BY_EVIDENCE = {"prior_precision": "evidence", "sigma_noise": "evidence"}
 LABELS = np.array(["no", "yes", "yes!"])[np.digitize(X[:, 0] + 0.5 * RNG.normal(size=70), [0.3, 1.0])]
 FITTED = ("prior_precision_", "log_marginal_likelihood_value_", "n_effective_parameters_", "gradient_norm_")
 
@@ -54,7 +55,7 @@ def test_a_classifier_refits_its_link_and_draws():
 
 def test_a_refit_without_changes_keeps_what_the_training_has_found():
     """There and back: the values that were chosen with the weights following are the ones that come back."""
-    model = LaplaceRegressor(hidden_layer_sizes=(6,), random_state=0).fit(X, Y[:, 0])
+    model = LaplaceRegressor(**BY_EVIDENCE, hidden_layer_sizes=(6,), random_state=0).fit(X, Y[:, 0])
     std, precision = model.predict_std(X_NEW), model.prior_precision_
     np.testing.assert_array_equal(model.refit_laplace().predict_std(X_NEW), std)
     model.refit_laplace(prior_precision=100 * precision)
@@ -64,7 +65,7 @@ def test_a_refit_without_changes_keeps_what_the_training_has_found():
 
 def test_a_new_noise_alone_lets_the_evidence_choose_the_prior_again():
     """What was chosen together with another noise does not stay."""
-    model = LaplaceRegressor(hidden_layer_sizes=(6,), random_state=0).fit(X, Y[:, 0])
+    model = LaplaceRegressor(**BY_EVIDENCE, hidden_layer_sizes=(6,), random_state=0).fit(X, Y[:, 0])
     before = model.prior_precision_
     model.refit_laplace(sigma_noise=5 * model.sigma_noise_)
     assert model.prior_precision_ != before

@@ -159,7 +159,7 @@ def test_a_set_and_the_rule_that_uses_it_go_together(trainings):
     for model, rows, message in (
         (regressor(), {}, r"='validation' needs a validation set: fit\(X, y, X_val=\.\.\., y_val=\.\.\.\).*'cv'"),
         (regressor(prior_precision="cv"), pair, "X_val and y_val would be ignored with prior_precision='cv'"),
-        (LaplaceRegressor(), pair, "would be ignored with prior_precision='evidence'; they go with .*'validation'"),
+        (LaplaceRegressor(), pair, "would be ignored with prior_precision='auto'; they go with .*'validation'"),
         (regressor(), {"X_val": X_VAL}, "X_val and y_val go together"),
         (regressor(), {"y_val": Y_VAL}, "X_val and y_val go together"),
         (regressor(prior_structure="tensor"), pair, "prior_structure='tensor' asks for several"),

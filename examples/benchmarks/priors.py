@@ -4,15 +4,14 @@ For each table and configuration the mean log-likelihood of held-out rows (nats,
 difference to the first configuration with its standard error over the splits, the share of targets within their 95 %
 intervals, the log evidence a row, and the seconds of a fit.
 
-``python examples/benchmarks/priors.py --data DIR`` prints markdown tables; DIR has ``boston.npz`` and so on, with
-``X``, ``y`` and ``test_masks`` (splits, rows). Held out is a ninth of each split's training part, drawn by a seed of
-its own: the test parts are for ``--test`` alone. ``--splits 10`` takes that many splits, ``--only yacht,boston`` names
-tables, ``--configurations "scalar; ard"`` configurations, ``--quick`` is one split of the two small tables.
+``python examples/benchmarks/priors.py --data DIR`` prints markdown tables; the format of DIR is in ``uci_sets.py``.
+Held out is a ninth of each split's training part: the test parts are for ``--test`` alone. ``--splits 10`` takes that
+many splits, ``--only yacht,boston`` names tables, ``--configurations "scalar; ard"`` configurations, ``--quick`` is one
+split of the two small tables.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import uci_sets
 
 from sklearn_laplace import LaplaceRegressor
 
@@ -34,26 +34,12 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "fixed, 1": {"prior_precision": 1.0},
 }
 """What is compared; the first is what the others are compared with. One that is not there yet says so."""
-TABLES = ("yacht", "boston", "energy", "concrete", "wine")
-SMALL = TABLES[:2]
 COLUMNS = "log-likelihood", "difference", "± s.e.", "coverage", "evidence a row", "s a fit", "warnings"
 Z95 = 1.959964
 
 
-def parts(path: Path, split: int, test: bool) -> tuple[np.ndarray, ...]:
-    """Rows to fit and rows to judge by: X, y of each."""
-    with np.load(path) as table:
-        X, y, outside = table["X"], table["y"].ravel(), table["test_masks"][split].astype(bool)
-    if test:
-        return X[~outside], y[~outside], X[outside], y[outside]
-    X, y = X[~outside], y[~outside]
-    held = np.zeros(len(y), dtype=bool)
-    held[np.random.default_rng(100 + split).permutation(len(y))[: len(y) // 9]] = True
-    return X[~held], y[~held], X[held], y[held]
-
-
 def measured(path: Path, options: dict[str, Any], split: int, test: bool) -> list[float]:
-    X, y, X_new, y_new = parts(path, split, test)
+    X, y, X_new, y_new = uci_sets.parts(path, split, test)
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -82,20 +68,15 @@ def rows(path: Path, configurations: list[str], splits: int, test: bool) -> Iter
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--splits", type=int, default=3)
-    parser.add_argument("--only", default=",".join(TABLES))
+    parser = uci_sets.parser(__doc__, splits=3)
     parser.add_argument("--configurations", default="; ".join(CONFIGURATIONS), help="names, between semicolons")
-    for name in ("--quick", "--test"):
-        parser.add_argument(name, action="store_true")
+    parser.add_argument("--test", action="store_true", help="judge by the test parts")
     options = parser.parse_args()
-    splits, tables = (1, SMALL) if options.quick else (options.splits, options.only.split(","))
+    splits, tables = uci_sets.asked(options)
     configurations = [name.strip() for name in options.configurations.split(";")]
     for table in tables:
-        part = "test part" if options.test else "a ninth of the training part"
-        print("", f"{table}: {splits} splits, {part}", "", sep="\n")
-        print("| configuration | " + " | ".join(COLUMNS) + " |", "|---|" + "---|" * len(COLUMNS), sep="\n")
+        title = f"{table}: {splits} splits, {uci_sets.part_judged(options.test)}"
+        print(uci_sets.header(title, ["configuration", *COLUMNS]))
         for name, found in rows(options.data / f"{table}.npz", configurations, splits, options.test):
             cells = [found] if isinstance(found, str) else ["–" if np.isnan(v) else f"{v:.3g}" for v in found]
             print(f"| {name} | " + " | ".join(cells) + " |", flush=True)

@@ -1,0 +1,73 @@
+"""The five UCI tables of the regression benchmarks: their parts, split by split, and what the scripts share.
+
+A folder, ``--data DIR``, has ``boston.npz`` and so on, each with ``X`` (rows, columns), ``y`` (rows,) and
+``test_masks`` (splits, rows): the standard 90/10 splits of Hernández-Lobato & Adams (2015). Of a split either its test
+part is judged, or a ninth of its training part, drawn by a seed of its own and held out of the fit: whatever is still
+to be chosen is looked at there, and the test parts are left for the last word.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+TABLES = ("yacht", "boston", "energy", "concrete", "wine")
+SMALL = TABLES[:2]
+HELD_OUT, SEED = 9, 100
+"""One in so many rows of a training part is held out, by a seed that starts here."""
+
+
+def parts(path: Path, split: int, test: bool) -> tuple[np.ndarray, ...]:
+    """Rows to fit and rows to judge by: X, y of each."""
+    with np.load(path) as table:
+        X, y, outside = table["X"], table["y"].ravel(), table["test_masks"][split].astype(bool)
+    if test:
+        return X[~outside], y[~outside], X[outside], y[outside]
+    X, y = X[~outside], y[~outside]
+    held = np.zeros(len(y), dtype=bool)
+    held[np.random.default_rng(SEED + split).permutation(len(y))[: len(y) // HELD_OUT]] = True
+    return X[~held], y[~held], X[held], y[held]
+
+
+def parser(description: str | None, splits: int | None = None) -> argparse.ArgumentParser:
+    """The options of a script that goes over tables, and over so many splits unless it is told another number."""
+    found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found.add_argument("--data", type=Path, required=True, help="folder of the tables")
+    if splits is None:
+        found.set_defaults(splits=1)
+    else:
+        found.add_argument(
+            "--splits", type=int, default=splits, help=f"how many of the splits 0–9, {splits} by default"
+        )
+    found.add_argument("--only", default=",".join(TABLES), help="names of tables, as in yacht,boston")
+    found.add_argument("--quick", action="store_true", help="less of the two small tables")
+    return found
+
+
+def asked(options: argparse.Namespace) -> tuple[int, Sequence[str]]:
+    """How many splits, and which tables."""
+    return (1, SMALL) if options.quick else (options.splits, options.only.split(","))
+
+
+def part_judged(test: bool) -> str:
+    """What a table's title says of the rows that are judged."""
+    return "test part" if test else "a ninth of the training part"
+
+
+def header(title: str, columns: Sequence[str]) -> str:
+    """The head of a markdown table, with a line of its own for the title."""
+    return "\n".join(["", title, "", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"])
+
+
+def line(cells: Iterable[float | str]) -> str:
+    """A row of a markdown table; – where there is no number."""
+    return "| " + " | ".join(_shown(cell) for cell in cells) + " |"
+
+
+def _shown(cell: float | str) -> str:
+    if isinstance(cell, str):
+        return cell
+    return "–" if np.isnan(cell) else f"{cell:.3f}" if abs(cell) < 100 else f"{cell:,.0f}"
