@@ -22,6 +22,7 @@ together.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -137,13 +138,11 @@ class CrossFit:
             by_nets[self.fold == k] = torch.cat(found)
             weights[self.fold == k] = torch.cat([rows[2] for rows in chunks]).double()
         scores = Scores(hyper, by_nets, weights, by_nets, weights)
-        try:
+        with suppress(MemoryBudgetError):  # r is 1 then, and intervals are a little too wide
             given = left_out()
             latent = given.latent(fit, hyper)
             by_formula = _over_std(given.rows.targets, latent.mean, latent.variance, hyper)
             scores = replace(scores, by_formula=by_formula, given_weights=given.rows.weights.double())
-        except MemoryBudgetError:
-            pass  # intervals that are a little too wide
         return replace(self, parts=(), scores=scores)
 
     def intervals(self, fit: LaplaceFit, inputs: Tensor, levels: Tensor, memory: MemoryBudget) -> Tensor:
@@ -164,13 +163,12 @@ class CrossFit:
         ends = []
         for level, factor in zip(levels.split(1), self.scores.factors(levels).unbind(1), strict=True):
             reach = factor[:, None] * scaled
-            ends.append(
-                [
-                    -reached(reach - found, self.scores.weights, level)[..., 0],
-                    reached(found + reach, self.scores.weights, level)[..., 0],
-                ]
-            )
-        return torch.stack([torch.stack(pair, 1) for pair in ends], 2)
+            pair = [
+                -reached(reach - found, self.scores.weights, level),
+                reached(found + reach, self.scores.weights, level),
+            ]
+            ends.append(torch.stack(pair, 1))
+        return torch.cat(ends, -1).mT
 
 
 def _over_std(targets: Tensor, means: Tensor, variance: Tensor, hyper: Hyper) -> Tensor:
