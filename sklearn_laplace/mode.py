@@ -160,11 +160,12 @@ def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int, damp
     network = fit.network
     value, gradient = fit.objective(hyper), fit.objective_gradient(hyper)
     metric = _metric(problem, fit, hyper, value, gradient, damping)
-    pairs: list[tuple[Tensor, Tensor]] = []
+    pairs: list[tuple[Tensor, Tensor, Tensor]] = []
     steps, size = 0, 1.0
-    decrement = float(gradient @ metric.solve(gradient))
+    solved = metric.solve(gradient)
+    decrement = float(gradient @ solved)
     while steps < max_steps and decrement > DECREMENT**2:
-        direction = -_inverse_hessian(metric, pairs, gradient)
+        direction = -_inverse_hessian(pairs, gradient, solved)
         slope = float(gradient @ direction)
         found = _armijo(problem, fit, network, hyper, direction, value, slope, min(1.0, 4 * size))
         if found is None:
@@ -172,14 +173,15 @@ def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int, damp
         moved, size = found
         nll, data_gradient = problem.gradient(moved)
         new_gradient = data_gradient / hyper.dispersion + fit.prior.gradient(hyper.prior_precision, moved.theta)
-        change = (moved.theta - network.theta, new_gradient - gradient)
+        new_solved = metric.solve(new_gradient)
+        change = (moved.theta - network.theta, new_gradient - gradient, new_solved - solved)
         if float(change[0] @ change[1]) > 0:
             pairs = [*pairs[-MEMORY + 1 :], change]
         steps += 1
         reached = _objective(fit, moved, hyper, nll)
         stalled = value - reached <= 1e-14 * (abs(value) + 1.0)
-        network, gradient, value = moved, new_gradient, reached
-        before, decrement = decrement, float(gradient @ metric.solve(gradient))
+        network, gradient, solved, value = moved, new_gradient, new_solved, reached
+        before, decrement = decrement, float(gradient @ solved)
         # Below the rounding of the objective the gradient alone tells progress.
         if stalled and decrement > 0.25 * before:
             break
@@ -223,15 +225,16 @@ def _armijo(
     return None
 
 
-def _inverse_hessian(metric: Posterior, pairs: list[tuple[Tensor, Tensor]], vector: Tensor) -> Tensor:
-    """The two-loop recursion with P⁻¹ in the middle."""
+def _inverse_hessian(pairs: list[tuple[Tensor, Tensor, Tensor]], vector: Tensor, solved: Tensor) -> Tensor:
+    """The two-loop recursion with P⁻¹ in the middle, which is linear: P⁻¹ of the vector and of each change are known."""
     scales = []
-    for step, change in reversed(pairs):
+    for step, change, solved_change in reversed(pairs):
         scale = (step @ vector) / (step @ change)
         vector = vector - scale * change
+        solved = solved - scale * solved_change
         scales.append(scale)
-    vector = metric.solve(vector)
-    for (step, change), scale in zip(pairs, reversed(scales), strict=True):
+    vector = solved
+    for (step, change, _), scale in zip(pairs, reversed(scales), strict=True):
         vector = vector + (scale - (change @ vector) / (step @ change)) * step
     return vector
 

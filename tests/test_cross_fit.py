@@ -180,7 +180,7 @@ def test_intervals_are_cv_plus_of_scores_over_standard_deviations(fitted):
     _, found = fitted.predict_interval(NEW[:7], [0.5, 0.9], method="jackknife+")
     for place, level in enumerate((0.5, 0.9)):
         k = int(np.ceil(level * (len(y) + 1)))
-        r = np.sqrt(np.sort(by_formula)[k - 1] / np.sort(scores)[k - 1])
+        r = (np.sort(by_formula)[k - 1] / np.sort(scores)[k - 1]) ** 0.3
         ends = -np.sort(r * reach - outputs, 0)[k - 1], np.sort(outputs + r * reach, 0)[k - 1]
         expected = scale.mean[0] + scale.scale[0] * np.stack(ends, 1)
         np.testing.assert_allclose(found[:, :, place], expected, rtol=1e-6)
