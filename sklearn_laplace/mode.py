@@ -226,7 +226,7 @@ def _armijo(
 
 
 def _inverse_hessian(pairs: list[tuple[Tensor, Tensor, Tensor]], vector: Tensor, solved: Tensor) -> Tensor:
-    """The two-loop recursion with P⁻¹ in the middle, which is linear: P⁻¹ of the vector and of each change are known."""
+    """The two-loop recursion with P⁻¹ in the middle, which is linear: P⁻¹ of vector and changes are known."""
     scales = []
     for step, change, solved_change in reversed(pairs):
         scale = (step @ vector) / (step @ change)

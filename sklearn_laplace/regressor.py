@@ -527,9 +527,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             ``likelihood="gaussian"`` alone. It does not rest on the noise being right, or normal, and covers close to
             ``confidence_level``; its guarantee is an approximate one. After a fit by "auto" the nets are its three,
             each without a third of the rows (CV+ in that paper); residuals count over standard deviations, so that
-            intervals are wider where the net knows less, and are shortened three tenths of the way to those of closed-form
-            leave-one-out, in logarithms, for a net that has seen all rows (``_cross_fit.py``). They stay as they are
-            whatever prior and noise are set afterwards. Otherwise the nets are the linearised one without one row each,
+            intervals are wider where the net knows less, and are shortened for a net that has seen all rows: three
+            tenths of the way to those of closed-form leave-one-out, in logarithms (``_cross_fit.py``). They stay as
+            they are whatever prior and noise are set afterwards. Otherwise the nets are the linearised one without one row each,
             in closed form (Tailor et al. 2025): where the net has found its features in all rows the intervals are too
             short (.84 to .89 for .90 was measured on five tables). That needs the training rows, which a fit keeps, and
             an exact curvature, as :meth:`loo_predict`. A row of weight w counts as w of them. With too few rows for a
