@@ -529,11 +529,11 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             each without a third of the rows (CV+ in that paper); residuals count over standard deviations, so that
             intervals are wider where the net knows less, and are shortened for a net that has seen all rows: three
             tenths of the way to those of closed-form leave-one-out, in logarithms (``_cross_fit.py``). They stay as
-            they are whatever prior and noise are set afterwards. Otherwise the nets are the linearised one without one row each,
-            in closed form (Tailor et al. 2025): where the net has found its features in all rows the intervals are too
-            short (.84 to .89 for .90 was measured on five tables). That needs the training rows, which a fit keeps, and
-            an exact curvature, as :meth:`loo_predict`. A row of weight w counts as w of them. With too few rows for a
-            level an end is infinite. Rows with noise variances of their own are refused.
+            they are whatever prior and noise are set afterwards. Otherwise the nets are the linearised one without one
+            row each, in closed form (Tailor et al. 2025): where the net has found its features in all rows the
+            intervals are too short (.84 to .89 for .90 was measured on five tables). That needs the training rows,
+            which a fit keeps, and an exact curvature, as :meth:`loo_predict`. A row of weight w counts as w of them.
+            With too few rows for a level an end is infinite. Rows with noise variances of their own are refused.
 
         Returns
         -------

@@ -6,9 +6,9 @@ times its noise and with a third of it. "Inside": whether the coverage is within
 distribution of as many rows with probability .9, by exact quantiles. That takes the rows for independent; the test
 parts of ten splits share rows, so that the true band is wider.
 
-``python examples/benchmarks/intervals.py --data DIR`` prints a markdown table; the format of DIR is in ``uci_sets.py``.
-It looks at the test parts: ``--inner`` takes a ninth of each training part in their place. ``--splits``, ``--only``;
-``--quick`` is one split of two tables and their ninth.
+``python examples/benchmarks/intervals.py --data DIR --test`` prints a markdown table; the format of DIR is in
+``uci_sets.py``. Without ``--test`` a ninth of each training part takes the place of the test part. ``--splits``,
+``--only``; ``--quick`` is one split of two tables.
 """
 
 from __future__ import annotations
@@ -62,15 +62,12 @@ def rows(path: Path, splits: int, test: bool) -> Iterator[list[float | str]]:
 
 
 def main() -> None:
-    parser = uci_sets.parser(__doc__, splits=SPLITS)
-    parser.add_argument("--inner", action="store_true", help="judge by a ninth of the training parts")
-    options = parser.parse_args()
+    options = uci_sets.parser(__doc__, splits=SPLITS).parse_args()
     splits, tables = uci_sets.asked(options)
-    test = not (options.inner or options.quick)
     torch.set_num_threads(1)
-    print(uci_sets.header(f"{splits} splits, {uci_sets.part_judged(test)}", COLUMNS), flush=True)
+    print(uci_sets.header(f"{splits} splits, {uci_sets.part_judged(options.test)}", COLUMNS), flush=True)
     for name in tables:
-        for row in rows(options.data / f"{name}.npz", splits, test):
+        for row in rows(options.data / f"{name}.npz", splits, options.test):
             print(uci_sets.line(row), flush=True)
 
 

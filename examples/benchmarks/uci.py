@@ -11,9 +11,9 @@ that of one under its own prior and noise, fixed, times the quotient of their st
 three nets of the default's cross-fitting are in its time and not in its steps: both make the quotient larger. *Over
 Adam*: 2,000 full-batch steps of a plain float32 loop over a net of the same layers.
 
-``python examples/benchmarks/uci.py --data DIR`` prints markdown tables; the format of DIR is in ``uci_sets.py``. It
-looks at the test parts: ``--inner`` takes a ninth of each training part in their place. ``--splits``, ``--only``;
-``--quick`` is one split of two tables and their ninth.
+``python examples/benchmarks/uci.py --data DIR --test`` prints markdown tables; the format of DIR is in ``uci_sets.py``.
+Without ``--test`` a ninth of each training part takes the place of the test part. ``--price`` prints the second table
+alone; ``--splits``, ``--only``; ``--quick`` is one split of two tables.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ def _beside(name: str, numbers: Any) -> list[float | str]:
     return [name, rmse, density, np.nan, covered, *[np.nan] * 3, "–"]
 
 
-def price(path: Path, splits: int, test: bool) -> list[float | str]:
+def price(path: Path, splits: int) -> list[float | str]:
     """Medians over the splits of the seconds of each fit and of their quotients; training parts alone."""
     found = []
     for split in range(min(splits, TIMED_SPLITS)):
-        X, y, _, _ = uci_sets.parts(path, split, test)
+        X, y, _, _ = uci_sets.parts(path, split, test=True)
         fit = partial(LaplaceRegressor, random_state=split)
         chosen, evidence = timed(fit(**EVIDENCE).fit, X, y)
         values = {"prior_precision": chosen.prior_precision_, "sigma_noise": chosen.sigma_noise_}
@@ -127,21 +127,21 @@ def plain_training(X: np.ndarray, y: np.ndarray) -> torch.nn.Module:
 
 def main() -> None:
     parser = uci_sets.parser(__doc__, splits=PUBLISHED_SPLITS)
-    parser.add_argument("--inner", action="store_true", help="judge by a ninth of the training parts")
+    parser.add_argument("--price", action="store_true", help="the second table alone")
     options = parser.parse_args()
     splits, tables = uci_sets.asked(options)
-    test = not (options.inner or options.quick)
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)  # what a first fit alone takes is in no row
     LaplaceRegressor(random_state=0).fit(rng.normal(size=(60, 3)), rng.normal(size=60))
-    print(uci_sets.header(f"{splits} splits, {uci_sets.part_judged(test)}", COLUMNS), flush=True)
-    for name in tables:
-        for row in quality(options.data / f"{name}.npz", splits, test):
-            print(uci_sets.line(row), flush=True)
+    if not options.price:
+        print(uci_sets.header(f"{splits} splits, {uci_sets.part_judged(options.test)}", COLUMNS), flush=True)
+        for name in tables:
+            for row in quality(options.data / f"{name}.npz", splits, options.test):
+                print(uci_sets.line(row), flush=True)
     title = f"Price: medians over {min(splits, TIMED_SPLITS)} splits"
     print(uci_sets.header(title, ["table", *TIMES]), flush=True)
     for name in tables:
-        print(uci_sets.line(price(options.data / f"{name}.npz", splits, test)), flush=True)
+        print(uci_sets.line(price(options.data / f"{name}.npz", splits)), flush=True)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def parts(path: Path, split: int, test: bool) -> tuple[np.ndarray, ...]:
 
 
 def parser(description: str | None, splits: int | None = None) -> argparse.ArgumentParser:
-    """The options of a script that goes over tables, and over so many splits unless it is told another number."""
+    """The options of a script over tables; with splits, their default number, of one that judges by held-out rows."""
     found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--data", type=Path, required=True, help="folder of the tables")
     if splits is None:
@@ -42,6 +42,7 @@ def parser(description: str | None, splits: int | None = None) -> argparse.Argum
         found.add_argument(
             "--splits", type=int, default=splits, help=f"how many of the splits 0–9, {splits} by default"
         )
+        found.add_argument("--test", action="store_true", help="judge by the test parts: for the last word alone")
     found.add_argument("--only", default=",".join(TABLES), help="names of tables, as in yacht,boston")
     found.add_argument("--quick", action="store_true", help="less of the two small tables")
     return found
