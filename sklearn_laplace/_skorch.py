@@ -162,6 +162,30 @@ class RowsDataset(Dataset[Any]):
         return self.rows.inputs[i], y if self.unweighted else (y, self.rows.weights[i])
 
 
+class LateAdam(torch.optim.Adam):
+    """torch's Adam, made when something is first asked of it.
+
+    Its making imports torch's compiler, which takes longer than most trainings by Gauss–Newton steps alone.
+
+    Parameters
+    ----------
+    params : list
+        Tensors or groups of them.
+    lr : float
+    """
+
+    def __init__(self, params: list[Any], lr: float) -> None:
+        self._given = params, lr
+
+    def __getattr__(self, name: str) -> Any:
+        given = self.__dict__.pop("_given", None)
+        if given is None:
+            raise AttributeError(name)
+        params, lr = given
+        super().__init__(params, lr=lr, fused=True)
+        return getattr(self, name)
+
+
 class MAPLoss(nn.Module):
     """The MAP objective in mean form; see the module's docstring.
 
@@ -312,8 +336,7 @@ def build_net(
         net = NeuralNet(
             module,
             criterion=MAPLoss,
-            optimizer=torch.optim.Adam,
-            optimizer__fused=True,
+            optimizer=LateAdam,
             train_split=None,
             callbacks="disable",
             lr=1e-2,

@@ -127,6 +127,20 @@ def test_a_templates_own_schedule_and_optimiser_run():
     assert [entry["event_lr"] for entry in model.history_] == [0.1, 0.05, 0.025, 0.0125]
 
 
+def test_a_default_fit_leaves_torchs_compiler_alone():
+    """Its import takes longer than the fit; an optimizer that is not asked for anything does not need it."""
+    script = """
+        import sys
+        import numpy as np
+        from sklearn_laplace import LaplaceRegressor
+        x = np.arange(30.0)[:, None]
+        LaplaceRegressor(random_state=0).fit(x, np.sin(x[:, 0]))
+        assert "torch._dynamo" not in sys.modules
+        assert len(LaplaceRegressor(max_epochs=2, random_state=0).fit(x, np.sin(x[:, 0])).history_) == 2
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=120)
+
+
 def test_a_templates_own_device_is_asked_for(monkeypatch):
     """device="auto" is that of the net; where there is none, the message says so before any training."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
