@@ -22,6 +22,7 @@ together.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ from ._memory import MemoryBudget, held
 from ._skorch import TrainingRows
 from ._threads import single_thread
 from .curvatures import GGN
-from .errors import MemoryBudgetError
+from .errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from .jackknife import reached
 from .laplace import Hyper, LaplaceFit, Rows
 from .leave_one_out import Density, linear_rows
@@ -67,6 +68,8 @@ class Scores:
     ----------
     hyper : Hyper
         Under which the standard deviations are, at temperature 1.
+    prior : Prior
+        Whose groups its precisions are those of.
     by_nets : Tensor of shape (n, C), float64
         Z, of the rows as they were trained with.
     weights : Tensor of shape (n,), float64
@@ -76,6 +79,7 @@ class Scores:
     """
 
     hyper: Hyper
+    prior: Prior
     by_nets: Tensor
     weights: Tensor
     by_formula: Tensor
@@ -140,7 +144,7 @@ class CrossFit:
                 found.append(_over_std(rows.targets, rows.outputs, variance, hyper))
             by_nets[self.fold == k] = torch.cat(found)
             weights[self.fold == k] = torch.cat([rows[2] for rows in chunks]).double()
-        scores = Scores(hyper, by_nets, weights, by_nets, weights)
+        scores = Scores(hyper, fit.prior, by_nets, weights, by_nets, weights)
         with suppress(MemoryBudgetError):  # r is 1 then, and intervals are a little too wide
             given = left_out()
             latent = given.latent(fit, hyper)
@@ -151,7 +155,8 @@ class CrossFit:
     def intervals(self, fit: LaplaceFit, inputs: Tensor, levels: Tensor, memory: MemoryBudget) -> Tensor:
         """Ends of the intervals at inputs (m, …), shape (m, 2, L, C), for levels (L,); m n C L log n operations."""
         assert self.scores is not None
-        posterior, n_outputs = fit.posterior(self.scores.hyper, spectral=False), fit.n_outputs
+        fit, n_outputs = replace(fit, prior=self.scores.prior), fit.n_outputs
+        posterior = fit.posterior(self.scores.hyper, spectral=False)
         width = max(posterior.row_width(fit.network.blocks, n_outputs), fit.network.row_width(n_outputs))
         step = memory.chunk_rows(width + 6 * n_outputs * len(self.fold), held(fit.curvature, posterior))
         return torch.cat([self._interval(fit, posterior, chunk, levels) for chunk in inputs.split(step)])
@@ -198,26 +203,35 @@ def trained_folds(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Se
         return ()
     noise = plan.likelihood.dispersion_start if plan.free_dispersion else hyper.dispersion
     hyper, folds = replace(hyper, dispersion=noise), zip(starts, _dealt(rows, len(starts)), strict=True)
-    with single_thread(trained.is_small):
+    # They are there for what they say of the rows; what their own trainings have to say is of no use to anyone.
+    with single_thread(trained.is_small), warnings.catch_warnings(), suppress(NotPositiveDefiniteError, NonFiniteError):
+        warnings.simplefilter("ignore")
         return tuple(_trained(fit.network.with_parameters(s), fit.prior, rows, plan, hyper, rest) for s, rest in folds)
+    return ()
 
 
 def _trained(network: Network, prior: Prior, rows: TrainingRows, plan: Plan, hyper: Hyper, held_out: Tensor) -> Fold:
     fold = Fold(network.theta, held_out)
     seen = rows.taken(fold.seen(len(rows)))
     n_columns = GGN().n_columns(plan.likelihood, network(rows.inputs[:1]).shape[1])
-    problem = problem_of(network, prior, seen, len(seen) * n_columns, plan)
+    problem = problem_of(network, prior, seen, len(seen) * n_columns, plan, n_rows=len(rows))
     start = problem.linearise(network)
     found = alternate(problem, start, hyper, free_prior=False, update_dispersion=plan.update, max_steps=STEPS)
     return replace(fold, theta=found.fit.network.theta)
 
 
 def _dealt(rows: TrainingRows, n_folds: int) -> list[Tensor]:
-    """The rows of each fold, in rising order; those of each class are dealt out by themselves."""
-    places = torch.arange(len(rows), device=rows.inputs.device)
+    """The rows of each fold, in rising order: equal ones together, those of each class dealt out by themselves."""
+    n, device = len(rows), rows.inputs.device
+    both = torch.cat([rows.inputs.flatten(1).double(), rows.targets.reshape(n, -1).double()], 1)
+    group = both.unique(dim=0, return_inverse=True)[1]
+    first = torch.full((int(group.max()) + 1,), n, device=device)
+    first = first.scatter_reduce(0, group, torch.arange(n, device=device), "amin").sort().values
     if rows.targets.ndim == 1:
-        places = rows.targets.argsort(stable=True)
-    return [places[k::n_folds].sort().values for k in range(n_folds)]
+        first = first[rows.targets[first].argsort(stable=True)]
+    fold = torch.empty_like(first)
+    fold[group[first]] = torch.arange(len(first), device=device) % n_folds
+    return [(fold[group] == k).nonzero()[:, 0] for k in range(n_folds)]
 
 
 def cross_fit(

@@ -168,7 +168,8 @@ def diagnose(
     options : Options
         Whether prior and noise were chosen or given: what to do depends on it.
     held_out : tuple of bool
-        Whether prior and noise have been chosen by rows that their nets had not seen, who would have noticed.
+        Whether the prior has been chosen by rows that their nets had not seen, who would have noticed; and whether the
+        noise has with it.
     n_different : float, optional
         Rows that differ in X or y.
 

@@ -444,7 +444,10 @@ class LaplaceEstimator(LaplacePrediction):
         if self._is_candidate:
             return
         evidence = self.log_marginal_likelihood_value_ + self.laplace_.total_weight * self._scale.log_volume
-        held_out = options.by_held_out if self._origin.cross is not None else (False, False)
+        scores, (prior, noise) = self._origin.held_out(self.laplace_, self.hyper_), options.by_held_out
+        held_out = (False, False)
+        if scores is not None:
+            held_out = prior, prior and noise and not scores.is_capped(self.hyper_.dispersion)
         given = self.laplace_, self.hyper_, self.n_effective_parameters_, evidence, options
         diagnose(*given, held_out, n_different)
 

@@ -325,8 +325,9 @@ def problem_of(
     plan: Plan,
     *,
     trained: bool = False,
+    n_rows: int | None = None,
 ) -> Problem:
-    """The rows as functions of a network, with the exact curvature while it is affordable.
+    """The rows as functions of a network, with the exact curvature while it is affordable, by n_rows where given.
 
     Raises
     ------
@@ -337,7 +338,7 @@ def problem_of(
     cost, exact = _exact(network, rows, n_dual, plan.past)
     large: type[Curvature] = Kron if unit_of(network.blocks, prior.groups) in Kron.holds else Diag
     large = large if plan.past is None else type(plan.past.fit.curvature)
-    able: list[type[Curvature]] = [exact, large] if cost <= budget_for(len(rows)).exact_step else [large]
+    able: list[type[Curvature]] = [exact, large] if cost <= budget_for(n_rows or len(rows)).exact_step else [large]
     able = [*able, Diag] if trained else able[:1]
     n_dual += 0 if plan.past is None else plan.past.dual_rows(n_columns)
     structure = next((kind for kind in able if memory.fits(kind, network, n_dual, n_columns)), None)

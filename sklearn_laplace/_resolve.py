@@ -137,7 +137,8 @@ class Options:
     @property
     def by_held_out(self) -> tuple[bool, bool]:
         """Whether prior precision and noise are each chosen by held-out rows, where there are nets without them."""
-        return self.prior_precision.rule == AUTO, self.sigma_noise.rule == AUTO
+        alone = not any(self.by_loo)
+        return alone and self.prior_precision.rule == AUTO, alone and self.sigma_noise.rule == AUTO
 
     @property
     def cross_fits(self) -> bool:

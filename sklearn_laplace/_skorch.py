@@ -163,7 +163,7 @@ class RowsDataset(Dataset[Any]):
 
 
 class LateAdam(torch.optim.Adam):
-    """torch's Adam, made when something is first asked of it.
+    """torch's Adam, to be made before the first epoch and not with the net.
 
     Its making imports torch's compiler, which takes longer than most trainings by Gauss–Newton steps alone.
 
@@ -177,13 +177,9 @@ class LateAdam(torch.optim.Adam):
     def __init__(self, params: list[Any], lr: float) -> None:
         self._given = params, lr
 
-    def __getattr__(self, name: str) -> Any:
-        given = self.__dict__.pop("_given", None)
-        if given is None:
-            raise AttributeError(name)
-        params, lr = given
+    def make(self) -> None:
+        params, lr = self._given
         super().__init__(params, lr=lr, fused=True)
-        return getattr(self, name)
 
 
 class MAPLoss(nn.Module):
@@ -534,6 +530,8 @@ def run_epochs(net: NeuralNet, rows: TrainingRows, between: Callable[[NeuralNet]
     """
     if net.max_epochs <= 0:
         return 0
+    if isinstance(net.optimizer_, LateAdam):
+        net.optimizer_.make()
     watch = Watch(max(1, net.max_epochs // max(n_between, 1)), between)
     net.callbacks_ = [*net.callbacks_, ("laplace_watch", watch)]
     data = RowsDataset(rows)

@@ -249,6 +249,11 @@ class Origin:
     settled_for: tuple[Choice, Choice, str] | None
     cross: CrossFit | None = None
 
+    def held_out(self, fit: LaplaceFit, hyper: Hyper) -> HeldOutScores | None:
+        """Scores of held-out rows where they are those of this fit: no rows came later, and the precisions suit."""
+        scores = None if self.cross is None or fit.shift is not None else self.cross.densities
+        return scores if scores is not None and scores.suits(hyper) else None
+
 
 def approximate(
     trained: MapResult, data: PreparedData, options: Options, *, built_in: bool
@@ -290,6 +295,8 @@ def approximate(
         given = _selected(net, rows, options), options.likelihood, options.rule, structure, prior
         return fit_laplace(*given, chunks, **told)
 
+    if (N_FOLDS + 2) * taken > options.memory.size:
+        return fit, origin
     hyper = replace(_start(origin, fit, options), temperature=1.0)
     return fit, replace(origin, cross=cross_fit(trained, rows, hyper, refit))
 
@@ -373,9 +380,7 @@ def choose(
         start = _resolve.DISPERSION_RULES[options.sigma_noise.rule](fit, start)
     if any(options.by_loo):
         return left_out().chosen(fit, start, options, settled=settled)
-    held_out = None if origin.cross is None or fit.shift is not None else origin.cross.densities
-    if held_out is not None and not held_out.suits(start):
-        held_out = None
+    held_out = origin.held_out(fit, start)
     prior_held_out, noise_held_out = options.by_held_out
     if held_out is not None and prior_held_out == free_prior and noise_held_out == free_noise:
         return _by_held_out(held_out, fit, start, options)
@@ -387,6 +392,7 @@ def choose(
             fit, replace(start, temperature=1.0), free_prior=free_prior, free_dispersion=free_noise and by_evidence
         )
         start = replace(found, temperature=start.temperature)
+    held_out = origin.held_out(fit, start)  # under other proportions of the precisions it is no use
     return start if held_out is None else _by_held_out(held_out, fit, start, options)
 
 
@@ -394,6 +400,8 @@ def _by_held_out(scores: HeldOutScores, fit: LaplaceFit, start: Hyper, options: 
     prior, noise = options.by_held_out
     found = scores.chosen(start, free_prior=prior, free_dispersion=noise)
     warn_at_bounds(fit, found, free_prior=False, free_dispersion=noise, what="the density of rows that were held out")
+    if prior:
+        scores.warn_at_end(found)
     return found
 
 

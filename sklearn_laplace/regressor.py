@@ -658,7 +658,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             )
         with single_thread(self._small):
             inputs, wanted = self._inputs(X), torch.from_numpy(levels).to(fit.theta)
-            if self._origin.cross is None:
+            if self._origin.cross is None or fit.shift is not None:  # rows came later, which its nets do not know
                 found = self._left_out(fit, f"method={asked!r}").intervals(fit, self.hyper_, inputs, wanted)
             else:
                 found = self._origin.cross.intervals(fit, inputs, wanted, self._options().memory)

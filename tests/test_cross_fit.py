@@ -1,6 +1,7 @@
 """Cross-fitting: nets that have not seen a part of the rows choose prior precision and noise, and make intervals."""
 
 import pickle
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +11,17 @@ from scipy.stats import multivariate_normal, norm
 from sklearn.datasets import make_friedman1, make_moons
 from sklearn.frozen import FrozenEstimator
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _cross_fit
 from sklearn_laplace._loo import LeftOut
+from sklearn_laplace._skorch import TrainingRows
 from sklearn_laplace.curvatures import GGN
-from sklearn_laplace.errors import MemoryBudgetError, UnsupportedCombinationError
+from sklearn_laplace.errors import (
+    BoundWarning,
+    InterpolationWarning,
+    MemoryBudgetError,
+    NotPositiveDefiniteError,
+    UnsupportedCombinationError,
+)
 from sklearn_laplace.laplace import Hyper, fit_laplace
 from sklearn_laplace.leave_one_out import class_density, gaussian_density
 from sklearn_laplace.likelihoods import Categorical, Gaussian
@@ -291,8 +299,101 @@ def test_a_posterior_as_prior_and_a_frozen_net_go_by_the_evidence(fitted):
 
 def test_the_noise_of_constant_targets_is_reported_at_its_bound():
     """Errors of zero: a bound, with a warning, and no logarithm of zero."""
-    from sklearn_laplace.errors import BoundWarning
-
     with pytest.warns(BoundWarning, match=r"held out.*noise variance"):
         model = regressor().fit(X, np.full(90, 3.0))
     assert np.isfinite(norm(*model.predict(NEW, return_std=True)).logpdf(3.0)).all()
+
+
+@pytest.mark.parametrize("options", [{"prior_structure": "tensor"}, {"prior_precision": [1.0, 2.0, 3.0, 4.0]}])
+def test_intervals_stay_under_another_grouping(fitted, options):
+    """Their standard deviations are those of the groups that they were made with."""
+    expected = fitted.predict_interval(NEW, method="jackknife+")[1]
+    other = pickle.loads(pickle.dumps(fitted)).refit_laplace(**options)
+    np.testing.assert_array_equal(other.predict_interval(NEW, method="jackknife+")[1], expected)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
+def test_intervals_know_of_rows_that_came_later():
+    """The three nets do not: half of the line is new to them. The rows are kept, and leave-one-out goes by all."""
+    rng = np.random.default_rng(0)
+    x = np.sort(rng.uniform(-3, 3, 240))[:, None]
+    y = np.sin(x[:, 0]) + 0.2 * rng.normal(size=240)
+    model = regressor().fit(x[:120], y[:120]).partial_fit(x[120:], y[120:])
+    mean, interval = model.predict_interval(x, method="jackknife+")
+    inside = (interval[:, 0, 0] <= y) & (y <= interval[:, 1, 0])
+    assert inside.mean() > 0.8
+    assert ((interval[:, 0, 0] < mean) & (mean < interval[:, 1, 0])).all()
+
+
+def test_a_prior_far_from_the_trainings_leaves_the_noise_to_the_evidence(fitted):
+    """A grid around the training's precision has no say there; its edge would be any number."""
+    far = 1e4 * fitted._origin.hyper.prior_precision[0].item()
+    found = pickle.loads(pickle.dumps(fitted)).refit_laplace(prior_precision=far).sigma_noise_
+    expected = pickle.loads(pickle.dumps(fitted)).refit_laplace(prior_precision=far, sigma_noise="evidence")
+    assert found == expected.sigma_noise_
+    near = pickle.loads(pickle.dumps(fitted)).refit_laplace(prior_precision=far / 1e4)
+    assert near.sigma_noise_ != near.refit_laplace(sigma_noise="evidence").sigma_noise_
+
+
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
+def test_a_noise_that_is_far_off_is_reported_where_the_prior_makes_up_for_it():
+    """A prior a thousand times weaker than the training's: that is the end of the search."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 1))
+    with pytest.warns(BoundWarning, match=r"held out is largest at the end.*sigma_noise"):
+        regressor(sigma_noise=0.1).fit(x, np.sin(x[:, 0]) + 0.5 * rng.normal(size=60))
+
+
+@pytest.mark.filterwarnings("error::sklearn_laplace.errors.InterpolationWarning")
+def test_a_noise_that_the_nets_could_not_mend_is_reported():
+    """Under a prior that wide they see no noise at all, and without it the net goes through all targets."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 3)), 0.5 * rng.normal(size=60)
+    with pytest.warns(InterpolationWarning):
+        model = LaplaceRegressor(prior_precision=1e-4, random_state=0).fit(x, y)
+    assert model._origin.cross is not None and model.sigma_noise_ < 0.1
+    regressor().fit(X, Y)
+
+
+@pytest.mark.parametrize("precision", [1e-6, 1e-4])
+def test_a_basis_of_all_directions_has_nothing_outside(precision):
+    """What is left of JJᵀ − (JV)(JV)ᵀ is rounding, of either sign, which a weak prior divides by next to nothing."""
+    x = np.linspace(-3, 3, 200)[:, None]
+    options = {"hidden_layer_sizes": (8,), "hessian_structure": "full", "random_state": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = LaplaceRegressor(prior_precision=precision, **options).fit(x, np.sin(x[:, 0]))
+    assert model._origin.cross is not None
+    assert np.abs(model.predict(x) - np.sin(x[:, 0])).max() < 0.01
+
+
+def test_a_net_that_cannot_be_trained_leaves_the_choice_to_the_evidence(monkeypatch):
+    """Without the heaviest row the others may not do: that is no failure of the fit."""
+
+    def failing(*args, **kwargs):
+        raise NotPositiveDefiniteError("no")
+
+    evidence = regressor(prior_precision="evidence", sigma_noise="evidence").fit(X, Y)
+    monkeypatch.setattr(_cross_fit, "_trained", failing)
+    auto = regressor().fit(X, Y)
+    assert auto._origin.cross is None
+    assert (auto.prior_precision_, auto.sigma_noise_) == (evidence.prior_precision_, evidence.sigma_noise_)
+
+
+def test_equal_rows_are_in_one_fold():
+    """A row that a net has seen is not held out from it, whatever the copy."""
+    rows = TrainingRows(*(torch.randn(20, k).double() for k in (3, 2)), torch.ones(20).double())
+    twice = rows.taken(torch.arange(20).repeat(2))
+    for part in _cross_fit._dealt(twice, 3):
+        assert sorted(part[part < 20].tolist()) == sorted((part[part >= 20] - 20).tolist())
+    dealt = [part.tolist() for part in _cross_fit._dealt(rows, 3)]
+    assert dealt == [list(range(k, 20, 3)) for k in range(3)]
+
+
+def test_without_memory_for_a_few_curvatures_auto_is_the_evidence():
+    """The budget is kept: the nets' curvatures are in memory together."""
+    options = {"hidden_layer_sizes": (30,), "hessian_structure": "full", "random_state": 0}
+    small = LaplaceRegressor(memory_budget="9MB", **options).fit(X, Y)
+    evidence = LaplaceRegressor(prior_precision="evidence", sigma_noise="evidence", **options).fit(X, Y)
+    assert small._origin.cross is None and LaplaceRegressor(**options).fit(X, Y)._origin.cross is not None
+    assert small.prior_precision_ == pytest.approx(evidence.prior_precision_, rel=1e-6)

@@ -19,16 +19,18 @@ so that two sums along a grid of ρ serve every choice, whichever of δ and φ i
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ..jacobian import FactoredJacobian
+from ..errors import BoundWarning
+from ..evidence import PRECISION_BOUNDS
 from ..laplace import Hyper, LaplaceFit, Rows
 from ..latent import LatentGaussian
-from ..leave_one_out import Density, linear_rows, normal_terms
+from ..leave_one_out import Density, LinearRows, linear_rows, normal_terms
 from ..likelihoods._base import without_noise
 
 DECADES = 3
@@ -79,12 +81,35 @@ class HeldOutScores:
     bounds: tuple[float, float] = (0.0, math.inf)
 
     def suits(self, hyper: Hyper) -> bool:
-        """Whether the precisions are a multiple of those of the training."""
+        """Whether the precisions are a multiple of those of the training, and not so far off that the grid ends."""
         values = hyper.prior_precision
         if values.shape != self.unit.shape:
             return False
         ratio = values / self.unit
-        return bool((ratio / ratio[0] - 1).abs().max() < PROPORTIONAL)
+        common = bool((ratio / ratio[0] - 1).abs().max() < PROPORTIONAL)
+        return common and abs(math.log10(float(ratio[0]))) <= DECADES - 1
+
+    def is_capped(self, dispersion: float) -> bool:
+        """Whether more noise was asked for than is believed."""
+        training = math.sqrt(float(self.ridge[0] * self.ridge[-1]))
+        return abs(0.5 * math.log(dispersion / training)) > 0.9 * TRUSTED
+
+    def warn_at_end(self, hyper: Hyper) -> None:
+        """Report, where there is a noise, precisions that are as far from the training's as the grid goes.
+
+        Warns
+        -----
+        BoundWarning
+        """
+        factor = float(hyper.prior_precision[0] / self.unit[0])
+        if self.freedom and abs(math.log10(factor)) > DECADES - 1e-6:
+            warnings.warn(
+                f"the density of rows that were held out is largest at the end of the search, at {factor:.0e} times "
+                "the prior_precision of the training. A sigma_noise that is far off does that: let it be chosen "
+                "(sigma_noise='auto'), or give prior_precision as a number.",
+                BoundWarning,
+                stacklevel=4,
+            )
 
     def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
         r"""The point of largest density; of those as good, the one whose prior is closest to the training's.
@@ -113,6 +138,7 @@ class HeldOutScores:
         away = 0.5 * math.log(float(noise[best]) / hyper.dispersion) / TRUSTED
         part = math.tanh(away) / away if abs(away) > 1e-6 else 1.0
         values = factors[best] ** part * self.unit if free_prior else hyper.prior_precision
+        values = values.clamp(*PRECISION_BOUNDS) if free_prior else values
         return replace(hyper, prior_precision=values, dispersion=hyper.dispersion * math.exp(2 * TRUSTED * part * away))
 
     def log_density(self, dispersion: Tensor) -> Tensor:
@@ -166,19 +192,16 @@ def held_out_scores(
     ridge = factors.to(hyper.prior_precision) * (hyper.dispersion if likelihood.has_dispersion else 1.0)
     squares, constants, freedom = torch.zeros_like(ridge), torch.zeros_like(ridge), 0.0
     for fit, batches in parts:
-        covariances = _Covariances(fit, hyper, ridge, dear)
-        for rows in linear_rows(fit.network, batches):
-            # A chunk's points one after the other: together they would be k times its covariances.
-            for place, covariance in enumerate(covariances.of(rows.jacobian)):
-                if likelihood.has_dispersion:
-                    y, noise = without_noise(rows.targets, fit.n_outputs)
-                    square, logdet = normal_terms(y - rows.outputs, covariance, noise.expand_as(rows.outputs))
-                    squares[place] += rows.weights @ square
-                    constants[place] -= 0.5 * (rows.weights @ logdet)
-                else:
-                    latent = LatentGaussian(rows.outputs, covariance)
-                    constants[place] += rows.weights @ density(latent, rows.targets, 1.0)
-            freedom += float(rows.weights.sum()) * fit.n_outputs * likelihood.has_dispersion
+        for place, rows, covariance in _covariances(fit, batches, ridge[:, None] * hyper.prior_precision, dear):
+            if likelihood.has_dispersion:
+                y, noise = without_noise(rows.targets, fit.n_outputs)
+                square, logdet = normal_terms(y - rows.outputs, covariance, noise.expand_as(rows.outputs))
+                squares[place] += rows.weights @ square
+                constants[place] -= 0.5 * (rows.weights @ logdet)
+                freedom += float(rows.weights.sum()) * fit.n_outputs if place == 0 else 0.0
+            else:
+                latent = LatentGaussian(rows.outputs, covariance)
+                constants[place] += rows.weights @ density(latent, rows.targets, 1.0)
     return HeldOutScores(hyper.prior_precision, ridge, squares, constants, freedom, likelihood.dispersion_bounds)
 
 
@@ -188,24 +211,32 @@ def _closest(density: Tensor, factors: Tensor) -> int:
     return int(torch.where(near, factors.log().abs(), math.inf).argmin())
 
 
-class _Covariances:
-    """Covariances of the outputs under the posteriors at (ρδ, 1), for each ρ of a grid."""
+def _covariances(
+    fit: LaplaceFit, batches: Iterable[Rows], precisions: Tensor, dear: bool
+) -> Iterator[tuple[int, LinearRows, Tensor]]:
+    """Of each point of the grid (k, G) and each batch: the point's number, the rows, covariances (n, C, C) at φ = 1."""
+    every = linear_rows(fit.network, batches)
+    basis = None if dear else fit.curvature.eigenbasis()
+    if basis is None:
+        for place, values in enumerate(precisions):
+            posterior = fit.posterior(Hyper(values))
+            for rows in every:
+                yield place, rows, posterior.covariance(rows.jacobian)
+        return
+    size = fit.network.n_parameters
+    for rows in every:
+        projected, outside = basis.rows(rows.jacobian), None
+        if len(basis.values) < size:  # what a direction outside of the basis has is the prior's variance alone
+            ones = torch.ones(size, dtype=torch.float64, device=projected.device)
+            outside = _positive(rows.jacobian.weighted_inner(ones) - projected @ projected.mT)
+        for place, value in enumerate(precisions[:, 0]):
+            inside = (projected / (basis.values.clamp_min(0.0) + value)) @ projected.mT
+            yield place, rows, inside if outside is None else inside + outside / value
 
-    def __init__(self, fit: LaplaceFit, hyper: Hyper, ridge: Tensor, dear: bool) -> None:
-        self.precisions = ridge[:, None] * hyper.prior_precision
-        self.basis = None if dear else fit.curvature.eigenbasis()
-        self.size = fit.network.n_parameters
-        self.posteriors = [fit.posterior(Hyper(values)) for values in self.precisions] if self.basis is None else []
 
-    def of(self, jacobian: FactoredJacobian) -> Iterator[Tensor]:
-        """(n, C, C) for each ρ."""
-        if self.basis is None:
-            for posterior in self.posteriors:
-                yield posterior.covariance(jacobian)
-            return
-        projected = self.basis.rows(jacobian)
-        # What a direction outside of the basis has is the prior's variance alone.
-        outside = jacobian.weighted_inner(torch.ones_like(self.precisions[0]).expand(self.size))
-        outside = outside - projected @ projected.mT
-        for value in self.precisions[:, 0]:
-            yield (projected / (self.basis.values + value)) @ projected.mT + outside / value
+def _positive(matrices: Tensor) -> Tensor:
+    """Without the negative eigenvalues that differences round to, (n, C, C)."""
+    if matrices.shape[-1] == 1:
+        return matrices.clamp_min(0.0)
+    values, vectors = torch.linalg.eigh(matrices)
+    return (vectors * values.clamp_min(0.0)[:, None]) @ vectors.mT
