@@ -74,7 +74,8 @@ MOON_FOLDS = list(KFold(3, shuffle=True, random_state=0).split(MOONS))
 
 def regressor(**options):
     """A net of few weights; prior and noise by evidence."""
-    return LaplaceRegressor(**{"hidden_layer_sizes": (5,), "random_state": 0, **options})
+    by = {"prior_precision": "evidence", "sigma_noise": "evidence"}
+    return LaplaceRegressor(**{"hidden_layer_sizes": (5,), "random_state": 0, **by, **options})
 
 
 def classifier(**options):

@@ -17,9 +17,10 @@ Y = np.sin(2 * X[:, 0]) + X[:, 1] ** 2 + 0.2 * RNG.normal(size=60)
 LABELS = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)
 X_NEW = RNG.normal(size=(11, 3))
 
+SMALL = {"hidden_layer_sizes": (8,), "prior_precision": "evidence"}
 MODELS = {
     "regressor": (LaplaceRegressor(random_state=0), Y),
-    "regressor-kron": (LaplaceRegressor(random_state=0, hessian_structure="kron"), Y),
+    "regressor-kron": (LaplaceRegressor(random_state=0, hessian_structure="kron", sigma_noise="evidence", **SMALL), Y),
     "regressor-net": (LaplaceRegressor(nets.regressor(batch_size=16, iterator_train__shuffle=True), random_state=0), Y),
     "classifier": (LaplaceClassifier(random_state=0), LABELS),
     "classifier-net": (LaplaceClassifier(nets.classifier(batch_size=16), random_state=0), LABELS),
