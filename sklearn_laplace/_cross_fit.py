@@ -1,10 +1,10 @@
 r"""Cross-fitting: a few more nets, each trained without a part of the rows, that say what the net cannot say of itself.
 
-They train under the prior precision that the evidence has chosen for all rows, each from initial weights of its own and
-for a fixed number of Gauss–Newton steps, and estimate their own noise on the way. Two things rest on them: the prior
-precision and noise of the posterior (``selection/held_out.py``), and prediction intervals without any model of the
-noise's distribution, in the K-fold form of the jackknife+ (CV+, Barber et al. 2021). With :math:`\mu_{-k(n)}` the net
-that has not seen row n, :math:`s_{-k(n)}` the standard deviation of its prediction (noise included), and
+They train under the prior precision that the evidence has chosen for all rows, each from initial weights of its own,
+for fourteen Gauss–Newton steps and some of L-BFGS at most, and estimate their own noise on the way. Two things rest on
+them: the prior precision and noise of the posterior (``selection/held_out.py``), and prediction intervals without any
+model of the noise's distribution, in the K-fold form of the jackknife+ (CV+, Barber et al. 2021). With
+:math:`\mu_{-k(n)}` the net that has not seen row n, :math:`s_{-k(n)}` the standard deviation of its prediction (noise included), and
 :math:`Z_n = |y_n - \mu_{-k(n)}(x_n)| / s_{-k(n)}(x_n)`, their ends are quantiles over the rows of
 
 .. math:: \mu_{-k(n)}(x) \mp r\,Z_n\,s(x), \qquad r = \left(Q(Z') / Q(Z)\right)^{0.3}
@@ -15,9 +15,8 @@ a net that has found its features in all rows: on inner splits of five tables in
 Z (.92 to .95 with residuals as they are), .84 to .89 with Z', .89 to .91 with the geometric mean of the two
 quantiles, and .90 to .92 with the power .3, the largest, in tenths, that all five have what they ask for with.
 
-Where the training takes Gauss–Newton steps of the built-in net the nets cost about half as much again; elsewhere there
-are none. Rows are dealt out in turn, those of each class by themselves; equal rows have been merged before and stay
-together.
+There are none where the training does not take Gauss–Newton steps of the built-in net, or where one of them fails. Rows
+are dealt out in turn, those of each class by themselves; equal rows stay together.
 """
 
 from __future__ import annotations

@@ -286,8 +286,9 @@ class LaplaceEstimator(LaplacePrediction):
         **laplace_params
             Of ``damping``, ``prior_precision``, ``prior_structure``, ``sigma_noise``, ``temperature``, ``predictive``,
             ``n_samples``, ``return_std_kind`` (regressor), ``link`` (classifier). None at all: what is chosen by a rule
-            is chosen again, for example after :meth:`partial_fit`; what held-out rows have chosen stays. Noise ratios
-            between targets and rows stay: of ``sigma_noise`` only a common factor can change.
+            is chosen again, for example after :meth:`partial_fit` (where "auto" is "evidence", since its nets do not
+            know the new rows); what "cv" or "validation" has chosen stays. Noise ratios between targets and rows stay:
+            of ``sigma_noise`` only a common factor can change.
 
         Returns
         -------

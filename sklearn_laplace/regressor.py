@@ -120,12 +120,14 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Precision δ of the Gaussian prior over the weights of the standardised net: chosen by a rule, or fixed for all
         weights, or fixed for each group of ``prior_structure`` (each parameter tensor under "scalar"). "evidence": that
         of largest log marginal likelihood, with the weights following. "auto": the net trains as under "evidence"; the
-        posterior's δ is that times the factor, from 10⁻³ to 10³, under which three more nets, each trained from a start
-        of its own without a third of the rows, give these the largest log density (of factors within 1 nat of it, the
-        one closest to 1). The evidence sees one mode, and is too sure where another net would have found other features
-        in the same rows. That is done for the built-in net with hidden layers and 40 different rows at least, while its
-        training takes Gauss–Newton steps, not with ``max_epochs``, ``augment``, ``prior``, a ``prior_mean`` by names or
-        a number for ``map_prior_precision``; elsewhere "auto" is "evidence". It costs half as much again. "loo":
+        posterior's δ is that times the factor, up to 10³ either way, under which three more nets, each trained from a
+        start of its own without a third of the rows, give these the largest log density (of factors within 1 nat of it,
+        the one closest to 1); where the noise is chosen so too, both go a part of the way, a factor of 1.4 in σ at
+        most. The evidence sees one mode, and is too sure where another net would have found other features in the same
+        rows. That is done for the built-in net with hidden layers and 40 different rows at least, while its training
+        takes Gauss–Newton steps and ``memory_budget`` has room for five curvatures, not with ``max_epochs``,
+        ``augment``, ``prior``, a ``prior_mean`` by names or a number for ``map_prior_precision``; elsewhere "auto" is
+        "evidence", also after ``partial_fit``. A fit takes 1.4 to 1.9 times as long (``docs/benchmarks.md``). "loo":
         that of largest leave-one-out log density of the linearised net (see :meth:`loo_predict`), which does not ask
         the prior to be right. The net trains as under "evidence", and its weights stay: δ shapes the spread. For one
         precision and an exact posterior that costs three passes over the rows; in other structures, for several
@@ -153,9 +155,10 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     sigma_noise : {"auto", "evidence", "loo", "residual"}, float or array-like of shape (n_outputs,), default="auto"
         Standard deviation of the noise in the units of y: chosen by nets that have not seen the rows, as
         ``prior_precision="auto"`` (with it, or for the prior precision that is given), and by the evidence where there
-        are none; by the evidence; by the leave-one-out log density, as
-        ``prior_precision`` (where one of the two goes by it and the other by the evidence, they are chosen in turn),
-        from the training residuals, or given, for all targets or for each. With ``sample_noise_variance`` v, row n has
+        are none, with ``prior_precision="loo"`` and where the given one is a hundred times the training's or a
+        hundredth; by the evidence; by the leave-one-out log density, as ``prior_precision`` (where one of the two goes
+        by it and the other by the evidence, they are chosen in turn), from the training residuals, or given, for all
+        targets or for each. With ``sample_noise_variance`` v, row n has
         the noise variance σ²·v: 1.0 means that v is known as it stands, a rule chooses the factor by which all of v is
         off. Counts have none.
     temperature : float or dict, default=1.0
@@ -221,8 +224,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Scores under other prior precisions at the same weights, made when they are asked for: ``prior_precision`` (k,),
         25 factors from 10⁻⁴ to 10⁴ times the fitted one (with several (k, n_groups), all by one factor), and, each (k,)
         and NaN where it is not available, ``log_marginal_likelihood`` and ``loo_log_density`` (the weighted sum over
-        the rows), nats, of y in its own units, ``cv_score`` and ``validation_score``. Where the noise is chosen by the
-        evidence or by leave-one-out, each of the two densities is that of its own best noise at each point. Without
+        the rows), nats, of y in its own units, ``cv_score`` and ``validation_score``. Where the noise is chosen by a
+        rule that is not "residual", each of the two densities is that of its own best noise at each point. Without
         leave-one-out where its points would take more than 2·10¹¹ multiply-adds, or more than the memory.
     n_effective_parameters_ : float
         Parameters that the data determine (MacKay's γ).
@@ -233,7 +236,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     history_ : list of dict
         skorch's record of the epochs.
     n_iter_ : int
-        Epochs and Gauss–Newton steps together.
+        Epochs and steps together: Gauss–Newton's, and L-BFGS's, four as one while prior and noise move.
     n_outputs_, n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -529,11 +532,12 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             each without a third of the rows (CV+ in that paper); residuals count over standard deviations, so that
             intervals are wider where the net knows less, and are shortened for a net that has seen all rows: three
             tenths of the way to those of closed-form leave-one-out, in logarithms (``_cross_fit.py``). They stay as
-            they are whatever prior and noise are set afterwards. Otherwise the nets are the linearised one without one
-            row each, in closed form (Tailor et al. 2025): where the net has found its features in all rows the
-            intervals are too short (.84 to .89 for .90 was measured on five tables). That needs the training rows,
-            which a fit keeps, and an exact curvature, as :meth:`loo_predict`. A row of weight w counts as w of them.
-            With too few rows for a level an end is infinite. Rows with noise variances of their own are refused.
+            they are whatever prior and noise are set afterwards. Otherwise, and after :meth:`partial_fit`, the nets are
+            the linearised one without one row each, in closed form (Tailor et al. 2025): where the net has found its
+            features in all rows the intervals are too short (.84 to .89 for .90 was measured on five tables). That
+            needs the training rows, which a fit keeps, and an exact curvature, as :meth:`loo_predict`. A row of weight
+            w counts as w of them. With too few rows for a level an end is infinite. Rows with noise variances of their
+            own are refused.
 
         Returns
         -------

@@ -8,7 +8,8 @@ parts of ten splits share rows, so that the true band is wider.
 
 ``python examples/benchmarks/intervals.py --data DIR --test`` prints a markdown table; the format of DIR is in
 ``uci_sets.py``. Without ``--test`` a ninth of each training part takes the place of the test part. ``--splits``,
-``--only``; ``--quick`` is one split of two tables.
+``--only``; ``--power`` is how far the intervals are shortened towards leave-one-out (``_cross_fit.py``); ``--quick`` is
+one split of two tables.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch
 import uci_sets
 from scipy.stats import binom
 
-from sklearn_laplace import LaplaceRegressor
+from sklearn_laplace import LaplaceRegressor, _cross_fit
 
 LEVEL, BAND, SPLITS = 0.9, 0.99, 10
 METHODS = "jackknife+", "normal"
@@ -62,7 +63,10 @@ def rows(path: Path, splits: int, test: bool) -> Iterator[list[float | str]]:
 
 
 def main() -> None:
-    options = uci_sets.parser(__doc__, splits=SPLITS).parse_args()
+    parser = uci_sets.parser(__doc__, splits=SPLITS)
+    parser.add_argument("--power", type=float, default=_cross_fit.FORMULA_POWER, help="from 0, CV+ of scores, to 1")
+    options = parser.parse_args()
+    _cross_fit.FORMULA_POWER = options.power
     splits, tables = uci_sets.asked(options)
     torch.set_num_threads(1)
     print(uci_sets.header(f"{splits} splits, {uci_sets.part_judged(options.test)}", COLUMNS), flush=True)

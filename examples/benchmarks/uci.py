@@ -7,9 +7,9 @@ parameters γ over the training rows; seconds of a fit on one core.
 
 A second table is the price of the choice, on the training parts alone. *Over the same steps*: the time of a fit over
 that of one under its own prior and noise, fixed, times the quotient of their steps ``n_iter_`` (goal: at most 3). In
-``n_iter_`` Gauss–Newton and the cheaper L-BFGS steps count alike, and a fixed fit has a larger share of the latter; the
-three nets of the default's cross-fitting are in its time and not in its steps: both make the quotient larger. *Over
-Adam*: 2,000 full-batch steps of a plain float32 loop over a net of the same layers.
+``n_iter_`` an L-BFGS step is a quarter of a Gauss–Newton step while prior and noise move, and one at the end, of which
+a fixed fit has a larger share; the three nets of the default's cross-fitting are in its time and not in its steps: both
+make the quotient larger. *Over Adam*: 2,000 full-batch steps of a plain float32 loop over a net of the same layers.
 
 ``python examples/benchmarks/uci.py --data DIR --test`` prints markdown tables; the format of DIR is in ``uci_sets.py``.
 Without ``--test`` a ninth of each training part takes the place of the test part. ``--price`` prints the second table
