@@ -129,8 +129,8 @@ class CrossFit:
         fit : LaplaceFit
             Of all rows.
         """
-        if not fit.likelihood.has_dispersion:
-            return replace(self, parts=())
+        if not fit.likelihood.has_dispersion:  # there are no intervals that would ask the nets
+            return replace(self, networks=(), parts=())
         hyper = replace(hyper, temperature=1.0)
         shape = len(self.fold), fit.n_outputs
         by_nets, weights = (

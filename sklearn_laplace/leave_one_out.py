@@ -138,9 +138,10 @@ def linear_rows(network: Network, batches: Iterable[Rows]) -> Iterable[LinearRow
 def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LaplaceFit:
     r"""The fit at the mode of the linearised network under other hyperparameters.
 
-    Newton's method on :math:`\sum_n w_n\,\mathrm{nll}(f_n(\theta))/\varphi + \tfrac12\theta^\top\mathrm{diag}(\delta)
-    \theta`; one step where the likelihood is Gaussian. Gradient and curvature are exact whatever the structure: the
-    steps are solved by conjugate gradients, and the fit's posterior is the preconditioner only.
+    Newton's method on :math:`\sum_n w_n\,\mathrm{nll}(f_n(\theta))/\varphi + \tfrac12(\theta - \mu_0)^\top
+    \mathrm{diag}(\delta)(\theta - \mu_0)`; one step where the likelihood is Gaussian. Gradient and curvature are exact
+    whatever the structure: the steps are solved by conjugate gradients, and the fit's posterior is the preconditioner
+    only.
 
     Parameters
     ----------

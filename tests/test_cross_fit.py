@@ -195,10 +195,10 @@ def test_intervals_are_cv_plus_of_scores_over_standard_deviations(fitted):
 
 
 def test_what_a_classifier_keeps_has_no_rows():
-    """Nor has a regressor's: nets, densities and scores alone."""
+    """Densities alone; a regressor's nets and scores are for intervals, and have no rows either."""
     rows, labels = make_moons(60, noise=0.2, random_state=0)
     cross = LaplaceClassifier(hidden_layer_sizes=(5,), random_state=0).fit(rows, labels)._origin.cross
-    assert cross.parts == () and cross.scores is None and cross.densities is not None
+    assert cross.parts == () == cross.networks and cross.scores is None and cross.densities is not None
     assert regressor().fit(X, Y)._origin.cross.parts == ()
 
 
