@@ -503,6 +503,27 @@ MUTATIONS = (
         "(squares / fit.total_weight).clamp",
         "leave_one_out",
     ),
+    Mutation(
+        "intervals lengthened where leave-one-out is shorter",
+        "_cross_fit.py",
+        "ratio = (given / nets) ** FORMULA_POWER",
+        "ratio = (nets / given) ** FORMULA_POWER",
+        "cross_fit",
+    ),
+    Mutation(
+        "held-out rows judged by the next net",
+        "_cross_fit.py",
+        "number[fold.held_out] = k",
+        "number[fold.held_out] = (k + 1) % N_FOLDS",
+        "cross_fit",
+    ),
+    Mutation(
+        "held-out density without its determinant",
+        "selection/held_out.py",
+        "constants[place] -= 0.5 * (rows.weights @ logdet)",
+        "constants[place] -= 0.0 * (rows.weights @ logdet)",
+        "cross_fit",
+    ),
 )
 
 
