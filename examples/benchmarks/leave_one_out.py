@@ -9,14 +9,15 @@ by Newton's method with the exact Hessian in a trust region, to a decrement of 1
 20 rows, drawn by a seed, lose their weight one at a time (of equal rows one alone), and the same method trains the net
 from θ* to the mode without the row. With :math:`\Delta_n = f_{-n}(x_n) - f(x_n)` of the closed form and of the refit,
 the table has the medians over the rows of the error of Δ over the refit's Δ and over the refit's left-out residual
-:math:`y_n - f_{-n}(x_n)`, and the correlation of the two Δ. Of the closed forms,
+:math:`y_n - f_{-n}(x_n)`, and the correlation of the two Δ; and the median error of the left-out prediction itself over
+the refit's, in units of y. Of the closed forms,
 
 - *full* is the library's, with the Gauss–Newton matrix at θ*. An estimator gives this mean in any structure;
 - *kron* and *diag* have that structure's own q in its place;
 - *exact Hessian* has the inverse Hessian at θ* for that of the Gauss–Newton matrix, which leaves out the net's second
   derivatives; the row's own stay in it, and where the row's leverage is then one or more, *full* stands in. *Clipped*
   is the library's with ``Hessian()`` for the mean: negative eigenvalues count as zero before the prior is added;
-- *loo_predict()* is the estimator's, less its predictions, from the fit as it is and not from θ*.
+- *loo_predict()* is the estimator's, from the fit as it is and not from θ*; for Δ less its predictions.
 
 A first table says how far θ* is from the fit: steps of Newton's method, directions of negative curvature at the fit,
 and how much the outputs move, root mean square in units of the noise. *Other basin* counts refits that do not come back
@@ -53,7 +54,7 @@ RADIUS = 1.0
 SAME = 1e-4
 """Two modes are one when their weights differ by so many posterior standard deviations at most."""
 MODES = "table", "rows", "weights", "steps to θ*", "negative directions", "outputs moved, σ", "refits", "other basin"
-COLUMNS = "table", "closed form", "error / Δ", "error / residual", "correlation"
+COLUMNS = "table", "closed form", "error / Δ", "error / residual", "correlation", "error / prediction"
 
 
 @dataclass(frozen=True)
@@ -218,8 +219,17 @@ def compared(path: Path, n_rows: int) -> tuple[list[float | str], list[list[floa
     moved = float((f - objective.outputs(start)).square().mean().sqrt() / given[2] ** 0.5)
     negative = int((torch.linalg.eigvalsh(objective.hessian(start)) < 0).sum())
     counts = [str(count) for count in (len(x), len(theta), steps, negative)]
+    there = {name: (f + found)[rows].numpy() for name, found in forms.items()}
+    there["loo_predict()"] = (model.loo_predict()[rows] - y.mean()) / spread
+    truth, offset = (f[rows].numpy() + refits), y.mean() / spread
     judged = [
-        [path.stem, name, *_judged(found[rows].numpy(), np.array(refits), left_out)] for name, found in forms.items()
+        [
+            path.stem,
+            name,
+            *_judged(found[rows].numpy(), np.array(refits), left_out),
+            float(np.median(np.abs(there[name] - truth) / np.abs(truth + offset))),
+        ]
+        for name, found in forms.items()
     ]
     return [path.stem, *counts, f"{moved:.2f}", str(len(rows)), str(other)], judged
 
