@@ -133,7 +133,7 @@ def test_a_default_fit_leaves_torchs_compiler_alone():
         import sys
         import numpy as np
         from sklearn_laplace import LaplaceRegressor
-        x = np.arange(30.0)[:, None]
+        x = np.arange(60.0)[:, None]
         LaplaceRegressor(random_state=0).fit(x, np.sin(x[:, 0]))
         assert "torch._dynamo" not in sys.modules
         assert len(LaplaceRegressor(max_epochs=2, random_state=0).fit(x, np.sin(x[:, 0])).history_) == 2
