@@ -95,6 +95,27 @@ class Scores:
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """What nets say of rows that they have not seen.
+
+    Parameters
+    ----------
+    errors : Tensor of shape (n, C), float64
+        e, of the rows as they were trained with.
+    variance : Tensor of shape (n, C), float64
+        Of the predictions, noise apart.
+    noise : Tensor of shape (n, C), float64
+        Known noise variances, in units of φ.
+    weights : Tensor of shape (n,), float64
+    """
+
+    errors: Tensor
+    variance: Tensor
+    noise: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True)
 class CrossFit:
     """The nets of all folds and what they say of the rows that they have not seen.
 
@@ -132,41 +153,60 @@ class CrossFit:
         if not fit.likelihood.has_dispersion:  # there are no intervals that would ask the nets
             return replace(self, networks=(), parts=())
         hyper = replace(hyper, temperature=1.0)
-        shape = len(self.fold), fit.n_outputs
-        by_nets, weights = (
-            torch.zeros(size, dtype=torch.float64, device=self.fold.device) for size in (shape, shape[:1])
-        )
-        for k, (part, chunks) in enumerate(self.parts):
-            posterior, found = part.posterior(hyper, spectral=False), []
-            for rows in linear_rows(part.network, chunks):
-                variance = posterior.covariance(rows.jacobian).diagonal(dim1=1, dim2=2)
-                found.append(_over_std(rows.targets, rows.outputs, variance, hyper))
-            by_nets[self.fold == k] = torch.cat(found)
-            weights[self.fold == k] = torch.cat([rows[2] for rows in chunks]).double()
-        scores = Scores(hyper, fit.prior, by_nets, weights, by_nets, weights)
+        found = self.held_out(hyper)
+        by_nets = _over_std(found.errors, found.variance, found.noise, hyper)
+        scores = Scores(hyper, fit.prior, by_nets, found.weights, by_nets, found.weights)
         with suppress(MemoryBudgetError):  # r is 1 then, and intervals are a little too wide
             given = left_out()
             latent = given.latent(fit, hyper)
-            by_formula = _over_std(given.rows.targets, latent.mean, latent.variance, hyper)
+            y, noise = without_noise(given.rows.observed, fit.n_outputs)
+            by_formula = _over_std(y - latent.mean, latent.variance, noise, hyper)
             scores = replace(scores, by_formula=by_formula, given_weights=given.rows.weights.double())
         return replace(self, parts=(), scores=scores)
 
-    def intervals(self, fit: LaplaceFit, inputs: Tensor, levels: Tensor, memory: MemoryBudget) -> Tensor:
-        """Ends of the intervals at inputs (m, …), shape (m, 2, L, C), for levels (L,); m n C L log n operations."""
+    @classmethod
+    def of_another(cls, other: CrossFit, hyper: Hyper) -> CrossFit:
+        """What the nets beside another one say of the choice for this one, whose training has ended under ``hyper``."""
+        densities = None if other.densities is None else other.densities.around(hyper)
+        return cls((), other.fold, densities)
+
+    def held_out(self, hyper: Hyper) -> HeldOut:
+        """What the nets say of the rows that they have not seen, under these hyperparameters; until they are scored."""
+        n, (fit, _) = len(self.fold), self.parts[0]
+        shape = n, fit.n_outputs
+        found = [torch.zeros(size, dtype=torch.float64, device=self.fold.device) for size in (shape, shape, shape, n)]
+        for k, (part, chunks) in enumerate(self.parts):
+            posterior, of_part = part.posterior(hyper, spectral=False), []
+            for rows in linear_rows(part.network, chunks):
+                y, noise = without_noise(rows.targets, fit.n_outputs)
+                variance = posterior.covariance(rows.jacobian).diagonal(dim1=1, dim2=2)
+                of_part.append((y - rows.outputs, variance, noise, rows.weights))
+            for whole, values in zip(found, zip(*of_part, strict=True), strict=True):
+                whole[self.fold == k] = torch.cat(values).double()
+        return HeldOut(*found)
+
+    def intervals(
+        self, fit: LaplaceFit, inputs: Tensor, levels: Tensor, memory: MemoryBudget, noise: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Ends of the intervals at inputs (m, …), shape (m, 2, L, C), for levels (L,); m n C L log n operations.
+
+        The noise is a function of the inputs, its variances (m, C) in units of φ.
+        """
         assert self.scores is not None
         fit, n_outputs = replace(fit, prior=self.scores.prior), fit.n_outputs
         posterior = fit.posterior(self.scores.hyper, spectral=False)
         width = max(posterior.row_width(fit.network.blocks, n_outputs), fit.network.row_width(n_outputs))
         step = memory.chunk_rows(width + 6 * n_outputs * len(self.fold), held(fit.curvature, posterior))
-        return torch.cat([self._interval(fit, posterior, chunk, levels) for chunk in inputs.split(step)])
+        return torch.cat([self._interval(fit, posterior, chunk, levels, noise(chunk)) for chunk in inputs.split(step)])
 
-    def _interval(self, fit: LaplaceFit, posterior: Posterior, x: Tensor, levels: Tensor) -> Tensor:
+    def _interval(self, fit: LaplaceFit, posterior: Posterior, x: Tensor, levels: Tensor, noise: Tensor) -> Tensor:
         assert self.scores is not None
         found = torch.stack([network(x).double() for network in self.networks], -1)[..., self.fold]
-        outputs, jacobian = fit.network.jacobian(x)
+        _, jacobian = fit.network.jacobian(x)
         variance = posterior.covariance(jacobian).diagonal(dim1=1, dim2=2)
-        noise = fit.likelihood.noise_variance(self.scores.hyper.dispersion, outputs.shape[1]).to(variance)
-        scaled = (variance + noise).sqrt()[..., None] * self.scores.by_nets.mT
+        scaled = (variance + self.scores.hyper.dispersion * noise.to(variance)).sqrt()[
+            ..., None
+        ] * self.scores.by_nets.mT
         ends = []
         for level, factor in zip(levels.split(1), self.scores.factors(levels).unbind(1), strict=True):
             reach = factor[:, None] * scaled
@@ -178,10 +218,9 @@ class CrossFit:
         return torch.cat(ends, -1).mT
 
 
-def _over_std(targets: Tensor, means: Tensor, variance: Tensor, hyper: Hyper) -> Tensor:
-    """|y − mean| over the standard deviation of y, (n, C)."""
-    y, noise = without_noise(targets, means.shape[1])
-    return (y - means).double().abs() / (variance + hyper.dispersion * noise.to(variance)).sqrt()
+def _over_std(errors: Tensor, variance: Tensor, noise: Tensor, hyper: Hyper) -> Tensor:
+    """|y − mean| over the standard deviation of y, (n, C); the noise in units of φ."""
+    return errors.double().abs() / (variance + hyper.dispersion * noise.to(variance)).sqrt()
 
 
 def trained_folds(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Sequence[Tensor]) -> tuple[Fold, ...]:
@@ -200,8 +239,9 @@ def trained_folds(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Se
     fit, hyper = trained.mode.fit, trained.mode.hyper
     if len(rows) < LEAST_ROWS or not isinstance(fit.curvature, Full | Functional):
         return ()
-    noise = plan.likelihood.dispersion_start if plan.free_dispersion else hyper.dispersion
-    hyper, folds = replace(hyper, dispersion=noise), zip(starts, _dealt(rows, len(starts)), strict=True)
+    if plan.free_dispersion and plan.again is None:
+        hyper = replace(hyper, dispersion=plan.likelihood.dispersion_start)
+    folds = zip(starts, _dealt(rows, len(starts)), strict=True)
     # They are there for what they say of the rows; what their own trainings have to say is of no use to anyone.
     with single_thread(trained.is_small), warnings.catch_warnings(), suppress(NotPositiveDefiniteError, NonFiniteError):
         warnings.simplefilter("ignore")

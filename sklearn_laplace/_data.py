@@ -12,7 +12,7 @@ import numpy as np
 
 from . import _resolve
 from ._augment import augmented_inputs
-from ._map import Past
+from ._map import Past, Start
 from ._noise import noise_per_target
 
 SAME_RATIO = 1e-9
@@ -92,6 +92,10 @@ class PreparedData:
         The same rows as they were given, for leave-one-out: in their order, those of weight zero too, equal ones apart.
     has_copies : bool
         Whether several of the rows are copies of one, which ``augment`` has made.
+    start : Start, optional
+        Where an earlier training of these rows has ended.
+    alone : bool
+        Whether no nets without a part of the rows are to be trained beside.
     """
 
     X: np.ndarray
@@ -103,6 +107,8 @@ class PreparedData:
     past: Past | None = None
     unmerged: PreparedData | None = None
     has_copies: bool = False
+    start: Start | None = None
+    alone: bool = False
 
     @property
     def total_weight(self) -> float:

@@ -6,9 +6,10 @@ arrays in the units of y. A fit that fails leaves the estimator as it was.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pickle import PicklingError
@@ -35,7 +36,9 @@ from ._data import PreparedData, augmented
 from ._diagnosis import diagnose
 from ._loo import LeftOut
 from ._map import MapResult, Past
+from ._member_weights import by_evidence, by_stacking
 from ._noise import noise_variances
+from ._noise_model import NoiseModel
 from ._path import prior_path
 from ._prediction import LaplacePrediction, naming_rows
 from ._prior_options import check_left_out
@@ -44,6 +47,7 @@ from ._resolve import Options
 from ._stages import (
     Origin,
     approximate,
+    borrowed,
     check_net,
     choose,
     fixed_dispersion,
@@ -59,7 +63,7 @@ from ._threads import single_thread
 from .errors import UncachedWarning
 from .evidence import effective_parameters, log_evidence
 from .laplace import Hyper, LaplaceFit
-from .latent import LatentGaussian, Predictive
+from .latent import Components, LatentGaussian, Predictive
 from .leave_one_out import Density
 from .likelihoods._base import Link
 from .links._base import centred
@@ -79,6 +83,9 @@ class LaplaceEstimator(LaplacePrediction):
     _kept: PreparedData | None = None
     _is_candidate = False
     _origin: Origin
+    _lead: Origin | None = None
+    n_members: int
+    member_weights: str
 
     @abstractmethod
     def predict_std(self, X: Any, *, kind: str) -> np.ndarray:
@@ -188,19 +195,88 @@ class LaplaceEstimator(LaplacePrediction):
         seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
         data = augmented(data, self.augment, self.n_augmentations, seeds[2])
         kept, data = data.unmerged, replace(data, unmerged=None)
-        trained = self._train(parameters, data, seeds[:2])
+        self.noise_model_, self._others = None, ()
+        self._fit_rows(parameters, data, kept, seeds)
+        self._others = tuple(self._other_members(parameters, data, kept, seeds[0]))
+        self._weigh_members()
+        return self
+
+    def _fit_rows(
+        self, parameters: dict[str, Any], data: PreparedData, kept: PreparedData | None, seeds: Sequence[int]
+    ) -> None:
+        """One net and its posterior; trained on, where the noise varies, under the noise that was found."""
+        trained = self._train(parameters, data, list(seeds[:2]))
         with single_thread(trained.is_small):
             options = options_for(self._kind, parameters, data, seeds[2])
             fit, origin = approximate(trained, data, options, built_in=self.net is None)
+            if self._lead is not None:
+                origin = borrowed(self._lead, origin, fit, options)
             self._publish(trained, data, origin, seeds[2])
             self._kept = kept
             hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), lambda: self._left_out(fit))
+            if self._lead is None and data.noise is None and data.past is None and options.varying_noise is not False:
+                self.noise_model_ = self._learnt_noise(fit, hyper, data, options, seeds[0])
+        if self.noise_model_ is not None and data.noise is None:
+            start = trained.start()
+            return self._fit_rows(
+                parameters, replace(self._with_noise(data), start=start), kept and self._with_noise(kept), seeds
+            )
+        with single_thread(trained.is_small):
             self._condition(fit, hyper)
-            if origin.cross is not None:
+            if origin.cross is not None and origin.cross.networks:
                 scored = origin.cross.scored(hyper, lambda: self._left_out(fit), fit)
                 self._origin = replace(origin, cross=scored)
             self._diagnose(options, len(data.X) if data.past is None else None)
-        return self
+
+    def _learnt_noise(
+        self, fit: LaplaceFit, hyper: Hyper, data: PreparedData, options: Options, seed: int
+    ) -> NoiseModel | None:
+        """How the noise varies with the inputs; None where it does not, or nothing tells."""
+        return None
+
+    def _with_noise(self, data: PreparedData) -> PreparedData:
+        """The rows under the noise that was found."""
+        assert self.noise_model_ is not None
+        ratios = self.noise_model_.ratios(torch.from_numpy(data.X).to(self.noise_model_.fit.theta))
+        return replace(data, noise=ratios.cpu().numpy())
+
+    # ------------------------------------------------------------------ a mixture of nets
+
+    def _other_members(
+        self, parameters: dict[str, Any], data: PreparedData, kept: PreparedData | None, seed: int
+    ) -> list[LaplaceEstimator]:
+        """The members after the first: from other initial weights, with what the first has chosen on held-out rows."""
+
+        def fitted(seeds: list[int]) -> LaplaceEstimator:
+            other = copy.copy(self)
+            other._lead, other._is_candidate = self._origin, True
+            with single_thread(n_jobs > 1):
+                other._fit_rows(parameters, replace(data, alone=True), kept, seeds)
+            return other
+
+        drawn = np.random.RandomState(seed).randint(np.iinfo(np.int32).max, size=(int(self.n_members) - 1, 3))
+        n_jobs = min(joblib.effective_n_jobs(self.n_jobs), max(len(drawn), 1))
+        return joblib.Parallel(n_jobs, require="sharedmem")(joblib.delayed(fitted)(seeds) for seeds in drawn.tolist())
+
+    def _weigh_members(self) -> None:
+        """Set the weights of the members by the rule that was asked for; without rows, what they were stays."""
+        members, left_out = self._models(), _resolve.WEIGHTINGS[self.member_weights]
+        if left_out is None or len(members) == 1:
+            self.member_weights_ = np.full(len(members), 1 / len(members))
+        elif not left_out:
+            evidences = np.array([member.log_marginal_likelihood_value_ for member in members])
+            self.member_weights_ = by_evidence(evidences)
+        elif self._kept is not None:
+            densities = np.stack([member._left_out_densities() for member in members])
+            self.member_weights_ = by_stacking(densities, self._kept.weights)
+
+    def _left_out_densities(self) -> np.ndarray:
+        """log p of each kept row as of the model without it (n,), nats, in the network's units."""
+        fit, hyper = self.laplace_, self.hyper_
+        with single_thread(self._small):
+            left_out = self._left_out(fit, f"member_weights={self.member_weights!r}")
+            found = left_out.density(left_out.latent(fit, hyper), left_out.rows.observed, hyper.dispersion)
+        return found.cpu().numpy()
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
         """Take in more rows without training: their curvature is added, and the mean of the linearised net moves.
@@ -232,8 +308,10 @@ class LaplaceEstimator(LaplacePrediction):
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y, sample_weight, sample_noise_variance)
         with self._unchanged_on_failure(X):
-            data = self._change_rows(add_rows, X, y, sample_weight, sample_noise_variance)
-            self._kept = None if self._kept is None else self._kept.followed_by(data)
+            self._others = tuple(copy.copy(other) for other in self._models()[1:])
+            for member in self._models():
+                data = member._change_rows(add_rows, X, y, sample_weight, sample_noise_variance)
+                member._kept = None if member._kept is None else member._kept.followed_by(data)
         return self
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
@@ -269,9 +347,11 @@ class LaplaceEstimator(LaplacePrediction):
         check_is_fitted(self)
         check_forgetting(self.augment)
         with self._unchanged_on_failure(X):
-            self._change_rows(remove_rows, X, y, sample_weight, sample_noise_variance)
-            self._origin = replace(self._origin, cross=None)
-            self._kept = None  # not even those that stay: a row that is to be forgotten may be there in any form
+            self._others = tuple(copy.copy(other) for other in self._models()[1:])
+            for member in self._models():
+                member._change_rows(remove_rows, X, y, sample_weight, sample_noise_variance)
+                member._origin = replace(member._origin, cross=None)
+                member._kept = None  # not even those that stay: a row that is to be forgotten may be there in any form
         return self
 
     def refit_laplace(self, **laplace_params: Any) -> Self:
@@ -311,6 +391,8 @@ class LaplaceEstimator(LaplacePrediction):
             dispersion = fixed_dispersion(options, self._scale)
             self._condition(fit, choose(fit, self._origin, options, dispersion, lambda: self._left_out(fit)))
             self._diagnose(options)
+            self._others = tuple(copy.copy(other).refit_laplace(**laplace_params) for other in self._models()[1:])
+            self._weigh_members()
         return self
 
     @contextmanager
@@ -328,6 +410,7 @@ class LaplaceEstimator(LaplacePrediction):
     def _change_rows(self, change: Callable[..., LaplaceFit], *rows: Any) -> PreparedData:
         """The rows as they were given."""
         given = self._prepare_more(*rows)
+        given = given if self.noise_model_ is None else self._with_noise(given)
         data = augmented(given.present(), self.augment, self.n_augmentations, self._seed)
         with single_thread(self._small):
             found, exact = pass_over(self.laplace_, data, self._input_dtype, self._options().memory)
@@ -466,10 +549,16 @@ class LaplaceEstimator(LaplacePrediction):
 
     def _loo_predictive(self, link: Link | None) -> Predictive:
         """Moments of each training row's target as of the model without the row, in the network's units."""
-        fit, hyper = self.laplace_, self.hyper_
-        with single_thread(self._small):
-            latent = self._left_out(fit, "loo_predict").latent(fit, hyper)
-            return fit.likelihood.predict(latent, hyper.dispersion, link)
+        parts = []
+        for member in self._models():
+            fit, hyper = member.laplace_, member.hyper_
+            with single_thread(self._small):
+                left_out = member._left_out(fit, "loo_predict")
+                moments = fit.likelihood.predict(left_out.latent(fit, hyper), hyper.dispersion, link)
+                if left_out.rows.noise is not None and self.noise_model_ is not None:
+                    moments = replace(moments, aleatoric_variance=hyper.dispersion * left_out.rows.noise.double())
+            parts.append(Components.of(moments))
+        return Components.joined(parts, torch.from_numpy(self.member_weights_).to(parts[0].mean)).moments
 
     @property
     def prior_path_(self) -> Bunch:
@@ -537,11 +626,16 @@ class LaplaceEstimator(LaplacePrediction):
         check_is_fitted(self)
         likelihood = self.laplace_.likelihood
 
-        def mean_variance(latent: LatentGaussian) -> Tensor:
-            logits = likelihood.class_logits(latent)
-            return (centred(logits) if likelihood.over_classes else logits).variance.mean(-1)
+        def own(member: Self) -> Tensor:
+            return torch.cat(member._answers(X, moments))
 
-        variance = torch.cat(self._answers(X, mean_variance))
+        def moments(latent: LatentGaussian, x: Tensor) -> Tensor:
+            logits = likelihood.class_logits(latent)
+            logits = centred(logits) if likelihood.over_classes else logits
+            return torch.stack([logits.mean, logits.variance, logits.mean.square()], -1)
+
+        mean, variance, square = self._mixed(own).unbind(-1)
+        variance = (variance + (square - mean.square()) * bool(self._others)).mean(-1)
         return -variance.clamp_min(torch.finfo(torch.float64).tiny).log().cpu().numpy()
 
     def log_marginal_likelihood(

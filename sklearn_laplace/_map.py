@@ -90,6 +90,24 @@ class Past:
 
 
 @dataclass(frozen=True)
+class Start:
+    """Where a training that has been here before starts again.
+
+    Parameters
+    ----------
+    theta : Tensor of shape (P,), float64
+        Weights, in the order of the network.
+    hyper : Hyper
+    folds : tuple of Tensor of shape (P,)
+        Weights of the nets that have not seen a part of the rows.
+    """
+
+    theta: Tensor
+    hyper: Hyper
+    folds: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     """What the MAP stage is to find, and from where.
 
@@ -110,6 +128,8 @@ class Plan:
         Of the stage's own curvature and a chunk of rows.
     past : Past or None
         What stands for the rows seen so far.
+    again : Hyper or None
+        Where a training under much the same circumstances has ended.
     """
 
     likelihood: Likelihood
@@ -120,6 +140,7 @@ class Plan:
     natural_start: bool
     memory: MemoryBudget
     past: Past | None = None
+    again: Hyper | None = None
 
     @property
     def free_dispersion(self) -> bool:
@@ -131,6 +152,8 @@ class Plan:
         ones = torch.ones(prior.n_groups, dtype=torch.float64, device=network.theta.device)
         values = ones if self.natural_start else network.natural_precisions(prior)
         dispersion = self.likelihood.dispersion_start
+        if self.again is not None:
+            values, dispersion = self.again.prior_precision, self.again.dispersion
         if self.past is not None:
             same = self.past.fit.prior.names == prior.names
             before, dispersion = self.past.hyper.prior_precision, self.past.hyper.dispersion
@@ -206,6 +229,10 @@ class MapResult:
     input_dtype: torch.dtype
     post_hoc: bool = False
     folds: tuple[Fold, ...] = ()
+
+    def start(self) -> Start:
+        """Where another training of these rows may start."""
+        return Start(self.mode.fit.network.theta, self.mode.hyper, tuple(fold.theta for fold in self.folds))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -362,7 +389,8 @@ def problem_of(
 def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_steps: int, n_linear: int) -> Mode:
     """The alternation from one start, or the best by evidence from several; several precisions share the steps."""
     free_prior = plan.precision is None
-    factors = _start_factors(fit) if free_prior and plan.past is None else [torch.ones_like(hyper.prior_precision)]
+    first = free_prior and plan.past is None and plan.again is None
+    factors = _start_factors(fit) if first else [torch.ones_like(hyper.prior_precision)]
     if several := free_prior and fit.prior.n_groups > 1:
         max_steps = GROUPED_STEPS * max_steps // len(factors)
     found: list[Mode] = []

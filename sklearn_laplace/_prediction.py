@@ -6,10 +6,11 @@ allows, and several workers take one each.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import joblib
 import numpy as np
@@ -21,11 +22,12 @@ from torch import Tensor
 from . import _cross_validation, _resolve
 from ._cross_validation import PriorScores
 from ._memory import held
+from ._noise_model import NoiseModel
 from ._resolve import Options
 from ._threads import single_thread
 from .errors import NonFiniteError
 from .laplace import Hyper, LaplaceFit
-from .latent import LatentGaussian, Predictive
+from .latent import Components, LatentGaussian
 from .likelihoods._base import Link
 from .nonfinite import not_finite
 from .predictives._base import PosteriorPredictive
@@ -50,6 +52,25 @@ class LaplacePrediction(BaseEstimator, ABC):
     _seed: int
     _small: bool
     _prior_scores: PriorScores | None = None
+    _others: tuple[Self, ...] = ()
+    noise_model_: NoiseModel | None = None
+    member_weights_: np.ndarray
+
+    @property
+    def members_(self) -> list[Self]:
+        """The nets of the mixture, each as an estimator of its own that is fitted; this one alone without a mixture."""
+        check_is_fitted(self)
+        members = [copy.copy(member) for member in self._models()]
+        for member in members:
+            member.n_members, member._others, member.member_weights_ = 1, (), np.ones(1)
+        return members
+
+    def _models(self) -> tuple[Self, ...]:
+        """The members, under the parameters that are set now; each answers for itself by ``_own…``."""
+        parameters = {name: getattr(self, name) for name in self.get_params(deep=False)}
+        for other in self._others:
+            other.__dict__.update(parameters)
+        return (self, *self._others)
 
     def _inputs(self, X: Any) -> Tensor:
         """Validated inputs as a tensor."""
@@ -61,9 +82,9 @@ class LaplacePrediction(BaseEstimator, ABC):
         """Validated inputs in chunks, and how many of these may be in work at once; with so many draws of each row."""
         network, posterior = self.laplace_.network, self.posterior_
         width = max(
-            posterior.row_width(network.blocks, self.n_outputs_),
-            network.row_width(self.n_outputs_),
-            self.n_outputs_ * int(self.n_samples),
+            posterior.row_width(network.blocks, self.laplace_.n_outputs),
+            network.row_width(self.laplace_.n_outputs),
+            self.laplace_.n_outputs * int(self.n_samples),
             n_draws * max(block.outputs for block in network.blocks),
         )
         inputs, taken = self._inputs(X), held(posterior, self.laplace_.curvature)
@@ -82,7 +103,7 @@ class LaplacePrediction(BaseEstimator, ABC):
         """From the posterior to the outputs; with weight samples of its own, the same in every call."""
         return self._options().predictive.prepared(self.posterior_, int(self.n_samples), self._seed)
 
-    def _answers(self, X: Any, answer: Callable[[LatentGaussian], T]) -> list[T]:
+    def _answers(self, X: Any, answer: Callable[[LatentGaussian, Tensor], T]) -> list[T]:
         """What is made of the distribution over the network's outputs, in its own units, chunk by chunk."""
         fit, posterior = self.laplace_, self.posterior_
         with single_thread(self._small):
@@ -90,12 +111,29 @@ class LaplacePrediction(BaseEstimator, ABC):
 
             def answered(x: Tensor) -> tuple[T, Tensor]:
                 latent = rule.latent(fit.network, posterior, x, fit.shift)
-                return answer(latent), latent.mean.sum() + latent.covariance.sum()
+                return answer(latent, x), latent.mean.sum() + latent.covariance.sum()
 
             return self._finite(X, answered)
 
+    def _mixed(self, own: Callable[[Self], Tensor]) -> Tensor:
+        """The weighted mean of what each member says."""
+        every = torch.stack([own(member) for member in self._models()], -1)
+        return every @ torch.from_numpy(self.member_weights_).to(every)
+
+    def _shared_draws(self, count: int, generator: torch.Generator, own: Callable[[Self, int], Tensor]) -> Tensor:
+        """Draws of the mixture, the last axis: of each member as many as fall on it, in any order."""
+        if not self._others:
+            return own(self, count)
+        chosen = torch.multinomial(torch.from_numpy(self.member_weights_), count, replacement=True, generator=generator)
+        shares = torch.bincount(chosen, minlength=len(self.member_weights_)).tolist()
+        drawn = [own(member, share) for member, share in zip(self._models(), shares, strict=True) if share]
+        return torch.cat(drawn, -1)[..., torch.randperm(count, generator=generator)]
+
     def _outputs(self, X: Any) -> Tensor:
         """Mean of the outputs (n, C), float64: forward passes alone where the predictive allows it."""
+        return self._mixed(lambda member: member._own_outputs(X))
+
+    def _own_outputs(self, X: Any) -> Tensor:
         fit = self.laplace_
         with single_thread(self._small):
             rule = self._rule()
@@ -125,16 +163,21 @@ class LaplacePrediction(BaseEstimator, ABC):
             with naming_rows(X):
                 raise not_finite(self.laplace_.network, [(x,) for x in chunks])
 
-    def _predictive(self, X: Any, link: Link | None) -> Predictive:
-        likelihood, dispersion = self.laplace_.likelihood, self.hyper_.dispersion
-        parts = self._answers(X, lambda latent: likelihood.predict(latent, dispersion, link))
-        return Predictive(
-            torch.cat([part.mean for part in parts]),
-            torch.cat([part.epistemic_variance for part in parts]),
-            torch.cat([part.aleatoric_variance for part in parts]),
-        )
+    def _components(self, X: Any, link: Callable[[Self], Link | None]) -> Components:
+        """The predictive as a mixture: over the members, and over what is not known of the noise."""
+        parts = [member._own_components(X, link(member)) for member in self._models()]
+        return Components.joined(parts, torch.from_numpy(self.member_weights_).to(parts[0].mean))
 
-    def _function_draws(self, X: Any, n_samples: int, generator: torch.Generator) -> Tensor:
+    def _own_components(self, X: Any, link: Link | None) -> Components:
+        likelihood, dispersion, varying = self.laplace_.likelihood, self.hyper_.dispersion, self.noise_model_
+
+        def components(latent: LatentGaussian, x: Tensor) -> Components:
+            moments = likelihood.predict(latent, dispersion, link)
+            return Components.of(moments) if varying is None else varying.components(moments, x, dispersion)
+
+        return Components.of_rows(self._answers(X, components))
+
+    def _own_draws(self, X: Any, n_samples: int, generator: torch.Generator) -> Tensor:
         """Joint draws of the network's outputs, or of the linearised network's, shape (n, C, n_samples)."""
         predictive, fit = self._options().predictive, self.laplace_
         with single_thread(self._small):

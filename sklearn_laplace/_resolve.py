@@ -73,10 +73,15 @@ POST_HOC = {
     "link",
     "n_samples",
     "return_std_kind",
+    "member_weights",
 }
 """Parameters that need neither training nor data."""
 LIKELIHOODS_FOR = {"regressor": ("gaussian", "poisson"), "classifier": ("categorical", "bernoulli")}
 """The first is "auto"; for a classifier the second where two classes share one logit."""
+VARYING_NOISE = {AUTO: None, "heteroscedastic": True}
+"""Likelihoods, Gaussian all of them, whose noise varies with the inputs; None where the rows decide."""
+WEIGHTINGS = {"uniform": None, LOO: True, EVIDENCE: False}
+"""What the weights of a mixture's members go by: nothing, left-out rows, or the evidence."""
 SINGLE_LOGIT = {"auto": None, "categorical": False, "bernoulli": True}
 """Whether two classes share one logit; None where the given net decides."""
 
@@ -109,6 +114,8 @@ class Options:
         None: chosen by the number of rows.
     memory : MemoryBudget
     n_jobs : int or None
+    varying_noise : bool or None
+        Whether the noise varies with the inputs; None: where it does.
     """
 
     subset: Subset
@@ -128,6 +135,7 @@ class Options:
     dtype: torch.dtype | None
     memory: MemoryBudget
     n_jobs: int | None
+    varying_noise: bool | None = False
 
     @property
     def by_evidence(self) -> tuple[bool, bool]:
@@ -188,6 +196,8 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     """
     likelihoods = {name: LIKELIHOODS[name] for name in LIKELIHOODS_FOR[kind]}
     likelihoods["auto"] = likelihoods[LIKELIHOODS_FOR[kind][int(single_logit)]]
+    if kind == "regressor":
+        likelihoods |= dict.fromkeys(VARYING_NOISE, LIKELIHOODS["gaussian"])
     likelihood = lookup("likelihood", parameters["likelihood"], likelihoods)()
     structures: dict[str, type[Curvature] | None] = {**STRUCTURES, "auto": None}
     rule: CurvatureRule = lookup("curvature", parameters["curvature"], CURVATURES)()
@@ -222,6 +232,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         if not isinstance(parameters["standardize_y"], bool | np.bool_):
             raise ValueError(f"standardize_y={parameters['standardize_y']!r} has to be True or False.")
     count("n_samples", parameters["n_samples"])
+    _check_members(parameters)
     precision = choice("prior_precision", parameters["prior_precision"], PRIOR_RULES, array=True)
     grouping = grouping_of(lookup("prior_structure", parameters["prior_structure"], GROUPINGS), precision.value)
     check_grouping(
@@ -254,7 +265,19 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         dtype=lookup("dtype", parameters["dtype"], {"auto": None, "float32": torch.float32, "float64": torch.float64}),
         memory=MemoryBudget.of(parameters["memory_budget"]),
         n_jobs=jobs("n_jobs", parameters["n_jobs"]),
+        varying_noise=VARYING_NOISE.get(parameters["likelihood"], False) if kind == "regressor" else False,
     )
+
+
+def _check_members(parameters: Mapping[str, Any]) -> None:
+    """Several nets have to differ in something."""
+    lookup("member_weights", parameters["member_weights"], WEIGHTINGS)
+    given = parameters["net"]
+    if count("n_members", parameters["n_members"]) > 1 and isinstance(given, FrozenEstimator | torch.nn.Module):
+        raise UnsupportedCombinationError(
+            f"n_members={parameters['n_members']} nets would all be the same: net={type(given).__name__}(…) has its "
+            "weights already. Give the module's class, or n_members=1."
+        )
 
 
 def trained_as(option: str, value: object) -> object:

@@ -23,11 +23,13 @@ from torch import Tensor, nn
 
 from . import _map, _resolve, _skorch, _structure_options
 from ._budget import automatic_structure
-from ._cross_fit import N_FOLDS, CrossFit, cross_fit, trained_folds
+from ._cross_fit import N_FOLDS, CrossFit, HeldOut, cross_fit, trained_folds
 from ._data import PreparedData, TargetScale, mean_variance, spread
 from ._loo import LeftOut
 from ._map import MapResult, Plan
 from ._memory import MemoryBudget
+from ._noise_model import HIDDEN as NOISE_HIDDEN
+from ._noise_model import NoiseModel, noise_model
 from ._past import check_past, check_same_net, load
 from ._prior_options import check_temperature
 from ._resolve import Options
@@ -62,6 +64,8 @@ MAP_NEUTRAL: dict[str, Any] = {
     "class_weight": None,  # already in the weights of the rows
     "augment": None,  # already in the rows, which the cache sees
     "n_augmentations": 1,
+    "n_members": 1,
+    "member_weights": "uniform",
     "random_state": None,
     "memory": None,
     "n_jobs": None,
@@ -123,6 +127,7 @@ def train(
         natural_start=net is None,
         memory=options.memory,
         past=data.past,
+        again=None if data.start is None else data.start.hyper,
     )
     if isinstance(net, FrozenEstimator):
         module = copy.deepcopy(net.estimator.module_).to(rows.weights)
@@ -146,7 +151,7 @@ def _train_net(
     built_in = parameters["net"] is None
     net = _skorch.build_net(
         MLP if built_in else parameters["net"],
-        _built_in_parameters(parameters, data, options.likelihood, seeds[0]) if built_in else {},
+        built_in_parameters(parameters, data, options.likelihood, seeds[0]) if built_in else {},
         options.likelihood,
         rows,
         data.n_outputs,
@@ -163,16 +168,20 @@ def _train_net(
     if data.past is not None:
         check_same_net(network, data.past.fit.network, rows.inputs[:50])
         _start_at(net.module_, network.tensors(data.past.fit.theta))
+    elif data.start is not None:
+        _start_at(net.module_, network.tensors(data.start.theta))
     elif built_in and isinstance(options.prior_mean, dict):
         _start_at(net.module_, options.prior_mean)
     own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
     trained = _map.fit_map(net, network, rows, data.n_outputs, plan, own_epochs=own_epochs)
     deep = built_in and len(parameters["hidden_layer_sizes"]) > 0  # a linear net has one mode, and knows itself
-    alone = data.past is None and not data.has_copies and not isinstance(options.prior_mean, dict)
-    if not (deep and alone and options.cross_fits) or own_epochs:
+    apart = data.past is None and not data.has_copies and not isinstance(options.prior_mean, dict)
+    if not (deep and apart and options.cross_fits) or own_epochs or data.alone:
         return trained
+    if data.start is not None:
+        return replace(trained, folds=trained_folds(trained, rows, plan, data.start.folds))
     others = [
-        MLP(**_built_in_parameters(parameters, data, options.likelihood, seeds[0] + 1 + k)) for k in range(N_FOLDS)
+        MLP(**built_in_parameters(parameters, data, options.likelihood, seeds[0] + 1 + k)) for k in range(N_FOLDS)
     ]
     starts = [trained.mode.fit.network.vector(dict(other.named_parameters())).to(network.theta) for other in others]
     return replace(trained, folds=trained_folds(trained, rows, plan, starts))
@@ -184,7 +193,7 @@ def _start_at(module: nn.Module, means: Mapping[str, Tensor]) -> None:
             parameter.copy_(means.get(name, parameter))
 
 
-def _built_in_parameters(
+def built_in_parameters(
     parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, seed: int
 ) -> dict[str, Any]:
     mean, deviation, constant = spread(data.X, data.weights)
@@ -299,6 +308,24 @@ def approximate(
         return fit, origin
     hyper = replace(_start(origin, fit, options), temperature=1.0)
     return fit, replace(origin, cross=cross_fit(trained, rows, hyper, refit))
+
+
+def learn_noise(
+    parameters: Mapping[str, Any], data: PreparedData, options: Options, held_out: HeldOut, dispersion: float, seed: int
+) -> NoiseModel:
+    """How the noise varies with the inputs, from what nets say of rows that they have not seen."""
+    chosen = {**parameters, "hidden_layer_sizes": NOISE_HIDDEN, "activation": "tanh"}
+    net = MLP(**built_in_parameters(chosen, data, options.likelihood, seed + 1 + N_FOLDS)).double().to(options.device)
+    rows = _tensors(data, options, built_in=True)
+    return noise_model(net, rows, held_out.errors, held_out.variance, dispersion)
+
+
+def borrowed(lead: Origin, origin: Origin, fit: LaplaceFit, options: Options) -> Origin:
+    """With what the nets beside the first member of a mixture say, for another one."""
+    if lead.cross is None:
+        return origin
+    hyper = replace(_start(origin, fit, options), temperature=1.0)
+    return replace(origin, cross=CrossFit.of_another(lead.cross, hyper))
 
 
 def _shared_out(

@@ -63,6 +63,14 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         Multiplies the weight of each row by that of its class: given as ``{label: weight}`` (1 for labels that are not
         in it), or "balanced", n / (n_classes · n_c) with n_c the summed weight of the class's rows. It counts in
         likelihood, curvature and evidence, as any weight does.
+    n_members : int, default=1
+        Nets of a mixture of Laplace approximations (Eschenhagen et al. 2021), each from initial weights of its own. All
+        methods answer for the mixture: means, variances and covariances are its moments, quantiles and densities its
+        own. What is chosen by rows that were held out, and how the noise varies, is chosen once, with the first.
+        ``n_jobs`` of them train at a time. Refused for a net that comes with its weights.
+    member_weights : {"uniform", "loo", "evidence"}, default="uniform"
+        Weights of the members: the same; those under which the mixture gives the training rows the largest density,
+        each row as of the members without it (stacking, Yao et al. 2018); in proportion to their evidence.
     n_jobs : int or None, default=None
         As in :class:`LaplaceRegressor`.
     random_state : int, RandomState or None, default=None
@@ -138,6 +146,8 @@ feature_names_in_
         scoring: Any = None,
         prior_precision_grid: Any = None,
         memory: Any = None,
+        n_members: int = 1,
+        member_weights: str = "uniform",
         n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
@@ -178,6 +188,8 @@ feature_names_in_
         self.scoring = scoring
         self.prior_precision_grid = prior_precision_grid
         self.memory = memory
+        self.n_members = n_members
+        self.member_weights = member_weights
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
@@ -288,9 +300,12 @@ feature_names_in_
             When the net or its derivative is NaN or infinite in a row; as in every method that predicts.
         """
         check_is_fitted(self)
-        link, likelihood = self._link(), self.laplace_.likelihood
-        parts = self._answers(X, lambda latent: link.mean(likelihood.class_logits(latent)))
-        return torch.cat(parts).cpu().numpy()
+
+        def own(member: Self) -> torch.Tensor:
+            link, likelihood = member._link(), member.laplace_.likelihood
+            return torch.cat(member._answers(X, lambda latent, _: link.mean(likelihood.class_logits(latent))))
+
+        return self._mixed(own).cpu().numpy()
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithm of :meth:`predict_proba`, shape (n_samples, n_classes)."""
@@ -388,7 +403,7 @@ feature_names_in_
         labels = _values.lookup("kind", kind, {"total": True, "epistemic": False})
         count = _values.count("n_samples", n_samples)
         generator = _resolve.generator(random_state)
-        draws = self._function_draws(X, count, generator)
+        draws = self._shared_draws(count, generator, lambda member, share: member._own_draws(X, share, generator))
         probabilities = self.laplace_.likelihood.logits(draws).softmax(1)
         if not labels:
             return probabilities.cpu().numpy()
@@ -401,7 +416,7 @@ feature_names_in_
 
     def _moments(self, X: Any) -> Predictive:
         check_is_fitted(self)
-        return self._predictive(X, self._link())
+        return self._components(X, lambda member: member._link()).moments
 
     def _link(self) -> Any:
         link = self._options().link

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -16,12 +16,16 @@ from ._data import PreparedData, TargetScale, canonical_rows, spread
 from ._estimator import LaplaceEstimator
 from ._loo import density_of
 from ._noise import check_noisy_rows, noise_per_target, reliability, unit_noise
+from ._noise_model import DECISIVE, NoiseModel
+from ._resolve import Options
+from ._stages import learn_noise
 from ._threads import single_thread
 from .counts import PoissonLogNormal
 from .errors import UnsupportedCombinationError
-from .laplace import LaplaceFit
-from .latent import Predictive
+from .laplace import Hyper, LaplaceFit
+from .latent import LatentGaussian, Predictive
 from .leave_one_out import Density
+from .mixtures import CountMixture, NormalMixture
 
 LARGEST = torch.finfo(torch.float64).max
 
@@ -113,9 +117,14 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     n_fisher_samples : int, default=1
         Targets drawn for each row by ``curvature="mc_fisher"``. The draws follow from ``random_state`` and from the row
         itself, so that they do not depend on the other rows.
-    likelihood : {"auto", "gaussian", "poisson"}, default="gaussian"
-        Distribution of y given the outputs. "poisson": counts, 0 and above, whose log rate is the net's output; the net
-        sees y as it is, predictions are mean rates, and their spread follows from rate and posterior.
+    likelihood : {"auto", "gaussian", "heteroscedastic", "poisson"}, default="auto"
+        Distribution of y given the outputs. "gaussian": normal, with the same noise everywhere. "heteroscedastic":
+        normal, with a noise that varies with X: a second net for its log variance, with a Laplace approximation of its
+        own, learns it from the errors of nets that have not seen the rows (those of ``prior_precision="auto"``; where
+        there are none, of closed-form leave-one-out), and the mean trains on under it (``_noise_model.py``). "auto":
+        that, where such nets are there and its evidence is 5 nats above that of the same noise everywhere, else
+        "gaussian". "poisson": counts, 0 and above, whose log rate is the net's output; the net sees y as it is,
+        predictions are mean rates, and their spread follows from rate and posterior.
     prior_precision : {"auto", "evidence", "loo", "cv", "validation"}, float or array-like, default="auto"
         Precision δ of the Gaussian prior over the weights of the standardised net: chosen by a rule, or fixed for all
         weights, or fixed for each group of ``prior_structure`` (each parameter tensor under "scalar"). "evidence": that
@@ -188,6 +197,14 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Where trainings are cached, as in scikit-learn's Pipeline: candidates of a search that differ in Laplace
         parameters alone (with a number for ``map_prior_precision`` also in prior and noise) share one. Needs an integer
         ``random_state``. The rows are part of the key, and with them what ``augment`` makes of them.
+    n_members : int, default=1
+        Nets of a mixture of Laplace approximations (Eschenhagen et al. 2021), each from initial weights of its own. All
+        methods answer for the mixture: means, variances and covariances are its moments, quantiles and densities its
+        own. What is chosen by rows that were held out, and how the noise varies, is chosen once, with the first.
+        ``n_jobs`` of them train at a time. Refused for a net that comes with its weights.
+    member_weights : {"uniform", "loo", "evidence"}, default="uniform"
+        Weights of the members: the same; those under which the mixture gives the training rows the largest density,
+        each row as of the members without it (stacking, Yao et al. 2018); in proportion to their evidence.
     n_jobs : int or None, default=None
         Workers over chunks of rows, in the posterior's pass and in predictions, one thread of torch each, and over the
         folds of ``prior_precision="cv"``; None: one, or what ``joblib.parallel_config`` says. "ekfac", "inf" and
@@ -227,6 +244,12 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         the rows), nats, of y in its own units, ``cv_score`` and ``validation_score``. Where the noise is chosen by a
         rule that is not "residual", each of the two densities is that of its own best noise at each point. Without
         leave-one-out where its points would take more than 2·10¹¹ multiply-adds, or more than the memory.
+    members_ : list of LaplaceRegressor
+        The members of a mixture, each fitted and with ``n_members=1``; ``net_`` and all that is not a prediction are
+        those of the first.
+    member_weights_ : ndarray of shape (n_members,)
+    noise_model_ : NoiseModel or None
+        How the noise varies with X; None where it does not. Its ``gain`` is the evidence for it, nats.
     n_effective_parameters_ : float
         Parameters that the data determine (MacKay's γ).
     gradient_norm_ : float
@@ -290,7 +313,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         damping: str = "exact",
         curvature: str = "ggn",
         n_fisher_samples: int = 1,
-        likelihood: str = "gaussian",
+        likelihood: str = "auto",
         prior_precision: Any = "auto",
         prior_structure: str = "scalar",
         prior_mean: Any = 0.0,
@@ -304,6 +327,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         scoring: Any = None,
         prior_precision_grid: Any = None,
         memory: Any = None,
+        n_members: int = 1,
+        member_weights: str = "uniform",
         n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
@@ -345,6 +370,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self.scoring = scoring
         self.prior_precision_grid = prior_precision_grid
         self.memory = memory
+        self.n_members = n_members
+        self.member_weights = member_weights
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
@@ -460,7 +487,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         ----------
         X : array-like of shape (n_samples, n_features)
         kind : {"total", "epistemic", "aleatoric"}
-            total² = epistemic² (what more data would reduce) + aleatoric² (the noise of an average row).
+            total² = epistemic² (what more data would reduce) + aleatoric² (the noise, at X where it varies,
+            else that of an average row).
 
         Returns
         -------
@@ -471,7 +499,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         return self._std(self._moments(X), kind)
 
     def predict_dist(self, X: Any) -> Any:
-        """Predictive distribution of each row: independent normals, noise included.
+        """Predictive distribution of each row, independent of the others, noise included.
 
         Parameters
         ----------
@@ -479,17 +507,22 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
 
         Returns
         -------
-        frozen ``scipy.stats.norm``, or :class:`~sklearn_laplace.counts.PoissonLogNormal` for counts
+        frozen ``scipy.stats.norm``; :class:`~sklearn_laplace.mixtures.NormalMixture` where the noise varies, whose level at
+        X is not known for certain, and for several members; for counts
+        :class:`~sklearn_laplace.counts.PoissonLogNormal` or a :class:`~sklearn_laplace.mixtures.CountMixture` of it
             With ``mean()``, ``std()``, ``ppf(q)``, ``cdf(y)``, ``logpdf(y)``, ``rvs()``; arrays of the shape of
             :meth:`predict`. For draws that are joint over the rows see :meth:`sample_y`.
         """
         check_is_fitted(self)
         if not self.laplace_.likelihood.additive_noise:
-            parts = self._answers(X, lambda latent: torch.stack([latent.mean, latent.variance]))
-            log_rate, variance = torch.cat(parts, 1)
-            return PoissonLogNormal(self._in_units(log_rate), self._in_units(variance))
-        moments = self._moments(X)
-        return norm(self._in_units(moments.mean), self._std(moments, "total"))
+            rates = tuple(member._log_rates(X) for member in self._models())
+            return rates[0] if len(rates) == 1 else CountMixture(rates, self.member_weights_)
+        parts = self._components(X, lambda member: None)
+        if len(parts.weights) == 1:
+            return norm(self._in_units(parts.moments.mean), self._std(parts.moments, "total"))
+        variance = (parts.epistemic_variance + parts.aleatoric_variance).clamp_min(0.0)
+        means, stds = self._in_units(parts.mean), self._in_units(variance.sqrt(), shift=False)
+        return NormalMixture(means, stds, parts.weights.cpu().numpy())
 
     def predict_quantiles(self, X: Any, quantiles: Any = (0.05, 0.5, 0.95)) -> np.ndarray:
         """Quantiles of :meth:`predict_dist`.
@@ -636,18 +669,27 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         noisy = _values.lookup("kind", kind, {"total": True, "epistemic": False})
         count = _values.count("n_samples", n_samples)
         generator = _resolve.generator(random_state)
-        draws = self._function_draws(X, count, generator)
-        likelihood = self.laplace_.likelihood
-        if noisy and likelihood.additive_noise:
-            noise = torch.randn(draws.shape, generator=generator, dtype=torch.float64).to(draws.device)
-            draws = draws + self._noise_variance().sqrt().to(draws)[:, None] * noise
-        elif noisy:
+
+        def own(member: Self, share: int) -> torch.Tensor:
+            return member._targets_drawn(X, share, generator, noisy=noisy)
+
+        return self._in_units(self._shared_draws(count, generator, own))
+
+    def _targets_drawn(self, X: Any, count: int, generator: torch.Generator, *, noisy: bool) -> torch.Tensor:
+        """Joint draws of one net (n, C, count), with the noise of the targets or without, in the network's units."""
+        draws, likelihood = self._own_draws(X, count, generator), self.laplace_.likelihood
+        if not noisy:
+            return likelihood.conditional_mean(draws)
+        if not likelihood.additive_noise:
             uniforms = torch.rand(draws.shape, generator=generator, dtype=torch.float64).clamp_min(2.0**-54)
-            draws = likelihood.sample(draws, uniforms.to(draws.device))
-        else:
-            draws = likelihood.conditional_mean(draws)
-        values = draws.cpu().numpy() * self._scale.scale[:, None] + self._scale.mean[:, None]
-        return values[:, 0] if self._single_output else values
+            return likelihood.sample(draws, uniforms.to(draws.device))
+        noise = torch.randn(draws.shape, generator=generator, dtype=torch.float64).to(draws.device)
+        if self.noise_model_ is None:
+            return draws + self._noise_variance().sqrt().to(draws)[:, None] * noise
+        weights, ratios = self.noise_model_.nodes(self._inputs(X))
+        chosen = torch.multinomial(weights, draws.shape.numel(), replacement=True, generator=generator)
+        variance = self.hyper_.dispersion * ratios.gather(-1, chosen.view(draws.shape).to(ratios.device))
+        return draws + variance.sqrt() * noise
 
     def _jackknife(self, X: Any, levels: np.ndarray) -> np.ndarray:
         """Ends of the jackknife+ intervals, in the units of y."""
@@ -665,7 +707,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             if self._origin.cross is None or fit.shift is not None:  # rows came later, which its nets do not know
                 found = self._left_out(fit, f"method={asked!r}").intervals(fit, self.hyper_, inputs, wanted)
             else:
-                found = self._origin.cross.intervals(fit, inputs, wanted, self._options().memory)
+                found = self._origin.cross.intervals(fit, inputs, wanted, self._options().memory, self._noise_ratios)
             self._require_finite(found.clamp(-LARGEST, LARGEST), X, [inputs])  # an end may be infinite
         ends: np.ndarray = found.cpu().numpy() * self._scale.scale + self._scale.mean
         return ends[..., 0] if self._single_output else ends
@@ -673,16 +715,40 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     def _density(self, fit: LaplaceFit) -> Density:
         return density_of(fit.likelihood)
 
+    def _learnt_noise(
+        self, fit: LaplaceFit, hyper: Hyper, data: PreparedData, options: Options, seed: int
+    ) -> NoiseModel | None:
+        cross = self._origin.cross
+        if cross is None or not cross.networks:
+            return None
+        found = learn_noise(self.get_params(deep=False), data, options, cross.held_out(hyper), hyper.dispersion, seed)
+        return found if options.varying_noise or found.gain > DECISIVE else None
+
+    def _noise_ratios(self, x: torch.Tensor) -> torch.Tensor:
+        """Noise variances of rows at x, in units of φ, shape (n, C)."""
+        if self.noise_model_ is not None:
+            return self.noise_model_.mean_ratio(x)
+        return self.laplace_.likelihood.noise_variance(1.0, self.n_outputs_).expand(len(x), -1)
+
     def _noise_variance(self) -> torch.Tensor:
         """Of a new row, in the network's units, shape (C,)."""
         return self.laplace_.likelihood.noise_variance(self.hyper_.dispersion, self.n_outputs_)
 
     def _moments(self, X: Any) -> Predictive:
         check_is_fitted(self)
-        return self._predictive(X, None)
+        return self._components(X, lambda member: None).moments
 
-    def _in_units(self, outputs: torch.Tensor) -> np.ndarray:
-        values = outputs.cpu().numpy() * self._scale.scale + self._scale.mean
+    def _log_rates(self, X: Any) -> PoissonLogNormal:
+        """Of one net."""
+        parts = self._answers(X, lambda latent, _: torch.stack([latent.mean, latent.variance]))
+        log_rate, variance = torch.cat(parts, 1)
+        return PoissonLogNormal(self._in_units(log_rate), self._in_units(variance))
+
+    def _in_units(self, outputs: torch.Tensor, *, shift: bool = True) -> np.ndarray:
+        """Outputs (n, C) or (n, C, …) in those of y; without the shift, distances between them."""
+        shape = -1, *[1] * (outputs.ndim - 2)
+        values = outputs.cpu().numpy() * self._scale.scale.reshape(shape)
+        values = values + self._scale.mean.reshape(shape) if shift else values
         return values[:, 0] if self._single_output else values
 
     def _std(self, moments: Predictive, kind: str) -> np.ndarray:
@@ -692,15 +758,30 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
 
     def _covariance(self, X: Any) -> np.ndarray:
         """Joint covariance over rows, one matrix an output."""
+        every = [member._own_covariance(X) for member in self._models()]
+        weights = torch.from_numpy(self.member_weights_).to(every[0][0])
+        means, covariances = (torch.stack(part, -1) for part in zip(*every, strict=True))
+        away = means - (means @ weights)[..., None]
+        between = torch.einsum("nck,mck,k->nmc", away, away, weights)
+        covariance = (covariances @ weights + between).cpu().numpy() * self._scale.scale**2
+        return covariance[..., 0] if self._single_output else covariance
+
+    def _own_covariance(self, X: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Means (n, C) of new targets under one net and their joint covariance (n, n, C), in the network's units."""
         x, fit = self._inputs(X), self.laplace_
         joint = self._rule().joint_covariance(fit.network, self.posterior_, x, fit.shift)
         self._require_finite(joint, X, [x])
         n, k = len(x), self.n_outputs_
         per_output = joint.view(n, k, n, k).diagonal(dim1=1, dim2=3)
-        likelihood, dispersion = self.laplace_.likelihood, self.hyper_.dispersion
-        covariance = likelihood.joint_covariance(self._outputs(X), per_output, dispersion)
-        covariance = covariance.cpu().numpy() * self._scale.scale**2
-        return covariance[..., 0] if self._single_output else covariance
+        likelihood, dispersion, outputs = self.laplace_.likelihood, self.hyper_.dispersion, self._own_outputs(X)
+        if self.noise_model_ is None:
+            covariance = likelihood.joint_covariance(outputs, per_output, dispersion)
+        else:
+            covariance = per_output + torch.diag_embed(dispersion * self._noise_ratios(x).mT).movedim(0, -1)
+        if not likelihood.additive_noise:
+            latent = LatentGaussian(outputs, torch.diag_embed(per_output.diagonal().mT))
+            outputs = likelihood.predict(latent, 1.0, None).mean
+        return outputs, covariance
 
 
 def _check_outputs(given: int, fitted: int) -> None:

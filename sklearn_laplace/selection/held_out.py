@@ -89,6 +89,11 @@ class HeldOutScores:
         common = bool((ratio / ratio[0] - 1).abs().max() < PROPORTIONAL)
         return common and abs(math.log10(float(ratio[0]))) <= DECADES - 1
 
+    def around(self, hyper: Hyper) -> HeldOutScores:
+        """The same scores for another net of these rows, whose training has ended under other precisions and noise."""
+        ratio = hyper.dispersion / math.sqrt(float(self.ridge[0] * self.ridge[-1])) if self.freedom else 1.0
+        return replace(self, unit=hyper.prior_precision, ridge=ratio * self.ridge, squares=ratio * self.squares)
+
     def is_capped(self, dispersion: float) -> bool:
         """Whether more noise was asked for than is believed."""
         training = math.sqrt(float(self.ridge[0] * self.ridge[-1]))
