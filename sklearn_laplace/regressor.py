@@ -507,9 +507,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
 
         Returns
         -------
-        frozen ``scipy.stats.norm``; :class:`~sklearn_laplace.mixtures.NormalMixture` where the noise varies, whose level at
-        X is not known for certain, and for several members; for counts
-        :class:`~sklearn_laplace.counts.PoissonLogNormal` or a :class:`~sklearn_laplace.mixtures.CountMixture` of it
+        frozen ``scipy.stats.norm``; :class:`~sklearn_laplace.mixtures.NormalMixture` where the noise varies, since its
+        level at X is not known for certain, and for several members; for counts
+        :class:`~sklearn_laplace.counts.PoissonLogNormal` or :class:`~sklearn_laplace.mixtures.CountMixture`
             With ``mean()``, ``std()``, ``ppf(q)``, ``cdf(y)``, ``logpdf(y)``, ``rvs()``; arrays of the shape of
             :meth:`predict`. For draws that are joint over the rows see :meth:`sample_y`.
         """
