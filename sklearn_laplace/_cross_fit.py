@@ -223,7 +223,7 @@ def _dealt(rows: TrainingRows, n_folds: int) -> list[Tensor]:
     """The rows of each fold, in rising order: equal ones together, those of each class dealt out by themselves."""
     n, device = len(rows), rows.inputs.device
     both = torch.cat([rows.inputs.flatten(1).double(), rows.targets.reshape(n, -1).double()], 1)
-    group = both.unique(dim=0, return_inverse=True)[1]
+    group = both.nan_to_num(nan=torch.inf, posinf=torch.inf).unique(dim=0, return_inverse=True)[1]
     first = torch.full((int(group.max()) + 1,), n, device=device)
     first = first.scatter_reduce(0, group, torch.arange(n, device=device), "amin").sort().values
     if rows.targets.ndim == 1:

@@ -24,7 +24,6 @@ from sklearn.utils.validation import (
     _check_sample_weight,
     check_is_fitted,
     check_memory,
-    validate_data,
 )
 from torch import Tensor
 
@@ -55,6 +54,7 @@ from ._stages import (
     train,
 )
 from ._stages import neutral as without_laplace_options
+from ._tables import Table, check_rows, column_names
 from ._threads import single_thread
 from .errors import UncachedWarning
 from .evidence import effective_parameters, log_evidence
@@ -106,6 +106,11 @@ class LaplaceEstimator(LaplacePrediction):
         if "net_" in fitted:
             fitted["net_"] = _skorch.restored(fitted["net_"])
         super().__setstate__({**state["parameters"], **fitted})
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.net is None
+        return tags
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "posterior_")
@@ -185,6 +190,7 @@ class LaplaceEstimator(LaplacePrediction):
         _cross_validation.check_without_rows(parameters, "partial_fit with classes")
         check_net(self.net)
         data = self._after_previous(prepare())
+        data = replace(data, table=self._table)
         seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
         data = augmented(data, self.augment, self.n_augmentations, seeds[2])
         kept, data = data.unmerged, replace(data, unmerged=None)
@@ -318,7 +324,7 @@ class LaplaceEstimator(LaplacePrediction):
         """The estimator as it was after any failure; one that has to do with rows says which of X they are."""
         before = dict(self.__dict__)
         try:
-            with naming_rows(X):
+            with naming_rows(X, lambda: self._table):
                 yield
         except BaseException:  # an interrupt as well
             self.__dict__.clear()
@@ -348,12 +354,17 @@ class LaplaceEstimator(LaplacePrediction):
         self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, y_numeric: bool, reset: bool = True
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
         """X and y as arrays, weights (n,) of which some may be zero, and known noise (n, C) or None."""
-        X, y = validate_data(
-            self, X, y, dtype=np.float64, order="C", multi_output=y_numeric, y_numeric=y_numeric, reset=reset
-        )
+        tables = self._table is not None if not reset else self.net is None
+        named = column_names(X)
+        X, y = check_rows(self, X, y, tables=tables, reset=reset, multi_output=y_numeric, y_numeric=y_numeric)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not (weights > 0).any():
             raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
+        if reset:
+            previous, asked = self._previous(), self._options().categorical
+            self._table = Table.of(X, weights, asked, named) if tables else None
+            self._table = self._table if previous is None else previous._table
+        X = X if self._table is None else self._table.coded(X, weights)
         shape = (len(y), y.size // len(y))
         variances = noise_variances(sample_noise_variance, self._options().likelihood, shape)
         return X, y, weights, variances

@@ -15,13 +15,14 @@ import joblib
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
 from . import _cross_validation, _resolve
 from ._cross_validation import PriorScores
 from ._memory import held
 from ._resolve import Options
+from ._tables import Table, check_rows
 from ._threads import single_thread
 from .errors import NonFiniteError
 from .laplace import Hyper, LaplaceFit
@@ -50,11 +51,14 @@ class LaplacePrediction(BaseEstimator, ABC):
     _seed: int
     _small: bool
     _prior_scores: PriorScores | None = None
+    _table: Table | None = None
 
     def _inputs(self, X: Any) -> Tensor:
         """Validated inputs as a tensor."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, order="C", reset=False)
+        table = self._table
+        X, _ = check_rows(self, X, tables=table is not None, reset=False)
+        X = X if table is None else table.coded(X)
         return torch.tensor(X, dtype=self._input_dtype, device=self.posterior_.device)
 
     def _chunks(self, X: Any, n_draws: int = 0) -> tuple[tuple[Tensor, ...], int]:
@@ -122,7 +126,7 @@ class LaplacePrediction(BaseEstimator, ABC):
         NonFiniteError
         """
         if not bool(torch.isfinite(values).all()):
-            with naming_rows(X):
+            with naming_rows(X, lambda: self._table):
                 raise not_finite(self.laplace_.network, [(x,) for x in chunks])
 
     def _predictive(self, X: Any, link: Link | None) -> Predictive:
@@ -151,14 +155,16 @@ def _with_sum(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @contextmanager
-def naming_rows(X: Any) -> Iterator[None]:
+def naming_rows(X: Any, table_of: Callable[[], Table | None]) -> Iterator[None]:
     """An error about values that are not finite says which rows of X they come from."""
     try:
         yield
     except NonFiniteError as error:
         if error.inputs is None or not len(error.inputs):
             raise
-        rows = torch.tensor(check_array(X, dtype=np.float64, ensure_all_finite=False)).to(error.inputs)
-        same = (rows == error.inputs[:NAMED_ROWS, None]).all(-1).any(0)
+        table = table_of()
+        X = check_array(X, dtype=np.float64, ensure_all_finite=False) if table is None else table.coded(X)
+        rows, found = torch.tensor(X).to(error.inputs), error.inputs[:NAMED_ROWS, None]
+        same = ((rows == found) | (rows.isnan() & found.isnan())).all(-1).any(0)
         numbers = ", ".join(map(str, same.nonzero()[:, 0].tolist()))
         raise type(error)(f"{error} First in rows of X: {numbers}.", error.inputs) from error

@@ -48,6 +48,14 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Hidden layers of the built-in net.
     activation : {"tanh", "relu", "gelu", "silu", "softplus"}, default="tanh"
         Activation of the built-in net.
+    categorical_features : "from_dtype", None, list of str or int, or mask, default="from_dtype"
+        Which columns the built-in net takes as categories. "from_dtype": those of strings, and those whose data type
+        is categorical in pandas or polars. None: no column. Otherwise those with these names or positions, or where the
+        mask is True; all others have to hold numbers. Booleans are the numbers 0 and 1, times numbers of days. A level
+        that the training has not seen widens the prediction by as much as the levels of its column differ, as does a
+        missing one where the training has none; otherwise missing is a level. The 1,000 most frequent levels of a
+        column have embeddings of their own, rarer ones share one. In columns of numbers NaN is a missing value, for
+        which there is an input of its own; it is refused where no row of the training had one.
     max_epochs : int, optional
         Epochs of gradient training before the Gauss–Newton steps. None: what the net says; none at all for the
         built-in net while Gauss–Newton is affordable.
@@ -270,6 +278,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         *,
         hidden_layer_sizes: tuple[int, ...] = (50,),
         activation: str = "tanh",
+        categorical_features: Any = "from_dtype",
         max_epochs: int | None = None,
         lr: float | None = None,
         batch_size: int | None = None,
@@ -311,6 +320,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self.net = net
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
+        self.categorical_features = categorical_features
         self.max_epochs = max_epochs
         self.lr = lr
         self.batch_size = batch_size
