@@ -34,9 +34,9 @@ def built_in_net(
     """
     table = data.table
     numeric = np.arange(data.X.shape[1]) if table is None else table.numeric
-    statistics = _statistics(
-        data.X[:, numeric], data.weights, () if table is None else tuple(table.columns[k] for k in numeric)
-    )
+    columns = () if table is None else tuple(table.columns[k] for k in numeric)
+    # In the order of rows, as it came: sums over another order round in another way.
+    statistics = _statistics(np.ascontiguousarray(data.X[:, numeric]), data.weights, columns)
     start = likelihood.output_start(torch.from_numpy(data.targets), torch.from_numpy(data.weights))
     both = {
         "out_features": data.n_outputs,
