@@ -556,8 +556,8 @@ def _check_net_options(parameters: Mapping[str, Any]) -> None:
     """Options that the given net cannot take are refused, not ignored."""
     net = parameters["net"]
     if net is not None:
-        given = {name: parameters[name] for name in BUILT_IN_ONLY}
-        changed = [name for name, v in given.items() if isinstance(v, np.ndarray) or v != BUILT_IN_ONLY[name]]
+        ours = {name: parameters[name] for name in BUILT_IN_ONLY}
+        changed = [name for name, v in ours.items() if isinstance(v, np.ndarray) or v != BUILT_IN_ONLY[name]]
         if changed:
             raise ValueError(
                 f"{' and '.join(changed)} are options of the built-in net; with net= given, set them there."

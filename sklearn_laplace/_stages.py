@@ -142,7 +142,8 @@ def _train_net(
     seeds: Sequence[int],
 ) -> MapResult:
     is_ours = parameters["net"] is None
-    source, arguments = parameters["net"], {}
+    source: Any = parameters["net"]
+    arguments: dict[str, Any] = {}
     if is_ours:
         source, arguments = built_in_net(parameters, data, options.likelihood, seeds[0])
     net = _skorch.build_net(

@@ -112,12 +112,11 @@ class TableMLP(ColumnsModule):
         sizes = [*hidden_layer_sizes, out_features]
         self.first = linear(len(numeric) + len(flagged), sizes[0], fan_in, generator)
         self.codes = nn.ModuleList(Levels(levels[k], self.factor) for k in categorical)
-        self.embeddings = nn.ModuleList(
-            linear(levels[k] + 1, sizes[0], fan_in, generator, bias=False) for k in categorical
-        )
+        embeddings = [linear(levels[k] + 1, sizes[0], fan_in, generator, bias=False) for k in categorical]
         with torch.no_grad():
-            for embedding in self.embeddings:
-                embedding.weight[:, -1].zero_()  # type: ignore[union-attr, operator]
+            for embedding in embeddings:
+                embedding.weight[:, -1].zero_()
+        self.embeddings = nn.ModuleList(embeddings)
         behind: list[nn.Module] = []
         for n_in, n_out in itertools.pairwise(sizes):
             behind += [ACTIVATIONS[activation](), Scale(1 / math.sqrt(n_in)), linear(n_in, n_out, n_in, generator)]
