@@ -31,6 +31,8 @@ DAY = 86_400e6
 """Microseconds."""
 HEAVY_TAIL = 20.0
 """Distance from the median, in robust standard deviations, that only heavy tails reach."""
+DECADES = 1e3
+"""Quotient of the ends of the central 90 % of positive numbers from which on their logarithm is what varies."""
 TAILS = 0.05
 """Left out at each end by the robust standard deviation."""
 NORMAL_RANGE = 3.2897072539029444
@@ -449,11 +451,12 @@ def _numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
 
 
 def robust(values: np.ndarray, weights: np.ndarray) -> tuple[float, float] | None:
-    """Median and robust standard deviation of a column with heavy tails; None of any other.
+    """Centre and width of the asinh that draws the tails of a column in; None where they are not heavy.
 
-    The deviation is that of a normal distribution with the same central 90 %; tails are heavy where a value is twenty
-    of them away from the median. Quantiles are those of the weighted empirical distribution, without interpolation: a
-    weight of k is the same as k copies.
+    They are where a value is twenty robust standard deviations, those of a normal distribution with the same central
+    90 %, away from the median: centre and width are median and deviation. Positive numbers that go over three decades
+    within their central 90 % have a centre of zero and its lower end as width, which makes a logarithm. Quantiles are
+    those of the weighted empirical distribution, without interpolation: a weight of k is the same as k copies.
 
     Parameters
     ----------
@@ -472,5 +475,7 @@ def robust(values: np.ndarray, weights: np.ndarray) -> tuple[float, float] | Non
     ordered, sums = values[order], np.cumsum(weights[order])
     low, median, high = ordered[np.searchsorted(sums, np.array([TAILS, 0.5, 1 - TAILS]) * sums[-1] * (1 - 1e-12))]
     width = (high - low) / NORMAL_RANGE
+    if ordered[0] > 0 and high > DECADES * low:
+        return 0.0, float(low)
     reach = max(ordered[-1] - median, median - ordered[0])
     return (float(median), float(width)) if 0 < width < np.inf and reach > HEAVY_TAIL * width else None

@@ -73,7 +73,7 @@ def test_an_unseen_category_widens_by_the_spread_between_the_seen_ones(fitted):
     """Three levels that are two apart: not knowing which costs about their standard deviation, 1.6."""
     model, table, _ = fitted
     seen, unseen = model.predict(table, return_std=True)[1], std_at(model, table, colour="violet")
-    assert np.all(unseen > 4 * seen.mean())
+    assert np.all(unseen > 3 * seen.mean())
     assert 0.8 < np.median(unseen) < 5.0
 
 
@@ -93,14 +93,10 @@ def test_a_column_without_effect_leaves_unseen_levels_narrow():
 
 def test_the_embedding_of_what_was_not_seen_stays_at_the_prior(fitted):
     model, _, _ = fitted
-    weight = model.net_.module_.embeddings[0].weight
+    weight = model.net_.module_.embeddings[0].weight.detach()
     assert float(weight[:, -1].abs().max()) < 1e-6 < float(weight[:, :-1].abs().max())
-    place = list(model.laplace_.network.parameter_names).index("embeddings.0.weight")
     sizes = [block.size for block in model.laplace_.network.blocks]
-    variance = model.posterior_.marginal_variance()[sum(sizes[:-2]) :] if place < 0 else None
-    assert variance is None
-    names = {block.name: k for k, block in enumerate(model.laplace_.network.blocks)}
-    k = names["embeddings.0"]
+    k = [block.name for block in model.laplace_.network.blocks].index("embeddings.0")
     own = model.posterior_.marginal_variance()[sum(sizes[:k]) : sum(sizes[: k + 1])].view(4, 4)
     np.testing.assert_allclose(own[:, -1].numpy(), 1 / model.prior_precision_[1], rtol=1e-6)
 
@@ -268,7 +264,7 @@ def test_a_table_of_well_behaved_numbers_has_the_plain_net():
     X = np.random.default_rng(0).normal(size=(N, 3))
     model = LaplaceRegressor(**FIXED).fit(pd.DataFrame(X, columns=list("abc")), X[:, 0])
     assert type(model.net_.module_) is MLP
-    assert [type(layer).__name__ for layer in model.net_.module_][0] == "Standardise"
+    assert type(model.net_.module_[0]).__name__ == "Standardise"
     np.testing.assert_array_equal(
         model.predict(pd.DataFrame(X, columns=list("abc"))), LaplaceRegressor(**FIXED).fit(X, X[:, 0]).predict(X)
     )
@@ -283,8 +279,15 @@ def test_heavy_tails_are_drawn_in_without_an_end():
     assert type(model.net_.module_[0]).__name__ == "Compress"
     std = model.predict(np.array([[1e4], [1e9], [1e18]]), return_std=True)[1]
     assert std[0] < std[1] < std[2]
-    assert np.array(std_of_uncompressed := model.net_.module_[0].width.numpy()).all()
-    assert np.isfinite(std_of_uncompressed).all()
+
+
+def test_an_outlier_leaves_the_other_rows_their_scale():
+    """A value that was typed in with six digits too many would be the whole variance of its column."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 1))
+    X[7], y = 1e6, np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=100)
+    kept = np.arange(100) != 7
+    assert LaplaceRegressor(**CHOSEN).fit(X, y).score(X[kept], y[kept]) > 0.7
 
 
 def test_times_are_days_and_booleans_are_numbers():
@@ -374,7 +377,7 @@ def test_several_outputs_and_workers_take_tables():
 
 def test_relevance_has_one_value_for_each_column_of_the_table():
     table, y = as_read()
-    table["nothing"] = np.nan
+    table = table.drop(columns="new").assign(nothing=np.nan)
     model = LaplaceRegressor(**CHOSEN, prior_structure="ard").fit(table, y)
     relevance = dict(zip(table.columns, model.feature_relevance_, strict=True))
     assert np.isclose(sum(relevance.values()), 1.0)
@@ -400,7 +403,7 @@ def test_columns_of_another_order_or_name_are_refused_as_by_scikit_learn():
     model = LaplaceRegressor(**FIXED).fit(table, y)
     with pytest.raises(ValueError, match="feature names should match"):
         model.predict(table[table.columns[::-1]])
-    with pytest.raises(ValueError, match="features"):
+    with pytest.raises(ValueError, match="features"), pytest.warns(UserWarning, match="feature names"):
         model.predict(table.to_numpy(dtype=object)[:, :3])
 
 
