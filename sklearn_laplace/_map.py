@@ -49,9 +49,6 @@ data it prefers the worse one as often as not, and all steps are worth more to o
 FIRST_LAYER, BEHIND = 10.0, 0.1
 """One more start where there are several: from a strong prior over the first layer, a column that is of no use never
 comes in, from a weak one it seldom goes. The evidence of three random tables rose by 50 to 135 nats."""
-EMBEDDINGS = 100.0
-"""The start of embeddings, times the others': with many levels they could take up all of a row's target at once, and
-what the numbers say of it would be learnt no more (a column of dates: rmse 145 from 1, 126 from 10, 122 from 100)."""
 GROUPED_STEPS = 3
 """Times the Gauss–Newton steps where several prior precisions are chosen: unused columns take several moves to go."""
 CONVERGENCE_ROUNDS, CONVERGED_DISPERSION = 3, 1e-6
@@ -384,21 +381,23 @@ def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max
 
 def _has_groups(fit: LaplaceFit) -> bool:
     """Whether several precisions were asked for, beside those that embeddings have anyway."""
-    return fit.prior.n_groups - int(_embeddings(fit).sum()) > 1
+    return fit.prior.n_groups - int((_levels(fit) > 0).sum()) > 1
 
 
-def _embeddings(fit: LaplaceFit) -> Tensor:
-    """Which precisions (G,) are of embeddings alone: 1 or 0, float64."""
-    module, names = fit.network.module, fit.prior.names
+def _levels(fit: LaplaceFit) -> Tensor:
+    """How many embeddings each precision (G,) is of, float64; 0 where it is of something else."""
+    module, shapes = fit.network.module, fit.network.layout.shapes
     apart = module.apart if isinstance(module, ColumnsModule) else ()
-    return torch.tensor([name in apart for name in names], dtype=torch.float64, device=fit.theta.device)
+    found = [shapes[name][1] if name in apart else 0 for name in fit.prior.names]
+    return torch.tensor(found, dtype=torch.float64, device=fit.theta.device)
 
 
 def _start_factors(fit: LaplaceFit) -> list[Tensor]:
     """What the natural precisions (G,) are multiplied by, start by start."""
     groups, ones = fit.prior.groups, torch.ones(fit.prior.n_groups, dtype=torch.float64, device=fit.theta.device)
-    behind = torch.where(_embeddings(fit) > 0, EMBEDDINGS, 1.0)
-    factors = [factor * behind for factor in STARTS]
+    # Many levels could take up each row's target at once, and nothing would be learnt of its numbers any more.
+    shared_out = _levels(fit).clamp_min(1.0)
+    factors = [factor * shared_out for factor in STARTS]
     if _has_groups(fit):
         first = groups[: fit.network.blocks[0].size].unique()
         factors.append((BEHIND * ones).index_fill(0, first, FIRST_LAYER))
