@@ -89,10 +89,11 @@ def augmented_inputs(
     (15, 2)
     """
     random_state = check_random_state(seed ^ zlib.crc32(X.tobytes()))
-    return np.concatenate([_checked(augment(X.copy(), random_state), X.shape) for _ in range(n_draws)])
+    gaps = bool(np.isnan(X).any())
+    return np.concatenate([_checked(augment(X.copy(), random_state), X.shape, gaps) for _ in range(n_draws)])
 
 
-def _checked(returned: Any, shape: tuple[int, ...]) -> np.ndarray:
+def _checked(returned: Any, shape: tuple[int, ...], gaps: bool) -> np.ndarray:
     try:
         found = np.asarray(returned, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -104,6 +105,6 @@ def _checked(returned: Any, shape: tuple[int, ...]) -> np.ndarray:
             f"augment returned an array of shape {found.shape}; expected {shape}, one new row for each row that it was "
             "given. For several copies of a row use n_augmentations."
         )
-    if not np.isfinite(found).all():
+    if np.isinf(found).any() or (np.isnan(found).any() and not gaps):
         raise ValueError(f"augment returned {np.count_nonzero(~np.isfinite(found))} values that are NaN or infinite.")
     return found

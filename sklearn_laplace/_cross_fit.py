@@ -43,7 +43,7 @@ from .likelihoods._base import Likelihood, without_noise
 from .links import Probit
 from .network import Network
 from .prior import Prior
-from .selection import HeldOutScores, alternate, held_out_scores
+from .selection import HeldOut, HeldOutScores, alternate, held_out_scores
 from .structures import Full, Functional
 from .structures._base import Posterior
 
@@ -92,27 +92,6 @@ class Scores:
         )
         ratio = (given / nets) ** FORMULA_POWER
         return torch.where(ratio.isfinite() & (ratio > 0), ratio, 1.0)
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """What nets say of rows that they have not seen.
-
-    Parameters
-    ----------
-    errors : Tensor of shape (n, C), float64
-        e, of the rows as they were trained with.
-    variance : Tensor of shape (n, C), float64
-        Of the predictions, noise apart.
-    noise : Tensor of shape (n, C), float64
-        Known noise variances, in units of φ.
-    weights : Tensor of shape (n,), float64
-    """
-
-    errors: Tensor
-    variance: Tensor
-    noise: Tensor
-    weights: Tensor
 
 
 @dataclass(frozen=True)
@@ -263,7 +242,7 @@ def _dealt(rows: TrainingRows, n_folds: int) -> list[Tensor]:
     """The rows of each fold, in rising order: equal ones together, those of each class dealt out by themselves."""
     n, device = len(rows), rows.inputs.device
     both = torch.cat([rows.inputs.flatten(1).double(), rows.targets.reshape(n, -1).double()], 1)
-    group = both.unique(dim=0, return_inverse=True)[1]
+    group = both.nan_to_num(nan=torch.inf, posinf=torch.inf).unique(dim=0, return_inverse=True)[1]
     first = torch.full((int(group.max()) + 1,), n, device=device)
     first = first.scatter_reduce(0, group, torch.arange(n, device=device), "amin").sort().values
     if rows.targets.ndim == 1:

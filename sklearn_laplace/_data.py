@@ -14,6 +14,7 @@ from . import _resolve
 from ._augment import augmented_inputs
 from ._map import Past, Start
 from ._noise import noise_per_target
+from ._tables import Table
 
 SAME_RATIO = 1e-9
 """Relative difference of noise ratios that is rounding."""
@@ -96,6 +97,8 @@ class PreparedData:
         Where an earlier training of these rows has ended.
     alone : bool
         Whether no nets without a part of the rows are to be trained beside.
+    table : Table, optional
+        What the columns of X hold, for the built-in net.
     """
 
     X: np.ndarray
@@ -109,6 +112,7 @@ class PreparedData:
     has_copies: bool = False
     start: Start | None = None
     alone: bool = False
+    table: Table | None = None
 
     @property
     def total_weight(self) -> float:
@@ -173,7 +177,10 @@ def canonical_rows(
 def _merged(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if weights.sum() > _resolve.FLOAT32_ROWS:
         return X, targets, weights
-    unique, inverse = np.unique(np.column_stack([X, targets]), axis=0, return_inverse=True)
+    both = np.column_stack([X, targets])
+    # Rows with the same gaps are equal. X has no infinity of its own, and NaN is not even equal to itself.
+    unique, inverse = np.unique(np.where(np.isnan(both), np.inf, both), axis=0, return_inverse=True)
+    unique = np.where(np.isinf(unique), np.nan, unique)
     merged = np.bincount(inverse.ravel(), weights=weights, minlength=len(unique))
     columns = X.shape[1]
     # Sorted rows would make mini-batches and held-out parts of a user's net regions of the first column.

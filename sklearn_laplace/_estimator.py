@@ -25,7 +25,6 @@ from sklearn.utils.validation import (
     _check_sample_weight,
     check_is_fitted,
     check_memory,
-    validate_data,
 )
 from torch import Tensor
 
@@ -36,11 +35,11 @@ from ._data import PreparedData, augmented
 from ._diagnosis import diagnose
 from ._loo import LeftOut
 from ._map import MapResult, Past
-from ._member_weights import by_evidence, by_stacking
+from ._mixture import LaplaceMixture
 from ._noise import noise_variances
 from ._noise_model import NoiseModel
 from ._path import prior_path
-from ._prediction import LaplacePrediction, naming_rows
+from ._prediction import naming_rows
 from ._prior_options import check_left_out
 from ._relevance import relevance
 from ._resolve import Options
@@ -59,6 +58,7 @@ from ._stages import (
     train,
 )
 from ._stages import neutral as without_laplace_options
+from ._tables import Table, check_rows, column_names
 from ._threads import single_thread
 from .errors import UncachedWarning
 from .evidence import effective_parameters, log_evidence
@@ -75,17 +75,11 @@ STATE_FORMAT = 1
 """Of what is pickled; another number means another layout."""
 
 
-class LaplaceEstimator(LaplacePrediction):
+class LaplaceEstimator(LaplaceMixture):
     """Parameters and ``fit`` of :class:`LaplaceRegressor` and :class:`LaplaceClassifier`."""
 
     augment: Any
     prior: Any
-    _kept: PreparedData | None = None
-    _is_candidate = False
-    _origin: Origin
-    _lead: Origin | None = None
-    n_members: int
-    member_weights: str
 
     @abstractmethod
     def predict_std(self, X: Any, *, kind: str) -> np.ndarray:
@@ -113,6 +107,11 @@ class LaplaceEstimator(LaplacePrediction):
         if "net_" in fitted:
             fitted["net_"] = _skorch.restored(fitted["net_"])
         super().__setstate__({**state["parameters"], **fitted})
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.net is None
+        return tags
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "posterior_")
@@ -192,12 +191,13 @@ class LaplaceEstimator(LaplacePrediction):
         _cross_validation.check_without_rows(parameters, "partial_fit with classes")
         check_net(self.net)
         data = self._after_previous(prepare())
+        data = replace(data, table=self._table)
         seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
         data = augmented(data, self.augment, self.n_augmentations, seeds[2])
         kept, data = data.unmerged, replace(data, unmerged=None)
         self.noise_model_, self._others = None, ()
         self._fit_rows(parameters, data, kept, seeds)
-        self._others = tuple(self._other_members(parameters, data, kept, seeds[0]))
+        self._others = tuple(self._trained_others(parameters, data, kept, seeds[0]))
         self._weigh_members()
         return self
 
@@ -217,10 +217,8 @@ class LaplaceEstimator(LaplacePrediction):
             if self._lead is None and data.noise is None and data.past is None and options.varying_noise is not False:
                 self.noise_model_ = self._learnt_noise(fit, hyper, data, options, seeds[0])
         if self.noise_model_ is not None and data.noise is None:
-            start = trained.start()
-            return self._fit_rows(
-                parameters, replace(self._with_noise(data), start=start), kept and self._with_noise(kept), seeds
-            )
+            again = replace(self._with_noise(data), start=trained.start())
+            return self._fit_rows(parameters, again, kept and self._with_noise(kept), seeds)
         with single_thread(trained.is_small):
             self._condition(fit, hyper)
             if origin.cross is not None and origin.cross.networks:
@@ -239,44 +237,6 @@ class LaplaceEstimator(LaplacePrediction):
         assert self.noise_model_ is not None
         ratios = self.noise_model_.ratios(torch.from_numpy(data.X).to(self.noise_model_.fit.theta))
         return replace(data, noise=ratios.cpu().numpy())
-
-    # ------------------------------------------------------------------ a mixture of nets
-
-    def _other_members(
-        self, parameters: dict[str, Any], data: PreparedData, kept: PreparedData | None, seed: int
-    ) -> list[LaplaceEstimator]:
-        """The members after the first: from other initial weights, with what the first has chosen on held-out rows."""
-
-        def fitted(seeds: list[int]) -> LaplaceEstimator:
-            other = copy.copy(self)
-            other._lead, other._is_candidate = self._origin, True
-            with single_thread(n_jobs > 1):
-                other._fit_rows(parameters, replace(data, alone=True), kept, seeds)
-            return other
-
-        drawn = np.random.RandomState(seed).randint(np.iinfo(np.int32).max, size=(int(self.n_members) - 1, 3))
-        n_jobs = min(joblib.effective_n_jobs(self.n_jobs), max(len(drawn), 1))
-        return joblib.Parallel(n_jobs, require="sharedmem")(joblib.delayed(fitted)(seeds) for seeds in drawn.tolist())
-
-    def _weigh_members(self) -> None:
-        """Set the weights of the members by the rule that was asked for; without rows, what they were stays."""
-        members, left_out = self._models(), _resolve.WEIGHTINGS[self.member_weights]
-        if left_out is None or len(members) == 1:
-            self.member_weights_ = np.full(len(members), 1 / len(members))
-        elif not left_out:
-            evidences = np.array([member.log_marginal_likelihood_value_ for member in members])
-            self.member_weights_ = by_evidence(evidences)
-        elif self._kept is not None:
-            densities = np.stack([member._left_out_densities() for member in members])
-            self.member_weights_ = by_stacking(densities, self._kept.weights)
-
-    def _left_out_densities(self) -> np.ndarray:
-        """log p of each kept row as of the model without it (n,), nats, in the network's units."""
-        fit, hyper = self.laplace_, self.hyper_
-        with single_thread(self._small):
-            left_out = self._left_out(fit, f"member_weights={self.member_weights!r}")
-            found = left_out.density(left_out.latent(fit, hyper), left_out.rows.observed, hyper.dispersion)
-        return found.cpu().numpy()
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
         """Take in more rows without training: their curvature is added, and the mean of the linearised net moves.
@@ -400,7 +360,7 @@ class LaplaceEstimator(LaplacePrediction):
         """The estimator as it was after any failure; one that has to do with rows says which of X they are."""
         before = dict(self.__dict__)
         try:
-            with naming_rows(X):
+            with naming_rows(X, lambda: self._table):
                 yield
         except BaseException:  # an interrupt as well
             self.__dict__.clear()
@@ -431,12 +391,17 @@ class LaplaceEstimator(LaplacePrediction):
         self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, y_numeric: bool, reset: bool = True
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
         """X and y as arrays, weights (n,) of which some may be zero, and known noise (n, C) or None."""
-        X, y = validate_data(
-            self, X, y, dtype=np.float64, order="C", multi_output=y_numeric, y_numeric=y_numeric, reset=reset
-        )
+        tables = self._table is not None if not reset else self.net is None
+        named = column_names(X)
+        X, y = check_rows(self, X, y, tables=tables, reset=reset, multi_output=y_numeric, y_numeric=y_numeric)
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not (weights > 0).any():
             raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
+        if reset:
+            previous, asked = self._previous(), self._options().categorical
+            self._table = Table.of(X, weights, asked, named) if tables else None
+            self._table = self._table if previous is None else previous._table
+        X = X if self._table is None else self._table.coded(X, weights)
         shape = (len(y), y.size // len(y))
         variances = noise_variances(sample_noise_variance, self._options().likelihood, shape)
         return X, y, weights, variances

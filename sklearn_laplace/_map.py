@@ -23,7 +23,7 @@ from ._budget import SINGLE_THREAD_FLOPS, budget_for, exact_cost
 from ._memory import MemoryBudget
 from ._skorch import TrainingRows
 from ._threads import single_thread
-from .by_name import unit_of
+from .by_name import ColumnsModule, unit_of
 from .curvatures import GGN
 from .errors import MemoryBudgetError, ModeWarning, NonFiniteLossError
 from .evidence import effective_parameters, log_evidence, mackay_fixed_point
@@ -391,7 +391,7 @@ def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max
     free_prior = plan.precision is None
     first = free_prior and plan.past is None and plan.again is None
     factors = _start_factors(fit) if first else [torch.ones_like(hyper.prior_precision)]
-    if several := free_prior and fit.prior.n_groups > 1:
+    if several := free_prior and _has_groups(fit):
         max_steps = GROUPED_STEPS * max_steps // len(factors)
     found: list[Mode] = []
     for factor in factors:
@@ -407,11 +407,26 @@ def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max
     return replace(best, n_steps=sum(mode.n_steps for mode in found))
 
 
+def _has_groups(fit: LaplaceFit) -> bool:
+    """Whether several precisions were asked for, beside those that embeddings have anyway."""
+    return fit.prior.n_groups - int((_levels(fit) > 0).sum()) > 1
+
+
+def _levels(fit: LaplaceFit) -> Tensor:
+    """How many embeddings each precision (G,) is of, float64; 0 where it is of something else."""
+    module, shapes = fit.network.module, fit.network.layout.shapes
+    apart = module.apart if isinstance(module, ColumnsModule) else ()
+    found = [shapes[name][1] if name in apart else 0 for name in fit.prior.names]
+    return torch.tensor(found, dtype=torch.float64, device=fit.theta.device)
+
+
 def _start_factors(fit: LaplaceFit) -> list[Tensor]:
     """What the natural precisions (G,) are multiplied by, start by start."""
     groups, ones = fit.prior.groups, torch.ones(fit.prior.n_groups, dtype=torch.float64, device=fit.theta.device)
-    factors = [factor * ones for factor in STARTS]
-    if fit.prior.n_groups > 1:
+    # Many levels could take up each row's target at once, and nothing would be learnt of its numbers any more.
+    shared_out = _levels(fit).clamp_min(1.0)
+    factors = [factor * shared_out for factor in STARTS]
+    if _has_groups(fit):
         first = groups[: fit.network.blocks[0].size].unique()
         factors.append((BEHIND * ones).index_fill(0, first, FIRST_LAYER))
     return factors

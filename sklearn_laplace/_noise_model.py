@@ -26,9 +26,8 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ._skorch import TrainingRows
 from .curvatures import GGN
 from .errors import BoundWarning
 from .evidence import log_evidence
@@ -36,10 +35,9 @@ from .laplace import Hyper, LaplaceFit, fit_laplace, loss, loss_and_gradient
 from .latent import Components, LatentGaussian, Predictive
 from .likelihoods._base import Likelihood, Link
 from .mode import Problem
-from .nets import MLP
 from .network import Network
 from .predictives import GLM
-from .selection import alternate
+from .selection import HeldOut, alternate
 from .structures import Full, Functional
 from .structures._base import Posterior
 
@@ -172,22 +170,22 @@ class HeldOutErrors(Likelihood):
         raise NotImplementedError("predictions are those of the model that has made the errors.")
 
 
-def noise_model(net: MLP, rows: TrainingRows, errors: Tensor, variances: Tensor, dispersion: float) -> NoiseModel:
+def noise_model(net: nn.Module, inputs: Tensor, weights: Tensor, held_out: HeldOut, dispersion: float) -> NoiseModel:
     """h, trained on what nets have said of rows that they have not seen.
 
     Parameters
     ----------
-    net : MLP
+    net : torch module
         Untrained, with C outputs, in double precision.
-    rows : TrainingRows
-        Whose inputs and weights count.
-    errors, variances : Tensor of shape (n, C)
-        e, and V.
+    inputs : Tensor of shape (n, d), float64
+    weights : Tensor of shape (n,), float64
+    held_out : HeldOut
+        Errors of the rows, and variances of their predictions.
     dispersion : float
         φ.
     """
-    likelihood, inputs = HeldOutErrors(dispersion), rows.inputs.double()
-    batches = [(inputs, torch.cat([errors.square(), variances], 1), rows.weights.double())]
+    likelihood, errors = HeldOutErrors(dispersion), held_out.errors
+    batches = [(inputs, torch.cat([errors.square(), held_out.variance], 1), weights)]
     network, rule = Network.trace(net, inputs), GGN()
     prior = network.scalar_prior()
     n_dual = len(inputs) * errors.shape[1]

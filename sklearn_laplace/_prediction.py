@@ -6,17 +6,16 @@ allows, and several workers take one each.
 
 from __future__ import annotations
 
-import copy
 from abc import ABC
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import joblib
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
 from . import _cross_validation, _resolve
@@ -24,6 +23,7 @@ from ._cross_validation import PriorScores
 from ._memory import held
 from ._noise_model import NoiseModel
 from ._resolve import Options
+from ._tables import Table, check_rows
 from ._threads import single_thread
 from .errors import NonFiniteError
 from .laplace import Hyper, LaplaceFit
@@ -52,30 +52,16 @@ class LaplacePrediction(BaseEstimator, ABC):
     _seed: int
     _small: bool
     _prior_scores: PriorScores | None = None
-    _others: tuple[Self, ...] = ()
     noise_model_: NoiseModel | None = None
-    member_weights_: np.ndarray
 
-    @property
-    def members_(self) -> list[Self]:
-        """The nets of the mixture, each as an estimator of its own that is fitted; this one alone without a mixture."""
-        check_is_fitted(self)
-        members = [copy.copy(member) for member in self._models()]
-        for member in members:
-            member.n_members, member._others, member.member_weights_ = 1, (), np.ones(1)
-        return members
-
-    def _models(self) -> tuple[Self, ...]:
-        """The members, under the parameters that are set now; each answers for itself by ``_own…``."""
-        parameters = {name: getattr(self, name) for name in self.get_params(deep=False)}
-        for other in self._others:
-            other.__dict__.update(parameters)
-        return (self, *self._others)
+    _table: Table | None = None
 
     def _inputs(self, X: Any) -> Tensor:
         """Validated inputs as a tensor."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, order="C", reset=False)
+        table = self._table
+        X, _ = check_rows(self, X, tables=table is not None, reset=False)
+        X = X if table is None else table.coded(X)
         return torch.tensor(X, dtype=self._input_dtype, device=self.posterior_.device)
 
     def _chunks(self, X: Any, n_draws: int = 0) -> tuple[tuple[Tensor, ...], int]:
@@ -115,24 +101,6 @@ class LaplacePrediction(BaseEstimator, ABC):
 
             return self._finite(X, answered)
 
-    def _mixed(self, own: Callable[[Self], Tensor]) -> Tensor:
-        """The weighted mean of what each member says."""
-        every = torch.stack([own(member) for member in self._models()], -1)
-        return every @ torch.from_numpy(self.member_weights_).to(every)
-
-    def _shared_draws(self, count: int, generator: torch.Generator, own: Callable[[Self, int], Tensor]) -> Tensor:
-        """Draws of the mixture, the last axis: of each member as many as fall on it, in any order."""
-        if not self._others:
-            return own(self, count)
-        chosen = torch.multinomial(torch.from_numpy(self.member_weights_), count, replacement=True, generator=generator)
-        shares = torch.bincount(chosen, minlength=len(self.member_weights_)).tolist()
-        drawn = [own(member, share) for member, share in zip(self._models(), shares, strict=True) if share]
-        return torch.cat(drawn, -1)[..., torch.randperm(count, generator=generator)]
-
-    def _outputs(self, X: Any) -> Tensor:
-        """Mean of the outputs (n, C), float64: forward passes alone where the predictive allows it."""
-        return self._mixed(lambda member: member._own_outputs(X))
-
     def _own_outputs(self, X: Any) -> Tensor:
         fit = self.laplace_
         with single_thread(self._small):
@@ -160,13 +128,8 @@ class LaplacePrediction(BaseEstimator, ABC):
         NonFiniteError
         """
         if not bool(torch.isfinite(values).all()):
-            with naming_rows(X):
+            with naming_rows(X, lambda: self._table):
                 raise not_finite(self.laplace_.network, [(x,) for x in chunks])
-
-    def _components(self, X: Any, link: Callable[[Self], Link | None]) -> Components:
-        """The predictive as a mixture: over the members, and over what is not known of the noise."""
-        parts = [member._own_components(X, link(member)) for member in self._models()]
-        return Components.joined(parts, torch.from_numpy(self.member_weights_).to(parts[0].mean))
 
     def _own_components(self, X: Any, link: Link | None) -> Components:
         likelihood, dispersion, varying = self.laplace_.likelihood, self.hyper_.dispersion, self.noise_model_
@@ -194,14 +157,16 @@ def _with_sum(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @contextmanager
-def naming_rows(X: Any) -> Iterator[None]:
+def naming_rows(X: Any, table_of: Callable[[], Table | None]) -> Iterator[None]:
     """An error about values that are not finite says which rows of X they come from."""
     try:
         yield
     except NonFiniteError as error:
         if error.inputs is None or not len(error.inputs):
             raise
-        rows = torch.tensor(check_array(X, dtype=np.float64, ensure_all_finite=False)).to(error.inputs)
-        same = (rows == error.inputs[:NAMED_ROWS, None]).all(-1).any(0)
+        table = table_of()
+        X = check_array(X, dtype=np.float64, ensure_all_finite=False) if table is None else table.coded(X)
+        rows, found = torch.tensor(X).to(error.inputs), error.inputs[:NAMED_ROWS, None]
+        same = ((rows == found) | (rows.isnan() & found.isnan())).all(-1).any(0)
         numbers = ", ".join(map(str, same.nonzero()[:, 0].tolist()))
         raise type(error)(f"{error} First in rows of X: {numbers}.", error.inputs) from error

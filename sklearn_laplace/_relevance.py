@@ -9,7 +9,8 @@ For standardised columns :math:`1/\delta_k` is column k's share in the variance 
 what the prior allows; a column that the data say nothing of (a constant one) keeps whatever precision it had, and
 :math:`\gamma_k = 0` takes it out. Where the evidence is largest, :math:`\gamma_k / \delta_k` is the squared length of
 the column's weights (MacKay's fixed point), so that :math:`r_k` is their mean square. :math:`\gamma_k / n_k` alone is
-no relevance: with many rows it is near one for every column that has any effect.
+no relevance: with many rows it is near one for every column that has any effect. A column that enters as several
+inputs, a number and an indicator of missing ones, has the sum of theirs; of the embeddings of a category a row has one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .by_name import input_columns
+from .by_name import input_columns, inputs_of
 from .laplace import Hyper, LaplaceFit
 
 
@@ -73,5 +74,6 @@ def relevance(fit: LaplaceFit, hyper: Hyper, n_features: int) -> np.ndarray:
     shrinkage = fit.posterior(replace(hyper, temperature=1.0), spectral=False).shrinkage(prior.groups, prior.n_groups)
     share = (1 - shrinkage / prior.counts.to(shrinkage)).clamp(0, 1)
     values = (share / hyper.prior_precision)[[places[name] for name in columns]].cpu().numpy()
+    values = values * inputs_of(fit.network).numpy()
     total = values.sum()
     return np.asarray(values / total if total > 0 else values)

@@ -22,6 +22,7 @@ from ._memory import MemoryBudget
 from ._prior_options import check_grouping, check_left_out, grouping_of, mean_of
 from ._skorch import device_of, has_one_output, names_criterion
 from ._structure_options import BIASES, DAMPINGS, SHARINGS, StructureOptions, check_taken
+from ._tables import Categorical
 from ._values import Choice, choice, count, count_or_share, jobs, lookup, optional_count, positive
 from .by_name import GROUPINGS, Grouping
 from .curvatures import CURVATURES
@@ -57,7 +58,8 @@ DISPERSION_RULES = {
     "residual": residual_dispersion,
 }
 """What the training goes by; afterwards the rows that were left out have the last word."""
-BUILT_IN_ONLY = {"hidden_layer_sizes": (50,), "activation": "tanh"}
+FROM_DTYPE = "from_dtype"
+BUILT_IN_ONLY = {"hidden_layer_sizes": (50,), "activation": "tanh", "categorical_features": FROM_DTYPE}
 """Options of the built-in net, at their defaults."""
 SUBNETWORK_ONLY = {"subnetwork": "variance", "n_subnetwork_weights": 0.1}
 """Options of ``subset_of_weights="subnetwork"``, at their defaults."""
@@ -114,6 +116,8 @@ class Options:
         None: chosen by the number of rows.
     memory : MemoryBudget
     n_jobs : int or None
+    categorical : Categorical
+        Which columns are.
     varying_noise : bool or None
         Whether the noise varies with the inputs; None: where it does.
     """
@@ -135,6 +139,7 @@ class Options:
     dtype: torch.dtype | None
     memory: MemoryBudget
     n_jobs: int | None
+    categorical: Categorical
     varying_noise: bool | None = False
 
     @property
@@ -266,6 +271,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         memory=MemoryBudget.of(parameters["memory_budget"]),
         n_jobs=jobs("n_jobs", parameters["n_jobs"]),
         varying_noise=VARYING_NOISE.get(parameters["likelihood"], False) if kind == "regressor" else False,
+        categorical=categorical(parameters["categorical_features"]),
     )
 
 
@@ -278,6 +284,36 @@ def _check_members(parameters: Mapping[str, Any]) -> None:
             f"n_members={parameters['n_members']} nets would all be the same: net={type(given).__name__}(…) has its "
             "weights already. Give the module's class, or n_members=1."
         )
+
+
+def categorical(value: Any) -> Categorical:
+    """Which columns are categorical: by their type, none, or by names, positions or a mask.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> categorical("from_dtype").by_type, categorical([0, 2]).columns
+    (True, (0, 2))
+    >>> categorical("colour")
+    Traceback (most recent call last):
+        ...
+    ValueError: categorical_features='colour' has to be 'from_dtype', None, or a list of column names or positions, or \
+a mask.
+    """
+    if isinstance(value, str) and value == FROM_DTYPE:
+        return Categorical(True)
+    given = () if value is None else value
+    columns = given.tolist() if isinstance(given, np.ndarray) else given
+    valid = isinstance(columns, Sequence) and not isinstance(columns, str)
+    if not (valid and all(isinstance(column, str | Integral | np.bool_) for column in columns)):
+        raise ValueError(
+            f"categorical_features={value!r} has to be {FROM_DTYPE!r}, None, or a list of column names or positions, "
+            "or a mask."
+        )
+    return Categorical(False, tuple(columns))
 
 
 def trained_as(option: str, value: object) -> object:
@@ -543,7 +579,8 @@ def _check_net_options(parameters: Mapping[str, Any]) -> None:
     """Options that the given net cannot take are refused, not ignored."""
     net = parameters["net"]
     if net is not None:
-        changed = [name for name, default in BUILT_IN_ONLY.items() if parameters[name] != default]
+        ours = {name: parameters[name] for name in BUILT_IN_ONLY}
+        changed = [name for name, v in ours.items() if isinstance(v, np.ndarray) or v != BUILT_IN_ONLY[name]]
         if changed:
             raise ValueError(
                 f"{' and '.join(changed)} are options of the built-in net; with net= given, set them there."

@@ -13,7 +13,6 @@ from functools import partial
 from inspect import isclass
 from typing import Any
 
-import numpy as np
 import torch
 from joblib import Parallel, delayed, effective_n_jobs
 from sklearn.exceptions import NotFittedError
@@ -23,13 +22,12 @@ from torch import Tensor, nn
 
 from . import _map, _resolve, _skorch, _structure_options
 from ._budget import automatic_structure
-from ._cross_fit import N_FOLDS, CrossFit, HeldOut, cross_fit, trained_folds
-from ._data import PreparedData, TargetScale, mean_variance, spread
+from ._built_in import built_in_net
+from ._cross_fit import N_FOLDS, CrossFit, cross_fit, trained_folds
+from ._data import PreparedData, TargetScale, mean_variance
 from ._loo import LeftOut
 from ._map import MapResult, Plan
 from ._memory import MemoryBudget
-from ._noise_model import HIDDEN as NOISE_HIDDEN
-from ._noise_model import NoiseModel, noise_model
 from ._past import check_past, check_same_net, load
 from ._prior_options import check_temperature
 from ._resolve import Options
@@ -40,9 +38,7 @@ from .by_name import listed, prior_mean, temperatures
 from .errors import UnsupportedCombinationError
 from .laplace import Hyper, LaplaceFit, Rows, fit_laplace
 from .leave_one_out import Density
-from .likelihoods._base import Likelihood
 from .mode import Mode
-from .nets import MLP
 from .network import Network
 from .prior import Prior
 from .selection import HeldOutScores, maximise_evidence, warn_at_bounds
@@ -148,10 +144,14 @@ def _train_net(
     options: Options,
     seeds: Sequence[int],
 ) -> MapResult:
-    built_in = parameters["net"] is None
+    is_ours = parameters["net"] is None
+    source: Any = parameters["net"]
+    arguments: dict[str, Any] = {}
+    if is_ours:
+        source, arguments = built_in_net(parameters, data, options.likelihood, seeds[0])
     net = _skorch.build_net(
-        MLP if built_in else parameters["net"],
-        built_in_parameters(parameters, data, options.likelihood, seeds[0]) if built_in else {},
+        source,
+        arguments,
         options.likelihood,
         rows,
         data.n_outputs,
@@ -170,19 +170,17 @@ def _train_net(
         _start_at(net.module_, network.tensors(data.past.fit.theta))
     elif data.start is not None:
         _start_at(net.module_, network.tensors(data.start.theta))
-    elif built_in and isinstance(options.prior_mean, dict):
+    elif is_ours and isinstance(options.prior_mean, dict):
         _start_at(net.module_, options.prior_mean)
     own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
     trained = _map.fit_map(net, network, rows, data.n_outputs, plan, own_epochs=own_epochs)
-    deep = built_in and len(parameters["hidden_layer_sizes"]) > 0  # a linear net has one mode, and knows itself
+    deep = is_ours and len(parameters["hidden_layer_sizes"]) > 0  # a linear net has one mode, and knows itself
     apart = data.past is None and not data.has_copies and not isinstance(options.prior_mean, dict)
     if not (deep and apart and options.cross_fits) or own_epochs or data.alone:
         return trained
     if data.start is not None:
         return replace(trained, folds=trained_folds(trained, rows, plan, data.start.folds))
-    others = [
-        MLP(**built_in_parameters(parameters, data, options.likelihood, seeds[0] + 1 + k)) for k in range(N_FOLDS)
-    ]
+    others = [source(**arguments | {"seed": seeds[0] + 1 + k}) for k in range(N_FOLDS)]
     starts = [trained.mode.fit.network.vector(dict(other.named_parameters())).to(network.theta) for other in others]
     return replace(trained, folds=trained_folds(trained, rows, plan, starts))
 
@@ -191,23 +189,6 @@ def _start_at(module: nn.Module, means: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, parameter in module.named_parameters():
             parameter.copy_(means.get(name, parameter))
-
-
-def built_in_parameters(
-    parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, seed: int
-) -> dict[str, Any]:
-    mean, deviation, constant = spread(data.X, data.weights)
-    start = likelihood.output_start(torch.from_numpy(data.targets), torch.from_numpy(data.weights))
-    return {
-        "in_features": data.X.shape[1],
-        "out_features": data.n_outputs,
-        "hidden_layer_sizes": tuple(parameters["hidden_layer_sizes"]),
-        "activation": parameters["activation"],
-        "input_mean": mean.tolist(),
-        "input_scale": np.where(constant, 1.0, deviation).tolist(),
-        "output_shift": None if start is None else start.tolist(),
-        "seed": seed,
-    }
 
 
 def _trace(module: nn.Module, rows: TrainingRows, data: PreparedData, options: Options, *, verbose: int) -> Network:
@@ -308,16 +289,6 @@ def approximate(
         return fit, origin
     hyper = replace(_start(origin, fit, options), temperature=1.0)
     return fit, replace(origin, cross=cross_fit(trained, rows, hyper, refit))
-
-
-def learn_noise(
-    parameters: Mapping[str, Any], data: PreparedData, options: Options, held_out: HeldOut, dispersion: float, seed: int
-) -> NoiseModel:
-    """How the noise varies with the inputs, from what nets say of rows that they have not seen."""
-    chosen = {**parameters, "hidden_layer_sizes": NOISE_HIDDEN, "activation": "tanh"}
-    net = MLP(**built_in_parameters(chosen, data, options.likelihood, seed + 1 + N_FOLDS)).double().to(options.device)
-    rows = _tensors(data, options, built_in=True)
-    return noise_model(net, rows, held_out.errors, held_out.variance, dispersion)
 
 
 def borrowed(lead: Origin, origin: Origin, fit: LaplaceFit, options: Options) -> Origin:
@@ -605,6 +576,7 @@ def _start(origin: Origin, fit: LaplaceFit, options: Options) -> Hyper:
     else:
         names = options.grouping.names(fit.network, origin.tensors)
         values = torch.as_tensor(value, dtype=torch.float64).reshape(-1)
+        values = values.expand(len(names)) if len(values) == 1 else values
     if prior.names == names or prior.n_groups == len(values) == 1:
         precision = values
     else:

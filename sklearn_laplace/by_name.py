@@ -89,12 +89,29 @@ class Grouping:
         return tuple(dict.fromkeys(group for name in tensors for group in label(name, shapes[name])[1]))
 
 
+class ColumnsModule(nn.Module):
+    """A module that says which columns of a table its first weights are of.
+
+    Attributes
+    ----------
+    column_of : mapping of str to tuple of int
+        For tensors that see the columns: the column of each of their inputs.
+    apart : tuple of str
+        Tensors that have a prior precision of their own under any grouping: the embeddings of a categorical column,
+        whose last one is that of an unknown level.
+    """
+
+    column_of: Mapping[str, tuple[int, ...]]
+    apart: tuple[str, ...]
+
+
 def _one(shape: torch.Size, group: str) -> tuple[Tensor, Sequence[str]]:
     return torch.zeros(shape, dtype=torch.long), [group]
 
 
 def _by_network(network: Network) -> Label:
-    return lambda name, shape: _one(shape, "all")
+    apart = network.module.apart if isinstance(network.module, ColumnsModule) else ()
+    return lambda name, shape: _one(shape, name if name in apart else "all")
 
 
 def _by_tensor(network: Network) -> Label:
@@ -110,6 +127,14 @@ def _by_layer(network: Network) -> Label:
 def _by_input(network: Network) -> Label:
     """Each input column of the first layer, and each other tensor."""
     columns = input_columns(network)
+    if isinstance(network.module, ColumnsModule):
+        column_of = network.module.column_of
+
+        def in_table(name: str, shape: torch.Size) -> tuple[Tensor, Sequence[str]]:
+            known = name in column_of and shape[1] > 0
+            return (torch.tensor(column_of[name]).expand(shape), columns) if known else _one(shape, name)
+
+        return in_table
     if not columns:
         first, layer = _first_layer(network)
         raise UnsupportedCombinationError(
@@ -132,10 +157,33 @@ def input_columns(network: Network) -> tuple[str, ...]:
     >>> input_columns(Network.trace(nn.Linear(2, 1), torch.zeros(1, 2)))
     ('weight[:, 0]', 'weight[:, 1]')
     """
+    if isinstance(network.module, ColumnsModule):
+        return tuple(f"column {k}" for k in range(1 + max(itertools.chain(*network.module.column_of.values()))))
     first, layer = _first_layer(network)
     if type(layer) is not nn.Linear:
         return ()
     return tuple(f"{f'{first}.weight'.lstrip('.')}[:, {column}]" for column in range(layer.in_features))
+
+
+def inputs_of(network: Network) -> Tensor:
+    """How many inputs of mean square one each of :func:`input_columns` makes of a row, times the share that was seen.
+
+    Shape (d,): 1 for a number, 2 for one with an indicator of what is missing, and for the V + 1 embeddings of a
+    category, of which a row takes one and the last is never seen, (V + 1) / V.
+
+    Examples
+    --------
+    >>> inputs_of(Network.trace(nn.Linear(2, 1), torch.zeros(1, 2)))
+    tensor([1., 1.], dtype=torch.float64)
+    """
+    found = torch.zeros(len(input_columns(network)), dtype=torch.float64)
+    if not isinstance(network.module, ColumnsModule):
+        return found + 1
+    for name, columns in network.module.column_of.items():
+        many = len(columns)
+        size = 1 / (many - 1) if name in network.module.apart else 1.0
+        found.index_add_(0, torch.tensor(columns, dtype=torch.long), torch.full((many,), size, dtype=torch.float64))
+    return found
 
 
 def _first_layer(network: Network) -> tuple[str, nn.Module]:

@@ -31,7 +31,9 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     net : None, torch module class or instance, skorch net, or FrozenEstimator, default=None
         As in :class:`LaplaceRegressor`; the module has one output a class, logits or (log-)probabilities, or for two
         classes one output, the logit of the second (``NeuralNetBinaryClassifier``).
-    hidden_layer_sizes, activation, max_epochs, lr, batch_size, augment, n_augmentations, map_prior_precision
+    hidden_layer_sizes, activation, categorical_features, max_epochs, lr, batch_size
+        As in :class:`LaplaceRegressor`.
+    augment, n_augmentations, map_prior_precision
         As in :class:`LaplaceRegressor`.
     device, dtype, memory_budget, subset_of_weights, subnetwork, n_subnetwork_weights
         As in :class:`LaplaceRegressor`.
@@ -113,6 +115,7 @@ feature_names_in_
         *,
         hidden_layer_sizes: tuple[int, ...] = (50,),
         activation: str = "tanh",
+        categorical_features: Any = "from_dtype",
         max_epochs: int | None = None,
         lr: float | None = None,
         batch_size: int | None = None,
@@ -155,6 +158,7 @@ feature_names_in_
         self.net = net
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
+        self.categorical_features = categorical_features
         self.max_epochs = max_epochs
         self.lr = lr
         self.batch_size = batch_size

@@ -12,13 +12,13 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from . import _resolve, _values
+from ._built_in import built_in_net
 from ._data import PreparedData, TargetScale, canonical_rows, spread
 from ._estimator import LaplaceEstimator
 from ._loo import density_of
 from ._noise import check_noisy_rows, noise_per_target, reliability, unit_noise
-from ._noise_model import DECISIVE, NoiseModel
+from ._noise_model import DECISIVE, HIDDEN, NoiseModel, noise_model
 from ._resolve import Options
-from ._stages import learn_noise
 from ._threads import single_thread
 from .counts import PoissonLogNormal
 from .errors import UnsupportedCombinationError
@@ -27,6 +27,8 @@ from .latent import LatentGaussian, Predictive
 from .leave_one_out import Density
 from .mixtures import CountMixture, NormalMixture
 
+NOISE_SEED = 100
+"""What the seed of the noise's net is ahead of the mean's."""
 LARGEST = torch.finfo(torch.float64).max
 
 
@@ -52,6 +54,14 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Hidden layers of the built-in net.
     activation : {"tanh", "relu", "gelu", "silu", "softplus"}, default="tanh"
         Activation of the built-in net.
+    categorical_features : "from_dtype", None, list of str or int, or mask, default="from_dtype"
+        Which columns the built-in net takes as categories. "from_dtype": those of strings, and those whose data type
+        is categorical in pandas or polars. None: no column. Otherwise those with these names or positions, or where the
+        mask is True; all others have to hold numbers. Booleans are the numbers 0 and 1, times numbers of days. A level
+        that the training has not seen widens the prediction by as much as the levels of its column differ, as does a
+        missing one where the training has none; otherwise missing is a level. The 1,000 most frequent levels of a
+        column have embeddings of their own, rarer ones share one. In columns of numbers NaN is a missing value, for
+        which there is an input of its own; it is refused where no row of the training had one.
     max_epochs : int, optional
         Epochs of gradient training before the Gauss–Newton steps. None: what the net says; none at all for the
         built-in net while Gauss–Newton is affordable.
@@ -293,6 +303,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         *,
         hidden_layer_sizes: tuple[int, ...] = (50,),
         activation: str = "tanh",
+        categorical_features: Any = "from_dtype",
         max_epochs: int | None = None,
         lr: float | None = None,
         batch_size: int | None = None,
@@ -336,6 +347,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self.net = net
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
+        self.categorical_features = categorical_features
         self.max_epochs = max_epochs
         self.lr = lr
         self.batch_size = batch_size
@@ -721,7 +733,10 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         cross = self._origin.cross
         if cross is None or not cross.networks:
             return None
-        found = learn_noise(self.get_params(deep=False), data, options, cross.held_out(hyper), hyper.dispersion, seed)
+        chosen = {**self.get_params(deep=False), "hidden_layer_sizes": HIDDEN, "activation": "tanh"}
+        source, arguments = built_in_net(chosen, data, options.likelihood, seed + NOISE_SEED)
+        inputs, weights = (torch.from_numpy(part).to(fit.theta) for part in (data.X, data.weights))
+        found = noise_model(source(**arguments).to(inputs), inputs, weights, cross.held_out(hyper), hyper.dispersion)
         return found if options.varying_noise or found.gain > DECISIVE else None
 
     def _noise_ratios(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """The built-in nets for tables: plain torch modules, usable alone."""
 
 from .mlp import ACTIVATIONS, MLP
+from .table import TableMLP
 
-__all__ = ["ACTIVATIONS", "MLP"]
+__all__ = ["ACTIVATIONS", "MLP", "TableMLP"]

@@ -55,14 +55,58 @@ class Standardise(nn.Module):
         self.register_buffer("like", torch.zeros(0))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Standardise:
-        mean, scale = self.mean, self.scale
+        double = {name: value for name, value in self.named_buffers() if value.dtype == torch.float64}
         super()._apply(fn, recurse)
-        self.mean, self.scale = mean.to(self.like.device), scale.to(self.like.device)
+        for name, value in double.items():
+            setattr(self, name, value.to(self.like.device))
         return self
 
     def forward(self, x: Tensor) -> Tensor:
         """Standardised columns, same shape (n, d), in the module's dtype."""
         return ((x.double() - self.mean) / self.scale).to(self.like.dtype)
+
+
+class Compress(Standardise):
+    """Heavy tails drawn in, then standardised: asinh((x − centre) / width) in some columns, x itself in the others.
+
+    The inverse hyperbolic sine is linear within the width and logarithmic beyond, monotone and unbounded: inputs far
+    outside the data stay far outside.
+
+    Parameters
+    ----------
+    in_features : int
+    centre, width : sequence of float
+        One value a column; an infinite width leaves a column as it is.
+    mean, scale : sequence of float or None
+        Of the columns that come out.
+
+    Examples
+    --------
+    >>> import torch
+    >>> Compress(2, [1.0, 0.0], [2.0, float("inf")])(torch.tensor([[1e6, 3.0]]))
+    tensor([[13.8155,  3.0000]])
+    """
+
+    centre: Tensor
+    width: Tensor
+
+    def __init__(
+        self,
+        in_features: int,
+        centre: Sequence[float],
+        width: Sequence[float],
+        mean: Sequence[float] | None = None,
+        scale: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(in_features, mean, scale)
+        self.register_buffer("centre", torch.tensor(list(centre), dtype=torch.float64))
+        self.register_buffer("width", torch.tensor(list(width), dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Standardised columns, same shape (n, d), in the module's dtype; NaN stays NaN."""
+        x = x.double()
+        drawn_in = ((x - self.centre) / self.width).asinh()
+        return super().forward(torch.where(self.width.isinf(), x, drawn_in))
 
 
 class Scale(nn.Module):
@@ -129,6 +173,8 @@ class MLP(nn.Sequential):
         A key of :data:`ACTIVATIONS`.
     input_mean, input_scale : sequence of float, optional
         Statistics of the columns.
+    input_centre, input_width : sequence of float, optional
+        Those of columns with heavy tails, see :class:`Compress`.
     output_shift : sequence of float, optional
         Added to the outputs, for targets that are not of mean zero.
     seed : int
@@ -150,20 +196,57 @@ class MLP(nn.Sequential):
         activation: str = "tanh",
         input_mean: Sequence[float] | None = None,
         input_scale: Sequence[float] | None = None,
+        input_centre: Sequence[float] | None = None,
+        input_width: Sequence[float] | None = None,
         output_shift: Sequence[float] | None = None,
         seed: int = 0,
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
-        layers: list[nn.Module] = [Standardise(in_features, input_mean, input_scale)]
+        layers: list[nn.Module] = [standardised(in_features, input_mean, input_scale, input_centre, input_width)]
         sizes = [in_features, *hidden_layer_sizes, out_features]
         for n_in, n_out in itertools.pairwise(sizes):
-            linear = nn.utils.skip_init(nn.Linear, n_in, n_out)
-            std = math.sqrt(2.0 * n_in / (n_in + n_out))
-            with torch.no_grad():
-                linear.weight.copy_(std * torch.randn(n_out, n_in, generator=generator, dtype=torch.float64))
-                linear.bias.zero_()
-            layers += [Scale(1 / math.sqrt(n_in)), linear, ACTIVATIONS[activation]()]
+            layers += [Scale(1 / math.sqrt(n_in)), linear(n_in, n_out, n_in, generator), ACTIVATIONS[activation]()]
         del layers[-1]  # no activation behind the output
         if output_shift is not None:
             layers.append(Shift(output_shift))
         super().__init__(*layers)
+
+
+def standardised(
+    in_features: int,
+    mean: Sequence[float] | None,
+    scale: Sequence[float] | None,
+    centre: Sequence[float] | None,
+    width: Sequence[float] | None,
+) -> Standardise:
+    """The first layer over columns of numbers.
+
+    Examples
+    --------
+    >>> standardised(1, [0.0], [1.0], None, None)
+    Standardise()
+    """
+    if centre is None or width is None:
+        return Standardise(in_features, mean, scale)
+    return Compress(in_features, centre, width, mean, scale)
+
+
+def linear(n_in: int, n_out: int, fan_in: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
+    """A linear layer with Xavier normal weights for inputs that come divided by √(fan-in), its bias at zero.
+
+    Parameters
+    ----------
+    n_in, n_out : int
+        Inputs and outputs.
+    fan_in : int
+        Of all that a unit behind it adds up.
+    generator : torch.Generator
+    bias : bool
+    """
+    layer = nn.utils.skip_init(nn.Linear, n_in, n_out, bias=bias)
+    std = math.sqrt(2.0 * fan_in / (fan_in + n_out))
+    with torch.no_grad():
+        layer.weight.copy_(std * torch.randn(n_out, n_in, generator=generator, dtype=torch.float64))
+        if bias:
+            layer.bias.zero_()
+    return layer

@@ -5,7 +5,7 @@
 
 from .alternating import alternate
 from .evidence import maximise_evidence, warn_at_bounds
-from .held_out import HeldOutScores, held_out_scores
+from .held_out import HeldOut, HeldOutScores, held_out_scores
 from .loo import LooPath, at_best_noise, has_path, loo_path, select_loo
 from .residual import residual_dispersion
 
@@ -19,6 +19,7 @@ SELECTIONS = {
 
 __all__ = [
     "SELECTIONS",
+    "HeldOut",
     "HeldOutScores",
     "LooPath",
     "alternate",

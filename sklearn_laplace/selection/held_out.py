@@ -46,6 +46,27 @@ PROPORTIONAL = 1e-9
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """What nets say of rows that they have not seen.
+
+    Parameters
+    ----------
+    errors : Tensor of shape (n, C), float64
+        e, of the rows as they were trained with.
+    variance : Tensor of shape (n, C), float64
+        Of the predictions, noise apart.
+    noise : Tensor of shape (n, C), float64
+        Known noise variances, in units of φ.
+    weights : Tensor of shape (n,), float64
+    """
+
+    errors: Tensor
+    variance: Tensor
+    noise: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True)
 class HeldOutScores:
     """The log density of held-out rows along a grid of ρ, k points.
 

@@ -265,8 +265,13 @@ class FunctionalPosterior(Posterior):
         if n_groups == 1:
             return [self.gram]
         covariance = 1 / self.precision
-        masked = (torch.where(groups == g, covariance, 0.0) for g in range(n_groups))
-        return [_gram(self.factors, self.factors, _columns(self.blocks, weights)) for weights in masked]
+        found = []
+        for group in range(n_groups):
+            weights = _columns(self.blocks, torch.where(groups == group, covariance, 0.0))
+            pairs = [(f, w) for f, w in zip(self.factors, weights, strict=True) if bool(w.any())]
+            factors = [factor for factor, _ in pairs]
+            found.append(_gram(factors, factors, [w for _, w in pairs]) if pairs else torch.zeros_like(self.gram))
+        return found
 
     @cached_property
     def _spectrum(self) -> tuple[Tensor, Tensor]:

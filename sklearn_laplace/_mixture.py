@@ -1,0 +1,133 @@
+"""Several nets as one: how the members of a mixture of Laplace approximations are trained, weighed and answer together.
+
+The estimator is its own first member; what ``fit`` sets is the first member's, and ``_others`` are the other ones,
+estimators as well. A method that answers for the mixture asks each member's ``_own…`` (``_prediction.py``).
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import joblib
+import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from . import _resolve
+from ._data import PreparedData
+from ._loo import LeftOut
+from ._member_weights import by_evidence, by_stacking
+from ._prediction import LaplacePrediction
+from ._stages import Origin
+from ._threads import single_thread
+from .laplace import LaplaceFit
+from .latent import Components
+from .likelihoods._base import Link
+
+
+class LaplaceMixture(LaplacePrediction):
+    """The members of an estimator, of which it is the first."""
+
+    n_members: int
+    member_weights: str
+    member_weights_: np.ndarray
+    log_marginal_likelihood_value_: float
+    _others: tuple[Self, ...] = ()
+    _origin: Origin
+    _lead: Origin | None = None
+    _kept: PreparedData | None = None
+    _is_candidate = False
+
+    @abstractmethod
+    def _fit_rows(
+        self, parameters: dict[str, Any], data: PreparedData, kept: PreparedData | None, seeds: Sequence[int]
+    ) -> None:
+        """Train one net and approximate its posterior."""
+
+    @abstractmethod
+    def _left_out(self, fit: LaplaceFit, asked: str = "leave-one-out") -> LeftOut:
+        """The rows of the fit; an error names what has asked for them where they are not there."""
+
+    @property
+    def members_(self) -> list[Self]:
+        """The nets of the mixture, each as an estimator of its own that is fitted; this one alone without a mixture."""
+        check_is_fitted(self)
+        members = [copy.copy(member) for member in self._models()]
+        for member in members:
+            member.n_members, member._others, member.member_weights_ = 1, (), np.ones(1)
+        return members
+
+    def _models(self) -> tuple[Self, ...]:
+        """The members, under the parameters that are set now; each answers for itself by ``_own…``."""
+        parameters = {name: getattr(self, name) for name in self.get_params(deep=False)}
+        for other in self._others:
+            other.__dict__.update(parameters)
+        return (self, *self._others)
+
+    # ------------------------------------------------------------------ trained and weighed
+
+    def _trained_others(
+        self, parameters: dict[str, Any], data: PreparedData, kept: PreparedData | None, seed: int
+    ) -> list[LaplaceMixture]:
+        """The members after the first: from other initial weights, with what the first has chosen on held-out rows."""
+
+        def fitted(seeds: list[int]) -> LaplaceMixture:
+            other = copy.copy(self)
+            other._lead, other._is_candidate = self._origin, True
+            with single_thread(n_jobs > 1):
+                other._fit_rows(parameters, replace(data, alone=True), kept, seeds)
+            return other
+
+        drawn = np.random.RandomState(seed).randint(np.iinfo(np.int32).max, size=(int(self.n_members) - 1, 3))
+        n_jobs = min(joblib.effective_n_jobs(self.n_jobs), max(len(drawn), 1))
+        return joblib.Parallel(n_jobs, require="sharedmem")(joblib.delayed(fitted)(seeds) for seeds in drawn.tolist())
+
+    def _weigh_members(self) -> None:
+        """Set the weights of the members by the rule that was asked for; without rows, what they were stays."""
+        members, left_out = self._models(), _resolve.WEIGHTINGS[self.member_weights]
+        if left_out is None or len(members) == 1:
+            self.member_weights_ = np.full(len(members), 1 / len(members))
+        elif not left_out:
+            evidences = np.array([member.log_marginal_likelihood_value_ for member in members])
+            self.member_weights_ = by_evidence(evidences)
+        elif self._kept is not None:
+            densities = np.stack([member._left_out_densities() for member in members])
+            self.member_weights_ = by_stacking(densities, self._kept.weights)
+
+    def _left_out_densities(self) -> np.ndarray:
+        """log p of each kept row as of the model without it (n,), nats, in the network's units."""
+        fit, hyper = self.laplace_, self.hyper_
+        with single_thread(self._small):
+            left_out = self._left_out(fit, f"member_weights={self.member_weights!r}")
+            found = left_out.density(left_out.latent(fit, hyper), left_out.rows.observed, hyper.dispersion)
+        return found.cpu().numpy()
+
+    # ------------------------------------------------------------------ asked together
+
+    def _components(self, X: Any, link: Callable[[Self], Link | None]) -> Components:
+        """The predictive as a mixture: over the members, and over what is not known of the noise."""
+        parts = [member._own_components(X, link(member)) for member in self._models()]
+        return Components.joined(parts, torch.from_numpy(self.member_weights_).to(parts[0].mean))
+
+    def _mixed(self, own: Callable[[Self], Tensor]) -> Tensor:
+        """The weighted mean of what each member says."""
+        every = torch.stack([own(member) for member in self._models()], -1)
+        return every @ torch.from_numpy(self.member_weights_).to(every)
+
+    def _shared_draws(self, count: int, generator: torch.Generator, own: Callable[[Self, int], Tensor]) -> Tensor:
+        """Draws of the mixture, the last axis: of each member as many as fall on it, in any order."""
+        if not self._others:
+            return own(self, count)
+        chosen = torch.multinomial(torch.from_numpy(self.member_weights_), count, replacement=True, generator=generator)
+        shares = torch.bincount(chosen, minlength=len(self.member_weights_)).tolist()
+        drawn = [own(member, share) for member, share in zip(self._models(), shares, strict=True) if share]
+        return torch.cat(drawn, -1)[..., torch.randperm(count, generator=generator)]
+
+    def _outputs(self, X: Any) -> Tensor:
+        """Mean of the outputs (n, C), float64: forward passes alone where the predictive allows it."""
+        return self._mixed(lambda member: member._own_outputs(X))

@@ -1,0 +1,481 @@
+r"""A table as it was read, coded as numbers: what a column holds, its levels, what is missing, which tails are heavy.
+
+A column is numeric or categorical. Numbers stay what they are (booleans are 0 and 1, times days, since 1970 where they
+are dates), and a missing one is NaN. A level becomes its position among the levels of the training; one that did not
+occur there gets the position behind them. All that comes later sees a float64 matrix.
+
+Values decide, not types: 1, 1.0 and True are one level, in a categorical column of integers as in one of floats. Sums
+over rows are by weight, and rows of weight zero say nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from sklearn.utils import _safe_indexing, check_array, check_X_y
+from sklearn.utils.validation import _num_samples, validate_data
+
+MAX_LEVELS = 1000
+"""Levels of a column with embeddings of their own, the most frequent ones; rarer ones share one."""
+MISSING = {"NAType", "NaTType"}
+"""Types of what stands for a missing value in pandas, which is not imported."""
+CATEGORIES = ("category", "categorical", "enum")
+"""How the data types begin by which pandas and polars call a column categorical."""
+TIMES = {"datetime": "datetime64[us]", "date": "datetime64[us]", "timedelta": "timedelta64[us]"}
+TIMES["duration"] = TIMES["timedelta"]
+DAY = 86_400e6
+"""Microseconds."""
+HEAVY_TAIL = 20.0
+"""Distance from the median, in robust standard deviations, that only heavy tails reach."""
+DECADES = 1e3
+"""Quotient of the ends of the central 90 % of positive numbers from which on their logarithm is what varies."""
+TAILS = 0.05
+"""Left out at each end by the robust standard deviation."""
+NORMAL_RANGE = 3.2897072539029444
+"""Of the central 90 % of a standard normal distribution."""
+NAMED = 5
+"""Values or columns that a message lists."""
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """Which columns are categorical, as it was asked for.
+
+    Parameters
+    ----------
+    by_type : bool
+        Those whose values are strings or whose data type is categorical.
+    columns : tuple of str, int or bool
+        Names, positions, or a mask.
+    """
+
+    by_type: bool
+    columns: tuple[Any, ...] = ()
+
+    def positions(self, names: Sequence[str] | None, d: int) -> set[int]:
+        """The positions of the columns that were given, of d columns with or without names.
+
+        Raises
+        ------
+        ValueError
+
+        Examples
+        --------
+        >>> Categorical(False, (True, False)).positions(["a", "b"], 2), Categorical(False, (-1,)).positions(None, 2)
+        ({0}, {1})
+        """
+        given = self.columns
+        if given and all(isinstance(column, bool | np.bool_) for column in given):
+            if len(given) != d:
+                raise ValueError(f"categorical_features is a mask of {len(given)} values, and X has {d} columns.")
+            return {place for place, chosen in enumerate(given) if chosen}
+        found = set()
+        for column in given:
+            if isinstance(column, str):
+                if names is None:
+                    raise ValueError(
+                        f"categorical_features names {column!r}, and X has no column names; give positions or a mask."
+                    )
+                if column not in names:
+                    raise ValueError(f"categorical_features names {column!r}; the columns of X are {_few(names, 20)}.")
+                found.add(list(names).index(column))
+            elif not -d <= int(column) < d:
+                raise ValueError(f"categorical_features holds {column!r}, and X has {d} columns, 0 to {d - 1}.")
+            else:
+                found.add(int(column) % d)
+        return found
+
+
+@dataclass(frozen=True)
+class Column:
+    """What the training has seen in a column.
+
+    Parameters
+    ----------
+    name : str
+        For messages.
+    n_levels : int
+        V, with those of the missing and of the rare ones; 0 for numbers.
+    codes : dict
+        The code of each level.
+    missing : int or None
+        The code of a missing level; V where none was missing.
+    has_missing : bool
+        Whether some numbers were missing.
+    is_empty : bool
+        Whether all were.
+    heavy : bool
+        Whether numbers have heavy tails.
+    """
+
+    name: str
+    n_levels: int = 0
+    codes: tuple[tuple[Any, int], ...] = ()
+    missing: int = 0
+    has_missing: bool = False
+    is_empty: bool = False
+    heavy: bool = False
+
+    @property
+    def flagged(self) -> bool:
+        """Whether an indicator says which numbers are missing."""
+        return self.has_missing and not self.is_empty
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns of a training.
+
+    Parameters
+    ----------
+    columns : tuple of Column
+
+    Examples
+    --------
+    >>> X = np.array([["a", 1.0], ["b", None], ["a", 3.0]], dtype=object)
+    >>> table = Table.of(X, np.ones(3), Categorical(True))
+    >>> table.coded(X)
+    array([[ 0.,  1.],
+           [ 1., nan],
+           [ 0.,  3.]])
+    >>> table.coded(np.array([["c", 2.0]], dtype=object))
+    array([[2., 2.]])
+    """
+
+    columns: tuple[Column, ...]
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Levels of each column, 0 for numbers."""
+        return tuple(column.n_levels for column in self.columns)
+
+    @property
+    def flagged(self) -> tuple[bool, ...]:
+        """Which columns have an indicator of what is missing."""
+        return tuple(column.flagged for column in self.columns)
+
+    @property
+    def numeric(self) -> np.ndarray:
+        """Positions of the columns of numbers."""
+        return np.flatnonzero(np.asarray(self.levels) == 0)
+
+    @classmethod
+    def of(cls, X: Any, weights: np.ndarray, asked: Categorical, names: Sequence[str] | None = None) -> Table:
+        """The table of a training.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, d), dataframe or list of rows
+        weights : ndarray of shape (n,)
+        asked : Categorical
+        names : sequence of str, optional
+            Of the columns, where X has them no longer.
+        """
+        values, is_category = _read(X)
+        names = column_names(X) if names is None else names
+        given, found = asked.positions(names, len(values)), []
+        for place, (column, is_one) in enumerate(zip(values, is_category, strict=True)):
+            label = f"column {place}" if names is None else f"column {names[place]!r}"
+            if place in given or (asked.by_type and (is_one or _kinds(column, label) == {str})):
+                found.append(_levels_of(label, column, weights))
+            else:
+                found.append(_numbers_of(label, column[weights > 0], weights[weights > 0]))
+        return cls(tuple(found))
+
+    def coded(self, X: Any, weights: np.ndarray | None = None) -> np.ndarray:
+        """Rows as numbers, shape (n, d), float64.
+
+        Raises
+        ------
+        ValueError
+            For infinite numbers, and for missing ones where the training had none, in rows that count.
+        TypeError
+            For values that are neither strings nor numbers.
+        """
+        values, _ = _read(X)
+        coded = np.empty((len(values[0]), len(values)))
+        for place, (column, given) in enumerate(zip(self.columns, values, strict=True)):
+            if column.n_levels:
+                coded[:, place] = _codes(column, given)
+            else:
+                coded[:, place] = _numbers(given, column.name)
+                _check_numbers(column, coded[:, place], weights)
+        return coded
+
+
+def is_plain(X: Any) -> bool:
+    """Whether X is a table of numbers already, or whatever else scikit-learn is to judge.
+
+    Examples
+    --------
+    >>> is_plain([[1.0, 2]]), is_plain([["a", 2]])
+    (True, False)
+    """
+    if column_names(X) is not None:
+        return all(np.asarray(_safe_indexing(X, k, axis=1)).dtype.kind in "biufc" for k in range(_width(X)))
+    if isinstance(X, list | tuple):
+        try:
+            X = np.asarray(X)
+        except ValueError:
+            return True
+    return not (isinstance(X, np.ndarray) and X.ndim == 2 and X.size > 0 and X.dtype.kind in "OUSTMm")
+
+
+def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bool, **how: Any) -> tuple[Any, Any]:
+    """X and y as scikit-learn validates them; X of strings, categories or times as it is, to be coded.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Whose ``n_features_in_`` and ``feature_names_in_`` are set, or checked.
+    X, y : array-like
+        No targets are validated where y is None and ``reset`` is not set.
+    tables : bool
+        Whether the net takes real tables; otherwise X has to hold finite numbers.
+    reset : bool
+        Whether this is a fit.
+    **how
+        Options of ``sklearn.utils.check_X_y`` for y.
+
+    Raises
+    ------
+    ValueError
+    TypeError
+    """
+    given: dict[str, Any] = {"y": y, **how} if how else {}
+    if not tables or is_plain(X):
+        finite = {"ensure_all_finite": False} if tables else {}
+        try:
+            found = validate_data(estimator, X, dtype=np.float64, order="C", reset=reset, **given, **finite)
+        except (TypeError, ValueError) as error:
+            if not tables and (names := text_columns(X)):
+                raise ValueError(
+                    f"the given net takes numbers, and {_few(names)} of X holds something else. Encode it in a "
+                    "pipeline (sklearn.preprocessing.OneHotEncoder, or OrdinalEncoder for a net with embeddings), or "
+                    "use net=None, which takes the table as it is."
+                ) from error
+            raise
+        return found if how else (found, None)
+    validate_data(estimator, X, reset=reset, skip_check_array=True)
+    rows = np.zeros((_num_samples(X), 1))
+    if not how:
+        check_array(rows, estimator=estimator)
+        return X, None
+    return X, check_X_y(rows, y, estimator=estimator, **how)[1]
+
+
+def text_columns(X: Any) -> list[str]:
+    """Which columns hold something else than numbers.
+
+    Examples
+    --------
+    >>> text_columns(np.array([[1.0, "a"]], dtype=object))
+    ['column 1']
+    """
+    if is_plain(X):
+        return []
+    names, found = column_names(X), []
+    for place, column in enumerate(_read(X)[0]):
+        label = f"column {place}" if names is None else f"column {names[place]!r}"
+        try:
+            _numbers(column, label)
+        except (TypeError, ValueError):
+            found.append(label)
+    return found
+
+
+def column_names(X: Any) -> list[Any] | None:
+    """The names of a dataframe's columns, whichever library it is of; None for arrays.
+
+    Examples
+    --------
+    >>> column_names(np.zeros((2, 1))) is None
+    True
+    """
+    names = getattr(X, "columns", None)
+    return None if names is None or getattr(X, "dtypes", None) is None else list(names)
+
+
+def _few(names: Sequence[object], most: int = NAMED) -> str:
+    return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")
+
+
+def _width(X: Any) -> int:
+    return int(X.shape[1])
+
+
+def _read(X: Any) -> tuple[list[np.ndarray], list[bool]]:
+    """The values of the columns (float64 or object), and which have a categorical data type."""
+    if column_names(X) is None:
+        array = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else np.asarray(X)
+        return [_plain(array[:, k]) for k in range(_width(array))], [False] * _width(array)
+    series = [_safe_indexing(X, k, axis=1) for k in range(_width(X))]
+    types = [str(column.dtype).lower() for column in series]
+    values = [_values(column, kind) for column, kind in zip(series, types, strict=True)]
+    return values, [kind.startswith(CATEGORIES) for kind in types]
+
+
+def _values(series: Any, kind: str) -> np.ndarray:
+    """A dataframe's column as an array; times as days."""
+    unit = next((unit for start, unit in TIMES.items() if kind.startswith(start)), None)
+    return _plain(np.asarray(series) if unit is None else np.asarray(series, dtype=unit))
+
+
+def _plain(values: np.ndarray) -> np.ndarray:
+    """Numbers and times as float64, all else as it is."""
+    if values.dtype.kind in "mM":
+        micro = values.astype(f"{values.dtype.kind}8[us]")
+        return np.where(np.isnat(micro), np.nan, micro.astype(np.int64) / DAY)
+    if values.dtype.kind in "biuf":
+        return values.astype(np.float64)
+    if values.dtype.kind in "US":  # an array has one type for all columns: numbers that it has turned to text
+        try:
+            return values.astype(np.float64)
+        except ValueError:
+            return values.astype(object)
+    return values.astype(object)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or type(value).__name__ in MISSING or (isinstance(value, Real) and value != value)
+
+
+def _kinds(values: np.ndarray, name: str) -> set[type]:
+    """Of what is not missing: str, Real, or neither of them, which is refused.
+
+    Raises
+    ------
+    TypeError
+    ValueError
+        For numbers and strings in one column.
+    """
+    if values.dtype.kind == "f":
+        return {Real} if not np.isnan(values).all() else set()
+    kinds = {type(value) for value in values if not _is_missing(value)}
+    text = {kind for kind in kinds if issubclass(kind, str)}
+    numbers = {kind for kind in kinds if issubclass(kind, Real | np.bool_)}
+    if other := kinds - text - numbers:
+        example = next(value for value in values if type(value) in other)
+        raise TypeError(
+            f"{name} of X holds {example!r}; the argument must be a string or a real number, in each of its rows. "
+            "Make a column of numbers or of strings of it (a date: pandas.to_datetime), or drop it."
+        )
+    if text and numbers:
+        examples = [next(v for v in values if type(v) in kinds) for kinds in (numbers, text)]
+        raise ValueError(
+            f"{name} of X holds numbers and strings, such as {examples[0]!r} and {examples[1]!r}. Make numbers of all "
+            "of them, with NaN for what is missing (pandas.to_numeric(column, errors='coerce')), or strings "
+            "(column.astype(str)), which are categories."
+        )
+    return {str} if text else {Real} if numbers else set()
+
+
+def _numbers(values: np.ndarray, name: str) -> np.ndarray:
+    """Values as float64.
+
+    Raises
+    ------
+    ValueError
+        For strings.
+    """
+    if values.dtype.kind == "f":
+        return values
+    if _kinds(values, name) == {str}:
+        example = next(value for value in values if not _is_missing(value))
+        raise ValueError(
+            f"{name} of X holds strings, such as {example!r}, where numbers are expected. Make numbers of them, or fit "
+            "with categorical_features='from_dtype', or with this column among categorical_features."
+        )
+    return np.array([np.nan if _is_missing(value) else float(value) for value in values])
+
+
+def _check_numbers(column: Column, values: np.ndarray, weights: np.ndarray | None) -> None:
+    if np.isinf(values).any():
+        raise ValueError(
+            f"Input X contains infinity or a value too large for dtype('float64'), in {column.name}. Replace it by a "
+            "number, or by NaN where it is not known."
+        )
+    absent = np.flatnonzero(np.isnan(values) & (True if weights is None else weights > 0))
+    if absent.size and not column.has_missing:
+        raise ValueError(
+            f"{column.name} of X contains NaN in {len(absent)} rows, first in row {absent[0]}, and no row of the "
+            "training had a missing value there, so that nothing is known of what that means. Impute it (SimpleImputer "
+            "in a pipeline), or fit on rows some of which have none either."
+        )
+
+
+def _level(value: Any) -> Any:
+    """A plain Python value that equals it."""
+    return (
+        str(value) if isinstance(value, str) else int(value) if isinstance(value, Integral | np.bool_) else float(value)
+    )
+
+
+def _levels_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
+    """A categorical column: its levels in order, the most frequent ones where there are many."""
+    _kinds(values, name)
+    totals: dict[Any, float] = {}
+    some_missing = False
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        if weight > 0 and _is_missing(value):
+            some_missing = True
+        elif weight > 0:
+            level = _level(value)
+            totals[level] = totals.get(level, 0.0) + weight
+    ordered = sorted(totals)
+    frequent = set(sorted(ordered, key=lambda level: -totals[level])[:MAX_LEVELS])
+    own = {level: code for code, level in enumerate(level for level in ordered if level in frequent)}
+    some_rare = len(own) < len(ordered)
+    codes = tuple((level, own.get(level, len(own))) for level in ordered)
+    n_levels = len(own) + some_rare + some_missing
+    return Column(name, n_levels, codes, n_levels - 1 if some_missing else n_levels)
+
+
+def _codes(column: Column, values: np.ndarray) -> np.ndarray:
+    _kinds(values, column.name)
+    known, unknown = dict(column.codes), column.n_levels
+    return np.array([column.missing if _is_missing(v) else known.get(v, unknown) for v in values.tolist()], dtype=float)
+
+
+def _numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
+    """A column of numbers, of the rows that count."""
+    numbers = _numbers(values, name)
+    absent = np.isnan(numbers)
+    column = Column(name, has_missing=bool(absent.any()), is_empty=bool(absent.all()))
+    finite = np.isfinite(numbers)
+    return replace(column, heavy=robust(numbers[finite], weights[finite]) is not None)
+
+
+def robust(values: np.ndarray, weights: np.ndarray) -> tuple[float, float] | None:
+    """Centre and width of the asinh that draws the tails of a column in; None where they are not heavy.
+
+    They are where a value is twenty robust standard deviations, those of a normal distribution with the same central
+    90 %, away from the median: centre and width are median and deviation. Positive numbers that go over three decades
+    within their central 90 % have a centre of zero and its lower end as width, which makes a logarithm. Quantiles are
+    those of the weighted empirical distribution, without interpolation: a weight of k is the same as k copies.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n,)
+    weights : ndarray of shape (n,)
+
+    Examples
+    --------
+    >>> t = np.linspace(0.0005, 0.9995, 1000)
+    >>> robust(-np.log(t), np.ones(1000)) is None, robust(np.tan(np.pi * (t - 0.5)), np.ones(1000)) is None
+    (True, False)
+    """
+    if len(values) == 0:
+        return None
+    order = np.argsort(values, kind="stable")
+    ordered, sums = values[order], np.cumsum(weights[order])
+    low, median, high = ordered[np.searchsorted(sums, np.array([TAILS, 0.5, 1 - TAILS]) * sums[-1] * (1 - 1e-12))]
+    width = (high - low) / NORMAL_RANGE
+    if ordered[0] > 0 and high > DECADES * low:
+        return 0.0, float(low)
+    reach = max(ordered[-1] - median, median - ordered[0])
+    return (float(median), float(width)) if 0 < width < np.inf and reach > HEAVY_TAIL * width else None
