@@ -119,9 +119,8 @@ def figure(rows: Sequence[Row], base: str, metric: str, sign: int, title: str, p
 
     sets = names(rows, "set")
     others = [model for model in names(rows, "model") if model != base]
-    fig, axes = plt.subplots(
-        1, len(sets), figsize=(2.2 + 2.1 * len(sets), 1.3 + 0.34 * len(others)), sharey=True, squeeze=False
-    )
+    size = 2.6 + 2.1 * len(sets), max(2.8, 1.3 + 0.34 * len(others))
+    fig, axes = plt.subplots(1, len(sets), figsize=size, sharey=True, squeeze=False)
     for ax, name in zip(axes[0], sets, strict=True):
         found = [gain(rows, name, base, other, metric, sign) for other in others]
         limit = 1.25 * _limit([mean for mean, _, _ in found])
