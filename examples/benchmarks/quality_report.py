@@ -116,6 +116,7 @@ def figure(rows: Sequence[Row], base: str, metric: str, sign: int, title: str, p
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    import matplotlib.ticker
 
     sets = names(rows, "set")
     others = [model for model in names(rows, "model") if model != base]
@@ -123,19 +124,20 @@ def figure(rows: Sequence[Row], base: str, metric: str, sign: int, title: str, p
     fig, axes = plt.subplots(1, len(sets), figsize=size, sharey=True, squeeze=False)
     for ax, name in zip(axes[0], sets, strict=True):
         found = [gain(rows, name, base, other, metric, sign) for other in others]
-        limit = 1.25 * _limit([mean for mean, _, _ in found])
+        limit = _limit([(mean, error) for mean, error, _ in found])
         for i, (mean, error, _) in enumerate(found):
             if np.isnan(mean):
                 continue
-            colour = "tab:gray" if abs(mean) <= SURE * error else "tab:blue" if mean > 0 else "tab:red"
+            colour = "tab:gray" if not abs(mean) > SURE * error else "tab:blue" if mean > 0 else "tab:red"
             if abs(mean) > limit:
-                ax.text(np.sign(mean) * limit * 0.95, i, f"{mean:+.1f} ▸" if mean > 0 else f"◂ {mean:.1f}",
+                ax.text(np.sign(mean) * limit * 0.95, i, f"{mean:+.2g} ▸" if mean > 0 else f"◂ {mean:+.2g}",
                         ha="right" if mean > 0 else "left", va="center", color=colour, fontsize=8)  # fmt: skip
             else:
                 ax.errorbar(mean, i, xerr=error, fmt="o", color=colour, markersize=4, capsize=2)
         ax.axvline(0, color="black", linewidth=0.8)
         ax.set(title=name, xlim=(-limit, limit), ylim=(len(others) - 0.5, -0.5))
         ax.set_yticks(range(len(others)), others)
+        ax.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4))
         ax.grid(axis="x", alpha=0.3)
         ax.tick_params(labelsize=8)
     fig.suptitle(title, fontsize=10)
@@ -144,7 +146,8 @@ def figure(rows: Sequence[Row], base: str, metric: str, sign: int, title: str, p
     plt.close(fig)
 
 
-def _limit(gains: Sequence[float]) -> float:
-    """So that an outlier does not press the others together: three times the median."""
-    sizes = np.abs([value for value in gains if not np.isnan(value)])
-    return float(min(sizes.max(), max(3 * np.median(sizes), 1e-3))) if len(sizes) and sizes.max() > 0 else 1.0
+def _limit(gains: Sequence[tuple[float, float]]) -> float:
+    """So that an outlier does not press the others together: three times the median of |mean| + error."""
+    ends = np.abs([mean for mean, _ in gains]) + np.nan_to_num([error for _, error in gains])
+    ends = ends[~np.isnan(ends)]
+    return 1.1 * float(min(ends.max(), 3 * np.median(ends))) if len(ends) and ends.max() > 0 else 1.0
