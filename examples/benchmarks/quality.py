@@ -52,6 +52,8 @@ CLASSIFICATION = {"NLL": -1, "accuracy": 1, "ECE": -1, "Brier": -1}
 OOD = {"NLL": -1, "accuracy": 1, "AUROC": 1}
 """Metrics, and which way is better; the first is the main one, those with a sign are compared."""
 COMPARED = 3
+SAMPLED = "ood", "tables", "class_tables"
+"""Parts of which ``--rows`` takes a share; it has a CSV of its own."""
 LEVEL, BINS = 0.95, 10
 
 Family = Callable[..., Iterator[tuple[str, Any, float]]]
@@ -309,6 +311,7 @@ def main() -> None:
         sets = [name for name in part.sets if not options.only or name in options.only.split(";")]
         sets = sets[:1] if options.quick else sets
         kind = "test" if options.test else "inner"
+        kind += f"_{options.rows}" if options.rows and part.name in SAMPLED else ""
         path = options.out / f"{part.name}_{kind}.csv"
         names = [name.strip() for name in options.models.split(";")]
         if options.quick:
