@@ -175,6 +175,104 @@ def test_refits_of_a_benchmark_use_the_derivatives_of_their_objective(monkeypatc
     assert objective.value(found) < objective.value(theta)
 
 
+def test_gap_and_class_parts_keep_the_test_rows_apart(tmp_path, monkeypatch):
+    """What is judged without the test parts has to come from the others, and the gap from the middle of a column."""
+    sets = benchmark("uci_sets", monkeypatch)
+    rng = np.random.default_rng(0)
+    X = np.stack([np.arange(90.0), rng.permutation(90), rng.permutation(90)], axis=1)
+    middle = np.stack([(column.argsort().argsort() // 30) == 1 for column in X.T])
+    np.savez(tmp_path / "gap.npz", X=X, y=X[:, 0] + 1000, gap_test_masks=middle)
+    assert sets.n_gap_splits(tmp_path / "gap.npz") == 3
+    for column in range(3):
+        fit, _, judged, _ = sets.gap_parts(tmp_path / "gap.npz", column, test=True)
+        assert sorted(judged[:, column]) == list(range(30, 60)) and len(fit) == 60
+        inner_fit, y, inner, y_inner = sets.gap_parts(tmp_path / "gap.npz", column, test=False)
+        assert sorted(np.concatenate([inner_fit, inner])[:, 0]) == sorted(fit[:, 0])
+        assert (inner_fit[:, 0] + 1000 == y).all() and (inner[:, 0] + 1000 == y_inner).all()
+        other = (column + 1) % 3
+        assert len(inner) == 20
+        assert not ((inner_fit[:, other] > inner[:, other].min()) & (inner_fit[:, other] < inner[:, other].max())).any()
+    labels = rng.permutation(200) < 80
+    np.savez(tmp_path / "classes.npz", X=np.arange(200.0)[:, None], y=labels.astype(int))
+    for split in range(2):
+        found = {test: sets.class_parts(tmp_path / "classes.npz", split, test) for test in (True, False)}
+        (fit, y, test, y_test), (same, _, validation, _) = found[True], found[False]
+        assert np.array_equal(fit, same) and (len(fit), len(test), len(validation)) == (140, 30, 30)
+        assert sorted(np.concatenate([fit, test, validation])[:, 0]) == list(range(200))
+        assert y.mean() == y_test.mean() == 0.4
+
+
+def test_nets_that_train_together_are_those_that_train_alone(monkeypatch):
+    """The peers' five members and the candidates for their decay are one batch of products."""
+    peers = benchmark("quality_peers", monkeypatch)
+    monkeypatch.setattr(peers, "ADAM_STEPS", 20)
+    generator = torch.Generator().manual_seed(0)
+    x, target = torch.randn(30, 4, generator=generator), torch.randn(30, 1, generator=generator)
+    for y in (target, (target[:, 0] > 0).long() + (target[:, 0] > 1).long()):
+        first, second = peers.trained_nets(x, y, (6, 5), [1e-2, 1e-2], seed=3)
+        (alone,) = peers.trained_nets(x, y, (6, 5), [1e-2], seed=3)
+        torch.manual_seed(3)
+        plain = peers._net([4, 6, 5, 1 if y.is_floating_point() else 3])
+        loss_of = torch.nn.functional.mse_loss if y.is_floating_point() else torch.nn.functional.cross_entropy
+        optimizer = torch.optim.Adam(plain.parameters(), lr=peers.RATE, weight_decay=1e-2)
+        for _ in range(20):
+            optimizer.zero_grad()
+            loss_of(plain(x), y).backward()
+            optimizer.step()
+        for net in (first, alone):  # float32, twenty steps
+            torch.testing.assert_close(net(x), plain(x), rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(first(x), second(x), atol=1e-2)
+
+
+def test_paired_differences_have_the_corrected_error_and_the_right_sign(monkeypatch):
+    """(1/J + n_judged / n_fit) s², Nadeau & Bengio (2003); a smaller error is a gain."""
+    report = benchmark("quality_report", monkeypatch)
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(2, 10))
+    mean, error = report.paired(first, second, 1 / 9)
+    assert mean == pytest.approx(np.mean(first - second))
+    assert error == pytest.approx(np.std(first - second, ddof=1) * math.sqrt(1 / 10 + 1 / 9))
+    rows = [
+        {"set": "a", "split": split, "model": model, "rows": 90.0, "judged": 10.0, "loss": value, "missing": math.nan}
+        for model, values in {"ours": first, "theirs": second}.items()
+        for split, value in enumerate(values)
+    ]
+    gained, found, each = report.gain(rows, "a", "ours", "theirs", "loss", -1)
+    assert (gained, found) == pytest.approx((-mean, error))
+    assert each == pytest.approx(second - first)
+    assert math.isnan(report.gain(rows[:10], "a", "ours", "theirs", "loss", -1)[0])
+
+
+def test_what_the_quality_benchmark_has_measured_is_not_measured_again(tmp_path, monkeypatch, capsys):
+    """Hours of peers are in the CSV; a second call reads them, and prints the same tables and the same figure."""
+    module = benchmark("quality", monkeypatch)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(90, 2))
+    outside = rng.permuted(np.tile(np.arange(90) < 9, (2, 1)), axis=1)
+    (tmp_path / "uci_regression").mkdir()
+    np.savez(tmp_path / "uci_regression/yacht.npz", X=X, y=np.sin(X[:, 0]) + 0.1 * X[:, 1], test_masks=outside)
+    command = ["quality.py", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--quick", "--part", "regression"]
+    monkeypatch.setattr("sys.argv", command)
+    module.main()
+    lines = capsys.readouterr().out.splitlines()
+    measured = [line for line in lines if line.startswith("yacht 0 ")]
+    assert [line.split(":")[0] for line in measured] == ["yacht 0 default", "yacht 0 BayesianRidge"]
+    check_picture(tmp_path / "out/regression_inner.png")
+    before = (tmp_path / "out/regression_inner.csv").read_bytes()
+    monkeypatch.setattr(module, "LaplaceRegressor", None)
+    module.main()
+    again = capsys.readouterr().out.splitlines()
+    assert again == [line for line in lines if line not in measured]
+    assert (tmp_path / "out/regression_inner.csv").read_bytes() == before
+
+
+def test_calibration_error_is_the_share_that_confidence_is_off(monkeypatch):
+    """Bins of a tenth: sure at .75 and right half of the time is .25 off."""
+    error = benchmark("quality", monkeypatch).calibration_error
+    assert error(np.full(4, 0.75), np.array([True, False, True, False])) == pytest.approx(0.25)
+    assert error(np.array([1.0, 1.0, 0.55, 0.55]), np.array([True, True, True, False])) == pytest.approx(0.025)
+
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHON_BLOCKS = re.findall(r"^```python\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
 

@@ -1,9 +1,14 @@
-"""The five UCI tables of the regression benchmarks: their parts, split by split, and what the scripts share.
+"""The UCI tables of the benchmarks: their parts, split by split, and what the scripts share.
 
 A folder, ``--data DIR``, has ``boston.npz`` and so on, each with ``X`` (rows, columns), ``y`` (rows,) and
 ``test_masks`` (splits, rows): the standard 90/10 splits of Hernández-Lobato & Adams (2015). Of a split either its test
 part is judged, or a ninth of its training part, drawn by a seed of its own and held out of the fit: whatever is still
 to be chosen is looked at there, and the test parts are left for the last word.
+
+``gap_test_masks`` (columns, rows) are the gap splits of Foong et al. (2019): the middle third of a column is the test
+part. In its place the middle third of the next column can be judged, of the rows that are left. Tables of classes have
+``X`` and ``y`` alone and are split as by Immer et al. (2021): 70 % to fit, 15 % for validation, 15 % for the test,
+stratified, by ten seeds.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+from sklearn.model_selection import train_test_split
 
 TABLES = ("yacht", "boston", "energy", "concrete", "wine")
 SMALL = TABLES[:2]
@@ -30,6 +36,39 @@ def parts(path: Path, split: int, test: bool) -> tuple[np.ndarray, ...]:
     held = np.zeros(len(y), dtype=bool)
     held[np.random.default_rng(SEED + split).permutation(len(y))[: len(y) // HELD_OUT]] = True
     return X[~held], y[~held], X[held], y[held]
+
+
+CLASS_TABLES = "australian", "breast_cancer", "glass", "waveform"
+CLASS_SEEDS = 711, 1, 75, 359, 17, 420, 129, 666, 69, 36
+
+
+def gap_parts(path: Path, column: int, test: bool) -> tuple[np.ndarray, ...]:
+    """As :func:`parts`, of the gap split of a column."""
+    with np.load(path) as table:
+        X, y, outside = table["X"], table["y"].ravel(), table["gap_test_masks"][column].astype(bool)
+    if test:
+        return X[~outside], y[~outside], X[outside], y[outside]
+    X, y = X[~outside], y[~outside]
+    held = np.zeros(len(y), dtype=bool)
+    order = X[:, (column + 1) % X.shape[1]].argsort(kind="stable")
+    held[order[len(y) // 3 : 2 * len(y) // 3]] = True
+    return X[~held], y[~held], X[held], y[held]
+
+
+def n_gap_splits(path: Path) -> int:
+    """One split a column."""
+    with np.load(path) as table:
+        return len(table["gap_test_masks"])
+
+
+def class_parts(path: Path, split: int, test: bool) -> tuple[np.ndarray, ...]:
+    """As :func:`parts`, of classes: the validation part is judged, or the test part; the other one is left aside."""
+    with np.load(path) as table:
+        X, y = table["X"], table["y"]
+    seed = CLASS_SEEDS[split]
+    X, X_rest, y, y_rest = train_test_split(X, y, test_size=0.3, stratify=y, random_state=seed)
+    halves = train_test_split(X_rest, y_rest, test_size=0.5, stratify=y_rest, random_state=seed)
+    return X, y, halves[int(test)], halves[2 + int(test)]
 
 
 def parser(description: str | None, splits: int | None = None) -> argparse.ArgumentParser:
