@@ -283,8 +283,10 @@ def text_columns(X: Any) -> list[str]:
         label = f"column {place}" if names is None else f"column {names[place]!r}"
         try:
             _numbers(column, label)
-        except (TypeError, ValueError):
+        except ValueError:
             found.append(label)
+        except TypeError:  # neither text nor numbers: scikit-learn says so
+            continue
     return found
 
 
@@ -387,8 +389,8 @@ def _numbers(values: np.ndarray, name: str) -> np.ndarray:
     if _kinds(values, name) == {str}:
         example = next(value for value in values if not _is_missing(value))
         raise ValueError(
-            f"{name} of X holds strings, such as {example!r}, where numbers are expected. Make numbers of them, or fit "
-            "with categorical_features='from_dtype', or with this column among categorical_features."
+            f"could not convert string to float: {example!r} in {name} of X, where numbers are expected. Make numbers "
+            "of them, or fit with categorical_features='from_dtype', or with this column among categorical_features."
         )
     return np.array([np.nan if _is_missing(value) else float(value) for value in values])
 
@@ -402,9 +404,9 @@ def _check_numbers(column: Column, values: np.ndarray, weights: np.ndarray | Non
     absent = np.flatnonzero(np.isnan(values) & (True if weights is None else weights > 0))
     if absent.size and not column.has_missing:
         raise ValueError(
-            f"{column.name} of X contains NaN in {len(absent)} rows, first in row {absent[0]}, and no row of the "
-            "training had a missing value there, so that nothing is known of what that means. Impute it (SimpleImputer "
-            "in a pipeline), or fit on rows some of which have none either."
+            f"Input X contains NaN in {column.name}, in {len(absent)} rows, first in row {absent[0]}, and no row of "
+            "the training had a missing value there, so that nothing is known of what that means. Impute it "
+            "(SimpleImputer in a pipeline), or fit on rows some of which have none either."
         )
 
 

@@ -54,7 +54,7 @@ def calls(rows):
         (X[:0], ValueError, r"Found array with 0 sample\(s\)"),
         (np.where(X > 2, np.nan, X) * [np.nan, 1, 1], ValueError, "Input X contains NaN"),
         (np.abs(X) * np.inf, ValueError, "Input X contains infinity"),
-        (np.full((2, 3), "a"), ValueError, "could not convert string to float"),
+        (np.full(X.shape, "a"), ValueError, "could not convert string to float"),
         (X + 1j, ValueError, "Complex data not supported"),
         (X[None], ValueError, "Found array with dim 3"),
         (csr_matrix(X), TypeError, "Sparse data was passed for X, but dense data is required"),

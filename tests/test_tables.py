@@ -209,7 +209,7 @@ def test_a_missing_number_has_an_effect_of_its_own():
 def test_a_missing_number_that_the_training_never_had_is_refused_by_name():
     table, y = as_read()
     model = LaplaceRegressor(**FIXED).fit(table, y)
-    with pytest.raises(ValueError, match=r"column 'x' of X contains NaN in 60 rows.*SimpleImputer"):
+    with pytest.raises(ValueError, match=r"Input X contains NaN in column 'x', in 60 rows.*SimpleImputer"):
         model.predict(table.assign(x=np.nan))
     model.predict(table.assign(size=np.nan))
 
@@ -440,7 +440,9 @@ def test_names_positions_and_a_mask_mean_the_same_columns():
 
 def test_strings_are_refused_by_name_where_nothing_is_categorical():
     table, y = as_read()
-    with pytest.raises(ValueError, match=r"column 'colour' of X holds strings, such as 'red'.*from_dtype"):
+    with pytest.raises(
+        ValueError, match=r"could not convert string to float: 'red' in column 'colour' of X.*from_dtype"
+    ):
         LaplaceRegressor(**FIXED, categorical_features=None).fit(table, y)
 
 
