@@ -35,7 +35,7 @@ NEW, NEW_Y = make_friedman1(400, noise=1.0, random_state=1)
 
 
 def regressor(**options):
-    return LaplaceRegressor(hidden_layer_sizes=(12,), random_state=0, **options)
+    return LaplaceRegressor(hidden_layer_sizes=(12,), random_state=0, **{"likelihood": "gaussian", **options})
 
 
 @pytest.fixture(scope="module")
