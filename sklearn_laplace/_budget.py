@@ -51,7 +51,7 @@ class Budget:
     evidence_steps: int
 
 
-SMALL = Budget(6e8, 5e9, 2**28, 60, 36, 30, 400, -1, 8)
+SMALL = Budget(1.5e9, 5e9, 2**28, 60, 36, 30, 400, -1, 8)
 LARGE = Budget(1e10, 2e11, 2**30, 60, 60, 120, 5000, 256, 20)
 
 

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from ._loo import LeftOut, density_of
-from ._map import Fold, MapResult, Plan, problem_of
+from ._map import Fold, MapResult, Plan, continued, problem_of
 from ._memory import MemoryBudget, held
 from ._skorch import TrainingRows
 from ._threads import single_thread
@@ -53,6 +53,9 @@ STEPS = 14
 """Gauss–Newton steps of each net; with 8 some are not there yet (yacht)."""
 LEAST_ROWS = 40
 """Fewer say too little of the noise."""
+SOFTER, WEAKEST, DECISIVE = 0.3, 0.03, 5.0
+"""Factors by which the prior of the training gets weaker, to this one at most, and the nats of held-out rows that each
+of them has to be worth."""
 FORMULA_POWER = 0.3
 """Of Q(Z') / Q(Z) in r: from 0, which is CV+ of standardised residuals, to 1."""
 CHUNK = 512
@@ -202,8 +205,11 @@ def _over_std(errors: Tensor, variance: Tensor, noise: Tensor, hyper: Hyper) -> 
     return errors.double().abs() / (variance + hyper.dispersion * noise.to(variance)).sqrt()
 
 
-def trained_folds(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Sequence[Tensor]) -> tuple[Fold, ...]:
-    """The nets, trained; none where the rows are few or the training did not take exact steps.
+def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Sequence[Tensor]) -> MapResult:
+    """The training with the nets beside it; without any where the rows are few or it did not take exact steps.
+
+    Where the nets predict the rows that they have not seen much better under a weaker prior, all are trained on under
+    that one.
 
     Parameters
     ----------
@@ -217,25 +223,45 @@ def trained_folds(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Se
     """
     fit, hyper = trained.mode.fit, trained.mode.hyper
     if len(rows) < LEAST_ROWS or not isinstance(fit.curvature, Full | Functional):
-        return ()
+        return trained
     if plan.free_dispersion and plan.again is None:
         hyper = replace(hyper, dispersion=plan.likelihood.dispersion_start)
-    folds = zip(starts, _dealt(rows, len(starts)), strict=True)
+    dealt = zip(starts, _dealt(rows, len(starts)), strict=True)
+    folds, factor = tuple(Fold(start, held_out) for start, held_out in dealt), 1.0
     # They are there for what they say of the rows; what their own trainings have to say is of no use to anyone.
     with single_thread(trained.is_small), warnings.catch_warnings(), suppress(NotPositiveDefiniteError, NonFiniteError):
         warnings.simplefilter("ignore")
-        return tuple(_trained(fit.network.with_parameters(s), fit.prior, rows, plan, hyper, rest) for s, rest in folds)
-    return ()
+        folds, density = _under(folds, fit, rows, plan, hyper)
+        while plan.softens and factor > WEAKEST:
+            softer = replace(hyper, prior_precision=SOFTER * factor * hyper.prior_precision)
+            trial, other = _under(folds, fit, rows, plan, softer, STEPS // 2)
+            if other < density + DECISIVE:
+                break
+            folds, density, factor = trial, other, SOFTER * factor
+        return replace(continued(trained, rows, plan, factor) if factor < 1 else trained, folds=folds)
+    return trained
 
 
-def _trained(network: Network, prior: Prior, rows: TrainingRows, plan: Plan, hyper: Hyper, held_out: Tensor) -> Fold:
-    fold = Fold(network.theta, held_out)
-    seen = rows.taken(fold.seen(len(rows)))
-    n_columns = GGN().n_columns(plan.likelihood, network(rows.inputs[:1]).shape[1])
-    problem = problem_of(network, prior, seen, len(seen) * n_columns, plan, n_rows=len(rows))
-    start = problem.linearise(network)
-    found = alternate(problem, start, hyper, free_prior=False, update_dispersion=plan.update, max_steps=STEPS)
-    return replace(fold, theta=found.fit.network.theta)
+def _under(
+    folds: Sequence[Fold], fit: LaplaceFit, rows: TrainingRows, plan: Plan, hyper: Hyper, steps: int = STEPS
+) -> tuple[tuple[Fold, ...], float]:
+    """The nets trained under these hyperparameters, and the largest density of the rows that they have not seen.
+
+    The density is that under the best factor of the posterior's prior precision, and the best noise, of all nets.
+    """
+    found, parts = [], []
+    n_columns = GGN().n_columns(plan.likelihood, fit.n_outputs)
+    for fold in folds:
+        network, seen = fit.network.with_parameters(fold.theta), rows.taken(fold.seen(len(rows)))
+        problem = problem_of(network, fit.prior, seen, len(seen) * n_columns, plan, n_rows=len(rows))
+        start = problem.linearise(network)
+        mode = alternate(problem, start, hyper, free_prior=False, update_dispersion=plan.update, max_steps=steps)
+        found.append(replace(fold, theta=mode.fit.network.theta))
+        parts.append((mode.fit, rows.taken(fold.held_out).chunks(CHUNK)))
+    scores = held_out_scores(parts, hyper, _density(fit.likelihood))
+    noise = (scores.squares / scores.freedom).clamp(*scores.bounds) if scores.freedom else torch.ones_like(scores.ridge)
+    density = scores.log_density(noise) if scores.freedom else scores.constants
+    return tuple(found), float(density.max())
 
 
 def _dealt(rows: TrainingRows, n_folds: int) -> list[Tensor]:

@@ -130,6 +130,8 @@ class Plan:
         What stands for the rows seen so far.
     again : Hyper or None
         Where a training under much the same circumstances has ended.
+    softens : bool
+        Whether rows that were held out may weaken the prior.
     """
 
     likelihood: Likelihood
@@ -141,6 +143,7 @@ class Plan:
     memory: MemoryBudget
     past: Past | None = None
     again: Hyper | None = None
+    softens: bool = False
 
     @property
     def free_dispersion(self) -> bool:
@@ -228,6 +231,7 @@ class MapResult:
     is_small: bool
     input_dtype: torch.dtype
     post_hoc: bool = False
+    by_evidence: bool = True
     folds: tuple[Fold, ...] = ()
 
     def start(self) -> Start:
@@ -303,6 +307,20 @@ def fit_map(
     return MapResult(
         _skorch.finish(net, mode.fit.network), mode, history, steps + mode.n_steps, small, rows.inputs.dtype
     )
+
+
+def continued(trained: MapResult, rows: TrainingRows, plan: Plan, factor: float) -> MapResult:
+    """The same training, brought to the mode under a multiple of its prior precisions."""
+    fit, hyper = trained.mode.fit, trained.mode.hyper
+    budget, n_dual = budget_for(len(rows)), n_dual_rows(rows, plan.likelihood, fit.n_outputs)
+    problem = problem_of(fit.network, fit.prior, rows, n_dual, plan)
+    hyper = replace(hyper, prior_precision=factor * hyper.prior_precision)
+    steps = budget.gauss_newton_steps // 4
+    found = alternate(problem, fit, hyper, free_prior=False, update_dispersion=plan.update, max_steps=steps)
+    mode = _converge(problem, found.fit, found.hyper, plan, budget.refine_steps, found.damping)
+    mode = replace(mode, n_steps=trained.n_steps + found.n_steps + mode.n_steps)
+    net = _skorch.finish(trained.net, mode.fit.network)
+    return replace(trained, net=net, mode=mode, n_steps=mode.n_steps, by_evidence=False)
 
 
 def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: int, plan: Plan) -> MapResult:

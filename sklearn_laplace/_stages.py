@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from . import _map, _resolve, _skorch, _structure_options
 from ._budget import automatic_structure
 from ._built_in import built_in_net
-from ._cross_fit import N_FOLDS, CrossFit, cross_fit, trained_folds
+from ._cross_fit import N_FOLDS, CrossFit, cross_fit, cross_fitted
 from ._data import PreparedData, TargetScale, mean_variance
 from ._loo import LeftOut
 from ._map import MapResult, Plan
@@ -124,6 +124,7 @@ def train(
         memory=options.memory,
         past=data.past,
         again=None if data.start is None else data.start.hyper,
+        softens=options.by_held_out[0] and not options.likelihood.has_dispersion,
     )
     if isinstance(net, FrozenEstimator):
         module = copy.deepcopy(net.estimator.module_).to(rows.weights)
@@ -179,10 +180,10 @@ def _train_net(
     if not (deep and apart and options.cross_fits) or own_epochs or data.alone:
         return trained
     if data.start is not None:
-        return replace(trained, folds=trained_folds(trained, rows, plan, data.start.folds))
+        return cross_fitted(trained, rows, plan, data.start.folds)
     others = [source(**arguments | {"seed": seeds[0] + 1 + k}) for k in range(N_FOLDS)]
     starts = [trained.mode.fit.network.vector(dict(other.named_parameters())).to(network.theta) for other in others]
-    return replace(trained, folds=trained_folds(trained, rows, plan, starts))
+    return cross_fitted(trained, rows, plan, starts)
 
 
 def _start_at(module: nn.Module, means: Mapping[str, Tensor]) -> None:
@@ -276,7 +277,8 @@ def approximate(
             fit = over(chunks, past=data.past.fit)
     # The exact evidence of all weights is the one that the training has maximised, with the weights following.
     by_exact_evidence = isinstance(trained.mode.fit.curvature, Full | Functional) and not trained.post_hoc
-    settled = by_exact_evidence and options.map_precision is None and whole and exact and same_rule
+    by_exact_evidence = by_exact_evidence and trained.by_evidence and options.map_precision is None
+    settled = by_exact_evidence and whole and exact and same_rule
     mode = trained.mode
     origin = Origin(mode.hyper, mode.fit.prior.names, trained.names, options.as_trained if settled else None)
 
