@@ -216,7 +216,7 @@ class LaplaceEstimator(LaplaceMixture):
             hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), lambda: self._left_out(fit))
             if self._lead is None and data.noise is None and data.past is None and options.varying_noise is not False:
                 self.noise_model_ = self._learnt_noise(fit, hyper, data, options, seeds[0])
-        if self.noise_model_ is not None and data.noise is None:
+        if self.noise_model_ is not None and self.noise_model_.is_trained_under and data.noise is None:
             again = replace(self._with_noise(data), start=trained.start())
             return self._fit_rows(parameters, again, kept and self._with_noise(kept), seeds)
         with single_thread(trained.is_small):
@@ -370,7 +370,8 @@ class LaplaceEstimator(LaplaceMixture):
     def _change_rows(self, change: Callable[..., LaplaceFit], *rows: Any) -> PreparedData:
         """The rows as they were given."""
         given = self._prepare_more(*rows)
-        given = given if self.noise_model_ is None else self._with_noise(given)
+        varies = self.noise_model_ is not None and self.noise_model_.is_trained_under
+        given = self._with_noise(given) if varies else given
         data = augmented(given.present(), self.augment, self.n_augmentations, self._seed)
         with single_thread(self._small):
             found, exact = pass_over(self.laplace_, data, self._input_dtype, self._options().memory)
@@ -520,8 +521,9 @@ class LaplaceEstimator(LaplaceMixture):
             with single_thread(self._small):
                 left_out = member._left_out(fit, "loo_predict")
                 moments = fit.likelihood.predict(left_out.latent(fit, hyper), hyper.dispersion, link)
-                if left_out.rows.noise is not None and self.noise_model_ is not None:
-                    moments = replace(moments, aleatoric_variance=hyper.dispersion * left_out.rows.noise.double())
+                if self.noise_model_ is not None:
+                    ratios = self.noise_model_.ratios(left_out.rows.inputs.to(self.noise_model_.fit.theta))
+                    moments = replace(moments, aleatoric_variance=hyper.dispersion * ratios)
             parts.append(Components.of(moments))
         return Components.joined(parts, torch.from_numpy(self.member_weights_).to(parts[0].mean)).moments
 

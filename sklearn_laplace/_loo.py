@@ -36,9 +36,9 @@ from .jackknife import left_out_models
 from .laplace import Hyper, LaplaceFit, Rows, fit_laplace
 from .latent import LatentGaussian
 from .leave_one_out import HELD, Density, class_density, gaussian_density, leave_one_out, loo_log_density
-from .likelihoods._base import Likelihood, Link
+from .likelihoods._base import Likelihood, Link, without_noise
 from .network import Network
-from .selection import maximise_evidence, select_loo, warn_at_bounds
+from .selection import HeldOut, maximise_evidence, select_loo, warn_at_bounds
 from .structures import Full, Functional
 from .structures._base import Curvature
 
@@ -100,6 +100,24 @@ class LeftOut:
         """Mean and covariance of each row's outputs as of the model without it, see ``leave_one_out.py``."""
         exact = self.exact(fit)
         return leave_one_out(fit, exact, self.batches(exact), hyper)
+
+    def errors(self, fit: LaplaceFit, hyper: Hyper) -> HeldOut:
+        """What the model says of each row without it, of numeric targets."""
+        latent = self.latent(fit, hyper)
+        y, noise = without_noise(self.rows.observed.double(), fit.n_outputs)
+        return HeldOut(y - latent.mean, latent.variance, noise, self.rows.weights.double())
+
+    def expected_errors(self, fit: LaplaceFit, hyper: Hyper) -> HeldOut:
+        """Root mean square errors of the rows as they are, over the posterior: √(e² + V), and no variance beside."""
+        posterior = fit.posterior(hyper, spectral=False)
+        width = max(posterior.row_width(fit.network.blocks, fit.n_outputs), fit.network.row_width(fit.n_outputs))
+        step, found = self.memory.chunk_rows(width, held(fit.curvature, posterior)), []
+        for inputs, targets, _ in self.rows.chunks(step):
+            outputs, jacobian = fit.network.jacobian(inputs)
+            y, _ = without_noise(targets.double(), fit.n_outputs)
+            found.append(((y - outputs).square() + posterior.covariance(jacobian).diagonal(dim1=1, dim2=2)).sqrt())
+        errors = torch.cat(found)
+        return HeldOut(errors, torch.zeros_like(errors), torch.ones_like(errors), self.rows.weights.double())
 
     def log_density(self, fit: LaplaceFit, hyper: Hyper) -> float:
         """Σ w log p(yₙ given the other rows), nats, in the network's units."""

@@ -66,11 +66,14 @@ class NoiseModel:
     hyper : Hyper
     gain : float
         Log evidence over that of a noise that does not vary, nats.
+    is_trained_under : bool
+        Whether the mean has been trained under this noise, and rows that come later count by theirs.
     """
 
     fit: LaplaceFit
     hyper: Hyper
     gain: float
+    is_trained_under: bool = True
 
     @cached_property
     def posterior(self) -> Posterior:

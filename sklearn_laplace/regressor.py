@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -22,11 +23,14 @@ from ._resolve import Options
 from ._threads import single_thread
 from .counts import PoissonLogNormal
 from .errors import UnsupportedCombinationError
+from .evidence import effective_parameters
 from .laplace import Hyper, LaplaceFit
 from .latent import LatentGaussian, Predictive
 from .leave_one_out import Density
 from .mixtures import CountMixture, NormalMixture
 
+FEW_FEATURES = 20
+"""Rows an effective parameter from which on a net has over-fitted none of them to speak of."""
 NOISE_SEED = 100
 """What the seed of the noise's net is ahead of the mean's."""
 LARGEST = torch.finfo(torch.float64).max
@@ -730,13 +734,21 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     def _learnt_noise(
         self, fit: LaplaceFit, hyper: Hyper, data: PreparedData, options: Options, seed: int
     ) -> NoiseModel | None:
-        cross = self._origin.cross
-        if cross is None or not cross.networks:
+        cross, rows = self._origin.cross, self._kept or data
+        honest = cross is not None and bool(cross.networks)
+        if cross is not None and honest:
+            rows, held_out = data, cross.held_out(hyper)
+        elif options.varying_noise:
+            held_out = self._left_out(fit, "likelihood='heteroscedastic'").errors(fit, hyper)
+        elif self.net is None and data.total_weight >= FEW_FEATURES * effective_parameters(fit, hyper):
+            held_out = self._left_out(fit).expected_errors(fit, hyper)
+        else:
             return None
         chosen = {**self.get_params(deep=False), "hidden_layer_sizes": HIDDEN, "activation": "tanh"}
         source, arguments = built_in_net(chosen, data, options.likelihood, seed + NOISE_SEED)
-        inputs, weights = (torch.from_numpy(part).to(fit.theta) for part in (data.X, data.weights))
-        found = noise_model(source(**arguments).to(inputs), inputs, weights, cross.held_out(hyper), hyper.dispersion)
+        inputs, weights = (torch.from_numpy(part).to(fit.theta) for part in (rows.X, rows.weights))
+        found = noise_model(source(**arguments).to(inputs), inputs, weights, held_out, hyper.dispersion)
+        found = replace(found, is_trained_under=honest)
         return found if options.varying_noise or found.gain > DECISIVE else None
 
     def _noise_ratios(self, x: torch.Tensor) -> torch.Tensor:
