@@ -6,7 +6,6 @@ arrays in the units of y. A fit that fails leaves the estimator as it was.
 
 from __future__ import annotations
 
-import copy
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -268,7 +267,7 @@ class LaplaceEstimator(LaplaceMixture):
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y, sample_weight, sample_noise_variance)
         with self._unchanged_on_failure(X):
-            self._others = tuple(copy.copy(other) for other in self._models()[1:])
+            self._others = tuple(other._twin() for other in self._models()[1:])
             for member in self._models():
                 data = member._change_rows(add_rows, X, y, sample_weight, sample_noise_variance)
                 member._kept = None if member._kept is None else member._kept.followed_by(data)
@@ -307,7 +306,7 @@ class LaplaceEstimator(LaplaceMixture):
         check_is_fitted(self)
         check_forgetting(self.augment)
         with self._unchanged_on_failure(X):
-            self._others = tuple(copy.copy(other) for other in self._models()[1:])
+            self._others = tuple(other._twin() for other in self._models()[1:])
             for member in self._models():
                 member._change_rows(remove_rows, X, y, sample_weight, sample_noise_variance)
                 member._origin = replace(member._origin, cross=None)
@@ -351,7 +350,7 @@ class LaplaceEstimator(LaplaceMixture):
             dispersion = fixed_dispersion(options, self._scale)
             self._condition(fit, choose(fit, self._origin, options, dispersion, lambda: self._left_out(fit)))
             self._diagnose(options)
-            self._others = tuple(copy.copy(other).refit_laplace(**laplace_params) for other in self._models()[1:])
+            self._others = tuple(other._twin().refit_laplace(**laplace_params) for other in self._models()[1:])
             self._weigh_members()
         return self
 

@@ -6,7 +6,6 @@ estimators as well. A method that answers for the mixture asks each member's ``_
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -57,10 +56,16 @@ class LaplaceMixture(LaplacePrediction):
     def members_(self) -> list[Self]:
         """The nets of the mixture, each as an estimator of its own that is fitted; this one alone without a mixture."""
         check_is_fitted(self)
-        members = [copy.copy(member) for member in self._models()]
+        members = [member._twin() for member in self._models()]
         for member in members:
             member.n_members, member._others, member.member_weights_ = 1, (), np.ones(1)
         return members
+
+    def _twin(self) -> Self:
+        """Another estimator with the same parameters and the same fitted state, nothing of which is copied."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
 
     def _models(self) -> tuple[Self, ...]:
         """The members, under the parameters that are set now; each answers for itself by ``_own…``."""
@@ -77,7 +82,7 @@ class LaplaceMixture(LaplacePrediction):
         """The members after the first: from other initial weights, with what the first has chosen on held-out rows."""
 
         def fitted(seeds: list[int]) -> LaplaceMixture:
-            other = copy.copy(self)
+            other = self._twin()
             other._lead, other._is_candidate = self._origin, True
             with single_thread(n_jobs > 1):
                 other._fit_rows(parameters, replace(data, alone=True), kept, seeds)

@@ -244,7 +244,8 @@ class CountMixture:
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
         """Draws, independent of each other; see :meth:`NormalMixture.rvs`."""
         shape = self.components[0].mean().shape if size is None else tuple(np.atleast_1d(size))
-        generator: Any = np.random.default_rng() if random_state is None else check_random_state(random_state)
+        seed = np.random.default_rng().integers(2**31) if random_state is None else random_state
+        generator = check_random_state(seed)
         draws = np.stack([component.rvs(shape, generator) for component in self.components], -1)
         chosen = _component(np.broadcast_to(self.weights, draws.shape), generator.uniform(size=shape))
         found: np.ndarray = np.take_along_axis(draws, chosen[..., None], -1)[..., 0]

@@ -1,0 +1,298 @@
+"""Distributions that are mixtures, against numerical integration; and mixtures of nets, against their members."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.optimize
+import scipy.stats
+import torch
+from sklearn.base import clone
+from sklearn.datasets import make_moons
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import GridSearchCV
+from torch import nn
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics
+from sklearn_laplace._member_weights import by_stacking
+from sklearn_laplace.counts import PoissonLogNormal
+from sklearn_laplace.errors import UnsupportedCombinationError
+from sklearn_laplace.mixtures import CountMixture, NormalMixture
+
+RNG = np.random.default_rng(11)
+MEANS, STDS = RNG.normal(size=(6, 4)) * 3, np.exp(RNG.normal(size=(6, 4)))
+WEIGHTS = RNG.dirichlet(np.ones(4))
+X, X_NEW = RNG.uniform(-2, 2, size=(45, 2)), RNG.uniform(-3, 3, size=(9, 2))
+Y = np.sin(2 * X[:, 0]) + 0.2 * RNG.normal(size=45)
+SMALL = {"hidden_layer_sizes": (5,), "random_state": 0, "likelihood": "gaussian"}
+FIXED = {"prior_precision": 1.0, "sigma_noise": 0.2}
+
+
+@pytest.fixture(scope="module")
+def three():
+    return LaplaceRegressor(n_members=3, **SMALL).fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def classes():
+    rows, labels = make_moons(45, noise=0.3, random_state=0)
+    return LaplaceClassifier(n_members=3, hidden_layer_sizes=(5,), prior_precision=1.0, random_state=0).fit(
+        rows, labels
+    )
+
+
+# ---------------------------------------------------------------------- the distributions
+
+
+def dense(row, x):
+    """Density of one target at points x, component by component."""
+    return sum(w * scipy.stats.norm(m, s).pdf(x) for w, m, s in zip(WEIGHTS, MEANS[row], STDS[row], strict=True))
+
+
+@pytest.mark.parametrize("row", range(6))
+def test_a_mixture_of_normals_is_its_density(row):
+    """Moments, cumulated probability, quantiles and score by numerical integration of the density."""
+    mixture = NormalMixture(MEANS[row : row + 1], STDS[row : row + 1], WEIGHTS)
+    low, high = (MEANS[row] - 12 * STDS[row]).min(), (MEANS[row] + 12 * STDS[row]).max()
+    grid = np.linspace(low, high, 200_001)
+    p, step = dense(row, grid), grid[1] - grid[0]
+    mean = (grid * p).sum() * step
+    assert mixture.mean()[0] == pytest.approx(mean, abs=1e-6)
+    assert mixture.var()[0] == pytest.approx(((grid - mean) ** 2 * p).sum() * step, rel=1e-6)
+    for x in (-2.0, 0.0, 3.0):
+        assert mixture.logpdf([x])[0] == pytest.approx(np.log(dense(row, x)), rel=1e-10)
+        below = scipy.integrate.quad(lambda t: dense(row, t), low, x, epsabs=1e-11, limit=500)[0]
+        assert mixture.cdf([x])[0] == pytest.approx(below, abs=1e-9)
+        assert mixture.sf([x])[0] == pytest.approx(1 - below, abs=1e-9)
+        cdf = np.cumsum(p) * step
+        crps = ((cdf - (grid >= x)) ** 2).sum() * step
+        assert mixture.crps([x])[0] == pytest.approx(crps, abs=2e-3)
+    for q in (1e-4, 0.3, 0.5, 0.999):
+        root = scipy.optimize.brentq(lambda x, q=q: mixture.cdf([x])[0] - q, low, high, xtol=1e-12)
+        assert mixture.ppf(q)[0] == pytest.approx(root, abs=1e-8)
+
+
+def test_quantiles_of_components_far_apart_are_found():
+    """Flat stretches between the components, components without weight, levels deep in a tail."""
+    mixture = NormalMixture(np.array([[0.0, 1e6, -1e9]]), np.array([[1e-3, 1.0, 1.0]]), np.array([0.5, 0.5, 0.0]))
+    for q in (1e-12, 0.25, 0.75, 1 - 1e-12):
+        x = mixture.ppf(q)
+        assert min(mixture.cdf(x), mixture.sf(x))[0] == pytest.approx(min(q, 1 - q), rel=1e-4)
+    assert mixture.ppf(0.25)[0] == pytest.approx(0.0, abs=1e-8) and mixture.mean()[0] == pytest.approx(5e5)
+
+
+def test_one_component_is_a_normal():
+    """Of every shape; the score is the closed form that metrics has."""
+    mixture, normal = NormalMixture(MEANS[..., None], STDS[..., None], np.ones(1)), scipy.stats.norm(MEANS, STDS)
+    for level in (0.01, 0.5, 0.9):
+        np.testing.assert_allclose(mixture.ppf(level), normal.ppf(level), rtol=1e-9)
+    for ours, theirs in zip(mixture.interval(0.8), normal.interval(0.8), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9)
+    z = (1.0 - MEANS) / STDS
+    expected = STDS * (z * (2 * scipy.stats.norm.cdf(z) - 1) + 2 * scipy.stats.norm.pdf(z) - 1 / np.sqrt(np.pi))
+    np.testing.assert_allclose(mixture.crps(np.ones_like(MEANS)), expected, rtol=1e-9)
+
+
+def test_draws_of_mixtures_have_their_moments():
+    """Six standard errors; numpy's generator stays as it was."""
+    normals = NormalMixture(MEANS, STDS, WEIGHTS)
+    counts = CountMixture(
+        tuple(PoissonLogNormal(np.array(m), np.array([0.1, 0.2])) for m in ([0.2, 1.0], [2.0, 3.0])),
+        np.array([0.3, 0.7]),
+    )
+    state = np.random.get_state()[1].copy()  # noqa: NPY002
+    for distribution, shape in ((normals, (6,)), (counts, (2,))):
+        draws = distribution.rvs((20_000, *shape), random_state=1)
+        assert (np.abs(draws.mean(0) - distribution.mean()) < 6 * distribution.std() / 20_000**0.5).all()
+        np.testing.assert_allclose(draws.std(0), distribution.std(), rtol=0.05)
+        np.testing.assert_array_equal(draws, distribution.rvs((20_000, *shape), random_state=1))
+        assert distribution.rvs().shape == shape
+    np.testing.assert_array_equal(np.random.get_state()[1], state)  # noqa: NPY002
+
+
+def test_a_mixture_of_counts_is_the_sum_of_its_parts():
+    """Masses, moments and the smallest count that reaches a level."""
+    parts = tuple(PoissonLogNormal(np.array([m]), np.array([v])) for m, v in ((0.0, 0.3), (2.0, 0.05)))
+    mixture, k = CountMixture(parts, np.array([0.25, 0.75])), np.arange(400)
+    p = 0.25 * parts[0].pmf(k) + 0.75 * parts[1].pmf(k)
+    np.testing.assert_allclose([mixture.pmf([c])[0] for c in k[:50]], p[:50], rtol=1e-9)
+    assert mixture.mean()[0] == pytest.approx((k * p).sum(), rel=1e-6)
+    assert mixture.var()[0] == pytest.approx((k**2 * p).sum() - (k * p).sum() ** 2, rel=1e-5)
+    for q in (0.01, 0.25, 0.5, 0.99):
+        assert mixture.ppf(q)[0] == np.searchsorted(np.cumsum(p), q)
+
+
+def test_stacking_weights_are_those_of_largest_density():
+    """Against a numerical optimum over the simplex; a row of weight zero has no say."""
+    densities, rows = RNG.normal(size=(3, 40)), RNG.uniform(0, 2, size=40)
+    rows[:5] = 0
+    densities[0, :5] = 50.0
+
+    def objective(logits):
+        w = np.exp(logits - scipy.special.logsumexp(logits))
+        return -(rows * np.log(w @ np.exp(np.minimum(densities, 30)))).sum()
+
+    best = scipy.optimize.minimize(
+        objective, np.zeros(3), method="Nelder-Mead", options={"fatol": 1e-12, "xatol": 1e-9}
+    )
+    found = by_stacking(densities, rows)
+    assert found.sum() == pytest.approx(1.0) and -objective(np.log(found)) == pytest.approx(-best.fun, abs=1e-5)
+
+
+# ---------------------------------------------------------------------- nets together
+
+
+def test_moments_and_densities_are_those_of_the_members(three):
+    """Each written out from what the members say alone."""
+    members = three.members_
+    assert [type(m) for m in members] == [LaplaceRegressor] * 3 and [m.n_members for m in members] == [1] * 3
+    means, stds = np.stack([m.predict(X_NEW, return_std=True) for m in members], 1)
+    mean, std = three.predict(X_NEW, return_std=True)
+    np.testing.assert_allclose(mean, means.mean(0), rtol=1e-10)
+    np.testing.assert_allclose(std**2, (stds**2).mean(0) + means.var(0), rtol=1e-9)
+    epistemic = np.stack([m.predict_std(X_NEW, kind="epistemic") for m in members])
+    np.testing.assert_allclose(three.predict_std(X_NEW, kind="epistemic") ** 2, (epistemic**2).mean(0) + means.var(0))
+    densities = np.stack([m.log_predictive_density(X_NEW, Y[:9]) for m in members])
+    np.testing.assert_allclose(
+        three.log_predictive_density(X_NEW, Y[:9]), scipy.special.logsumexp(densities, axis=0) - np.log(3)
+    )
+    assert not np.allclose(means[0], means[1], rtol=1e-6, atol=1e-6)
+
+
+def test_quantiles_are_those_of_the_mixture_and_not_of_a_normal(three):
+    """The cumulated probabilities of the members average to the level."""
+    lower = three.predict_quantiles(X_NEW, [0.1])[:, 0]
+    below = np.mean([m.predict_dist(X_NEW).cdf(lower) for m in three.members_], 0)
+    np.testing.assert_allclose(below, 0.1, atol=1e-9)
+    mean, interval = three.predict_interval(X_NEW, 0.8)
+    np.testing.assert_allclose(interval[:, 0, 0], lower)
+    np.testing.assert_allclose(mean, three.predict(X_NEW))
+
+
+def test_joint_covariance_and_draws_are_the_mixtures(three):
+    """Total covariance, diagonal included; the draws' moments within five standard errors."""
+    mean, covariance = three.predict(X_NEW, return_cov=True)
+    parts = [m.predict(X_NEW, return_cov=True) for m in three.members_]
+    away = np.stack([m for m, _ in parts]) - mean
+    expected = np.mean([c for _, c in parts], 0) + np.einsum("kn,km->nm", away, away) / 3
+    np.testing.assert_allclose(covariance, expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(covariance.diagonal(), three.predict_std(X_NEW) ** 2, rtol=1e-9)
+    draws = three.sample_y(X_NEW, 4000, random_state=0)
+    assert draws.shape == (9, 4000)
+    assert (np.abs(draws.mean(1) - mean) < 5 * np.sqrt(covariance.diagonal() / 4000)).all()
+    np.testing.assert_allclose(np.cov(draws), covariance, atol=0.1 * covariance.max())
+
+
+def test_the_first_member_is_the_net_alone(three):
+    """And its attributes are the estimator's."""
+    alone = clone(three).set_params(n_members=1).fit(X, Y)
+    np.testing.assert_array_equal(alone.predict(X_NEW), three.members_[0].predict(X_NEW))
+    assert three.net_ is three.members_[0].net_ and alone.members_[0].predict(X_NEW).shape == (9,)
+    np.testing.assert_allclose(three.member_weights_, 1 / 3)
+
+
+def test_what_was_chosen_on_held_out_rows_is_shared(three):
+    """Each member has its own training; the posterior's factor and that of the noise are the first one's."""
+    ratios = [m.hyper_.prior_precision / m._origin.hyper.prior_precision for m in three.members_]
+    noises = [m.hyper_.dispersion / m._origin.hyper.dispersion for m in three.members_]
+    assert len({round(float(m._origin.hyper.prior_precision[0]), 6) for m in three.members_}) > 1
+    np.testing.assert_allclose([float(r[0]) for r in ratios], float(ratios[0][0]), rtol=1e-6)
+    np.testing.assert_allclose(noises, noises[0], rtol=1e-6)
+
+
+def test_classes_are_told_by_the_average_probability(classes):
+    """Probabilities, their spread, labels, draws and scores."""
+    members, rows = classes.members_, X_NEW
+    p = np.stack([m.predict_proba(rows) for m in members])
+    np.testing.assert_allclose(classes.predict_proba(rows), p.mean(0), rtol=1e-10)
+    epistemic = np.stack([m.predict_std(rows) for m in members])
+    np.testing.assert_allclose(classes.predict_std(rows) ** 2, (epistemic**2).mean(0) + p.var(0), rtol=1e-8, atol=1e-12)
+    np.testing.assert_array_equal(classes.predict(rows), p.mean(0).argmax(1))
+    assert set(classes.sample_y(rows, 7).ravel()) <= {0, 1}
+    drawn = classes.sample_y(rows, 3000, kind="epistemic")
+    assert drawn.shape == (9, 2, 3000) and (np.abs(drawn.mean(-1) - p.mean(0)) < 0.1).all()
+    assert (classes.score_samples(rows) <= np.max([m.score_samples(rows) for m in members], 0) + 1e-9).all()
+
+
+@pytest.mark.parametrize("rule", ["loo", "evidence"])
+def test_weights_by_a_rule_are_what_it_says(three, rule):
+    """Without a training: refit_laplace weighs again, and every method follows."""
+    model = pickle.loads(pickle.dumps(three)).refit_laplace(member_weights=rule)
+    weights = model.member_weights_
+    assert weights.shape == (3,) and weights.sum() == pytest.approx(1.0)
+    if rule == "evidence":
+        evidences = np.array([m.log_marginal_likelihood_value_ for m in model.members_])
+        np.testing.assert_allclose(weights, scipy.special.softmax(evidences))
+    else:
+        moments = [m.loo_predict(return_std=True) for m in model.members_]
+        densities = np.stack([scipy.stats.norm(mean, std).logpdf(Y) for mean, std in moments])
+        np.testing.assert_allclose(weights, by_stacking(densities, np.ones(len(Y))), atol=1e-3)
+    means = np.stack([m.predict(X_NEW) for m in model.members_])
+    np.testing.assert_allclose(model.predict(X_NEW), weights @ means)
+    np.testing.assert_allclose(three.member_weights_, 1 / 3)  # the one that was pickled stays what it was
+
+
+def test_rows_come_and_go_in_all_members():
+    """partial_fit and then forget leave what was there before; leave-one-out is the mixture's."""
+    model = LaplaceRegressor(n_members=2, hessian_structure="full", **SMALL, **FIXED).fit(X[:30], Y[:30])
+    before = model.predict(X_NEW, return_std=True)
+    left_out = np.mean([m.loo_predict() for m in model.members_], 0)
+    np.testing.assert_allclose(model.loo_predict(), left_out)
+    model.partial_fit(X[30:], Y[30:])
+    assert not np.allclose(model.predict(X_NEW), before[0], atol=1e-4)
+    model.forget(X[30:], Y[30:])
+    np.testing.assert_allclose(model.predict(X_NEW, return_std=True), before, rtol=1e-5, atol=1e-7)
+
+
+def test_mixtures_are_saved_and_searched(three):
+    """A pickle answers the same; n_members is a parameter like any other, also of counts and of two targets."""
+    again = pickle.loads(pickle.dumps(three))
+    np.testing.assert_array_equal(again.predict_std(X_NEW), three.predict_std(X_NEW))
+    search = GridSearchCV(LaplaceRegressor(**SMALL, **FIXED), {"n_members": [1, 2]}, cv=2, scoring=metrics.neg_nlpd)
+    assert search.fit(X, Y).best_params_["n_members"] in (1, 2)
+    counts = LaplaceRegressor(n_members=2, **SMALL | {"likelihood": "poisson"}, prior_precision=1.0)
+    counts.fit(X, np.random.default_rng(0).poisson(2, size=45))
+    distribution = counts.predict_dist(X_NEW)
+    assert isinstance(distribution, CountMixture)
+    np.testing.assert_allclose(counts.predict(X_NEW), distribution.mean(), rtol=1e-9)
+    np.testing.assert_allclose(counts.predict_std(X_NEW), distribution.std(), rtol=1e-9)
+    two = LaplaceRegressor(n_members=2, **SMALL, **FIXED).fit(X, np.column_stack([Y, -Y]))
+    assert two.predict_quantiles(X_NEW, [0.1, 0.9]).shape == (9, 2, 2) and two.sample_y(X_NEW, 3).shape == (9, 2, 3)
+
+
+def test_workers_change_nothing():
+    """Members that train at the same time are those that train in turn."""
+    one, two = (LaplaceRegressor(n_members=3, n_jobs=n, **SMALL, **FIXED).fit(X, Y) for n in (1, 2))
+    np.testing.assert_array_equal(one.predict(X_NEW), two.predict(X_NEW))
+
+
+def test_nets_that_would_all_be_the_same_are_refused():
+    """A module with weights, a frozen net; and names and numbers that are none."""
+    for net in (nn.Linear(2, 1), FrozenEstimator(None)):
+        with pytest.raises(UnsupportedCombinationError, match="would all be the same"):
+            LaplaceRegressor(net, n_members=2).fit(X, Y)
+    with pytest.raises(ValueError, match="n_members"):
+        LaplaceRegressor(n_members=0).fit(X, Y)
+    with pytest.raises(ValueError, match="member_weights"):
+        LaplaceRegressor(member_weights="best").fit(X, Y)
+
+
+def test_a_user_s_module_class_has_members_of_its_own():
+    """Seeds differ from member to member, and torch's global generator stays."""
+
+    class Net(nn.Module):
+        def __init__(self, in_features, out_features):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(in_features, 4), nn.Tanh(), nn.Linear(4, out_features))
+
+        def forward(self, x):
+            return self.layers(x)
+
+    state = torch.random.get_rng_state()
+    model = LaplaceRegressor(Net, n_members=2, random_state=0, **FIXED).fit(X, Y)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    first, second = (m.predict(X_NEW) for m in model.members_)
+    assert not np.allclose(first, second, atol=1e-4)
