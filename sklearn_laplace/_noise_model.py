@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -68,12 +68,20 @@ class NoiseModel:
         Log evidence over that of a noise that does not vary, nats.
     is_trained_under : bool
         Whether the mean has been trained under this noise, and rows that come later count by theirs.
+    log_level : float
+        What h is counted from: trained under the noise, φ is the variance of an average row.
     """
 
     fit: LaplaceFit
     hyper: Hyper
     gain: float
-    is_trained_under: bool = True
+    is_trained_under: bool = False
+    log_level: float = 0.0
+
+    def trained_under(self, inputs: Tensor, weights: Tensor) -> NoiseModel:
+        """For a training of rows at inputs (n, d), of these weights (n,), whose ratios have the mean 1."""
+        level = (weights @ self.ratios(inputs)).mean() / weights.sum()
+        return replace(self, is_trained_under=True, log_level=self.log_level + float(level.log()))
 
     @cached_property
     def posterior(self) -> Posterior:
@@ -83,12 +91,13 @@ class NoiseModel:
     def log_ratio(self, inputs: Tensor) -> LatentGaussian:
         """h at inputs (n, d): the log variance over that of an average noise, mean (n, C)."""
         found = [GLM().latent(self.fit.network, self.posterior, x) for x in inputs.split(CHUNK)]
-        return LatentGaussian(torch.cat([one.mean for one in found]), torch.cat([one.covariance for one in found]))
+        mean = torch.cat([one.mean for one in found]) - self.log_level
+        return LatentGaussian(mean, torch.cat([one.covariance for one in found]))
 
     def ratios(self, inputs: Tensor) -> Tensor:
         """e^h at its mean, shape (n, C): what rows train under."""
         parts = [self.fit.network(x).double() for x in inputs.split(CHUNK)]
-        return torch.cat(parts).clamp(-REACH, REACH).exp()
+        return (torch.cat(parts) - self.log_level).clamp(-REACH, REACH).exp()
 
     def mean_ratio(self, inputs: Tensor) -> Tensor:
         """E[e^h], shape (n, C)."""
@@ -117,7 +126,7 @@ class NoiseModel:
         -----
         BoundWarning
         """
-        away = self.fit.network(inputs).abs().amax(1) >= REACH
+        away = self.ratios(inputs).log().abs().amax(1) > REACH - 1e-6
         if bool(away.any()):
             warnings.warn(
                 f"the noise of {int(away.sum())} rows is a thousandth of the average or a thousand times it, and was "

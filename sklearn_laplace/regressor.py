@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -401,6 +400,11 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         options = self._options()
         likelihood, sigma = options.likelihood, options.sigma_noise.value
         X, y, weights, variances = self._validate_rows(X, y, sample_weight, sample_noise_variance, y_numeric=True)
+        if variances is not None and options.varying_noise:
+            raise UnsupportedCombinationError(
+                f"likelihood={self.likelihood!r} learns the noise of each row, and sample_noise_variance gives it; use "
+                "likelihood='gaussian' with it, or leave it away."
+            )
         self._single_output = y.ndim == 1
         targets = y.astype(np.float64).reshape(len(y), -1)
         n_outputs, noisy_rows = targets.shape[1], variances is not None
@@ -748,8 +752,10 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         source, arguments = built_in_net(chosen, data, options.likelihood, seed + NOISE_SEED)
         inputs, weights = (torch.from_numpy(part).to(fit.theta) for part in (rows.X, rows.weights))
         found = noise_model(source(**arguments).to(inputs), inputs, weights, held_out, hyper.dispersion)
-        found = replace(found, is_trained_under=honest)
-        return found if options.varying_noise or found.gain > DECISIVE else None
+        if not (options.varying_noise or found.gain > DECISIVE):
+            return None
+        found.warn_at_bounds(inputs)
+        return found.trained_under(inputs, weights) if honest else found
 
     def _noise_ratios(self, x: torch.Tensor) -> torch.Tensor:
         """Noise variances of rows at x, in units of φ, shape (n, C)."""

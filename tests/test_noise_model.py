@@ -1,0 +1,230 @@
+"""Noise that varies with the inputs: the likelihood of held-out errors, the net of the log variance, what predicts."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from torch import nn
+
+from sklearn_laplace import LaplaceRegressor, metrics
+from sklearn_laplace import _noise_model as noise
+from sklearn_laplace._noise_model import HeldOutErrors, noise_model
+from sklearn_laplace.errors import BoundWarning, UnsupportedCombinationError
+from sklearn_laplace.mixtures import NormalMixture
+from sklearn_laplace.selection import HeldOut
+
+RNG = np.random.default_rng(3)
+X, X_NEW = RNG.uniform(-2, 2, size=(150, 2)), RNG.uniform(-2, 2, size=(300, 2))
+SMALL = {"hidden_layer_sizes": (8,), "random_state": 0}
+
+
+def level(x):
+    """True standard deviation of the noise."""
+    return 0.15 * np.exp(0.8 * x[:, 1])
+
+
+def targets(x, rng):
+    return np.sin(x[:, 0]) + level(x) * rng.normal(size=len(x))
+
+
+Y, Y_NEW = targets(X, RNG), targets(X_NEW, RNG)
+
+
+@pytest.fixture(scope="module")
+def varying():
+    return LaplaceRegressor(**SMALL).fit(X, Y)
+
+
+# ---------------------------------------------------------------------- the likelihood and its net
+
+
+def test_the_likelihood_of_errors_is_a_normals():
+    """Value by scipy, gradient and Fisher information by automatic differentiation and quadrature over the error."""
+    torch.manual_seed(0)
+    likelihood = HeldOutErrors(0.3)
+    h, error, variance = (torch.randn(5, 2).double() for _ in range(3))
+    h, variance = h.requires_grad_(True), variance.exp()
+    observed = torch.cat([error.square(), variance], 1)
+    nll = likelihood.nll(h, observed)
+    std = (variance + 0.3 * h.exp()).sqrt().detach().numpy()
+    expected = -scipy.stats.norm(0, std).logpdf(error.numpy()).sum(1)
+    normaliser = likelihood.log_normaliser(1.0, 2)
+    np.testing.assert_allclose(nll.detach().numpy() + normaliser, expected, rtol=1e-12)
+    (gradient,) = torch.autograd.grad(nll.sum(), h, create_graph=True)
+    torch.testing.assert_close(likelihood.residual(h, observed), gradient)
+    roots, weights = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(20))
+    fisher = torch.zeros(5, 2).double()
+    for root, weight in zip(roots, weights / weights.sum(), strict=True):
+        drawn = torch.cat([(root * torch.from_numpy(std)).square(), variance], 1)
+        fisher += weight * likelihood.residual(h, drawn).square()
+    factor = likelihood.hessian_factor(h, observed)
+    torch.testing.assert_close(factor @ factor.mT, torch.diag_embed(fisher), rtol=1e-9, atol=1e-12)
+
+
+def errors_of(spread, n=200, weights=None):
+    x = torch.from_numpy(np.random.default_rng(1).uniform(-1, 1, size=(n, 1)))
+    e = spread(x) * torch.from_numpy(np.random.default_rng(2).normal(size=(n, 1)))
+    variance, ones = torch.full_like(e, 1e-4), torch.ones_like(e)
+    return x, HeldOut(e, variance, ones, torch.ones(n).double() if weights is None else weights)
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(1, 6), nn.Tanh(), nn.Linear(6, 1)).double()
+
+
+def test_the_evidence_tells_noise_that_varies_from_noise_that_does_not():
+    """Tens of nats for a factor of seven across the column, none for none; h follows the truth."""
+    x, errors = errors_of(lambda x: 0.5 * torch.exp(x))
+    found = noise_model(net(), x, errors.weights, errors, 0.25)
+    assert found.gain > 20
+    h = found.log_ratio(x).mean
+    truth = 2 * x
+    assert float((h - truth).square().mean()) < 0.2
+    torch.testing.assert_close(found.ratios(x), h.exp())
+    same = noise_model(net(), *(lambda x, e: (x, e.weights, e))(*errors_of(lambda x: 0.5 + 0 * x)), 0.25)
+    assert same.gain < noise.DECISIVE
+
+
+def test_what_is_not_known_of_the_noise_is_integrated_over():
+    """The nodes' mean is that of a log-normal; the components' moments are those of the sum of two variances."""
+    x, errors = errors_of(lambda x: 0.5 * torch.exp(x))
+    found = noise_model(net(), x, errors.weights, errors, 0.25)
+    log_ratio = found.log_ratio(x[:6])
+    expected = (log_ratio.mean + 0.5 * log_ratio.variance).exp()
+    torch.testing.assert_close(found.mean_ratio(x[:6]), expected, rtol=1e-6, atol=0)
+
+
+def test_noise_that_runs_away_is_bounded_and_reported(monkeypatch):
+    """Half of the rows have none at all."""
+    x, errors = errors_of(lambda x: torch.where(x > 0, 1.0, 1e-9))
+    found = noise_model(
+        net(), x, errors.weights, HeldOut(errors.errors, 0 * errors.variance, errors.noise, errors.weights), 0.5
+    )
+    monkeypatch.setattr(noise, "REACH", 3.0)
+    assert float(found.ratios(x).log().abs().max()) <= 3.0 + 1e-9
+    assert float(found.nodes(x)[1].log().abs().max()) <= 3.0 + 1e-9
+    with pytest.warns(BoundWarning, match="a thousandth of the average"):
+        found.warn_at_bounds(x)
+
+
+# ---------------------------------------------------------------------- the estimator
+
+
+def test_error_bars_follow_the_noise(varying):
+    """Ranks as the truth's, coverage in the calm and in the noisy half, a better density than one noise for all."""
+    assert varying.noise_model_ is not None and varying.noise_model_.gain > noise.DECISIVE
+    aleatoric = varying.predict_std(X_NEW, kind="aleatoric")
+    assert scipy.stats.spearmanr(aleatoric, level(X_NEW)).statistic > 0.9
+    lower, upper = varying.predict_interval(X_NEW, 0.9)[1][:, :, 0].T
+    inside = (lower <= Y_NEW) & (upper >= Y_NEW)
+    for half in (X_NEW[:, 1] < 0, X_NEW[:, 1] > 0):
+        assert 0.8 < inside[half].mean() < 0.99
+    alike = LaplaceRegressor(likelihood="gaussian", **SMALL).fit(X, Y)
+    assert alike.noise_model_ is None
+    assert metrics.neg_nlpd(varying, X_NEW, Y_NEW) > metrics.neg_nlpd(alike, X_NEW, Y_NEW) + 0.2
+    assert metrics.neg_crps(varying, X_NEW, Y_NEW) > metrics.neg_crps(alike, X_NEW, Y_NEW)
+
+
+def test_noise_that_is_the_same_everywhere_stays_so():
+    """The default is the Gaussian fit, to the bit."""
+    y = np.sin(X[:, 0]) + 0.2 * np.random.default_rng(0).normal(size=150)
+    auto, given = (LaplaceRegressor(likelihood=kind, **SMALL).fit(X, y) for kind in ("auto", "gaussian"))
+    assert auto.noise_model_ is None
+    for one, other in zip(auto.predict(X_NEW, return_std=True), given.predict(X_NEW, return_std=True), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_all_answers_are_of_one_distribution(varying):
+    """Variances add up; quantiles, density, moments and draws belong together."""
+    distribution = varying.predict_dist(X_NEW[:40])
+    assert isinstance(distribution, NormalMixture)
+    mean, std = varying.predict(X_NEW[:40], return_std=True)
+    np.testing.assert_allclose(distribution.mean(), mean, rtol=1e-9)
+    np.testing.assert_allclose(distribution.std(), std, rtol=1e-9)
+    parts = [varying.predict_std(X_NEW[:40], kind=kind) ** 2 for kind in ("epistemic", "aleatoric")]
+    np.testing.assert_allclose(std**2, sum(parts), rtol=1e-9)
+    covariance = varying.predict(X_NEW[:40], return_cov=True)[1]
+    np.testing.assert_allclose(covariance.diagonal(), std**2, rtol=1e-6)
+    draws = varying.sample_y(X_NEW[:40], 4000)
+    below = (draws < varying.predict_quantiles(X_NEW[:40], [0.25])).mean(1)
+    assert (np.abs(below - 0.25) < 5 * (0.25 * 0.75 / 4000) ** 0.5).all()
+    lower = varying.predict_quantiles(X_NEW[:40], [0.1])[:, 0]
+    np.testing.assert_allclose(distribution.cdf(lower), 0.1, atol=1e-9)
+
+
+def test_the_mean_is_trained_under_the_noise(varying):
+    """The curvature is that of rows that count by their own noise."""
+    fit = varying.laplace_
+    x = torch.from_numpy(X)
+    ratios = varying.noise_model_.ratios(x)
+    _, jacobian = fit.network.jacobian(x)
+    rows = jacobian.rows()[:, 0] / ratios.sqrt()
+    expected = rows.mT @ rows
+    trace = torch.as_tensor(fit.curvature.eigenvalues()).sum()
+    torch.testing.assert_close(trace, expected.diagonal().sum(), rtol=1e-6, atol=0)
+
+
+def test_what_comes_after_the_fit_knows_the_noise(varying):
+    """Pickling, other hyperparameters, more rows and fewer, leave-one-out, intervals by held-out scores."""
+    model = pickle.loads(pickle.dumps(varying))
+    before = model.predict_std(X_NEW)
+    np.testing.assert_array_equal(before, varying.predict_std(X_NEW))
+    np.testing.assert_allclose(model.loo_predict(return_std=True)[1] > model.predict_std(X, kind="epistemic"), True)
+    lower, upper = model.predict_interval(X_NEW, 0.9, method="jackknife+")[1][:, :, 0].T
+    assert scipy.stats.spearmanr(upper - lower, level(X_NEW)).statistic > 0.8
+    inside = (lower <= Y_NEW) & (upper >= Y_NEW)
+    assert 0.82 < inside.mean() < 0.97
+    sigma = model.sigma_noise_
+    doubled = model.refit_laplace(sigma_noise=2 * sigma).predict_std(X_NEW, kind="aleatoric")
+    np.testing.assert_allclose(doubled, 2 * varying.predict_std(X_NEW, kind="aleatoric"), rtol=1e-6)
+    model = LaplaceRegressor(hessian_structure="full", **SMALL).fit(X, Y)
+    first = model.predict(X_NEW, return_std=True)
+    model.partial_fit(X_NEW[:50], Y_NEW[:50])
+    assert not np.allclose(model.predict(X_NEW), first[0], atol=1e-3)
+    model.forget(X_NEW[:50], Y_NEW[:50])
+    np.testing.assert_allclose(model.predict(X_NEW, return_std=True), first, rtol=1e-4, atol=1e-6)
+
+
+def test_a_weight_is_a_number_of_rows():
+    """Also for how the noise varies."""
+    weights = np.where(np.arange(150) < 40, 2.0, 1.0)
+    repeated = np.concatenate([np.arange(150), np.arange(40)])
+    one = LaplaceRegressor(likelihood="heteroscedastic", **SMALL).fit(X, Y, sample_weight=weights)
+    other = LaplaceRegressor(likelihood="heteroscedastic", **SMALL).fit(X[repeated], Y[repeated])
+    np.testing.assert_allclose(one.predict_std(X_NEW), other.predict_std(X_NEW), rtol=1e-6)
+
+
+def test_two_targets_have_noises_of_their_own():
+    """One varies along the second column, one along the first."""
+    other = level(X[:, ::-1]) * np.random.default_rng(5).normal(size=150)
+    model = LaplaceRegressor(**SMALL).fit(X, np.column_stack([Y, other]))
+    aleatoric = model.predict_std(X_NEW, kind="aleatoric")
+    for column, truth in enumerate((level(X_NEW), level(X_NEW[:, ::-1]))):
+        assert scipy.stats.spearmanr(aleatoric[:, column], truth).statistic > 0.8
+    assert model.predict_quantiles(X_NEW, [0.1, 0.9]).shape == (300, 2, 2)
+
+
+def test_a_net_of_ones_own_learns_the_noise_by_leave_one_out():
+    """Asked for by name; its weights are those of the training under one noise for all."""
+    options = {"net": nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, 1)), "random_state": 0}
+    model = LaplaceRegressor(likelihood="heteroscedastic", **options).fit(X, Y)
+    assert not model.noise_model_.is_trained_under
+    assert scipy.stats.spearmanr(model.predict_std(X_NEW, kind="aleatoric"), level(X_NEW)).statistic > 0.8
+    alike = LaplaceRegressor(likelihood="gaussian", **options).fit(X, Y)
+    np.testing.assert_array_equal(model.predict(X_NEW), alike.predict(X_NEW))
+    assert LaplaceRegressor(**options).fit(X, Y).noise_model_ is None
+
+
+def test_noise_cannot_be_known_and_learnt():
+    """Nor learnt after the rows are forgotten."""
+    with pytest.raises(UnsupportedCombinationError, match="heteroscedastic"):
+        LaplaceRegressor(likelihood="heteroscedastic", **SMALL).fit(X, Y, sample_noise_variance=np.ones(150))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        LaplaceRegressor(**SMALL).fit(X, Y, sample_noise_variance=np.full(150, 0.1))
