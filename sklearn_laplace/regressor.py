@@ -144,12 +144,14 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         of largest log marginal likelihood, with the weights following. "auto": the net trains as under "evidence"; the
         posterior's δ is that times the factor, up to 10³ either way, under which three more nets, each trained from a
         start of its own without a third of the rows, give these the largest log density (of factors within 1 nat of it,
-        the one closest to 1); where the noise is chosen so too, both go a part of the way, a factor of 1.4 in σ at
-        most. The evidence sees one mode, and is too sure where another net would have found other features in the same
-        rows. That is done for the built-in net with hidden layers and 40 different rows at least, while its training
+        for classes and counts .1, the one closest to 1); for classes and counts all nets train on under a prior that is
+        weaker by a factor of .3 as long as that is worth 5 nats to these rows, three times at most; where the noise is
+        chosen so too, both go a part of the way, a factor of 1.4 in σ at most. The evidence sees one mode, and is too
+        sure where another net would have found other features in the same rows. That is done for the built-in net with
+        hidden layers and 40 different rows at least, while its training
         takes Gauss–Newton steps and ``memory_budget`` has room for five curvatures, not with ``max_epochs``,
         ``augment``, ``prior``, a ``prior_mean`` by names or a number for ``map_prior_precision``; elsewhere "auto" is
-        "evidence", also after ``partial_fit``. A fit takes 1.4 to 1.9 times as long (``docs/benchmarks.md``). "loo":
+        "evidence", also after ``partial_fit``. What a fit takes is in ``docs/benchmarks.md``. "loo":
         that of largest leave-one-out log density of the linearised net (see :meth:`loo_predict`), which does not ask
         the prior to be right. The net trains as under "evidence", and its weights stay: δ shapes the spread. For one
         precision and an exact posterior that costs three passes over the rows; in other structures, for several
