@@ -37,6 +37,7 @@ from ._map import MapResult, Past
 from ._mixture import LaplaceMixture
 from ._noise import noise_variances
 from ._noise_model import NoiseModel
+from ._past import check_columns
 from ._path import prior_path
 from ._prediction import naming_rows
 from ._prior_options import check_left_out
@@ -234,8 +235,10 @@ class LaplaceEstimator(LaplaceMixture):
     def _with_noise(self, data: PreparedData) -> PreparedData:
         """The rows under the noise that was found."""
         assert self.noise_model_ is not None
-        ratios = self.noise_model_.ratios(torch.from_numpy(data.X).to(self.noise_model_.fit.theta))
-        return replace(data, noise=ratios.cpu().numpy())
+        ratios = self.noise_model_.ratios(torch.from_numpy(data.X).to(self.noise_model_.fit.theta)).cpu().numpy()
+        average = np.average(ratios, axis=0, weights=data.weights)
+        scale = replace(data.scale, unit_noise=data.scale.scale * np.sqrt(average))
+        return replace(data, noise=ratios, scale=scale)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
         """Take in more rows without training: their curvature is added, and the mean of the linearised net moves.
@@ -370,7 +373,7 @@ class LaplaceEstimator(LaplaceMixture):
         """The rows as they were given."""
         given = self._prepare_more(*rows)
         varies = self.noise_model_ is not None and self.noise_model_.is_trained_under
-        given = self._with_noise(given) if varies else given
+        given = replace(self._with_noise(given), scale=self._scale) if varies else given
         data = augmented(given.present(), self.augment, self.n_augmentations, self._seed)
         with single_thread(self._small):
             found, exact = pass_over(self.laplace_, data, self._input_dtype, self._options().memory)
@@ -399,6 +402,7 @@ class LaplaceEstimator(LaplaceMixture):
             raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
         if reset:
             previous, asked = self._previous(), self._options().categorical
+            check_columns(self, previous)
             self._table = Table.of(X, weights, asked, named) if tables else None
             self._table = self._table if previous is None else previous._table
         X = X if self._table is None else self._table.coded(X, weights)
@@ -424,14 +428,6 @@ class LaplaceEstimator(LaplaceMixture):
         previous = self._previous()
         if previous is None:
             return data
-        given, known = (getattr(fitted, "feature_names_in_", None) for fitted in (self, previous))
-        renamed = given is not None and known is not None and list(given) != list(known)
-        if self.n_features_in_ != previous.n_features_in_ or renamed:
-            raise ValueError(
-                f"X has the {self.n_features_in_} columns {'' if given is None else list(given)}, and the previous "
-                f"posterior is of {previous.n_features_in_} {'' if known is None else list(known)}; give those, in "
-                "their order."
-            )
         if data.n_outputs != previous.n_outputs_:
             raise ValueError(
                 f"the net of these data has {data.n_outputs} outputs, that of the previous posterior "

@@ -9,9 +9,9 @@ it goes through it. So h is fitted to rows that the nets have not seen: with :ma
           \qquad \Lambda_n = \tfrac12 \Big(\frac{\varphi e^{h_n}}{V_n + \varphi e^{h_n}}\Big)^2 ,
 
 Λ the Fisher information. Its prior of mean zero is a noise that does not vary, its prior precision the one of largest
-evidence, and that evidence against the one of h = 0 says whether the noise varies at all; the targets are honest, and
-so is the evidence. Afterwards the mean is trained on under the noise that was found, as under noise that is known in
-ratio (``likelihoods/gaussian.py``).
+evidence, and that evidence against the best density under a constant h says whether the noise varies at all; the
+targets are honest, and so is the evidence. Afterwards the mean is trained on under the noise that was found, as under
+noise that is known in ratio (``likelihoods/gaussian.py``).
 
 Where x is new, h is Gaussian by the linearised net, and the noise is a mixture over it, by Gauss–Hermite quadrature.
 """
@@ -48,10 +48,15 @@ STEPS = 60
 """Gauss–Newton steps of its training."""
 NODES = 15
 """Of the quadrature over the log variance."""
+LARGEST_SPREAD = 1.5
+"""Standard deviation up to which the Gaussian over a log variance is believed: beyond, the mean of its exponential is
+that of a tail which nothing has been seen of."""
 REACH = math.log(1e6)
 """Log variances go this far from those of the average noise, to either side: a thousandfold in standard deviation."""
 DECISIVE = 5.0
 """Nats of evidence that make a noise that varies worth having: "very strong" in Kass & Raftery (1995)."""
+LEVELS = 281
+"""Constant values of h that are tried."""
 CHUNK = 2048
 """Rows that go through the net together."""
 
@@ -65,7 +70,7 @@ class NoiseModel:
     fit : LaplaceFit
     hyper : Hyper
     gain : float
-        Log evidence over that of a noise that does not vary, nats.
+        Log evidence over the density under the best noise that does not vary, nats.
     is_trained_under : bool
         Whether the mean has been trained under this noise, and rows that come later count by theirs.
     log_level : float
@@ -110,7 +115,7 @@ class NoiseModel:
         roots, weights = (
             torch.from_numpy(part).to(log_ratio.mean) for part in np.polynomial.hermite_e.hermegauss(NODES)
         )
-        values = log_ratio.mean[..., None] + log_ratio.variance.clamp_min(0.0).sqrt()[..., None] * roots
+        values = log_ratio.mean[..., None] + log_ratio.variance.clamp(0.0, LARGEST_SPREAD**2).sqrt()[..., None] * roots
         return weights / weights.sum(), values.clamp(-REACH, REACH).exp()
 
     def components(self, moments: Predictive, inputs: Tensor, dispersion: float) -> Components:
@@ -209,6 +214,17 @@ def noise_model(net: nn.Module, inputs: Tensor, weights: Tensor, held_out: HeldO
     )
     start = problem.linearise(network), Hyper(torch.ones(prior.n_groups, dtype=torch.float64, device=inputs.device))
     found = alternate(problem, *start, free_prior=True, update_dispersion=lambda fit, hyper: hyper, max_steps=STEPS)
-    same = float((batches[0][2] * likelihood.nll(torch.zeros_like(errors), batches[0][1])).sum())
-    same += float(batches[0][2].sum()) * likelihood.log_normaliser(1.0, errors.shape[1])
-    return NoiseModel(found.fit, found.hyper, log_evidence(found.fit, found.hyper) + same)
+    everywhere = _same_everywhere(dispersion, batches[0][1], weights)
+    return NoiseModel(found.fit, found.hyper, log_evidence(found.fit, found.hyper) - everywhere)
+
+
+def _same_everywhere(dispersion: float, targets: Tensor, weights: Tensor) -> float:
+    """Largest log density of the errors under a noise of each output that does not vary, nats."""
+    likelihood, total = HeldOutErrors(dispersion), float(weights.sum())
+    levels = torch.linspace(-REACH, REACH, LEVELS, dtype=targets.dtype, device=targets.device)
+    found = -total * likelihood.log_normaliser(1.0, targets.shape[1] // 2)
+    for squares, variances in zip(*(part.unbind(1) for part in targets.chunk(2, 1)), strict=True):
+        observed = torch.stack([squares, variances], 1)
+        nll = torch.stack([weights @ likelihood.nll(level.expand(len(observed), 1), observed) for level in levels])
+        found -= float(nll.min())
+    return found

@@ -147,3 +147,20 @@ def _other(module: nn.Module) -> ValueError:
         f"the net {type(module).__name__} is not that of the previous posterior, which is over other weights. Give the "
         "same net, or the same hidden_layer_sizes and activation, to both."
     )
+
+
+def check_columns(fitted: Any, previous: Any) -> None:
+    """The columns of the rows are those of the previous posterior, where there is one.
+
+    Raises
+    ------
+    ValueError
+    """
+    given, known = (getattr(one, "feature_names_in_", None) for one in (fitted, previous))
+    renamed = given is not None and known is not None and list(given) != list(known)
+    if previous is not None and (fitted.n_features_in_ != previous.n_features_in_ or renamed):
+        raise ValueError(
+            f"X has the {fitted.n_features_in_} columns {'' if given is None else list(given)}, and the previous "
+            f"posterior is of {previous.n_features_in_} {'' if known is None else list(known)}; give those, in their "
+            "order."
+        )

@@ -270,9 +270,15 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         dtype=lookup("dtype", parameters["dtype"], {"auto": None, "float32": torch.float32, "float64": torch.float64}),
         memory=MemoryBudget.of(parameters["memory_budget"]),
         n_jobs=jobs("n_jobs", parameters["n_jobs"]),
-        varying_noise=VARYING_NOISE.get(parameters["likelihood"], False) if kind == "regressor" else False,
+        varying_noise=_varying_noise(parameters, noise) if kind == "regressor" else False,
         categorical=categorical(parameters["categorical_features"]),
     )
+
+
+def _varying_noise(parameters: Mapping[str, Any], noise: Choice) -> bool | None:
+    """Whether the noise varies with the inputs; where the rows decide, not under a noise that is asked for."""
+    found = VARYING_NOISE.get(parameters["likelihood"], False)
+    return False if found is None and noise.rule != AUTO else found
 
 
 def _check_members(parameters: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -741,6 +742,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self, fit: LaplaceFit, hyper: Hyper, data: PreparedData, options: Options, seed: int
     ) -> NoiseModel | None:
         cross, rows = self._origin.cross, self._kept or data
+        hyper = replace(hyper, temperature=1.0)  # as everything that is chosen
         honest = cross is not None and bool(cross.networks)
         if cross is not None and honest:
             rows, held_out = data, cross.held_out(hyper)

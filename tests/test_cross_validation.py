@@ -465,8 +465,8 @@ def test_wrong_rows_are_refused_before_any_training(trainings):
     model = regressor()
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         model.fit(X, Y[:-1])
-    with pytest.raises(ValueError, match="Input X contains NaN"):
-        model.fit(np.where(X[5, 1] == X, np.nan, X), Y)
+    with pytest.raises(ValueError, match="Input X contains infinity"):
+        model.fit(np.where(X[5, 1] == X, np.inf, X), Y)
     with pytest.raises(ValueError, match="sample_weight"):
         model.fit(X, Y, sample_weight=WEIGHTS[:-1])
     assert not trainings
