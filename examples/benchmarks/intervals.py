@@ -1,8 +1,8 @@
 """Prediction intervals of 90 % on five UCI tables: how many targets they cover, and how wide they are.
 
 For each table, pooled over the splits: coverage and mean width of ``predict_interval(X, 0.9)`` by "jackknife+" and by
-"normal", for ``LaplaceRegressor(random_state=split)`` as it is, and after ``refit_laplace(sigma_noise=...)`` with three
-times its noise and with a third of it. "Inside": whether the coverage is within the central 99 % of the binomial
+"normal", for ``LaplaceRegressor(likelihood="gaussian", random_state=split)`` as it is, and after
+``refit_laplace(sigma_noise=...)`` with three times its noise and with a third of it. "Inside": whether the coverage is within the central 99 % of the binomial
 distribution of as many rows with probability .9, by exact quantiles. That takes the rows for independent; the test
 parts of ten splits share rows, so that the true band is wider.
 
@@ -38,7 +38,7 @@ def measured(path: Path, split: int, test: bool, found: Found) -> None:
     X, y, X_new, y_new = uci_sets.parts(path, split, test)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a noise that is off by a factor is wrong on purpose
-        model = LaplaceRegressor(random_state=split).fit(X, y)
+        model = LaplaceRegressor(likelihood="gaussian", random_state=split).fit(X, y)
         sigma = model.sigma_noise_
         for noise, factor in NOISES.items():
             if factor is not None:

@@ -1,0 +1,83 @@
+"""What a default fit takes: against a fit whose prior and noise are given, and against plain training of as many nets.
+
+Medians over the splits, seconds of a fit on one core, training parts of the UCI tables alone. *Default*:
+``LaplaceRegressor(random_state=split)``; *one noise*: the same with ``likelihood="gaussian"``; *evidence*: prior and
+noise by the evidence alone, without cross-fitted nets; *fixed*: both given. *Adam*: 2,000 full-batch steps of a plain
+float32 loop over one net of the same layers, without any error bars.
+
+*Over Adam*: the time of the default over that of the k nets that it answers with, trained plainly (k = 1; goal: below 3).
+
+``python examples/benchmarks/price.py --data DIR`` prints a markdown table; the format of DIR is in ``uci_sets.py``.
+``--splits``, ``--only``; ``--quick`` is one split of two tables.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import uci_sets
+
+from sklearn_laplace import LaplaceRegressor
+
+EVIDENCE = {"prior_precision": "evidence", "sigma_noise": "evidence"}
+SPLITS = 3
+TIMES = "s, default", "s, one noise", "s, evidence", "s, fixed", "s, Adam", "default over Adam", "one noise over Adam"
+ADAM_STEPS, HIDDEN = 2000, 50
+
+
+def price(path: Path, splits: int) -> list[float | str]:
+    """Medians over the splits of the seconds of each fit and of the quotients."""
+    found = []
+    for split in range(splits):
+        X, y, _, _ = uci_sets.parts(path, split, test=True)
+        fit = partial(LaplaceRegressor, random_state=split)
+        chosen, evidence = timed(fit(**EVIDENCE).fit, X, y)
+        values = {"prior_precision": chosen.prior_precision_, "sigma_noise": chosen.sigma_noise_}
+        _, fixed = timed(fit(**values).fit, X, y)
+        _, one = timed(fit(likelihood="gaussian").fit, X, y)
+        _, default = timed(fit().fit, X, y)
+        _, adam = timed(plain_training, X, y)
+        found.append([default, one, evidence, fixed, adam, default / adam, one / adam])
+    return [path.stem, *np.median(found, axis=0).tolist()]
+
+
+def timed(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = work(*arguments)
+    return found, time.perf_counter() - start
+
+
+def plain_training(X: np.ndarray, y: np.ndarray) -> torch.nn.Module:
+    x = torch.from_numpy((X - X.mean(0)) / X.std(0)).float()
+    target = torch.from_numpy((y - y.mean()) / y.std()).float()[:, None]
+    net = torch.nn.Sequential(torch.nn.Linear(x.shape[1], HIDDEN), torch.nn.Tanh(), torch.nn.Linear(HIDDEN, 1))
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    for _ in range(ADAM_STEPS):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(net(x), target).backward()
+        optimizer.step()
+    return net
+
+
+def main() -> None:
+    options = uci_sets.parser(__doc__, splits=SPLITS).parse_args()
+    splits, tables = uci_sets.asked(options)
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)  # what a first fit alone takes is in no row
+    LaplaceRegressor(random_state=0).fit(rng.normal(size=(60, 3)), rng.normal(size=60))
+    print(uci_sets.header(f"Medians over {splits} splits", ["table", *TIMES]), flush=True)
+    for name in tables:
+        print(uci_sets.line(price(options.data / f"{name}.npz", splits)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
