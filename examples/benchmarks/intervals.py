@@ -2,9 +2,9 @@
 
 For each table, pooled over the splits: coverage and mean width of ``predict_interval(X, 0.9)`` by "jackknife+" and by
 "normal", for ``LaplaceRegressor(likelihood="gaussian", random_state=split)`` as it is, and after
-``refit_laplace(sigma_noise=...)`` with three times its noise and with a third of it. "Inside": whether the coverage is within the central 99 % of the binomial
-distribution of as many rows with probability .9, by exact quantiles. That takes the rows for independent; the test
-parts of ten splits share rows, so that the true band is wider.
+``refit_laplace(sigma_noise=...)`` with three times its noise and with a third of it. "Inside": whether the coverage is
+within the central 99 % of the binomial distribution of as many rows with probability .9, by exact quantiles. That takes
+the rows for independent; the test parts of ten splits share rows, so that the true band is wider.
 
 ``python examples/benchmarks/intervals.py --data DIR --test`` prints a markdown table; the format of DIR is in
 ``uci_sets.py``. Without ``--test`` a ninth of each training part takes the place of the test part. ``--splits``,

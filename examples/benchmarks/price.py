@@ -5,7 +5,8 @@ Medians over the splits, seconds of a fit on one core, training parts of the UCI
 noise by the evidence alone, without cross-fitted nets; *fixed*: both given. *Adam*: 2,000 full-batch steps of a plain
 float32 loop over one net of the same layers, without any error bars.
 
-*Over Adam*: the time of the default over that of the k nets that it answers with, trained plainly (k = 1; goal: below 3).
+*Over Adam*: the time of the default over that of the k nets that it answers with, trained plainly (k = 1; goal: below
+3).
 
 ``python examples/benchmarks/price.py --data DIR`` prints a markdown table; the format of DIR is in ``uci_sets.py``.
 ``--splits``, ``--only``; ``--quick`` is one split of two tables.
