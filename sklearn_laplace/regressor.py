@@ -136,8 +136,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         normal, with a noise that varies with X: a second net for its log variance, with a Laplace approximation of its
         own, learns it from the errors of nets that have not seen the rows (those of ``prior_precision="auto"``; where
         there are none, of closed-form leave-one-out), and the mean trains on under it (``_noise_model.py``). "auto":
-        that, where such nets are there and its evidence is 5 nats above that of the same noise everywhere, else
-        "gaussian". "poisson": counts, 0 and above, whose log rate is the net's output; the net sees y as it is,
+        that, where ``sigma_noise`` is "auto" and such nets are there, or hidden layers and 20 rows for each effective
+        parameter, whose errors are those of the fit then, and its evidence is 5 nats above the density under the same
+        noise everywhere; else "gaussian". "poisson": counts, 0 and above, whose log rate is the net's output; the net sees y as it is,
         predictions are mean rates, and their spread follows from rate and posterior.
     prior_precision : {"auto", "evidence", "loo", "cv", "validation"}, float or array-like, default="auto"
         Precision δ of the Gaussian prior over the weights of the standardised net: chosen by a rule, or fixed for all
@@ -748,7 +749,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             rows, held_out = data, cross.held_out(hyper)
         elif options.varying_noise:
             held_out = self._left_out(fit, "likelihood='heteroscedastic'").errors(fit, hyper)
-        elif self.net is None and data.total_weight >= FEW_FEATURES * effective_parameters(fit, hyper):
+        elif self._kept is None or self.net is not None or not len(self.hidden_layer_sizes):
+            return None  # of a linear net Bayesian linear regression is expected
+        elif data.total_weight >= FEW_FEATURES * effective_parameters(fit, hyper):
             held_out = self._left_out(fit).expected_errors(fit, hyper)
         else:
             return None
