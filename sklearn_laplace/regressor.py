@@ -138,8 +138,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         there are none, of closed-form leave-one-out), and the mean trains on under it (``_noise_model.py``). "auto":
         that, where ``sigma_noise`` is "auto" and such nets are there, or hidden layers and 20 rows for each effective
         parameter, whose errors are those of the fit then, and its evidence is 5 nats above the density under the same
-        noise everywhere; else "gaussian". "poisson": counts, 0 and above, whose log rate is the net's output; the net sees y as it is,
-        predictions are mean rates, and their spread follows from rate and posterior.
+        noise everywhere; else "gaussian". "poisson": counts, 0 and above, whose log rate is the net's output; the net
+        sees y as it is, predictions are mean rates, and their spread follows from rate and posterior.
     prior_precision : {"auto", "evidence", "loo", "cv", "validation"}, float or array-like, default="auto"
         Precision δ of the Gaussian prior over the weights of the standardised net: chosen by a rule, or fixed for all
         weights, or fixed for each group of ``prior_structure`` (each parameter tensor under "scalar"). "evidence": that
