@@ -195,7 +195,7 @@ class LaplaceEstimator(LaplaceMixture):
         seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
         data = augmented(data, self.augment, self.n_augmentations, seeds[2])
         kept, data = data.unmerged, replace(data, unmerged=None)
-        self.noise_model_, self._others = None, ()
+        self.noise_model_, self._others, self._lead = None, (), None
         self._fit_rows(parameters, data, kept, seeds)
         self._others = tuple(self._trained_others(parameters, data, kept, seeds[0]))
         self._weigh_members()
@@ -214,7 +214,7 @@ class LaplaceEstimator(LaplaceMixture):
             self._publish(trained, data, origin, seeds[2])
             self._kept = kept
             hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), lambda: self._left_out(fit))
-            if self._lead is None and data.noise is None and data.past is None and options.varying_noise is not False:
+            if self._lead is None and self.noise_model_ is None and options.varying_noise is not False:
                 self.noise_model_ = self._learnt_noise(fit, hyper, data, options, seeds[0])
         if self.noise_model_ is not None and self.noise_model_.is_trained_under and data.noise is None:
             again = replace(self._with_noise(data), start=trained.start())

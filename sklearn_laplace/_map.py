@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from skorch import NeuralNet
 from torch import Tensor, nn
@@ -95,16 +96,23 @@ class Start:
 
     Parameters
     ----------
-    theta : Tensor of shape (P,), float64
-        Weights, in the order of the network.
-    hyper : Hyper
-    folds : tuple of Tensor of shape (P,)
+    theta : ndarray of shape (P,), float64
+        Weights, in the order of the network. Arrays, as all of this: a cache tells equal ones by their values.
+    prior_precision : ndarray of shape (G,), float64
+    dispersion : float
+    folds : tuple of ndarray of shape (P,)
         Weights of the nets that have not seen a part of the rows.
     """
 
-    theta: Tensor
-    hyper: Hyper
-    folds: tuple[Tensor, ...]
+    theta: np.ndarray
+    prior_precision: np.ndarray
+    dispersion: float
+    folds: tuple[np.ndarray, ...]
+
+    @property
+    def hyper(self) -> Hyper:
+        """Under which that training has ended."""
+        return Hyper(torch.from_numpy(self.prior_precision), self.dispersion)
 
 
 @dataclass(frozen=True)
@@ -156,7 +164,7 @@ class Plan:
         values = ones if self.natural_start else network.natural_precisions(prior)
         dispersion = self.likelihood.dispersion_start
         if self.again is not None:
-            values, dispersion = self.again.prior_precision, self.again.dispersion
+            values, dispersion = self.again.prior_precision.to(ones), self.again.dispersion
         if self.past is not None:
             same = self.past.fit.prior.names == prior.names
             before, dispersion = self.past.hyper.prior_precision, self.past.hyper.dispersion
@@ -236,7 +244,9 @@ class MapResult:
 
     def start(self) -> Start:
         """Where another training of these rows may start."""
-        return Start(self.mode.fit.network.theta, self.mode.hyper, tuple(fold.theta for fold in self.folds))
+        theta, hyper, folds = self.mode.fit.network.theta, self.mode.hyper, [fold.theta for fold in self.folds]
+        at, precision, *others = (part.cpu().numpy() for part in (theta, hyper.prior_precision, *folds))
+        return Start(at, precision, hyper.dispersion, tuple(others))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -59,6 +59,7 @@ class LaplaceMixture(LaplacePrediction):
         members = [member._twin() for member in self._models()]
         for member in members:
             member.n_members, member._others, member.member_weights_ = 1, (), np.ones(1)
+            member._is_candidate = self._is_candidate
         return members
 
     def _twin(self) -> Self:
@@ -71,7 +72,7 @@ class LaplaceMixture(LaplacePrediction):
         """The members, under the parameters that are set now; each answers for itself by ``_own…``."""
         parameters = {name: getattr(self, name) for name in self.get_params(deep=False)}
         for other in self._others:
-            other.__dict__.update(parameters)
+            other.__dict__.update(parameters, _prior_scores=self._prior_scores)
         return (self, *self._others)
 
     # ------------------------------------------------------------------ trained and weighed

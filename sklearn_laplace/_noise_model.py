@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ._budget import LARGE
 from .curvatures import GGN
 from .errors import BoundWarning
 from .evidence import log_evidence
@@ -57,6 +58,7 @@ DECISIVE = 5.0
 """Nats of evidence that make a noise that varies worth having: "very strong" in Kass & Raftery (1995)."""
 LEVELS = 281
 """Constant values of h that are tried."""
+LEAST_ROWS = 1000
 CHUNK = 2048
 """Rows that go through the net together."""
 
@@ -187,7 +189,9 @@ class HeldOutErrors(Likelihood):
         raise NotImplementedError("predictions are those of the model that has made the errors.")
 
 
-def noise_model(net: nn.Module, inputs: Tensor, weights: Tensor, held_out: HeldOut, dispersion: float) -> NoiseModel:
+def noise_model(
+    net: nn.Module, inputs: Tensor, weights: Tensor, held_out: HeldOut, dispersion: float, seed: int = 0
+) -> NoiseModel:
     """h, trained on what nets have said of rows that they have not seen.
 
     Parameters
@@ -200,9 +204,17 @@ def noise_model(net: nn.Module, inputs: Tensor, weights: Tensor, held_out: HeldO
         Errors of the rows, and variances of their predictions.
     dispersion : float
         φ.
+    seed : int
+        Of the choice of rows where they are too many for exact steps: as many as these can take.
     """
-    likelihood, errors = HeldOutErrors(dispersion), held_out.errors
-    batches = [(inputs, torch.cat([errors.square(), held_out.variance], 1), weights)]
+    size = sum(parameter.numel() for parameter in net.parameters())
+    most = max(int(LARGE.exact_step / size**2), LEAST_ROWS)
+    chosen = torch.arange(len(inputs), device=inputs.device)
+    if len(inputs) > most:
+        chosen = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))[:most].to(inputs.device)
+    inputs, weights, errors = inputs[chosen], weights[chosen], held_out.errors[chosen]
+    likelihood = HeldOutErrors(dispersion)
+    batches = [(inputs, torch.cat([errors.square(), held_out.variance[chosen]], 1), weights)]
     network, rule = Network.trace(net, inputs), GGN()
     prior = network.scalar_prior()
     n_dual = len(inputs) * errors.shape[1]

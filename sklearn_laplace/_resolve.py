@@ -285,10 +285,15 @@ def _check_members(parameters: Mapping[str, Any]) -> None:
     """Several nets have to differ in something."""
     lookup("member_weights", parameters["member_weights"], WEIGHTINGS)
     given = parameters["net"]
-    if count("n_members", parameters["n_members"]) > 1 and isinstance(given, FrozenEstimator | torch.nn.Module):
+    if count("n_members", parameters["n_members"]) == 1:
+        return
+    if WEIGHTINGS[parameters["member_weights"]]:
+        check_left_out(f"member_weights={parameters['member_weights']!r}", parameters["augment"], parameters["prior"])
+    if parameters["prior"] is not None or isinstance(given, FrozenEstimator | torch.nn.Module):
         raise UnsupportedCombinationError(
-            f"n_members={parameters['n_members']} nets would all be the same: net={type(given).__name__}(…) has its "
-            "weights already. Give the module's class, or n_members=1."
+            f"n_members={parameters['n_members']} nets would all be the same: they start at the weights of "
+            f"net={type(given).__name__}(…) or of the previous posterior. Give the module's class and no prior=, or "
+            "n_members=1."
         )
 
 

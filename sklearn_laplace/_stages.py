@@ -170,7 +170,7 @@ def _train_net(
         check_same_net(network, data.past.fit.network, rows.inputs[:50])
         _start_at(net.module_, network.tensors(data.past.fit.theta))
     elif data.start is not None:
-        _start_at(net.module_, network.tensors(data.start.theta))
+        _start_at(net.module_, network.tensors(torch.from_numpy(data.start.theta).to(network.theta)))
     elif is_ours and isinstance(options.prior_mean, dict):
         _start_at(net.module_, options.prior_mean)
     own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
@@ -180,7 +180,8 @@ def _train_net(
     if not (deep and apart and options.cross_fits) or own_epochs or data.alone:
         return trained
     if data.start is not None:
-        return cross_fitted(trained, rows, plan, data.start.folds)
+        before = [torch.from_numpy(fold).to(network.theta) for fold in data.start.folds]
+        return cross_fitted(trained, rows, plan, before)
     others = [source(**arguments | {"seed": seeds[0] + 1 + k}) for k in range(N_FOLDS)]
     starts = [trained.mode.fit.network.vector(dict(other.named_parameters())).to(network.theta) for other in others]
     return cross_fitted(trained, rows, plan, starts)
@@ -297,8 +298,7 @@ def borrowed(lead: Origin, origin: Origin, fit: LaplaceFit, options: Options) ->
     """With what the nets beside the first member of a mixture say, for another one."""
     if lead.cross is None:
         return origin
-    hyper = replace(_start(origin, fit, options), temperature=1.0)
-    return replace(origin, cross=CrossFit.of_another(lead.cross, hyper))
+    return replace(origin, cross=CrossFit.of_another(lead.cross, _start(origin, fit, options)))
 
 
 def _shared_out(

@@ -196,7 +196,7 @@ class Table:
         TypeError
             For values that are neither strings nor numbers.
         """
-        values, _ = _read(X)
+        values, _ = _read(X, [any(isinstance(level, str) for level, _ in column.codes) for column in self.columns])
         coded = np.empty((len(values[0]), len(values)))
         for place, (column, given) in enumerate(zip(self.columns, values, strict=True)):
             if column.n_levels:
@@ -310,11 +310,19 @@ def _width(X: Any) -> int:
     return int(X.shape[1])
 
 
-def _read(X: Any) -> tuple[list[np.ndarray], list[bool]]:
-    """The values of the columns (float64 or object), and which have a categorical data type."""
+def _read(X: Any, text: Sequence[bool] | None = None) -> tuple[list[np.ndarray], list[bool]]:
+    """The values of the columns (float64 or object), and which have a categorical data type.
+
+    Columns that were text in the training are text, whatever the values that happen to be there look like.
+    """
     if column_names(X) is None:
         array = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else np.asarray(X)
-        return [_plain(array[:, k]) for k in range(_width(array))], [False] * _width(array)
+        columns, kept = [array[:, k] for k in range(_width(array))], text or [False] * _width(array)
+        values = [
+            column.astype(object) if is_text and column.dtype.kind in "US" else _plain(column)
+            for column, is_text in zip(columns, kept, strict=True)
+        ]
+        return values, [False] * len(values)
     series = [_safe_indexing(X, k, axis=1) for k in range(_width(X))]
     types = [str(column.dtype).lower() for column in series]
     values = [_values(column, kind) for column, kind in zip(series, types, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -22,7 +23,7 @@ from ._noise_model import DECISIVE, HIDDEN, NoiseModel, noise_model
 from ._resolve import Options
 from ._threads import single_thread
 from .counts import PoissonLogNormal
-from .errors import UnsupportedCombinationError
+from .errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError, UnsupportedCombinationError
 from .evidence import effective_parameters
 from .laplace import Hyper, LaplaceFit
 from .latent import LatentGaussian, Predictive
@@ -594,7 +595,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             features in all rows the intervals are too short (.84 to .89 for .90 was measured on five tables). That
             needs the training rows, which a fit keeps, and an exact curvature, as :meth:`loo_predict`. A row of weight
             w counts as w of them. With too few rows for a level an end is infinite. Rows with noise variances of their
-            own are refused.
+            own are refused. Of a mixture it is the first member's, mean and intervals.
 
         Returns
         -------
@@ -612,7 +613,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         levels = _values.fractions("confidence_level", confidence_level)
         if _values.lookup("method", method, _resolve.INTERVAL_METHODS):
             check_is_fitted(self)
-            return self._in_units(self._outputs(X)), self._jackknife(X, levels)
+            return self._in_units(self._own_outputs(X)), self._jackknife(X, levels)
         distribution = self.predict_dist(X)
         ends = [np.stack([distribution.ppf(q) for q in (1 - levels) / 2], axis=1)]
         ends.append(np.stack([distribution.ppf(q) for q in (1 + levels) / 2], axis=1))
@@ -711,7 +712,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         if self.noise_model_ is None:
             return draws + self._noise_variance().sqrt().to(draws)[:, None] * noise
         weights, ratios = self.noise_model_.nodes(self._inputs(X))
-        chosen = torch.multinomial(weights, draws.shape.numel(), replacement=True, generator=generator)
+        chosen = torch.multinomial(weights.cpu(), draws.shape.numel(), replacement=True, generator=generator)
         variance = self.hyper_.dispersion * ratios.gather(-1, chosen.view(draws.shape).to(ratios.device))
         return draws + variance.sqrt() * noise
 
@@ -728,10 +729,18 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             )
         with single_thread(self._small):
             inputs, wanted = self._inputs(X), torch.from_numpy(levels).to(fit.theta)
-            if self._origin.cross is None or fit.shift is not None:  # rows came later, which its nets do not know
+            cross, varying = self._origin.cross, self.noise_model_
+            if cross is None or cross.scores is None or fit.shift is not None:  # its nets do not know later rows
+                if varying is not None:
+                    raise UnsupportedCombinationError(
+                        f"method={asked!r} needs cross-fitted nets that know all rows where the noise varies: of "
+                        "single rows left out every residual counts as one that any row could have. Use "
+                        "method='normal', or fit again."
+                    )
                 found = self._left_out(fit, f"method={asked!r}").intervals(fit, self.hyper_, inputs, wanted)
             else:
-                found = self._origin.cross.intervals(fit, inputs, wanted, self._options().memory, self._noise_ratios)
+                noise = self._noise_ratios if varying is None else varying.ratios
+                found = cross.intervals(fit, inputs, wanted, self._options().memory, noise)
             self._require_finite(found.clamp(-LARGEST, LARGEST), X, [inputs])  # an end may be infinite
         ends: np.ndarray = found.cpu().numpy() * self._scale.scale + self._scale.mean
         return ends[..., 0] if self._single_output else ends
@@ -742,8 +751,22 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     def _learnt_noise(
         self, fit: LaplaceFit, hyper: Hyper, data: PreparedData, options: Options, seed: int
     ) -> NoiseModel | None:
+        if data.noise is not None or data.past is not None:
+            if options.varying_noise:
+                raise UnsupportedCombinationError(
+                    f"likelihood={self.likelihood!r} learns the noise, and here it is known in ratio (sigma_noise for "
+                    "several targets) or belongs to a previous posterior. Use 'gaussian'."
+                )
+            return None
+        failures = () if options.varying_noise else (MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError)
+        with suppress(*failures):
+            return self._noise_of(fit, replace(hyper, temperature=1.0), data, options, seed)  # as all that is chosen
+        return None
+
+    def _noise_of(
+        self, fit: LaplaceFit, hyper: Hyper, data: PreparedData, options: Options, seed: int
+    ) -> NoiseModel | None:
         cross, rows = self._origin.cross, self._kept or data
-        hyper = replace(hyper, temperature=1.0)  # as everything that is chosen
         honest = cross is not None and bool(cross.networks)
         if cross is not None and honest:
             rows, held_out = data, cross.held_out(hyper)
@@ -758,7 +781,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         chosen = {**self.get_params(deep=False), "hidden_layer_sizes": HIDDEN, "activation": "tanh"}
         source, arguments = built_in_net(chosen, data, options.likelihood, seed + NOISE_SEED)
         inputs, weights = (torch.from_numpy(part).to(fit.theta) for part in (rows.X, rows.weights))
-        found = noise_model(source(**arguments).to(inputs), inputs, weights, held_out, hyper.dispersion)
+        found = noise_model(source(**arguments).to(inputs), inputs, weights, held_out, hyper.dispersion, seed)
         if not (options.varying_noise or found.gain > DECISIVE):
             return None
         found.warn_at_bounds(inputs)

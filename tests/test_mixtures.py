@@ -263,6 +263,24 @@ def test_mixtures_are_saved_and_searched(three):
     assert two.predict_quantiles(X_NEW, [0.1, 0.9]).shape == (9, 2, 2) and two.sample_y(X_NEW, 3).shape == (9, 2, 3)
 
 
+def test_members_are_estimators_of_their_own(three):
+    """They answer what the first answers, fit again by themselves, and follow a choice by folds."""
+    second = three.members_[1]
+    _, interval = second.predict_interval(X_NEW, 0.8, method="jackknife+")
+    assert (interval[:, 1] > interval[:, 0]).all()
+    again, alone = (
+        second.set_params(random_state=1).fit(X, Y),
+        LaplaceRegressor(**SMALL | {"random_state": 1}).fit(X, Y),
+    )
+    np.testing.assert_array_equal(again.predict(X_NEW, return_std=True), alone.predict(X_NEW, return_std=True))
+    chosen = LaplaceRegressor(
+        n_members=2, prior_precision="cv", prior_precision_grid=[0.1, 10.0], cv=2, map_prior_precision=1.0, **SMALL
+    ).fit(X, Y)
+    before = chosen.predict_std(X_NEW, kind="epistemic")
+    hotter = chosen.refit_laplace(temperature=2.0).predict_std(X_NEW, kind="epistemic")
+    assert hotter.mean() > before.mean()
+
+
 def test_workers_change_nothing():
     """Members that train at the same time are those that train in turn."""
     one, two = (LaplaceRegressor(n_members=3, n_jobs=n, **SMALL, **FIXED).fit(X, Y) for n in (1, 2))
@@ -274,6 +292,11 @@ def test_nets_that_would_all_be_the_same_are_refused():
     for net in (nn.Linear(2, 1), FrozenEstimator(None)):
         with pytest.raises(UnsupportedCombinationError, match="would all be the same"):
             LaplaceRegressor(net, n_members=2).fit(X, Y)
+    previous = LaplaceRegressor(**SMALL, **FIXED).fit(X, Y)
+    with pytest.raises(UnsupportedCombinationError, match="would all be the same"):
+        LaplaceRegressor(n_members=2, prior=FrozenEstimator(previous), **SMALL, **FIXED).fit(X, Y)
+    with pytest.raises(UnsupportedCombinationError, match="member_weights='loo'"):
+        LaplaceRegressor(n_members=2, member_weights="loo", augment=lambda rows, _: rows, **SMALL).fit(X, Y)
     with pytest.raises(ValueError, match="n_members"):
         LaplaceRegressor(n_members=0).fit(X, Y)
     with pytest.raises(ValueError, match="member_weights"):

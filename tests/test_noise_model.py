@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from sklearn.frozen import FrozenEstimator
 from torch import nn
 
 from sklearn_laplace import LaplaceRegressor, metrics
@@ -225,6 +226,19 @@ def test_noise_cannot_be_known_and_learnt():
     """Nor learnt after the rows are forgotten."""
     with pytest.raises(UnsupportedCombinationError, match="heteroscedastic"):
         LaplaceRegressor(likelihood="heteroscedastic", **SMALL).fit(X, Y, sample_noise_variance=np.ones(150))
+    previous = LaplaceRegressor(likelihood="gaussian", **SMALL).fit(X, Y)
+    with pytest.raises(UnsupportedCombinationError, match="known in ratio"):
+        LaplaceRegressor(likelihood="heteroscedastic", prior=FrozenEstimator(previous), **SMALL).fit(X, Y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         LaplaceRegressor(**SMALL).fit(X, Y, sample_noise_variance=np.full(150, 0.1))
+
+
+def test_a_cache_knows_both_trainings(tmp_path):
+    """That under one noise, and the one that starts where it has ended."""
+    options = {"memory": str(tmp_path), **SMALL}
+    first = LaplaceRegressor(**options).fit(X, Y)
+    stored = sorted(path for path in tmp_path.rglob("output.pkl"))
+    second = LaplaceRegressor(temperature=2.0, **options).fit(X, Y)
+    assert len(stored) == 2 and sorted(tmp_path.rglob("output.pkl")) == stored
+    np.testing.assert_array_equal(first.predict(X_NEW), second.predict(X_NEW))

@@ -473,3 +473,10 @@ def test_a_given_net_says_which_columns_it_cannot_take():
         LaplaceRegressor(nets.Hidden).fit(table, y)
     with pytest.raises(ValueError, match=r"categorical_features are? .*built-in net"):
         LaplaceRegressor(nets.Hidden, categorical_features=["colour"]).fit(table, y)
+
+
+def test_text_that_looks_like_numbers_stays_text_in_a_single_row():
+    """What a column holds is settled by the training: a row alone is what it is among others."""
+    X = np.array([["1", "x"], ["2", "y"], ["A", "x"]])
+    table = _tables.Table.of(X, np.ones(3), _tables.Categorical(True))
+    np.testing.assert_array_equal(table.coded(X[:1]), table.coded(X)[:1])
