@@ -33,9 +33,9 @@ LEVELS = (
     "subsets evidence mode streaming leave_one_out",
     "selection jackknife",
     "_persistence",
-    "_augment _budget _member_weights _memory _noise _noise_model _prior_options _skorch _structure_options _tables "
+    "_augment _budget _member_weights _memory _noise _prior_options _skorch _structure_options _tables "
     "_threads _values counts nets",
-    "_cross_validation _map _resolve mixtures",
+    "_cross_validation _map _noise_model _resolve mixtures",
     "_data _diagnosis _past _loo _relevance",
     "_built_in _cross_fit _path _prediction",
     "_stages",
