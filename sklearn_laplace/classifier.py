@@ -65,14 +65,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         Multiplies the weight of each row by that of its class: given as ``{label: weight}`` (1 for labels that are not
         in it), or "balanced", n / (n_classes · n_c) with n_c the summed weight of the class's rows. It counts in
         likelihood, curvature and evidence, as any weight does.
-    n_members : int, default=1
-        Nets of a mixture of Laplace approximations (Eschenhagen et al. 2021), each from initial weights of its own. All
-        methods answer for the mixture: means, variances and covariances are its moments, quantiles and densities its
-        own. What is chosen by rows that were held out, and how the noise varies, is chosen once, with the first.
-        ``n_jobs`` of them train at a time. Refused for a net that comes with its weights.
-    member_weights : {"uniform", "loo", "evidence"}, default="uniform"
-        Weights of the members: the same; those under which the mixture gives the training rows the largest density,
-        each row as of the members without it (stacking, Yao et al. 2018); in proportion to their evidence.
+    n_members, member_weights
+        As in :class:`LaplaceRegressor`.
     n_jobs : int or None, default=None
         As in :class:`LaplaceRegressor`.
     random_state : int, RandomState or None, default=None
