@@ -147,7 +147,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         of largest log marginal likelihood, with the weights following. "auto": the net trains as under "evidence"; the
         posterior's δ is that times the factor, up to 10³ either way, under which three more nets, each trained from a
         start of its own without a third of the rows, give these the largest log density (of factors within 1 nat of it,
-        for classes and counts .1, the one closest to 1); for classes and counts all nets train on under a prior that is
+        the one closest to 1); for classes and counts all nets train on under a prior that is
         weaker by a factor of .3 as long as that is worth 5 nats to these rows, three times at most; where the noise is
         chosen so too, both go a part of the way, a factor of 1.4 in σ at most. The evidence sees one mode, and is too
         sure where another net would have found other features in the same rows. That is done for the built-in net with

@@ -374,7 +374,7 @@ def test_a_net_that_cannot_be_trained_leaves_the_choice_to_the_evidence(monkeypa
         raise NotPositiveDefiniteError("no")
 
     evidence = regressor(prior_precision="evidence", sigma_noise="evidence").fit(X, Y)
-    monkeypatch.setattr(_cross_fit, "_trained", failing)
+    monkeypatch.setattr(_cross_fit, "_under", failing)
     auto = regressor().fit(X, Y)
     assert auto._origin.cross is None
     assert (auto.prior_precision_, auto.sigma_noise_) == (evidence.prior_precision_, evidence.sigma_noise_)
