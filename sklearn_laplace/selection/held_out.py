@@ -39,8 +39,8 @@ POINTS, DEAR_POINTS = 49, 13
 """On the grid: where one eigendecomposition serves all of them, and where each has a factorisation of its own."""
 WORTH = 1.0
 """Nats that make a prior further from the training's worth taking: where it hardly matters the density is flat. With a
-tenth of that classes are told better by .002 nats a row on the validation rows of two tables, and with a posterior that is
-so narrow that rows far away look as familiar as those of the training."""
+tenth of that classes are told better by .002 nats a row on the validation rows of two tables, and with a posterior so
+narrow that rows far away look as familiar as those of the training."""
 TRUSTED = math.log(1.4)
 """How much more noise than the evidence the nets are believed to see, logarithm of a standard deviation."""
 PROPORTIONAL = 1e-9
