@@ -189,9 +189,8 @@ class CrossFit:
         found = torch.stack([network(x).double() for network in self.networks], -1)[..., self.fold]
         _, jacobian = fit.network.jacobian(x)
         variance = posterior.covariance(jacobian).diagonal(dim1=1, dim2=2)
-        scaled = (variance + self.scores.hyper.dispersion * noise.to(variance)).sqrt()[
-            ..., None
-        ] * self.scores.by_nets.mT
+        std = (variance + self.scores.hyper.dispersion * noise.to(variance)).sqrt()
+        scaled = std[..., None] * self.scores.by_nets.mT
         ends = []
         for level, factor in zip(levels.split(1), self.scores.factors(levels).unbind(1), strict=True):
             reach = factor[:, None] * scaled

@@ -33,7 +33,7 @@ from ._cross_validation import GivenRows
 from ._data import PreparedData, augmented
 from ._diagnosis import diagnose
 from ._loo import LeftOut
-from ._map import MapResult, Past
+from ._map import MapResult, Past, Start
 from ._mixture import LaplaceMixture
 from ._noise import noise_variances
 from ._noise_model import NoiseModel
@@ -47,7 +47,6 @@ from ._stages import (
     Origin,
     approximate,
     borrowed,
-    check_net,
     choose,
     fixed_dispersion,
     options_for,
@@ -189,21 +188,21 @@ class LaplaceEstimator(LaplaceMixture):
         parameters = self.get_params(deep=False)
         _resolve.resolve(self._kind, parameters)
         _cross_validation.check_without_rows(parameters, "partial_fit with classes")
-        check_net(self.net)
+        _skorch.check_net(self.net)
         data = self._after_previous(prepare())
         data = replace(data, table=self._table)
         seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
         data = augmented(data, self.augment, self.n_augmentations, seeds[2])
         kept, data = data.unmerged, replace(data, unmerged=None)
         self.noise_model_, self._others, self._lead = None, (), None
-        self._fit_rows(parameters, data, kept, seeds)
-        self._others = tuple(self._trained_others(parameters, data, kept, seeds[0]))
+        begun = self._fit_rows(parameters, data, kept, seeds)
+        self._others = tuple(self._trained_others(parameters, data, kept, seeds[0], begun))
         self._weigh_members()
         return self
 
     def _fit_rows(
         self, parameters: dict[str, Any], data: PreparedData, kept: PreparedData | None, seeds: Sequence[int]
-    ) -> None:
+    ) -> Start:
         """One net and its posterior; trained on, where the noise varies, under the noise that was found."""
         trained = self._train(parameters, data, list(seeds[:2]))
         with single_thread(trained.is_small):
@@ -225,6 +224,7 @@ class LaplaceEstimator(LaplaceMixture):
                 scored = origin.cross.scored(hyper, lambda: self._left_out(fit), fit)
                 self._origin = replace(origin, cross=scored)
             self._diagnose(options, len(data.X) if data.past is None else None)
+        return trained.start()
 
     def _learnt_noise(
         self, fit: LaplaceFit, hyper: Hyper, data: PreparedData, options: Options, seed: int

@@ -109,6 +109,10 @@ class Start:
     dispersion: float
     folds: tuple[np.ndarray, ...]
 
+    def of_fold(self, fold: int) -> Start:
+        """Where one of these nets may go on, with all rows."""
+        return replace(self, theta=self.folds[fold], folds=())
+
     @property
     def hyper(self) -> Hyper:
         """Under which that training has ended."""

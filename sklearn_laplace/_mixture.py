@@ -20,6 +20,7 @@ from torch import Tensor
 from . import _resolve
 from ._data import PreparedData
 from ._loo import LeftOut
+from ._map import Start
 from ._member_weights import by_evidence, by_stacking
 from ._prediction import LaplacePrediction
 from ._stages import Origin
@@ -32,7 +33,7 @@ from .likelihoods._base import Link
 class LaplaceMixture(LaplacePrediction):
     """The members of an estimator, of which it is the first."""
 
-    n_members: int
+    n_members: int | str
     member_weights: str
     member_weights_: np.ndarray
     log_marginal_likelihood_value_: float
@@ -45,8 +46,12 @@ class LaplaceMixture(LaplacePrediction):
     @abstractmethod
     def _fit_rows(
         self, parameters: dict[str, Any], data: PreparedData, kept: PreparedData | None, seeds: Sequence[int]
-    ) -> None:
-        """Train one net and approximate its posterior."""
+    ) -> Start:
+        """Train one net and approximate its posterior; from where it, and the nets beside it, could go on."""
+
+    @abstractmethod
+    def _with_noise(self, data: PreparedData) -> PreparedData:
+        """The rows under the noise that was found."""
 
     @abstractmethod
     def _left_out(self, fit: LaplaceFit, asked: str = "leave-one-out") -> LeftOut:
@@ -78,20 +83,34 @@ class LaplaceMixture(LaplacePrediction):
     # ------------------------------------------------------------------ trained and weighed
 
     def _trained_others(
-        self, parameters: dict[str, Any], data: PreparedData, kept: PreparedData | None, seed: int
+        self,
+        parameters: dict[str, Any],
+        data: PreparedData,
+        kept: PreparedData | None,
+        seed: int,
+        first: Start,
     ) -> list[LaplaceMixture]:
-        """The members after the first: from other initial weights, with what the first has chosen on held-out rows."""
+        """The members after the first, with what it has chosen on held-out rows and under the noise that it has found.
 
-        def fitted(seeds: list[int]) -> LaplaceMixture:
+        The nets beside it, which have not seen a part of the rows yet, go on with all of them; any more members start
+        from initial weights of their own.
+        """
+        if data.noise is None and self.noise_model_ is not None and self.noise_model_.is_trained_under:
+            data, kept = self._with_noise(data), kept and self._with_noise(kept)
+
+        def fitted(place: int, seeds: list[int]) -> LaplaceMixture:
             other = self._twin()
             other._lead, other._is_candidate = self._origin, True
+            start = first.of_fold(place) if place < len(first.folds) else None
             with single_thread(n_jobs > 1):
-                other._fit_rows(parameters, replace(data, alone=True), kept, seeds)
+                other._fit_rows(parameters, replace(data, alone=True, start=start), kept, seeds)
             return other
 
-        drawn = np.random.RandomState(seed).randint(np.iinfo(np.int32).max, size=(int(self.n_members) - 1, 3))
-        n_jobs = min(joblib.effective_n_jobs(self.n_jobs), max(len(drawn), 1))
-        return joblib.Parallel(n_jobs, require="sharedmem")(joblib.delayed(fitted)(seeds) for seeds in drawn.tolist())
+        n_others = _resolve.n_members(self.n_members, len(first.folds)) - 1
+        drawn = np.random.RandomState(seed).randint(np.iinfo(np.int32).max, size=(n_others, 3)).tolist()
+        n_jobs = min(joblib.effective_n_jobs(self.n_jobs), max(n_others, 1))
+        fits = (joblib.delayed(fitted)(place, seeds) for place, seeds in enumerate(drawn))
+        return joblib.Parallel(n_jobs, require="sharedmem")(fits)
 
     def _weigh_members(self) -> None:
         """Set the weights of the members by the rule that was asked for; without rows, what they were stays."""

@@ -285,7 +285,7 @@ def _check_members(parameters: Mapping[str, Any]) -> None:
     """Several nets have to differ in something."""
     lookup("member_weights", parameters["member_weights"], WEIGHTINGS)
     given = parameters["net"]
-    if count("n_members", parameters["n_members"]) == 1:
+    if n_members(parameters["n_members"], 0) == 1:
         return
     if WEIGHTINGS[parameters["member_weights"]]:
         check_left_out(f"member_weights={parameters['member_weights']!r}", parameters["augment"], parameters["prior"])
@@ -295,6 +295,19 @@ def _check_members(parameters: Mapping[str, Any]) -> None:
             f"net={type(given).__name__}(…) or of the previous posterior. Give the module's class and no prior=, or "
             "n_members=1."
         )
+
+
+def n_members(value: object, n_folds: int) -> int:
+    """Of a mixture: as many as asked for, or all that a fit has, with nets of so many folds beside that of all rows.
+
+    Examples
+    --------
+    >>> n_members("auto", 3), n_members(2, 3)
+    (4, 2)
+    """
+    if isinstance(value, str):
+        return 1 + n_folds if value == AUTO else lookup("n_members", value, {AUTO: 1})
+    return count("n_members", value)
 
 
 def categorical(value: Any) -> Categorical:
@@ -569,21 +582,6 @@ def _device(name: object, net: Any) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"device={name!r} is not supported; expected 'auto', 'cpu' or 'cuda'.")
     return device
-
-
-def check_device(device: torch.device) -> None:
-    """Whether it is there to train on; a trained model predicts without it.
-
-    Raises
-    ------
-    ValueError
-
-    Examples
-    --------
-    >>> check_device(torch.device("cpu"))
-    """
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device='{device}' was asked for, but torch finds no CUDA device; use device='cpu'.")
 
 
 def _check_net_options(parameters: Mapping[str, Any]) -> None:

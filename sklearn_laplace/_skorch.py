@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from skorch import NeuralNet
 from skorch.callbacks import Callback
@@ -475,6 +476,27 @@ def initialise(net: NeuralNet, rows: TrainingRows, n_outputs: int) -> None:
     net.module_.to(rows.weights.dtype)
     net.module_.eval()
     check_module(net.module_, rows, n_outputs)
+
+
+def check_net(net: Any) -> None:
+    """A net that can be trained, or a frozen one that is."""
+    if isinstance(net, FrozenEstimator):
+        if not isinstance(net.estimator, NeuralNet):
+            raise TypeError(
+                f"net=FrozenEstimator({type(net.estimator).__name__}(…)) is not supported; freeze a fitted skorch net."
+            )
+        if not net.estimator.initialized_ or not isinstance(getattr(net.estimator, "module_", None), nn.Module):
+            raise NotFittedError(
+                "the net inside FrozenEstimator has not been fitted; fit it first, or give it without FrozenEstimator "
+                "to have it trained."
+            )
+    elif not (
+        net is None or isinstance(net, NeuralNet | nn.Module) or (inspect.isclass(net) and issubclass(net, nn.Module))
+    ):
+        raise TypeError(
+            f"net={net!r} is not supported; give None for the built-in net, a torch module (class or instance), a "
+            "skorch net such as NeuralNetRegressor(module), or FrozenEstimator(fitted skorch net)."
+        )
 
 
 def check_module(module: nn.Module, rows: TrainingRows, n_outputs: int) -> None:

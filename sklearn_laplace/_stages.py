@@ -10,12 +10,10 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from inspect import isclass
 from typing import Any
 
 import torch
 from joblib import Parallel, delayed, effective_n_jobs
-from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from skorch import NeuralNet
 from torch import Tensor, nn
@@ -29,6 +27,7 @@ from ._loo import LeftOut
 from ._map import MapResult, Plan
 from ._memory import MemoryBudget
 from ._past import check_past, check_same_net, load
+from ._persistence import check_device
 from ._prior_options import check_temperature
 from ._resolve import Options
 from ._skorch import TrainingRows
@@ -60,7 +59,7 @@ MAP_NEUTRAL: dict[str, Any] = {
     "class_weight": None,  # already in the weights of the rows
     "augment": None,  # already in the rows, which the cache sees
     "n_augmentations": 1,
-    "n_members": 1,
+    "n_members": "auto",
     "member_weights": "uniform",
     "random_state": None,
     "memory": None,
@@ -117,7 +116,7 @@ def train(
     plan = Plan(
         options.likelihood,
         lambda network: _training_prior(network, options),
-        _map_precision(options),
+        _map_precision(options, data),
         options.likelihood.dispersion_start if fixed_noise else fixed_dispersion(options, data.scale),
         _resolve.DISPERSION_RULES.get(options.sigma_noise.rule, lambda fit, hyper: hyper),
         natural_start=net is None,
@@ -177,7 +176,9 @@ def _train_net(
     trained = _map.fit_map(net, network, rows, data.n_outputs, plan, own_epochs=own_epochs)
     deep = is_ours and len(parameters["hidden_layer_sizes"]) > 0  # a linear net has one mode, and knows itself
     apart = data.past is None and not data.has_copies and not isinstance(options.prior_mean, dict)
-    if not (deep and apart and options.cross_fits) or own_epochs or data.alone:
+    if data.alone:
+        return replace(trained, by_evidence=data.start is None)
+    if not (deep and apart and options.cross_fits) or own_epochs:
         return trained
     if data.start is not None:
         before = [torch.from_numpy(fold).to(network.theta) for fold in data.start.folds]
@@ -203,7 +204,9 @@ def _trace(module: nn.Module, rows: TrainingRows, data: PreparedData, options: O
     return network
 
 
-def _map_precision(options: Options) -> Tensor | None:
+def _map_precision(options: Options, data: PreparedData) -> Tensor | None:
+    if data.alone and data.start is not None:  # a member of a mixture: the precisions are the first one's
+        return data.start.hyper.prior_precision
     if options.map_precision is not None:
         return torch.tensor(options.map_precision, dtype=torch.float64)
     value = options.prior_precision.value
@@ -409,30 +412,11 @@ def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData, se
     """The resolved options, with the likelihood in the units of these targets and the seed of the curvature's draws."""
     single_logit = data.targets.ndim == 1 and data.n_outputs == 1
     options = _resolve.resolve(kind, parameters, seed, single_logit=single_logit)
-    _resolve.check_device(options.device)
+    check_device(options.device)
     if data.past is not None:
         check_past(options, parameters, data.past.fit)
         return replace(options, structure=type(data.past.fit.curvature), likelihood=data.past.fit.likelihood)
     return replace(options, likelihood=options.likelihood.scaled_to(mean_variance(data), data.average_noise))
-
-
-def check_net(net: Any) -> None:
-    """A net that can be trained, or a frozen one that is."""
-    if isinstance(net, FrozenEstimator):
-        if not isinstance(net.estimator, NeuralNet):
-            raise TypeError(
-                f"net=FrozenEstimator({type(net.estimator).__name__}(…)) is not supported; freeze a fitted skorch net."
-            )
-        if not net.estimator.initialized_ or not isinstance(getattr(net.estimator, "module_", None), nn.Module):
-            raise NotFittedError(
-                "the net inside FrozenEstimator has not been fitted; fit it first, or give it without FrozenEstimator "
-                "to have it trained."
-            )
-    elif not (net is None or isinstance(net, NeuralNet | nn.Module) or (isclass(net) and issubclass(net, nn.Module))):
-        raise TypeError(
-            f"net={net!r} is not supported; give None for the built-in net, a torch module (class or instance), a "
-            "skorch net such as NeuralNetRegressor(module), or FrozenEstimator(fitted skorch net)."
-        )
 
 
 def pass_over(

@@ -100,7 +100,7 @@ class Column:
         For messages.
     n_levels : int
         V, with those of the missing and of the rare ones; 0 for numbers.
-    codes : dict
+    codes : tuple of (level, int)
         The code of each level.
     missing : int or None
         The code of a missing level; V where none was missing.

@@ -143,7 +143,7 @@ feature_names_in_
         scoring: Any = None,
         prior_precision_grid: Any = None,
         memory: Any = None,
-        n_members: int = 1,
+        n_members: int | str = "auto",
         member_weights: str = "uniform",
         n_jobs: int | None = None,
         random_state: Any = None,

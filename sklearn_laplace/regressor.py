@@ -215,11 +215,14 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Where trainings are cached, as in scikit-learn's Pipeline: candidates of a search that differ in Laplace
         parameters alone (with a number for ``map_prior_precision`` also in prior and noise) share one. Needs an integer
         ``random_state``. The rows are part of the key, and with them what ``augment`` makes of them.
-    n_members : int, default=1
+    n_members : "auto" or int, default="auto"
         Nets of a mixture of Laplace approximations (Eschenhagen et al. 2021), each from initial weights of its own. All
         methods answer for the mixture: means, variances and covariances are its moments, quantiles and densities its
-        own. What is chosen by rows that were held out, and how the noise varies, is chosen once, with the first.
-        ``n_jobs`` of them train at a time. Refused for a net that comes with its weights.
+        own. "auto": where prior precision or noise are chosen with the help of three nets that have not seen a third of
+        the rows each ("auto" of theirs, in the built-in net, of 40 rows or more), these train on with all rows, and are
+        members beside the first; otherwise one. Prior precision (of the training), what is chosen by rows that were
+        held out, and how the noise varies, are chosen once, with the first; members beyond the fourth have trainings of
+        their own. ``n_jobs`` of them train at a time. Several are refused for a net that comes with its weights.
     member_weights : {"uniform", "loo", "evidence"}, default="uniform"
         Weights of the members: the same; those under which the mixture gives the training rows the largest density,
         each row as of the members without it (stacking, Yao et al. 2018); in proportion to their evidence.
@@ -346,7 +349,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         scoring: Any = None,
         prior_precision_grid: Any = None,
         memory: Any = None,
-        n_members: int = 1,
+        n_members: int | str = "auto",
         member_weights: str = "uniform",
         n_jobs: int | None = None,
         random_state: Any = None,
@@ -595,7 +598,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             features in all rows the intervals are too short (.84 to .89 for .90 was measured on five tables). That
             needs the training rows, which a fit keeps, and an exact curvature, as :meth:`loo_predict`. A row of weight
             w counts as w of them. With too few rows for a level an end is infinite. Rows with noise variances of their
-            own are refused. Of a mixture it is the first member's, mean and intervals.
+            own are refused. Of a mixture the intervals are the first member's.
 
         Returns
         -------
@@ -613,7 +616,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         levels = _values.fractions("confidence_level", confidence_level)
         if _values.lookup("method", method, _resolve.INTERVAL_METHODS):
             check_is_fitted(self)
-            return self._in_units(self._own_outputs(X)), self._jackknife(X, levels)
+            return self._in_units(self._outputs(X)), self._jackknife(X, levels)
         distribution = self.predict_dist(X)
         ends = [np.stack([distribution.ppf(q) for q in (1 - levels) / 2], axis=1)]
         ends.append(np.stack([distribution.ppf(q) for q in (1 + levels) / 2], axis=1))

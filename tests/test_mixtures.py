@@ -195,10 +195,12 @@ def test_the_first_member_is_the_net_alone(three):
 
 
 def test_what_was_chosen_on_held_out_rows_is_shared(three):
-    """Each member has its own training; the posterior's factor and that of the noise are the first one's."""
+    """The nets beside the first become members under its precisions; the factor of the noise is the first one's."""
     ratios = [m.hyper_.prior_precision / m._origin.hyper.prior_precision for m in three.members_]
     noises = [m.hyper_.dispersion / m._origin.hyper.dispersion for m in three.members_]
-    assert len({round(float(m._origin.hyper.prior_precision[0]), 6) for m in three.members_}) > 1
+    assert len({float(m._origin.hyper.prior_precision[0]) for m in three.members_}) == 1
+    assert len({round(m._origin.hyper.dispersion, 6) for m in three.members_}) == 3
+    assert [m.mode_distance_ < 1e-3 for m in three.members_] == [True] * 3  # of all rows, though a third came late
     np.testing.assert_allclose([float(r[0]) for r in ratios], float(ratios[0][0]), rtol=1e-6)
     np.testing.assert_allclose(noises, noises[0], rtol=1e-6)
 
@@ -270,7 +272,7 @@ def test_members_are_estimators_of_their_own(three):
     assert (interval[:, 1] > interval[:, 0]).all()
     again, alone = (
         second.set_params(random_state=1).fit(X, Y),
-        LaplaceRegressor(**SMALL | {"random_state": 1}).fit(X, Y),
+        LaplaceRegressor(n_members=1, **SMALL | {"random_state": 1}).fit(X, Y),
     )
     np.testing.assert_array_equal(again.predict(X_NEW, return_std=True), alone.predict(X_NEW, return_std=True))
     chosen = LaplaceRegressor(
@@ -279,6 +281,36 @@ def test_members_are_estimators_of_their_own(three):
     before = chosen.predict_std(X_NEW, kind="epistemic")
     hotter = chosen.refit_laplace(temperature=2.0).predict_std(X_NEW, kind="epistemic")
     assert hotter.mean() > before.mean()
+
+
+def test_as_many_members_as_there_are_nets(three):
+    """ "auto": four where prior or noise are chosen with nets of a part of the rows; a fifth has a training of its own."""
+    four, five = (LaplaceRegressor(n_members=n, **SMALL).fit(X, Y) for n in ("auto", 5))
+    assert len(four.members_) == 4 and len(five.members_) == 5
+    for one, other in zip(four.members_, five.members_, strict=False):
+        np.testing.assert_array_equal(one.predict(X_NEW), other.predict(X_NEW))
+    precisions = [float(m._origin.hyper.prior_precision[0]) for m in five.members_]
+    assert len(set(precisions[:4])) == 1 and precisions[4] != precisions[0]
+    ones = [
+        LaplaceRegressor(**SMALL).fit(X[:39], Y[:39]),
+        LaplaceRegressor(**SMALL, **FIXED).fit(X, Y),
+        LaplaceRegressor(**SMALL | {"hidden_layer_sizes": ()}).fit(X, Y),
+        LaplaceRegressor(prior=FrozenEstimator(three), **SMALL).fit(X, Y),
+    ]
+    assert [len(m.members_) for m in ones] == [1] * 4
+
+
+def test_members_train_under_the_noise_that_was_found():
+    """Once, and not under one noise before; the noise model is shared."""
+    rows = np.random.default_rng(0).uniform(-2, 2, size=(240, 1))
+    targets = np.sin(rows[:, 0]) + np.where(rows[:, 0] > 0, 0.4, 0.02) * np.random.default_rng(1).normal(size=240)
+    model = LaplaceRegressor(hidden_layer_sizes=(5,), random_state=0).fit(rows, targets)
+    assert model.noise_model_ is not None and model.noise_model_.is_trained_under
+    for member in model.members_:
+        assert member.noise_model_ is model.noise_model_
+        np.testing.assert_allclose(member._scale.unit_noise, model._scale.unit_noise)
+    std = model.predict_std([[-1.5], [1.5]], kind="aleatoric")
+    assert std[1] > 5 * std[0]
 
 
 def test_workers_change_nothing():
