@@ -284,7 +284,7 @@ def test_members_are_estimators_of_their_own(three):
 
 
 def test_as_many_members_as_there_are_nets(three):
-    """ "auto": four where prior or noise are chosen with nets of a part of the rows; a fifth has a training of its own."""
+    """Four where prior or noise are chosen with nets of a part of the rows; a fifth has a training of its own."""
     four, five = (LaplaceRegressor(n_members=n, **SMALL).fit(X, Y) for n in ("auto", 5))
     assert len(four.members_) == 4 and len(five.members_) == 5
     for one, other in zip(four.members_, five.members_, strict=False):
