@@ -35,7 +35,8 @@ NEW, NEW_Y = make_friedman1(400, noise=1.0, random_state=1)
 
 
 def regressor(**options):
-    return LaplaceRegressor(hidden_layer_sizes=(12,), random_state=0, **{"likelihood": "gaussian", **options})
+    alone = {"likelihood": "gaussian", "n_members": 1}
+    return LaplaceRegressor(hidden_layer_sizes=(12,), random_state=0, **{**alone, **options})
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +126,7 @@ def test_what_is_given_stays_and_what_is_free_is_best():
 
 
 def test_more_noise_than_the_evidence_has_is_believed_in_part():
-    """Nets that have seen a third of the rows less are worse nets: a factor of 1.4 in σ at most."""
+    """Nets that have seen a third of the rows less are worse nets: a factor of 1.2 in σ at most."""
     scores = held_out_scores(
         parts(Gaussian(), numbers, 2, "full"), Hyper(torch.ones(1).double(), 0.5), gaussian_density
     )
@@ -135,8 +136,8 @@ def test_more_noise_than_the_evidence_has_is_believed_in_part():
         return (found.dispersion / dispersion) ** 0.5
 
     best = float((scores.squares / scores.freedom).median())
-    assert 1.3 < ratio(best / 1e4) <= 1.4
-    assert 1 / 1.4 <= ratio(best * 1e4) < 1 / 1.3
+    assert 1.15 < ratio(best / 1e4) <= 1.2
+    assert 1 / 1.2 <= ratio(best * 1e4) < 1 / 1.15
     found = scores.chosen(Hyper(torch.ones(1).double(), 0.5), free_prior=True, free_dispersion=True).dispersion
     assert ratio(found) == pytest.approx(ratio(found * 1.0001), rel=1e-3)  # no jumps
 
@@ -344,7 +345,9 @@ def test_a_noise_that_is_far_off_is_reported_where_the_prior_makes_up_for_it():
         regressor(sigma_noise=0.1).fit(x, np.sin(x[:, 0]) + 0.5 * rng.normal(size=60))
 
 
-@pytest.mark.filterwarnings("error::sklearn_laplace.errors.InterpolationWarning")
+@pytest.mark.filterwarnings(
+    "error::sklearn_laplace.errors.InterpolationWarning", "ignore::sklearn_laplace.errors.BoundWarning"
+)
 def test_a_noise_that_the_nets_could_not_mend_is_reported():
     """Under a prior that wide they see no noise at all, and without it the net goes through all targets."""
     rng = np.random.default_rng(0)

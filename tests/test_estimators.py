@@ -35,17 +35,17 @@ X_NEW = RNG.normal(size=(7, 3))
 
 @pytest.fixture(scope="module")
 def regressor():
-    return LaplaceRegressor(random_state=0).fit(X, Y)
+    return LaplaceRegressor(n_members=1, random_state=0).fit(X, Y)
 
 
 @pytest.fixture(scope="module")
 def two_outputs():
-    return LaplaceRegressor(random_state=0).fit(X, Y2)
+    return LaplaceRegressor(n_members=1, random_state=0).fit(X, Y2)
 
 
 @pytest.fixture(scope="module")
 def classifier():
-    return LaplaceClassifier(random_state=0).fit(X, LABELS)
+    return LaplaceClassifier(n_members=1, random_state=0).fit(X, LABELS)
 
 
 # ---------------------------------------------------------------------- answers that agree
@@ -210,7 +210,7 @@ def test_the_given_prior_and_noise_are_used():
 
 def test_the_residual_noise_is_that_of_the_training_rows():
     """sigma_noise='residual': the root mean squared residual."""
-    model = LaplaceRegressor(random_state=0, sigma_noise="residual").fit(X, Y)
+    model = LaplaceRegressor(random_state=0, sigma_noise="residual", n_members=1).fit(X, Y)
     rms = np.sqrt(np.mean((Y - model.predict(X)) ** 2))
     np.testing.assert_allclose(model.sigma_noise_, rms, rtol=1e-4)
 

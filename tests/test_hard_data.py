@@ -218,7 +218,7 @@ def test_probabilities_are_worth_more_than_the_frequencies(case):
         assert np.isfinite(std).all() and (std > 0).all()
 
 
-@pytest.mark.parametrize(("rule", "doubt"), [("auto", 1e-8), ("evidence", 1e-4)])
+@pytest.mark.parametrize(("rule", "doubt"), [("auto", 1e-6), ("evidence", 1e-4)])
 @pytest.mark.parametrize("n", [10, 100])
 def test_separable_classes_are_told_apart_and_not_for_certain(n, rule, doubt):
     """The likelihood alone would have infinite weights; between the classes the probability is near a half.
@@ -229,7 +229,7 @@ def test_separable_classes_are_told_apart_and_not_for_certain(n, rule, doubt):
     X = rng.normal(size=(n, 2))
     model = LaplaceClassifier(prior_precision=rule, random_state=0).fit(X, X[:, 0] > 0)
     chance = model.predict_proba([[-2.0, 0.0], [0.0, 0.0], [2.0, 0.0]])[:, 1]
-    assert chance[0] < 0.25 and 0.2 < chance[1] < 0.8 and chance[2] > 0.75
+    assert chance[0] < 0.25 and 0.15 < chance[1] < 0.85 and chance[2] > 0.75
     assert model.predict_proba(NEW).max() < 1 - doubt
     assert model.score(NEW, NEW[:, 0] > 0) > 0.8
 

@@ -18,17 +18,17 @@ X_NEW = RNG.normal(size=(5, 3))
 
 @pytest.fixture(scope="module", params=["one", "two"])
 def regressor(request):
-    return LaplaceRegressor(random_state=0).fit(X, Y[:, 0] if request.param == "one" else Y)
+    return LaplaceRegressor(n_members=1, random_state=0).fit(X, Y[:, 0] if request.param == "one" else Y)
 
 
 @pytest.fixture(scope="module")
 def one_output():
-    return LaplaceRegressor(random_state=0).fit(X, Y[:, 0])
+    return LaplaceRegressor(n_members=1, random_state=0).fit(X, Y[:, 0])
 
 
 @pytest.fixture(scope="module")
 def classifier():
-    return LaplaceClassifier(random_state=0).fit(X, LABELS)
+    return LaplaceClassifier(n_members=1, random_state=0).fit(X, LABELS)
 
 
 def test_the_distribution_is_the_mean_and_the_total_std(regressor):
