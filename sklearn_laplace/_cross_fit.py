@@ -1,9 +1,10 @@
 r"""Cross-fitting: a few more nets, each trained without a part of the rows, that say what the net cannot say of itself.
 
 They train under the prior precision that the evidence has chosen for all rows, each from initial weights of its own,
-for fourteen Gauss–Newton steps and some of L-BFGS at most, and estimate their own noise on the way. Two things rest on
-them: the prior precision and noise of the posterior (``selection/held_out.py``), and prediction intervals without any
-model of the noise's distribution, in the K-fold form of the jackknife+ (CV+, Barber et al. 2021). With
+for fourteen Gauss–Newton steps and some of L-BFGS at most, and estimate their own noise on the way. Afterwards they can
+train on with all rows, as members of a mixture (``_mixture.py``). Before, two things rest on them: the prior precision
+and noise of the posterior (``selection/held_out.py``), and prediction intervals without any model of the noise's
+distribution, in the K-fold form of the jackknife+ (CV+, Barber et al. 2021). With
 :math:`\mu_{-k(n)}` the net that has not seen row n, :math:`s_{-k(n)}` the standard deviation of its prediction (noise
 included), and :math:`Z_n = |y_n - \mu_{-k(n)}(x_n)| / s_{-k(n)}(x_n)`, their ends are quantiles over the rows of
 
@@ -230,7 +231,7 @@ def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Seq
         hyper = replace(hyper, dispersion=plan.likelihood.dispersion_start)
     dealt = zip(starts, _dealt(rows, len(starts)), strict=True)
     folds, factor = tuple(Fold(start, held_out) for start, held_out in dealt), 1.0
-    # They are there for what they say of the rows; what their own trainings have to say is of no use to anyone.
+    # What their trainings have to say is of no use to anyone: not until they have seen all rows.
     with single_thread(trained.is_small), warnings.catch_warnings(), suppress(NotPositiveDefiniteError, NonFiniteError):
         warnings.simplefilter("ignore")
         folds, density = _under(folds, fit, rows, plan, hyper)

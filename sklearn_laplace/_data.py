@@ -94,9 +94,9 @@ class PreparedData:
     has_copies : bool
         Whether several of the rows are copies of one, which ``augment`` has made.
     start : Start, optional
-        Where an earlier training of these rows has ended.
+        Where an earlier training has ended, of these rows or of a part of them.
     alone : bool
-        Whether no nets without a part of the rows are to be trained beside.
+        Whether no nets without a part of the rows are to be trained beside; from a start under its prior precisions.
     table : Table, optional
         What the columns of X hold, for the built-in net.
     """

@@ -102,12 +102,15 @@ class Start:
     dispersion : float
     folds : tuple of ndarray of shape (P,)
         Weights of the nets that have not seen a part of the rows.
+    by_evidence : bool
+        Whether its prior precisions are those of largest evidence.
     """
 
     theta: np.ndarray
     prior_precision: np.ndarray
     dispersion: float
     folds: tuple[np.ndarray, ...]
+    by_evidence: bool = True
 
     def of_fold(self, fold: int) -> Start:
         """Where one of these nets may go on, with all rows."""
@@ -250,7 +253,7 @@ class MapResult:
         """Where another training of these rows may start."""
         theta, hyper, folds = self.mode.fit.network.theta, self.mode.hyper, [fold.theta for fold in self.folds]
         at, precision, *others = (part.cpu().numpy() for part in (theta, hyper.prior_precision, *folds))
-        return Start(at, precision, hyper.dispersion, tuple(others))
+        return Start(at, precision, hyper.dispersion, tuple(others), self.by_evidence)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -6,8 +6,10 @@ estimators as well. A method that answers for the mixture asks each member's ``_
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Self
 
@@ -25,9 +27,34 @@ from ._member_weights import by_evidence, by_stacking
 from ._prediction import LaplacePrediction
 from ._stages import Origin
 from ._threads import single_thread
+from .errors import (
+    BoundWarning,
+    ClippedWarning,
+    JitterWarning,
+    ModeWarning,
+    NonFiniteError,
+    NotPositiveDefiniteError,
+)
 from .laplace import LaplaceFit
 from .latent import Components
 from .likelihoods._base import Link
+
+OF_MEMBERS = ModeWarning, ClippedWarning, JitterWarning
+"""Warnings that are of one net alone."""
+
+
+@contextmanager
+def _said_once() -> Iterator[None]:
+    """Warnings of other members than the first, one of each kind; of bounds the first has warned, who has chosen."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    own = {one.category: str(one.message) for one in reversed(caught) if issubclass(one.category, OF_MEMBERS)}
+    for category, message in own.items():
+        warnings.warn(f"another member of the mixture: {message}", category, stacklevel=4)
+    for one in caught:
+        if not issubclass(one.category, (*OF_MEMBERS, BoundWarning)):
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
 class LaplaceMixture(LaplacePrediction):
@@ -93,24 +120,30 @@ class LaplaceMixture(LaplacePrediction):
         """The members after the first, with what it has chosen on held-out rows and under the noise that it has found.
 
         The nets beside it, which have not seen a part of the rows yet, go on with all of them; any more members start
-        from initial weights of their own.
+        from initial weights of their own. Where no number was asked for, a net that cannot be trained is left out.
         """
         if data.noise is None and self.noise_model_ is not None and self.noise_model_.is_trained_under:
             data, kept = self._with_noise(data), kept and self._with_noise(kept)
 
-        def fitted(place: int, seeds: list[int]) -> LaplaceMixture:
+        n_nets = 0 if self._origin.cross is None else len(first.folds)
+        n_others = _resolve.n_members(self.n_members, n_nets) - 1
+        dispensable = (NonFiniteError, NotPositiveDefiniteError) if isinstance(self.n_members, str) else ()
+
+        def fitted(place: int, seeds: list[int]) -> LaplaceMixture | None:
             other = self._twin()
             other._lead, other._is_candidate = self._origin, True
             start = first.of_fold(place) if place < len(first.folds) else None
-            with single_thread(n_jobs > 1):
+            with single_thread(n_jobs > 1), suppress(*dispensable):
                 other._fit_rows(parameters, replace(data, alone=True, start=start), kept, seeds)
-            return other
+                return other
+            return None
 
-        n_others = _resolve.n_members(self.n_members, len(first.folds)) - 1
         drawn = np.random.RandomState(seed).randint(np.iinfo(np.int32).max, size=(n_others, 3)).tolist()
         n_jobs = min(joblib.effective_n_jobs(self.n_jobs), max(n_others, 1))
         fits = (joblib.delayed(fitted)(place, seeds) for place, seeds in enumerate(drawn))
-        return joblib.Parallel(n_jobs, require="sharedmem")(fits)
+        with _said_once():
+            found = joblib.Parallel(n_jobs, require="sharedmem")(fits)
+        return [other for other in found if other is not None]
 
     def _weigh_members(self) -> None:
         """Set the weights of the members by the rule that was asked for; without rows, what they were stays."""

@@ -163,21 +163,6 @@ def _travelling() -> set[str]:
     return {name.partition(".")[0] for p in picklers if p for name in p.list_registry_pickle_by_value()}
 
 
-def check_device(device: torch.device) -> None:
-    """Whether it is there to train on; a trained model predicts without it.
-
-    Raises
-    ------
-    ValueError
-
-    Examples
-    --------
-    >>> check_device(torch.device("cpu"))
-    """
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device='{device}' was asked for, but torch finds no CUDA device; use device='cpu'.")
-
-
 def present_device(name: str) -> torch.device:
     """The device of this name, or the CPU where there is no such device."""
     device = torch.device(name)

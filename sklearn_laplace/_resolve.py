@@ -305,9 +305,7 @@ def n_members(value: object, n_folds: int) -> int:
     >>> n_members("auto", 3), n_members(2, 3)
     (4, 2)
     """
-    if isinstance(value, str):
-        return 1 + n_folds if value == AUTO else lookup("n_members", value, {AUTO: 1})
-    return count("n_members", value)
+    return lookup("n_members", value, {AUTO: 1 + n_folds}) if isinstance(value, str) else count("n_members", value)
 
 
 def categorical(value: Any) -> Categorical:
@@ -582,6 +580,21 @@ def _device(name: object, net: Any) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"device={name!r} is not supported; expected 'auto', 'cpu' or 'cuda'.")
     return device
+
+
+def check_device(device: torch.device) -> None:
+    """Whether it is there to train on; a trained model predicts without it.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> check_device(torch.device("cpu"))
+    """
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device='{device}' was asked for, but torch finds no CUDA device; use device='cpu'.")
 
 
 def _check_net_options(parameters: Mapping[str, Any]) -> None:

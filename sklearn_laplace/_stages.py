@@ -27,7 +27,6 @@ from ._loo import LeftOut
 from ._map import MapResult, Plan
 from ._memory import MemoryBudget
 from ._past import check_past, check_same_net, load
-from ._persistence import check_device
 from ._prior_options import check_temperature
 from ._resolve import Options
 from ._skorch import TrainingRows
@@ -177,7 +176,7 @@ def _train_net(
     deep = is_ours and len(parameters["hidden_layer_sizes"]) > 0  # a linear net has one mode, and knows itself
     apart = data.past is None and not data.has_copies and not isinstance(options.prior_mean, dict)
     if data.alone:
-        return replace(trained, by_evidence=data.start is None)
+        return replace(trained, by_evidence=data.start is None or data.start.by_evidence)
     if not (deep and apart and options.cross_fits) or own_epochs:
         return trained
     if data.start is not None:
@@ -412,7 +411,7 @@ def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData, se
     """The resolved options, with the likelihood in the units of these targets and the seed of the curvature's draws."""
     single_logit = data.targets.ndim == 1 and data.n_outputs == 1
     options = _resolve.resolve(kind, parameters, seed, single_logit=single_logit)
-    check_device(options.device)
+    _resolve.check_device(options.device)
     if data.past is not None:
         check_past(options, parameters, data.past.fit)
         return replace(options, structure=type(data.past.fit.curvature), likelihood=data.past.fit.likelihood)

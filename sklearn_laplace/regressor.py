@@ -149,7 +149,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         start of its own without a third of the rows, give these the largest log density (of factors within 1 nat of it,
         the one closest to 1); for classes and counts all nets train on under a prior that is
         weaker by a factor of .3 as long as that is worth 5 nats to these rows, three times at most; where the noise is
-        chosen so too, both go a part of the way, a factor of 1.4 in σ at most. The evidence sees one mode, and is too
+        chosen so too, both go a part of the way, a factor of 1.1 in σ at most. The evidence sees one mode, and is too
         sure where another net would have found other features in the same rows. That is done for the built-in net with
         hidden layers and 40 different rows at least, while its training
         takes Gauss–Newton steps and ``memory_budget`` has room for five curvatures, not with ``max_epochs``,
@@ -218,11 +218,12 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     n_members : "auto" or int, default="auto"
         Nets of a mixture of Laplace approximations (Eschenhagen et al. 2021), each from initial weights of its own. All
         methods answer for the mixture: means, variances and covariances are its moments, quantiles and densities its
-        own. "auto": where prior precision or noise are chosen with the help of three nets that have not seen a third of
-        the rows each ("auto" of theirs, in the built-in net, of 40 rows or more), these train on with all rows, and are
-        members beside the first; otherwise one. Prior precision (of the training), what is chosen by rows that were
-        held out, and how the noise varies, are chosen once, with the first; members beyond the fourth have trainings of
-        their own. ``n_jobs`` of them train at a time. Several are refused for a net that comes with its weights.
+        own. "auto": where three nets that have not seen a third of the rows each help to choose prior precision or
+        noise ("auto" of theirs, in the built-in net, of 40 rows or more), these train on with all rows, and are members
+        beside the first; otherwise one. What rows that were held out say, and how the noise varies, is learnt once,
+        with the first, and of the first four the prior precision of the training too; members beyond have trainings of
+        their own. Where the data leave one basin, members may end as the same net. ``n_jobs`` of them train at a time.
+        Several are refused for a net that comes with its weights.
     member_weights : {"uniform", "loo", "evidence"}, default="uniform"
         Weights of the members: the same; those under which the mixture gives the training rows the largest density,
         each row as of the members without it (stacking, Yao et al. 2018); in proportion to their evidence.
@@ -457,6 +458,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     def sigma_noise_(self) -> float | np.ndarray:
         """Noise standard deviation in the units of y, one for each output: that of an average row and of a new one.
 
+        Of a mixture the root of the mean variance of its members.
+
         Raises
         ------
         AttributeError
@@ -465,7 +468,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         check_is_fitted(self)
         if not self.laplace_.likelihood.has_dispersion:
             raise AttributeError(f"likelihood={self.likelihood!r} has no noise of its own, and so no sigma_noise_.")
-        sigma = np.sqrt(self._noise_variance().numpy()) * self._scale.scale
+        sigma = np.sqrt(self._mixed(lambda member: member._noise_variance()).numpy()) * self._scale.scale
         return float(sigma[0]) if self._single_output else sigma
 
     def predict(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -16,10 +17,10 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _estimator, metrics
 from sklearn_laplace._member_weights import by_stacking
 from sklearn_laplace.counts import PoissonLogNormal
-from sklearn_laplace.errors import UnsupportedCombinationError
+from sklearn_laplace.errors import BoundWarning, NonFiniteError, UnsupportedCombinationError
 from sklearn_laplace.mixtures import CountMixture, NormalMixture
 
 RNG = np.random.default_rng(11)
@@ -153,6 +154,8 @@ def test_moments_and_densities_are_those_of_the_members(three):
     mean, std = three.predict(X_NEW, return_std=True)
     np.testing.assert_allclose(mean, means.mean(0), rtol=1e-10)
     np.testing.assert_allclose(std**2, (stds**2).mean(0) + means.var(0), rtol=1e-9)
+    np.testing.assert_allclose(three.predict_std(X_NEW, kind="aleatoric"), three.sigma_noise_, rtol=1e-9)
+    assert len({m.sigma_noise_ for m in members}) == 3
     epistemic = np.stack([m.predict_std(X_NEW, kind="epistemic") for m in members])
     np.testing.assert_allclose(three.predict_std(X_NEW, kind="epistemic") ** 2, (epistemic**2).mean(0) + means.var(0))
     densities = np.stack([m.log_predictive_density(X_NEW, Y[:9]) for m in members])
@@ -298,6 +301,53 @@ def test_as_many_members_as_there_are_nets(three):
         LaplaceRegressor(prior=FrozenEstimator(three), **SMALL).fit(X, Y),
     ]
     assert [len(m.members_) for m in ones] == [1] * 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prior_structure": "layer", "sigma_noise": "evidence"},
+        {"prior_structure": "layer", "prior_precision": "evidence"},
+        {"prior_precision": "evidence"},
+    ],
+)
+def test_what_goes_by_the_evidence_has_gone_by_it_in_the_first(options):
+    """Members choose no proportions of their own, under which held-out rows would have no say."""
+    model = LaplaceRegressor(**SMALL, **options).fit(X, Y)
+    ratios = [m.hyper_.prior_precision / m._origin.hyper.prior_precision for m in model.members_]
+    assert len(ratios) == 4
+    for ratio in ratios:
+        torch.testing.assert_close(ratio, ratios[0])
+
+
+def test_members_are_left_out_where_they_cannot_be_trained(monkeypatch):
+    """Of "auto"; of a number that was asked for it is an error. Without the nets' say there are none either."""
+    original, calls = _estimator.approximate, []
+
+    def failing(*args, **options):
+        calls.append(args)
+        if len(calls) == 3:
+            raise NonFiniteError("no")
+        return original(*args, **options)
+
+    monkeypatch.setattr(_estimator, "approximate", failing)
+    model = LaplaceRegressor(**SMALL).fit(X, Y)
+    assert len(model.members_) == 3 and model.member_weights_.shape == (3,)
+    calls.clear()
+    with pytest.raises(NonFiniteError):
+        LaplaceRegressor(n_members=4, **SMALL).fit(X, Y)
+    monkeypatch.undo()
+    assert len(LaplaceRegressor(memory_budget=20_000, **SMALL).fit(X, Y).members_) == 1
+
+
+def test_each_kind_of_warning_is_given_once_for_all_members():
+    """Bounds are the first one's; what is of single nets says so."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        LaplaceRegressor(**SMALL).fit(X, np.sin(2 * X[:, 0]))
+    others = [one for one in caught if str(one.message).startswith("another member of the mixture")]
+    assert len({one.category for one in others}) == len(others) <= 1
+    assert len([one for one in caught if one.category is BoundWarning]) <= 1
 
 
 def test_members_train_under_the_noise_that_was_found():
