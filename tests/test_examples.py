@@ -30,7 +30,7 @@ EXPECTED = {
     "quickstart": {
         "Diabetes": {
             "LaplaceRegressor()": [(45, 65), (-5.7, -5.2), COVERAGE],
-            "its MAP, residual sigma": [(45, 65), (-5.9, -5.2), COVERAGE],
+            "its mean, residual sigma": [(45, 65), (-5.9, -5.2), COVERAGE],
             "BayesianRidge()": [(45, 65), (-5.7, -5.2), COVERAGE],
         },
         "Curve with a gap": {

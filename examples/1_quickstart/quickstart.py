@@ -44,7 +44,7 @@ BLUE, ORANGE, BLACK, GREY = "#0072B2", "#E69F00", "#000000", "#999999"  # Okabe 
 def diabetes_scores(n_splits):
     """Mean RMSE, log-likelihood per row and 90 % coverage over 70/30 splits, one row a method."""
     X, y = load_diabetes(return_X_y=True)
-    scores = {"LaplaceRegressor()": [], "its MAP, residual sigma": [], "BayesianRidge()": []}
+    scores = {"LaplaceRegressor()": [], "its mean, residual sigma": [], "BayesianRidge()": []}
     for seed in range(n_splits):
         X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.3, random_state=seed)
         laplace = LaplaceRegressor(random_state=seed).fit(X_train, y_train)
