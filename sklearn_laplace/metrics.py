@@ -34,6 +34,7 @@ from sklearn.base import is_classifier
 from sklearn.utils.validation import _check_sample_weight, check_array, column_or_1d
 
 from .counts import PoissonLogNormal
+from .mixtures import CountMixture, NormalMixture
 from .resolver import final_step, predictive
 
 CALIBRATION_LEVELS = np.arange(1, 20) / 20
@@ -124,8 +125,10 @@ def neg_crps(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float
     -100
     """
     distribution, targets = _judged("neg_crps", estimator, X, y)
-    if isinstance(distribution, PoissonLogNormal):
-        raise TypeError("neg_crps is the formula of a normal; for counts use neg_nlpd or neg_interval_score.")
+    if isinstance(distribution, PoissonLogNormal | CountMixture):
+        raise TypeError("neg_crps is the formula of normals; for counts use neg_nlpd or neg_interval_score.")
+    if isinstance(distribution, NormalMixture):
+        return -_average(distribution.crps(targets), sample_weight)
     scale = distribution.std()
     z = (targets - distribution.mean()) / scale
     density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)

@@ -152,7 +152,9 @@ def test_the_built_in_net_takes_one_logit_on_request():
 def test_everything_a_classifier_answers():
     """Spread and its parts, draws, likeness, densities."""
     features, y = MOONS
-    model = LaplaceClassifier(likelihood="bernoulli", hessian_structure="full", random_state=0).fit(features, y)
+    model = LaplaceClassifier(likelihood="bernoulli", hessian_structure="full", n_members=1, random_state=0).fit(
+        features, y
+    )
     p = model.predict_proba(features)
     uncertainty = model.predict_uncertainty(features)
     np.testing.assert_allclose(uncertainty.total, p * (1 - p), rtol=1e-10)

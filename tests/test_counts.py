@@ -28,7 +28,7 @@ SMALL = {"likelihood": "poisson", "hidden_layer_sizes": (8,), "random_state": 0}
 
 @pytest.fixture(scope="module")
 def model():
-    return LaplaceRegressor(**SMALL).fit(X, Y)
+    return LaplaceRegressor(n_members=1, **SMALL).fit(X, Y)
 
 
 # ---------------------------------------------------------------------- the distribution

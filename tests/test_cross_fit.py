@@ -113,7 +113,8 @@ def test_what_is_given_stays_and_what_is_free_is_best():
     both = scores.chosen(start, free_prior=True, free_dispersion=True)
     place = int((scores.ridge / (float(both.prior_precision) * both.dispersion)).log().abs().argmin())
     reached = scores.log_density(torch.full_like(scores.ridge, both.dispersion))[place]
-    assert float(surface.max()) - 1.1 <= float(reached) <= float(surface.max()) + 1e-3  # worth one nat; grid steps
+    # A prior that is closer may cost one nat, a noise that goes a part of the way to it some more; and grid steps.
+    assert float(surface.max()) - 1.5 <= float(reached) <= float(surface.max()) + 1e-3
     along = scores.log_density(scores.ridge / 0.2)
     best = float(scores.ridge[along.argmax()] / 0.2)
     given = Hyper(torch.tensor([0.2]).double(), best)

@@ -97,7 +97,7 @@ def test_draws_are_joint_and_agree_with_the_covariance(regressor, kind, noise):
 
 def test_return_std_kind_chooses_what_predict_returns(regressor):
     """The class's default is the total; the option changes predict alone."""
-    model = LaplaceRegressor(random_state=0, return_std_kind="epistemic").fit(X, Y)
+    model = LaplaceRegressor(n_members=1, random_state=0, return_std_kind="epistemic").fit(X, Y)
     np.testing.assert_array_equal(model.predict(X_NEW, return_std=True)[1], model.predict_std(X_NEW, kind="epistemic"))
     np.testing.assert_array_equal(model.predict_std(X_NEW), regressor.predict_std(X_NEW))
 

@@ -127,7 +127,7 @@ def test_the_factor_of_largest_evidence_is_that_of_the_closed_form():
 
 def test_the_residual_factor_weighs_residuals_by_their_variance():
     """σ² = mean of r²/v."""
-    model = LaplaceRegressor(**SMALL, sigma_noise="residual").fit(X, Y, sample_noise_variance=V)
+    model = LaplaceRegressor(**SMALL, sigma_noise="residual", n_members=1).fit(X, Y, sample_noise_variance=V)
     residual = Y - model.predict(X)
     # φ is one number: residuals in units of their noise, over both targets.
     factor = np.mean(residual**2 / V)

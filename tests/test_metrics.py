@@ -36,7 +36,7 @@ X = RNG.normal(size=(40, 2))
 Y = X[:, 0] + 0.3 * RNG.normal(size=40)
 Y2 = np.column_stack([Y, 50 * X[:, 1] + 5 * RNG.normal(size=40)])
 LABELS = np.array(["no", "yes"])[(X[:, 0] + 0.5 * RNG.normal(size=40) > 0).astype(int)]
-SMALL = {"hidden_layer_sizes": (5,), "random_state": 0}
+SMALL = {"hidden_layer_sizes": (5,), "random_state": 0, "n_members": 1}
 
 
 class Stated(RegressorMixin, BaseEstimator):

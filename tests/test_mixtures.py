@@ -175,6 +175,15 @@ def test_quantiles_are_those_of_the_mixture_and_not_of_a_normal(three):
     np.testing.assert_allclose(mean, three.predict(X_NEW))
 
 
+def test_scores_are_those_of_the_mixture(three):
+    """The CRPS by numerical integration of its distribution function: not that of a normal with its moments."""
+    distribution, grid = three.predict_dist(X_NEW), np.linspace(-6, 6, 40_001)[:, None]
+    below = np.stack([m.predict_dist(X_NEW).cdf(grid) for m in three.members_]).mean(0)
+    crps = ((below - (grid >= Y[:9])) ** 2).sum(0) * (grid[1, 0] - grid[0, 0])
+    assert metrics.neg_crps(three, X_NEW, Y[:9]) == pytest.approx(-crps.mean(), abs=1e-3)
+    assert metrics.neg_nlpd(three, X_NEW, Y[:9]) == pytest.approx(distribution.logpdf(Y[:9]).mean(), rel=1e-12)
+
+
 def test_joint_covariance_and_draws_are_the_mixtures(three):
     """Total covariance, diagonal included; the draws' moments within five standard errors."""
     mean, covariance = three.predict(X_NEW, return_cov=True)
@@ -262,6 +271,8 @@ def test_mixtures_are_saved_and_searched(three):
     counts.fit(X, np.random.default_rng(0).poisson(2, size=45))
     distribution = counts.predict_dist(X_NEW)
     assert isinstance(distribution, CountMixture)
+    with pytest.raises(TypeError, match="for counts use neg_nlpd"):
+        metrics.neg_crps(counts, X, np.ones(45))
     np.testing.assert_allclose(counts.predict(X_NEW), distribution.mean(), rtol=1e-9)
     np.testing.assert_allclose(counts.predict_std(X_NEW), distribution.std(), rtol=1e-9)
     two = LaplaceRegressor(n_members=2, **SMALL, **FIXED).fit(X, np.column_stack([Y, -Y]))

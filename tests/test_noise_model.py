@@ -235,10 +235,10 @@ def test_noise_cannot_be_known_and_learnt():
 
 
 def test_a_cache_knows_both_trainings(tmp_path):
-    """That under one noise, and the one that starts where it has ended."""
+    """That under one noise, the one that starts where it has ended, and those of three more members."""
     options = {"memory": str(tmp_path), **SMALL}
     first = LaplaceRegressor(**options).fit(X, Y)
     stored = sorted(path for path in tmp_path.rglob("output.pkl"))
     second = LaplaceRegressor(temperature=2.0, **options).fit(X, Y)
-    assert len(stored) == 2 and sorted(tmp_path.rglob("output.pkl")) == stored
+    assert len(stored) == 5 and sorted(tmp_path.rglob("output.pkl")) == stored
     np.testing.assert_array_equal(first.predict(X_NEW), second.predict(X_NEW))

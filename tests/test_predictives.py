@@ -26,7 +26,7 @@ RNG = np.random.default_rng(41)
 ROWS, NEW = RNG.normal(size=(60, 3)), 2 * RNG.normal(size=(9, 3))
 Y = np.column_stack([np.sin(ROWS[:, 0]) + 0.2 * RNG.normal(size=60), 50 * ROWS[:, 1] + RNG.normal(size=60)])
 LABELS = np.array(["a", "b", "c"])[np.digitize(ROWS[:, 0] + 0.5 * RNG.normal(size=60), [-0.3, 0.7])]
-SMALL = {"hidden_layer_sizes": (5,), "random_state": 0}
+SMALL = {"hidden_layer_sizes": (5,), "random_state": 0, "n_members": 1}
 
 
 def deviations(network: Network, n: int, size: float = 0.3) -> torch.Tensor:
