@@ -322,6 +322,7 @@ def test_as_many_members_as_there_are_nets(three):
         {"prior_precision": "evidence"},
     ],
 )
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
 def test_what_goes_by_the_evidence_has_gone_by_it_in_the_first(options):
     """Members choose no proportions of their own, under which held-out rows would have no say."""
     model = LaplaceRegressor(**SMALL, **options).fit(X, Y)
