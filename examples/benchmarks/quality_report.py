@@ -120,7 +120,7 @@ def figure(rows: Sequence[Row], base: str, metric: str, sign: int, title: str, p
 
     sets = names(rows, "set")
     others = [model for model in names(rows, "model") if model != base]
-    size = 2.6 + 2.1 * len(sets), max(2.8, 1.3 + 0.34 * len(others))
+    size = max(2.6 + 2.1 * len(sets), 6.8), max(2.8, 1.3 + 0.34 * len(others))
     fig, axes = plt.subplots(1, len(sets), figsize=size, sharey=True, squeeze=False)
     for ax, name in zip(axes[0], sets, strict=True):
         found = [gain(rows, name, base, other, metric, sign) for other in others]
