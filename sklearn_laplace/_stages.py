@@ -173,10 +173,10 @@ def _train_net(
         _start_at(net.module_, options.prior_mean)
     own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
     trained = _map.fit_map(net, network, rows, data.n_outputs, plan, own_epochs=own_epochs)
-    deep = is_ours and len(parameters["hidden_layer_sizes"]) > 0  # a linear net has one mode, and knows itself
-    apart = data.past is None and not data.has_copies and not isinstance(options.prior_mean, dict)
     if data.alone:
         return replace(trained, by_evidence=data.start is None or data.start.by_evidence)
+    deep = is_ours and len(parameters["hidden_layer_sizes"]) > 0  # a linear net has one mode, and knows itself
+    apart = data.past is None and not data.has_copies and not isinstance(options.prior_mean, dict)
     if not (deep and apart and options.cross_fits) or own_epochs:
         return trained
     if data.start is not None:

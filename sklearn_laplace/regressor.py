@@ -147,23 +147,23 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         of largest log marginal likelihood, with the weights following. "auto": the net trains as under "evidence"; the
         posterior's δ is that times the factor, up to 10³ either way, under which three more nets, each trained from a
         start of its own without a third of the rows, give these the largest log density (of factors within 1 nat of it,
-        the one closest to 1); for classes and counts all nets train on under a prior that is
-        weaker by a factor of .3 as long as that is worth 5 nats to these rows, three times at most; where the noise is
-        chosen so too, both go a part of the way, a factor of 1.1 in σ at most. The evidence sees one mode, and is too
-        sure where another net would have found other features in the same rows. That is done for the built-in net with
-        hidden layers and 40 different rows at least, while its training
-        takes Gauss–Newton steps and ``memory_budget`` has room for five curvatures, not with ``max_epochs``,
-        ``augment``, ``prior``, a ``prior_mean`` by names or a number for ``map_prior_precision``; elsewhere "auto" is
-        "evidence", also after ``partial_fit``. What a fit takes is in ``docs/benchmarks.md``. "loo":
-        that of largest leave-one-out log density of the linearised net (see :meth:`loo_predict`), which does not ask
-        the prior to be right. The net trains as under "evidence", and its weights stay: δ shapes the spread. For one
-        precision and an exact posterior that costs three passes over the rows; in other structures, for several
-        precisions and for counts each of some twenty points a precision is a leave-one-out of its own, and the exact
-        curvature of all random weights has to fit in memory, as do up to 256 MB of Jacobians. Refused with ``augment``
-        and ``prior``. "cv" and "validation" choose one δ of ``prior_precision_grid`` by its mean score over the folds
-        of ``cv``, or on the validation set that ``fit`` gets; noise and all else are chosen for each candidate as ever.
-        "cv" is what ``GridSearchCV`` over δ gives: with a number for ``map_prior_precision`` by K + 1 trainings for K
-        folds, whatever the grid ("validation": by one); with "same" each candidate trains in each fold.
+        the one closest to 1); for classes and counts all nets train on under a prior that is weaker by a factor of .3
+        as long as that is worth 5 nats to these rows, three times at most; where the noise is chosen so too, both go a
+        part of the way, a factor of 1.1 in σ at most. The evidence sees one mode, and is too sure where another net
+        would have found other features in the same rows. That is done for the built-in net with hidden layers and 40
+        different rows at least, while its training takes Gauss–Newton steps and ``memory_budget`` has room for five
+        curvatures, not with ``max_epochs``, ``augment``, ``prior``, a ``prior_mean`` by names or a number for
+        ``map_prior_precision``; elsewhere "auto" is "evidence", also after ``partial_fit``. What a fit takes is in
+        ``docs/benchmarks.md``. "loo": that of largest leave-one-out log density of the linearised net (see
+        :meth:`loo_predict`), which does not ask the prior to be right. The net trains as under "evidence", and its
+        weights stay: δ shapes the spread. For one precision and an exact posterior that costs three passes over the
+        rows; in other structures, for several precisions and for counts each of some twenty points a precision is a
+        leave-one-out of its own, and the exact curvature of all random weights has to fit in memory, as do up to 256 MB
+        of Jacobians. Refused with ``augment`` and ``prior``. "cv" and "validation" choose one δ of
+        ``prior_precision_grid`` by its mean score over the folds of ``cv``, or on the validation set that ``fit`` gets;
+        noise and all else are chosen for each candidate as ever. "cv" is what ``GridSearchCV`` over δ gives: with a
+        number for ``map_prior_precision`` by K + 1 trainings for K folds, whatever the grid ("validation": by one);
+        with "same" each candidate trains in each fold.
     prior_structure : {"scalar", "layer", "tensor", "ard", "parameter"}, default="scalar"
         Which weights share a precision: all of them; weights and bias of a layer; a parameter tensor; the weights of an
         input column in the first layer, and each tensor elsewhere (automatic relevance determination); none. "kron"
