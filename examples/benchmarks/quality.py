@@ -354,7 +354,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="names of sets, as in yacht;boston")
     parser.add_argument("--models", default="", help="names of models, all by default")
     parser.add_argument("--splits", type=int, help="how many; all by default, 3 of the tables, 1 of the pictures")
-    parser.add_argument("--rows", type=int, help="a share of the rows of tables and pictures")
+    parser.add_argument("--rows", type=int, help="so many rows of tables and pictures, all by default")
     parser.add_argument("--option", action="append", help="of a further configuration of ours, as in link=bridge")
     parser.add_argument("--test", action="store_true", help="judge by the test parts: for the last word alone")
     parser.add_argument("--fresh", action="store_true", help="compute the sets and models that are asked for again")
