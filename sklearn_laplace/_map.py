@@ -26,9 +26,10 @@ from ._skorch import TrainingRows
 from ._threads import single_thread
 from .by_name import ColumnsModule, unit_of
 from .curvatures import GGN
+from .data_loss import DataLoss
 from .errors import MemoryBudgetError, ModeWarning, NonFiniteLossError
 from .evidence import effective_parameters, log_evidence, mackay_fixed_point
-from .laplace import Hyper, LaplaceFit, fit_laplace, loss, loss_and_gradient
+from .laplace import Hyper, LaplaceFit, fit_laplace
 from .likelihoods._base import Likelihood
 from .mode import Mode, Problem, newton_decrement, refine
 from .network import Network
@@ -416,8 +417,7 @@ def problem_of(
     chunks = rows.chunks(memory.pass_rows(structure, network, n_columns, structure.memory(network.blocks, n_dual)))
     return Problem(
         lambda network: fit_laplace(network, likelihood, rule, structure, prior, chunks, past=past, **told),
-        lambda network: loss(network, likelihood, chunks, past),
-        lambda network: loss_and_gradient(network, likelihood, chunks, past),
+        lambda network: DataLoss(network, likelihood, chunks, past),
     )
 
 

@@ -30,9 +30,10 @@ from torch import Tensor, nn
 
 from ._budget import LARGE
 from .curvatures import GGN
+from .data_loss import DataLoss
 from .errors import BoundWarning
 from .evidence import log_evidence
-from .laplace import Hyper, LaplaceFit, fit_laplace, loss, loss_and_gradient
+from .laplace import Hyper, LaplaceFit, fit_laplace
 from .latent import Components, LatentGaussian, Predictive
 from .likelihoods._base import Likelihood, Link
 from .mode import Problem
@@ -221,8 +222,7 @@ def noise_model(
     structure: type[Full] | type[Functional] = Functional if n_dual < network.n_parameters else Full
     problem = Problem(
         lambda network: fit_laplace(network, likelihood, rule, structure, prior, batches),
-        lambda network: loss(network, likelihood, batches),
-        lambda network: loss_and_gradient(network, likelihood, batches),
+        lambda network: DataLoss(network, likelihood, batches),
     )
     start = problem.linearise(network), Hyper(torch.ones(prior.n_groups, dtype=torch.float64, device=inputs.device))
     found = alternate(problem, *start, free_prior=True, update_dispersion=lambda fit, hyper: hyper, max_steps=STEPS)

@@ -296,26 +296,3 @@ def fit_laplace(
 def _line(network: Network, inputs: Tensor, shift: Tensor | None) -> Linearisation:
     line = network.linearise(inputs)
     return line if shift is None else line.moved(shift)
-
-
-def loss_and_gradient(
-    network: Network, likelihood: Likelihood, batches: Iterable[Rows], past: LaplaceFit | None = None
-) -> tuple[float, Tensor]:
-    """Σ w·nll at unit dispersion and its gradient (P,) in the selected weights, without a curvature."""
-    nll = torch.zeros((), dtype=torch.float64, device=network.theta.device)
-    gradient = torch.zeros_like(network.theta)
-    for inputs, targets, weights in batches:
-        line = network.linearise(inputs)
-        residual = likelihood.residual(line.outputs, targets) * weights[:, None]
-        gradient += line.pullback(residual[..., None]).total()
-        nll += (weights * likelihood.nll(line.outputs, targets)).double().sum()
-    past_nll, past_gradient = (0.0, 0.0) if past is None else past.quadratic_model(network.theta - past.theta)
-    return float(nll) + past_nll, gradient + past_gradient
-
-
-def loss(network: Network, likelihood: Likelihood, batches: Iterable[Rows], past: LaplaceFit | None = None) -> float:
-    """Σ w·nll at unit dispersion: forward passes only."""
-    nll = torch.zeros((), dtype=torch.float64, device=network.theta.device)
-    for inputs, targets, weights in batches:
-        nll += (weights * likelihood.nll(network(inputs), targets)).double().sum()
-    return float(nll) + (0.0 if past is None else past.quadratic_model(network.theta - past.theta)[0])

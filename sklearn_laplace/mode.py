@@ -20,8 +20,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
+from .data_loss import DataLoss
 from .laplace import Hyper, LaplaceFit
 from .network import Network
 from .structures._base import Posterior
@@ -37,21 +39,18 @@ MEMORY = 20
 
 @dataclass(frozen=True)
 class Problem:
-    """The data behind a mode search, as three functions of the network.
+    """The data behind a mode search, as two functions of the network.
 
     Parameters
     ----------
     linearise : callable
         Network → LaplaceFit: a pass over the data with curvature.
     loss : callable
-        Network → Σ w·nll at unit dispersion: forward passes.
-    gradient : callable
-        Network → (the same, its gradient in the weights (P,)).
+        Network → :class:`~sklearn_laplace.data_loss.DataLoss`, the data's loss as a function of the weights.
     """
 
     linearise: Callable[[Network], LaplaceFit]
-    loss: Callable[[Network], float]
-    gradient: Callable[[Network], tuple[float, Tensor]]
+    loss: Callable[[Network], DataLoss]
 
 
 @dataclass(frozen=True)
@@ -121,17 +120,19 @@ def gauss_newton_step(problem: Problem, fit: LaplaceFit, hyper: Hyper, damping: 
     Step
     """
     gradient, value = fit.objective_gradient(hyper), fit.objective(hyper)
+    objective = _Objective(problem, fit, hyper)
     decrement = 0.0
     for _ in range(MAX_TRIALS):
         step = -_posterior(fit, hyper, damping).solve(gradient)
         decrement = math.sqrt(max(-float(gradient @ step), 0.0))
-        candidate = fit.network.with_parameters(fit.network.theta + step)
-        reached = _objective(fit, candidate, hyper, problem.loss(candidate))
+        theta = objective.held(fit.theta + step)
+        reached = objective(theta)
         promised = 0.5 * decrement**2
         rounding = 1e-13 * (abs(value) + 1.0)
         gain = (value - reached) / max(promised, 1e-300)
         if math.isfinite(reached) and (gain > 1e-4 or (promised <= rounding and abs(value - reached) <= rounding)):
-            return Step(problem.linearise(candidate), _next_damping(damping, gain), decrement)
+            moved = problem.linearise(fit.network.with_parameters(theta))
+            return Step(moved, _next_damping(damping, gain), decrement)
         damping = max(damping * 4.0, 1e-3)
         if damping > MAX_DAMPING:
             break
@@ -157,91 +158,117 @@ def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int, damp
     Mode
         With a fresh linearisation at the final weights.
     """
-    network = fit.network
+    objective, theta = _Objective(problem, fit, hyper), fit.theta
     value, gradient = fit.objective(hyper), fit.objective_gradient(hyper)
-    metric = _metric(problem, fit, hyper, value, gradient, damping)
-    pairs: list[tuple[Tensor, Tensor, Tensor]] = []
+    metric = _metric(objective, fit, hyper, value, gradient, damping)
+    memory = _Memory()
     steps, size = 0, 1.0
     solved = metric.solve(gradient)
     decrement = float(gradient @ solved)
     while steps < max_steps and decrement > DECREMENT**2:
-        direction = -_inverse_hessian(pairs, gradient, solved)
-        slope = float(gradient @ direction)
-        found = _armijo(problem, fit, network, hyper, direction, value, slope, min(1.0, 4 * size))
+        direction = -memory.inverse_hessian(gradient, solved)
+        found = _armijo(objective, theta, direction, value, float(gradient @ direction), min(1.0, 4 * size))
         if found is None:
             break
-        moved, size = found
-        nll, data_gradient = problem.gradient(moved)
-        new_gradient = data_gradient / hyper.dispersion + fit.prior.gradient(hyper.prior_precision, moved.theta)
+        moved, reached, size = found
+        new_gradient = objective.gradient()
         new_solved = metric.solve(new_gradient)
-        change = (moved.theta - network.theta, new_gradient - gradient, new_solved - solved)
-        if float(change[0] @ change[1]) > 0:
-            pairs = [*pairs[-MEMORY + 1 :], change]
+        memory.add(moved - theta, new_gradient - gradient, new_solved - solved)
         steps += 1
-        reached = _objective(fit, moved, hyper, nll)
         stalled = value - reached <= 1e-14 * (abs(value) + 1.0)
-        network, gradient, solved, value = moved, new_gradient, new_solved, reached
+        theta, gradient, solved, value = moved, new_gradient, new_solved, reached
         before, decrement = decrement, float(gradient @ solved)
         # Below the rounding of the objective the gradient alone tells progress.
         if stalled and decrement > 0.25 * before:
             break
     if steps:
-        fit = problem.linearise(network)
+        fit = problem.linearise(fit.network.with_parameters(theta))
     return Mode(fit, hyper, newton_decrement(fit, hyper), steps, damping)
 
 
+class _Objective:
+    """The MAP objective at fixed hyperparameters as a function of the weights."""
+
+    def __init__(self, problem: Problem, fit: LaplaceFit, hyper: Hyper) -> None:
+        self.prior, self.hyper = fit.prior, hyper
+        self.loss = problem.loss(fit.network)
+        self.held = self.loss.held
+        self.theta = fit.theta
+
+    def __call__(self, theta: Tensor) -> float:
+        """At weights (P,) as the module can hold them."""
+        self.theta = theta
+        quadratic = self.prior.quadratic(self.hyper.prior_precision, theta)
+        return self.loss(theta) / self.hyper.dispersion + 0.5 * float(quadratic)
+
+    def gradient(self) -> Tensor:
+        """Its gradient (P,) where it was asked for last."""
+        of_prior = self.prior.gradient(self.hyper.prior_precision, self.theta)
+        return self.loss.gradient() / self.hyper.dispersion + of_prior
+
+
 def _metric(
-    problem: Problem, fit: LaplaceFit, hyper: Hyper, value: float, gradient: Tensor, damping: float
+    objective: _Objective, fit: LaplaceFit, hyper: Hyper, value: float, gradient: Tensor, damping: float
 ) -> Posterior:
     """P itself where its full step lowers the objective, as near a mode it does; else damped."""
     exact = _posterior(fit, hyper)
     if damping == 0.0:
         return exact
     step = -exact.solve(gradient)
-    candidate = fit.network.with_parameters(fit.network.theta + step)
-    reached = _objective(fit, candidate, hyper, problem.loss(candidate))
+    reached = objective(objective.held(fit.theta + step))
     accepted = math.isfinite(reached) and reached <= value + 1e-4 * float(gradient @ step)
     return exact if accepted else _posterior(fit, hyper, damping)
 
 
 def _armijo(
-    problem: Problem,
-    fit: LaplaceFit,
-    start: Network,
-    hyper: Hyper,
-    direction: Tensor,
-    value: float,
-    slope: float,
-    size: float,
-) -> tuple[Network, float] | None:
-    """The first of the step sizes s, s/2, s/4, … with a sufficient decrease; None when there is none above rounding."""
+    objective: _Objective, start: Tensor, direction: Tensor, value: float, slope: float, size: float
+) -> tuple[Tensor, float, float] | None:
+    """The first of the step sizes s, s/2, s/4, … with a sufficient decrease.
+
+    Returns
+    -------
+    (Tensor of shape (P,), float, float) or None
+        Where it leads to, the objective there, and s; None when there is none above rounding.
+    """
     rounding = 1e-14 * (abs(value) + 1.0)
     for _ in range(25):
-        candidate = start.with_parameters(start.theta + size * direction)
-        reached = _objective(fit, candidate, hyper, problem.loss(candidate))
+        theta = objective.held(start + size * direction)
+        reached = objective(theta)
         if math.isfinite(reached) and reached <= value + 1e-4 * size * slope + rounding:
-            return candidate, size
+            return theta, reached, size
         size /= 2
     return None
 
 
-def _inverse_hessian(pairs: list[tuple[Tensor, Tensor, Tensor]], vector: Tensor, solved: Tensor) -> Tensor:
-    """The two-loop recursion with P⁻¹ in the middle, which is linear: P⁻¹ of vector and changes are known."""
-    scales = []
-    for step, change, solved_change in reversed(pairs):
-        scale = (step @ vector) / (step @ change)
-        vector = vector - scale * change
-        solved = solved - scale * solved_change
-        scales.append(scale)
-    vector = solved
-    for (step, change, _), scale in zip(pairs, reversed(scales), strict=True):
-        vector = vector + (scale - (change @ vector) / (step @ change)) * step
-    return vector
+class _Memory:
+    """The last pairs of steps s and gradient changes y, and P⁻¹ y: the inverse Hessian of L-BFGS around P⁻¹.
+
+    The two-loop recursion as two triangular solves (Byrd, Nocedal & Schnabel 1994), with R the upper triangle of s yᵀ
+    over the pairs: a = R⁻¹ s g, r = P⁻¹ (g − yᵀ a), c = R⁻ᵀ (diag(R) a − y r), and r + sᵀ c.
+    """
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def add(self, step: Tensor, change: Tensor, solved_change: Tensor) -> None:
+        """A pair that is curved upwards, in place of the oldest where there are enough."""
+        if float(step @ change) > 0:
+            self.pairs = [*self.pairs[-MEMORY + 1 :], (step, change, solved_change)]
+
+    def inverse_hessian(self, vector: Tensor, solved: Tensor) -> Tensor:
+        """Times a vector g (P,) of which P⁻¹ g is known."""
+        if not self.pairs:
+            return solved
+        steps, changes, solved_changes = (torch.stack(part) for part in zip(*self.pairs, strict=True))
+        triangle = (steps @ changes.mT).triu()
+        backward = _solve(triangle, steps @ vector, upper=True)
+        solved = solved - backward @ solved_changes
+        forward = _solve(triangle.mT, triangle.diagonal() * backward - changes @ solved, upper=False)
+        return solved + forward @ steps
 
 
-def _objective(fit: LaplaceFit, network: Network, hyper: Hyper, nll: float) -> float:
-    quadratic = fit.prior.quadratic(hyper.prior_precision, network.theta)
-    return nll / hyper.dispersion + 0.5 * float(quadratic)
+def _solve(triangle: Tensor, vector: Tensor, *, upper: bool) -> Tensor:
+    return torch.linalg.solve_triangular(triangle, vector[:, None], upper=upper)[:, 0]
 
 
 def _next_damping(damping: float, gain: float) -> float:

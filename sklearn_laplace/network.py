@@ -281,7 +281,7 @@ class Network:
         # Tensors of their own, not views of θ: those of a saved and loaded network are, and round in the same way.
         own = {name: value.clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
         replaced = {name: nn.Parameter(value, requires_grad=False) for name, value in own.items()}
-        moved = replace(self, module=self._replica(replaced))
+        moved = replace(self, module=self.replica(replaced))
         moved.__dict__["theta"] = theta.to(dtype).double()  # what the cached property would gather again
         return moved
 
@@ -298,7 +298,7 @@ class Network:
 
     def linearise(self, x: Tensor) -> Linearisation:
         """Outputs and pullback at inputs (n, …): one forward pass; each pullback costs K backward passes."""
-        tape = Tape(self._replica({}), [layer.name for layer in self.layers])
+        tape = Tape(self.replica({}), [layer.name for layer in self.layers])
         with torch.enable_grad():
             raw = tape.run(x)
             outputs = self.transform_outputs(raw)
@@ -330,7 +330,7 @@ class Network:
             }
             if self.generic is not None:
                 # On a replica, since functional_call swaps tensors in place.
-                dense = self.generic.factors(self._replica({}), x, self._through_log(raw.detach(), factor))
+                dense = self.generic.factors(self.replica({}), x, self._through_log(raw.detach(), factor))
                 parts |= dict(zip(self.generic.names, dense, strict=True))
             for layer in () if self.folds_biases else self.layers:
                 if (bias := layer.bias_block) is not None:
@@ -369,7 +369,7 @@ class Network:
         """
         theta = self.theta.detach().to(next(self.module.parameters()).dtype).requires_grad_()
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # the others have a first derivative only
-            value = loss(self.transform_outputs(self._replica(self.tensors(theta))(x)))
+            value = loss(self.transform_outputs(self.replica(self.tensors(theta))(x)))
             (gradient,) = torch.autograd.grad(value, theta, create_graph=True, materialize_grads=True)
         if not gradient.requires_grad:  # an affine function of the weights
             return torch.zeros(len(theta), len(theta), dtype=torch.float64, device=theta.device)
@@ -387,7 +387,7 @@ class Network:
         """The selected tensors on which the outputs depend by a way that does not lead through this layer."""
         theta = self.theta.to(next(self.module.parameters()).dtype, copy=True)
         parameters = {name: tensor.requires_grad_() for name, tensor in self.tensors(theta).items()}
-        replica = self._replica(parameters)
+        replica = self.replica(parameters)
         replica.get_submodule(layer).register_forward_hook(lambda module, args, output: output.detach())
         with torch.enable_grad():
             outputs = self.transform_outputs(replica(x))
@@ -396,7 +396,8 @@ class Network:
         gradients = torch.autograd.grad(outputs.sum(), list(parameters.values()), allow_unused=True)
         return tuple(name for name, gradient in zip(parameters, gradients, strict=True) if gradient is not None)
 
-    def _replica(self, replaced: Mapping[str, Tensor]) -> nn.Module:
+    def replica(self, replaced: Mapping[str, Tensor]) -> nn.Module:
+        """A copy of the module that shares all its tensors but those replaced, by name, wherever they are tied."""
         by_any_name = {name: replaced[first] for name, first in self.layout.aliases.items() if first in replaced}
         return replicate(self.module, by_any_name, self.shallow)
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from sklearn_laplace import leave_one_out as module
 from sklearn_laplace.curvatures import GGN, EmpiricalFisher, Hessian, MCFisher
+from sklearn_laplace.data_loss import DataLoss
 from sklearn_laplace.errors import UnsupportedCombinationError
-from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace, loss, loss_and_gradient
+from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace
 from sklearn_laplace.leave_one_out import (
     class_density,
     gaussian_density,
@@ -428,8 +429,7 @@ def test_eighty_true_refits_of_a_net_agree():
         rows = [(x, y, w)]
         return Problem(
             lambda net: fit_laplace(net, likelihood, GGN(), STRUCTURES["full"], prior, rows),
-            lambda net: loss(net, likelihood, rows),
-            lambda net: loss_and_gradient(net, likelihood, rows),
+            lambda net: DataLoss(net, likelihood, rows),
         )
 
     ones = torch.ones(80, dtype=torch.float64)

@@ -22,8 +22,9 @@ from torch import nn
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _map
 from sklearn_laplace._skorch import MAPLoss
 from sklearn_laplace.curvatures import GGN
+from sklearn_laplace.data_loss import DataLoss
 from sklearn_laplace.errors import UnsupportedCombinationError
-from sklearn_laplace.laplace import Hyper, fit_laplace, loss, loss_and_gradient
+from sklearn_laplace.laplace import Hyper, fit_laplace
 from sklearn_laplace.structures import STRUCTURES
 
 RNG = np.random.default_rng(43)
@@ -156,10 +157,9 @@ def test_old_rows_enter_by_their_quadratic_model(structure, kind):
     contracts.close(joint.gradient, gradient, 1e-9, "gradient")
     contracts.close(joint.curvature.times(noise), alone.curvature.merge(past.curvature).times(noise), 1e-12, "H")
     assert joint.total_weight == pytest.approx(float(whole.weights.sum()))
-    assert loss(network, new.likelihood, rows, past) == pytest.approx(nll, rel=1e-10)
-    found = loss_and_gradient(network, new.likelihood, rows, past)
-    assert found[0] == pytest.approx(nll, rel=1e-10)
-    contracts.close(found[1], gradient, 1e-9, "gradient")
+    loss = DataLoss(whole.network, new.likelihood, rows, past)
+    assert loss(network.theta) == pytest.approx(nll, rel=1e-10)
+    contracts.close(loss.gradient(), gradient, 1e-9, "gradient")
 
     hyper = Hyper(torch.tensor([0.7]).double(), 0.4 if kind == "gaussian" else 1.0)
     total = float(new.weights.sum())

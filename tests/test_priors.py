@@ -22,9 +22,10 @@ from sklearn_laplace._relevance import relevance
 from sklearn_laplace._skorch import MAPLoss
 from sklearn_laplace.by_name import GROUPINGS, prior_mean
 from sklearn_laplace.curvatures import GGN
+from sklearn_laplace.data_loss import DataLoss
 from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.evidence import diagonal_derivatives, evidence_derivatives, log_evidence, mackay_fixed_point
-from sklearn_laplace.laplace import Hyper, fit_laplace, loss, loss_and_gradient
+from sklearn_laplace.laplace import Hyper, fit_laplace
 from sklearn_laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.mode import Problem, refine
 from sklearn_laplace.network import Network
@@ -171,8 +172,7 @@ def test_refine_ends_at_the_mode_around_the_mean():
     rows, likelihood = [(example.x, example.y, example.weights)], example.likelihood
     problem = Problem(
         lambda network: fit_laplace(network, likelihood, GGN(), STRUCTURES["full"], prior, rows),
-        lambda network: loss(network, likelihood, rows),
-        lambda network: loss_and_gradient(network, likelihood, rows),
+        lambda network: DataLoss(network, likelihood, rows),
     )
     hyper = Hyper(torch.full((1,), 3.0).double(), 0.2)
     mode = refine(problem, problem.linearise(example.network), hyper, max_steps=400)

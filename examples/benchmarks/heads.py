@@ -27,8 +27,9 @@ from torch import Tensor
 
 from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace.curvatures import GGN
+from sklearn_laplace.data_loss import DataLoss
 from sklearn_laplace.evidence import log_evidence
-from sklearn_laplace.laplace import Hyper, fit_laplace, loss, loss_and_gradient
+from sklearn_laplace.laplace import Hyper, fit_laplace
 from sklearn_laplace.latent import LatentGaussian, Predictive
 from sklearn_laplace.likelihoods._base import Likelihood, Link
 from sklearn_laplace.mixtures import NormalMixture
@@ -109,8 +110,7 @@ def two_heads(likelihood: MeanAndLogVariance) -> Callable[..., tuple[float, floa
         prior = network.scalar_prior()
         problem = Problem(
             lambda network: fit_laplace(network, likelihood, GGN(), Full, prior, rows),
-            lambda network: loss(network, likelihood, rows),
-            lambda network: loss_and_gradient(network, likelihood, rows),
+            lambda network: DataLoss(network, likelihood, rows),
         )
         start = problem.linearise(network), Hyper(torch.ones(1).double())
         found = alternate(problem, *start, free_prior=True, update_dispersion=lambda _, hyper: hyper, max_steps=STEPS)
