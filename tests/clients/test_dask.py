@@ -1,0 +1,41 @@
+"""dask: fits on the workers of a local cluster are the serial ones to the bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from joblib import parallel_config
+from quick import X, Y, client, regressor
+from sklearn.model_selection import GridSearchCV, cross_val_predict
+
+from sklearn_laplace.metrics import neg_nlpd
+
+distributed = client("distributed")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Two processes of one thread."""
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with distributed.LocalCluster(**options) as local, distributed.Client(local):
+        yield local
+
+
+def test_a_search_on_the_cluster_is_the_serial_one(cluster):
+    """Scores and the predictions of the best one."""
+    grid = {"prior_precision": [0.1, 10.0]}
+    serial = GridSearchCV(regressor(), grid, cv=2, scoring=neg_nlpd).fit(X[:80], Y[:80])
+    with parallel_config("dask"):
+        spread = GridSearchCV(regressor(), grid, cv=2, scoring=neg_nlpd).fit(X[:80], Y[:80])
+    for split in (0, 1):
+        scores = serial.cv_results_[f"split{split}_test_score"], spread.cv_results_[f"split{split}_test_score"]
+        np.testing.assert_array_equal(*scores)
+    np.testing.assert_array_equal(serial.best_estimator_.predict_std(X), spread.best_estimator_.predict_std(X))
+
+
+def test_predictions_of_folds_on_the_cluster_are_the_serial_ones(cluster):
+    """Fitted estimators travel back as they are."""
+    serial = cross_val_predict(regressor(), X[:80], Y[:80], cv=3)
+    with parallel_config("dask"):
+        spread = cross_val_predict(regressor(), X[:80], Y[:80], cv=3, n_jobs=2)
+    np.testing.assert_array_equal(serial, spread)

@@ -1,0 +1,24 @@
+"""scikit-learn's iterative imputer, with draws of our posterior predictive in the gaps."""
+
+from __future__ import annotations
+
+import numpy as np
+from quick import X, regressor
+from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+from sklearn.impute import IterativeImputer
+
+
+def test_gaps_are_filled_by_draws():
+    """Other seeds give other draws; their spread around the truth is that of a prediction, not of a mean."""
+    rows, gaps = X[:150, :4].copy(), np.zeros((150, 4), dtype=bool)
+    gaps[::6, 1] = True
+    rows[gaps] = np.nan
+    filled = [
+        IterativeImputer(
+            regressor(hidden_layer_sizes=(4,)), sample_posterior=True, max_iter=2, random_state=seed
+        ).fit_transform(rows)[gaps]
+        for seed in range(3)
+    ]
+    spread = np.std(filled, axis=0).mean()
+    assert 0.2 * X[:150, 1].std() < spread < 2 * X[:150, 1].std()
+    np.testing.assert_array_equal(np.isfinite(filled), True)
