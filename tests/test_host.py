@@ -198,14 +198,14 @@ def test_the_number_of_threads_is_put_back():
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_columns_far_from_zero_lose_no_digits(dtype):
-    """Time stamps: raw columns are centred in double precision."""
+@pytest.mark.parametrize(("dtype", "atol"), [("float32", 0.01), ("float64", 1e-4)])
+def test_columns_far_from_zero_lose_no_digits(dtype, atol):
+    """Time stamps: raw columns are centred in double precision. The trainings end where their own digits end."""
     fits = [
         LaplaceRegressor(random_state=0, dtype=dtype, prior_precision=1.0, sigma_noise=0.2).fit(X + shift, Y)
         for shift in (0.0, 2.0**30)
     ]
-    np.testing.assert_allclose(fits[0].predict(X), fits[1].predict(X + 2.0**30), atol=2e-3)
+    np.testing.assert_allclose(fits[0].predict(X), fits[1].predict(X + 2.0**30), atol=atol)
 
 
 @pytest.mark.parametrize("scale", [1e-13, 1e13])

@@ -382,7 +382,7 @@ def test_relevance_has_one_value_for_each_column_of_the_table():
     relevance = dict(zip(table.columns, model.feature_relevance_, strict=True))
     assert np.isclose(sum(relevance.values()), 1.0)
     assert sorted(relevance, key=relevance.get)[-2:] in (["x", "colour"], ["colour", "x"])
-    assert relevance["nothing"] == 0.0
+    assert relevance["nothing"] < 1e-12  # 1 − γ/n of a column without data is rounding
 
 
 def test_a_previous_posterior_keeps_its_levels():
