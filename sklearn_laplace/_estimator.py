@@ -397,6 +397,7 @@ class LaplaceEstimator(LaplaceMixture):
         tables = self._table is not None if not reset else self.net is None
         named = column_names(X)
         X, y = check_rows(self, X, y, tables=tables, reset=reset, multi_output=y_numeric, y_numeric=y_numeric)
+        y = _values.numbers(y) if y_numeric else y
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not (weights > 0).any():
             raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")

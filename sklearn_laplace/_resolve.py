@@ -571,10 +571,9 @@ def generator(random_state: Any) -> torch.Generator:
 
 def _device(name: object, net: Any) -> torch.device:
     """The device of this name; where it is left open that of the given net, else the CPU."""
-    if name == "auto":
-        name = device_of(net) or "cpu"
+    named = device_of(net) or "cpu" if str(name) == "auto" else str(name)
     try:
-        device = torch.device(str(name))
+        device = torch.device(named)
     except RuntimeError as error:
         raise ValueError(f"device={name!r} is not known; expected 'auto', 'cpu' or 'cuda'.") from error
     if device.type not in ("cpu", "cuda"):

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 T = TypeVar("T")
+MOST = 2**31 - 1
+"""Largest count that a user gives."""
 SIZES = (1e-60, 1e60)
 """Range of every positive number that a user gives."""
 
@@ -74,9 +76,58 @@ def count(option: str, value: object) -> int:
         ...
     ValueError: n_samples=0 has to be a whole number of at least 1.
     """
-    if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1:
+    if isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) <= MOST:
         return int(value)
-    raise ValueError(f"{option}={value!r} has to be a whole number of at least 1.")
+    raise ValueError(f"{option}={value!r} has to be a whole number of at least 1{below(value)}.")
+
+
+def below(value: object) -> str:
+    """What a message says of a number that no array can have as a length."""
+    return f" and at most {MOST}" if isinstance(value, Integral) and int(value) > MOST else ""
+
+
+def flag(option: str, value: object) -> bool:
+    """True or False, or the numbers 1 and 0.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> flag("return_std", True)
+    True
+    >>> flag("return_std", "yes")
+    Traceback (most recent call last):
+        ...
+    ValueError: return_std='yes' has to be True or False.
+    """
+    if isinstance(value, bool | np.bool_ | Integral) and value in (0, 1):
+        return bool(value)
+    raise ValueError(f"{option}={value!r} has to be True or False.")
+
+
+def numbers(y: np.ndarray) -> np.ndarray:
+    """Targets of a regression as they are.
+
+    Raises
+    ------
+    ValueError
+        Where they are labels or dates.
+
+    Examples
+    --------
+    >>> numbers(np.array(["low", "high"]))
+    Traceback (most recent call last):
+        ...
+    ValueError: y holds values such as 'low', and a regressor needs numbers; labels are for LaplaceClassifier.
+    """
+    if y.dtype.kind in "biuf":
+        return y
+    first = y.ravel()[0].item()
+    raise ValueError(
+        f"y holds values such as {first!r}, and a regressor needs numbers; labels are for LaplaceClassifier."
+    )
 
 
 def fractions(option: str, values: Any) -> np.ndarray:
