@@ -166,6 +166,15 @@ class LaplaceEstimator(LaplaceMixture):
         PinnedWarning, InterpolationWarning, WeakPriorWarning
             When the prior leaves the data no say, the net goes through all targets, or the prior leaves it too free.
             Each says what it has seen, why that matters and what to do.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(prior_precision=1.0, random_state=0)
+        >>> model.fit(X, np.sin(X[:, 0]), sample_weight=np.repeat([1.0, 2.0], 20)).n_features_in_
+        1
         """
         given = X, y, sample_weight, sample_noise_variance
         with self._unchanged_on_failure(X):
@@ -266,6 +275,17 @@ class LaplaceEstimator(LaplaceMixture):
             For data that do not fit those of the first call.
         MemoryBudgetError
             When the posterior of all rows would not fit in memory.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> y = np.sin(X[:, 0])
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).partial_fit(X[:30], y[:30])
+        >>> before = model.predict_std([[6.0]])
+        >>> bool(model.partial_fit(X[30:], y[30:]).predict_std([[6.0]]) < before)
+        True
         """
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y, sample_weight, sample_noise_variance)
@@ -305,6 +325,17 @@ class LaplaceEstimator(LaplaceMixture):
             ``augment``, whose copies cannot be drawn again.
         ValueError
             When no row would be left.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> y = np.sin(X[:, 0])
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, hessian_structure="full", random_state=0)
+        >>> before = model.fit(X, y).predict_std([[6.0]])
+        >>> bool(model.forget(X[30:], y[30:]).predict_std([[6.0]]) > before)
+        True
         """
         check_is_fitted(self)
         check_forgetting(self.augment)
@@ -340,6 +371,17 @@ class LaplaceEstimator(LaplaceMixture):
         ------
         ValueError
             For a parameter that the training or the curvature depends on, or an invalid value.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> mean, std = model.predict([[30.0]], return_std=True)
+        >>> again, wider = model.refit_laplace(prior_precision=0.01).predict([[30.0]], return_std=True)
+        >>> bool(again == mean), bool(wider > 5 * std)
+        (True, True)
         """
         check_is_fitted(self)
         parameters = self._parameters()
@@ -525,7 +567,17 @@ class LaplaceEstimator(LaplaceMixture):
 
     @property
     def prior_path_(self) -> Bunch:
-        """Scores of other prior precisions at the same weights, see the attributes of the subclasses."""
+        """Scores of other prior precisions at the same weights, see the attributes of the subclasses.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> sorted(model.prior_path_)
+        ['cv_score', 'log_marginal_likelihood', 'loo_log_density', 'prior_precision', 'validation_score']
+        """
         check_is_fitted(self)
         known = self._kept is not None and self.augment is None and self.prior is None
         with single_thread(self._small):
@@ -537,7 +589,17 @@ class LaplaceEstimator(LaplaceMixture):
 
     @property
     def subset_(self) -> dict[str, np.ndarray]:
-        """Which weights are random: a mask of the shape of each tensor that has some, a value of subset_of_weights."""
+        """Which weights are random: a mask of the shape of each tensor that has some, a value of subset_of_weights.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> {name: mask.shape for name, mask in model.subset_.items()}
+        {'2.weight': (50, 1), '2.bias': (50,), '5.weight': (1, 50), '5.bias': (1,)}
+        """
         check_is_fitted(self)
         return {name: mask.cpu().numpy() for name, mask in self.laplace_.network.masks().items()}
 
@@ -553,6 +615,16 @@ class LaplaceEstimator(LaplaceMixture):
         ------
         AttributeError
             When the columns have no precisions of their own.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = LaplaceRegressor(prior_structure="ard", prior_precision="evidence", sigma_noise=0.1, random_state=0)
+        >>> first, second = model.fit(X, np.sin(X[:, 0])).feature_relevance_
+        >>> bool(first > 0.9)
+        True
         """
         check_is_fitted(self)
         return relevance(self.laplace_, self.hyper_, self.n_features_in_)
@@ -569,6 +641,18 @@ class LaplaceEstimator(LaplaceMixture):
         Bunch with ``total``, ``aleatoric``, ``epistemic``
             Arrays of the shape of ``predict_std``, squared: units of y squared for a regressor; for a classifier the
             variances of the class indicators. total = aleatoric + epistemic.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> found = model.predict_uncertainty([[3.0], [30.0]])
+        >>> bool(np.allclose(found.total, found.aleatoric + found.epistemic))
+        True
+        >>> found.aleatoric.round(3)
+        array([0.01, 0.01])
         """
         std = {kind: self.predict_std(X, kind=kind) for kind in _resolve.STD_KINDS}
         return Bunch(**{kind: values**2 for kind, values in std.items()})
@@ -585,6 +669,16 @@ class LaplaceEstimator(LaplaceMixture):
         ndarray of shape (n_samples,)
             Higher: more like the training data. Of the standardised outputs; for classes of the logits, each
             against their mean, since a common shift changes nothing.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> like_the_data, far_away = model.score_samples([[3.0], [30.0]])
+        >>> bool(like_the_data > far_away)
+        True
         """
         check_is_fitted(self)
         likelihood = self.laplace_.likelihood
@@ -622,6 +716,17 @@ class LaplaceEstimator(LaplaceMixture):
         -------
         float
             Nats, of y in its own units.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> bool(np.isclose(model.log_marginal_likelihood(), model.log_marginal_likelihood_value_))
+        True
+        >>> bool(model.log_marginal_likelihood(prior_precision=100.0) < model.log_marginal_likelihood())
+        True
         """
         check_is_fitted(self)
         hyper = self.hyper_

@@ -86,7 +86,17 @@ class LaplaceMixture(LaplacePrediction):
 
     @property
     def members_(self) -> list[Self]:
-        """The nets of the mixture, each as an estimator of its own that is fitted; this one alone without a mixture."""
+        """The nets of the mixture, each as an estimator of its own that is fitted; this one alone without a mixture.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(n_members=2, prior_precision=1.0, sigma_noise=0.1, random_state=0)
+        >>> len(model.fit(X, np.sin(X[:, 0])).members_)
+        2
+        """
         check_is_fitted(self)
         members = [member._twin() for member in self._models()]
         for member in members:

@@ -227,6 +227,16 @@ feature_names_in_
             known), for data that do not fit those of the first call.
         MemoryBudgetError
             When the posterior of all rows would not fit in memory.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import make_moons
+        >>> from sklearn_laplace import LaplaceClassifier
+        >>> X, y = make_moons(100, noise=0.2, random_state=0)
+        >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).partial_fit(X[:60], y[:60])
+        >>> before = model.predict_std(X[60:]).mean()
+        >>> bool(model.partial_fit(X[60:], y[60:]).predict_std(X[60:]).mean() < before)
+        True
         """
         if not self.__sklearn_is_fitted__():
             _resolve.check_streaming_weights(self.class_weight)
@@ -296,6 +306,15 @@ feature_names_in_
         ------
         NonFiniteError
             When the net or its derivative is NaN or infinite in a row; as in every method that predicts.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import make_moons
+        >>> from sklearn_laplace import LaplaceClassifier
+        >>> X, y = make_moons(100, noise=0.2, random_state=0)
+        >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
+        >>> model.predict_proba([[0.0, 1.0], [1.0, -0.5], [0.5, 0.25]]).round(1).tolist()
+        [[0.9, 0.1], [0.1, 0.9], [0.5, 0.5]]
         """
         check_is_fitted(self)
 
@@ -306,11 +325,31 @@ feature_names_in_
         return self._mixed(own).cpu().numpy()
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Logarithm of :meth:`predict_proba`, shape (n_samples, n_classes)."""
+        """Logarithm of :meth:`predict_proba`, shape (n_samples, n_classes).
+
+        Examples
+        --------
+        >>> from sklearn.datasets import make_moons
+        >>> from sklearn_laplace import LaplaceClassifier
+        >>> X, y = make_moons(100, noise=0.2, random_state=0)
+        >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
+        >>> model.predict_log_proba(X[:3]).shape
+        (3, 2)
+        """
         return np.log(self.predict_proba(X).clip(min=np.finfo(float).tiny))
 
     def predict(self, X: Any) -> np.ndarray:
-        """Most probable class under the moderated probabilities, shape (n_samples,)."""
+        """Most probable class under the moderated probabilities, shape (n_samples,).
+
+        Examples
+        --------
+        >>> from sklearn.datasets import make_moons
+        >>> from sklearn_laplace import LaplaceClassifier
+        >>> X, y = make_moons(100, noise=0.2, random_state=0)
+        >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
+        >>> model.predict([[0.0, 1.0], [1.0, -0.5]])
+        array([0, 1])
+        """
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(1)]
 
@@ -327,6 +366,16 @@ feature_names_in_
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
+
+        Examples
+        --------
+        >>> from sklearn.datasets import make_moons
+        >>> from sklearn_laplace import LaplaceClassifier
+        >>> X, y = make_moons(100, noise=0.2, random_state=0)
+        >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
+        >>> on_data, between = model.predict_std([[0.0, 1.0], [0.5, 0.25]])
+        >>> bool((between > on_data).all())
+        True
         """
         check_is_fitted(self)
         _values.lookup("kind", kind, dict.fromkeys(_resolve.STD_KINDS))
@@ -354,6 +403,15 @@ feature_names_in_
             After :meth:`forget`, with ``augment`` or ``prior``, for several temperatures.
         MemoryBudgetError
             When an exact curvature would not fit in memory.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import make_moons
+        >>> from sklearn_laplace import LaplaceClassifier
+        >>> X, y = make_moons(100, noise=0.2, random_state=0)
+        >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
+        >>> bool((model.loo_predict().argmax(1) == y).mean() > 0.8)
+        True
         """
         check_is_fitted(self)
         moments = self._loo_predictive(self._link())
@@ -372,6 +430,16 @@ feature_names_in_
         Returns
         -------
         ndarray of shape (n_samples,)
+
+        Examples
+        --------
+        >>> from sklearn.datasets import make_moons
+        >>> from sklearn_laplace import LaplaceClassifier
+        >>> X, y = make_moons(100, noise=0.2, random_state=0)
+        >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
+        >>> likely, unlikely = model.log_predictive_density([[0.0, 1.0], [0.0, 1.0]], [0, 1])
+        >>> bool(likely > -0.2 and unlikely < -2)
+        True
         """
         p = self.predict_proba(X)
         labels = column_or_1d(y)
@@ -396,6 +464,15 @@ feature_names_in_
         Returns
         -------
         ndarray of shape (n_rows, n_samples), labels; or (n_rows, n_classes, n_samples), probabilities
+
+        Examples
+        --------
+        >>> from sklearn.datasets import make_moons
+        >>> from sklearn_laplace import LaplaceClassifier
+        >>> X, y = make_moons(100, noise=0.2, random_state=0)
+        >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
+        >>> model.sample_y(X[:3], n_samples=5).shape
+        (3, 5)
         """
         check_is_fitted(self)
         labels = _values.lookup("kind", kind, {"total": True, "epistemic": False})

@@ -464,6 +464,15 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         ------
         AttributeError
             For counts, whose spread follows from their mean.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> model.sigma_noise_
+        0.1
         """
         check_is_fitted(self)
         if not self.laplace_.likelihood.has_dispersion:
@@ -543,6 +552,16 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         :class:`~sklearn_laplace.counts.PoissonLogNormal` or :class:`~sklearn_laplace.mixtures.CountMixture`
             With ``mean()``, ``std()``, ``ppf(q)``, ``cdf(y)``, ``logpdf(y)``, ``rvs()``; arrays of the shape of
             :meth:`predict`. For draws that are joint over the rows see :meth:`sample_y`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> found = model.predict_dist([[3.0], [30.0]])
+        >>> found.mean().shape, found.interval(0.9)[0].shape, found.logpdf([0.1, 0.0]).shape
+        ((2,), (2,), (2,))
         """
         check_is_fitted(self)
         if not self.laplace_.likelihood.additive_noise:
@@ -573,6 +592,16 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         ------
         ValueError
             For a quantile outside (0, 1).
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> low, high = model.predict_quantiles([[3.0], [30.0]], (0.05, 0.95)).T
+        >>> bool((high - low)[1] > 5 * (high - low)[0])  # far away it is wide
+        True
         """
         levels = _values.fractions("quantiles", quantiles)
         distribution = self.predict_dist(X)
@@ -615,6 +644,16 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             For a level outside (0, 1) or an unknown method.
         UnsupportedCombinationError, MemoryBudgetError
             For "jackknife+" where the rows are not there, do not suit it, or are too many.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> mean, ends = model.predict_interval([[3.0], [30.0]], confidence_level=[0.5, 0.9])
+        >>> mean.shape, ends.shape
+        ((2,), (2, 2, 2))
         """
         levels = _values.fractions("confidence_level", confidence_level)
         if _values.lookup("method", method, _resolve.INTERVAL_METHODS):
@@ -653,6 +692,16 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             After :meth:`forget`, with ``augment`` or ``prior``, for several temperatures.
         MemoryBudgetError
             When an exact curvature would not fit in memory.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> mean, std = model.loo_predict(return_std=True)
+        >>> mean.shape, bool((std > model.sigma_noise_).all())
+        ((40,), True)
         """
         check_is_fitted(self)
         moments = self._loo_predictive(None)
@@ -671,6 +720,15 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Returns
         -------
         ndarray of shape (n_samples,)
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> model.log_predictive_density([[3.0], [3.0]], [0.1, 1.0]).round()
+        array([  1., -31.])
         """
         distribution = self.predict_dist(X)
         targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
@@ -695,6 +753,15 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Returns
         -------
         ndarray of shape (n_rows, n_samples) or (n_rows, n_outputs, n_samples)
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> model.sample_y([[3.0], [30.0]], n_samples=5).shape
+        (2, 5)
         """
         check_is_fitted(self)
         noisy = _values.lookup("kind", kind, {"total": True, "epistemic": False})
