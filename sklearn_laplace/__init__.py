@@ -1,6 +1,6 @@
 """Neural nets on tables with error bars that can be trusted: the Laplace approximation the scikit-learn way."""
 
-from . import metrics
+from . import metrics, plotting
 from .classifier import LaplaceClassifier
 from .regressor import LaplaceRegressor
 from .resolver import predict_interval, predict_std, predictive
@@ -11,6 +11,7 @@ __all__ = [
     "LaplaceRegressor",
     "__version__",
     "metrics",
+    "plotting",
     "predict_interval",
     "predict_std",
     "predictive",

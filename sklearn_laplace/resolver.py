@@ -68,14 +68,42 @@ def laplace_step(estimator: Any, X: Any) -> tuple[LaplaceRegressor | LaplaceClas
     True
     """
     step, X = final_step(estimator, X)
-    if not isinstance(step, LaplaceRegressor | LaplaceClassifier):
-        inside = "" if step is estimator else f" inside {type(estimator).__name__}"
-        raise TypeError(
-            f"found {type(step).__name__}{inside}; expected a LaplaceRegressor or LaplaceClassifier, alone or as the "
-            "last step of Pipeline, a search such as GridSearchCV, FrozenEstimator or TransformedTargetRegressor."
-        )
-    check_is_fitted(step)
-    return step, X
+    return _laplace(step, estimator), X
+
+
+def laplace_parts(estimator: Any) -> tuple[LaplaceRegressor | LaplaceClassifier, list[Pipeline]]:
+    """The fitted Laplace estimator inside wrappers, and what transforms X before it.
+
+    Parameters
+    ----------
+    estimator : estimator
+        As for :func:`laplace_step`.
+
+    Returns
+    -------
+    step : LaplaceRegressor or LaplaceClassifier
+        The object itself, not a copy.
+    transformations : list of Pipeline
+        In the order in which X goes through them; empty where the step sees X as it is given.
+
+    Raises
+    ------
+    TypeError, ValueError, NotFittedError
+        As for :func:`laplace_step`.
+
+    Examples
+    --------
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import MinMaxScaler
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> X, y = [[0.0], [1.0], [3.0]], [0.0, 1.1, 3.0]
+    >>> pipe = make_pipeline(MinMaxScaler(), LaplaceRegressor(random_state=0)).fit(X, y)
+    >>> step, transformations = laplace_parts(pipe)
+    >>> step is pipe[-1], len(transformations)
+    (True, 1)
+    """
+    step, transformations = _unwrapped(estimator)
+    return _laplace(step, estimator), transformations
 
 
 def final_step(estimator: Any, X: Any) -> tuple[BaseEstimator, Any]:
@@ -104,23 +132,9 @@ def final_step(estimator: Any, X: Any) -> tuple[BaseEstimator, Any]:
     >>> type(step).__name__, X
     ('BayesianRidge', [[3.0]])
     """
-    step = estimator
-    while isinstance(step, Pipeline | BaseSearchCV | FrozenEstimator | TransformedTargetRegressor):
-        check_is_fitted(step)
-        if isinstance(step, Pipeline):
-            if len(step) > 1:  # a slice without steps is no pipeline
-                X = step[:-1].transform(X)
-            step = step[-1]
-        elif isinstance(step, BaseSearchCV):
-            step = _best(step)
-        elif isinstance(step, FrozenEstimator):
-            step = step.estimator
-        else:
-            step = _untransformed(step)
-    if not isinstance(step, BaseEstimator):
-        raise TypeError(
-            f"{type(estimator).__name__} ends in {step!r}; expected a scikit-learn estimator that predicts."
-        )
+    step, transformations = _unwrapped(estimator)
+    for transformation in transformations:
+        X = transformation.transform(X)
     return step, X
 
 
@@ -258,6 +272,40 @@ def predict_interval(
             "class probabilities, or predict_std."
         )
     return step.predict_interval(X, confidence_level, method=method)
+
+
+def _unwrapped(estimator: Any) -> tuple[BaseEstimator, list[Pipeline]]:
+    """The estimator that predicts, of whatever type, and the pipelines' earlier steps, from the outermost on."""
+    step, transformations = estimator, []
+    while isinstance(step, Pipeline | BaseSearchCV | FrozenEstimator | TransformedTargetRegressor):
+        check_is_fitted(step)
+        if isinstance(step, Pipeline):
+            if len(step) > 1:  # a slice without steps is no pipeline
+                transformations.append(step[:-1])
+            step = step[-1]
+        elif isinstance(step, BaseSearchCV):
+            step = _best(step)
+        elif isinstance(step, FrozenEstimator):
+            step = step.estimator
+        else:
+            step = _untransformed(step)
+    if not isinstance(step, BaseEstimator):
+        raise TypeError(
+            f"{type(estimator).__name__} ends in {step!r}; expected a scikit-learn estimator that predicts."
+        )
+    return step, transformations
+
+
+def _laplace(step: Any, estimator: Any) -> LaplaceRegressor | LaplaceClassifier:
+    """The step that was found inside an estimator, if it is a fitted one of ours."""
+    if not isinstance(step, LaplaceRegressor | LaplaceClassifier):
+        inside = "" if step is estimator else f" inside {type(estimator).__name__}"
+        raise TypeError(
+            f"found {type(step).__name__}{inside}; expected a LaplaceRegressor or LaplaceClassifier, alone or as the "
+            "last step of Pipeline, a search such as GridSearchCV, FrozenEstimator or TransformedTargetRegressor."
+        )
+    check_is_fitted(step)
+    return step
 
 
 def _best(search: BaseSearchCV) -> Any:

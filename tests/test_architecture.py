@@ -36,7 +36,7 @@ LEVELS = (
     "_persistence",
     "_augment _budget _member_weights _memory _noise _prior_options _skorch _structure_options _tables "
     "_threads _values counts nets",
-    "_cross_validation _map _noise_model _resolve mixtures",
+    "_cross_validation _map _noise_model _resolve mixtures reliability",
     "_data _diagnosis _past _loo _relevance",
     "_built_in _cross_fit _path _prediction",
     "_stages",
@@ -44,7 +44,7 @@ LEVELS = (
     "_estimator",
     "regressor classifier",
     "resolver",
-    "metrics",
+    "metrics plotting",
     "__init__",
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}

@@ -1,0 +1,131 @@
+"""Gallery: every display of ``sklearn_laplace.plotting``, on small data that need no download, one picture each.
+
+1. ``PredictionIntervalDisplay``: a curve with a gap in its data, and diabetes, whose rows have ten columns.
+2. ``CoverageDisplay``: do the intervals for diabetes cover what they say?
+3. ``ReliabilityDisplay``: is the confidence of a classifier of handwritten digits right?
+4. ``UncertaintyDisplay``: is the error on diabetes where the uncertainty is, and what is that made of?
+5. ``EntropyDisplay``: digits 0 to 4 are known, 5 to 9 were never seen.
+6. ``PriorPathDisplay``: what evidence and leave-one-out say of each prior precision.
+7. ``FeatureRelevanceDisplay``: which columns of the diabetes table matter, with a precision for each.
+
+Run ``python examples/1_quickstart/plot_gallery.py``; ``--quick`` takes fewer rows, ``--out DIR`` puts the pictures
+elsewhere than in the current folder. The table at the end has the figures that the displays hold as attributes.
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.datasets import load_diabetes, load_digits
+from sklearn.model_selection import train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace.plotting import (
+    CoverageDisplay,
+    EntropyDisplay,
+    FeatureRelevanceDisplay,
+    PredictionIntervalDisplay,
+    PriorPathDisplay,
+    ReliabilityDisplay,
+    UncertaintyDisplay,
+)
+
+KNOWN = 5  # digits below are in the training
+
+
+def curve_with_a_gap(n):
+    """A noisy sine without inputs between −2 and 2."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(2.0, 5.0, n) * np.where(np.arange(n) % 2, 1.0, -1.0)
+    return x[:, None], np.sin(1.3 * x) + 0.2 * x + 0.25 * rng.normal(size=n)
+
+
+def digits(n_train):
+    """Rows for training and test of the known digits, and all rows of the others."""
+    X, y = load_digits(return_X_y=True)
+    known = y < KNOWN
+    X_train, X_test, y_train, y_test = train_test_split(
+        X[known], y[known], train_size=n_train, random_state=0, stratify=y[known]
+    )
+    return X_train, X_test, y_train, y_test, X[~known]
+
+
+def regression_displays(quick):
+    """The displays of regressors, by name."""
+    X_gap, y_gap = curve_with_a_gap(60 if quick else 150)
+    table = load_diabetes(as_frame=True)
+    rows = train_test_split(table.data, table.target, train_size=150 if quick else 300, random_state=0)
+    X_train, X_test, y_train, y_test = rows
+    curve = LaplaceRegressor(random_state=0).fit(X_gap, y_gap)
+    model = LaplaceRegressor(random_state=0).fit(X_train, y_train)
+    by_evidence = LaplaceRegressor(prior_precision="evidence", sigma_noise="evidence", n_members=1, random_state=0)
+    ard = LaplaceRegressor(
+        prior_structure="ard", prior_precision="evidence", sigma_noise="evidence", n_members=1, random_state=0
+    )
+    _, axes = plt.subplots(1, 2, figsize=(13, 4.4), layout="constrained")
+    displays = {"prediction_interval": PredictionIntervalDisplay.from_estimator(curve, X_gap, y_gap, ax=axes[0])}
+    axes[0].set_title("one column: a gap in the data")
+    PredictionIntervalDisplay.from_estimator(model, X_test[:60], y_test[:60], ax=axes[1])
+    axes[1].set_title("diabetes: 60 test rows")
+    displays["coverage"] = CoverageDisplay.from_estimator(model, X_test, y_test)
+    displays["uncertainty"] = UncertaintyDisplay.from_estimator(model, X_test, y_test)
+    displays["prior_path"] = PriorPathDisplay.from_estimator(by_evidence.fit(X_train, y_train))
+    displays["feature_relevance"] = FeatureRelevanceDisplay.from_estimator(ard.fit(X_train, y_train), name="diabetes")
+    return displays
+
+
+def classification_displays(quick):
+    """The displays of classifiers, by name."""
+    X_train, X_test, y_train, y_test, X_other = digits(100 if quick else 200)
+    model = make_pipeline(StandardScaler(), LaplaceClassifier(hidden_layer_sizes=(20,), n_members=1, random_state=0))
+    model.fit(X_train, y_train)
+    return {
+        "reliability": ReliabilityDisplay.from_estimator(model, X_test, y_test),
+        "entropy": EntropyDisplay.from_estimator(model, X_test, y_test, X_out=X_other),
+    }
+
+
+def figures(displays):
+    """What the pictures say, in numbers: name → value."""
+    return {
+        "share inside .95 intervals": displays["prediction_interval"].coverage[-1],
+        "mean gap of the coverage": displays["coverage"].gap,
+        "expected calibration error": displays["reliability"].error,
+        "rmse of all rows": displays["uncertainty"].error,
+        "mean of the retention curve": displays["uncertainty"].area["total"],
+        "AUROC, unseen digits": displays["entropy"].area_out,
+        "prior precision of the fit": displays["prior_path"].chosen,
+        "largest relevance": displays["feature_relevance"].relevance.max(),
+    }
+
+
+def main():
+    """Parse the options, draw, print the table, save the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="fewer rows")
+    parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="folder for the pictures")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    started = time.perf_counter()
+    displays = regression_displays(options.quick) | classification_displays(options.quick)
+    print("\nFigures of the displays\n" + f"{'':30}{'value':>12}")
+    for name, value in figures(displays).items():
+        print(f"{name:30}{value:12.3f}")
+    print()
+    for name, display in displays.items():
+        path = options.out / f"gallery_{name}.png"
+        display.figure_.savefig(path, dpi=100)
+        plt.close(display.figure_)
+        print(f"saved {path}")
+    print(f"{time.perf_counter() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,333 @@
+"""What a regressor says of its rows: mean, nested central intervals, and the data points in them.
+
+Along one input column the intervals are those of a grid, so that a gap between the data shows. Where there are several
+columns a row is no point on a curve: each has its own bars, in the order of a chosen column, or of its predicted mean.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from .._tables import column_names
+from .._values import count, fractions
+from ._canvas import BLACK, BLUE, LINES, ORANGE, labelled, panels, tint
+from ._rows import column, numbers, output_index, regression, targets_like
+
+LEVELS = (0.5, 0.8, 0.95)
+MARGIN = 0.04
+"""How far a grid goes beyond the data, as a share of their range."""
+SHADES = 0.18, 0.62
+"""Share of the colour in the widest and in the narrowest interval."""
+
+
+class PredictionIntervalDisplay:
+    """Mean and nested intervals of the predictions, with the data points.
+
+    Made by :meth:`from_estimator` or :meth:`from_predictions`.
+
+    Parameters
+    ----------
+    x : array-like of shape (n,)
+        Where the predictions are drawn.
+    mean : array-like of shape (n,)
+    interval : array-like of shape (n, 2, n_levels) or (n, 2)
+        Lower and upper ends, as of ``predict_interval``.
+    confidence_level : float or sequence of float
+    x_points, y_points : array-like of shape (n_points,), optional
+        Data points.
+    coverage : array-like of shape (n_levels,), optional
+        Share of the data points inside, for the legend.
+    is_curve : bool, default=True
+        Whether neighbouring predictions belong together: bands and a line, else bars and dots.
+    x_name : str, default="x"
+    estimator_name : str, optional
+
+    Attributes
+    ----------
+    x, mean : ndarray of shape (n,)
+        In ascending order of x.
+    lower, upper : ndarray of shape (n, n_levels)
+    confidence_level : ndarray of shape (n_levels,)
+        Ascending.
+    x_points, y_points : ndarray of shape (n_points,) or None
+    coverage : ndarray of shape (n_levels,) or None
+    ax_, figure_
+        After :meth:`plot`.
+    line_, bands_, points_
+        The mean, a list of the intervals from the widest on, the data points (or None).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import BayesianRidge
+    >>> import matplotlib.pyplot as plt
+    >>> X = np.arange(20.0)[:, None]
+    >>> y = X[:, 0] + np.random.default_rng(0).normal(size=20)
+    >>> display = PredictionIntervalDisplay.from_estimator(BayesianRidge().fit(X, y), X, y, confidence_level=[0.5, 0.9])
+    >>> display.lower.shape, display.coverage
+    ((200, 2), array([0.6 , 0.95]))
+    >>> plt.close(display.figure_)
+    """
+
+    def __init__(
+        self,
+        *,
+        x: Any,
+        mean: Any,
+        interval: Any,
+        confidence_level: Any,
+        x_points: Any = None,
+        y_points: Any = None,
+        coverage: Any = None,
+        is_curve: bool = True,
+        x_name: str = "x",
+        estimator_name: str | None = None,
+    ) -> None:
+        levels = fractions("confidence_level", confidence_level)
+        mean = numbers("mean", mean)
+        ends = numbers("interval", interval, len(mean))
+        ends = ends[:, :, None] if ends.ndim == 2 else ends
+        if ends.shape != (len(mean), 2, len(levels)):
+            raise ValueError(
+                f"interval has shape {ends.shape}; expected ({len(mean)}, 2, {len(levels)}): lower and upper ends of "
+                f"the {len(levels)} levels for each mean."
+            )
+        order, by_level = np.argsort(x, kind="stable"), np.argsort(levels)
+        self.x = np.asarray(x)[order]
+        self.mean = mean[order]
+        self.lower, self.upper = ends[order, 0][:, by_level], ends[order, 1][:, by_level]
+        self.confidence_level = levels[by_level]
+        self.x_points = None if x_points is None else np.asarray(x_points)
+        self.y_points = None if y_points is None else numbers("y_points", y_points)
+        self.coverage = None if coverage is None else np.asarray(coverage)[by_level]
+        self.is_curve = is_curve
+        self.x_name = x_name
+        self.estimator_name = estimator_name
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any,
+        y: Any = None,
+        *,
+        confidence_level: Any = LEVELS,
+        feature: int | str | None = None,
+        output: int | None = None,
+        grid_resolution: int = 200,
+        name: str | None = None,
+        ax: Any = None,
+        **plot_options: Any,
+    ) -> Self:
+        """Compute the display for a regressor and draw it.
+
+        Parameters
+        ----------
+        estimator : fitted regressor
+            A Laplace estimator or another with ``predict(X, return_std=True)``, also inside pipelines and searches.
+        X : array-like of shape (n_samples, n_features)
+            With one numeric column the intervals are those of a grid over its range, else those of the rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
+            The data points; with them the legend says how many are inside.
+        confidence_level : float or sequence of float, default=(.5, .8, .95)
+            Strictly between 0 and 1.
+        feature : int or str, optional
+            The column along which the rows are drawn; by default the only one, or the order of the predicted mean.
+        output : int, optional
+            Which one of several outputs.
+        grid_resolution : int, default=200
+            Points of the grid.
+        name : str, optional
+            Of the model in the legend.
+        ax : None or Axes
+        **plot_options
+            Further options of :meth:`plot`.
+
+        Returns
+        -------
+        PredictionIntervalDisplay
+
+        Raises
+        ------
+        TypeError
+            For a classifier.
+        ValueError, NotFittedError
+        """
+        levels = fractions("confidence_level", confidence_level)
+        where, x_name = _along(X, feature)
+        distribution = regression(cls.__name__, estimator, X)
+        mean = np.asarray(distribution.mean())
+        which = output_index(cls.__name__, output, mean.shape)
+        ends, targets = _ends(distribution, levels, which), None
+        if y is not None:
+            targets = column(targets_like(y, mean), which)
+        mean = column(mean, which)
+        grid = None if where is None else _grid(X, where, count("grid_resolution", grid_resolution))
+        x_points = _ranks(mean) if where is None else where
+        shown: dict[str, Any] = {"x": x_points, "mean": mean, "interval": ends, "is_curve": False}
+        if grid is not None:
+            at_grid = regression(cls.__name__, estimator, grid[1])
+            shown = {"x": grid[0], "mean": column(at_grid.mean(), which), "interval": _ends(at_grid, levels, which)}
+        points = {} if targets is None else _points(x_points, targets, ends)
+        display = cls(**shown, **points, confidence_level=levels, x_name=x_name, estimator_name=name)
+        return display.plot(ax=ax, **plot_options)
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y_true: Any,
+        mean: Any,
+        interval: Any,
+        *,
+        confidence_level: Any,
+        x: Any = None,
+        is_curve: bool = False,
+        x_name: str | None = None,
+        name: str | None = None,
+        ax: Any = None,
+        **plot_options: Any,
+    ) -> Self:
+        """Compute the display for predictions and draw it.
+
+        Parameters
+        ----------
+        y_true : array-like of shape (n_samples,) or None
+        mean : array-like of shape (n_samples,)
+        interval : array-like of shape (n_samples, 2, n_levels) or (n_samples, 2)
+            As of ``predict_interval``.
+        confidence_level : float or sequence of float
+            Of the intervals.
+        x : array-like of shape (n_samples,), optional
+            Where the rows are drawn; by default in the order of their mean.
+        is_curve : bool, default=False
+            Whether the rows are points of one curve along x.
+        x_name, name, ax, **plot_options
+            As for :class:`PredictionIntervalDisplay` and :meth:`from_estimator`.
+
+        Returns
+        -------
+        PredictionIntervalDisplay
+        """
+        mean = numbers("mean", mean)
+        x, default = (_ranks(mean), BY_MEAN) if x is None else (numbers("x", x, len(mean)), "x")
+        given = {"x": x, "mean": mean, "interval": interval, "confidence_level": confidence_level}
+        points = {}
+        if y_true is not None:
+            targets, ends = targets_like(y_true, mean), numbers("interval", interval, len(mean))
+            points = _points(x, targets, ends.reshape(len(mean), 2, -1))
+        x_name = default if x_name is None else x_name
+        display = cls(**given, **points, is_curve=is_curve, x_name=x_name, estimator_name=name)
+        return display.plot(ax=ax, **plot_options)
+
+    def plot(self, ax: Any = None, *, name: str | None = None, line_kwargs: dict[str, Any] | None = None) -> Self:
+        """Draw it.
+
+        Parameters
+        ----------
+        ax : None or Axes
+            None: a new figure.
+        name : str, optional
+            Of the model in the legend; that of the display by default.
+        line_kwargs : dict, optional
+            Of matplotlib's ``plot`` for the mean.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ImportError
+            Without matplotlib.
+        """
+        (self.ax_,) = panels(type(self).__name__, ax, 1, panel=(7.0, 4.2))
+        self.figure_ = self.ax_.figure
+        name = self.estimator_name if name is None else name
+        n = len(self.confidence_level)
+        shares = np.linspace(*SHADES, n) if n > 1 else np.array([np.mean(SHADES)])
+        draw = self._band if self.is_curve else self._bars
+        self.bands_ = [draw(k, tint(BLUE, shares[k])) for k in reversed(range(n))]
+        look = LINES[0] | {"label": labelled(name, "mean")}
+        dots = {"linestyle": "none", "marker": "_", "markersize": 7.0, "markeredgewidth": 1.8}
+        look = look if self.is_curve else look | dots
+        (self.line_,) = self.ax_.plot(self.x, self.mean, **look | (line_kwargs or {}))
+        self.points_ = None
+        if self.y_points is not None:
+            circle = {"s": 16, "color": ORANGE, "edgecolor": BLACK, "linewidth": 0.4, "zorder": 3}
+            self.points_ = self.ax_.scatter(self.x_points, self.y_points, **circle, label="data")
+        self.ax_.set(xlabel=self.x_name, ylabel="y")
+        self.ax_.legend(fontsize="small")
+        return self
+
+    def _label(self, k: int) -> str:
+        covered = "" if self.coverage is None else f" (covers {self.coverage[k]:.0%})"
+        return f"{self.confidence_level[k]:.3g} interval{covered}"
+
+    def _band(self, k: int, colour: Any) -> Any:
+        look = {"facecolor": colour, "edgecolor": tint(BLUE, 0.75), "linewidth": 0.4, "label": self._label(k)}
+        return self.ax_.fill_between(self.x, self.lower[:, k], self.upper[:, k], **look)
+
+    def _bars(self, k: int, colour: Any) -> Any:
+        width = 1.5 + 1.2 * (len(self.confidence_level) - 1 - k)
+        look = {"color": [colour], "linewidth": 6.0 - width if width < 6 else 1.0, "label": self._label(k)}
+        return self.ax_.vlines(self.x, self.lower[:, k], self.upper[:, k], **look)
+
+
+BY_MEAN = "rows in the order of the predicted mean"
+
+
+def _along(X: Any, feature: int | str | None) -> tuple[np.ndarray | None, str]:
+    """The column along which rows are drawn, None for the order of the mean, and its name."""
+    names = column_names(X)
+    values = np.asarray(X)
+    n = values.shape[1] if values.ndim == 2 else 0
+    if feature is None:
+        if n != 1 or not _is_numeric(values[:, 0]):
+            return None, BY_MEAN
+        feature = 0
+    known = list(range(n)) if names is None else [*names, *range(n)]
+    if feature not in known or isinstance(feature, bool):
+        few = ", ".join(map(repr, known[:8])) + (", …" if len(known) > 8 else "")
+        raise ValueError(f"feature={feature!r} is not a column of X; expected one of {few}.")
+    index = known.index(feature) % n
+    if not _is_numeric(values[:, index]):
+        raise ValueError(f"feature={feature!r} does not hold numbers; choose a column that does, or feature=None.")
+    return values[:, index].astype(np.float64), str(names[index]) if names else (f"feature {index}" if n > 1 else "x")
+
+
+def _is_numeric(values: np.ndarray) -> bool:
+    try:
+        values.astype(np.float64)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _grid(X: Any, where: np.ndarray, resolution: int) -> tuple[np.ndarray, Any] | None:
+    """Points over the range of the only column, and a table of them of the kind of X; None where there are others."""
+    names = column_names(X)
+    if np.asarray(X).shape[1] != 1:
+        return None
+    low, high = np.nanmin(where), np.nanmax(where)
+    beyond = MARGIN * (high - low)
+    points = np.linspace(low - beyond, high + beyond, resolution)
+    return points, points[:, None] if names is None else type(X)({names[0]: points})
+
+
+def _ends(distribution: Any, levels: np.ndarray, which: int) -> np.ndarray:
+    """Ends (n, 2, n_levels) of the central intervals of one output."""
+    pairs = [distribution.interval(level) for level in levels]
+    return np.stack([np.stack([column(np.asarray(end), which) for end in pair], 1) for pair in pairs], 2)
+
+
+def _points(x: np.ndarray, targets: np.ndarray, ends: np.ndarray) -> dict[str, Any]:
+    inside = (ends[:, 0] <= targets[:, None]) & (targets[:, None] <= ends[:, 1])
+    return {"x_points": x, "y_points": targets, "coverage": inside.mean(0)}
+
+
+def _ranks(mean: np.ndarray) -> np.ndarray:
+    ranks = np.empty(len(mean))
+    ranks[np.argsort(mean, kind="stable")] = np.arange(1, len(mean) + 1)
+    return ranks

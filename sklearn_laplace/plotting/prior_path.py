@@ -1,0 +1,174 @@
+"""What each way of choosing a prior precision has seen: its scores along a grid, with the precision of the fit."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+
+from .._values import lookup
+from ..resolver import laplace_parts
+from ._canvas import BLACK, GREY, LINES, panels
+
+SCORES = {
+    "log_marginal_likelihood": "log evidence, nats",
+    "loo_log_density": "leave-one-out log density, nats",
+    "cv_score": "cross-validation score",
+    "validation_score": "validation score",
+}
+
+
+class PriorPathDisplay:
+    """Scores against the prior precision, one panel a score, with the precision of the fit.
+
+    Made by :meth:`from_estimator`.
+
+    Parameters
+    ----------
+    prior_precision : array-like of shape (n_points,)
+        Above zero.
+    scores : dict of str to array-like of shape (n_points,)
+        "log_marginal_likelihood", "loo_log_density", "cv_score" and "validation_score", those that there are.
+    chosen : float
+        Prior precision of the fit.
+    is_mean : bool, default=False
+        Whether the precisions are geometric means of those of several groups.
+    estimator_name : str, optional
+
+    Attributes
+    ----------
+    prior_precision : ndarray of shape (n_points,)
+    scores : dict of str to ndarray of shape (n_points,)
+    best : dict of str to float
+        Prior precision of the grid at which each score is largest.
+    chosen : float
+    ax_, axes_, figure_
+        After :meth:`plot`: the first panel, and all of them.
+    lines_
+        Dict of the scores' lines.
+
+    Examples
+    --------
+    >>> import matplotlib.pyplot as plt
+    >>> import numpy as np
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> X = np.linspace(0, 6, 30)[:, None]
+    >>> model = LaplaceRegressor(hidden_layer_sizes=(8,), prior_precision="evidence", n_members=1, random_state=0)
+    >>> display = PriorPathDisplay.from_estimator(model.fit(X, np.sin(X[:, 0])))
+    >>> list(display.scores), display.chosen == model.prior_precision_
+    (['log_marginal_likelihood', 'loo_log_density'], True)
+    >>> plt.close(display.figure_)
+    """
+
+    def __init__(
+        self,
+        *,
+        prior_precision: Any,
+        scores: dict[str, Any],
+        chosen: float,
+        is_mean: bool = False,
+        estimator_name: str | None = None,
+    ) -> None:
+        self.prior_precision = np.asarray(prior_precision, dtype=np.float64)
+        for key in scores:
+            lookup("scores", key, SCORES)
+        self.scores = {key: np.asarray(scores[key], dtype=np.float64) for key in SCORES if key in scores}
+        if not self.scores or not all(np.isfinite(values).any() for values in self.scores.values()):
+            raise ValueError(f"scores={list(scores)} hold no numbers; expected at least one finite score in each.")
+        for key, values in self.scores.items():
+            if values.shape != self.prior_precision.shape or values.ndim != 1:
+                raise ValueError(f"{key} has shape {values.shape}; expected one for each of the prior precisions.")
+        self.best = {key: float(self.prior_precision[np.nanargmax(values)]) for key, values in self.scores.items()}
+        self.chosen = chosen
+        self.is_mean = is_mean
+        self.estimator_name = estimator_name
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, *, scores: Any = None, name: str | None = None, ax: Any = None, **plot_options: Any
+    ) -> Self:
+        """Compute the display for a Laplace estimator and draw it.
+
+        Parameters
+        ----------
+        estimator : fitted LaplaceRegressor or LaplaceClassifier
+            Also inside pipelines and searches; its ``prior_path_`` is computed.
+        scores : str or sequence of str, optional
+            Which of them, see :class:`PriorPathDisplay`; by default those that are available.
+        name : str, optional
+            Of the model in the legend.
+        ax : None, Axes or sequence of as many Axes as there are scores
+        **plot_options
+            Further options of :meth:`plot`.
+
+        Returns
+        -------
+        PriorPathDisplay
+
+        Raises
+        ------
+        TypeError
+            Where no Laplace estimator is the last step.
+        ValueError
+            For an unknown score, or one that is not available.
+        NotFittedError
+        """
+        step, _ = laplace_parts(estimator)
+        path = step.prior_path_
+        available = {key: path[key] for key in SCORES if np.isfinite(path[key]).any()}
+        wanted = list(available) if scores is None else [scores] if isinstance(scores, str) else list(scores)
+        for key in wanted:
+            lookup("scores", key, SCORES)
+            if key not in available:
+                raise ValueError(
+                    f"scores={key!r} is not available for this fit; available are {', '.join(map(repr, available))}. "
+                    "cv_score and validation_score are there where prior_precision was chosen by them."
+                )
+        grid = np.asarray(path.prior_precision)
+        several, precision = grid.ndim == 2, np.ravel(step.prior_precision_)
+        display = cls(
+            prior_precision=np.exp(np.log(grid).mean(1)) if several else grid,
+            scores={key: available[key] for key in wanted},
+            chosen=float(np.exp(np.log(precision).mean())) if several else float(precision[0]),
+            is_mean=several,
+            estimator_name=name,
+        )
+        return display.plot(ax=ax, **plot_options)
+
+    def plot(self, ax: Any = None, *, name: str | None = None, line_kwargs: dict[str, Any] | None = None) -> Self:
+        """Draw it.
+
+        Parameters
+        ----------
+        ax : None, Axes or sequence of as many Axes as there are scores
+            None: a new figure. One Axes: the first score alone.
+        name : str, optional
+            Of the model in the legend; that of the display by default.
+        line_kwargs : dict, optional
+            Of matplotlib's ``plot`` for every curve.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ImportError
+            Without matplotlib.
+        """
+        self.axes_ = panels(type(self).__name__, ax, len(self.scores))
+        self.ax_, self.figure_ = self.axes_[0], self.axes_[0].figure
+        name = self.estimator_name if name is None else name
+        mean = "geometric mean of the prior precisions" if self.is_mean else "prior precision"
+        self.lines_ = {}
+        for key, axes in zip(self.scores, self.axes_, strict=False):
+            values, best = self.scores[key], self.best[key]
+            look = LINES[0] | ({} if name is None else {"label": name}) | (line_kwargs or {})
+            (self.lines_[key],) = axes.plot(self.prior_precision, values, **look)
+            axes.axvline(self.chosen, **LINES[1], label=f"of the fit: {self.chosen:.3g}")
+            spot = {"marker": "D", "linestyle": "none", "markersize": 8, "markerfacecolor": "white", "color": BLACK}
+            axes.plot(best, np.nanmax(values), **spot, label=f"largest on the grid: {best:.3g}")
+            axes.set(xscale="log", xlabel=mean, ylabel=SCORES[key])
+            axes.grid(axis="y", color=GREY, alpha=0.25)
+            axes.legend(loc="best", fontsize="small")
+        return self

@@ -1,0 +1,264 @@
+r"""Is the error where the uncertainty is, and what is it made of? Retention curve, and shares of the variance.
+
+The rows are sorted by their uncertainty :math:`u_n`; the retention curve is the error of the :math:`i` most certain
+ones, for :math:`i = 1, \dots, n`. An order that knows the errors themselves is the lower end (the oracle), a random one
+is flat in expectation. Rows of equal uncertainty have no order: each counts with their mean loss.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.utils.validation import column_or_1d
+
+from .._values import count, lookup
+from ..resolver import laplace_step
+from ._canvas import BLUE, LINES, ORANGE, REFERENCE, labelled, panels, tint
+from ._rows import column, numbers, output_index, targets_like
+
+
+class UncertaintyDisplay:
+    """Error of the rows that are kept, against the share kept by uncertainty; aleatoric and epistemic variance.
+
+    Made by :meth:`from_estimator` or :meth:`from_predictions`.
+
+    Parameters
+    ----------
+    loss : array-like of shape (n_samples,)
+        Of each row: the squared error, or 1 for a wrong class.
+    aleatoric, epistemic : array-like of shape (n_samples,)
+        Parts of each row's variance.
+    is_squared : bool, default=True
+        Whether the curves show the root of the mean loss, else the mean.
+    n_groups : int, default=10
+        Equal groups of rows, by total variance, for which the shares are shown.
+    estimator_name : str, optional
+
+    Attributes
+    ----------
+    share_kept : ndarray of shape (n_samples,)
+        1/n, 2/n, …, 1.
+    curves : dict of str to ndarray of shape (n_samples,)
+        Error of the rows kept by "total" and "epistemic" variance and by their own loss, "oracle".
+    area : dict of str to float
+        Mean of each curve over the shares; smaller is better sorted.
+    error : float
+        Of all rows.
+    group_aleatoric, group_epistemic : ndarray of shape (n_groups,)
+        Mean variances of the groups, from the most certain one on; fewer groups where rows are fewer.
+    epistemic_share : ndarray of shape (n_groups,)
+        Epistemic part of the groups' total variance.
+    ax_, share_ax_, figure_
+        After :meth:`plot`; ``share_ax_`` is None where it was not drawn.
+    lines_, bars_
+        Dict of the curves' lines, and the two rows of bars (None as well).
+
+    Examples
+    --------
+    >>> import matplotlib.pyplot as plt
+    >>> display = UncertaintyDisplay.from_predictions([0, 0, 0], [0.1, 0.2, 3.0], [1, 1, 1], [0.1, 0.5, 9.0])
+    >>> display.curves["total"].round(2)
+    array([0.1 , 0.16, 1.74])
+    >>> plt.close(display.figure_)
+    """
+
+    def __init__(
+        self,
+        loss: Any,
+        aleatoric: Any,
+        epistemic: Any,
+        *,
+        is_squared: bool = True,
+        n_groups: int = 10,
+        estimator_name: str | None = None,
+    ) -> None:
+        loss = numbers("loss", loss)
+        aleatoric, epistemic = numbers("aleatoric", aleatoric, len(loss)), numbers("epistemic", epistemic, len(loss))
+        if not loss.ndim == aleatoric.ndim == epistemic.ndim == 1:
+            raise ValueError("loss, aleatoric and epistemic have to be one number for each row; choose one output.")
+        if min(aleatoric.min(), epistemic.min()) < 0:
+            raise ValueError("aleatoric and epistemic have to be variances, at least 0.")
+        n = len(loss)
+        total = aleatoric + epistemic
+        self.is_squared = is_squared
+        self.share_kept = np.arange(1, n + 1) / n
+        by = {"total": total, "epistemic": epistemic, "oracle": loss}
+        means = {key: np.cumsum(_sorted_losses(loss, values)) / np.arange(1, n + 1) for key, values in by.items()}
+        self.curves = {key: np.sqrt(mean) if is_squared else mean for key, mean in means.items()}
+        self.area = {key: float(curve.mean()) for key, curve in self.curves.items()}
+        self.error = float(np.sqrt(loss.mean()) if is_squared else loss.mean())
+        groups = np.array_split(np.argsort(total, kind="stable"), min(count("n_groups", n_groups), n))
+        self.group_aleatoric = np.array([aleatoric[group].mean() for group in groups])
+        self.group_epistemic = np.array([epistemic[group].mean() for group in groups])
+        sums = self.group_aleatoric + self.group_epistemic
+        self.epistemic_share = np.divide(self.group_epistemic, sums, out=np.zeros_like(sums), where=sums > 0)
+        self.estimator_name = estimator_name
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any,
+        y: Any,
+        *,
+        n_groups: int = 10,
+        output: int | None = None,
+        name: str | None = None,
+        ax: Any = None,
+        **plot_options: Any,
+    ) -> Self:
+        """Compute the display for a Laplace estimator and draw it.
+
+        Parameters
+        ----------
+        estimator : fitted LaplaceRegressor or LaplaceClassifier
+            Also inside pipelines and searches. Of a classifier the variances are those of ``predict_uncertainty``,
+            summed over the classes, and the loss is 1 for a wrong class.
+        X : array-like of shape (n_samples, n_features)
+            Rows that the training has not seen.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        n_groups : int, default=10
+        output : int, optional
+            Which one of several outputs of a regressor.
+        name : str, optional
+            Of the model in the legend.
+        ax : None, Axes or sequence of two Axes
+        **plot_options
+            Further options of :meth:`plot`.
+
+        Returns
+        -------
+        UncertaintyDisplay
+
+        Raises
+        ------
+        TypeError
+            Where no Laplace estimator is the last step: the parts of the variance are theirs.
+        ValueError, NotFittedError
+        """
+        step, rows = laplace_step(estimator, X)
+        parts = step.predict_uncertainty(rows)
+        predicted = np.asarray(step.predict(rows))
+        given = {"n_groups": n_groups, "name": name, "ax": ax, **plot_options}
+        if is_classifier(step):
+            variances = parts.aleatoric.sum(1), parts.epistemic.sum(1)
+            return cls.from_predictions(y, predicted, *variances, error="zero_one", **given)
+        which = output_index(cls.__name__, output, predicted.shape)
+        targets = targets_like(y, predicted)
+        shown = (column(part, which) for part in (targets, predicted, parts.aleatoric, parts.epistemic))
+        return cls.from_predictions(*shown, **given)
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y_true: Any,
+        y_pred: Any,
+        aleatoric: Any,
+        epistemic: Any,
+        *,
+        error: str = "squared",
+        n_groups: int = 10,
+        name: str | None = None,
+        ax: Any = None,
+        **plot_options: Any,
+    ) -> Self:
+        """Compute the display for predictions and draw it.
+
+        Parameters
+        ----------
+        y_true, y_pred : array-like of shape (n_samples,)
+            Numbers or labels.
+        aleatoric, epistemic : array-like of shape (n_samples,)
+            Parts of the variance.
+        error : {"squared", "zero_one"}
+            Root mean squared error of numbers, or share of wrong labels.
+        n_groups, name, ax, **plot_options
+            As for :meth:`from_estimator`.
+
+        Returns
+        -------
+        UncertaintyDisplay
+        """
+        loss, is_squared = lookup("error", error, {"squared": (_squared, True), "zero_one": (_wrong, False)})
+        losses = loss(y_true, y_pred)
+        parts = losses, aleatoric, epistemic
+        return cls(*parts, is_squared=is_squared, n_groups=n_groups, estimator_name=name).plot(ax=ax, **plot_options)
+
+    def plot(
+        self, ax: Any = None, *, shares: bool = True, name: str | None = None, line_kwargs: dict[str, Any] | None = None
+    ) -> Self:
+        """Draw it.
+
+        Parameters
+        ----------
+        ax : None, Axes or sequence of two Axes
+            None: a new figure. One Axes: the retention curve alone.
+        shares : bool, default=True
+            Whether the parts of the variance are drawn in a second panel.
+        name : str, optional
+            Of the model in the legend; that of the display by default.
+        line_kwargs : dict, optional
+            Of matplotlib's ``plot`` for the curve of the total variance.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ImportError
+            Without matplotlib.
+        """
+        axes = panels(type(self).__name__, ax, 2 if shares else 1)
+        self.ax_, self.figure_ = axes[0], axes[0].figure
+        self.share_ax_ = axes[1] if len(axes) > 1 else None
+        name = self.estimator_name if name is None else name
+        self.ax_.axhline(self.error, **REFERENCE, label=f"random order ({self.error:.3g})")
+        texts = {"total": "by total variance", "epistemic": "by epistemic variance", "oracle": "by the error itself"}
+        styles = dict(zip(texts, (LINES[0], LINES[1], LINES[3]), strict=True))
+        styles["total"] = styles["total"] | (line_kwargs or {})
+        self.lines_ = {}
+        for key, text in texts.items():
+            label = {"label": labelled(name, f"{text} (mean {self.area[key]:.3g})")}
+            (self.lines_[key],) = self.ax_.plot(self.share_kept, self.curves[key], **label | styles[key])
+        top = max(self.error, *(curve[len(curve) // 20 :].max() for curve in self.curves.values()))
+        unit = "root mean squared error" if self.is_squared else "share of wrong classes"
+        self.ax_.set(xlabel="share of the rows kept, most certain first", ylabel=f"{unit} of the rows kept")
+        self.ax_.set(xlim=(0, 1), ylim=(0, 1.55 * top if top > 0 else 1))
+        self.ax_.legend(loc="upper left", fontsize="small")
+        self.bars_ = None if self.share_ax_ is None else self._bars(self.share_ax_)
+        return self
+
+    def _bars(self, ax: Any) -> tuple[Any, Any]:
+        n = len(self.epistemic_share)
+        centres = (np.arange(n) + 0.5) / n
+        width, aleatoric = 0.86 / n, 1 - self.epistemic_share
+        lower = ax.bar(centres, aleatoric, width, color=tint(BLUE, 0.45), edgecolor=BLUE, label="aleatoric")
+        look = {"color": tint(ORANGE, 0.7), "edgecolor": "#7A5200", "hatch": "///", "label": "epistemic"}
+        upper = ax.bar(centres, self.epistemic_share, width, bottom=aleatoric, **look)
+        ax.set(xlabel="rows by total variance, most certain first", ylabel="share of the variance")
+        ax.set(xlim=(0, 1), ylim=(0, 1.18), yticks=np.arange(6) / 5)
+        ax.legend(loc="upper center", ncols=2, fontsize="small")
+        return lower, upper
+
+
+def _sorted_losses(loss: np.ndarray, by: np.ndarray) -> np.ndarray:
+    """Losses in ascending order of a value, each of equal values with their mean."""
+    _, group, sizes = np.unique(by, return_inverse=True, return_counts=True)
+    means = np.bincount(group, loss) / sizes
+    return np.repeat(means, sizes)
+
+
+def _squared(y_true: Any, y_pred: Any) -> np.ndarray:
+    predicted = numbers("y_pred", y_pred)
+    found: np.ndarray = (targets_like(y_true, predicted) - predicted) ** 2
+    return found
+
+
+def _wrong(y_true: Any, y_pred: Any) -> np.ndarray:
+    truth, predicted = column_or_1d(y_true), column_or_1d(y_pred)
+    if len(truth) != len(predicted):
+        raise ValueError(f"y_true has {len(truth)} labels for {len(predicted)} predictions; expected one for each.")
+    return (truth != predicted).astype(np.float64)
