@@ -3,10 +3,10 @@
 1. ``PredictionIntervalDisplay``: a curve with a gap in its data, and diabetes, whose rows have ten columns.
 2. ``CoverageDisplay``: do the intervals for diabetes cover what they say?
 3. ``ReliabilityDisplay``: is the confidence of a classifier of handwritten digits right?
-4. ``UncertaintyDisplay``: is the error on diabetes where the uncertainty is, and what is that made of?
+4. ``UncertaintyDisplay``: are noisy moons wrong where they are uncertain, and what is that made of?
 5. ``EntropyDisplay``: digits 0 to 4 are known, 5 to 9 were never seen.
 6. ``PriorPathDisplay``: what evidence and leave-one-out say of each prior precision.
-7. ``FeatureRelevanceDisplay``: which columns of the diabetes table matter, with a precision for each.
+7. ``FeatureRelevanceDisplay``: a precision for each column finds that of ten columns the first five matter.
 
 Run ``python examples/1_quickstart/plot_gallery.py``; ``--quick`` takes fewer rows, ``--out DIR`` puts the pictures
 elsewhere than in the current folder. The table at the end has the figures that the displays hold as attributes.
@@ -21,7 +21,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
-from sklearn.datasets import load_diabetes, load_digits
+from sklearn.datasets import load_diabetes, load_digits, make_friedman1, make_moons
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -75,9 +75,9 @@ def regression_displays(quick):
     PredictionIntervalDisplay.from_estimator(model, X_test[:60], y_test[:60], ax=axes[1])
     axes[1].set_title("diabetes: 60 test rows")
     displays["coverage"] = CoverageDisplay.from_estimator(model, X_test, y_test)
-    displays["uncertainty"] = UncertaintyDisplay.from_estimator(model, X_test, y_test)
     displays["prior_path"] = PriorPathDisplay.from_estimator(by_evidence.fit(X_train, y_train))
-    displays["feature_relevance"] = FeatureRelevanceDisplay.from_estimator(ard.fit(X_train, y_train), name="diabetes")
+    ard.fit(*make_friedman1(100 if quick else 200, noise=1.0, random_state=0))
+    displays["feature_relevance"] = FeatureRelevanceDisplay.from_estimator(ard, name="Friedman's first function")
     return displays
 
 
@@ -86,8 +86,11 @@ def classification_displays(quick):
     X_train, X_test, y_train, y_test, X_other = digits(100 if quick else 200)
     model = make_pipeline(StandardScaler(), LaplaceClassifier(hidden_layer_sizes=(20,), n_members=1, random_state=0))
     model.fit(X_train, y_train)
+    X_moons, y_moons = make_moons(1200, noise=0.35, random_state=0)
+    moons = LaplaceClassifier(n_members=1, random_state=0).fit(X_moons[:100], y_moons[:100])
     return {
         "reliability": ReliabilityDisplay.from_estimator(model, X_test, y_test),
+        "uncertainty": UncertaintyDisplay.from_estimator(moons, X_moons[100:], y_moons[100:]),
         "entropy": EntropyDisplay.from_estimator(model, X_test, y_test, X_out=X_other),
     }
 
@@ -98,7 +101,7 @@ def figures(displays):
         "share inside .95 intervals": displays["prediction_interval"].coverage[-1],
         "mean gap of the coverage": displays["coverage"].gap,
         "expected calibration error": displays["reliability"].error,
-        "rmse of all rows": displays["uncertainty"].error,
+        "error rate on the moons": displays["uncertainty"].error,
         "mean of the retention curve": displays["uncertainty"].area["total"],
         "AUROC, unseen digits": displays["entropy"].area_out,
         "prior precision of the fit": displays["prior_path"].chosen,

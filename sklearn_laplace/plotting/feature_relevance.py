@@ -12,6 +12,9 @@ from ..resolver import laplace_parts
 from ._canvas import BLUE, panels, tint
 from ._rows import numbers
 
+LEAST_LABEL = 0.01
+"""Smaller shares are not told apart in the labels."""
+
 
 class FeatureRelevanceDisplay:
     """Relevance of the columns, the largest first.
@@ -140,7 +143,8 @@ class FeatureRelevanceDisplay:
         values = self.relevance[self.order]
         look = {"color": tint(BLUE, 0.6), "edgecolor": BLUE} | (bar_kwargs or {})
         self.bars_ = self.ax_.barh(np.arange(n), values, **look)
-        self.ax_.bar_label(self.bars_, fmt="%.2g", padding=3, fontsize="small")
+        texts = [f"{value:.2f}" if value >= LEAST_LABEL else f"< {LEAST_LABEL}" for value in values]
+        self.ax_.bar_label(self.bars_, texts, padding=3, fontsize="small")
         self.ax_.set_yticks(np.arange(n), [self.feature_names[k] for k in self.order])
         top = values.max() if values.max() > 0 else 1.0
         self.ax_.set(xlabel="relevance (share)", xlim=(0, 1.15 * top), ylim=(n - 0.4, -0.6))

@@ -18,8 +18,10 @@ from ._rows import column, numbers, output_index, regression, targets_like
 LEVELS = (0.5, 0.8, 0.95)
 MARGIN = 0.04
 """How far a grid goes beyond the data, as a share of their range."""
-SHADES = 0.18, 0.62
-"""Share of the colour in the widest and in the narrowest interval."""
+SHADES = 0.6, 0.22
+"""Share of the colour in the narrowest and in the widest interval."""
+WIDTHS = 5.0, 1.5
+"""Of the bars of the narrowest and of the widest interval, points."""
 
 
 class PredictionIntervalDisplay:
@@ -249,8 +251,8 @@ class PredictionIntervalDisplay:
         shares = np.linspace(*SHADES, n) if n > 1 else np.array([np.mean(SHADES)])
         draw = self._band if self.is_curve else self._bars
         self.bands_ = [draw(k, tint(BLUE, shares[k])) for k in reversed(range(n))]
-        look = LINES[0] | {"label": labelled(name, "mean")}
-        dots = {"linestyle": "none", "marker": "_", "markersize": 7.0, "markeredgewidth": 1.8}
+        look = LINES[0] | {"color": BLACK, "linewidth": 1.6, "label": labelled(name, "mean")}
+        dots = {"linestyle": "none", "marker": "_", "markersize": 8.0, "markeredgewidth": 1.8}
         look = look if self.is_curve else look | dots
         (self.line_,) = self.ax_.plot(self.x, self.mean, **look | (line_kwargs or {}))
         self.points_ = None
@@ -263,15 +265,15 @@ class PredictionIntervalDisplay:
 
     def _label(self, k: int) -> str:
         covered = "" if self.coverage is None else f" (covers {self.coverage[k]:.0%})"
-        return f"{self.confidence_level[k]:.3g} interval{covered}"
+        return f"{100 * self.confidence_level[k]:.3g}% interval{covered}"
 
     def _band(self, k: int, colour: Any) -> Any:
         look = {"facecolor": colour, "edgecolor": tint(BLUE, 0.75), "linewidth": 0.4, "label": self._label(k)}
         return self.ax_.fill_between(self.x, self.lower[:, k], self.upper[:, k], **look)
 
     def _bars(self, k: int, colour: Any) -> Any:
-        width = 1.5 + 1.2 * (len(self.confidence_level) - 1 - k)
-        look = {"color": [colour], "linewidth": 6.0 - width if width < 6 else 1.0, "label": self._label(k)}
+        widths = np.linspace(*WIDTHS, len(self.confidence_level))
+        look = {"color": [colour], "linewidth": widths[k], "label": self._label(k)}
         return self.ax_.vlines(self.x, self.lower[:, k], self.upper[:, k], **look)
 
 

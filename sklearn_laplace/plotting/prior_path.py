@@ -16,6 +16,8 @@ SCORES = {
     "cv_score": "cross-validation score",
     "validation_score": "validation score",
 }
+STEEP = 4.0
+"""Ends of a curve that fall this many times as far as three quarters of it do are cut off, as its top would be flat."""
 
 
 class PriorPathDisplay:
@@ -168,7 +170,16 @@ class PriorPathDisplay:
             axes.axvline(self.chosen, **LINES[1], label=f"of the fit: {self.chosen:.3g}")
             spot = {"marker": "D", "linestyle": "none", "markersize": 8, "markerfacecolor": "white", "color": BLACK}
             axes.plot(best, np.nanmax(values), **spot, label=f"largest on the grid: {best:.3g}")
-            axes.set(xscale="log", xlabel=mean, ylabel=SCORES[key])
+            axes.set(xscale="log", xlabel=mean, ylabel=SCORES[key], ylim=_limits(values))
             axes.grid(axis="y", color=GREY, alpha=0.25)
             axes.legend(loc="best", fontsize="small")
         return self
+
+
+def _limits(values: np.ndarray) -> tuple[float, float]:
+    """Range of the scores that is shown: all, or down to the worst quarter where that falls off steeply."""
+    low, quarter, high = np.nanmin(values), np.nanquantile(values, 0.25), np.nanmax(values)
+    fall = high - quarter
+    low = low if high - low <= STEEP * fall or fall == 0 else high - 1.5 * fall
+    margin = 0.06 * (high - low) if high > low else 0.5
+    return float(low - margin), float(high + margin)

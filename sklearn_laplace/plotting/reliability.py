@@ -1,14 +1,23 @@
-"""Does a classifier's confidence match its accuracy? Reliability diagram and histogram of the confidence."""
+"""Does a classifier's confidence match its accuracy? Reliability diagram and histogram of the confidence.
+
+Beside each bin's share of right predictions stands where it would be for a calibrated model: the consistency bars of
+Bröcker & Smith (2007), here from the binomial distribution of the bin's rows at their mean confidence. A bin of three
+rows says little, and its bar says so.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Self
 
 import numpy as np
+from scipy.stats import binom
 
 from ..reliability import judged_confidence, reliability_bins
 from ._canvas import BLUE, LINES, REFERENCE, labelled, panels, tint
 from ._rows import classification, numbers
+
+PLAUSIBLE = 0.9
+"""A consistency bar holds a calibrated model with this probability."""
 
 
 class ReliabilityDisplay:
@@ -37,6 +46,8 @@ class ReliabilityDisplay:
         Expected calibration error.
     share : ndarray of shape (n_bins,)
         Of the rows in each of these bins.
+    band : ndarray of shape (n_bins, 2)
+        Where the share of right predictions in each bin is for a calibrated model with a probability of .9.
     ax_, histogram_ax_, figure_
         After :meth:`plot`; ``histogram_ax_`` is None where it was not drawn.
     line_, bars_
@@ -70,6 +81,9 @@ class ReliabilityDisplay:
         self.bins = reliability_bins(p, right, sample_weight, n_bins=n_bins, strategy=strategy)
         self.error = self.bins.error
         self.share = self.bins.weight / self.bins.weight.sum()
+        n = np.ceil(self.bins.weight)
+        ends = [binom.ppf((1 + side * PLAUSIBLE) / 2, n, self.bins.confidence) / n for side in (-1, 1)]
+        self.band = np.stack(ends, 1)
         self.x_name, self.y_name = x_name, y_name
         self.estimator_name = estimator_name
 
@@ -200,12 +214,13 @@ class ReliabilityDisplay:
         self.histogram_ax_ = axes[1] if len(axes) > 1 else None
         name = self.estimator_name if name is None else name
         bins = self.bins
-        self.ax_.plot([0, 1], [0, 1], **REFERENCE, label="calibrated")
-        self.ax_.vlines(bins.confidence, bins.confidence, bins.frequency, color=tint(BLUE, 0.4), linewidth=3)
+        self.ax_.plot([0, 1], [0, 1], **REFERENCE)
+        shade = {"color": [tint("#000000", 0.22)], "linewidth": 7, "label": f"calibrated, {PLAUSIBLE:.0%} of cases"}
+        self.ax_.vlines(bins.confidence, *self.band.T, **shade)
         look = LINES[0] | {"marker": "o", "markersize": 5, "label": labelled(name, f"ECE {self.error:.3f}")}
         (self.line_,) = self.ax_.plot(bins.confidence, bins.frequency, **look | (line_kwargs or {}))
         self.ax_.set(xlabel=self.x_name, ylabel=self.y_name, xlim=(0, 1), ylim=(-0.02, 1.02), aspect="equal")
-        self.ax_.legend(loc="upper left", fontsize="small")
+        self.ax_.legend(loc="best", fontsize="small")
         self.bars_ = None if self.histogram_ax_ is None else self._histogram(self.histogram_ax_)
         return self
 
@@ -214,7 +229,7 @@ class ReliabilityDisplay:
         look = {"color": tint(BLUE, 0.45), "edgecolor": BLUE}
         bars = ax.bar(bins.lower, self.share, bins.upper - bins.lower, align="edge", **look)
         accuracy = np.average(bins.frequency, weights=self.share)
-        ax.axvline(mean, **LINES[0], label=f"mean {mean:.3f}")
+        ax.axvline(mean, **LINES[0], label=f"mean {self.x_name.split(' ')[0]} {mean:.3f}")
         ax.axvline(accuracy, **LINES[1], label=f"{self.y_name} {accuracy:.3f}")
         ax.set(xlabel=self.x_name, ylabel="share of the rows", xlim=(0, 1), ylim=(0, 1.2 * self.share.max()))
         ax.legend(loc="upper left", fontsize="small")
