@@ -34,7 +34,6 @@ from ._data import PreparedData, augmented
 from ._diagnosis import diagnose
 from ._loo import LeftOut
 from ._map import MapResult, Past, Start
-from ._mixture import LaplaceMixture
 from ._noise import noise_variances
 from ._noise_model import NoiseModel
 from ._past import check_columns
@@ -43,6 +42,7 @@ from ._prediction import naming_rows
 from ._prior_options import check_left_out
 from ._relevance import relevance
 from ._resolve import Options
+from ._sensitivity import LaplaceSensitivity
 from ._stages import (
     Origin,
     approximate,
@@ -74,14 +74,14 @@ STATE_FORMAT = 1
 """Of what is pickled; another number means another layout."""
 
 
-class LaplaceEstimator(LaplaceMixture):
+class LaplaceEstimator(LaplaceSensitivity):
     """Parameters and ``fit`` of :class:`LaplaceRegressor` and :class:`LaplaceClassifier`."""
 
     augment: Any
     prior: Any
 
     @abstractmethod
-    def predict_std(self, X: Any, *, kind: str) -> np.ndarray:
+    def predict_std(self, X: Any, *, kind: str, X_std: Any = None) -> np.ndarray:
         """Standard deviation of the prediction, see the subclasses."""
 
     def __getstate__(self) -> dict[str, Any]:

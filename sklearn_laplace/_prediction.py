@@ -66,6 +66,12 @@ class LaplacePrediction(BaseEstimator, ABC):
 
     def _chunks(self, X: Any, n_draws: int = 0) -> tuple[tuple[Tensor, ...], int]:
         """Validated inputs in chunks, and how many of these may be in work at once; with so many draws of each row."""
+        inputs = self._inputs(X)
+        rows, n_jobs = self._chunk_size(n_draws)
+        return inputs.split(rows), n_jobs
+
+    def _chunk_size(self, n_draws: int = 0) -> tuple[int, int]:
+        """Rows of a chunk, and how many chunks may be in work at once."""
         network, posterior = self.laplace_.network, self.posterior_
         width = max(
             posterior.row_width(network.blocks, self.laplace_.n_outputs),
@@ -73,10 +79,9 @@ class LaplacePrediction(BaseEstimator, ABC):
             self.laplace_.n_outputs * int(self.n_samples),
             n_draws * max(block.outputs for block in network.blocks),
         )
-        inputs, taken = self._inputs(X), held(posterior, self.laplace_.curvature)
-        memory = self._options().memory
+        taken, memory = held(posterior, self.laplace_.curvature), self._options().memory
         n_jobs = memory.chunk_workers(width, taken, joblib.effective_n_jobs(self.n_jobs))
-        return inputs.split(memory.chunk_rows(width, taken, n_jobs)), n_jobs
+        return memory.chunk_rows(width, taken, n_jobs), n_jobs
 
     def _parameters(self) -> dict[str, Any]:
         """All of them by name, with the prior precision that held-out rows have chosen in place of its rule."""
@@ -132,13 +137,13 @@ class LaplacePrediction(BaseEstimator, ABC):
                 raise not_finite(self.laplace_.network, [(x,) for x in chunks])
 
     def _own_components(self, X: Any, link: Link | None) -> Components:
-        likelihood, dispersion, varying = self.laplace_.likelihood, self.hyper_.dispersion, self.noise_model_
+        return Components.of_rows(self._answers(X, lambda latent, x: self._own_targets(latent, x, link)))
 
-        def components(latent: LatentGaussian, x: Tensor) -> Components:
-            moments = likelihood.predict(latent, dispersion, link)
-            return Components.of(moments) if varying is None else varying.components(moments, x, dispersion)
-
-        return Components.of_rows(self._answers(X, components))
+    def _own_targets(self, latent: LatentGaussian, x: Tensor, link: Link | None) -> Components:
+        """The targets of rows x of which the outputs are known so far, in the network's units."""
+        dispersion, varying = self.hyper_.dispersion, self.noise_model_
+        moments = self.laplace_.likelihood.predict(latent, dispersion, link)
+        return Components.of(moments) if varying is None else varying.components(moments, x, dispersion)
 
     def _own_draws(self, X: Any, n_samples: int, generator: torch.Generator) -> Tensor:
         """Joint draws of the network's outputs, or of the linearised network's, shape (n, C, n_samples)."""

@@ -14,6 +14,7 @@ from . import _resolve, _values
 from ._data import PreparedData, TargetScale, canonical_rows
 from ._estimator import LaplaceEstimator
 from ._loo import density_of
+from .errors import UnsupportedCombinationError
 from .laplace import LaplaceFit
 from .latent import Predictive
 from .leave_one_out import Density
@@ -353,7 +354,7 @@ feature_names_in_
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(1)]
 
-    def predict_std(self, X: Any, *, kind: str = "epistemic") -> np.ndarray:
+    def predict_std(self, X: Any, *, kind: str = "epistemic", X_std: Any = None) -> np.ndarray:
         """Standard deviation of class membership.
 
         Parameters
@@ -362,10 +363,18 @@ feature_names_in_
         kind : {"epistemic", "total", "aleatoric"}
             "epistemic": of the class probability under the posterior. "total": of the class indicator, √(p (1 − p)).
             total² = epistemic² + aleatoric².
+        X_std : None
+            Of numeric targets alone.
 
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
+
+        Raises
+        ------
+        UnsupportedCombinationError
+            For X_std: the variance of a class indicator, p (1 − p), is that of the mean probability, which errors of
+            the inputs do not change to first order.
 
         Examples
         --------
@@ -378,6 +387,11 @@ feature_names_in_
         True
         """
         check_is_fitted(self)
+        if X_std is not None:
+            raise UnsupportedCombinationError(
+                "X_std is for numeric targets: to first order, errors of the inputs do not change the mean probability "
+                "p, and so not the variance p (1 − p) of a class. Average predict_proba over draws of the inputs."
+            )
         _values.lookup("kind", kind, dict.fromkeys(_resolve.STD_KINDS))
         return _resolve.variance_of_kind(self._moments(X), kind).clamp_min(0.0).sqrt().cpu().numpy()
 

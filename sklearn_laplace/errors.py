@@ -68,6 +68,10 @@ class WeakPriorWarning(UserWarning):
     """The prior is so weak that predictions away from the rows are far wider than the spread of the targets."""
 
 
+class IncompleteWarning(UserWarning):
+    """Shares of the columns in a variance do not add up to it."""
+
+
 class HeldOutRowsWarning(UserWarning):
     """The given net's own validation split keeps rows out of the training."""
 

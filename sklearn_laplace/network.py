@@ -292,12 +292,15 @@ class Network:
     # ------------------------------------------------------------------ evaluating
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Outputs (n, C), without a graph."""
-        with torch.no_grad():
+        """Outputs (n, C); a graph leads to x where x asks for a gradient, and there is none otherwise."""
+        with torch.set_grad_enabled(x.requires_grad):
             return self.transform_outputs(self.module(x))
 
     def linearise(self, x: Tensor) -> Linearisation:
-        """Outputs and pullback at inputs (n, …): one forward pass; each pullback costs K backward passes."""
+        """Outputs and pullback at inputs (n, …): one forward pass; each pullback costs K backward passes.
+
+        Where x asks for a gradient, outputs and Jacobian are functions of x that can be differentiated again.
+        """
         tape = Tape(self.replica({}), [layer.name for layer in self.layers])
         with torch.enable_grad():
             raw = tape.run(x)
@@ -320,7 +323,12 @@ class Network:
             cotangents: list[list[Tensor]] = [[] for _ in heads]
             for k in range(factor.shape[-1] if heads else 0):
                 gradients = torch.autograd.grad(
-                    outputs, heads, factor[..., k], retain_graph=True, materialize_grads=True
+                    outputs,
+                    heads,
+                    factor[..., k],
+                    retain_graph=True,
+                    create_graph=x.requires_grad,
+                    materialize_grads=True,
                 )
                 for column, gradient in zip(cotangents, gradients, strict=True):
                     column.append(gradient)
@@ -330,7 +338,8 @@ class Network:
             }
             if self.generic is not None:
                 # On a replica, since functional_call swaps tensors in place.
-                dense = self.generic.factors(self.replica({}), x, self._through_log(raw.detach(), factor))
+                fixed = raw if x.requires_grad else raw.detach()
+                dense = self.generic.factors(self.replica({}), x, self._through_log(fixed, factor))
                 parts |= dict(zip(self.generic.names, dense, strict=True))
             for layer in () if self.folds_biases else self.layers:
                 if (bias := layer.bias_block) is not None:
@@ -340,7 +349,8 @@ class Network:
             parts |= {name: picked(parts[name], index) for name, index in self.layout.elements.items()}
             return FactoredJacobian(tuple(parts[block.name] for block in self.blocks))
 
-        return Linearisation(x, outputs.detach(), pullback, lambda loss: self.hessian(x, loss))
+        found = outputs if x.requires_grad else outputs.detach()
+        return Linearisation(x, found, pullback, lambda loss: self.hessian(x, loss))
 
     def jacobian(self, x: Tensor) -> tuple[Tensor, FactoredJacobian]:
         """Outputs (n, C) and the Jacobian of each of them, K = C."""

@@ -21,6 +21,7 @@ from ._loo import density_of
 from ._noise import check_noisy_rows, noise_per_target, reliability, unit_noise
 from ._noise_model import DECISIVE, HIDDEN, NoiseModel, noise_model
 from ._resolve import Options
+from ._sensitivity import check_request
 from ._threads import single_thread
 from .counts import PoissonLogNormal
 from .errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError, UnsupportedCombinationError
@@ -307,7 +308,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     """
 
     _kind = "regressor"
-    __metadata_request__predict: ClassVar[dict[str, bool]] = {"return_std": True, "return_cov": True}
+    __metadata_request__predict: ClassVar[dict[str, bool]] = dict.fromkeys(
+        ("return_std", "return_cov", "return_mean_grad", "return_std_grad", "X_std"), True
+    )
 
     def __init__(
         self,
@@ -481,9 +484,15 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         return float(sigma[0]) if self._single_output else sigma
 
     def predict(
-        self, X: Any, return_std: bool = False, return_cov: bool = False
-    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Predicted mean, and on request its standard deviation or joint covariance.
+        self,
+        X: Any,
+        return_std: bool = False,
+        return_cov: bool = False,
+        return_mean_grad: bool = False,
+        return_std_grad: bool = False,
+        X_std: Any = None,
+    ) -> np.ndarray | tuple[np.ndarray, ...]:
+        """Predicted mean, and on request its standard deviation or joint covariance, and gradients in the inputs.
 
         Parameters
         ----------
@@ -492,6 +501,12 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             Also return the standard deviation of ``return_std_kind`` ("total": noise included).
         return_cov : bool
             Also return the joint covariance over the rows (noise included on the diagonal).
+        return_mean_grad : bool
+            Also return the derivative of the mean in X, through the standardisation of both.
+        return_std_grad : bool
+            Also return that of the standard deviation, with the other two.
+        X_std : float or array-like of shape (n_features,) or (n_samples, n_features), optional
+            Standard deviations of the inputs themselves, see :meth:`predict_std`.
 
         Returns
         -------
@@ -500,18 +515,32 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             In the units of y.
         cov : ndarray of shape (n_samples, n_samples) or (n_samples, n_samples, n_outputs)
             In squared units of y.
+        mean_grad, std_grad : ndarray of shape (n_samples, n_features) or (n_samples, n_features, n_outputs)
+            In units of y per unit of X. Of a single row without the first axis, as scikit-optimize's Gaussian process
+            has them: (n_features,) or (n_features, n_outputs). At kinks (relu), that of one side; where the standard
+            deviation is zero, zero.
 
         Raises
         ------
         RuntimeError
             When both ``return_std`` and ``return_cov`` are set.
+        ValueError
+            When ``return_std_grad`` is set without ``return_std`` and ``return_mean_grad``, or ``X_std`` is given
+            without ``return_std`` or with ``return_std_grad``; for gradients in columns of categories or at missing
+            values.
         NonFiniteError
             When the net, or its derivative where a spread is asked for, is NaN or infinite in a row; as in every
             method that predicts.
         """
-        if return_std and return_cov:
-            raise RuntimeError("At most one of return_std or return_cov can be requested.")
+        flags = {"std": return_std, "cov": return_cov, "mean_grad": return_mean_grad, "std_grad": return_std_grad}
+        check_request(**flags, X_std=X_std)
         check_is_fitted(self)
+        if return_mean_grad or X_std is not None:
+            moments, *slopes = self._sloped(X, X_std, self.return_std_kind if return_std_grad else None)
+            found = [self._in_units(moments.mean)]
+            found += [self._std(moments, self.return_std_kind)] if return_std else []
+            asked = [self._per_column(slope) for slope in slopes if slope is not None and return_mean_grad]
+            return *found, *(slope[0] if len(slope) == 1 else slope for slope in asked)
         if return_std:
             moments = self._moments(X)
             return self._in_units(moments.mean), self._std(moments, self.return_std_kind)
@@ -520,7 +549,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         mean = self._in_units(self._outputs(X) if additive else self._moments(X).mean)
         return (mean, self._covariance(X)) if return_cov else mean
 
-    def predict_std(self, X: Any, *, kind: str = "total") -> np.ndarray:
+    def predict_std(self, X: Any, *, kind: str = "total", X_std: Any = None) -> np.ndarray:
         """Standard deviation of the prediction, in the units of y.
 
         Parameters
@@ -529,14 +558,24 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         kind : {"total", "epistemic", "aleatoric"}
             total² = epistemic² (what more data would reduce) + aleatoric² (the noise, at X where it varies,
             else that of an average row).
+        X_std : float or array-like of shape (n_features,) or (n_samples, n_features), optional
+            Standard deviations of the inputs, which are then known up to independent errors, in the units of X; not
+            negative. They add Σ (∂μ/∂x)² X_std² to the total and to the aleatoric variance: more data of this kind
+            would not reduce it. First order, for errors within which the mean is close to a straight line.
 
         Returns
         -------
         ndarray of shape (n_samples,) or (n_samples, n_outputs)
+
+        Raises
+        ------
+        ValueError
+            For an unknown kind; for X_std that is negative, not finite or of another shape, or with columns of
+            categories or missing values.
         """
         check_is_fitted(self)
         _values.lookup("kind", kind, dict.fromkeys(_resolve.STD_KINDS))
-        return self._std(self._moments(X), kind)
+        return self._std(self._moments(X) if X_std is None else self._sloped(X, X_std)[0], kind)
 
     def predict_dist(self, X: Any) -> Any:
         """Predictive distribution of each row, independent of the others, noise included.

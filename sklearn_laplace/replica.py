@@ -81,6 +81,7 @@ class Tape:
         self.outputs: dict[str, Tensor] = {}
         self.calls: dict[str, int] = {}
         self.order: list[str] = []
+        self.keeps_graph = False
         for name in names:
             layer = self.replica.get_submodule(name)
             if any(True for _ in layer.parameters(recurse=False)):
@@ -91,10 +92,13 @@ class Tape:
     def run(self, x: Tensor) -> Tensor:
         """The forward pass, recorded: inputs, outputs, number and order of the calls. A tape runs once.
 
+        What was recorded is a function of x where x asks for a gradient, and numbers alone otherwise.
+
         The replica's hooks know the tape; were the tape to know the replica any longer, what it has recorded would stay
         in memory until the garbage collector looks for cycles, hundreds of chunks later.
         """
         replica: nn.Module = self.__dict__.pop("replica")
+        self.keeps_graph = x.requires_grad
         return replica(x)
 
     def _recorder(self, name: str) -> Callable[..., Tensor | None]:
@@ -103,7 +107,7 @@ class Tape:
             if not args or not isinstance(output, Tensor):
                 return None
             head = output if output.requires_grad or not torch.is_grad_enabled() else output.requires_grad_()
-            self.inputs[name], self.outputs[name] = args[0].detach(), head
+            self.inputs[name], self.outputs[name] = args[0] if self.keeps_graph else args[0].detach(), head
             # A copy goes on, so that an activation that works in place cannot overwrite what is differentiated.
             return head.clone() if torch.is_grad_enabled() else None
 

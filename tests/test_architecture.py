@@ -26,7 +26,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 NAMES = [str(path.relative_to(PACKAGE)) for path in FILES]
 LEVELS = (
     "errors latent linalg jacobian",
-    "prior replica likelihoods layers links",
+    "gradients prior replica likelihoods layers links",
     "network structures",
     "curvatures by_name nonfinite tempering",
     "laplace predictives",
@@ -41,6 +41,7 @@ LEVELS = (
     "_built_in _cross_fit _path _prediction",
     "_stages",
     "_mixture",
+    "_sensitivity",
     "_estimator",
     "regressor classifier",
     "resolver",

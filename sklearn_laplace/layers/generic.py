@@ -65,4 +65,5 @@ class Generic:
             rows = [pull(row, factor) for row, factor in zip(x, cotangents, strict=True)]
             parts = {name: torch.stack([row[name] for row in rows]) for name in self.names}
         shape = (len(x), cotangents.shape[-1], -1)
-        return tuple(DenseFactor(parts[name].reshape(shape).detach()) for name in self.names)
+        found = (parts[name].reshape(shape) for name in self.names)
+        return tuple(DenseFactor(part if x.requires_grad else part.detach()) for part in found)

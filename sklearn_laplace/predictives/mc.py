@@ -100,7 +100,7 @@ def _batched(network: Network, thetas: Tensor, x: Tensor) -> Tensor:
     def outputs(tensors: dict[str, Tensor]) -> Tensor:
         return network.transform_outputs(functional_call(module, tensors, (x,)))
 
-    with torch.no_grad():
+    with torch.set_grad_enabled(x.requires_grad):
         found: Tensor = vmap(outputs, randomness="different")(network.tensors(thetas.to(dtype)))
     return found
 

@@ -1,0 +1,305 @@
+r"""How the predictive changes with the inputs: gradients, inputs that are uncertain, and why a row is uncertain.
+
+Three things of one derivative. A gradient of the mean μ or of the standard deviation at one row is what an optimiser
+climbs. Inputs that are known up to a standard deviation :math:`s_d` each, independently, spread the mean by (the delta
+method; McHutchon & Rasmussen 2011, eq. 5, for Gaussian processes)
+
+.. math:: \sum_d \Big(\frac{\partial \mu}{\partial x_d}\Big)^2 s_d^2 .
+
+And the epistemic variance v of a row, against that of a row x⁰, is shared out among the columns by integrated gradients
+(Sundararajan, Taly & Yan 2017, eq. 1),
+
+.. math:: a_d = (x_d - x^0_d) \int_0^1 \frac{\partial v}{\partial x_d}\big(x^0 + t (x - x^0)\big)\, dt,
+          \qquad \sum_d a_d = v(x) - v(x^0) .
+
+All of it in the units of X as they are given: a net's own standardisation is part of what is differentiated.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from . import _resolve
+from ._mixture import LaplaceMixture
+from ._threads import single_thread
+from .errors import IncompleteWarning
+from .gradients import root_gradients, row_gradients
+from .latent import Components, Predictive
+from .links._base import centred
+
+GRAPH = 8
+"""What a row takes with the graph behind its outputs and Jacobian, against a row without."""
+NODES = 16
+"""Of Gauss–Legendre quadrature in each panel of the way from the baseline."""
+MOST_PANELS = 64
+COMPLETE = 1e-6
+"""What the attributions of a row may miss, relative to the variances at both ends of the way."""
+NAMED = 5
+"""Columns or rows that a message lists."""
+
+
+def check_request(*, std: bool, cov: bool, mean_grad: bool, std_grad: bool, X_std: Any) -> None:
+    """Whether the flags of a prediction go together.
+
+    Raises
+    ------
+    RuntimeError
+        For ``return_std`` with ``return_cov``, as scikit-learn's own regressors raise it.
+    ValueError
+
+    Examples
+    --------
+    >>> check_request(std=False, cov=False, mean_grad=True, std_grad=True, X_std=None)
+    Traceback (most recent call last):
+        ...
+    ValueError: return_std_grad=True needs return_std=True and return_mean_grad=True as well; return_std=False.
+    """
+    if std and cov:
+        raise RuntimeError("At most one of return_std or return_cov can be requested.")
+    if std_grad and not (std and mean_grad):
+        missing = "return_std=False" if not std else "return_mean_grad=False"
+        raise ValueError(f"return_std_grad=True needs return_std=True and return_mean_grad=True as well; {missing}.")
+    if mean_grad and cov:
+        raise ValueError(
+            "return_mean_grad=True does not go with return_cov=True: a joint covariance has no gradient at one row. "
+            "Use return_std=True."
+        )
+    if X_std is not None and not std:
+        raise ValueError("X_std widens the standard deviation, which is not returned; add return_std=True.")
+    if X_std is not None and std_grad:
+        raise ValueError(
+            "return_std_grad=True does not go with X_std: what X_std adds to the variance has a gradient of third "
+            "order. Leave one of them away."
+        )
+
+
+class LaplaceSensitivity(LaplaceMixture):
+    """Derivatives in the inputs of what the members say together."""
+
+    _single_output = False
+
+    def explain_std(self, X: Any, *, baseline: Any = None) -> np.ndarray:
+        """Why a row is uncertain: its epistemic variance, shared out among the columns by integrated gradients.
+
+        The gradient of the variance, averaged on the straight way from a baseline to the row, times the way in each
+        column (Sundararajan, Taly & Yan 2017). What a column gets is how much of the variance is due to this column
+        being where it is and not where it is in the baseline: negative where that makes the net more certain. A column
+        that the predictive does not depend on gets nothing.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Of numbers, none missing.
+        baseline : array-like of shape (n_features,), optional
+            Where the way begins; the weighted mean of the training rows by default.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features), (n_samples, n_features, n_outputs) or (n_samples, n_features, \
+n_classes)
+            The sum over the columns is ``predict_std(X, kind="epistemic")**2`` minus that of the baseline, in squared
+            units of y. For classes the variance is that of each logit against the mean of the logits, of which
+            :meth:`score_samples` has the mean over the classes.
+
+        Raises
+        ------
+        ValueError
+            For columns of categories, missing values, a baseline that does not fit, or where none is known: after
+            :meth:`forget`, and with ``prior``.
+
+        Warns
+        -----
+        IncompleteWarning
+            When the attributions of a row do not add up, since its variance jumps on the way: that of a net with
+            ``activation="relu"`` does, at every kink.
+
+        Notes
+        -----
+        Sixteen rows on the way or more, up to 1024 until the sum is right to a millionth; each costs as much as a
+        gradient of :meth:`predict`.
+        """
+        check_is_fitted(self)
+        ends = self._numbers(X)
+        start = self._baseline(baseline).to(ends)
+        with single_thread(self._small):
+            difference = self._epistemic(ends) - self._epistemic(start[None])
+            tolerance = COMPLETE * (self._epistemic(ends) + self._epistemic(start[None]))
+            found = torch.zeros(*ends.shape, difference.shape[1], dtype=torch.float64, device=ends.device)
+            open_, panels = torch.arange(len(ends), device=ends.device), 1
+            while len(open_) and panels <= MOST_PANELS:
+                found[open_] = self._integrated(start, ends[open_], panels)
+                missed = (found[open_].sum(1) - difference[open_]).abs() > tolerance[open_]
+                open_, panels = open_[missed.any(1)], 2 * panels
+        self._require_finite(found, X, [ends])
+        if len(open_):
+            warnings.warn(
+                f"the attributions of {len(open_)} rows do not add up to the difference of their epistemic variances "
+                f"(rows {_some(open_.tolist())}): the variance jumps on the way from the baseline, as it does at every "
+                "kink of activation='relu'. Use 'tanh', 'gelu', 'silu' or 'softplus', or a nearer baseline.",
+                IncompleteWarning,
+                stacklevel=2,
+            )
+        return self._per_column(found, 2)
+
+    # ------------------------------------------------------------------ asked by the estimators
+
+    def _sloped(self, X: Any, X_std: Any = None, kind: str | None = None) -> tuple[Predictive, Tensor, Tensor | None]:
+        """Moments of the rows with the noise of the inputs, the mean's gradient, and that of the std of some kind.
+
+        In the network's units of y and the user's units of X; gradients of shape (n, d, C).
+        """
+        check_is_fitted(self)
+        x = self._numbers(X)
+        noise = None if X_std is None else torch.from_numpy(deviations(X_std, tuple(x.shape))).to(x.device)
+
+        def answered(moments: Predictive, leaf: Tensor) -> list[Tensor]:
+            slopes = [row_gradients(moments.mean, leaf)]
+            if kind is not None:
+                slopes.append(root_gradients(_resolve.variance_of_kind(moments, kind), leaf))
+            parts = (moments.mean, moments.epistemic_variance, moments.aleatoric_variance)
+            return [part.detach() for part in (*parts, *slopes)]
+
+        with single_thread(self._small):
+            mean, epistemic, aleatoric, *slopes = self._differentiated(x, answered)
+        self._require_finite(torch.stack([part.sum() for part in (mean, epistemic, *slopes)]), X, [x])
+        if noise is not None:
+            aleatoric = aleatoric + (slopes[0] * noise[..., None]).square().sum(1)
+        return Predictive(mean, epistemic, aleatoric), slopes[0], slopes[1] if kind is not None else None
+
+    def _per_column(self, values: Tensor, power: int = 1) -> np.ndarray:
+        """Something for each row, column and output (n, d, C) in the units of y to a power; one output has no axis."""
+        found: np.ndarray = values.cpu().numpy() * self._scale.scale**power
+        return found[..., 0] if self._single_output else found
+
+    # ------------------------------------------------------------------ the ways of differentiation
+
+    def _moments_at(self, x: Tensor) -> Predictive:
+        """Under all members, of the targets of validated rows; of classes of their logits, against the mean logit.
+
+        A graph leads to x where x asks for a gradient. Probabilities have moments by draws, which are no smooth
+        function of x: the signs of eigenvectors are in them (``links/_base.py``).
+        """
+        parts = []
+        for member in self._models():
+            fit, likelihood = member.laplace_, member.laplace_.likelihood
+            latent = member._rule().latent(fit.network, member.posterior_, x, fit.shift)
+            if likelihood.over_classes:
+                logits = centred(likelihood.class_logits(latent))
+                parts.append(Components.of(Predictive(logits.mean, logits.variance, torch.zeros_like(logits.mean))))
+            else:
+                parts.append(member._own_targets(latent, x, None))
+        return Components.joined(parts, torch.from_numpy(self.member_weights_).to(parts[0].mean)).moments
+
+    def _differentiated(self, x: Tensor, answer: Callable[[Predictive, Tensor], list[Tensor]]) -> list[Tensor]:
+        """What is made of the moments of rows that can be differentiated in them, chunk by chunk."""
+        parts = []
+        for chunk in self._small_chunks(x):
+            leaf = chunk.detach().clone().requires_grad_()
+            parts.append(answer(self._moments_at(leaf), leaf))
+        return [torch.cat(part) for part in zip(*parts, strict=True)]
+
+    def _small_chunks(self, x: Tensor) -> Iterator[Tensor]:
+        rows, _ = self._chunk_size()
+        yield from x.split(max(rows // (GRAPH * len(self._models())), 1))
+
+    def _epistemic(self, x: Tensor) -> Tensor:
+        """Epistemic variances (n, C) of validated rows."""
+        return torch.cat([self._moments_at(chunk).epistemic_variance for chunk in self._small_chunks(x)])
+
+    def _integrated(self, start: Tensor, ends: Tensor, panels: int) -> Tensor:
+        """Integrated gradients of the epistemic variance (n, d, C), by so many panels of the way."""
+        roots, weights = np.polynomial.legendre.leggauss(NODES)
+        places = torch.from_numpy((np.arange(panels)[:, None] + (roots + 1) / 2).ravel() / panels).to(ends)
+        shares = torch.from_numpy(np.tile(weights / 2, panels) / panels).to(ends.device)
+        found = []
+        for end in ends:
+            way = start + places[:, None] * (end - start)
+            (slopes,) = self._differentiated(way, lambda m, leaf: [row_gradients(m.epistemic_variance, leaf)])
+            found.append(torch.einsum("t,tdc->dc", shares, slopes))
+        return torch.stack(found) * (ends - start).double()[..., None]
+
+    def _numbers(self, X: Any) -> Tensor:
+        """Validated rows, all of whose columns can be varied.
+
+        Raises
+        ------
+        ValueError
+        """
+        inputs = self._inputs(X)
+        if self._table is not None:
+            fixed = [column.name for column in self._table.columns if column.n_levels]
+            if fixed:
+                raise ValueError(
+                    f"gradients and X_std need columns of numbers, and {_some(fixed)} of X holds categories, between "
+                    "which nothing varies. Fit without these columns, or compare predict_std of rows that differ there."
+                )
+        missing = inputs.isnan().nonzero()
+        if len(missing):
+            row, column = missing[0].tolist()
+            raise ValueError(
+                f"gradients and X_std need numbers, and X has no value in row {row}, column {column} "
+                f"({len(missing)} missing in all). Fill the gaps beforehand."
+            )
+        return inputs
+
+    def _baseline(self, baseline: Any) -> Tensor:
+        """Where the way to a row begins, shape (d,)."""
+        if baseline is not None:
+            given = check_array(baseline, ensure_2d=False, dtype=np.float64, input_name="baseline")
+            if given.shape != (self.n_features_in_,):
+                raise ValueError(
+                    f"baseline has shape {given.shape}; expected ({self.n_features_in_},), one value for each column."
+                )
+            return torch.from_numpy(given)
+        if self._kept is None:
+            raise ValueError(
+                "explain_std begins at the mean of the training rows, and this fit keeps none (after forget, with "
+                "prior= or with augment=). Give baseline=, a row to compare with."
+            )
+        known = ~np.isnan(self._kept.X)
+        weights = self._kept.weights[:, None] * known
+        sums = (weights * np.where(known, self._kept.X, 0.0)).sum(0)
+        return torch.from_numpy(sums / np.maximum(weights.sum(0), np.finfo(float).tiny))
+
+
+def deviations(X_std: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Standard deviations of inputs (n, d), from one for all, one for each column, or one for each value.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> deviations([0.0, 2.0], (1, 2))
+    array([[0., 2.]])
+    >>> deviations(-1.0, (1, 2))
+    Traceback (most recent call last):
+        ...
+    ValueError: X_std holds -1.0; standard deviations have to be finite and not negative.
+    """
+    try:
+        given = np.asarray(X_std, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"X_std={X_std!r} has to hold numbers: standard deviations in the units of X.") from error
+    n, d = shape
+    if given.shape not in ((), (d,), (n, d)):
+        raise ValueError(
+            f"X_std has shape {given.shape}; expected a number, ({d},), one for each column, or ({n}, {d}), as X."
+        )
+    wrong = given[~(np.isfinite(given) & (given >= 0))]
+    if wrong.size:
+        raise ValueError(f"X_std holds {wrong.flat[0]}; standard deviations have to be finite and not negative.")
+    return np.broadcast_to(given, shape).copy()
+
+
+def _some(names: list[Any]) -> str:
+    return ", ".join(map(str, names[:NAMED])) + (", …" if len(names) > NAMED else "")

@@ -1,0 +1,371 @@
+"""Derivatives in the inputs: gradients of mean and standard deviation, uncertain inputs, why a row is uncertain."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from nets import Hidden
+from sklearn import config_context
+from sklearn.pipeline import make_pipeline
+from torch import nn
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace.errors import IncompleteWarning, UnsupportedCombinationError
+
+QUICK = {
+    "n_members": 1,
+    "prior_precision": "evidence",
+    "sigma_noise": "evidence",
+    "likelihood": "gaussian",
+    "random_state": 0,
+}
+UNITS = np.array([1.0, 10.0, 0.1])
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 3)) * UNITS + [5.0, 0.0, 3.0]
+Y = 100 + 20 * np.sin(X[:, 0]) + X[:, 1] + (0.5 + 0.5 * (X[:, 0] > 5)) * RNG.normal(size=60)
+TWO = np.column_stack([Y, X[:, 2] ** 2 + 0.01 * RNG.normal(size=60)])
+COUNTS = RNG.poisson(np.exp(0.3 * (X[:, 0] - 5)))
+X_NEW = X[:4] + 0.3 * UNITS
+GRADIENTS = {"return_std": True, "return_mean_grad": True, "return_std_grad": True}
+
+
+class Normed(nn.Module):
+    """A layer with a closed form for its norm, one in a generic block, and a kink."""
+
+    def __init__(self, n_in=3, n_out=1):
+        super().__init__()
+        self.into, self.norm, self.out = nn.Linear(n_in, 6), nn.LayerNorm(6), nn.Linear(6, n_out)
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        x = (x - torch.tensor([5.0, 0.0, 3.0], dtype=x.dtype)) / torch.tensor([1.0, 10.0, 0.1], dtype=x.dtype)
+        return self.scale * self.out(torch.tanh(self.norm(self.into(x))))
+
+
+class FirstColumn(nn.Module):
+    """Sees one column of three."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, x):
+        return self.net(x[:, :1] - 5)
+
+
+def fitted(y=Y, **options):
+    own = {} if "net" in options else {"hidden_layer_sizes": (8,)}
+    return LaplaceRegressor(**{**QUICK, **own, **options}).fit(X, y)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return fitted()
+
+
+@pytest.fixture(scope="module")
+def mixture():
+    return fitted(n_members=2, likelihood="heteroscedastic")
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    options = {name: value for name, value in QUICK.items() if name not in ("sigma_noise", "likelihood")}
+    return LaplaceClassifier(hidden_layer_sizes=(8,), **options).fit(X, np.digitize(X[:, 0], [4.5, 5.5]))
+
+
+def central_differences(function, x, step=1e-4):
+    """d function(x)[n] / d x[n] by central differences of columns in their own units, shape (n, d, …)."""
+    parts = []
+    for column, unit in enumerate(UNITS):
+        move = np.zeros(3)
+        move[column] = step * unit
+        parts.append((function(x + move) - function(x - move)) / (2 * step * unit))
+    return np.stack(parts, 1)
+
+
+def assert_gradients(model, x=X_NEW):
+    """Errors of central differences are of the order of step² times a third derivative, and of rounding over step."""
+    mean, std, mean_grad, std_grad = model.predict(x, **GRADIENTS)
+    np.testing.assert_allclose((mean, std), model.predict(x, return_std=True), rtol=1e-9)
+    for place, found in enumerate((mean_grad, std_grad)):
+        expected = central_differences(lambda x, place=place: model.predict(x, return_std=True)[place], x)
+        units = UNITS.reshape(-1, *[1] * (expected.ndim - 2))
+        size = np.abs(expected * units).max()
+        np.testing.assert_allclose(found * units, expected * units, rtol=1e-5, atol=2e-6 * size)
+
+
+# ---------------------------------------------------------------------- gradients
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hessian_structure": "full"},
+        {"hessian_structure": "functional"},
+        {"hessian_structure": "block"},
+        {"hessian_structure": "kron"},
+        {"hessian_structure": "ekfac"},
+        {"hessian_structure": "inf", "rank": 5},
+        {"hessian_structure": "diag"},
+        {"hessian_structure": "low_rank", "rank": 5},
+        {"subset_of_weights": "last_layer"},
+        {"subset_of_weights": "subnetwork"},
+        {"bias": "separate", "hessian_structure": "kron"},
+        {"prior_structure": "tensor", "hessian_structure": "full"},
+        {"temperature": {"hidden.weight": 0.5}, "net": Hidden(3)},
+        {"activation": "gelu"},
+        {"activation": "silu"},
+        {"activation": "softplus"},
+        {"hidden_layer_sizes": (5, 5)},
+        {"hidden_layer_sizes": ()},
+        {"standardize_y": False},
+        {"return_std_kind": "epistemic"},
+        {"predictive": "mc", "n_samples": 20},
+    ],
+    ids=str,
+)
+def test_gradients_are_those_of_what_predict_says(options):
+    """The oracle is predict itself, by central differences in double precision."""
+    assert_gradients(fitted(**options))
+
+
+def test_gradients_of_a_net_with_relu_away_from_its_kinks():
+    """Between kinks the net is linear in its inputs; the rows are so far from any that a step crosses none."""
+    assert_gradients(fitted(activation="relu"), X[:6] + 0.3 * UNITS)
+
+
+def test_gradients_of_any_net():
+    """A norm in closed form, a bare parameter through torch.func."""
+    assert_gradients(fitted(net=Normed(), hessian_structure="full"))
+
+
+def test_gradients_of_a_mixture_under_learnt_noise(mixture):
+    """The moments are those of the mixture: the members' disagreement and the noise at x have gradients, too."""
+    assert mixture.noise_model_ is not None
+    assert len(mixture.members_) == 2
+    assert_gradients(mixture)
+    assert np.ptp(mixture.predict_std(X_NEW, kind="aleatoric")) > 0
+
+
+def test_gradients_of_several_targets():
+    """Of the outputs, as everywhere in predict, on the last axis."""
+    model = fitted(TWO)
+    assert model.predict(X_NEW, **GRADIENTS)[3].shape == (4, 3, 2)
+    assert model.predict(X_NEW[:1], **GRADIENTS)[3].shape == (3, 2)
+    assert_gradients(model)
+
+
+def test_gradients_of_counts():
+    """Mean and standard deviation of the counts, not of their log rates."""
+    assert_gradients(fitted(COUNTS, likelihood="poisson", sigma_noise="auto"))
+
+
+def test_gradients_through_heavy_tails():
+    """A column that is drawn in by asinh has the derivative of that in it."""
+    heavy = X.copy()
+    heavy[0, 1] = 1e5
+    model = LaplaceRegressor(hidden_layer_sizes=(8,), **QUICK).fit(heavy, Y)
+    assert model._table.columns[1].heavy
+    assert_gradients(model)
+
+
+def test_gradients_after_more_rows_have_moved_the_mean(model):
+    """The mean is f + J·shift then."""
+    moved = fitted().partial_fit(X[:5] + UNITS, Y[:5] + 3)
+    assert not np.allclose(moved.predict(X_NEW), model.predict(X_NEW))
+    assert_gradients(moved)
+
+
+def test_one_row_has_gradients_of_scikit_optimizes_shape(model):
+    """What its acquisition functions unpack; several rows keep their axis, and say the same."""
+    mean, std, mean_grad, std_grad = model.predict(X_NEW[:1], **GRADIENTS)
+    assert (mean.shape, std.shape, mean_grad.shape, std_grad.shape) == ((1,), (1,), (3,), (3,))
+    every = model.predict(X_NEW, **GRADIENTS)
+    np.testing.assert_allclose(mean_grad, every[2][0], rtol=1e-9)
+    np.testing.assert_allclose(std_grad, every[3][0], rtol=1e-9)
+    np.testing.assert_allclose(model.predict(X_NEW, return_mean_grad=True)[1], every[2], rtol=1e-9)
+    assert len(model.predict(X_NEW, return_std=True, return_mean_grad=True)) == 3
+
+
+def test_a_small_budget_gives_the_same_gradients(model):
+    """Rows go through in chunks; none sees another one."""
+    budget = fitted(memory_budget=2_000_000)
+    rows = np.tile(X_NEW, (200, 1))
+    assert len(list(budget._small_chunks(budget._inputs(rows)))) > 1
+    found, expected = budget.predict(rows, **GRADIENTS)[3], model.predict(X_NEW, **GRADIENTS)[3]
+    np.testing.assert_allclose(found, np.tile(expected, (200, 1)), rtol=1e-6)
+
+
+def test_a_standard_deviation_of_zero_has_the_gradient_zero():
+    """√v has no derivative there; an optimiser gets a number."""
+    model = fitted(net=nn.Linear(3, 1, bias=False), return_std_kind="epistemic")
+    _, std, _, std_grad = model.predict(np.zeros((1, 3)), **GRADIENTS)
+    assert std == 0
+    np.testing.assert_array_equal(std_grad, 0.0)
+
+
+def test_predict_lists_its_keywords_for_metadata_routing(model):
+    """A pipeline hands them on where routing is on."""
+    with config_context(enable_metadata_routing=True):
+        pipe = make_pipeline(LaplaceRegressor(hidden_layer_sizes=(8,), **QUICK)).fit(X, Y)
+        found = pipe.predict(X_NEW, **GRADIENTS)
+        noisy = pipe.predict(X_NEW, return_std=True, X_std=UNITS)
+    np.testing.assert_array_equal(found[3], model.predict(X_NEW, **GRADIENTS)[3])
+    np.testing.assert_array_equal(noisy, model.predict(X_NEW, return_std=True, X_std=UNITS))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"return_std_grad": True}, ValueError, "return_std_grad=True needs return_std=True .*; return_std=False"),
+        ({"return_std_grad": True, "return_std": True}, ValueError, "as well; return_mean_grad=False"),
+        ({"return_mean_grad": True, "return_cov": True}, ValueError, "does not go with return_cov=True"),
+        ({"return_std": True, "return_cov": True}, RuntimeError, "At most one of return_std or return_cov"),
+        ({"X_std": 1.0}, ValueError, "X_std widens the standard deviation, .* add return_std=True"),
+        ({**GRADIENTS, "X_std": 1.0}, ValueError, "return_std_grad=True does not go with X_std"),
+        ({"return_std": True, "X_std": [1.0, 2.0]}, ValueError, r"X_std has shape \(2,\); expected a number, \(3,\)"),
+        ({"return_std": True, "X_std": [1, -2, 0]}, ValueError, r"X_std holds -2.0; .* finite and not negative"),
+        ({"return_std": True, "X_std": np.inf}, ValueError, "X_std holds inf"),
+        ({"return_std": True, "X_std": "wide"}, ValueError, "X_std='wide' has to hold numbers"),
+    ],
+)
+def test_requests_that_do_not_go_together(model, given, error, message):
+    """Each says what is missing."""
+    with pytest.raises(error, match=message):
+        model.predict(X_NEW, **given)
+
+
+def test_categories_and_gaps_have_no_gradients():
+    """The column is named; a table with gaps in the training has gradients where there is a number."""
+    table = pd.DataFrame({"size": X[:, 0], "town": np.where(X[:, 1] > 0, "Ulm", "Bonn")})
+    model = LaplaceRegressor(hidden_layer_sizes=(8,), **QUICK).fit(table, Y)
+    for ask in (lambda: model.predict(table, return_mean_grad=True), lambda: model.explain_std(table)):
+        with pytest.raises(ValueError, match="column 'town' of X holds categories"):
+            ask()
+    gaps = X.copy()
+    gaps[3, 1] = np.nan
+    model = LaplaceRegressor(hidden_layer_sizes=(8,), **QUICK).fit(gaps, Y)
+    assert_gradients(model)
+    with pytest.raises(ValueError, match=r"no value in row 3, column 1 \(1 missing in all\). Fill the gaps"):
+        model.predict_std(gaps, X_std=1.0)
+
+
+# ---------------------------------------------------------------------- uncertain inputs
+
+
+def test_uncertain_inputs_of_a_linear_net_in_closed_form():
+    """The mean is wᵀx + b: the variance grows by Σ w² s², exactly, and epistemic uncertainty stays what it was."""
+    model = fitted(hidden_layer_sizes=())
+    slope = model.predict(X_NEW[1:]) - model.predict(X_NEW[:-1])
+    slope = np.linalg.solve(np.diff(X_NEW, axis=0), slope)
+    s = np.array([0.5, 3.0, 0.2])
+    for given in (s, np.tile(s, (4, 1))):
+        expected = model.predict_std(X_NEW) ** 2 + (slope**2 * s**2).sum()
+        np.testing.assert_allclose(model.predict_std(X_NEW, X_std=given) ** 2, expected, rtol=1e-8)
+    np.testing.assert_allclose(
+        model.predict_std(X_NEW, kind="aleatoric", X_std=s) ** 2 - model.predict_std(X_NEW, kind="aleatoric") ** 2,
+        (slope**2 * s**2).sum(),
+        rtol=1e-8,
+    )
+    epistemic = model.predict_std(X_NEW, kind="epistemic", X_std=s)
+    np.testing.assert_allclose(epistemic, model.predict_std(X_NEW, kind="epistemic"), rtol=1e-9)
+    np.testing.assert_allclose(model.predict_std(X_NEW, X_std=0.0), model.predict_std(X_NEW), rtol=1e-9)
+    np.testing.assert_array_equal(model.predict(X_NEW, return_std=True, X_std=s)[1], model.predict_std(X_NEW, X_std=s))
+
+
+def test_uncertain_inputs_by_monte_carlo(mixture):
+    """Draws of the input: the mean of the variance plus the variance of the mean.
+
+    20,000 draws have 1 % of a variance, and the errors are small enough for the second order to stay below 5 %.
+    """
+    s = 0.05 * UNITS
+    draws = np.random.default_rng(1).normal(size=(20_000, 3)) * s
+    for row in X_NEW[:2]:
+        mean, std = mixture.predict(row + draws, return_std=True)
+        before, after = (mixture.predict_std(row[None], X_std=given)[0] ** 2 for given in (None, s))
+        wanted = mean.var() + (std**2).mean()
+        assert after > 1.05 * before
+        np.testing.assert_allclose(after - before, wanted - before, rtol=0.05)
+
+
+def test_uncertain_inputs_of_classes_are_refused(classifier):
+    """To first order they do not change the variance of a class indicator."""
+    with pytest.raises(UnsupportedCombinationError, match=r"X_std is for numeric targets: .* predict_proba over draws"):
+        classifier.predict_std(X_NEW, X_std=0.1)
+
+
+# ---------------------------------------------------------------------- why a row is uncertain
+
+
+@pytest.mark.parametrize("name", ["model", "mixture"])
+def test_shares_of_the_columns_add_up(name, request):
+    """Completeness of integrated gradients: the difference of the epistemic variances, by predict_std."""
+    model = request.getfixturevalue(name)
+    rows = np.vstack([X_NEW, X[:1] + 5 * UNITS])
+    shares = model.explain_std(rows)
+    start = X.mean(0, keepdims=True)
+    expected = model.predict_std(rows, kind="epistemic") ** 2 - model.predict_std(start, kind="epistemic") ** 2
+    assert shares.shape == (5, 3, *expected.shape[1:])
+    np.testing.assert_allclose(shares.sum(1), expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+def test_shares_of_classes_are_of_what_score_samples_says(classifier):
+    """Its exponential is the mean over the classes of the variances that are shared out."""
+    shares = classifier.explain_std(X_NEW)
+    assert shares.shape == (4, 3, 3)
+    expected = np.exp(-classifier.score_samples(X_NEW)) - np.exp(-classifier.score_samples(X.mean(0)[None]))
+    np.testing.assert_allclose(shares.sum(1).mean(1), expected, rtol=1e-5)
+
+
+def test_shares_of_a_linear_net_in_closed_form():
+    """v is quadratic, so that the average gradient is the one half-way: a = (x − x⁰) ∘ ∇v((x + x⁰) / 2)."""
+    model = fitted(hidden_layer_sizes=())
+    start = X[5]
+    way = X_NEW - start
+    slope = central_differences(lambda x: model.predict_std(x, kind="epistemic") ** 2, (X_NEW + start) / 2, 1e-3)
+    np.testing.assert_allclose(model.explain_std(X_NEW, baseline=start), way * slope, rtol=1e-5, atol=1e-8)
+
+
+def test_a_column_that_nothing_depends_on_gets_nothing():
+    """One that the net does not look at, none at all; one that relevance has pruned, next to nothing.
+
+    The rows are as far out in it as in the one that counts.
+    """
+    shares = fitted(net=FirstColumn()).explain_std(X[:2] + 5 * UNITS)
+    np.testing.assert_array_equal(shares[:, 1:], 0.0)
+    assert np.all(np.abs(shares[:, 0]) > 0)
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(150, 2))
+    y = np.sin(2 * rows[:, 0]) + 0.1 * generator.normal(size=150)
+    pruned = LaplaceRegressor(hidden_layer_sizes=(8,), **QUICK, prior_structure="ard").fit(rows, y)
+    pruned = pruned.explain_std([[3.5, 3.5]])[0]
+    assert abs(pruned[1]) < 0.15 * pruned[0]  # under one precision for all columns it gets more than the other
+
+
+def test_shares_are_weighted_and_know_other_baselines(model):
+    """The default begins at the weighted mean; from a row to itself there is nothing to share."""
+    weights = np.where(np.arange(60) < 30, 2.0, 1.0)
+    weighted = LaplaceRegressor(hidden_layer_sizes=(8,), **QUICK).fit(X, Y, sample_weight=weights)
+    start = np.average(X, axis=0, weights=weights)
+    np.testing.assert_allclose(weighted.explain_std(X_NEW), weighted.explain_std(X_NEW, baseline=start), rtol=1e-9)
+    np.testing.assert_array_equal(model.explain_std(X_NEW[:1], baseline=X_NEW[0]), 0.0)
+
+
+def test_a_variance_that_jumps_is_warned_of():
+    """relu's features jump at a kink, and with them the variance, which no gradient sees."""
+    model = fitted(activation="relu")
+    with pytest.warns(IncompleteWarning, match=r"of \d+ rows do not add up .* at every kink of activation='relu'"):
+        model.explain_std(X[:1] + 3 * UNITS)
+
+
+def test_a_baseline_has_to_fit(model):
+    """It is one row; without training rows there is no default."""
+    with pytest.raises(ValueError, match=r"baseline has shape \(2,\); expected \(3,\), one value for each column"):
+        model.explain_std(X_NEW, baseline=[0.0, 1.0])
+    forgetful = fitted(hessian_structure="full").forget(X[:1], Y[:1])
+    with pytest.raises(ValueError, match=r"this fit keeps none .* Give baseline="):
+        forgetful.explain_std(X_NEW)
+    assert forgetful.explain_std(X_NEW, baseline=X[0]).shape == (4, 3)
