@@ -112,6 +112,8 @@ class LaplaceMixture(LaplacePrediction):
 
     def _models(self) -> tuple[Self, ...]:
         """The members, under the parameters that are set now; each answers for itself by ``_own…``."""
+        if not self._others:
+            return (self,)
         parameters = {name: getattr(self, name) for name in self.get_params(deep=False)}
         for other in self._others:
             other.__dict__.update(parameters, _prior_scores=self._prior_scores)

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import joblib
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
@@ -23,6 +22,7 @@ from ._cross_validation import PriorScores
 from ._memory import held
 from ._noise_model import NoiseModel
 from ._resolve import Options
+from ._show import ShownEstimator
 from ._tables import Table, check_rows
 from ._threads import single_thread
 from .errors import NonFiniteError
@@ -38,7 +38,7 @@ NAMED_ROWS = 5
 """Of those in which something is not finite."""
 
 
-class LaplacePrediction(BaseEstimator, ABC):
+class LaplacePrediction(ShownEstimator, ABC):
     """What :class:`LaplaceEstimator` predicts with, once it is fitted."""
 
     _kind: str

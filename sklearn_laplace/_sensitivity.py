@@ -207,8 +207,9 @@ n_classes)
         return [torch.cat(part) for part in zip(*parts, strict=True)]
 
     def _small_chunks(self, x: Tensor) -> Iterator[Tensor]:
-        rows, _ = self._chunk_size()
-        yield from x.split(max(rows // (GRAPH * len(self._models())), 1))
+        one = len(x) == 1  # an optimiser asks for one row, thousands of times
+        rows = 1 if one else self._chunk_size()[0] // (GRAPH * len(self._models()))
+        yield from x.split(max(rows, 1))
 
     def _epistemic(self, x: Tensor) -> Tensor:
         """Epistemic variances (n, C) of validated rows."""

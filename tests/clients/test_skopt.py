@@ -20,8 +20,12 @@ def branin(x):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_default_optimiser_finds_branins_minimum(seed):
-    """Nothing but the estimator is given."""
-    optimiser = skopt.Optimizer(PLACE, base_estimator=regressor(hidden_layer_sizes=(50,)), random_state=seed)
+    """Nothing but the estimator is given: it takes the best of three acquisitions, each climbed by our gradients.
+
+    One net of 32 units and Gaussian noise chosen by the evidence: a fit of 60 rows takes a quarter of a second, and
+    every evaluation is one. Of more members the optimum is the same.
+    """
+    optimiser = skopt.Optimizer(PLACE, base_estimator=regressor(hidden_layer_sizes=(32,)), random_state=seed)
     values = []
     for _ in range(EVALUATIONS):
         x = optimiser.ask()
