@@ -27,7 +27,7 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor
 
-from . import _cross_validation, _persistence, _resolve, _skorch, _values
+from . import _cross_validation, _resolve, _skorch, _values
 from ._augment import check_forgetting
 from ._cross_validation import GivenRows
 from ._data import PreparedData, augmented
@@ -57,6 +57,7 @@ from ._stages import (
     train,
 )
 from ._stages import neutral as without_laplace_options
+from ._state import StoredEstimator
 from ._tables import Table, check_rows, column_names
 from ._threads import single_thread
 from .errors import UncachedWarning
@@ -70,11 +71,9 @@ from .streaming import add_rows, remove_rows
 from .structures import STRUCTURES
 
 T = TypeVar("T")
-STATE_FORMAT = 1
-"""Of what is pickled; another number means another layout."""
 
 
-class LaplaceEstimator(LaplaceSensitivity):
+class LaplaceEstimator(StoredEstimator, LaplaceSensitivity):
     """Parameters and ``fit`` of :class:`LaplaceRegressor` and :class:`LaplaceClassifier`."""
 
     augment: Any
@@ -83,29 +82,6 @@ class LaplaceEstimator(LaplaceSensitivity):
     @abstractmethod
     def predict_std(self, X: Any, *, kind: str, X_std: Any = None) -> np.ndarray:
         """Standard deviation of the prediction, see the subclasses."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
-        names = self.get_params(deep=False)
-        fitted = {name: state.pop(name) for name in list(state) if name not in names}
-        nets = [state["net"], *_skorch.modules_of(state["net"])]
-        if "net_" in fitted:
-            nets += [fitted["net_"], *_skorch.modules_of(fitted["net_"])]
-            fitted["net_"] = _skorch.portable(fitted["net_"])
-        first = {"requirements": _persistence.requirements(type(self).__name__, nets), "format": STATE_FORMAT}
-        return {**first, "parameters": state, "fitted": _persistence.pack(fitted)}
-
-    def __setstate__(self, state: Any) -> None:
-        if not isinstance(state, dict) or state.get("format") != STATE_FORMAT:
-            found = state.get("format", sorted(state)) if isinstance(state, dict) else type(state).__name__
-            raise ValueError(
-                f"this is not the state of a {type(self).__name__} as this version of sklearn_laplace writes it: found "
-                f"{found!r}, needed format {STATE_FORMAT}. Open it with the version that wrote it, or fit again."
-            )
-        fitted = _persistence.unpack(state["fitted"])
-        if "net_" in fitted:
-            fitted["net_"] = _skorch.restored(fitted["net_"])
-        super().__setstate__({**state["parameters"], **fitted})
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

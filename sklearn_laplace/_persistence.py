@@ -1,11 +1,15 @@
-"""A fitted estimator's state as numpy arrays and plain containers: what is pickled in place of tensors.
+"""A fitted estimator's state as text and numpy arrays: one description for pickle, skops and safetensors alike.
 
 Why not tensors: they pickle as bytes that remember their device, so that a model of a GPU does not open without one,
-and that joblib can neither compress nor map into memory. Here every tensor becomes an array, every module a copy of
-itself with gaps where its tensors were; what is shared stays shared, and what can be computed again (cached properties)
-stays behind. Arrays that come back memory-mapped are used where they are, without a copy; all others answer to the bit.
+and that joblib can neither compress nor map into memory. Here every tensor becomes an array, and everything around it
+a tree of names and numbers, in JSON: which class, which attributes, which array. What is shared stays shared, what can
+be computed again (cached properties) stays behind. Arrays that come back memory-mapped are used where they are, without
+a copy; all others answer to the bit. The tree is described in :class:`Describer`, and read again by ``_restoring.py``.
 
-The state begins with the names of the classes that it needs. They are looked up before anything else is opened, so that
+A class or a function is written by its name where it is among the known ones (``_state.py``). All others are foreign:
+in a pickle they travel as they are, in a file without pickle they are names, for which the reader is handed objects.
+
+A pickled state begins with the names of the foreign classes. They are looked up before anything else is opened, so that
 a model that is opened where its net's class is not known says which class that is.
 """
 
@@ -13,12 +17,18 @@ from __future__ import annotations
 
 import copy
 import importlib
+import json
+import math
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from inspect import isclass
+from enum import Enum
+from functools import partial
+from inspect import isclass, isfunction
 from operator import attrgetter
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -28,6 +38,12 @@ from torch import Tensor, nn
 PACKAGE = __name__.partition(".")[0]
 ALWAYS_THERE = {PACKAGE, "torch", "skorch", "builtins", "__main__"}
 """Packages whose classes are not looked up: a class of ``__main__`` may travel with the pickle."""
+OWN_STATE = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__deepcopy__", "__slots__")
+"""What a class defines that says itself how its instances are stored: they are more than their attributes."""
+NUMBERS = "biufcmMSU"
+"""Kinds of numpy's data types whose bytes are their values."""
+LAYERS = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in vars(nn).values() if isclass(kind)}
+"""torch's own layers by name."""
 
 
 @dataclass(frozen=True)
@@ -71,35 +87,28 @@ class StoredTensor:
         return found if self.requires_grad is None else nn.Parameter(found, requires_grad=self.requires_grad)
 
 
+class Gap:
+    """What stands for a tensor in a :class:`Skeleton`."""
+
+
 @dataclass(frozen=True)
-class StoredModule:
-    """A module whose tensors are the given objects.
+class Skeleton:
+    """A module that says itself how it is copied, without its tensors; only a pickle can hold one.
 
     Parameters
     ----------
-    skeleton : nn.Module
-        With a :class:`StoredTensor` wherever it held a parameter or a buffer.
-    tensors : tuple of StoredTensor
+    module : nn.Module
+        With a gap wherever it held a parameter or a buffer.
+    gaps : tuple of Gap
         The same objects once more, so that they can be found.
     """
 
-    skeleton: nn.Module
-    tensors: tuple[StoredTensor, ...]
+    module: nn.Module
+    gaps: tuple[Gap, ...]
 
-
-@dataclass(frozen=True)
-class StoredObject:
-    """One of the package's own data classes, as its class and fields."""
-
-    kind: type
-    values: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class StoredDevice:
-    """A device by its name."""
-
-    name: str
+    def filled(self, tensors: Iterable[Any]) -> nn.Module:
+        """The module with these tensors."""
+        return copy.deepcopy(self.module, {id(gap): value for gap, value in zip(self.gaps, tensors, strict=True)})
 
 
 @dataclass(frozen=True)
@@ -140,8 +149,8 @@ def _look_up(owner: str, classes: Sequence[tuple[str, str]]) -> Requirements:
     return Requirements(owner, tuple(classes))
 
 
-def requirements(owner: str, nets: Iterable[Any]) -> Requirements:
-    """The classes behind nets that are not the package's own, torch's or skorch's.
+def requirements(owner: str, nets: Iterable[Any]) -> Requirements | None:
+    """The classes behind nets that are not the package's own, torch's or skorch's; None where there are none.
 
     Parameters
     ----------
@@ -154,7 +163,8 @@ def requirements(owner: str, nets: Iterable[Any]) -> Requirements:
         found |= {module if isclass(module) else type(module) for module in modules}
     away = ALWAYS_THERE | _travelling()
     names = {(kind.__module__, kind.__qualname__) for kind in found if kind.__module__.partition(".")[0] not in away}
-    return Requirements(owner, tuple(sorted(pair for pair in names if "<locals>" not in pair[1])))
+    classes = tuple(sorted(pair for pair in names if "<locals>" not in pair[1]))
+    return Requirements(owner, classes) if classes else None
 
 
 def _travelling() -> set[str]:
@@ -169,76 +179,240 @@ def present_device(name: str) -> torch.device:
     return device if device.type == "cpu" or torch.cuda.is_available() else torch.device("cpu")
 
 
-def pack(value: Any, memo: dict[int, Any] | None = None) -> Any:
-    """A structure of tensors as one of arrays.
+def name_of(thing: Any) -> str:
+    """The full name of a class or a function.
+
+    Examples
+    --------
+    >>> name_of(nn.Linear)
+    'torch.nn.modules.linear.Linear'
+    """
+    return f"{thing.__module__}.{thing.__qualname__}"
+
+
+def pack(
+    value: Any,
+    known: Mapping[str, Any] = LAYERS,
+    bare: tuple[type, ...] = (),
+    parts: Callable[[Any], Any] | None = None,
+) -> dict[str, Any]:
+    """The description of a structure of tensors.
 
     Parameters
     ----------
     value : anything
-        Containers, modules and the package's data classes are looked into; everything else is kept.
-    memo : dict, optional
-        What has been packed already, by identity.
+    known : mapping of str to class or function
+        Those that are written by their names, see :func:`name_of`.
+    bare : tuple of type
+        Classes whose instances are their attributes, whatever they say of their pickling.
+    parts : callable, optional
+        From an object to what is described in its place, or None for an object that is described as it is.
+
+    Returns
+    -------
+    dict
+        "tree", a str (JSON); "arrays", a list of arrays; "foreign", a list of objects that are kept as they are.
 
     Examples
     --------
     >>> import torch
+    >>> from sklearn_laplace._restoring import unpack
     >>> stored = pack({"a": (torch.ones(2), "b")})
-    >>> type(stored["a"][0].array).__name__, stored["a"][1]
-    ('ndarray', 'b')
+    >>> stored["arrays"], stored["foreign"]
+    ([array([1., 1.], dtype=float32)], [])
     >>> unpack(stored)
     {'a': (tensor([1., 1.]), 'b')}
     """
-    memo = {} if memo is None else memo
-    if id(value) not in memo:
-        memo[id(value)] = (_pack(value, memo), value)  # the value too, or its identity could be given away
-    return memo[id(value)][0]
+    describer = Describer(known, bare, parts)
+    root = describer(value, "")
+    tree = json.dumps({"nodes": describer.nodes, "root": root}, allow_nan=False, separators=(",", ":"))
+    return {"tree": tree, "arrays": describer.arrays, "foreign": [thing for thing, _ in describer.foreign]}
 
 
-def _pack(value: Any, memo: dict[int, Any]) -> Any:
-    if isinstance(value, Tensor):
-        return StoredTensor.of(value)
-    if isinstance(value, torch.device):
-        return StoredDevice(str(value))
-    if isinstance(value, nn.Module):
-        own = {id(t): pack(t, memo) for t in (*value.parameters(), *value.buffers())}
-        return StoredModule(copy.deepcopy(value, dict(own)), tuple(own.values()))
-    if is_dataclass(value) and not isclass(value) and type(value).__module__.partition(".")[0] == PACKAGE:
-        values = {field.name: pack(getattr(value, field.name), memo) for field in fields(value)}
-        return StoredObject(type(value), values)
-    if type(value) in (tuple, list):
-        return type(value)(pack(item, memo) for item in value)
-    if type(value) is dict:
-        return {key: pack(item, memo) for key, item in value.items()}
-    return value
+class Describer:
+    """Writes the tree: values in place, objects that may be shared as nodes that are referred to by number.
 
-
-def unpack(stored: Any, memo: dict[int, Any] | None = None) -> Any:
-    """The structure that was packed; tensors on the CPU where their device is missing.
+    None, booleans, integers, strings and finite floats are themselves; everything else is a list that begins with its
+    kind. "float", "complex", "tuple", "size", "set", "dtype", "device", "slice", "known" (a name) and "foreign" (a
+    number) stand in place, ["node", i] refers to ``nodes[i]``: a "list", "dict", "tensor", "array", "objects" (an array
+    of them), "scalar", "data" (a data class, by its fields), "bare" (by its attributes), "module" (by those that a new
+    module has not), "member" (of an
+    enumeration), "partial", "method", "parts" or "skeleton".
 
     Parameters
     ----------
-    stored : anything
-        From :func:`pack`.
-    memo : dict, optional
-        What has been unpacked already, by identity.
+    known, bare, parts
+        As in :func:`pack`.
     """
-    memo = {} if memo is None else memo
-    if id(stored) not in memo:
-        memo[id(stored)] = (_unpack(stored, memo), stored)
-    return memo[id(stored)][0]
+
+    def __init__(
+        self, known: Mapping[str, Any], bare: tuple[type, ...], parts: Callable[[Any], Any] | None = None
+    ) -> None:
+        self.known, self.bare, self.parts = known, bare, parts
+        self.nodes: list[Any] = []
+        self.arrays: list[np.ndarray] = []
+        self.foreign: list[tuple[Any, str]] = []
+        self._memo: dict[int, tuple[Any, Any]] = {}
+
+    def __call__(self, value: Any, path: str = "") -> Any:
+        """What stands for a value in the tree; the path is where it was found."""
+        kind = type(value)
+        if value is None or kind in (bool, int, str):
+            return value
+        if kind in _IN_PLACE:
+            return _IN_PLACE[kind](self, value, path)
+        if self._knows(value):
+            return ["known", name_of(value)]
+        if id(value) not in self._memo:
+            place = len(self.nodes)
+            self._memo[id(value)] = place, value  # the value too, or its identity could be given away
+            self.nodes.append(None)
+            self.nodes[place] = self._node(value, path) or self._kept(value, path)
+        return ["node", self._memo[id(value)][0]]
+
+    def _node(self, value: Any, path: str) -> Any:
+        """A node of the tree, or None for what cannot be described."""
+        if isclass(value):
+            return None
+        if (given := self.parts(value) if self.parts else None) is not None:
+            return ["parts", self(type(value), path), self(given, path)]
+        for kind, node in _NODES.items():
+            if isinstance(value, kind):
+                return node(self, value, path)
+        if is_dataclass(value) and self._knows(type(value)):
+            values = {field.name: getattr(value, field.name) for field in fields(value)}
+            return ["data", self(type(value), path), self.attributes(values, path)]
+        if isinstance(value, self.bare) or _is_bare(value):
+            return ["bare", self(type(value), path), self.attributes(vars(value), path)]
+        return None
+
+    def _knows(self, thing: Any) -> bool:
+        return (isclass(thing) or isfunction(thing)) and self.known.get(name_of(thing)) is thing
+
+    def _kept(self, thing: Any, path: str) -> Any:
+        self.foreign.append((thing, path))
+        return ["foreign", len(self.foreign) - 1]
+
+    def array(self, values: np.ndarray) -> list[Any]:
+        """The number of an array that is stored in C order, and its axes in that order."""
+        if values.ndim and 0 in values.strides:
+            values = values.copy()
+        axes = sorted(range(values.ndim), key=lambda axis: -abs(values.strides[axis]))
+        self.arrays.append(np.ascontiguousarray(values.transpose(axes)).reshape([values.shape[k] for k in axes]))
+        return [len(self.arrays) - 1, axes]
+
+    def items(self, values: Iterable[Any], path: str) -> list[Any]:
+        """Each of several values."""
+        return [self(value, f"{path}[{place}]") for place, value in enumerate(values)]
+
+    def attributes(self, values: Mapping[str, Any], path: str) -> dict[str, Any]:
+        """Values by their names."""
+        return {name: self(value, f"{path}.{name}".lstrip(".")) for name, value in values.items()}
+
+    def pairs(self, values: Mapping[Any, Any], path: str) -> list[Any]:
+        """Keys and values."""
+        return [
+            [self(key, path), self(value, f"{path}[{key!r}]" if path else str(key))] for key, value in values.items()
+        ]
 
 
-def _unpack(stored: Any, memo: dict[int, Any]) -> Any:
-    if isinstance(stored, StoredTensor):
-        return stored.tensor()
-    if isinstance(stored, StoredDevice):
-        return present_device(stored.name)
-    if isinstance(stored, StoredModule):
-        return copy.deepcopy(stored.skeleton, {id(gap): unpack(gap, memo) for gap in stored.tensors})
-    if isinstance(stored, StoredObject):
-        return stored.kind(**{name: unpack(value, memo) for name, value in stored.values.items()})
-    if type(stored) in (tuple, list):
-        return type(stored)(unpack(item, memo) for item in stored)
-    if type(stored) is dict:
-        return {key: unpack(item, memo) for key, item in stored.items()}
-    return stored
+def _own_state(kind: type, base: type) -> bool:
+    """Whether a class says itself how its instances are stored, rather than its base or one of torch's layers."""
+    definers = [one for one in kind.__mro__ if one not in base.__mro__ and set(OWN_STATE) & set(vars(one))]
+    return any(not _of_layers(one) or issubclass(one, nn.RNNBase) for one in definers)
+
+
+def _of_layers(kind: type) -> bool:
+    return issubclass(kind, nn.Module) and kind.__module__.startswith("torch.nn.modules.")
+
+
+def _is_bare(value: Any) -> bool:
+    """Whether an object is its attributes and nothing else."""
+    kind = type(value)
+    bare = kind.__new__ is object.__new__ and isinstance(getattr(value, "__dict__", None), dict)
+    return bare and not _own_state(kind, object)
+
+
+def _float(describer: Describer, value: float, path: str) -> Any:
+    return value if math.isfinite(value) else ["float", repr(value)]
+
+
+def _tensor(describer: Describer, value: Tensor, path: str) -> Any:
+    stored = StoredTensor.of(value)
+    dtype = str(stored.dtype).partition(".")[2]
+    return ["tensor", *describer.array(stored.array), dtype, stored.device, stored.requires_grad]
+
+
+def _array(describer: Describer, value: np.ndarray, path: str) -> Any:
+    if value.dtype == object:
+        return ["objects", list(value.shape), describer.items(value.ravel(), path)]
+    return ["array", *describer.array(value)] if value.dtype.kind in NUMBERS else None
+
+
+def _scalar(describer: Describer, value: np.generic, path: str) -> Any:
+    return ["scalar", *describer.array(np.asarray(value))] if value.dtype.kind in NUMBERS else None
+
+
+def _list(describer: Describer, value: list[Any], path: str) -> Any:
+    if type(value) is not list and not describer._knows(type(value)):
+        return None
+    return ["list", *_name_of_subclass(describer, value, list, path), describer.items(value, path)]
+
+
+def _dict(describer: Describer, value: dict[Any, Any], path: str) -> Any:
+    if type(value) not in (dict, OrderedDict):
+        return None
+    return ["dict", *_name_of_subclass(describer, value, dict, path), describer.pairs(value, path)]
+
+
+def _name_of_subclass(describer: Describer, value: Any, kind: type, path: str) -> list[Any]:
+    return [None if type(value) is kind else ["known", name_of(type(value))]]
+
+
+def _module(describer: Describer, value: nn.Module, path: str) -> Any:
+    if _own_state(type(value), nn.Module):
+        own = [*value.parameters(), *value.buffers()]
+        gaps = tuple(Gap() for _ in own)
+        module = copy.deepcopy(value, {id(tensor): gap for tensor, gap in zip(own, gaps, strict=True)})
+        return ["skeleton", describer._kept(Skeleton(module, gaps), path), describer.items(own, path)]
+    fresh = vars(nn.Module())
+    values = {name: held for name, held in vars(value).items() if name not in fresh or not _same(held, fresh[name])}
+    return ["module", describer(type(value), path), describer.attributes(values, path)]
+
+
+def _same(held: Any, fresh: Any) -> bool:
+    plain = isinstance(fresh, bool | dict | set | None)
+    return plain and type(held) is type(fresh) and (held == fresh if isinstance(fresh, bool) else not held)
+
+
+def _partial(describer: Describer, value: partial[Any], path: str) -> Any:
+    func, args = describer(value.func, path), describer.items(value.args, path)
+    return ["partial", func, args, describer.attributes(value.keywords, path)] if type(value) is partial else None
+
+
+def _method(describer: Describer, value: MethodType, path: str) -> Any:
+    return ["method", describer(value.__self__, path), value.__func__.__name__]
+
+
+_IN_PLACE: dict[type, Callable[[Describer, Any, str], Any]] = {
+    float: _float,
+    complex: lambda _, value, path: ["complex", repr(value)],
+    tuple: lambda describer, value, path: ["tuple", describer.items(value, path)],
+    torch.Size: lambda describer, value, path: ["size", list(value)],
+    set: lambda describer, value, path: ["set", describer.items(sorted(value, key=repr), path)],
+    slice: lambda describer, value, path: ["slice", describer.items((value.start, value.stop, value.step), path)],
+    torch.dtype: lambda _, value, path: ["dtype", str(value).partition(".")[2]],
+    torch.device: lambda _, value, path: ["device", str(value)],
+}
+_NODES: dict[type, Callable[[Describer, Any, str], Any]] = {
+    Tensor: _tensor,
+    np.ndarray: _array,
+    np.generic: _scalar,
+    np.random.RandomState: lambda describer, value, path: ["random", describer(value.get_state(legacy=False), path)],
+    list: _list,
+    dict: _dict,
+    nn.Module: _module,
+    Enum: lambda describer, value, path: ["member", describer(type(value), path), value.name],
+    partial: _partial,
+    MethodType: _method,
+}

@@ -586,15 +586,6 @@ def finish(net: NeuralNet, network: Network) -> NeuralNet:
     return net
 
 
-def portable(net: NeuralNet) -> tuple[type[NeuralNet], dict[str, Any]]:
-    """A trimmed net as its class and attributes.
-
-    skorch pickles a net's module inside its own state by plain pickle, which cannot take classes of ``__main__`` along;
-    as plain attributes they travel with whatever pickler sends them.
-    """
-    return type(net), dict(net.__dict__)
-
-
 def modules_of(net: Any) -> list[Any]:
     """The module of a skorch net, template or trained, also of a frozen one; nothing for anything else."""
     net = net.estimator if isinstance(net, FrozenEstimator) else net
@@ -611,14 +602,14 @@ def device_of(net: Any) -> str | None:
 
 def copied(net: NeuralNet) -> NeuralNet:
     """A deep copy that does not pass through skorch's own pickling, which some versions of torch refuse."""
-    return restored(copy.deepcopy(portable(net)))
+    kind: Any = type(net)
+    found: NeuralNet = kind.__new__(kind)
+    found.__dict__.update(copy.deepcopy(dict(net.__dict__)))
+    return move_to_present_device(found)
 
 
-def restored(parts: tuple[type[NeuralNet], dict[str, Any]]) -> NeuralNet:
-    """The net of :func:`portable`; without its device, on the CPU."""
-    kind: Any = parts[0]
-    net: NeuralNet = kind.__new__(kind)
-    net.__dict__.update(parts[1])
+def move_to_present_device(net: NeuralNet) -> NeuralNet:
+    """Make a net without its device one of the CPU; its tensors are there already."""
     if net.device is not None:
         net.__dict__["device"] = str(present_device(str(net.device)))
     return net

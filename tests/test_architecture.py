@@ -34,13 +34,13 @@ LEVELS = (
     "mode",
     "selection jackknife",
     "_persistence",
-    "_augment _budget _member_weights _memory _noise _prior_options _show _skorch _structure_options _tables "
+    "_augment _budget _member_weights _memory _noise _prior_options _restoring _show _skorch _structure_options _tables "
     "_threads _values counts nets",
     "_cross_validation _map _noise_model _resolve mixtures reliability",
     "_data _diagnosis _past _loo _relevance",
     "_built_in _cross_fit _path _prediction",
     "_stages",
-    "_mixture",
+    "_mixture _state",
     "_sensitivity",
     "_estimator",
     "regressor classifier",
@@ -153,9 +153,9 @@ def test_arrays_and_estimators_stay_above(path):
 
 
 def test_skorch_is_imported_in_few_places():
-    """The training host is one file; the others only name its net's type."""
+    """The training host is one file; the others only name its types."""
     users = {str(p.relative_to(PACKAGE)) for p in FILES if any(n.split(".")[0] == "skorch" for _, n in imports(p))}
-    assert users <= {"_skorch.py", "_map.py", "_stages.py"}
+    assert users <= {"_skorch.py", "_map.py", "_stages.py", "_state.py"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)

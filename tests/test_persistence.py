@@ -19,7 +19,7 @@ from sklearn.model_selection import GridSearchCV
 from skorch import NeuralNetRegressor
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _persistence
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _persistence, _restoring
 
 RNG = np.random.default_rng(29)
 X, X_NEW = RNG.normal(size=(50, 3)), RNG.normal(size=(7, 3))
@@ -144,10 +144,10 @@ def test_tied_weights_stay_tied_after_loading():
 def test_a_tensor_comes_back_as_it_was(dtype):
     """Values, type, order of axes; and whether it wants a gradient."""
     tensor = torch.arange(6).reshape(2, 3).mT.to(dtype)
-    found = _persistence.unpack(pickle.loads(pickle.dumps(_persistence.pack(tensor))))
+    found = _restoring.unpack(pickle.loads(pickle.dumps(_persistence.pack(tensor))))
     assert torch.equal(found, tensor) and found.dtype == dtype and found.stride() == tensor.stride()
     if dtype.is_floating_point:
-        parameter = _persistence.unpack(_persistence.pack(nn.Parameter(tensor, requires_grad=False)))
+        parameter = _restoring.unpack(_persistence.pack(nn.Parameter(tensor, requires_grad=False)))
         assert isinstance(parameter, nn.Parameter) and not parameter.requires_grad
 
 
@@ -267,10 +267,10 @@ def test_a_net_that_pickle_cannot_name_still_travels_to_worker_processes():
     [
         (
             {"weights": 1, "bias": 2},
-            r"not the state of a LaplaceRegressor.*found \['bias', 'weights'\], needed format 1",
+            r"not the state of a LaplaceRegressor.*found \['bias', 'weights'\], needed format 2",
         ),
-        ({"format": 99}, "found 99, needed format 1. Open it with the version that wrote it, or fit again"),
-        ([1, 2], "found 'list', needed format 1"),
+        ({"format": 99}, "found 99, needed format 2. Open it with the version that wrote it, or fit again"),
+        ([1, 2], "found 'list', needed format 2"),
     ],
 )
 def test_a_foreign_state_is_refused(state, message):
