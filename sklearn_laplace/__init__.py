@@ -1,6 +1,7 @@
 """Neural nets on tables with error bars that can be trusted: the Laplace approximation the scikit-learn way."""
 
 from . import metrics, plotting
+from ._files import load, save
 from .classifier import LaplaceClassifier
 from .regressor import LaplaceRegressor
 from .resolver import predict_interval, predict_std, predictive
@@ -10,9 +11,11 @@ __all__ = [
     "LaplaceClassifier",
     "LaplaceRegressor",
     "__version__",
+    "load",
     "metrics",
     "plotting",
     "predict_interval",
     "predict_std",
     "predictive",
+    "save",
 ]

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import partial
-from inspect import isclass, isfunction
+from inspect import isclass
 from operator import attrgetter
 from types import MethodType
 from typing import Any
@@ -38,7 +38,7 @@ from torch import Tensor, nn
 PACKAGE = __name__.partition(".")[0]
 ALWAYS_THERE = {PACKAGE, "torch", "skorch", "builtins", "__main__"}
 """Packages whose classes are not looked up: a class of ``__main__`` may travel with the pickle."""
-OWN_STATE = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__deepcopy__", "__slots__")
+OWN_STATE = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__deepcopy__")
 """What a class defines that says itself how its instances are stored: they are more than their attributes."""
 NUMBERS = "biufcmMSU"
 """Kinds of numpy's data types whose bytes are their values."""
@@ -248,7 +248,8 @@ class Describer:
     def __init__(
         self, known: Mapping[str, Any], bare: tuple[type, ...], parts: Callable[[Any], Any] | None = None
     ) -> None:
-        self.known, self.bare, self.parts = known, bare, parts
+        self.bare, self.parts = bare, parts
+        self.names = {id(thing): name for name, thing in known.items()}
         self.nodes: list[Any] = []
         self.arrays: list[np.ndarray] = []
         self.foreign: list[tuple[Any, str]] = []
@@ -262,7 +263,7 @@ class Describer:
         if kind in _IN_PLACE:
             return _IN_PLACE[kind](self, value, path)
         if self._knows(value):
-            return ["known", name_of(value)]
+            return ["known", self.names[id(value)]]
         if id(value) not in self._memo:
             place = len(self.nodes)
             self._memo[id(value)] = place, value  # the value too, or its identity could be given away
@@ -287,7 +288,7 @@ class Describer:
         return None
 
     def _knows(self, thing: Any) -> bool:
-        return (isclass(thing) or isfunction(thing)) and self.known.get(name_of(thing)) is thing
+        return id(thing) in self.names
 
     def _kept(self, thing: Any, path: str) -> Any:
         self.foreign.append((thing, path))
@@ -311,14 +312,13 @@ class Describer:
 
     def pairs(self, values: Mapping[Any, Any], path: str) -> list[Any]:
         """Keys and values."""
-        return [
-            [self(key, path), self(value, f"{path}[{key!r}]" if path else str(key))] for key, value in values.items()
-        ]
+        return [[self(key, path), self(value, f"{path}.{key}".lstrip("."))] for key, value in values.items()]
 
 
 def _own_state(kind: type, base: type) -> bool:
     """Whether a class says itself how its instances are stored, rather than its base or one of torch's layers."""
-    definers = [one for one in kind.__mro__ if one not in base.__mro__ and set(OWN_STATE) & set(vars(one))]
+    said = [one for one in kind.__mro__ if one not in base.__mro__ and set(OWN_STATE) & set(vars(one))]
+    definers = said + [one for one in kind.__mro__ if vars(one).get("__slots__")]
     return any(not _of_layers(one) or issubclass(one, nn.RNNBase) for one in definers)
 
 
@@ -366,7 +366,7 @@ def _dict(describer: Describer, value: dict[Any, Any], path: str) -> Any:
 
 
 def _name_of_subclass(describer: Describer, value: Any, kind: type, path: str) -> list[Any]:
-    return [None if type(value) is kind else ["known", name_of(type(value))]]
+    return [None if type(value) is kind else describer(type(value), path)]
 
 
 def _module(describer: Describer, value: nn.Module, path: str) -> Any:

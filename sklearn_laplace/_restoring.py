@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
@@ -59,14 +60,21 @@ def unpack(
     ValueError: the state names 'os.system', which is not among the classes that this version of sklearn_laplace \
 opens. Write it again with the version of sklearn_laplace that has made it, or fit again.
     """
-    try:
+    with reading("the state"):
         tree = json.loads(stored["tree"])
         reader = Reader(tree["nodes"], stored.get("arrays", ()), stored.get("foreign", ()), known, whole)
         return reader(tree["root"])
-    except (KeyError, IndexError, TypeError, AttributeError, RecursionError, AssertionError, RuntimeError) as error:
-        raise ValueError(f"the state is damaged ({type(error).__name__}: {error}). {DAMAGED}") from error
+
+
+@contextmanager
+def reading(source: str) -> Iterator[None]:
+    """What goes wrong with a description that is none is a ``ValueError`` that says where it came from."""
+    try:
+        yield
     except json.JSONDecodeError as error:
-        raise ValueError(f"the state is damaged: its tree is not JSON ({error}). {DAMAGED}") from error
+        raise ValueError(f"{source} is damaged: its tree is not JSON ({error}). {DAMAGED}") from error
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, AssertionError) as error:
+        raise ValueError(f"{source} is damaged ({type(error).__name__}: {error}). {DAMAGED}") from error
 
 
 class Reader:

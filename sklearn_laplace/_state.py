@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
-from enum import Enum
 from functools import cache
 from inspect import isclass
 from types import ModuleType
@@ -21,6 +20,7 @@ from skorch import NeuralNet, NeuralNetBinaryClassifier, NeuralNetClassifier, Ne
 from skorch.dataset import Dataset, ValidSplit
 from skorch.history import History
 from skorch.setter import optimizer_setter
+from torch import nn
 from torch.utils.data import DataLoader
 
 from . import (
@@ -66,9 +66,9 @@ DATA = (
     network,
     prior,
 )
-"""Modules whose data classes and enumerations a fit may hold."""
+"""Modules whose data classes a fit may hold."""
 AXES = (curvatures, layers, likelihoods, links, predictives, selection, structures)
-"""Folders of which it may hold those of every variant."""
+"""Folders of whose variants it may hold every class."""
 NETS = (mlp, table)
 """Modules of which it may hold every class."""
 HOST = (
@@ -76,6 +76,11 @@ HOST = (
     *(Dataset, ValidSplit, History, optimizer_setter),
 )
 """What a trained net that is trimmed for prediction holds of skorch: its own class and what it names."""
+ACTIVATIONS = {f"torch.{name}": getattr(torch, name) for name in ("relu", "sigmoid", "sin", "tanh")} | {
+    f"torch.nn.functional.{name}": getattr(nn.functional, name)
+    for name in ("elu", "gelu", "leaky_relu", "mish", "relu", "silu", "softplus")
+}
+"""Functions that modules hold as attributes."""
 BARE = (NeuralNet, FrozenEstimator)
 """Classes whose instances are their attributes, whatever they say of their pickling."""
 
@@ -91,12 +96,12 @@ def known() -> Mapping[str, Any]:
     ('Prior', False)
     """
     things: set[Any] = {*LAYERS.values(), torch.nn.modules.linear.NonDynamicallyQuantizableLinear}
-    for module in (*DATA, *_variants(), *NETS):
-        things |= {kind for kind in _own(module) if is_dataclass(kind) or issubclass(kind, Enum) or module in NETS}
+    things |= {kind for module in (*_variants(), *NETS) for kind in _own(module)}
+    things |= {kind for module in DATA for kind in _own(module) if is_dataclass(kind)}
     things |= {tempering.TemperedPosterior, by_name.ColumnsModule, by_name.Grouping, FrozenEstimator, DataLoader}
     things |= {kind for kind in vars(torch.optim).values() if isclass(kind)}
     things |= {*HOST, *_own(_skorch)}
-    return {name_of(thing): thing for thing in things}
+    return {name_of(thing): thing for thing in things} | ACTIVATIONS
 
 
 def _variants() -> Iterator[ModuleType]:

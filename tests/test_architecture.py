@@ -44,7 +44,7 @@ LEVELS = (
     "_sensitivity",
     "_estimator",
     "regressor classifier",
-    "resolver",
+    "_files resolver",
     "metrics plotting",
     "__init__",
 )

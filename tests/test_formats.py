@@ -1,0 +1,507 @@
+"""Files that execute nothing: what comes back is what was written, to the bit, or an error says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+import nets
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+import skops.io
+import torch
+from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import KFold
+from torch import nn
+
+import sklearn_laplace
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
+from sklearn_laplace._state import known
+from sklearn_laplace.structures import STRUCTURES
+
+RNG = np.random.default_rng(31)
+X, X_NEW = RNG.normal(size=(45, 3)), RNG.normal(size=(6, 3))
+Y = np.sin(X[:, 0]) + X[:, 1] + 0.2 * RNG.normal(size=45)
+LABELS = np.where(Y > 0.6, "up", np.where(Y < -0.6, "down", "flat"))
+TABLE = np.array([["a", 1.0], ["b", np.nan], ["c", 3.0]], dtype=object)[np.arange(45) % 3]
+TABLE_NEW = np.array([["a", 2.0], ["z", np.nan]], dtype=object)
+CHEAP = {"prior_precision": "evidence", "sigma_noise": "evidence", "likelihood": "gaussian", "n_members": 1}
+SMALL = {"hidden_layer_sizes": (6,), "random_state": 0}
+
+
+def doubled(X, random_state):
+    return X + 0.01 * random_state.normal(size=X.shape)
+
+
+class Squashing(nn.Module):
+    """A function among its attributes, one tensor under two names."""
+
+    def __init__(self, n_in=3):
+        super().__init__()
+        self.first, self.second = nn.Linear(n_in, 3), nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+        self.squash, self.kept = torch.tanh, [self.first.weight, self.second]
+        self.out = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.out(self.squash(self.kept[1](self.squash(self.first(x)))))
+
+
+def regressor(**options):
+    return LaplaceRegressor(**{**SMALL, **CHEAP, **options})
+
+
+def classifier(**options):
+    return LaplaceClassifier(**{**SMALL, "n_members": 1, "prior_precision": "evidence", **options})
+
+
+MODELS = {
+    "mixture": lambda: LaplaceRegressor(**SMALL).fit(X, Y),
+    "noise": lambda: LaplaceRegressor(likelihood="heteroscedastic", n_members=2, **SMALL).fit(X, Y),
+    "table": lambda: regressor(categorical_features=[0]).fit(TABLE, Y),
+    "targets": lambda: regressor(sigma_noise=np.array([0.5, 1.0])).fit(X, np.c_[Y, X[:, 0]]),
+    "last layer": lambda: regressor(subset_of_weights="last_layer", dtype="float32").fit(X, Y),
+    "augmented": lambda: regressor(augment=doubled, random_state=np.random.RandomState(3)).fit(X, Y),
+    "streamed": lambda: regressor(hessian_structure="full").fit(X[:30], Y[:30]).partial_fit(X[30:], Y[30:]),
+    "classifier": lambda: classifier(n_members=2).fit(X, LABELS),
+    "ard": lambda: classifier(prior_structure="ard").fit(X, LABELS == "up"),
+    "layers": lambda: LaplaceRegressor(nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 1)), random_state=0).fit(
+        X, Y
+    ),
+    **{
+        name: lambda name=name: regressor(hessian_structure=name, subset_of_weights="all").fit(X, Y)
+        for name in STRUCTURES
+    },
+}
+LINEAR = "torch.nn.modules.linear.Linear"
+TRUSTED = {"augmented": [doubled]}
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """One fit of each model, when it is first asked for."""
+    found = {}
+
+    def get(name):
+        if name not in found:
+            found[name] = MODELS[name]()
+        return found[name]
+
+    return get
+
+
+@pytest.fixture
+def stored(fitted, tmp_path):
+    """A small model in a file."""
+    save(fitted("last layer"), tmp_path / "model.safetensors")
+    return tmp_path / "model.safetensors"
+
+
+def answers(model, rows):
+    """All that a model says of new rows, as one flat array."""
+    found = [model.predict_std(rows, kind=kind) for kind in ("total", "epistemic", "aleatoric")]
+    found += [model.score_samples(rows)]
+    if isinstance(model, LaplaceClassifier):
+        return np.concatenate([np.ravel(one) for one in [*found, model.predict_proba(rows)]])
+    found += [*model.predict(rows, return_std=True), model.sample_y(rows, 3), *model.predict_interval(rows)]
+    found += [np.ravel(model.predict_quantiles(rows, [0.1, 0.9]))]
+    if model._kept is not None and model.augment is None and np.ndim(model.predict(rows)) == 1:
+        found += [*model.predict_interval(rows, method="jackknife+")]
+    return np.concatenate([np.ravel(one) for one in found])
+
+
+def rows_of(name):
+    return TABLE_NEW if name == "table" else X_NEW
+
+
+def assert_same_parameters(found, model):
+    for name, value in model.get_params(deep=False).items():
+        other = found.get_params(deep=False)[name]
+        assert type(other) is type(value), name
+        if isinstance(value, np.ndarray):
+            np.testing.assert_array_equal(other, value)
+        elif not isinstance(value, np.random.RandomState | nn.Module):
+            assert other == value, name
+
+
+# ---------------------------------------------------------------------- to the bit
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_a_saved_model_answers_to_the_bit(name, fitted, tmp_path):
+    """Everything that it predicts, with its parameters, whatever its structure, net and likelihood."""
+    model = fitted(name)
+    save(model, tmp_path / "model")
+    found = load(tmp_path / "model", trusted=TRUSTED.get(name, ()))
+    np.testing.assert_array_equal(answers(found, rows_of(name)), answers(model, rows_of(name)))
+    assert_same_parameters(found, model)
+    assert found.log_marginal_likelihood_value_ == model.log_marginal_likelihood_value_
+    assert found.structure_ == model.structure_
+
+
+ELSEWHERE = """
+import sys
+import numpy as np
+import skops.io
+sys.path.insert(0, {tests!r})
+from test_formats import answers, rows_of, doubled, load
+
+for name, way in {ways!r}:
+    path = f"{{name}}.{{way}}"
+    if way == "skops":
+        model = skops.io.load(path, trusted=skops.io.get_untrusted_types(file=path))
+    else:
+        model = load(path, trusted=[doubled])
+    np.save(f"{{path}}.npy", answers(model, rows_of(name)))
+"""
+
+
+def test_saved_models_answer_to_the_bit_in_another_process(fitted, tmp_path):
+    """A mixture, a learnt noise, a table with categories, classes: by safetensors and by skops."""
+    names = ["mixture", "noise", "table", "classifier", "kron", "functional", "last layer"]
+    ways = [(name, way) for name in names for way in ("safetensors", "skops")]
+    for name, way in ways:
+        path = tmp_path / f"{name}.{way}"
+        (skops.io.dump if way == "skops" else save)(fitted(name), path)
+    script = ELSEWHERE.format(tests=os.path.dirname(__file__), ways=ways)
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert run.returncode == 0, run.stderr
+    for name, way in ways:
+        found = np.load(tmp_path / f"{name}.{way}.npy")
+        np.testing.assert_array_equal(found, answers(fitted(name), rows_of(name)), err_msg=f"{name} by {way}")
+
+
+@pytest.mark.parametrize("name", ["mixture", "noise", "table", "classifier", "inf"])
+def test_skops_has_to_trust_nothing_but_the_estimator(name, fitted):
+    """The state is text and arrays: skops opens those by itself."""
+    content = skops.io.dumps(fitted(name))
+    kind = type(fitted(name))
+    assert skops.io.get_untrusted_types(data=content) == [f"{kind.__module__}.{kind.__qualname__}"]
+    found = skops.io.loads(content, trusted=skops.io.get_untrusted_types(data=content))
+    np.testing.assert_array_equal(answers(found, rows_of(name)), answers(fitted(name), rows_of(name)))
+    assert_same_parameters(found, fitted(name))
+
+
+def test_skops_names_the_module_of_a_user(tmp_path):
+    """It is the user's to trust; the list says what it is."""
+    model = LaplaceRegressor(nets.Hidden(3), random_state=0, **CHEAP).fit(X, Y)
+    content = skops.io.dumps(model.set_params(net=None))
+    assert "nets.Hidden" in skops.io.get_untrusted_types(data=content)
+
+
+def test_a_loaded_model_goes_on(fitted, stored):
+    """It learns, forgets and refits as the original does."""
+    model = pickle.loads(pickle.dumps(fitted("full")))
+    save(model, stored)
+    found = load(stored)
+    for each in (found, model):
+        each.partial_fit(X[:9] + 1, Y[:9]).forget(X[:3] + 1, Y[:3]).refit_laplace(temperature=0.5)
+    np.testing.assert_array_equal(answers(found, X_NEW), answers(model, X_NEW))
+    np.testing.assert_array_equal(clone(found).fit(X, Y).predict(X_NEW), fitted("full").predict(X_NEW))
+
+
+def test_parameters_come_back_as_they_were(stored):
+    """Of an unfitted estimator: types too, and numbers that are no JSON."""
+    given = {
+        "hidden_layer_sizes": (3, 4),
+        "prior_precision": float("inf"),
+        "sigma_noise": np.array([0.5, np.nan], dtype=np.float32),
+        "random_state": np.random.RandomState(5),
+        "categorical_features": ["a", 1, True],
+        "prior_mean": {"0.weight": np.arange(6.0).reshape(2, 3).T},
+        "max_epochs": 10**30,
+        "lr": np.float64(0.1),
+        "cv": KFold(4),
+        "scoring": 1 + 2j,
+    }
+    save(LaplaceRegressor(**given), stored)
+    found = load(stored, trusted=[KFold]).get_params()
+    for name in ("hidden_layer_sizes", "prior_precision", "categorical_features", "max_epochs", "lr", "scoring"):
+        assert found[name] == given[name] and type(found[name]) is type(given[name])
+    assert found["sigma_noise"].tobytes() == given["sigma_noise"].tobytes()
+    assert found["random_state"].rand() == np.random.RandomState(5).rand()
+    assert found["cv"].n_splits == 4
+    array = found["prior_mean"]["0.weight"]
+    assert array.flags.f_contiguous
+    np.testing.assert_array_equal(array, given["prior_mean"]["0.weight"])
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array(["a", "bcd"]),
+        np.array(["2020-01-01", "NaT"], dtype="datetime64[D]"),
+        np.array([b"x", b"yz"]),
+        np.array(["a", None, 1.5], dtype=object),
+        np.arange(4.0).astype(">f8"),
+        np.array(3.0),
+        np.zeros((0, 3)),
+        np.array([1 + 2j]),
+        np.arange(24.0).reshape(2, 3, 4).transpose(1, 0, 2),
+        np.arange(10)[::-2],
+        np.broadcast_to(np.arange(3.0), (2, 3)),
+    ],
+    ids=lambda array: f"{array.dtype}-{array.shape}",
+)
+def test_arrays_of_any_kind_come_back(array, stored):
+    """Text, times, bytes, objects, other byte orders; no and many dimensions."""
+    save(LaplaceRegressor(prior_mean=array), stored)
+    found = load(stored).prior_mean
+    assert found.dtype == array.dtype and found.shape == array.shape
+    np.testing.assert_array_equal(found, array)
+
+
+def test_a_previous_estimator_travels_along(fitted, stored):
+    """``prior=FrozenEstimator(…)`` is an estimator inside of an estimator."""
+    model = regressor(hessian_structure="full", prior=FrozenEstimator(fitted("full"))).fit(X[:20], Y[:20])
+    save(model, stored)
+    found = load(stored)
+    np.testing.assert_array_equal(answers(found.prior.estimator, X_NEW), answers(fitted("full"), X_NEW))
+    assert found.predict(X_NEW).tolist() == model.predict(X_NEW).tolist()
+
+
+# ---------------------------------------------------------------------- one's own classes
+
+
+def test_a_module_of_ones_own_is_handed_in(stored):
+    """Tied weights stay tied, in the module's lists as well."""
+    model = LaplaceRegressor(Squashing(), random_state=0, **CHEAP).fit(X, Y)
+    save(model, stored)
+    with pytest.raises(ValueError, match=r"needs .*\.Squashing, which is none of the classes .* none were handed in"):
+        load(stored)
+    with pytest.raises(ValueError, match=r"those handed in are \['nets.Hidden'\].*load\(path, trusted=\[Squashing\]\)"):
+        load(stored, trusted=[nets.Hidden])
+    found = load(stored, trusted=[Squashing])
+    np.testing.assert_array_equal(answers(found, X_NEW), answers(model, X_NEW))
+    module = found.net_.module_
+    assert module.first.weight is module.second.weight is module.kept[0]
+    assert module.kept[1] is module.second and module.squash is torch.tanh
+    name = f"{Squashing.__module__}.Squashing"
+    np.testing.assert_array_equal(load(stored, trusted={name: Squashing}).predict(X_NEW), model.predict(X_NEW))
+
+
+def test_nothing_is_imported_by_name(stored, tmp_path, monkeypatch):
+    """Not even where the file that defines the module is on the path: importing it would run it."""
+    (tmp_path / "dangerous.py").write_text("raise SystemExit('executed')")
+    model = LaplaceRegressor(Squashing(), random_state=0, **CHEAP).fit(X, Y)
+    monkeypatch.setattr(Squashing, "__module__", "dangerous")
+    save(model, stored)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"needs dangerous.Squashing"):
+        load(stored)
+    assert "dangerous" not in sys.modules
+
+
+def test_a_skorch_net_as_template_travels(stored):
+    """Its class is known; its module and those it names have to be handed in."""
+    model = LaplaceRegressor(nets.regressor(), random_state=0, **CHEAP).fit(X, Y)
+    save(model, stored)
+    found = load(stored, trusted=[nets.Hidden])
+    np.testing.assert_array_equal(answers(found, X_NEW), answers(model, X_NEW))
+    assert found.net.max_epochs == 20 and found.net.optimizer is torch.optim.Adam
+
+
+def test_what_is_trusted_are_classes(stored):
+    """A name would have to be imported."""
+    with pytest.raises(ValueError, match=r"trusted holds 'nets.Hidden'; give the classes and functions themselves"):
+        load(stored, trusted=["nets.Hidden"])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"augment": lambda X, random_state: X}, r"<lambda>, found in parameters\.augment, cannot be saved"),
+        ({"net": nn.LSTM(3, 2)}, r"class torch\.nn\.modules\.rnn\.LSTM, found in parameters\.net, cannot be saved"),
+        ({"random_state": iter([1])}, r"builtins\.list_iterator, found in parameters\.random_state"),
+        ({"net": type("Local", (nn.Module,), {"__qualname__": "f.<locals>.Local"})()}, r"<locals>\.Local, found in"),
+    ],
+)
+def test_what_cannot_be_stored_is_named(parameters, message, stored):
+    """With the place where it was found; a file that was there stays as it was."""
+    before = stored.read_bytes()
+    with pytest.raises(ValueError, match=message):
+        save(LaplaceRegressor(**parameters), stored)
+    assert stored.read_bytes() == before and os.listdir(stored.parent) == [stored.name]
+
+
+def test_only_estimators_are_saved(stored):
+    """Of a pipeline the last step."""
+    with pytest.raises(TypeError, match=r"save was given a KFold; it writes a LaplaceRegressor or a LaplaceClassifier"):
+        save(KFold(), stored)
+
+
+# ---------------------------------------------------------------------- files
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(stored, fitted, monkeypatch):
+    """The new one is put in its place when it is complete, and its pieces are gone otherwise."""
+    before = stored.read_bytes()
+
+    def full(*paths):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="no space left"):
+        save(fitted("diag"), stored)
+    assert stored.read_bytes() == before and os.listdir(stored.parent) == [stored.name]
+
+
+def test_the_mode_of_a_file_stays(stored, fitted):
+    """Who may read it is not ours to change."""
+    stored.chmod(0o640)
+    save(fitted("last layer"), stored)
+    assert stored.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
+def test_a_file_that_is_cut_off_is_refused(share, stored):
+    """Wherever it ends."""
+    content = stored.read_bytes()
+    stored.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ValueError, match=r"cannot be read as a file of safetensors .*cut off"):
+        load(stored)
+
+
+def test_a_file_of_another_kind_is_refused(stored):
+    """A pickle, and a file of safetensors that others have written."""
+    stored.write_bytes(pickle.dumps({"a": 1}))
+    with pytest.raises(ValueError, match=r"cannot be read as a file of safetensors .*another format"):
+        load(stored)
+    safetensors.numpy.save_file({"weight": np.ones(3)}, stored)
+    with pytest.raises(ValueError, match=r"was not written by sklearn_laplace.save: .*format=None, needed"):
+        load(stored)
+
+
+def changed(path, change_tree=lambda tree: None, change_arrays=lambda arrays: None, **metadata):
+    """Another file of the same, with these changes."""
+    with safetensors.safe_open(path, framework="numpy") as file:
+        names, found = file.keys(), file.metadata()
+        arrays = {name: file.get_tensor(name) for name in names}
+    tree = json.loads(found["tree"])
+    change_tree(tree)
+    change_arrays(arrays)
+    path.write_bytes(safetensors.numpy.save(arrays, {**found, "tree": json.dumps(tree), **metadata}))
+
+
+def test_another_version_is_refused(stored):
+    """What it would have meant is not known."""
+    changed(stored, version="7")
+    with pytest.raises(ValueError, match=r"is of version '7' of the format, this version .* reads '1'"):
+        load(stored)
+
+
+def first(kind):
+    """A change of the first node of a kind."""
+
+    def change(how):
+        def apply(tree):
+            how(next(node for node in tree["nodes"] if node[0] == kind))
+
+        return apply
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (first("data")(lambda node: node.__setitem__(1, ["known", "os.system"])), r"names 'os\.system', which is not"),
+        (first("data")(lambda node: node[2].update(extra=1)), r"'extra'.*, and this version .* needs"),
+        (first("data")(lambda node: node[2].clear()), r"holds a .* of \[\], and this version .* needs"),
+        (first("data")(lambda node: node.__setitem__(0, "exec")), r"the kind 'exec', which is not known"),
+        (first("tensor")(lambda node: node.__setitem__(1, 9999)), r"damaged \(IndexError"),
+        (first("tensor")(lambda node: node.__setitem__(3, "float7")), r"damaged \(KeyError: 'float7'"),
+        (
+            first("module")(lambda node: node.__setitem__(1, ["known", "torch.tanh"])),
+            "where a kind of Module is needed",
+        ),
+        (first("parts")(lambda node: node.__setitem__(1, ["known", "torch.nn.modules.linear.Linear"])), "an estimator"),
+        (lambda tree: tree.update(root=["tuple", []]), r"holds a tuple, and an estimator is needed"),
+        (lambda tree: tree.pop("arrays"), r"its tree lacks \['arrays'\]"),
+        (lambda tree: tree.update(foreign=["os.system"]), r"needs os\.system, which is none of the classes"),
+        (lambda tree: tree["nodes"].__setitem__(0, ["is", ["node", 0]]), r"kind 'is'"),
+        (lambda tree: tree["nodes"].__setitem__(0, ["tuple", [["node", 0]]]), r"node 0 contains itself"),
+    ],
+)
+def test_a_tree_that_was_changed_is_refused(change, message, stored):
+    """Unknown classes and kinds, fields that are missing or too many, references to nowhere."""
+    changed(stored, change)
+    with pytest.raises(ValueError, match=message):
+        load(stored)
+
+
+def test_a_tree_that_is_no_json_is_refused(stored):
+    """Whatever stands in its place."""
+    changed(stored, tree="{")
+    with pytest.raises(ValueError, match=r"damaged: its tree is not JSON"):
+        load(stored)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda arrays: arrays.pop("1"), r"missing are 1, not needed none"),
+        (lambda arrays: arrays.update(more=np.ones(2)), r"missing are none, not needed more"),
+        (lambda arrays: arrays.update({"0": arrays["0"].astype(np.int16)}), r"array 0 .* data type int16 .* needs"),
+        (lambda arrays: arrays.update({"0": arrays["0"].ravel()[:0]}), r"array 0 .* shape \(0,\), and its tree needs"),
+    ],
+)
+def test_arrays_that_were_changed_are_refused(change, message, stored):
+    """Missing, too many, of other types and shapes."""
+    changed(stored, change_arrays=change)
+    with pytest.raises(ValueError, match=message):
+        load(stored)
+
+
+def test_parameters_of_another_version_are_named(stored):
+    """One that this version has not."""
+
+    def renamed(tree):
+        pairs = next(node[2] for node in tree["nodes"] if node[0] == "dict" and ["lr", None] in node[2])
+        pairs.remove(["lr", None])
+
+    changed(stored, renamed)
+    with pytest.raises(ValueError, match=r"differ in the parameters \['lr'\]"):
+        load(stored)
+
+
+def test_objects_as_data_types_are_refused(stored):
+    """numpy would unpickle them."""
+    changed(stored, lambda tree: tree["arrays"].__setitem__(0, ["|O", [1]]))
+    with pytest.raises(ValueError, match=r"names the data type '\|O', which holds more than numbers and text"):
+        load(stored)
+
+
+@pytest.mark.parametrize("use", [load, lambda path: save(LaplaceRegressor(), path)], ids=["load", "save"])
+def test_a_missing_package_is_named(use, stored, monkeypatch):
+    """Only save and load need it."""
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    with pytest.raises(ImportError, match=r"need the package safetensors, .*pip install sklearn-laplace\[save\]"):
+        use(stored)
+
+
+# ---------------------------------------------------------------------- the closed list
+
+
+def test_the_known_things_are_the_packages_torchs_and_skorchs():
+    """Nothing of the standard library or of numpy, which can do anything; no estimator but frozen ones."""
+    owners = {name.partition(".")[0] for name in known()}
+    assert owners == {"sklearn_laplace", "torch", "skorch", "sklearn"}
+    assert {name for name in known() if name.startswith("sklearn.")} == {"sklearn.frozen._frozen.FrozenEstimator"}
+
+
+@pytest.mark.parametrize("name", sorted(set(MODELS) - {"augmented"}))
+def test_nothing_of_a_built_in_model_is_foreign(name, fitted):
+    """A data class that a fit holds is in the closed list, or this test names it."""
+    assert fitted(name).__getstate__()["fitted"]["foreign"] == []
+
+
+def test_the_functions_are_public():
+    """Named at the top."""
+    assert {"save", "load"} <= set(sklearn_laplace.__all__)
