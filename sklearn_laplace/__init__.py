@@ -2,6 +2,7 @@
 
 from . import metrics, plotting
 from ._files import load, save
+from ._onnx import to_onnx
 from .classifier import LaplaceClassifier
 from .regressor import LaplaceRegressor
 from .resolver import predict_interval, predict_std, predictive
@@ -18,4 +19,5 @@ __all__ = [
     "predict_std",
     "predictive",
     "save",
+    "to_onnx",
 ]

@@ -93,7 +93,7 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
         "tree": json.dumps(tree, allow_nan=False, separators=(",", ":")),
     }
     arrays = {str(place): _storable(values) for place, values in enumerate(describer.arrays)}
-    _write(Path(path), safetensors.numpy.save(arrays, metadata))
+    write_whole(Path(path), safetensors.numpy.save(arrays, metadata))
 
 
 def load(path: str | os.PathLike[str], trusted: Iterable[Any] | Mapping[str, Any] = ()) -> Any:
@@ -251,7 +251,7 @@ def _array(found: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> n
     return found if _is_native(dtype) else np.frombuffer(found.tobytes(), dtype=dtype).reshape(shape).copy()
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """Beside the path first, and then in its place: a file that is there stays until the new one is complete."""
     path = path.resolve()
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")

@@ -45,7 +45,7 @@ LEVELS = (
     "_estimator",
     "regressor classifier",
     "_files resolver",
-    "metrics plotting",
+    "_onnx metrics plotting",
     "__init__",
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}

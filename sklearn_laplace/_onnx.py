@@ -1,0 +1,504 @@
+r"""A fitted estimator as an ONNX graph: :func:`to_onnx`.
+
+The graph holds what the predictive of the linearised net is made of, in closed form and in double precision: the net's
+forward pass, its Jacobian by the chain rule, layer by layer, and
+
+.. math:: f(x) \sim N\big(f_{\theta^*}(x) + J\,s,\; D D^\top\big), \qquad D = J R, \qquad R R^\top = P^{-1},
+
+with the root R of the posterior as a constant of P × P numbers. That is any structure's posterior, over all weights or
+some of them; of a mixture there is one such part for each member, and the noise that varies with x is one more net.
+Built by hand from ``onnx.helper``: a chain of a few kinds of layers needs no tracer. Single operators are of opset 17.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from ._estimator import LaplaceEstimator
+from ._files import write_whole
+from ._noise_model import LARGEST_SPREAD, NODES, REACH, NoiseModel
+from .classifier import LaplaceClassifier
+from .errors import MemoryBudgetError, UnsupportedCombinationError
+from .links import Plugin, Probit
+from .nets.mlp import Compress, Scale, Shift, Standardise
+from .network import Network
+from .predictives import GLM
+from .structures._base import Posterior
+
+OPSET, IR_VERSION = 17, 8
+LARGEST_FILE = 1.5e9
+"""Bytes; a graph of ONNX holds 2 GB at most."""
+FLOAT = 1  # TensorProto.FLOAT
+DOUBLE = 11
+
+
+def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
+    """A fitted estimator as an ONNX graph, which predicts without this package, torch and scikit-learn.
+
+    Inputs are the raw columns, ``X`` of shape (n, n_features), float64; they are standardised inside. Outputs are
+    float64 and in the units of y. A regressor has ``mean``, ``std`` (noise included) and ``std_epistemic``, of the
+    shape of ``predict``; a classifier ``probabilities`` of shape (n, n_classes), in the order of the labels that the
+    graph's metadata hold under ``classes`` (JSON). They are those of the estimator up to rounding; values that are not
+    finite come out as such, where the estimator refuses them.
+
+    Parameters
+    ----------
+    estimator : LaplaceRegressor or LaplaceClassifier
+        Fitted, with any structure, subset of the weights, number of members and temperature; its net is the built-in
+        one for numbers, or a ``torch.nn.Sequential`` of linear layers and activations.
+    path : str or path, optional
+        Where to write the graph, too; replaced once the new file is complete.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Of P² numbers for each member and P random weights.
+
+    Raises
+    ------
+    UnsupportedCombinationError
+        For nets of other layers or over categories and missing values, ``predictive="mc"``, counts, and links other
+        than "probit" and "plugin". The message says what to use.
+    MemoryBudgetError
+        When the graph would be larger than ONNX allows.
+    ImportError
+        Without the package onnx (``pip install sklearn-laplace[onnx]``).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_regression
+    >>> from sklearn_laplace import LaplaceRegressor, to_onnx
+    >>> X, y = make_regression(30, 2, noise=1.0, random_state=0)
+    >>> model = LaplaceRegressor(hidden_layer_sizes=(5,), n_members=1, random_state=0).fit(X, y)
+    >>> graph = to_onnx(model)
+    >>> [output.name for output in graph.graph.output]
+    ['mean', 'std', 'std_epistemic']
+    """
+    if not isinstance(estimator, LaplaceEstimator):
+        raise TypeError(
+            f"to_onnx was given a {type(estimator).__name__}; it takes a fitted LaplaceRegressor or LaplaceClassifier. "
+            "Export the steps before it by their own packages (skl2onnx)."
+        )
+    check_is_fitted(estimator)
+    onnx = _onnx()
+    _check(estimator)
+    graph = Graph()
+    outputs = (_probabilities if isinstance(estimator, LaplaceClassifier) else _moments)(graph, estimator)
+    for name, value in outputs.items():
+        graph.nodes.append(("Identity", [value], name, {}))
+    model = graph.model(onnx, estimator.n_features_in_, {name: _shape(estimator) for name in outputs})
+    described = {"estimator": type(estimator).__name__}
+    if isinstance(estimator, LaplaceClassifier):
+        described["classes"] = json.dumps(estimator.classes_.tolist(), default=str)
+    onnx.helper.set_model_props(model, described)
+    onnx.checker.check_model(model)
+    if path is not None:
+        write_whole(Path(path), model.SerializeToString())
+    return model
+
+
+def _onnx() -> Any:
+    try:
+        import onnx
+    except ImportError as error:
+        raise ImportError(
+            "sklearn_laplace.to_onnx needs the package onnx, which is not installed. Install it by `pip install "
+            "sklearn-laplace[onnx]`.",
+            name="onnx",
+        ) from error
+    return onnx
+
+
+def _check(estimator: LaplaceEstimator) -> None:
+    """What has no closed form here is refused.
+
+    Raises
+    ------
+    UnsupportedCombinationError, MemoryBudgetError
+    """
+    options, likelihood = estimator._options(), estimator.laplace_.likelihood
+    if options.predictive is not GLM:
+        raise UnsupportedCombinationError(
+            f"predictive={estimator.get_params()['predictive']!r} has no closed form for ONNX; use "
+            "refit_laplace(predictive='glm')."
+        )
+    if not (likelihood.over_classes or likelihood.additive_noise):
+        raise UnsupportedCombinationError(
+            f"likelihood={type(likelihood).__name__.lower()!r} is not exported to ONNX; use likelihood='gaussian' or a "
+            "classifier."
+        )
+    if options.link is not None and likelihood.over_classes and options.link not in (Probit, Plugin):
+        raise UnsupportedCombinationError(
+            f"link={estimator.get_params()['link']!r} is not exported to ONNX; use refit_laplace(link='probit'), or "
+            "'plugin'."
+        )
+    networks = [member.laplace_.network for member in estimator._models()]
+    networks += [estimator.noise_model_.fit.network] if estimator.noise_model_ else []
+    size = sum(8 * network.n_parameters**2 for network in networks)
+    if size > LARGEST_FILE and options.link is not Plugin:
+        raise MemoryBudgetError(
+            f"a graph of {size / 1e9:.1f} GB is more than ONNX holds (2 GB): the posterior is over "
+            f"{networks[0].n_parameters} weights, and their covariance is stored for each of {len(networks)} nets. Fit "
+            "with subset_of_weights='last_layer', or with fewer members."
+        )
+
+
+def _shape(estimator: LaplaceEstimator) -> tuple[int, ...]:
+    if isinstance(estimator, LaplaceClassifier):
+        return (len(estimator.classes_),)
+    return () if estimator._single_output else (estimator.n_outputs_,)
+
+
+# ---------------------------------------------------------------------- what the outputs are made of
+
+
+def _moments(graph: Graph, estimator: Any) -> dict[str, str]:
+    """Mean and standard deviations of a regressor, in the units of y."""
+    found, noise = [], estimator.noise_model_
+    ratio = None if noise is None else _mean_ratio(graph, noise)
+    for member in estimator._models():
+        fit = member.laplace_
+        latent = _gaussian(graph, fit.network, member.posterior_, fit.shift)
+        variance = graph("ReduceSumSquare", latent.root, axes=[2], keepdims=0)
+        if ratio is None:
+            aleatoric = graph.constant(member._noise_variance().cpu().numpy())
+        else:
+            aleatoric = graph("Mul", ratio, member.hyper_.dispersion)
+        found.append((latent.mean, variance, aleatoric))
+    weights = estimator.member_weights_
+    mean = _weighted(graph, [one[0] for one in found], weights)
+    spreads = [
+        graph("Add", variance, _square(graph, graph("Sub", own, mean))) if len(found) > 1 else variance
+        for own, variance, _ in found
+    ]
+    epistemic = _weighted(graph, spreads, weights)
+    total = graph("Add", epistemic, _weighted(graph, [one[2] for one in found], weights))
+    scale = estimator._scale
+    in_units = graph("Add", graph("Mul", mean, scale.scale), scale.mean)
+    stds = [graph("Mul", graph("Sqrt", variance), scale.scale) for variance in (total, epistemic)]
+    names = ("mean", "std", "std_epistemic")
+    outputs = dict(zip(names, (in_units, *stds), strict=True))
+    if estimator._single_output:
+        outputs = {name: graph("Squeeze", value, np.array([1])) for name, value in outputs.items()}
+    return outputs
+
+
+def _mean_ratio(graph: Graph, noise: NoiseModel) -> str:
+    """E[e^h], shape (n, C): what the noise is at x over what it is on average."""
+    latent = _gaussian(graph, noise.fit.network, noise.posterior, None)
+    mean = graph("Sub", latent.mean, noise.log_level)
+    variance = graph("ReduceSumSquare", latent.root, axes=[2], keepdims=0)
+    std = graph("Sqrt", graph("Min", variance, LARGEST_SPREAD**2))
+    roots, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    at_nodes = graph("Add", _unsqueezed(graph, mean, 2), graph("Mul", _unsqueezed(graph, std, 2), roots))
+    values = graph("Exp", graph("Max", graph("Min", at_nodes, REACH), -REACH))
+    return graph("MatMul", values, weights / weights.sum())
+
+
+def _probabilities(graph: Graph, estimator: Any) -> dict[str, str]:
+    """Class probabilities by the link."""
+    to_logits = estimator.laplace_.likelihood.logits(torch.eye(estimator.n_outputs_, dtype=torch.float64)).numpy()
+    found = []
+    for member in estimator._models():
+        fit = member.laplace_
+        if member._options().link is Plugin:
+            outputs = _linearised(graph, fit.network, fit.shift)[0]
+            found.append(graph("Softmax", graph("MatMul", outputs, to_logits), axis=-1))
+        else:
+            latent = _gaussian(graph, fit.network, member.posterior_, fit.shift)
+            root = graph("MatMul", np.ascontiguousarray(to_logits.T), latent.root)
+            found.append(_probit(graph, graph("MatMul", latent.mean, to_logits), root))
+    return {"probabilities": _weighted(graph, found, estimator.member_weights_)}
+
+
+def _probit(graph: Graph, logits: str, root: str) -> str:
+    """The formula of ``links/probit.py``, from logits (n, K) and the root (n, K, P) of their covariance."""
+    variance = graph("ReduceSumSquare", root, axes=[2], keepdims=0)
+    covariance = graph("MatMul", root, graph("Transpose", root, perm=[0, 2, 1]))
+    sums = graph("Add", _unsqueezed(graph, variance, 2), _unsqueezed(graph, variance, 1))
+    spread = graph("Max", graph("Sub", sums, graph("Mul", covariance, 2.0)), 0.0)
+    difference = graph("Sub", _unsqueezed(graph, logits, 2), _unsqueezed(graph, logits, 1))
+    width = graph("Sqrt", graph("Add", graph("Mul", spread, math.pi / 8), 1.0))
+    moderated = graph("Neg", graph("Div", difference, width))
+    logs = graph("Neg", graph("ReduceLogSumExp", moderated, axes=[2], keepdims=0))
+    return graph("Softmax", logs, axis=-1)
+
+
+def _weighted(graph: Graph, values: Sequence[str], weights: np.ndarray) -> str:
+    if len(values) == 1:
+        return values[0]
+    parts = [graph("Mul", value, float(weight)) for value, weight in zip(values, weights, strict=True)]
+    return graph("Sum", *parts)
+
+
+def _square(graph: Graph, value: str) -> str:
+    return graph("Mul", value, value)
+
+
+def _unsqueezed(graph: Graph, value: str, axis: int) -> str:
+    return graph("Unsqueeze", value, np.array([axis]))
+
+
+# ---------------------------------------------------------------------- a net and its Jacobian
+
+
+class Latent(NamedTuple):
+    """The Gaussian over the outputs: mean (n, C), and D (n, C, P) of the covariance D Dᵀ."""
+
+    mean: str
+    root: str
+
+
+class Step(NamedTuple):
+    """A layer in the graph: its name, itself, its input, and how a cotangent (n, C, …) goes back through it."""
+
+    name: str
+    layer: nn.Module
+    input: str
+    back: Callable[[str], str]
+
+
+def _gaussian(graph: Graph, network: Network, posterior: Posterior, shift: Tensor | None) -> Latent:
+    """The linearised net's outputs, with the posterior's root."""
+    mean, jacobian = _linearised(graph, network, shift)
+    identity = torch.eye(network.n_parameters, dtype=torch.float64, device=posterior.device)
+    root = posterior.apply_root(identity).mT.cpu().numpy()
+    return Latent(mean, graph("MatMul", jacobian(), np.ascontiguousarray(root)))
+
+
+def _linearised(graph: Graph, network: Network, shift: Tensor | None) -> tuple[str, Callable[[], str]]:
+    """The mean of the outputs (n, C), and what makes their Jacobian."""
+    steps, outputs = _forward(graph, network)
+    made = cache(lambda: _jacobian(graph, network, steps))
+    if shift is not None:
+        outputs = graph("Add", outputs, graph("MatMul", made(), shift.cpu().numpy()))
+    return outputs, made
+
+
+def _forward(graph: Graph, network: Network) -> tuple[list[Step], str]:
+    """The layers one after the other, and the last one's output.
+
+    Raises
+    ------
+    UnsupportedCombinationError
+    """
+    module = network.module
+    shared = any(name != first for name, first in network.layout.aliases.items())
+    if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward or shared:
+        raise UnsupportedCombinationError(
+            f"the net {type(module).__name__} is not exported to ONNX: it has to be the built-in net for columns of "
+            "numbers without missing values (encode categories and impute beforehand, in a pipeline), or a "
+            f"torch.nn.Sequential of {_names()}."
+        )
+    if network.log_outputs:
+        raise UnsupportedCombinationError(
+            f"the net {type(module).__name__} returns probabilities, which are not exported to ONNX; let it return "
+            "logits."
+        )
+    steps, value = [], "X"
+    for name, layer in module.named_children():
+        kind = type(layer)
+        if kind not in LAYERS or (kind in PLAIN and repr(layer) != repr(kind())):
+            raise UnsupportedCombinationError(
+                f"the layer '{name}' of the net, {layer!r}, is not exported to ONNX, which takes {_names()}. Use "
+                "one of these."
+            )
+        before = value
+        value, back = LAYERS[kind](graph, layer, before)
+        steps.append(Step(name, layer, before, back))
+    return steps, value
+
+
+def _names() -> str:
+    return ", ".join(sorted(kind.__name__ for kind in LAYERS if kind.__module__.startswith("torch.")))
+
+
+def _jacobian(graph: Graph, network: Network, steps: Sequence[Step]) -> str:
+    """J (n, C, P): the order of the weights is that of the network's blocks."""
+    layout, pieces = network.layout, {}
+    wanted = set(network.parameter_names)
+    outputs = next(step.layer.out_features for step in reversed(steps) if isinstance(step.layer, nn.Linear))
+    rows = graph("Shape", "X", end=1)
+    cotangent = graph("Expand", np.eye(outputs)[None], graph("Concat", rows, np.array([outputs, outputs]), axis=0))
+    for step in reversed(steps):
+        weight, bias = f"{step.name}.weight", f"{step.name}.bias"
+        if weight in wanted:
+            inputs = graph("Unsqueeze", step.input, np.array([1, 2]))
+            pieces[weight] = graph("Mul", _unsqueezed(graph, cotangent, 3), inputs)
+        if bias in wanted:
+            pieces[bias] = cotangent
+        if wanted <= set(pieces):
+            break
+        cotangent = step.back(cotangent)
+    parts = []
+    for block in layout.blocks:
+        side_by_side = [
+            graph("Reshape", pieces[name], np.array([0, outputs, block.outputs, width]))
+            for name, width in layout.columns[block.name]
+        ]
+        part = graph("Concat", *side_by_side, axis=3) if len(side_by_side) > 1 else side_by_side[0]
+        part = graph("Reshape", part, np.array([0, outputs, block.size]))
+        if block.name in layout.elements:
+            part = graph("Gather", part, layout.elements[block.name].cpu().numpy(), axis=2)
+        parts.append(part)
+    return graph("Concat", *parts, axis=2) if len(parts) > 1 else parts[0]
+
+
+Made = tuple[str, Callable[[str], str]]
+"""A layer's output, and its way back."""
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().double().cpu().numpy()
+
+
+def _linear(graph: Graph, layer: nn.Linear, value: str) -> Made:
+    weight = _array(layer.weight)
+    product = graph("MatMul", value, np.ascontiguousarray(weight.T))
+    output = product if layer.bias is None else graph("Add", product, _array(layer.bias))
+    return output, lambda cotangent: graph("MatMul", cotangent, weight)
+
+
+def _standardise(graph: Graph, layer: Standardise, value: str) -> Made:
+    mean, scale = _array(layer.mean), _array(layer.scale)
+    return graph("Div", graph("Sub", value, mean), scale), lambda g: graph("Div", g, scale)
+
+
+def _compress(graph: Graph, layer: Compress, value: str) -> Made:
+    """asinh z = sign(z) log(|z| + √(z² + 1)), since few runtimes have it in double precision."""
+    plain = layer.width.isinf().cpu().numpy()
+    z = graph("Div", graph("Sub", value, _array(layer.centre)), np.where(plain, 1.0, _array(layer.width)))
+    reach = graph("Add", graph("Abs", z), graph("Sqrt", graph("Add", _square(graph, z), 1.0)))
+    drawn_in = graph("Mul", graph("Sign", z), graph("Log", reach))
+    return _standardise(graph, layer, graph("Where", plain, value, drawn_in))
+
+
+def _scale(graph: Graph, layer: Scale, value: str) -> Made:
+    return graph("Mul", value, layer.factor), lambda cotangent: graph("Mul", cotangent, layer.factor)
+
+
+def _shift(graph: Graph, layer: Shift, value: str) -> Made:
+    return graph("Add", value, _array(layer.values)), lambda cotangent: cotangent
+
+
+def _same(graph: Graph, layer: nn.Module, value: str) -> Made:
+    return value, lambda cotangent: cotangent
+
+
+def _elementwise(
+    function: Callable[[Graph, str], str], derivative: Callable[[Graph, str, str], str]
+) -> Callable[[Graph, Any, str], Made]:
+    """A layer that is a function of each element; the derivative is made of input and output, when it is needed."""
+
+    def made(graph: Graph, layer: nn.Module, value: str) -> Made:
+        output = function(graph, value)
+        return output, lambda g: graph("Mul", g, _unsqueezed(graph, derivative(graph, value, output), 1))
+
+    return made
+
+
+def _normal_cdf(graph: Graph, value: str) -> str:
+    """½ (1 + erf(z/√2)); runtimes have erf in single precision."""
+    single = graph("Cast", graph("Mul", value, math.sqrt(0.5)), to=FLOAT)
+    erf = graph("Cast", graph("Erf", single), to=DOUBLE)
+    return graph("Mul", graph("Add", erf, 1.0), 0.5)
+
+
+def _gelu_slope(graph: Graph, value: str, output: str) -> str:
+    density = graph("Mul", graph("Exp", graph("Mul", _square(graph, value), -0.5)), 1 / math.sqrt(2 * math.pi))
+    return graph("Add", _normal_cdf(graph, value), graph("Mul", value, density))
+
+
+def _silu_slope(graph: Graph, value: str, output: str) -> str:
+    share = graph("Sigmoid", value)
+    return graph("Add", share, graph("Mul", output, graph("Sub", 1.0, share)))
+
+
+def _softplus(graph: Graph, value: str) -> str:
+    """max(z, 0) + log(1 + e^−|z|), since few runtimes have it in double precision."""
+    small = graph("Exp", graph("Neg", graph("Abs", value)))
+    return graph("Add", graph("Max", value, 0.0), graph("Log", graph("Add", small, 1.0)))
+
+
+def _step(graph: Graph, value: str, output: str) -> str:
+    return graph("Cast", graph("Greater", value, 0.0), to=DOUBLE)
+
+
+PLAIN: dict[type[nn.Module], Callable[[Graph, Any, str], Made]] = {
+    nn.Tanh: _elementwise(lambda graph, z: graph("Tanh", z), lambda graph, z, a: graph("Sub", 1.0, _square(graph, a))),
+    nn.Sigmoid: _elementwise(
+        lambda graph, z: graph("Sigmoid", z), lambda graph, z, a: graph("Mul", a, graph("Sub", 1.0, a))
+    ),
+    nn.ReLU: _elementwise(lambda graph, z: graph("Max", z, 0.0), _step),
+    nn.GELU: _elementwise(lambda graph, z: graph("Mul", z, _normal_cdf(graph, z)), _gelu_slope),
+    nn.SiLU: _elementwise(lambda graph, z: graph("Mul", z, graph("Sigmoid", z)), _silu_slope),
+    nn.Softplus: _elementwise(_softplus, lambda graph, z, a: graph("Sigmoid", z)),
+}
+"""Activations, with their options as they are by default."""
+LAYERS: dict[type[nn.Module], Callable[[Graph, Any, str], Made]] = {
+    **PLAIN,
+    nn.Linear: _linear,
+    nn.Identity: _same,
+    nn.Dropout: _same,
+    Standardise: _standardise,
+    Compress: _compress,
+    Scale: _scale,
+    Shift: _shift,
+}
+"""What a net may be made of."""
+
+
+# ---------------------------------------------------------------------- the graph
+
+
+@dataclass
+class Graph:
+    """Nodes and constants; calling it adds a node and returns the name of its output.
+
+    Examples
+    --------
+    >>> graph = Graph()
+    >>> graph("Add", "X", 1.0), graph.constants
+    ('v0', {'c0': array(1.)})
+    """
+
+    nodes: list[tuple[str, list[str], str, dict[str, Any]]] = field(default_factory=list)
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def __call__(self, operator: str, *inputs: str | float | np.ndarray, **attributes: Any) -> str:
+        """Add a node; inputs are names or constants."""
+        name = f"v{len(self.nodes)}"
+        given = [value if isinstance(value, str) else self.constant(value) for value in inputs]
+        self.nodes.append((operator, given, name, attributes))
+        return name
+
+    def constant(self, value: float | np.ndarray) -> str:
+        """The name of a constant: float64, or int64 and bool as given."""
+        name = f"c{len(self.constants)}"
+        self.constants[name] = np.asarray(value)
+        return name
+
+    def model(self, onnx: Any, n_features: int, outputs: dict[str, tuple[int, ...]]) -> Any:
+        """The graph as an ``onnx.ModelProto`` of these outputs behind their rows."""
+        helper, double = onnx.helper, onnx.TensorProto.DOUBLE
+        graph = helper.make_graph(
+            [helper.make_node(kind, given, [name], **how) for kind, given, name, how in self.nodes],
+            "sklearn_laplace",
+            [helper.make_tensor_value_info("X", double, ["n", n_features])],
+            [helper.make_tensor_value_info(name, double, ["n", *shape]) for name, shape in outputs.items()],
+            [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in self.constants.items()],
+        )
+        opset = [helper.make_opsetid("", OPSET)]
+        return helper.make_model(graph, opset_imports=opset, ir_version=IR_VERSION, producer_name="sklearn_laplace")

@@ -1,0 +1,246 @@
+"""An exported graph says what the estimator says, in another runtime and without torch; what cannot be is refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import nets
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from sklearn.model_selection import KFold
+from torch import nn
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _onnx, to_onnx
+from sklearn_laplace.errors import MemoryBudgetError, UnsupportedCombinationError
+from sklearn_laplace.structures import STRUCTURES
+
+RNG = np.random.default_rng(37)
+X = RNG.normal(size=(60, 3)) * [1.0, 100.0, 0.01] + [0.0, 5e4, 3.0]
+Z = (X - [0.0, 5e4, 3.0]) / [1.0, 100.0, 0.01]
+X_NEW = np.vstack([X[:5], X[:5] + 3 * X.std(0)])
+Y = 1e3 + 50 * (np.sin(Z[:, 0]) + Z[:, 1] + 0.3 * (1 + Z[:, 2] ** 2) * RNG.normal(size=60))
+TARGETS = np.c_[Y, 1e-3 * Z[:, 0] ** 2]
+LABELS = np.where(Z[:, 0] > 0.5, "up", np.where(Z[:, 1] < -0.3, "down", "flat"))
+CHEAP = {"prior_precision": "evidence", "n_members": 1, "random_state": 0}
+NOISE = {"sigma_noise": "evidence", "likelihood": "gaussian"}
+
+
+def regressor(**options):
+    return LaplaceRegressor(**{"hidden_layer_sizes": (7,), **CHEAP, **NOISE, **options})
+
+
+def classifier(**options):
+    return LaplaceClassifier(**{"hidden_layer_sizes": (7,), **CHEAP, **options})
+
+
+def outputs_of(graph, rows):
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, {"X": rows}), strict=True))
+
+
+def assert_same_regressor(model, targets, graph=None):
+    """Relative to the spread of each target: 1e-5 is far below any noise, and above erf in single precision."""
+    found = outputs_of(to_onnx(model) if graph is None else graph, X_NEW)
+    mean, std = model.predict(X_NEW, return_std=True)
+    for name, expected in {
+        "mean": mean,
+        "std": std,
+        "std_epistemic": model.predict_std(X_NEW, kind="epistemic"),
+    }.items():
+        assert found[name].shape == expected.shape and found[name].dtype == np.float64
+        error = np.abs(found[name] - expected) / targets.std(0)
+        assert error.max() < 1e-5, name
+    assert np.ptp(found["std_epistemic"]) > 0
+
+
+def assert_same_classifier(model):
+    found = outputs_of(to_onnx(model), X_NEW)["probabilities"]
+    np.testing.assert_allclose(found, model.predict_proba(X_NEW), atol=1e-5)
+
+
+# ---------------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu", "gelu", "silu", "softplus"])
+@pytest.mark.parametrize(("subset", "dtype"), [("last_layer", "float32"), ("all", "float64")])
+def test_a_graph_predicts_as_the_estimator(activation, subset, dtype):
+    """Mean and both spreads, from raw columns to the units of y; the Jacobian goes through every activation."""
+    options = {"activation": activation, "dtype": dtype, "subset_of_weights": subset}
+    assert_same_regressor(regressor(**options, hidden_layer_sizes=(4, 3), hessian_structure="full").fit(X, Y), Y)
+
+
+@pytest.mark.parametrize("structure", sorted(STRUCTURES))
+def test_the_posterior_of_every_structure_is_exported(structure):
+    """By its root, two targets at once, whose outputs share a covariance."""
+    model = regressor(hessian_structure=structure, sigma_noise=np.array([10.0, 1e-4]))
+    assert_same_regressor(model.fit(X, TARGETS), TARGETS)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hidden_layer_sizes": ()},
+        {"bias": "separate", "hessian_structure": "kron"},
+        {"damping": "ritter", "hessian_structure": "kron"},
+        {"subset_of_weights": "subnetwork", "hessian_structure": "full"},
+        {"subset_of_weights": ["2.bias", "5.weight"], "hessian_structure": "full"},
+        {"temperature": {"2.weight": 0.3}, "hessian_structure": "full"},
+        {"prior_structure": "ard"},
+        {"n_members": 3, "member_weights": "evidence", "map_prior_precision": 1.0},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_options_of_the_posterior_are_in_the_graph(options):
+    """Those that change the order of the weights, which of them are random, and how many nets there are."""
+    assert_same_regressor(regressor(**options).fit(X, Y), Y)
+
+
+def test_a_noise_that_varies_is_in_the_graph():
+    """Of a mixture by default: the second net, its own posterior and the quadrature over it."""
+    rows = RNG.normal(size=(150, 3))
+    targets = 100 * (rows[:, 0] + np.exp(rows[:, 2] - 1) * RNG.normal(size=150))
+    model = LaplaceRegressor(hidden_layer_sizes=(5,), likelihood="heteroscedastic", n_members=2, random_state=0)
+    model.fit(rows, targets)
+    assert np.ptp(model.predict_std(rows[:9], kind="aleatoric")) > 30
+    found = outputs_of(to_onnx(model), rows[:9])
+    for kind, name in (("total", "std"), ("epistemic", "std_epistemic")):
+        np.testing.assert_allclose(found[name], model.predict_std(rows[:9], kind=kind), rtol=1e-6)
+    np.testing.assert_allclose(found["mean"], model.predict(rows[:9]), atol=1e-6 * targets.std())
+
+
+def test_rows_that_came_later_are_in_the_graph():
+    """They have moved the mean of the linearised net."""
+    model = regressor(hessian_structure="full").fit(X[:40], Y[:40]).partial_fit(X[40:], Y[40:])
+    assert model.laplace_.shift is not None
+    assert_same_regressor(model, Y)
+
+
+def test_heavy_tails_are_drawn_in_by_the_graph():
+    """asinh of one column, the others as they are."""
+    heavy = X.copy()
+    heavy[:, 0] = np.sinh(9 * Z[:, 0])
+    model = regressor(hessian_structure="full").fit(heavy, Y)
+    assert type(model.net_.module_[0]).__name__ == "Compress"
+    assert_same_regressor(model, Y)
+
+
+def test_a_sequential_of_ones_own_is_exported():
+    """Linear layers and activations, as torch has them; options of a layer that are not its defaults are refused."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.Sigmoid(), nn.Dropout(0.1), nn.Linear(4, 1, bias=False))
+    scaled = LaplaceRegressor(net, **CHEAP, **NOISE).fit(Z, Y)
+    found = outputs_of(to_onnx(scaled), Z)
+    np.testing.assert_allclose(found["mean"], scaled.predict(Z), rtol=1e-9)
+    np.testing.assert_allclose(found["std"], scaled.predict_std(Z), rtol=1e-9)
+
+
+# ---------------------------------------------------------------------- classes
+
+
+@pytest.mark.parametrize("link", ["probit", "plugin"])
+@pytest.mark.parametrize(("labels", "n_members"), [(LABELS, 1), (LABELS == "up", 2)], ids=["three", "two"])
+def test_class_probabilities_are_exported(link, labels, n_members):
+    """By both links in closed form; several logits, or one for two classes; with the names of the classes."""
+    model = classifier(link=link, hidden_layer_sizes=(4,), n_members=n_members).fit(X, labels)
+    assert_same_classifier(model)
+    metadata = {one.key: one.value for one in to_onnx(model).metadata_props}
+    assert json.loads(metadata["classes"]) == model.classes_.tolist()
+
+
+def test_two_logits_are_exported():
+    """``likelihood="categorical"`` of two classes; over the last layer."""
+    model = classifier(likelihood="categorical", subset_of_weights="last_layer").fit(X, LABELS == "up")
+    assert model.n_outputs_ == 2
+    assert_same_classifier(model)
+
+
+# ---------------------------------------------------------------------- the file
+
+
+@pytest.fixture(scope="module")
+def model():
+    return regressor(subset_of_weights="last_layer").fit(X, Y)
+
+
+def test_a_graph_is_written_as_a_file(model, tmp_path):
+    """Valid, of an opset that runtimes have had for years, for any number of rows."""
+    graph = to_onnx(model, tmp_path / "model.onnx")
+    found = onnx.load(tmp_path / "model.onnx")
+    assert found == graph and found.opset_import[0].version == 17
+    onnx.checker.check_model(found, full_check=True)
+    assert_same_regressor(model, Y, found)
+    assert outputs_of(found, X_NEW[:0])["std"].shape == (0,)
+    assert outputs_of(found, X_NEW[:1])["std"].shape == (1,)
+
+
+def test_the_last_layer_stores_little(model):
+    """The root of its own weights alone: 8 × 8 numbers beside the net's 36."""
+    assert len(to_onnx(model).SerializeToString()) < 10_000
+
+
+# ---------------------------------------------------------------------- refused
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: regressor(categorical_features=[0]).fit(np.c_[np.arange(60) % 3, X], Y),
+            r"the net TableMLP is not exported to ONNX: .*encode categories and impute beforehand",
+        ),
+        (lambda: LaplaceRegressor(nets.Hidden, **CHEAP, **NOISE).fit(Z, Y), r"the net Hidden is not exported to ONNX"),
+        (
+            lambda: LaplaceRegressor(nn.Sequential(nn.Linear(3, 2), nn.ELU(), nn.Linear(2, 1)), **CHEAP, **NOISE).fit(
+                Z, Y
+            ),
+            r"the layer '1' of the net, ELU\(alpha=1.0\), is not exported to ONNX, which takes Dropout, GELU",
+        ),
+        (
+            lambda: LaplaceRegressor(
+                nn.Sequential(nn.Linear(3, 2), nn.Softplus(2.0), nn.Linear(2, 1)), **CHEAP, **NOISE
+            ).fit(Z, Y),
+            r"the layer '1' of the net, Softplus\(beta=2.0",
+        ),
+        (lambda: regressor(predictive="mc").fit(X, Y), r"predictive='mc' has no closed form for ONNX; use refit_lapl"),
+        (
+            lambda: LaplaceRegressor(likelihood="poisson", **CHEAP).fit(Z, RNG.poisson(3, 60)),
+            r"likelihood='poisson' is not exported to ONNX",
+        ),
+        (lambda: classifier(link="bridge").fit(X, LABELS), r"link='bridge' is not exported to ONNX; use refit_laplace"),
+    ],
+)
+def test_what_is_not_exported_is_refused(make, message):
+    """With what to use instead."""
+    with pytest.raises(UnsupportedCombinationError, match=message):
+        to_onnx(make())
+
+
+def test_a_net_that_uses_a_layer_twice_is_refused():
+    """Its Jacobian would be a sum."""
+    layer = nn.Linear(3, 3)
+    net = nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(3, 1))
+    with pytest.raises(UnsupportedCombinationError, match="the net Sequential is not exported to ONNX"):
+        to_onnx(LaplaceRegressor(net, **CHEAP, **NOISE).fit(Z, Y))
+
+
+def test_a_graph_that_is_too_large_is_refused(model, monkeypatch):
+    """ONNX ends at 2 GB; the message says how large it would be, and what to do."""
+    monkeypatch.setattr(_onnx, "LARGEST_FILE", 100.0)
+    with pytest.raises(MemoryBudgetError, match=r"the posterior is over 8 weights, .*subset_of_weights='last_layer'"):
+        to_onnx(model)
+
+
+def test_other_things_are_refused():
+    """Of a pipeline the other steps have exporters of their own."""
+    with pytest.raises(TypeError, match=r"to_onnx was given a KFold; it takes a fitted LaplaceRegressor"):
+        to_onnx(KFold())
+
+
+def test_a_missing_package_is_named(model, monkeypatch):
+    """Only to_onnx needs it."""
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ImportError, match=r"needs the package onnx, .*pip install sklearn-laplace\[onnx\]"):
+        to_onnx(model)
