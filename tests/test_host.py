@@ -198,7 +198,7 @@ def test_the_number_of_threads_is_put_back():
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("dtype", "atol"), [("float32", 0.01), ("float64", 1e-4)])
+@pytest.mark.parametrize(("dtype", "atol"), [("float32", 0.01), ("float64", 1e-3)])
 def test_columns_far_from_zero_lose_no_digits(dtype, atol):
     """Time stamps: raw columns are centred in double precision. The trainings end where their own digits end."""
     fits = [
