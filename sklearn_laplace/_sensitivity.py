@@ -27,7 +27,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from . import _resolve
+from . import _resolve, _values
 from ._mixture import LaplaceMixture
 from ._threads import single_thread
 from .errors import IncompleteWarning
@@ -62,6 +62,8 @@ def check_request(*, std: bool, cov: bool, mean_grad: bool, std_grad: bool, X_st
         ...
     ValueError: return_std_grad=True needs return_std=True and return_mean_grad=True as well; return_std=False.
     """
+    for name, value in {"std": std, "cov": cov, "mean_grad": mean_grad, "std_grad": std_grad}.items():
+        _values.flag(f"return_{name}", value)
     if std and cov:
         raise RuntimeError("At most one of return_std or return_cov can be requested.")
     if std_grad and not (std and mean_grad):
@@ -120,6 +122,16 @@ n_classes)
         IncompleteWarning
             When the attributions of a row do not add up, since its variance jumps on the way: that of a net with
             ``activation="relu"`` does, at every kink.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, X[:, 0])
+        >>> first, second = model.explain_std([[9.0, 0.0]])[0]  # far away in the first column
+        >>> bool(first > 10 * abs(second))
+        True
 
         Notes
         -----

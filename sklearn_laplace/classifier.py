@@ -428,6 +428,7 @@ feature_names_in_
         True
         """
         check_is_fitted(self)
+        _values.flag("return_std", return_std)
         moments = self._loo_predictive(self._link())
         mean = moments.mean.cpu().numpy()
         return (mean, moments.epistemic_variance.clamp_min(0.0).sqrt().cpu().numpy()) if return_std else mean

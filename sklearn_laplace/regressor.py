@@ -531,6 +531,19 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         NonFiniteError
             When the net, or its derivative where a spread is asked for, is NaN or infinite in a row; as in every
             method that predicts.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> mean, std = model.predict([[3.0], [30.0]], return_std=True)
+        >>> bool(std[1] > 5 * std[0])  # far away it is wide
+        True
+        >>> mean, slope = model.predict([[np.pi]], return_mean_grad=True)
+        >>> bool(-1.5 < slope[0] < -0.5)  # that of the sine is −1
+        True
         """
         flags = {"std": return_std, "cov": return_cov, "mean_grad": return_mean_grad, "std_grad": return_std_grad}
         check_request(**flags, X_std=X_std)
@@ -572,6 +585,19 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         ValueError
             For an unknown kind; for X_std that is negative, not finite or of another shape, or with columns of
             categories or missing values.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
+        >>> kinds = "total", "epistemic", "aleatoric"
+        >>> total, epistemic, aleatoric = (model.predict_std([[3.0]], kind=kind) for kind in kinds)
+        >>> bool(np.allclose(total**2, epistemic**2 + aleatoric**2))
+        True
+        >>> bool(model.predict_std([[3.0]], X_std=0.2) > total)
+        True
         """
         check_is_fitted(self)
         _values.lookup("kind", kind, dict.fromkeys(_resolve.STD_KINDS))
@@ -743,6 +769,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         ((40,), True)
         """
         check_is_fitted(self)
+        _values.flag("return_std", return_std)
         moments = self._loo_predictive(None)
         mean = self._in_units(moments.mean)
         return (mean, self._std(moments, self.return_std_kind)) if return_std else mean

@@ -2,9 +2,9 @@
 
 Owned here: which wrappers can be looked through exactly, and the functions that do so before they ask. A wrapper counts
 as exact when the answer of the step inside is the answer of the whole: ``Pipeline`` (its earlier steps transform X),
-the searches (their refitted ``best_estimator_``), ``FrozenEstimator``, and ``TransformedTargetRegressor`` where it
-leaves y as it is. Everything that averages or recalibrates several models is not one Laplace approximation, and is
-refused by its name. What a predictive looks like is the estimators' matter.
+the searches, other packages' too (their refitted ``best_estimator_``), ``FrozenEstimator``, and
+``TransformedTargetRegressor`` where it leaves y as it is. Everything that averages or recalibrates several models is
+not one Laplace approximation, and is refused by its name. What a predictive looks like is the estimators' matter.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from .classifier import LaplaceClassifier
 from .regressor import LaplaceRegressor
+
+BEST = "best_estimator_"
+"""Where a search that has refitted keeps the estimator."""
 
 
 def laplace_step(estimator: Any, X: Any) -> tuple[LaplaceRegressor | LaplaceClassifier, Any]:
@@ -277,13 +280,13 @@ def predict_interval(
 def _unwrapped(estimator: Any) -> tuple[BaseEstimator, list[Pipeline]]:
     """The estimator that predicts, of whatever type, and the pipelines' earlier steps, from the outermost on."""
     step, transformations = estimator, []
-    while isinstance(step, Pipeline | BaseSearchCV | FrozenEstimator | TransformedTargetRegressor):
+    while isinstance(step, Pipeline | FrozenEstimator | TransformedTargetRegressor) or _is_search(step):
         check_is_fitted(step)
         if isinstance(step, Pipeline):
             if len(step) > 1:  # a slice without steps is no pipeline
                 transformations.append(step[:-1])
             step = step[-1]
-        elif isinstance(step, BaseSearchCV):
+        elif _is_search(step):
             step = _best(step)
         elif isinstance(step, FrozenEstimator):
             step = step.estimator
@@ -308,7 +311,12 @@ def _laplace(step: Any, estimator: Any) -> LaplaceRegressor | LaplaceClassifier:
     return step
 
 
-def _best(search: BaseSearchCV) -> Any:
+def _is_search(step: Any) -> bool:
+    """Also one of another package, such as Optuna's: an estimator that says whether it refits, fitted with its best."""
+    return isinstance(step, BaseSearchCV) or (isinstance(step, BaseEstimator) and {"refit", BEST} <= vars(step).keys())
+
+
+def _best(search: Any) -> Any:
     if not search.refit:
         raise ValueError(
             f"{type(search).__name__}(refit=False) keeps no fitted estimator; set refit=True (with several scorers the "
