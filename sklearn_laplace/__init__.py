@@ -1,6 +1,6 @@
 """Neural nets on tables with error bars that can be trusted: the Laplace approximation the scikit-learn way."""
 
-from . import metrics, plotting
+from . import metrics, plotting, recalibration
 from ._files import load, save
 from ._onnx import to_onnx
 from .classifier import LaplaceClassifier
@@ -18,6 +18,7 @@ __all__ = [
     "predict_interval",
     "predict_std",
     "predictive",
+    "recalibration",
     "save",
     "to_onnx",
 ]

@@ -1,8 +1,8 @@
 r"""How good is a predictive distribution: proper scores for model selection, and figures for reports.
 
-One design for all six: a plain function ``(estimator, X, y, sample_weight=None)`` that returns a float, which is what
-scikit-learn takes as ``scoring=`` (a dict of several as well), alone or through ``Pipeline`` and searches. They take
-the estimator and not arrays: each needs another piece of the predictive (density, quantiles, moments), and the
+One design for all of them: a plain function ``(estimator, X, y, sample_weight=None)`` that returns a float, which is
+what scikit-learn takes as ``scoring=`` (a dict of several as well), alone or through ``Pipeline`` and searches. They
+take the estimator and not arrays: each needs another piece of the predictive (density, quantiles, moments), and the
 estimator is the one place that has them all, in one set of units. The figures have the scorers' form, so that one
 ``cross_validate`` gives both. A name that begins with ``neg_`` is a score: higher is better, and the true distribution
 has the highest expectation. The others are not to be maximised: a very wide interval has full coverage.
@@ -14,9 +14,13 @@ Any regressor with ``predict(X, return_std=True)`` can be judged, as a normal wi
 that models can be compared; likewise any classifier with ``predict_proba``, by :func:`neg_nlpd`. What a Laplace
 estimator's ``return_std_kind`` says is not asked: judged is the distribution of y, noise included.
 
+Class probabilities are judged by :func:`expected_calibration_error` as well; it takes labels and probabilities and not
+the estimator, as ``make_scorer(…, response_method="predict_proba")`` wants it (``reliability.py``).
+
 Symbols: F the predictive of one row with density p, mean μ, standard deviation s; Φ and φ those of the standard normal;
 l and u the ends of the central interval of level 1 − α. Averages are Σₙ wₙ (…)ₙ / Σₙ wₙ, a weight of k is the same as k
-copies of the row; for k outputs the mean over them, only the log density is a sum.
+copies of the row. For k outputs ``multioutput`` is "uniform_average", the mean over them, "raw_values", each one's own
+(k,), or weights (k,); only the log density of a row is a sum, one number for all its outputs.
 
 References
 ----------
@@ -33,9 +37,25 @@ from scipy.special import erf
 from sklearn.base import is_classifier
 from sklearn.utils.validation import _check_sample_weight, check_array, column_or_1d
 
+from ._values import lookup
 from .counts import PoissonLogNormal
 from .mixtures import CountMixture, NormalMixture
+from .reliability import expected_calibration_error
 from .resolver import final_step, predictive
+
+__all__ = [
+    "CALIBRATION_LEVELS",
+    "calibration_gap",
+    "coverage",
+    "expected_calibration_error",
+    "mean_width",
+    "neg_crps",
+    "neg_interval_score",
+    "neg_nlpd",
+    "sharpness",
+]
+
+AVERAGE = "uniform_average"
 
 CALIBRATION_LEVELS = np.arange(1, 20) / 20
 """:func:`calibration_gap` compares nominal and observed coverage at .05, .10, …, .95."""
@@ -85,7 +105,9 @@ def neg_nlpd(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float
     return _average(_columns(distribution.logpdf(targets)).sum(1), sample_weight)
 
 
-def neg_crps(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
+def neg_crps(
+    estimator: Any, X: Any, y: Any, sample_weight: Any = None, *, multioutput: Any = AVERAGE
+) -> float | np.ndarray:
     r"""Negative continuous ranked probability score :math:`-\int (F(t) - 1[t \ge y])^2 dt`, averaged over the rows.
 
     For a normal, with :math:`z = (y - \mu) / s`:
@@ -98,10 +120,12 @@ def neg_crps(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float
     X : array-like of shape (n_samples, n_features)
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
     sample_weight : array-like of shape (n_samples,), optional
+    multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,)
+        Mean over the outputs, each one's own figure, or weights of the mean.
 
     Returns
     -------
-    float
+    float or ndarray of shape (n_outputs,)
         In the units of y (the mean over the outputs), at most 0; higher is better.
 
     Raises
@@ -128,17 +152,23 @@ def neg_crps(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float
     if isinstance(distribution, PoissonLogNormal | CountMixture):
         raise TypeError("neg_crps is the formula of normals; for counts use neg_nlpd or neg_interval_score.")
     if isinstance(distribution, NormalMixture):
-        return -_average(distribution.crps(targets), sample_weight)
+        return -_scored(distribution.crps(targets), sample_weight, multioutput)
     scale = distribution.std()
     z = (targets - distribution.mean()) / scale
     density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
     crps = scale * (z * erf(z / np.sqrt(2)) + 2 * density - 1 / np.sqrt(np.pi))
-    return -_average(crps, sample_weight)
+    return -_scored(crps, sample_weight, multioutput)
 
 
 def neg_interval_score(
-    estimator: Any, X: Any, y: Any, sample_weight: Any = None, *, confidence_level: float = 0.9
-) -> float:
+    estimator: Any,
+    X: Any,
+    y: Any,
+    sample_weight: Any = None,
+    *,
+    confidence_level: float = 0.9,
+    multioutput: Any = AVERAGE,
+) -> float | np.ndarray:
     r"""Negative score of the central interval: its width, and a penalty for targets outside.
 
     :math:`S = (u - l) + \tfrac{2}{\alpha} (l - y)_+ + \tfrac{2}{\alpha} (y - u)_+`,
@@ -153,10 +183,12 @@ def neg_interval_score(
     sample_weight : array-like of shape (n_samples,), optional
     confidence_level : float, default=0.9
         Strictly between 0 and 1.
+    multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,)
+        Mean over the outputs, each one's own figure, or weights of the mean.
 
     Returns
     -------
-    float
+    float or ndarray of shape (n_outputs,)
         In the units of y (the mean over the outputs), below 0; higher is better.
 
     Raises
@@ -186,10 +218,18 @@ def neg_interval_score(
     distribution, targets = _judged("neg_interval_score", estimator, X, y)
     lower, upper = _central(distribution, confidence_level)
     outside = np.maximum(lower - targets, 0) + np.maximum(targets - upper, 0)
-    return -_average(upper - lower + 2 / (1 - confidence_level) * outside, sample_weight)
+    return -_scored(upper - lower + 2 / (1 - confidence_level) * outside, sample_weight, multioutput)
 
 
-def coverage(estimator: Any, X: Any, y: Any, sample_weight: Any = None, *, confidence_level: float = 0.9) -> float:
+def coverage(
+    estimator: Any,
+    X: Any,
+    y: Any,
+    sample_weight: Any = None,
+    *,
+    confidence_level: float = 0.9,
+    multioutput: Any = AVERAGE,
+) -> float | np.ndarray:
     r"""Share of the targets inside the central interval, :math:`l \le y \le u`.
 
     Parameters
@@ -201,10 +241,12 @@ def coverage(estimator: Any, X: Any, y: Any, sample_weight: Any = None, *, confi
     sample_weight : array-like of shape (n_samples,), optional
     confidence_level : float, default=0.9
         Strictly between 0 and 1.
+    multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,)
+        Mean over the outputs, each one's own figure, or weights of the mean.
 
     Returns
     -------
-    float
+    float or ndarray of shape (n_outputs,)
         Between 0 and 1 (the mean over the outputs); should be near ``confidence_level``, whose standard error over n
         independent rows is √(c (1 − c) / n). Not to be maximised.
 
@@ -225,12 +267,18 @@ def coverage(estimator: Any, X: Any, y: Any, sample_weight: Any = None, *, confi
     """
     distribution, targets = _judged("coverage", estimator, X, y)
     lower, upper = _central(distribution, confidence_level)
-    return _average((lower <= targets) & (targets <= upper), sample_weight)
+    return _scored((lower <= targets) & (targets <= upper), sample_weight, multioutput)
 
 
 def mean_width(
-    estimator: Any, X: Any, y: Any = None, sample_weight: Any = None, *, confidence_level: float = 0.9
-) -> float:
+    estimator: Any,
+    X: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    confidence_level: float = 0.9,
+    multioutput: Any = AVERAGE,
+) -> float | np.ndarray:
     """Mean width u − l of the central interval.
 
     Parameters
@@ -243,10 +291,12 @@ def mean_width(
     sample_weight : array-like of shape (n_samples,), optional
     confidence_level : float, default=0.9
         Strictly between 0 and 1.
+    multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,)
+        Mean over the outputs, each one's own figure, or weights of the mean.
 
     Returns
     -------
-    float
+    float or ndarray of shape (n_outputs,)
         In the units of y (the mean over the outputs). Smaller is sharper; to be read next to :func:`coverage`.
 
     Raises
@@ -266,10 +316,56 @@ def mean_width(
     3.29
     """
     lower, upper = _central(_distribution("mean_width", estimator, X), confidence_level)
-    return _average(upper - lower, sample_weight)
+    return _scored(upper - lower, sample_weight, multioutput)
 
 
-def calibration_gap(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
+def sharpness(
+    estimator: Any, X: Any, y: Any = None, sample_weight: Any = None, *, multioutput: Any = AVERAGE
+) -> float | np.ndarray:
+    r"""Root mean predictive variance, :math:`\sqrt{\overline{s^2}}`.
+
+    Parameters
+    ----------
+    estimator : fitted regressor
+        As for :func:`neg_nlpd`.
+    X : array-like of shape (n_samples, n_features)
+    y : ignored
+        Present so that the function can be a scorer.
+    sample_weight : array-like of shape (n_samples,), optional
+    multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,)
+
+    Returns
+    -------
+    float or ndarray of shape (n_outputs,)
+        In the units of y. What the root mean squared error is of a model that is right about its spread; smaller is
+        sharper, and to be read next to :func:`calibration_gap`. :func:`mean_width` is that of intervals, which a few
+        very wide rows move less.
+
+    Raises
+    ------
+    TypeError
+        For a classifier.
+
+    Notes
+    -----
+    Kuleshov, Fenner & Ermon (2018), sec. 3.3, in the units of y.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import BayesianRidge
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0.0, 1.1, 1.9, 3.0]
+    >>> model = BayesianRidge().fit(X, y)
+    >>> std = model.predict([[1.5]], return_std=True)[1][0]
+    >>> round(float(sharpness(model, [[1.5]]) / std), 10)
+    1.0
+    """
+    std = _distribution("sharpness", estimator, X).std()
+    return _over_outputs(np.sqrt(_column_averages(std**2, sample_weight)), multioutput)
+
+
+def calibration_gap(
+    estimator: Any, X: Any, y: Any, sample_weight: Any = None, *, multioutput: Any = AVERAGE
+) -> float | np.ndarray:
     r"""Mean distance between nominal and observed coverage over the levels .05, .10, …, .95.
 
     Parameters
@@ -279,10 +375,12 @@ def calibration_gap(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -
     X : array-like of shape (n_samples, n_features)
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
     sample_weight : array-like of shape (n_samples,), optional
+    multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,)
+        Mean over the outputs, each one's own figure, or weights of the mean.
 
     Returns
     -------
-    float
+    float or ndarray of shape (n_outputs,)
         Between 0 and 1, smaller is better calibrated; .5 where no target is in any interval. With n independent rows of
         a calibrated model about 0.3 / √n is left. For several outputs the mean of each output's gap, so that a
         narrow one does not make up for a wide one.
@@ -305,8 +403,8 @@ def calibration_gap(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -
     for level in CALIBRATION_LEVELS:
         lower, upper = distribution.interval(level)
         observed = _column_averages((lower <= targets) & (targets <= upper), sample_weight)
-        gaps.append(np.abs(observed - level).mean())
-    return float(np.mean(gaps))
+        gaps.append(np.abs(observed - level))
+    return _over_outputs(np.mean(gaps, axis=0), multioutput)
 
 
 # ---------------------------------------------------------------------- from estimators to arrays
@@ -358,6 +456,25 @@ def _columns(values: np.ndarray) -> np.ndarray:
 def _average(values: np.ndarray, sample_weight: Any) -> float:
     """Weighted mean over the rows, plain mean over the outputs."""
     return float(_column_averages(values, sample_weight).mean())
+
+
+def _scored(values: np.ndarray, sample_weight: Any, multioutput: Any) -> float | np.ndarray:
+    """Weighted mean over the rows, and what is asked for of the outputs."""
+    return _over_outputs(_column_averages(values, sample_weight), multioutput)
+
+
+def _over_outputs(values: np.ndarray, multioutput: Any) -> float | np.ndarray:
+    """One number of the outputs' (k,), or all of them."""
+    if isinstance(multioutput, str):
+        averaged = lookup("multioutput", multioutput, {AVERAGE: True, "raw_values": False})
+        return float(values.mean()) if averaged else values
+    weights = np.asarray(multioutput, dtype=np.float64)
+    if weights.shape != values.shape or not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
+        raise ValueError(
+            f"multioutput={multioutput!r} has to be 'uniform_average', 'raw_values' or {len(values)} weights of at "
+            "least 0, one for each output, that are not all zero."
+        )
+    return float(np.average(values, weights=weights))
 
 
 def _column_averages(values: np.ndarray, sample_weight: Any) -> np.ndarray:

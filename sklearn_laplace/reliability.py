@@ -155,7 +155,7 @@ def expected_calibration_error(
     >>> expected_calibration_error(["a", "b"], [[0.75, 0.25], [0.75, 0.25]])  # sure at .75, right half of the time
     0.25
 
-    As ``scoring=``:
+    As ``scoring=`` (of two classes scikit-learn hands over one column):
 
     >>> from sklearn.metrics import make_scorer
     >>> scorer = make_scorer(expected_calibration_error, response_method="predict_proba", greater_is_better=False)

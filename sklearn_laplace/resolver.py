@@ -10,6 +10,7 @@ not one Laplace approximation, and is refused by its name. What a predictive loo
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,21 @@ from .regressor import LaplaceRegressor
 
 BEST = "best_estimator_"
 """Where a search that has refitted keeps the estimator."""
+
+
+class Distributional(ABC):
+    """A regressor that makes a predictive distribution of another's, which :func:`predictive` takes as it is.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.recalibration import SigmaScaling
+    >>> issubclass(SigmaScaling, Distributional)
+    True
+    """
+
+    @abstractmethod
+    def predict_dist(self, X: Any) -> Any:
+        """Predictive distribution of each row, in the units of y."""
 
 
 def laplace_step(estimator: Any, X: Any) -> tuple[LaplaceRegressor | LaplaceClassifier, Any]:
@@ -179,7 +195,7 @@ def predictive(estimator: Any, X: Any) -> Any:
     (array([0., 1., 2., 3.]), array([1., 1., 1., 1.]))
     """
     step, X = final_step(estimator, X)
-    if isinstance(step, LaplaceRegressor):
+    if isinstance(step, LaplaceRegressor | Distributional):
         return step.predict_dist(X)
     if is_classifier(step):
         return step.predict_proba(X)

@@ -45,7 +45,7 @@ LEVELS = (
     "_estimator",
     "regressor classifier",
     "_files resolver",
-    "_onnx metrics plotting",
+    "_onnx metrics plotting recalibration",
     "__init__",
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}
