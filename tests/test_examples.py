@@ -48,8 +48,24 @@ EXPECTED = {
             "LogisticRegression()": [(0.8, 0.95), (0.0, 0.5), CALIBRATION],  # a line cannot follow the moons
         },
     },
+    "plot_gallery": {
+        "Figures of the displays": {
+            "share inside .95 intervals": [(0.85, 1.0)],
+            "mean gap of the coverage": [(0.0, 0.1)],
+            "expected calibration error": [CALIBRATION],
+            "error rate on the moons": [(0.05, 0.25)],  # .1 is about the best possible under this noise
+            "mean of the retention curve": [(0.0, 0.1)],  # below the error rate: the certain rows are right
+            "AUROC, unseen digits": [(0.8, 1.0)],
+            "prior precision of the fit": [(1e-4, 1e4)],
+            "largest relevance": [(0.1, 1.0)],  # one tenth if all ten columns were alike
+        },
+    },
 }
-PICTURES = {"quickstart": {"quickstart_gap.png", "quickstart_moons.png"}}
+DISPLAYS = "coverage entropy feature_relevance prediction_interval prior_path reliability uncertainty".split()
+PICTURES = {
+    "quickstart": {"quickstart_gap.png", "quickstart_moons.png"},
+    "plot_gallery": {f"gallery_{display}.png" for display in DISPLAYS},
+}
 
 
 def tables(text):

@@ -257,7 +257,8 @@ def test_bins_are_those_of_a_loop(classifier, strategy):
     assert display.error == pytest.approx(error, rel=1e-12)
     assert display.ax_.get_legend().get_texts()[-1].get_text() == f"ECE {error:.3f}"
     np.testing.assert_array_equal(drawn(display.line_), (bins.confidence, bins.frequency))
-    np.testing.assert_allclose([bar.get_height() for bar in display.bars_], bins.weight / 40, rtol=1e-12)
+    shares = [np.mean((confidence >= k / 5) & (confidence < (k + 1) / 5)) for k in range(5)]
+    np.testing.assert_allclose([bar.get_height() for bar in display.bars_], shares, rtol=1e-12)  # equal widths always
 
 
 def test_the_probability_of_one_class_can_be_judged(classifier):

@@ -6,7 +6,7 @@
 4. ``UncertaintyDisplay``: are noisy moons wrong where they are uncertain, and what is that made of?
 5. ``EntropyDisplay``: digits 0 to 4 are known, 5 to 9 were never seen.
 6. ``PriorPathDisplay``: what evidence and leave-one-out say of each prior precision.
-7. ``FeatureRelevanceDisplay``: a precision for each column finds that of ten columns the first five matter.
+7. ``FeatureRelevanceDisplay``: what a precision for each of ten columns says of them; the function has the first five.
 
 Run ``python examples/1_quickstart/plot_gallery.py``; ``--quick`` takes fewer rows, ``--out DIR`` puts the pictures
 elsewhere than in the current folder. The table at the end has the figures that the displays hold as attributes.

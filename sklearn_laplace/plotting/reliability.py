@@ -44,8 +44,8 @@ class ReliabilityDisplay:
         ``lower``, ``upper``, ``weight``, ``confidence``, ``frequency`` of the bins that hold rows.
     error : float
         Expected calibration error.
-    share : ndarray of shape (n_bins,)
-        Of the rows in each of these bins.
+    edges, share : ndarray of shape (n_bins + 1,) and (n_bins,)
+        The histogram: shares of the rows in bins of equal width, whatever the strategy.
     band : ndarray of shape (n_bins, 2)
         Where the share of right predictions in each bin is for a calibrated model with a probability of .9.
     ax_, histogram_ax_, figure_
@@ -80,7 +80,9 @@ class ReliabilityDisplay:
         p = numbers("confidence", confidence)
         self.bins = reliability_bins(p, right, sample_weight, n_bins=n_bins, strategy=strategy)
         self.error = self.bins.error
-        self.share = self.bins.weight / self.bins.weight.sum()
+        weights = None if sample_weight is None else np.broadcast_to(sample_weight, p.shape)
+        counted, self.edges = np.histogram(p.clip(0, 1), n_bins, (0, 1), weights=weights)
+        self.share = counted / self.bins.weight.sum()
         n = np.ceil(self.bins.weight)
         ends = [binom.ppf((1 + side * PLAUSIBLE) / 2, n, self.bins.confidence) / n for side in (-1, 1)]
         self.band = np.stack(ends, 1)
@@ -220,17 +222,18 @@ class ReliabilityDisplay:
         look = LINES[0] | {"marker": "o", "markersize": 5, "label": labelled(name, f"ECE {self.error:.3f}")}
         (self.line_,) = self.ax_.plot(bins.confidence, bins.frequency, **look | (line_kwargs or {}))
         self.ax_.set(xlabel=self.x_name, ylabel=self.y_name, xlim=(0, 1), ylim=(-0.02, 1.02), aspect="equal")
-        self.ax_.legend(loc="best", fontsize="small")
+        # above the axes: bars of bins with few rows reach from end to end
+        self.ax_.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize="small", frameon=False)
         self.bars_ = None if self.histogram_ax_ is None else self._histogram(self.histogram_ax_)
         return self
 
     def _histogram(self, ax: Any) -> Any:
-        bins, mean = self.bins, np.average(self.bins.confidence, weights=self.share)
+        bins = self.bins
+        mean, frequent = (np.average(part, weights=bins.weight) for part in (bins.confidence, bins.frequency))
         look = {"color": tint(BLUE, 0.45), "edgecolor": BLUE}
-        bars = ax.bar(bins.lower, self.share, bins.upper - bins.lower, align="edge", **look)
-        accuracy = np.average(bins.frequency, weights=self.share)
+        bars = ax.bar(self.edges[:-1], self.share, np.diff(self.edges), align="edge", **look)
         ax.axvline(mean, **LINES[0], label=f"mean {self.x_name.split(' ')[0]} {mean:.3f}")
-        ax.axvline(accuracy, **LINES[1], label=f"{self.y_name} {accuracy:.3f}")
+        ax.axvline(frequent, **LINES[1], label=f"{self.y_name} {frequent:.3f}")
         ax.set(xlabel=self.x_name, ylabel="share of the rows", xlim=(0, 1), ylim=(0, 1.2 * self.share.max()))
         ax.legend(loc="upper left", fontsize="small")
         return bars
