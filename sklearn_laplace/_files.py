@@ -1,10 +1,11 @@
 """Estimators in files that execute nothing: :func:`save` and :func:`load`.
 
-One file in the format of safetensors: its arrays are those of the estimator's description (``_persistence.py``), its
-metadata hold the tree of names and numbers around them. One file, since a tree without its arrays is worth nothing, and
-two get separated; safetensors, since its reader checks sizes and offsets before it hands out anything, and does nothing
-else. Arrays are stored in C order, and those of data types that the format has not (text, times, complex numbers) as
-bytes; what the tree says of their shapes and types is compared with what the file has.
+One file in the format of safetensors: its arrays are those of the estimator's description (``_persistence.py``), and
+one more, "tree", whose bytes are the tree of names and numbers around them (metadata have a limit of length). One file,
+since a tree without its arrays is worth nothing, and two get separated; safetensors, since its reader checks sizes and
+offsets before it hands out anything, and does nothing else. Arrays are stored in C order, and those of data types that
+the format has not (text, times, complex numbers) as bytes; what the tree says of their shapes and types is compared
+with what the file has.
 
 Names in the tree are looked up among the closed list of ``_state.py`` and what the reader is handed, and nowhere else.
 """
@@ -30,7 +31,7 @@ from ._state import BARE, StoredEstimator, known
 from .classifier import LaplaceClassifier
 from .regressor import LaplaceRegressor
 
-FORMAT, VERSION = "sklearn_laplace", "1"
+FORMAT, VERSION, TREE = "sklearn_laplace", "1", "tree"
 NATIVE = frozenset(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
 """Data types that are stored as they are; all others as bytes."""
 AGAIN = "Write it again with sklearn_laplace.save, or fit again."
@@ -87,13 +88,10 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
         "arrays": [[values.dtype.str, list(values.shape)] for values in describer.arrays],
         "foreign": [_foreign_name(thing, where) for thing, where in describer.foreign],
     }
-    metadata = {
-        "format": FORMAT,
-        "version": VERSION,
-        "tree": json.dumps(tree, allow_nan=False, separators=(",", ":")),
-    }
+    text = json.dumps(tree, allow_nan=False, separators=(",", ":")).encode()
     arrays = {str(place): _storable(values) for place, values in enumerate(describer.arrays)}
-    write_whole(Path(path), safetensors.numpy.save(arrays, metadata))
+    arrays[TREE] = np.frombuffer(text, dtype=np.uint8)
+    write_whole(Path(path), safetensors.numpy.save(arrays, {"format": FORMAT, "version": VERSION}))
 
 
 def load(path: str | os.PathLike[str], trusted: Iterable[Any] | Mapping[str, Any] = ()) -> Any:
@@ -278,8 +276,7 @@ def _read(path: Path, safetensors: ModuleType) -> StoredFile:
     size = path.stat().st_size
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            tree = _tree(path, metadata)
+            tree = _tree(path, file)
             return StoredFile(tree, _arrays(path, file, tree["arrays"]))
     except safetensors.SafetensorError as error:
         raise ValueError(
@@ -288,7 +285,8 @@ def _read(path: Path, safetensors: ModuleType) -> StoredFile:
         ) from error
 
 
-def _tree(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+def _tree(path: Path, file: Any) -> dict[str, Any]:
+    metadata = file.metadata() or {}
     if metadata.get("format") != FORMAT:
         raise ValueError(
             f"{path} was not written by sklearn_laplace.save: its metadata say format={metadata.get('format')!r}, "
@@ -299,18 +297,20 @@ def _tree(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
             f"{path} is of version {metadata.get('version')!r} of the format, this version of sklearn_laplace reads "
             f"{VERSION!r}. Read it with the version that wrote it, or fit again."
         )
+    if TREE not in file.keys():  # noqa: SIM118  not a mapping
+        raise ValueError(f"{path} has no array {TREE!r}, which says what the others are. Copy it again. {AGAIN}")
     with reading(str(path)):
-        tree: dict[str, Any] = json.loads(metadata["tree"])
+        tree: dict[str, Any] = json.loads(file.get_tensor(TREE).tobytes())
         if missing := {"nodes", "root", "arrays", "foreign"} - set(tree):
             raise ValueError(f"its tree lacks {sorted(missing)}. {AGAIN}")
     return tree
 
 
 def _arrays(path: Path, file: Any, needed: list[Any]) -> list[np.ndarray]:
-    names, found = {str(place) for place in range(len(needed))}, set(file.keys())
+    names, found = {str(place) for place in range(len(needed))}, set(file.keys()) - {TREE}
     if names != found:
         raise ValueError(
-            f"{path} holds {len(found)} arrays, and its tree needs {len(needed)}: missing are "
+            f"{path} holds {len(found)} arrays beside its tree, which needs {len(needed)}: missing are "
             f"{_few(names - found)}, not needed {_few(found - names)}. Copy it again. {AGAIN}"
         )
     arrays = []

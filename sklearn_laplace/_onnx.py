@@ -226,7 +226,7 @@ def _probabilities(graph: Graph, estimator: Any) -> dict[str, str]:
 def _probit(graph: Graph, logits: str, root: str) -> str:
     """The formula of ``links/probit.py``, from logits (n, K) and the root (n, K, P) of their covariance."""
     variance = graph("ReduceSumSquare", root, axes=[2], keepdims=0)
-    covariance = graph("MatMul", root, graph("Transpose", root, perm=[0, 2, 1]))
+    covariance = graph("Einsum", root, root, equation="nkp,nlp->nkl")  # runtimes fuse a transpose, in single precision
     sums = graph("Add", _unsqueezed(graph, variance, 2), _unsqueezed(graph, variance, 1))
     spread = graph("Max", graph("Sub", sums, graph("Mul", covariance, 2.0)), 0.0)
     difference = graph("Sub", _unsqueezed(graph, logits, 2), _unsqueezed(graph, logits, 1))
@@ -421,6 +421,11 @@ def _gelu_slope(graph: Graph, value: str, output: str) -> str:
     return graph("Add", _normal_cdf(graph, value), graph("Mul", value, density))
 
 
+def _silu(graph: Graph, value: str) -> str:
+    """z / (1 + e^−z): z σ(z) is what some runtimes make an operator of that they have in single precision alone."""
+    return graph("Div", value, graph("Add", graph("Exp", graph("Neg", value)), 1.0))
+
+
 def _silu_slope(graph: Graph, value: str, output: str) -> str:
     share = graph("Sigmoid", value)
     return graph("Add", share, graph("Mul", output, graph("Sub", 1.0, share)))
@@ -443,7 +448,7 @@ PLAIN: dict[type[nn.Module], Callable[[Graph, Any, str], Made]] = {
     ),
     nn.ReLU: _elementwise(lambda graph, z: graph("Max", z, 0.0), _step),
     nn.GELU: _elementwise(lambda graph, z: graph("Mul", z, _normal_cdf(graph, z)), _gelu_slope),
-    nn.SiLU: _elementwise(lambda graph, z: graph("Mul", z, graph("Sigmoid", z)), _silu_slope),
+    nn.SiLU: _elementwise(_silu, _silu_slope),
     nn.Softplus: _elementwise(_softplus, lambda graph, z, a: graph("Sigmoid", z)),
 }
 """Activations, with their options as they are by default."""

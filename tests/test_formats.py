@@ -383,10 +383,11 @@ def changed(path, change_tree=lambda tree: None, change_arrays=lambda arrays: No
     with safetensors.safe_open(path, framework="numpy") as file:
         names, found = file.keys(), file.metadata()
         arrays = {name: file.get_tensor(name) for name in names}
-    tree = json.loads(found["tree"])
+    tree = json.loads(arrays["tree"].tobytes())
     change_tree(tree)
+    arrays["tree"] = np.frombuffer(json.dumps(tree).encode(), dtype=np.uint8)
     change_arrays(arrays)
-    path.write_bytes(safetensors.numpy.save(arrays, {**found, "tree": json.dumps(tree), **metadata}))
+    path.write_bytes(safetensors.numpy.save(arrays, {**found, **metadata}))
 
 
 def test_another_version_is_refused(stored):
@@ -438,7 +439,7 @@ def test_a_tree_that_was_changed_is_refused(change, message, stored):
 
 def test_a_tree_that_is_no_json_is_refused(stored):
     """Whatever stands in its place."""
-    changed(stored, tree="{")
+    changed(stored, change_arrays=lambda arrays: arrays.update(tree=np.frombuffer(b"{", dtype=np.uint8)))
     with pytest.raises(ValueError, match=r"damaged: its tree is not JSON"):
         load(stored)
 
@@ -446,6 +447,8 @@ def test_a_tree_that_is_no_json_is_refused(stored):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (lambda arrays: arrays.pop("tree"), r"has no array 'tree', which says what the others are"),
+        (lambda arrays: arrays.update(tree=np.array([255, 254], dtype=np.uint8)), r"is damaged"),
         (lambda arrays: arrays.pop("1"), r"missing are 1, not needed none"),
         (lambda arrays: arrays.update(more=np.ones(2)), r"missing are none, not needed more"),
         (lambda arrays: arrays.update({"0": arrays["0"].astype(np.int16)}), r"array 0 .* data type int16 .* needs"),
