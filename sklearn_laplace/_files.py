@@ -16,6 +16,7 @@ import json
 import math
 import os
 import secrets
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from inspect import isclass, isfunction
@@ -29,16 +30,13 @@ from ._persistence import Describer, Skeleton, name_of
 from ._restoring import Reader, reading
 from ._state import BARE, StoredEstimator, known
 from .classifier import LaplaceClassifier
+from .errors import NotStorableError, StateError
 from .regressor import LaplaceRegressor
 
 FORMAT, VERSION, TREE = "sklearn_laplace", "1", "tree"
 NATIVE = frozenset(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
 """Data types that are stored as they are; all others as bytes."""
 AGAIN = "Write it again with sklearn_laplace.save, or fit again."
-
-
-class NotStorableError(ValueError):
-    """Something that an estimator holds cannot be written without executing code when it is read."""
 
 
 def save(estimator: Any, path: str | os.PathLike[str]) -> None:
@@ -85,13 +83,14 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     tree = {
         "nodes": describer.nodes,
         "root": root,
-        "arrays": [[values.dtype.str, list(values.shape)] for values in describer.arrays],
+        "arrays": [[values.dtype.str, list(values.shape), _checksum(values)] for values in describer.arrays],
         "foreign": [_foreign_name(thing, where) for thing, where in describer.foreign],
     }
     text = json.dumps(tree, allow_nan=False, separators=(",", ":")).encode()
     arrays = {str(place): _storable(values) for place, values in enumerate(describer.arrays)}
     arrays[TREE] = np.frombuffer(text, dtype=np.uint8)
-    write_whole(Path(path), safetensors.numpy.save(arrays, {"format": FORMAT, "version": VERSION}))
+    metadata = {"format": FORMAT, "version": VERSION, "checksum": str(_checksum(arrays[TREE]))}
+    write_whole(Path(path), safetensors.numpy.save(arrays, metadata))
 
 
 def load(path: str | os.PathLike[str], trusted: Iterable[Any] | Mapping[str, Any] = ()) -> Any:
@@ -111,8 +110,8 @@ def load(path: str | os.PathLike[str], trusted: Iterable[Any] | Mapping[str, Any
 
     Raises
     ------
-    ValueError
-        For a file that is none of safetensors, is cut off, was not written by :func:`save` or by another version,
+    StateError
+        A ValueError, for a file that is none of safetensors, is cut off, was not written by :func:`save` or by another version,
         names something that is neither known nor trusted, or whose arrays are not those that its tree needs.
     ImportError
         Without the package safetensors (``pip install sklearn-laplace[save]``).
@@ -127,7 +126,7 @@ def load(path: str | os.PathLike[str], trusted: Iterable[Any] | Mapping[str, Any
     ...     load(path)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    ValueError: ...model.safetensors cannot be read as a file of safetensors...
+    sklearn_laplace.errors.StateError: ...model.safetensors cannot be read as a file of safetensors...
     """
     stored = _read(Path(path), _safetensors())
     handed = _by_name(trusted)
@@ -136,7 +135,7 @@ def load(path: str | os.PathLike[str], trusted: Iterable[Any] | Mapping[str, Any
         foreign = [_trusted(name, handed, str(path)) for name in tree["foreign"]]
         found = Reader(tree["nodes"], stored.arrays, foreign, _known(), _whole)(tree["root"])
     if not isinstance(found, StoredEstimator):
-        raise ValueError(f"{path} holds a {type(found).__name__}, and an estimator is needed. {AGAIN}")
+        raise StateError(f"{path} holds a {type(found).__name__}, and an estimator is needed. {AGAIN}")
     return found
 
 
@@ -175,10 +174,10 @@ def _parts(value: Any) -> Any:
 
 def _whole(kind: type, parts: Any) -> Any:
     if not issubclass(kind, StoredEstimator):
-        raise ValueError(f"the state names {kind.__name__} where an estimator is needed. {AGAIN}")
+        raise StateError(f"the state names {kind.__name__} where an estimator is needed. {AGAIN}")
     unknown = sorted(set(parts["parameters"]) ^ set(kind._get_param_names()))
     if unknown:
-        raise ValueError(
+        raise StateError(
             f"the {kind.__name__} in the file and that of this version of sklearn_laplace differ in the parameters "
             f"{unknown}. Read it with the version that wrote it, or fit again."
         )
@@ -224,7 +223,7 @@ def _trusted(name: Any, handed: Mapping[str, Any], path: str) -> Any:
     if name not in handed:
         short = str(name).rpartition(".")[2]
         given = f"those handed in are {sorted(handed)}" if handed else "none were handed in"
-        raise ValueError(
+        raise StateError(
             f"{path} needs {name}, which is none of the classes that sklearn_laplace knows; {given}. If you trust its "
             f"code, import it and hand it in: load(path, trusted=[{short}]), or trusted={{{name!r}: …}} where it has "
             "moved."
@@ -233,6 +232,11 @@ def _trusted(name: Any, handed: Mapping[str, Any], path: str) -> Any:
 
 
 # ---------------------------------------------------------------------- files
+
+
+def _checksum(values: np.ndarray) -> int:
+    """Of an array in C order: what says that a file is damaged, and nothing about who has written it."""
+    return zlib.crc32(values.tobytes())
 
 
 def _is_native(dtype: np.dtype[Any]) -> bool:
@@ -271,7 +275,7 @@ def _read(path: Path, safetensors: ModuleType) -> StoredFile:
 
     Raises
     ------
-    ValueError
+    StateError
     """
     size = path.stat().st_size
     try:
@@ -279,7 +283,7 @@ def _read(path: Path, safetensors: ModuleType) -> StoredFile:
             tree = _tree(path, file)
             return StoredFile(tree, _arrays(path, file, tree["arrays"]))
     except safetensors.SafetensorError as error:
-        raise ValueError(
+        raise StateError(
             f"{path} cannot be read as a file of safetensors ({error}; {size} bytes): it is of another format, or it "
             f"has been cut off. Copy it again. {AGAIN}"
         ) from error
@@ -288,41 +292,46 @@ def _read(path: Path, safetensors: ModuleType) -> StoredFile:
 def _tree(path: Path, file: Any) -> dict[str, Any]:
     metadata = file.metadata() or {}
     if metadata.get("format") != FORMAT:
-        raise ValueError(
+        raise StateError(
             f"{path} was not written by sklearn_laplace.save: its metadata say format={metadata.get('format')!r}, "
             f"needed {FORMAT!r}. {AGAIN}"
         )
     if metadata.get("version") != VERSION:
-        raise ValueError(
+        raise StateError(
             f"{path} is of version {metadata.get('version')!r} of the format, this version of sklearn_laplace reads "
             f"{VERSION!r}. Read it with the version that wrote it, or fit again."
         )
     if TREE not in file.keys():  # noqa: SIM118  not a mapping
-        raise ValueError(f"{path} has no array {TREE!r}, which says what the others are. Copy it again. {AGAIN}")
+        raise StateError(f"{path} has no array {TREE!r}, which says what the others are. Copy it again. {AGAIN}")
     with reading(str(path)):
-        tree: dict[str, Any] = json.loads(file.get_tensor(TREE).tobytes())
+        text = file.get_tensor(TREE)
+        if str(_checksum(text)) != metadata.get("checksum"):
+            raise StateError(f"the tree of {path} is not what was written: its checksum differs. Copy it again.")
+        tree: dict[str, Any] = json.loads(text.tobytes())
         if missing := {"nodes", "root", "arrays", "foreign"} - set(tree):
-            raise ValueError(f"its tree lacks {sorted(missing)}. {AGAIN}")
+            raise StateError(f"its tree lacks {sorted(missing)}. {AGAIN}")
     return tree
 
 
 def _arrays(path: Path, file: Any, needed: list[Any]) -> list[np.ndarray]:
     names, found = {str(place) for place in range(len(needed))}, set(file.keys()) - {TREE}
     if names != found:
-        raise ValueError(
+        raise StateError(
             f"{path} holds {len(found)} arrays beside its tree, which needs {len(needed)}: missing are "
             f"{_few(names - found)}, not needed {_few(found - names)}. Copy it again. {AGAIN}"
         )
     arrays = []
-    for place, (dtype_name, sizes) in enumerate(needed):
+    for place, (dtype_name, sizes, checksum) in enumerate(needed):
         stored, dtype, shape = file.get_tensor(str(place)), _dtype(path, dtype_name), tuple(sizes)
         n_bytes = math.prod(shape) * dtype.itemsize
         expected = (dtype, shape) if _is_native(dtype) else (np.dtype(np.uint8), (n_bytes,))
         if (stored.dtype, stored.shape) != expected:
-            raise ValueError(
+            raise StateError(
                 f"array {place} of {path} has the data type {stored.dtype} and the shape {stored.shape}, and its tree "
                 f"needs {expected[0]} and {expected[1]}. Copy it again. {AGAIN}"
             )
+        if _checksum(stored) != checksum:
+            raise StateError(f"array {place} of {path} is not what was written: its checksum differs. Copy it again.")
         arrays.append(_array(stored, dtype, shape))
     return arrays
 
@@ -331,7 +340,7 @@ def _dtype(path: Path, name: Any) -> np.dtype[Any]:
     with reading(str(path)):
         found = np.dtype(name)
         if found.hasobject or found.names:
-            raise ValueError(f"it names the data type {name!r}, which holds more than numbers and text. {AGAIN}")
+            raise StateError(f"it names the data type {name!r}, which holds more than numbers and text. {AGAIN}")
     return found
 
 

@@ -2,7 +2,7 @@
 
 Nothing is imported, called or opened by a name that the description holds: names are looked up among the known classes
 and functions, objects are made without their ``__init__`` and given their attributes. What is not known, or not as it
-should be, is refused by a ``ValueError``.
+should be, is refused by a :class:`StateError`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from ._persistence import LAYERS, Skeleton, StoredTensor, present_device
+from .errors import StateError
 
 DAMAGED = "Write it again with the version of sklearn_laplace that has made it, or fit again."
 PENDING = object()
@@ -49,7 +50,7 @@ def unpack(
 
     Raises
     ------
-    ValueError
+    StateError
         For a name that is not known, or a description that is not one.
 
     Examples
@@ -57,8 +58,8 @@ def unpack(
     >>> unpack({"tree": '{"nodes": [["bare", ["known", "os.system"], {}]], "root": ["node", 0]}'})
     Traceback (most recent call last):
         ...
-    ValueError: the state names 'os.system', which is not among the classes that this version of sklearn_laplace \
-opens. Write it again with the version of sklearn_laplace that has made it, or fit again.
+    sklearn_laplace.errors.StateError: the state names 'os.system', which is not among the classes that this \
+version of sklearn_laplace opens. Write it again with the version of sklearn_laplace that has made it, or fit again.
     """
     with reading("the state"):
         tree = json.loads(stored["tree"])
@@ -68,13 +69,15 @@ opens. Write it again with the version of sklearn_laplace that has made it, or f
 
 @contextmanager
 def reading(source: str) -> Iterator[None]:
-    """What goes wrong with a description that is none is a ``ValueError`` that says where it came from."""
+    """What goes wrong with a description that is none is a :class:`StateError` that says where it came from."""
     try:
         yield
     except json.JSONDecodeError as error:
-        raise ValueError(f"{source} is damaged: its tree is not JSON ({error}). {DAMAGED}") from error
-    except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, AssertionError) as error:
-        raise ValueError(f"{source} is damaged ({type(error).__name__}: {error}). {DAMAGED}") from error
+        raise StateError(f"{source} is damaged: its tree is not JSON ({error}). {DAMAGED}") from error
+    except StateError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, AssertionError) as error:
+        raise StateError(f"{source} is damaged ({type(error).__name__}: {error}). {DAMAGED}") from error
 
 
 class Reader:
@@ -108,7 +111,7 @@ class Reader:
             return stored
         kind, *given = stored
         if kind not in READERS:
-            raise ValueError(f"the state holds something of the kind {kind!r}, which is not known here. {DAMAGED}")
+            raise StateError(f"the state holds something of the kind {kind!r}, which is not known here. {DAMAGED}")
         return READERS[kind](self, *given)
 
     def node(self, place: int) -> Any:
@@ -123,13 +126,13 @@ class Reader:
             else:
                 self._found[place] = self([kind, *given])
         if self._found[place] is PENDING:
-            raise ValueError(f"the state is damaged: its node {place} contains itself. {DAMAGED}")
+            raise StateError(f"the state is damaged: its node {place} contains itself. {DAMAGED}")
         return self._found[place]
 
     def known_thing(self, name: str) -> Any:
         """A class or a function by its name."""
         if name not in self.known:
-            raise ValueError(
+            raise StateError(
                 f"the state names {name!r}, which is not among the classes that this version of sklearn_laplace opens. "
                 f"{DAMAGED}"
             )
@@ -139,7 +142,7 @@ class Reader:
         """A class that is a subclass of another one."""
         found = self(stored)
         if not (isclass(found) and issubclass(found, base)):
-            raise ValueError(f"the state names {found!r} where a kind of {base.__name__} is needed. {DAMAGED}")
+            raise StateError(f"the state names {found!r} where a kind of {base.__name__} is needed. {DAMAGED}")
         return found
 
     def array(self, place: int, axes: list[int]) -> np.ndarray:
@@ -171,7 +174,7 @@ def _data(reader: Reader, kind: Any, values: dict[str, Any]) -> Any:
     found = reader.kind(kind)
     needed = {field.name for field in fields(found)} if is_dataclass(found) else set()
     if set(values) != needed or not needed <= set(values):
-        raise ValueError(
+        raise StateError(
             f"the state holds a {found.__name__} of {sorted(values)}, and this version of sklearn_laplace needs "
             f"{sorted(needed)}. {DAMAGED}"
         )
@@ -180,7 +183,7 @@ def _data(reader: Reader, kind: Any, values: dict[str, Any]) -> Any:
 
 def _float(reader: Reader, text: str) -> float:
     if text not in FLOATS:
-        raise ValueError(f"the state holds {text!r} where nan, inf or -inf is needed. {DAMAGED}")
+        raise StateError(f"the state holds {text!r} where nan, inf or -inf is needed. {DAMAGED}")
     return float(text)
 
 
@@ -198,7 +201,7 @@ def _method(reader: Reader, owner: Any, name: str) -> Any:
     found = reader(owner)
     function = getattr_static(type(found), name)
     if not isfunction(function):
-        raise ValueError(f"the state names {name!r} as a method of {type(found).__name__}, which it is not. {DAMAGED}")
+        raise StateError(f"the state names {name!r} as a method of {type(found).__name__}, which it is not. {DAMAGED}")
     return MethodType(function, found)
 
 

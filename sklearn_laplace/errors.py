@@ -40,6 +40,14 @@ class MemoryBudgetError(MemoryError):
     """A structure that would not fit in memory, refused before its allocation."""
 
 
+class NotStorableError(ValueError):
+    """Something that an estimator holds cannot be written without executing code when it is read."""
+
+
+class StateError(ValueError):
+    """A saved estimator is damaged, or names something that is not known here."""
+
+
 class JitterWarning(UserWarning):
     """A factorisation succeeded only after a small multiple of the identity was added."""
 
