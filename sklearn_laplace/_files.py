@@ -111,8 +111,8 @@ def load(path: str | os.PathLike[str], trusted: Iterable[Any] | Mapping[str, Any
     Raises
     ------
     StateError
-        A ValueError, for a file that is none of safetensors, is cut off, was not written by :func:`save` or by another version,
-        names something that is neither known nor trusted, or whose arrays are not those that its tree needs.
+        A ValueError, for a file that is none of safetensors, is cut off, was not written by :func:`save`, or by another
+        version, names something that is neither known nor trusted, or whose arrays are not those that its tree needs.
     ImportError
         Without the package safetensors (``pip install sklearn-laplace[save]``).
 

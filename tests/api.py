@@ -68,7 +68,8 @@ class Public:
 def of_estimator(kind: type) -> list[Public]:
     """Methods and properties that are ours."""
     names = [n for n in dir(kind) if n[0] != "_" and n not in SCIKIT_LEARN and not n.endswith("_request")]
-    return [Public(f"{kind.__name__}.{n}", inspect.getattr_static(kind, n)) for n in names]
+    found = [(n, inspect.getattr_static(kind, n)) for n in names]
+    return [Public(f"{kind.__name__}.{n}", one) for n, one in found if callable(one) or isinstance(one, property)]
 
 
 def of_module(module: Any, names: list[str] | None = None) -> list[Public]:

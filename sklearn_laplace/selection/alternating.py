@@ -84,6 +84,27 @@ def alternate(
     -------
     Mode
         The settled state of best evidence. Not converged to the last digit: see :func:`~sklearn_laplace.mode.refine`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sklearn_laplace.curvatures import GGN
+    >>> from sklearn_laplace.laplace import fit_laplace
+    >>> from sklearn_laplace.likelihoods import Gaussian
+    >>> from sklearn_laplace.network import Network
+    >>> from sklearn_laplace.structures import Full
+    >>> network = Network.trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> x = torch.tensor([[1.0], [2.0], [3.0]]).double()
+    >>> rows = [(x, 2 * x + torch.tensor([[0.1], [0.0], [-0.1]]), torch.ones(3).double())]
+    >>> from sklearn_laplace.data_loss import DataLoss
+    >>> problem = Problem(
+    ...     lambda net: fit_laplace(net, Gaussian(), GGN(), Full, network.scalar_prior(), rows),
+    ...     lambda net: DataLoss(net, Gaussian(), rows),
+    ... )
+    >>> options = {"free_prior": True, "update_dispersion": lambda fit, hyper: hyper, "max_steps": 20}
+    >>> mode = alternate(problem, problem.linearise(network), Hyper(torch.ones(1).double(), dispersion=0.01), **options)
+    >>> round(mode.fit.network.theta.item(), 2)
+    1.99
     """
     first, each = max(max_steps // 2, 1), max(max_steps // 6, 1)
     state = _settle(problem, fit, hyper, START_DAMPING, update_dispersion, first if free_prior else max_steps)

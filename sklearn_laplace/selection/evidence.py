@@ -47,6 +47,25 @@ def maximise_evidence(
     Returns
     -------
     Hyper
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sklearn_laplace.curvatures import GGN
+    >>> from sklearn_laplace.laplace import fit_laplace
+    >>> from sklearn_laplace.likelihoods import Gaussian
+    >>> from sklearn_laplace.network import Network
+    >>> from sklearn_laplace.structures import Full
+    >>> network = Network.trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> x = torch.tensor([[1.0], [2.0], [3.0]]).double()
+    >>> rows = [(x, 2 * x + torch.tensor([[0.1], [0.0], [-0.1]]), torch.ones(3).double())]
+    >>> near = network.with_parameters(torch.tensor([2.0]).double())
+    >>> fit = fit_laplace(near, Gaussian(), GGN(), Full, network.scalar_prior(), rows)
+    >>> found = maximise_evidence(fit, Hyper(torch.ones(1).double()))
+    >>> bool(log_evidence(fit, found) > log_evidence(fit, Hyper(torch.ones(1).double())))
+    True
+    >>> round(found.prior_precision.item(), 2)  # about 1 / θ²
+    0.25
     """
     n_groups = fit.prior.n_groups
     free_dispersion = free_dispersion and fit.likelihood.has_dispersion
