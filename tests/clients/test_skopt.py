@@ -22,12 +22,12 @@ def branin(x):
 def test_the_default_optimiser_finds_branins_minimum(seed):
     """Nothing but the estimator is given: it takes the best of three acquisitions, each climbed by our gradients.
 
-    One net of 32 units and Gaussian noise chosen by the evidence: a fit of 60 rows takes a quarter of a second, and
-    every evaluation is one. Of more members the optimum is the same.
+    One net of 32 units whose noise does not vary, all of it chosen by the evidence: an evaluation is a fit, in a third
+    of a second, and about a hundred gradients.
     """
     optimiser = skopt.Optimizer(PLACE, base_estimator=regressor(hidden_layer_sizes=(32,)), random_state=seed)
-    values = []
-    for _ in range(EVALUATIONS):
+    values = [np.inf]
+    while min(values) > OPTIMUM + NEAR and len(values) <= EVALUATIONS:
         x = optimiser.ask()
         values.append(branin(x))
         optimiser.tell(x, values[-1])
