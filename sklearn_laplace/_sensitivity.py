@@ -142,7 +142,7 @@ n_classes)
         --------
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.random.default_rng(0).normal(size=(30, 2))
-        >>> model = LaplaceRegressor(hidden_layer_sizes=(), likelihood="gaussian", n_members=1, random_state=0)
+        >>> model = LaplaceRegressor(hidden_layer_sizes=(), sigma_noise=0.1, n_members=1, random_state=0)
         >>> shares = model.fit(X, X[:, 0] - X[:, 1]).explain_std([[5.0, 0.0], [5.0, 5.0]], baseline=[0.0, 0.0])
         >>> shares.shape, bool(shares[0, 0] > 0), bool(shares[0, 1] == 0)
         ((2, 2), True, True)
