@@ -29,6 +29,7 @@ import numpy as np
 from ._persistence import Describer, Skeleton, name_of
 from ._restoring import Reader, reading
 from ._state import BARE, StoredEstimator, known
+from ._values import file_path
 from .classifier import LaplaceClassifier
 from .errors import NotStorableError, StateError
 from .regressor import LaplaceRegressor
@@ -90,7 +91,7 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     arrays = {str(place): _storable(values) for place, values in enumerate(describer.arrays)}
     arrays[TREE] = np.frombuffer(text, dtype=np.uint8)
     metadata = {"format": FORMAT, "version": VERSION, "checksum": str(_checksum(arrays[TREE]))}
-    write_whole(Path(path), safetensors.numpy.save(arrays, metadata))
+    write_whole(file_path(path), safetensors.numpy.save(arrays, metadata))
 
 
 def load(path: str | os.PathLike[str], trusted: Iterable[Any] | Mapping[str, Any] = ()) -> Any:
@@ -128,7 +129,7 @@ def load(path: str | os.PathLike[str], trusted: Iterable[Any] | Mapping[str, Any
         ...
     sklearn_laplace.errors.StateError: ...model.safetensors cannot be read as a file of safetensors...
     """
-    stored = _read(Path(path), _safetensors())
+    stored = _read(file_path(path), _safetensors())
     handed = _by_name(trusted)
     tree = stored.tree
     with reading(str(path)):

@@ -18,7 +18,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +28,7 @@ from torch import Tensor, nn
 from ._estimator import LaplaceEstimator
 from ._files import write_whole
 from ._noise_model import LARGEST_SPREAD, NODES, REACH, NoiseModel
+from ._values import file_path
 from .classifier import LaplaceClassifier
 from .errors import MemoryBudgetError, UnsupportedCombinationError
 from .links import Plugin, Probit
@@ -105,7 +105,7 @@ def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
     onnx.helper.set_model_props(model, described)
     onnx.checker.check_model(model)
     if path is not None:
-        write_whole(Path(path), model.SerializeToString())
+        write_whole(file_path(path), model.SerializeToString())
     return model
 
 

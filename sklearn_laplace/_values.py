@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -159,9 +161,9 @@ def optional_count(option: str, value: object, least: int) -> int | None:
         ...
     ValueError: batch_size=0 has to be None or a whole number of at least 1.
     """
-    if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least):
+    if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= MOST):
         return None if value is None else int(value)
-    raise ValueError(f"{option}={value!r} has to be None or a whole number of at least {least}.")
+    raise ValueError(f"{option}={value!r} has to be None or a whole number of at least {least}{below(value)}.")
 
 
 def jobs(option: str, value: object) -> int | None:
@@ -260,3 +262,22 @@ def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> 
         raise ValueError(f"{option}={value!r} has to be a finite number above zero{alternative}.")
     _check_size(option, numbers)
     return Choice(numbers, "")
+
+
+def file_path(value: object) -> Path:
+    """Of a file, from a string or a path.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> file_path(3)
+    Traceback (most recent call last):
+        ...
+    ValueError: path=3 has to be the name of a file, a string or a pathlib.Path.
+    """
+    if isinstance(value, str | os.PathLike) and Path(value).name and "\0" not in str(value):
+        return Path(value)
+    raise ValueError(f"path={value!r} has to be the name of a file, a string or a pathlib.Path.")

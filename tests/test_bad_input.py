@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
 
 RNG = np.random.default_rng(37)
 X = RNG.normal(size=(30, 3))
@@ -202,3 +202,36 @@ def test_a_fit_that_fails_leaves_the_last_one():
         with pytest.raises(ValueError, match=r".+"):
             model.fit(X, **broken)
         np.testing.assert_array_equal(model.predict_std(X[:5]), before)
+
+
+@pytest.mark.parametrize("y", [["low", "high", "low"], np.array(["2026-01-01"] * 3, "datetime64[D]")])
+def test_a_regressor_is_given_labels(y):
+    """numpy's own conversion would say what it cannot convert, and not what is needed."""
+    with pytest.raises((ValueError, TypeError), match=r"needs numbers; labels are for LaplaceClassifier|datetime64"):
+        LaplaceRegressor().fit([[0.0], [1.0], [2.0]], y)
+
+
+@pytest.mark.parametrize("value", ["yes", [True, False], np.ones(2), None, 2])
+def test_a_flag_is_true_or_false(value):
+    """What numpy says of the truth of an array does not name the argument."""
+    model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0])
+    with pytest.raises(ValueError, match=r"return_std=.* has to be True or False"):
+        model.predict([[0.0]], return_std=value)
+    with pytest.raises(ValueError, match=r"return_std=.* has to be True or False"):
+        model.loo_predict(return_std=value)
+
+
+@pytest.mark.parametrize("option", ["max_epochs", "batch_size", "n_samples", "n_members"])
+def test_no_count_is_longer_than_an_array(option):
+    """Two to the power of seventy epochs would never end."""
+    with pytest.raises(ValueError, match=rf"{option}=.* has to be .*at most 2147483647"):
+        LaplaceRegressor(**{option: 2**70}).fit([[0.0], [1.0]], [0.0, 1.0])
+
+
+@pytest.mark.parametrize("path", [3, "", None, ["a"], "a\0b"])
+def test_a_path_is_the_name_of_a_file(path):
+    """Before anything is written or read."""
+    model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0])
+    for call in (lambda: save(model, path), lambda: load(path)):
+        with pytest.raises(ValueError, match=r"path=.* has to be the name of a file"):
+            call()

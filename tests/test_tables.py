@@ -130,6 +130,18 @@ def test_strings_are_categories_whatever_type_holds_them(dtype, fitted):
     np.testing.assert_array_equal(model.predict(table), expected)
 
 
+@pytest.mark.parametrize("options", [{}, {"hessian_structure": "kron"}, {"prior_structure": "ard"}])
+def test_a_table_of_categories_alone_is_fitted(options):
+    """No column of numbers is left for the first layer: its bias is an embedding's."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.choice(list("uvw"), 80), "b": rng.choice(list("xy"), 80)})
+    y = np.where(table.a == "u", 1.0, 0.0) - np.where(table.b == "x", 0.5, 0.0) + 0.1 * rng.normal(size=80)
+    model = LaplaceRegressor(**CHOSEN, **options).fit(table, y)
+    assert np.sqrt(np.mean((model.predict(table) - y) ** 2)) < 0.15, "the noise is .1"
+    seen, new = model.predict_std(pd.DataFrame({"a": ["u", "?"], "b": ["x", "x"]}), kind="epistemic")
+    assert new > 3 * seen
+
+
 def test_polars_tables_are_read_as_pandas_ones():
     polars = pytest.importorskip("polars")
     table, y = as_read()

@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
+import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
@@ -34,7 +36,18 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import sklearn_laplace
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics, predict_interval, predict_std, predictive
+from sklearn_laplace import (
+    LaplaceClassifier,
+    LaplaceRegressor,
+    metrics,
+    plotting,
+    predict_interval,
+    predict_std,
+    predictive,
+)
+from sklearn_laplace.recalibration import SigmaScaling
+
+matplotlib.use("Agg")
 
 EXPECTED = (
     ValueError,
@@ -136,8 +149,16 @@ FLAG, COUNT, KIND = mostly(st.booleans()), mostly(st.integers(-1, 5)), mostly(WO
 LEVELS = mostly(st.one_of(st.floats(0.01, 0.99), st.lists(st.floats(-0.1, 1.1), max_size=3)))
 INPUTS, OUTPUTS = mostly(rows()), mostly(targets())
 CALLS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
-    "predict": {"X": INPUTS, "return_std": FLAG, "return_cov": FLAG},
-    "predict_std": {"X": INPUTS, "kind": KIND},
+    "predict": {
+        "X": INPUTS,
+        "return_std": FLAG,
+        "return_cov": FLAG,
+        "return_mean_grad": FLAG,
+        "return_std_grad": FLAG,
+        "X_std": LEVELS,
+    },
+    "predict_std": {"X": INPUTS, "kind": KIND, "X_std": LEVELS},
+    "explain_std": {"X": INPUTS, "baseline": INPUTS},
     "predict_interval": {"X": INPUTS, "confidence_level": LEVELS, "method": KIND},
     "predict_quantiles": {"X": INPUTS, "quantiles": LEVELS},
     "predict_dist": {"X": INPUTS},
@@ -164,16 +185,37 @@ TRAINED = (
 )  # fmt: skip
 CHANGES = {"partial_fit", "forget", "refit_laplace"}
 """Methods that change the model: they get a copy."""
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: getattr(sklearn_laplace, name) for name in ("predictive", "predict_std", "predict_interval")},
+FUNCTIONS: dict[str, tuple[Callable[..., Any], bool]] = {
+    "predictive": (predictive, False),
+    "predict_std": (predict_std, False),
+    "predict_interval": (predict_interval, False),
+    "save": (lambda model, path: sklearn_laplace.save(model, path), False),
+    "load": (lambda model, path: sklearn_laplace.load(path), False),
+    "to_onnx": (lambda model, path: sklearn_laplace.to_onnx(model, path), False),
     **{
-        name: getattr(metrics, name)
-        for name in ("neg_nlpd", "neg_crps", "neg_interval_score", "coverage", "mean_width", "calibration_gap")
+        name: (getattr(metrics, name), True)
+        for name in metrics.__all__
+        if name not in ("CALIBRATION_LEVELS", "expected_calibration_error")
     },
+    "expected_calibration_error": (
+        lambda model, X, y: metrics.expected_calibration_error(y, X),
+        True,
+    ),
+    "SigmaScaling": (lambda model, X, y: SigmaScaling(model).fit(X, y).predict_interval(X), True),
+    **{
+        name: (lambda model, X, y, name=name: closed(getattr(plotting, name).from_estimator(model, X, y)), True)
+        for name in plotting.__all__
+        if name not in ("FeatureRelevanceDisplay", "PriorPathDisplay")
+    },
+    "FeatureRelevanceDisplay": (lambda model, X: closed(plotting.FeatureRelevanceDisplay.from_estimator(model)), False),
+    "PriorPathDisplay": (lambda model, X: closed(plotting.PriorPathDisplay.from_estimator(model)), False),
 }
-assert FUNCTIONS["predictive"] is predictive
-assert FUNCTIONS["predict_std"] is predict_std
-assert FUNCTIONS["predict_interval"] is predict_interval
+"""Functions of an estimator and X, and of y as well where it is True."""
+
+
+def closed(display: Any) -> None:
+    """Figures of displays that nobody looks at."""
+    plt.close(display.figure_)
 
 
 @st.composite
@@ -225,9 +267,8 @@ def made(models: dict[str, Any], name: str, called: str, arguments: dict[str, An
         known = kind().get_params(deep=False)
         kind(**{**SMALL, "max_epochs": 2, **{k: v for k, v in rest.items() if k in known}}).fit(given_rows, y)
     elif called in FUNCTIONS:
-        takes_y = called not in ("predictive", "predict_std", "predict_interval")
-        given_rows = (arguments["X"], arguments["y"]) if takes_y else (arguments["X"],)
-        FUNCTIONS[called](model, *given_rows)
+        function, takes_y = FUNCTIONS[called]
+        function(model, *((arguments["X"], arguments["y"]) if takes_y else (arguments["X"],)))
     else:
         getattr(copy.deepcopy(model) if called in CHANGES else model, called)(**arguments)
 

@@ -110,9 +110,14 @@ class TableMLP(ColumnsModule):
             self.register_buffer(name, torch.tensor(columns, dtype=torch.long))
         self.standardise = standardised(len(numeric), input_mean, input_scale, input_centre, input_width)
         sizes = [*hidden_layer_sizes, out_features]
-        self.first = linear(len(numeric) + len(flagged), sizes[0], fan_in, generator)
+        # Without numbers the bias is the first embedding's: a layer of no inputs would be a tensor without elements.
+        n_numbers = len(numeric) + len(flagged)
+        self.first = linear(n_numbers, sizes[0], fan_in, generator) if n_numbers else None
         self.codes = nn.ModuleList(Levels(levels[k], self.factor) for k in categorical)
-        embeddings = [linear(levels[k] + 1, sizes[0], fan_in, generator, bias=False) for k in categorical]
+        embeddings = [
+            linear(levels[k] + 1, sizes[0], fan_in, generator, bias=not n_numbers and place == 0)
+            for place, k in enumerate(categorical)
+        ]
         with torch.no_grad():
             for embedding in embeddings:
                 embedding.weight[:, -1].zero_()
@@ -124,16 +129,15 @@ class TableMLP(ColumnsModule):
             behind.append(Shift(output_shift))
         self.behind = nn.Sequential(*behind)
         self.apart = tuple(f"embeddings.{place}.weight" for place in range(len(categorical)))
-        self.column_of = {"first.weight": (*numeric, *flagged)} | {
-            name: (k,) * (levels[k] + 1) for name, k in zip(self.apart, categorical, strict=True)
-        }
+        self.column_of = {"first.weight": (*numeric, *flagged)} if n_numbers else {}
+        self.column_of |= {name: (k,) * (levels[k] + 1) for name, k in zip(self.apart, categorical, strict=True)}
 
     def forward(self, x: Tensor) -> Tensor:
         """From coded columns (n, d), float64, to outputs (n, C)."""
         numbers = self.standardise(x[:, self.numeric])
         flags = x[:, self.flagged].isnan().to(numbers.dtype)
         inputs = torch.cat([torch.where(numbers.isnan(), 0.0, numbers), flags], 1)
-        hidden = self.first(inputs * self.factor)
+        hidden = inputs.new_zeros(len(x), 1) if self.first is None else self.first(inputs * self.factor)
         for place, (codes, embedding) in enumerate(zip(self.codes, self.embeddings, strict=True)):
             hidden = hidden + embedding(codes(x[:, self.categorical[place]], hidden))
         return self.behind(hidden)
