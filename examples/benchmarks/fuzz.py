@@ -343,10 +343,11 @@ def main() -> None:
     parser.add_argument("--fits", type=float, default=0.02, help="share of the calls that are fits")
     parser.add_argument("--seconds", type=int, default=30, help="a call that takes longer hangs")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--quick", action="store_true", help="a thousand calls")
     options = parser.parse_args()
     torch.set_num_threads(1)
     start = time.perf_counter()
-    counts, examples = fuzz(options.calls, options.fits, options.seconds, options.seed)
+    counts, examples = fuzz(1000 if options.quick else options.calls, options.fits, options.seconds, options.seed)
     for line, (name, called, arguments) in examples.items():
         print(f"- {line}\n    '{name}'.{called}({', '.join(f'{k}={v!r:.80}' for k, v in arguments.items())})")
     print(f"\n{sum(counts.values())} calls in {time.perf_counter() - start:.0f} s: {dict(counts.most_common())}")
