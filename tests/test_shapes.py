@@ -1,0 +1,141 @@
+"""Every method for every kind of model: the shapes that the interface promises, and answers that agree."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace.links import LINKS
+from sklearn_laplace.structures import STRUCTURES
+
+RNG = np.random.default_rng(17)
+N, NEW = 24, 5
+X = RNG.normal(size=(N, 3))
+F = np.sin(X @ RNG.normal(size=(3, 2)))
+Y = F + 0.1 * RNG.normal(size=F.shape)
+COUNTS = RNG.poisson(np.exp(F))
+LABELS = np.array(["low", "mid", "high"])[np.digitize(F[:, 0], [-0.3, 0.3])]
+ROWS = RNG.normal(size=(NEW, 3))
+FIXED = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "n_members": 1, "random_state": 0}
+GAUSSIAN = {**FIXED, "sigma_noise": 0.2, "likelihood": "gaussian"}
+KINDS = {
+    **{f"structure-{name}": {**GAUSSIAN, "hessian_structure": name} for name in STRUCTURES},
+    "subset-last_layer": {**GAUSSIAN, "subset_of_weights": "last_layer"},
+    "subset-subnetwork": {**GAUSSIAN, "subset_of_weights": "subnetwork", "n_subnetwork_weights": 6},
+    "curvature-hessian": {**GAUSSIAN, "curvature": "hessian", "hessian_structure": "full"},
+    "curvature-empirical_fisher": {**GAUSSIAN, "curvature": "empirical_fisher"},
+    "predictive-mc": {**GAUSSIAN, "predictive": "mc"},
+    "mixture": {**GAUSSIAN, "n_members": 3},
+    "mixture-kron": {**GAUSSIAN, "n_members": 2, "hessian_structure": "kron"},
+    "heteroscedastic": {**GAUSSIAN, "sigma_noise": "evidence", "likelihood": "heteroscedastic"},
+    "mixture-heteroscedastic": {
+        **GAUSSIAN,
+        "n_members": 2,
+        "sigma_noise": "evidence",
+        "likelihood": "heteroscedastic",
+    },
+    "poisson": {**FIXED, "likelihood": "poisson"},
+    "mixture-poisson": {**FIXED, "n_members": 2, "likelihood": "poisson"},
+}
+CLASSIFIERS = {
+    **{f"structure-{name}": {"hessian_structure": name} for name in STRUCTURES},
+    **{f"link-{name}": {"link": name} for name in LINKS},
+    "subset-last_layer": {"subset_of_weights": "last_layer"},
+    "predictive-mc": {"predictive": "mc", "link": "mc"},
+    "mixture": {"n_members": 2},
+}
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ClippedWarning"),
+    pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning"),
+    pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning"),
+]
+
+
+@pytest.mark.parametrize("k", [None, 1, 2], ids=lambda k: f"{k}-outputs")
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_method_of_a_regressor(kind, k):
+    """y (n,) is answered by (n,), y (n, k) by (n, k), also for k = 1."""
+    options = KINDS[kind]
+    targets = COUNTS if options["likelihood"] == "poisson" else Y
+    y = targets[:, 0] if k is None else targets[:, :k]
+    tail = () if k is None else (k,)
+    model = LaplaceRegressor(**options).fit(X, y)
+    mean, std = model.predict(ROWS, return_std=True)
+    assert mean.shape == std.shape == model.predict(ROWS).shape == (NEW, *tail)
+    assert model.predict(ROWS, return_cov=True)[1].shape == (NEW, NEW, *tail)
+    parts = [model.predict_std(ROWS, kind=part) for part in ("epistemic", "aleatoric", "total")]
+    assert [part.shape for part in parts] == [(NEW, *tail)] * 3
+    np.testing.assert_allclose(parts[0] ** 2 + parts[1] ** 2, parts[2] ** 2)
+    found = model.predict_uncertainty(ROWS)
+    np.testing.assert_allclose(found.total, parts[2] ** 2)
+    one_noise = options["likelihood"] == "gaussian"  # other residuals are not alike, and the jackknife+ says so
+    for method in ("normal", "jackknife+") if one_noise and _leaves_out(model) else ("normal",):
+        middle, ends = model.predict_interval(ROWS, [0.5, 0.9], method=method)
+        assert middle.shape == (NEW, *tail) and ends.shape == (NEW, 2, 2, *tail)
+        assert (ends[:, 0] <= ends[:, 1]).all() and (ends[:, 1, 0] <= ends[:, 1, 1]).all()
+    assert model.predict_interval(ROWS, 0.9)[1].shape == (NEW, 2, 1, *tail)
+    quantiles = model.predict_quantiles(ROWS, (0.1, 0.5, 0.9))
+    assert quantiles.shape == (NEW, 3, *tail) and (np.diff(quantiles, axis=1) >= 0).all()
+    distribution = model.predict_dist(ROWS)
+    np.testing.assert_allclose(distribution.mean(), mean)
+    np.testing.assert_allclose(distribution.std(), parts[2])
+    for part in ("total", "epistemic"):
+        draws = model.sample_y(ROWS, 7, kind=part)
+        assert draws.shape == ((NEW, 7) if k is None else (NEW, k, 7))
+    assert model.score_samples(ROWS).shape == (NEW,)
+    assert model.log_predictive_density(X, y).shape == (N,)
+    assert isinstance(model.log_marginal_likelihood(), float)
+    if _leaves_out(model):
+        left, left_std = model.loo_predict(return_std=True)
+        assert left.shape == left_std.shape == (N, *tail)
+    gradient = model.predict(ROWS, return_mean_grad=True)[1]
+    assert gradient.shape == (NEW, 3, *tail)
+    assert model.explain_std(ROWS[:1]).shape == (1, 3, *tail)
+
+
+def _leaves_out(model: LaplaceRegressor) -> bool:
+    """Leave-one-out is of the Gaussian linearised net, with a curvature that is a sum of the rows'."""
+    try:
+        model.loo_predict()
+    except ValueError:
+        return False
+    return True
+
+
+def test_nearly_all_leave_rows_out():
+    """What the test above leaves out is not most of it."""
+    refused = {kind for kind, options in KINDS.items() if not _leaves_out(_fitted(options))}
+    assert refused <= {"predictive-mc", "curvature-hessian", "curvature-empirical_fisher", "subset-subnetwork"}
+
+
+def _fitted(options):
+    return LaplaceRegressor(**options).fit(X, (COUNTS if options["likelihood"] == "poisson" else Y)[:, 0])
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+def test_every_method_of_a_classifier(kind, n_classes):
+    """One column a class, in the order of ``classes_``."""
+    labels = LABELS if n_classes == 3 else np.where(LABELS == "low", "low", "high")
+    model = LaplaceClassifier(**{**FIXED, **CLASSIFIERS[kind]}).fit(X, labels)
+    proba = model.predict_proba(ROWS)
+    assert proba.shape == (NEW, n_classes)
+    np.testing.assert_allclose(proba.sum(1), 1.0)
+    np.testing.assert_allclose(np.exp(model.predict_log_proba(ROWS)), proba)
+    np.testing.assert_array_equal(model.predict(ROWS), model.classes_[proba.argmax(1)])
+    epistemic, total = model.predict_std(ROWS), model.predict_std(ROWS, kind="total")
+    assert epistemic.shape == total.shape == (NEW, n_classes)
+    np.testing.assert_allclose(total, np.sqrt(proba * (1 - proba)), rtol=1e-6, atol=1e-9)
+    found = model.predict_uncertainty(ROWS)
+    assert found.total.shape == found.epistemic.shape == found.aleatoric.shape == (NEW, n_classes)
+    np.testing.assert_allclose(found.total, found.epistemic + found.aleatoric)
+    assert set(model.sample_y(ROWS, 6).ravel()) <= set(model.classes_)
+    assert model.sample_y(ROWS, 6).shape == (NEW, 6)
+    assert model.sample_y(ROWS, 6, kind="epistemic").shape == (NEW, n_classes, 6)
+    assert model.score_samples(ROWS).shape == (NEW,)
+    assert model.log_predictive_density(X, labels).shape == (N,)
+    assert isinstance(model.log_marginal_likelihood(), float)
+    if "mc" not in kind:
+        assert model.loo_predict().shape == (N, n_classes)
