@@ -6,6 +6,7 @@ classes of the modules below, the built-in nets, torch's layers and optimisers, 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import cache
@@ -99,6 +100,7 @@ def known() -> Mapping[str, Any]:
     things |= {kind for module in (*_variants(), *NETS) for kind in _own(module)}
     things |= {kind for module in DATA for kind in _own(module) if is_dataclass(kind)}
     things |= {tempering.TemperedPosterior, by_name.ColumnsModule, by_name.Grouping, FrozenEstimator, DataLoader}
+    things |= {OrderedDict}  # what modules of older torch keep their parts in
     things |= {kind for kind in vars(torch.optim).values() if isclass(kind)}
     things |= {*HOST, *_own(_skorch)}
     return {name_of(thing): thing for thing in things} | ACTIVATIONS

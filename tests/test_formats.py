@@ -508,9 +508,10 @@ def test_a_missing_package_is_named(use, stored, monkeypatch):
 
 
 def test_the_known_things_are_the_packages_torchs_and_skorchs():
-    """Nothing of the standard library or of numpy, which can do anything; no estimator but frozen ones."""
+    """Nothing of numpy, nothing but a dictionary of the standard library, no estimators but frozen ones."""
     owners = {name.partition(".")[0] for name in known()}
-    assert owners == {"sklearn_laplace", "torch", "skorch", "sklearn"}
+    assert owners == {"collections", "sklearn_laplace", "torch", "skorch", "sklearn"}
+    assert {name for name in known() if name.startswith("collections.")} == {"collections.OrderedDict"}
     assert {name for name in known() if name.startswith("sklearn.")} == {"sklearn.frozen._frozen.FrozenEstimator"}
 
 
