@@ -36,6 +36,7 @@ from torch import Tensor
 from ._loo import LeftOut, density_of
 from ._map import Fold, MapResult, Plan, continued, problem_of
 from ._memory import MemoryBudget, held
+from ._progress import Task
 from ._skorch import TrainingRows
 from ._threads import single_thread
 from .curvatures import GGN
@@ -208,7 +209,7 @@ def _over_std(errors: Tensor, variance: Tensor, noise: Tensor, hyper: Hyper) -> 
     return errors.double().abs() / (variance + hyper.dispersion * noise.to(variance)).sqrt()
 
 
-def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Sequence[Tensor]) -> MapResult:
+def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Sequence[Tensor], task: Task) -> MapResult:
     """The training with the nets beside it; without any where the rows are few or it did not take exact steps.
 
     Where the nets predict the rows that they have not seen much better under a weaker prior, all are trained on under
@@ -223,6 +224,8 @@ def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Seq
         Of the training.
     starts : sequence of Tensor of shape (P,)
         Initial weights of each net.
+    task : Task
+        One part of which is their training; unknown of how many nets, where a weaker prior is tried.
     """
     fit, hyper = trained.mode.fit, trained.mode.hyper
     if len(rows) < LEAST_ROWS or not isinstance(fit.curvature, Full | Functional):
@@ -232,12 +235,14 @@ def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Seq
     dealt = zip(starts, _dealt(rows, len(starts)), strict=True)
     folds, factor = tuple(Fold(start, held_out) for start, held_out in dealt), 1.0
     # What their trainings have to say is of no use to anyone: not until they have seen all rows.
-    with single_thread(trained.is_small), warnings.catch_warnings(), suppress(NotPositiveDefiniteError, NonFiniteError):
+    beside = task.subtask("nets beside it", None if plan.softens else len(folds))
+    unable = suppress(NotPositiveDefiniteError, NonFiniteError)
+    with beside, single_thread(trained.is_small), warnings.catch_warnings(), unable:
         warnings.simplefilter("ignore")
-        folds, density = _under(folds, fit, rows, plan, hyper)
+        folds, density = _under(folds, fit, rows, plan, hyper, beside)
         while plan.softens and factor > WEAKEST:
             softer = replace(hyper, prior_precision=SOFTER * factor * hyper.prior_precision)
-            trial, other = _under(folds, fit, rows, plan, softer, STEPS // 2)
+            trial, other = _under(folds, fit, rows, plan, softer, beside, STEPS // 2)
             if other < density + DECISIVE:
                 break
             folds, density, factor = trial, other, SOFTER * factor
@@ -246,7 +251,13 @@ def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Seq
 
 
 def _under(
-    folds: Sequence[Fold], fit: LaplaceFit, rows: TrainingRows, plan: Plan, hyper: Hyper, steps: int = STEPS
+    folds: Sequence[Fold],
+    fit: LaplaceFit,
+    rows: TrainingRows,
+    plan: Plan,
+    hyper: Hyper,
+    task: Task,
+    steps: int = STEPS,
 ) -> tuple[tuple[Fold, ...], float]:
     """The nets trained under these hyperparameters, and the largest density of the rows that they have not seen.
 
@@ -258,7 +269,8 @@ def _under(
         network, seen = fit.network.with_parameters(fold.theta), rows.taken(fold.seen(len(rows)))
         problem = problem_of(network, fit.prior, seen, len(seen) * n_columns, plan, n_rows=len(rows))
         start = problem.linearise(network)
-        mode = alternate(problem, start, hyper, free_prior=False, update_dispersion=plan.update, max_steps=steps)
+        with task.subtask("net"):
+            mode = alternate(problem, start, hyper, free_prior=False, update_dispersion=plan.update, max_steps=steps)
         found.append(replace(fold, theta=mode.fit.network.theta))
         parts.append((mode.fit, rows.taken(fold.held_out).chunks(CHUNK)))
     scores = held_out_scores(parts, hyper, _density(fit.likelihood))

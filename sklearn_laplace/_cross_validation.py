@@ -30,6 +30,7 @@ from sklearn.utils import _safe_indexing, indexable
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_sample_weight
 
+from ._progress import Task
 from ._values import choice, lookup
 from .by_name import GROUPINGS
 from .errors import BoundWarning, NonFiniteError, UnsupportedCombinationError
@@ -148,7 +149,7 @@ class HeldOut(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def chosen(self, model: Any, rows: GivenRows) -> tuple[Any, PriorScores]:
+    def chosen(self, model: Any, rows: GivenRows, task: Task) -> tuple[Any, PriorScores]:
         """The model fitted under the best candidate, and all scores.
 
         Parameters
@@ -156,6 +157,8 @@ class HeldOut(ABC):
         model : estimator
             Without this rule; it is cloned.
         rows : GivenRows
+        task : Task
+            With two parts: the choice, and the fit of all rows.
         """
 
     def candidates(self, model: Any, rows: GivenRows) -> Iterator[Any]:
@@ -234,14 +237,18 @@ class CrossValidation(HeldOut):
 
     name = "cv"
 
-    def chosen(self, model: Any, rows: GivenRows) -> tuple[Any, PriorScores]:
+    def chosen(self, model: Any, rows: GivenRows, task: Task) -> tuple[Any, PriorScores]:
         """K trainings and one, or k · K and one where each candidate needs its own."""
-        tasks = Parallel(n_jobs=self.n_jobs)(
-            delayed(self._fold)(model, rows.part(train), rows.part(test), number)
-            for number, (train, test) in enumerate(self.splits(model, rows))
-        )
-        scores = self.found(tasks)
-        return rows.fitted(_candidate(model, scores.best)), scores
+        splits = self.splits(model, rows)
+        with task.subtask("prior_precision", len(splits)) as choice:
+            folds = [choice.subtask("fold") for _ in splits]
+            found = Parallel(n_jobs=self.n_jobs)(
+                delayed(self._fold)(model, rows.part(train), rows.part(test), number, fold)
+                for number, ((train, test), fold) in enumerate(zip(splits, folds, strict=True))
+            )
+        scores = self.found(found)
+        with task.subtask("fit"):
+            return rows.fitted(_candidate(model, scores.best)), scores
 
     def splits(self, model: Any, rows: GivenRows) -> list[tuple[np.ndarray, np.ndarray]]:
         """Row numbers (train, test) of each fold, drawn once; the model says whether they are split by class."""
@@ -255,10 +262,12 @@ class CrossValidation(HeldOut):
             raise ValueError(f"cv={self.cv!r} has no splits; a generator gives its splits once: use list(...) of it.")
         return found
 
-    def _fold(self, model: Any, train: GivenRows, test: GivenRows, number: int) -> list[float]:
+    def _fold(self, model: Any, train: GivenRows, test: GivenRows, number: int, task: Task) -> list[float]:
         """The score of every candidate."""
         try:
-            return [self.score(fitted, test) for fitted in self.candidates(clone(model).set_params(n_jobs=1), train)]
+            with task:
+                alone = clone(model).set_params(n_jobs=1)
+                return [self.score(fitted, test) for fitted in self.candidates(alone, train)]
         except NonFiniteError as error:  # before it was said where in the fold its rows are: they are sought in all
             raise error.__cause__ if isinstance(error.__cause__, NonFiniteError) else error from None
         except Exception as error:
@@ -271,13 +280,14 @@ class ValidationSet(HeldOut):
 
     name = "validation"
 
-    def chosen(self, model: Any, rows: GivenRows) -> tuple[Any, PriorScores]:
+    def chosen(self, model: Any, rows: GivenRows, task: Task) -> tuple[Any, PriorScores]:
         """One training, or one for each candidate."""
         held_out, found, best = GivenRows(self.X_val, self.y_val), [], model
-        for fitted in self.candidates(model, rows):
-            with _rows_of("X_val"):
-                found.append(self.score(fitted, held_out))
-            best = fitted if found[-1] == max(found) and found.count(found[-1]) == 1 else best
+        with task.subtask("prior_precision"):
+            for fitted in self.candidates(model, rows):
+                with _rows_of("X_val"):
+                    found.append(self.score(fitted, held_out))
+                best = fitted if found[-1] == max(found) and found.count(found[-1]) == 1 else best
         scores = self.found([found])
         return (best.refit_laplace(prior_precision=scores.best) if self.one_training else best), scores
 

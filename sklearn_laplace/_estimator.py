@@ -29,21 +29,25 @@ from torch import Tensor
 
 from . import _cross_validation, _resolve, _skorch, _values
 from ._augment import check_forgetting
-from ._cross_validation import GivenRows
+from ._cross_fit import N_FOLDS
+from ._cross_validation import GivenRows, HeldOut
 from ._data import PreparedData, augmented
 from ._diagnosis import diagnose
 from ._loo import LeftOut
 from ._map import MapResult, Past, Start
+from ._mixture import MEMBER_STAGES
 from ._noise import noise_variances
 from ._noise_model import NoiseModel
 from ._past import check_columns
 from ._path import prior_path
 from ._prediction import naming_rows
 from ._prior_options import check_left_out
+from ._progress import ReportedFit, Task
 from ._relevance import relevance
 from ._resolve import Options
 from ._sensitivity import LaplaceSensitivity
 from ._stages import (
+    TRAINING_STAGES,
     Origin,
     approximate,
     borrowed,
@@ -73,7 +77,7 @@ from .structures import STRUCTURES
 T = TypeVar("T")
 
 
-class LaplaceEstimator(StoredEstimator, LaplaceSensitivity):
+class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
     """Parameters and ``fit`` of :class:`LaplaceRegressor` and :class:`LaplaceClassifier`."""
 
     augment: Any
@@ -158,20 +162,30 @@ class LaplaceEstimator(StoredEstimator, LaplaceSensitivity):
             self._options()  # a name that is not known comes before one that is not used
             held_out = _cross_validation.rule_for(self.get_params(deep=False), X_val, y_val)
             if held_out is None:
-                return self._fit(lambda: self._prepare(*given))
+                return self._fit(lambda: self._prepare(*given), *given[:3])
             self._prepare(*given)  # what is wrong with the rows is said of all of them, before any training
             if X_val is not None:
                 self._validate_rows(X_val, y_val, None, None, y_numeric=is_regressor(self), reset=False)
-            fitted, scores = held_out.chosen(_cross_validation.without_rule(self), GivenRows.of(*given))
-            parameters = self.get_params(deep=False)
-            self.__dict__.update({name: value for name, value in vars(fitted).items() if name not in parameters})
-            self._prior_scores, self._is_candidate = scores, False
+            rule, rows = held_out, GivenRows.of(*given)
+            self._reported(lambda task: self._fit_chosen(rule, rows, task), 2, *given[:3])
             self._diagnose(self._options())
         return self
 
-    def _fit(self, prepare: Callable[[], PreparedData]) -> Self:
+    def _fit_chosen(self, rule: HeldOut, rows: GivenRows, task: Task) -> None:
+        """Become the fit under the prior precision that does best on rows which were held out."""
+        fitted, scores = rule.chosen(_cross_validation.without_rule(self), rows, task)
         parameters = self.get_params(deep=False)
-        _resolve.resolve(self._kind, parameters)
+        self.__dict__.update({name: value for name, value in vars(fitted).items() if name not in parameters})
+        self._prior_scores, self._is_candidate = scores, False
+
+    def _fit(self, prepare: Callable[[], PreparedData], *given: Any) -> Self:
+        """Fit to the rows as they are prepared; callbacks are shown X, y and weights as they were given."""
+        options = _resolve.resolve(self._kind, self.get_params(deep=False))
+        most = _resolve.n_members(self.n_members, N_FOLDS if options.cross_fits and self.net is None else 0)
+        return self._reported(lambda task: self._fit_members(prepare, options, task), most, *given)
+
+    def _fit_members(self, prepare: Callable[[], PreparedData], options: Options, task: Task) -> Self:
+        parameters = self.get_params(deep=False)
         _cross_validation.check_without_rows(parameters, "partial_fit with classes")
         _skorch.check_net(self.net)
         data = self._after_previous(prepare())
@@ -180,17 +194,25 @@ class LaplaceEstimator(StoredEstimator, LaplaceSensitivity):
         data = augmented(data, self.augment, self.n_augmentations, seeds[2])
         kept, data = data.unmerged, replace(data, unmerged=None)
         self.noise_model_, self._others, self._lead = None, (), None
-        begun = self._fit_rows(parameters, data, kept, seeds)
-        self._others = tuple(self._trained_others(parameters, data, kept, seeds[0], begun))
+        again = options.varying_noise is not False  # the first one's training may be repeated
+        with task.subtask("member", (1 + again) * MEMBER_STAGES) as own:
+            begun = self._fit_rows(parameters, data, kept, seeds, own)
+        self._others = tuple(self._trained_others(parameters, data, kept, seeds[0], begun, task))
         self._weigh_members()
         return self
 
     def _fit_rows(
-        self, parameters: dict[str, Any], data: PreparedData, kept: PreparedData | None, seeds: Sequence[int]
+        self,
+        parameters: dict[str, Any],
+        data: PreparedData,
+        kept: PreparedData | None,
+        seeds: Sequence[int],
+        task: Task,
     ) -> Start:
         """One net and its posterior; trained on, where the noise varies, under the noise that was found."""
-        trained = self._train(parameters, data, list(seeds[:2]))
-        with single_thread(trained.is_small):
+        with task.subtask("training", TRAINING_STAGES) as own:
+            trained = self._train(parameters, data, list(seeds[:2]), own)
+        with task.subtask("posterior"), single_thread(trained.is_small):
             options = options_for(self._kind, parameters, data, seeds[2])
             fit, origin = approximate(trained, data, options, built_in=self.net is None)
             if self._lead is not None:
@@ -202,7 +224,7 @@ class LaplaceEstimator(StoredEstimator, LaplaceSensitivity):
                 self.noise_model_ = self._learnt_noise(fit, hyper, data, options, seeds[0])
         if self.noise_model_ is not None and self.noise_model_.is_trained_under and data.noise is None:
             again = replace(self._with_noise(data), start=trained.start())
-            return self._fit_rows(parameters, again, kept and self._with_noise(kept), seeds)
+            return self._fit_rows(parameters, again, kept and self._with_noise(kept), seeds, task)
         with single_thread(trained.is_small):
             self._condition(fit, hyper)
             if origin.cross is not None and origin.cross.networks:
@@ -454,12 +476,12 @@ class LaplaceEstimator(StoredEstimator, LaplaceSensitivity):
             )
         return replace(data, past=Past(previous.laplace_, previous.hyper_, previous.net_.module_), unmerged=None)
 
-    def _train(self, parameters: dict[str, Any], data: PreparedData, seeds: list[int]) -> MapResult:
+    def _train(self, parameters: dict[str, Any], data: PreparedData, seeds: list[int], task: Task) -> MapResult:
         """The MAP stage, from the cache where there is one and it has seen this training."""
         memory = check_memory(self.memory)
         frozen = isinstance(self.net, FrozenEstimator) or self.prior is not None
         if memory.location is None or self.random_state is None or frozen:
-            return train(self._kind, parameters, data, seeds, self.memory_budget)
+            return train(self._kind, parameters, data, seeds, self.memory_budget, task)
         try:
             joblib.hash(parameters["net"])
         except (PicklingError, AttributeError, TypeError) as error:
@@ -469,9 +491,9 @@ class LaplaceEstimator(StoredEstimator, LaplaceSensitivity):
                 UncachedWarning,
                 stacklevel=4,
             )
-            return train(self._kind, parameters, data, seeds, self.memory_budget)
-        cached = memory.cache(train, ignore=["memory_budget"])
-        return cached(self._kind, without_laplace_options(parameters), data, seeds, self.memory_budget)
+            return train(self._kind, parameters, data, seeds, self.memory_budget, task)
+        cached = memory.cache(train, ignore=["memory_budget", "task"])
+        return cached(self._kind, without_laplace_options(parameters), data, seeds, self.memory_budget, task)
 
     def _publish(self, trained: MapResult, data: PreparedData, origin: Origin, seed: int) -> None:
         """Set the fitted attributes that only a training changes."""

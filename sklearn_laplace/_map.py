@@ -13,15 +13,18 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from skorch import NeuralNet
+from skorch.callbacks import Callback
 from torch import Tensor, nn
 
 from . import _skorch
 from ._budget import SINGLE_THREAD_FLOPS, budget_for, exact_cost
 from ._memory import MemoryBudget
+from ._progress import Task
 from ._skorch import TrainingRows
 from ._threads import single_thread
 from .by_name import ColumnsModule, unit_of
@@ -262,13 +265,33 @@ class MapResult:
         return self.mode.fit.network.parameter_names
 
 
+class EpochTasks(Callback):
+    """Each epoch of a net as a part of a task.
+
+    Parameters
+    ----------
+    task : Task
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def on_epoch_begin(self, net: NeuralNet, **kwargs: Any) -> None:
+        """See the class."""
+        self.epoch = self.task.subtask("epoch").__enter__()
+
+    def on_epoch_end(self, net: NeuralNet, **kwargs: Any) -> None:
+        """See the class."""
+        self.epoch.__exit__(None, None, None)
+
+
 def n_dual_rows(rows: TrainingRows, likelihood: Likelihood, n_outputs: int) -> int:
     """M = rows × columns of the output factor of the training's curvature."""
     return len(rows) * GGN().n_columns(likelihood, n_outputs)
 
 
 def fit_map(
-    net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: int, plan: Plan, *, own_epochs: bool
+    net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: int, plan: Plan, task: Task, *, own_epochs: bool
 ) -> MapResult:
     """Train the net to the mode of its posterior, choosing the hyperparameters on the way.
 
@@ -281,6 +304,8 @@ def fit_map(
     rows : TrainingRows
     n_outputs : int
     plan : Plan
+    task : Task
+        Whose parts the epochs and the way to the mode are.
     own_epochs : bool
         Whether the net says how many epochs it trains; otherwise as many as it takes without Gauss–Newton.
 
@@ -305,21 +330,22 @@ def fit_map(
     with single_thread(small):
         prior = plan.prior(network)
         problem = problem_of(network, prior, rows, n_dual, plan)
-        hyper = _train_epochs(net, rows, network, prior, problem, plan)
+        hyper = _train_epochs(net, rows, network, prior, problem, plan, task)
         fit = problem.linearise(network.with_state_of(net.module_))
         steps, damping = len(net.history), 0.0
         free_prior = plan.precision is None
-        if exact:
-            steps_of = budget.gauss_newton_steps if small else budget.dear_gauss_newton_steps
-            n_linear = (rows.inputs[0].numel() + 1) * n_outputs
-            found = _best_start(problem, fit, hyper, plan, steps_of, n_linear)
-            fit, hyper, steps, damping = found.fit, found.hyper, steps + found.n_steps, found.damping
-        elif free_prior or plan.free_dispersion:
-            hyper = maximise_evidence(
-                fit, hyper, free_prior=free_prior, free_dispersion=plan.free_dispersion, warn=False
-            )
-        refine_steps = budget.refine_steps if exact else KRON_REFINE_STEPS
-        mode = _converge(problem, fit, hyper, plan, refine_steps, damping)
+        with task.subtask("mode"):
+            if exact:
+                steps_of = budget.gauss_newton_steps if small else budget.dear_gauss_newton_steps
+                n_linear = (rows.inputs[0].numel() + 1) * n_outputs
+                found = _best_start(problem, fit, hyper, plan, steps_of, n_linear)
+                fit, hyper, steps, damping = found.fit, found.hyper, steps + found.n_steps, found.damping
+            elif free_prior or plan.free_dispersion:
+                hyper = maximise_evidence(
+                    fit, hyper, free_prior=free_prior, free_dispersion=plan.free_dispersion, warn=False
+                )
+            refine_steps = budget.refine_steps if exact else KRON_REFINE_STEPS
+            mode = _converge(problem, fit, hyper, plan, refine_steps, damping)
         _warn_far(mode)
     history = [dict(entry) for entry in net.history]
     return MapResult(
@@ -481,7 +507,7 @@ def _converge(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_s
 
 
 def _train_epochs(
-    net: NeuralNet, rows: TrainingRows, network: Network, prior: Prior, problem: Problem, plan: Plan
+    net: NeuralNet, rows: TrainingRows, network: Network, prior: Prior, problem: Problem, plan: Plan, task: Task
 ) -> Hyper:
     """The net's own epochs, with evidence steps between them."""
     hyper = plan.start(network, prior)
@@ -497,9 +523,13 @@ def _train_epochs(
         hyper = _part_of_the_way(hyper, target)
         live.criterion_.bind(network, live.module_, prior, hyper, past)
 
+    if net.max_epochs <= 0:
+        return hyper
     free = free_prior or plan.free_dispersion
     try:
-        _skorch.run_epochs(net, rows, between if free else None, budget_for(len(rows)).evidence_steps)
+        with task.subtask("epochs", net.max_epochs) as epochs:
+            net.callbacks_ = [*net.callbacks_, ("laplace_progress", EpochTasks(epochs))]
+            _skorch.run_epochs(net, rows, between if free else None, budget_for(len(rows)).evidence_steps)
     except NonFiniteLossError:
         problem.linearise(network)  # which names the layer where the loss was not finite at the start
         raise

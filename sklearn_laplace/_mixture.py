@@ -25,6 +25,7 @@ from ._loo import LeftOut
 from ._map import Start
 from ._member_weights import by_evidence, by_stacking
 from ._prediction import LaplacePrediction
+from ._progress import Task, without_callbacks
 from ._stages import Origin
 from ._threads import single_thread
 from .errors import (
@@ -41,6 +42,8 @@ from .likelihoods._base import Link
 
 OF_MEMBERS = ModeWarning, ClippedWarning, JitterWarning
 """Warnings that are of one net alone."""
+MEMBER_STAGES = 2
+"""Training and posterior: the tasks of a member."""
 
 
 @contextmanager
@@ -72,7 +75,12 @@ class LaplaceMixture(LaplacePrediction):
 
     @abstractmethod
     def _fit_rows(
-        self, parameters: dict[str, Any], data: PreparedData, kept: PreparedData | None, seeds: Sequence[int]
+        self,
+        parameters: dict[str, Any],
+        data: PreparedData,
+        kept: PreparedData | None,
+        seeds: Sequence[int],
+        task: Task,
     ) -> Start:
         """Train one net and approximate its posterior; from where it, and the nets beside it, could go on."""
 
@@ -105,9 +113,12 @@ class LaplaceMixture(LaplacePrediction):
         return members
 
     def _twin(self) -> Self:
-        """Another estimator with the same parameters and the same fitted state, nothing of which is copied."""
+        """Another estimator with the same parameters and the same fitted state, nothing of which is copied.
+
+        It has no callbacks: they are told of the mixture's fit.
+        """
         twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
+        twin.__dict__.update(without_callbacks(self.__dict__))
         return twin
 
     def _models(self) -> tuple[Self, ...]:
@@ -128,6 +139,7 @@ class LaplaceMixture(LaplacePrediction):
         kept: PreparedData | None,
         seed: int,
         first: Start,
+        task: Task,
     ) -> list[LaplaceMixture]:
         """The members after the first, with what it has chosen on held-out rows and under the noise that it has found.
 
@@ -141,18 +153,19 @@ class LaplaceMixture(LaplacePrediction):
         n_others = _resolve.n_members(self.n_members, n_nets) - 1
         dispensable = (NonFiniteError, NotPositiveDefiniteError) if isinstance(self.n_members, str) else ()
 
-        def fitted(place: int, seeds: list[int]) -> LaplaceMixture | None:
+        def fitted(place: int, seeds: list[int], own: Task) -> LaplaceMixture | None:
             other = self._twin()
             other._lead, other._is_candidate = self._origin, True
             start = first.of_fold(place) if place < len(first.folds) else None
-            with single_thread(n_jobs > 1), suppress(*dispensable):
-                other._fit_rows(parameters, replace(data, alone=True, start=start), kept, seeds)
+            with own, single_thread(n_jobs > 1), suppress(*dispensable):
+                other._fit_rows(parameters, replace(data, alone=True, start=start), kept, seeds, own)
                 return other
             return None
 
         drawn = np.random.RandomState(seed).randint(np.iinfo(np.int32).max, size=(n_others, 3)).tolist()
         n_jobs = min(joblib.effective_n_jobs(self.n_jobs), max(n_others, 1))
-        fits = (joblib.delayed(fitted)(place, seeds) for place, seeds in enumerate(drawn))
+        tasks = [task.subtask("member", MEMBER_STAGES) for _ in drawn]  # numbered here, before there are threads
+        fits = (joblib.delayed(fitted)(place, *given) for place, given in enumerate(zip(drawn, tasks, strict=True)))
         with _said_once():
             found = joblib.Parallel(n_jobs, require="sharedmem")(fits)
         return [other for other in found if other is not None]

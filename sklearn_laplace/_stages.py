@@ -28,6 +28,7 @@ from ._map import MapResult, Plan
 from ._memory import MemoryBudget
 from ._past import check_past, check_same_net, load
 from ._prior_options import check_temperature
+from ._progress import Task
 from ._resolve import Options
 from ._skorch import TrainingRows
 from ._threads import single_thread
@@ -73,6 +74,9 @@ POST_HOC_NEUTRAL: dict[str, Any] = {
 }
 """Those that it does not look at either while ``map_prior_precision`` is a number."""
 
+TRAINING_STAGES = 3
+"""Epochs, the way to the mode, nets beside it: the tasks of a training at most."""
+
 
 def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters with those that the training ignores at fixed values.
@@ -87,7 +91,12 @@ def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def train(
-    kind: str, parameters: Mapping[str, Any], data: PreparedData, seeds: Sequence[int], memory_budget: object
+    kind: str,
+    parameters: Mapping[str, Any],
+    data: PreparedData,
+    seeds: Sequence[int],
+    memory_budget: object,
+    task: Task,
 ) -> MapResult:
     """The MAP stage.
 
@@ -103,6 +112,8 @@ def train(
         draws from: it is seeded and put back.
     memory_budget : None, int or str
         Beside the other parameters, since the result does not depend on it but for rounding.
+    task : Task
+        That this is; with at most ``TRAINING_STAGES`` subtasks.
 
     Returns
     -------
@@ -130,9 +141,9 @@ def train(
         network = _trace(module, rows, data, options, verbose=parameters["verbose"])
         return _map.keep_mode(_skorch.copied(net.estimator), network, rows, data.n_outputs, plan)
     if net is None:
-        return _train_net(parameters, rows, data, plan, options, seeds)
+        return _train_net(parameters, rows, data, plan, options, seeds, task)
     with _skorch.isolated_seed(seeds[1], rows.inputs.device):
-        return _train_net(parameters, rows, data, plan, options, seeds)
+        return _train_net(parameters, rows, data, plan, options, seeds, task)
 
 
 def _train_net(
@@ -142,6 +153,7 @@ def _train_net(
     plan: Plan,
     options: Options,
     seeds: Sequence[int],
+    task: Task,
 ) -> MapResult:
     is_ours = parameters["net"] is None
     source: Any = parameters["net"]
@@ -172,7 +184,7 @@ def _train_net(
     elif is_ours and isinstance(options.prior_mean, dict):
         _start_at(net.module_, options.prior_mean)
     own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
-    trained = _map.fit_map(net, network, rows, data.n_outputs, plan, own_epochs=own_epochs)
+    trained = _map.fit_map(net, network, rows, data.n_outputs, plan, task, own_epochs=own_epochs)
     if data.alone:
         return replace(trained, by_evidence=data.start is None or data.start.by_evidence)
     deep = is_ours and len(parameters["hidden_layer_sizes"]) > 0  # a linear net has one mode, and knows itself
@@ -181,10 +193,10 @@ def _train_net(
         return trained
     if data.start is not None:
         before = [torch.from_numpy(fold).to(network.theta) for fold in data.start.folds]
-        return cross_fitted(trained, rows, plan, before)
+        return cross_fitted(trained, rows, plan, before, task)
     others = [source(**arguments | {"seed": seeds[0] + 1 + k}) for k in range(N_FOLDS)]
     starts = [trained.mode.fit.network.vector(dict(other.named_parameters())).to(network.theta) for other in others]
-    return cross_fitted(trained, rows, plan, starts)
+    return cross_fitted(trained, rows, plan, starts, task)
 
 
 def _start_at(module: nn.Module, means: Mapping[str, Tensor]) -> None:

@@ -50,6 +50,7 @@ from . import (
     tempering,
 )
 from ._persistence import LAYERS, name_of
+from ._progress import callbacks_of, without_callbacks
 from .nets import mlp, table
 
 STATE_FORMAT = 2
@@ -131,7 +132,7 @@ class StoredEstimator(BaseEstimator):
 
     def _split(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Parameters and fitted attributes."""
-        names, state = self.get_params(deep=False), dict(BaseEstimator.__getstate__(self))
+        names, state = self.get_params(deep=False), without_callbacks(BaseEstimator.__getstate__(self))
         return {name: state.pop(name) for name in list(state) if name in names}, state
 
     @classmethod
@@ -165,6 +166,7 @@ class StoredEstimator(BaseEstimator):
             "format": STATE_FORMAT,
             "parameters": parameters,
             "fitted": _persistence.pack(fitted, self._known(), BARE, self._member_parts),
+            **callbacks_of(vars(self)),
         }
 
     def __setstate__(self, state: Any) -> None:
@@ -176,6 +178,7 @@ class StoredEstimator(BaseEstimator):
             )
         fitted = _restoring.unpack(state["fitted"], self._known(), _member)
         self._settle(state["parameters"], fitted)
+        self.__dict__.update(callbacks_of(state))
 
 
 def _member(kind: type, parts: Any) -> Any:

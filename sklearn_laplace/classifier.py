@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -244,7 +245,8 @@ feature_names_in_
             if classes is None or set(np.ravel(classes).tolist()) == set(np.ravel(y).tolist()):
                 return self.fit(X, y, sample_weight, sample_noise_variance)
             with self._unchanged_on_failure(X):
-                return self._fit(lambda: self._prepare(X, y, sample_weight, sample_noise_variance, classes))
+                prepare = partial(self._prepare, X, y, sample_weight, sample_noise_variance, classes)
+                return self._fit(prepare, X, y, sample_weight)
         if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(f"classes={classes!r} differ from those of the first call, {self.classes_.tolist()}.")
         return super().partial_fit(X, y, sample_weight, sample_noise_variance)

@@ -1,0 +1,261 @@
+"""Callbacks of scikit-learn hear of a fit and its parts; without any nothing is said, and nothing is different."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from nets import regressor as template
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._progress import SILENT, ReportedFit
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 2))
+Y = np.sin(2 * X[:, 0]) + 0.1 * RNG.normal(size=60)
+SMALL = {"hidden_layer_sizes": (4,), "random_state": 0}
+ONE = {**SMALL, "n_members": 1, "prior_precision": "evidence", "sigma_noise": "evidence", "likelihood": "gaussian"}
+reports = pytest.mark.skipif(not hasattr(ReportedFit, "set_callbacks"), reason="scikit-learn before 1.9")
+
+
+class Recorder:
+    """What happened, in order: (begin or end, names of the tasks from the root down); propagated at all levels."""
+
+    max_propagation_depth = None
+
+    def __init__(self):
+        self.seen, self.weights, self.most = [], [], {}
+
+    def setup(self, estimator, context):
+        self.seen.append("setup")
+
+    def teardown(self, estimator, context):
+        self.seen.append("teardown")
+
+    def on_fit_task_begin(self, estimator, context, *, metadata=None):
+        self.seen.append(("begin", self.path(context)))
+        self.most[self.path(context)] = context.max_subtasks
+        self.weights.append(metadata)
+
+    def on_fit_task_end(self, estimator, context):
+        self.seen.append(("end", self.path(context)))
+
+    def path(self, context):
+        return (*self.path(context.parent), f"{context.task_name} {context.task_id}") if context else ()
+
+    def begun(self):
+        return [path for kind, path in self.of_tasks() if kind == "begin"]
+
+    def of_tasks(self):
+        return [event for event in self.seen if isinstance(event, tuple)]
+
+
+def without_ids(paths):
+    return [tuple(name.rsplit(" ", 1)[0] for name in path) for path in paths]
+
+
+def in_order(recorder):
+    """Whether each end is that of the task that began last, and none is left open."""
+    stack = []
+    for kind, path in recorder.of_tasks():
+        if kind == "begin":
+            assert list(path[:-1]) == (list(stack[-1]) if stack else list(path[:-1]))
+            stack.append(path)
+        elif stack.pop() != path:
+            return False
+    return not stack
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return LaplaceRegressor(**SMALL).fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def watched():
+    recorder = Recorder()
+    model = LaplaceRegressor(**SMALL).set_callbacks(recorder) if hasattr(ReportedFit, "set_callbacks") else None
+    return model and model.fit(X, Y), recorder
+
+
+@reports
+def test_callbacks_hear_of_the_stages_in_order(watched):
+    """The tree that the module's docstring draws, of a mixture of four; each end follows its own beginning."""
+    model, recorder = watched
+    assert recorder.seen[0] == "setup" and recorder.seen[-1] == "teardown" and in_order(recorder)
+    begun = without_ids(recorder.begun())
+    assert begun[0] == ("fit",)
+    assert begun.count(("fit", "member")) == len(model.members_) == 4
+    below = ("fit", "member", "training")
+    assert begun[1:4] == [("fit", "member"), below, (*below, "mode")]
+    first = [path for path in recorder.begun() if path[:2] == ("fit 0", "member 0")]
+    assert without_ids(first).count((*below, "nets beside it", "net")) == 3
+    assert without_ids(first)[-1] == ("fit", "member", "posterior")
+
+
+@reports
+def test_no_task_has_more_parts_than_it_says(watched):
+    """A progress bar divides by this number; scikit-learn refuses one more."""
+    _, recorder = watched
+    for path, most in recorder.most.items():
+        parts = [other for other in recorder.most if other[:-1] == path]
+        assert most is None or len(parts) <= most
+    assert recorder.most["fit 0",] == 4
+
+
+@reports
+def test_a_fit_is_the_same_with_and_without_callbacks(plain, watched):
+    """They look on: every number is equal to the bit."""
+    for method in (LaplaceRegressor.predict, LaplaceRegressor.predict_std):
+        np.testing.assert_array_equal(method(plain, X), method(watched[0], X))
+    assert plain.log_marginal_likelihood_value_ == watched[0].log_marginal_likelihood_value_
+
+
+@reports
+def test_nothing_of_a_fits_tasks_stays_on_the_estimators(plain, watched):
+    """Neither on the estimator nor on the other members, which were made while scikit-learn had put its own there."""
+    model, _ = watched
+    assert vars(model).keys() - vars(plain).keys() == {"_skl_callbacks"}
+    for own, other in zip(model._others, plain._others, strict=True):
+        assert vars(own).keys() == vars(other).keys()
+    model = LaplaceRegressor(**ONE).fit(X, Y)
+    assert not [name for name in vars(model) if "callback" in name]
+
+
+@reports
+def test_epochs_are_tasks_of_a_net_that_trains_by_them():
+    """As many as max_epochs; the trained net does not keep what has counted them."""
+    recorder = Recorder()
+    model = LaplaceRegressor(template(max_epochs=3), prior_precision=1.0, sigma_noise=0.1, random_state=0)
+    model.set_callbacks(recorder).fit(X, Y)
+    begun = without_ids(recorder.begun())
+    assert begun.count(("fit", "member", "training", "epochs", "epoch")) == 3 and in_order(recorder)
+    assert "laplace_progress" not in str(vars(model.net_))
+
+
+@reports
+def test_a_fit_is_nested_below_a_search_and_a_pipeline():
+    """Set on the outermost estimator, as for scikit-learn's own: one setup, the fits' tasks below the search's."""
+    recorder = Recorder()
+    pipeline = make_pipeline(StandardScaler(), LaplaceRegressor(**{**ONE, "prior_precision": 1.0}))
+    search = GridSearchCV(pipeline, {"laplaceregressor__prior_precision": [1.0, 10.0]}, cv=2)
+    search.set_callbacks(recorder).fit(X, Y)
+    assert recorder.seen.count("setup") == recorder.seen.count("teardown") == 1
+    paths = without_ids(recorder.begun())
+    assert in_order(recorder)
+    assert sum(path[-2:] == ("training", "mode") for path in paths) == 2 * 2 + 1
+    deepest = next(path for path in paths if path[-1] == "mode")
+    assert deepest[0] == "fit" and deepest[-3:] == ("member", "training", "mode") and len(deepest) >= 6
+    inner = search.best_estimator_[-1]
+    assert not [name for name in vars(inner) if "callback" in name]
+
+
+@reports
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")  # three candidates are few
+def test_a_search_for_the_prior_has_its_folds_as_tasks():
+    """The fits inside are the estimator's own affair, and each is one step of the choice."""
+    recorder = Recorder()
+    options = {**ONE, "prior_precision": "cv", "prior_precision_grid": [1.0, 3.0, 10.0], "map_prior_precision": 1.0}
+    LaplaceRegressor(**options, cv=2).set_callbacks(recorder).fit(X, Y)
+    folds = [("fit", "prior_precision", "fold")] * 2
+    assert without_ids(recorder.begun()) == [("fit",), ("fit", "prior_precision"), *folds, ("fit", "fit")]
+    assert in_order(recorder)
+
+
+@reports
+def test_a_fit_that_fails_is_torn_down_and_leaves_nothing():
+    """A progress bar that is still drawn after an error would be there for good."""
+    recorder = Recorder()
+    model = LaplaceRegressor(**ONE).set_callbacks(recorder)
+    before = dict(vars(model))
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit(X, np.full(60, np.nan))
+    assert recorder.seen[0] == "setup" and recorder.seen[-1] == "teardown"
+    assert vars(model) == before
+
+
+@reports
+def test_weights_are_shown_to_callbacks():
+    """In the metadata of the fit, as scikit-learn's estimators do."""
+    recorder, weights = Recorder(), np.linspace(1, 2, 60)
+    LaplaceRegressor(**ONE).set_callbacks(recorder).fit(X, Y, weights)
+    np.testing.assert_array_equal(recorder.weights[0]["sample_weight"], weights)
+
+
+@reports
+def test_a_first_call_of_partial_fit_is_a_fit_to_callbacks():
+    """Also with classes that are to come, where the classifier has a way of its own."""
+    recorder = Recorder()
+    model = LaplaceClassifier(**SMALL, n_members=1, prior_precision=1.0).set_callbacks(recorder)
+    model.partial_fit(X, Y > 0, classes=[False, True])
+    assert without_ids(recorder.begun())[:2] == [("fit",), ("fit", "member")]
+
+
+@reports
+def test_a_score_is_monitored_at_the_end_of_a_fit():
+    """scikit-learn's monitor is shown the fitted estimator: what it records is the score of the fit."""
+    from sklearn.callback import ScoringMonitor
+
+    monitor = ScoringMonitor(scoring="r2")
+    model = LaplaceRegressor(**ONE).set_callbacks(monitor).fit(X, Y)
+    log = monitor.get_logs(select="most_recent")
+    assert [entry["r2"] for entry in log.data] == [pytest.approx(model.score(X, Y))]
+
+
+@reports
+def test_copies_have_the_callbacks_and_the_members_have_none(watched):
+    """A clone shares them, a pickle has its own, as scikit-learn's estimators do."""
+    model, recorder = watched
+    assert clone(model)._skl_callbacks == [recorder]
+    again = pickle.loads(pickle.dumps(model))
+    assert isinstance(again._skl_callbacks[0], Recorder)
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    assert all("_skl_callbacks" not in vars(member) for member in model.members_)
+    assert "_skl_callbacks" not in vars(again.set_callbacks())
+
+
+@reports
+def test_a_saved_file_has_no_callbacks(watched, tmp_path):
+    """A file holds a model; who looks on while it is fitted is no part of that."""
+    pytest.importorskip("safetensors")
+    from sklearn_laplace import load, save
+
+    save(watched[0], tmp_path / "model.safetensors")
+    assert "_skl_callbacks" not in vars(load(tmp_path / "model.safetensors"))
+
+
+@reports
+def test_the_progress_bar_of_scikit_learn_shows_the_members(capsys):
+    """With rich installed: the bars of a mixture's members below that of the fit."""
+    pytest.importorskip("rich")
+    from sklearn.callback import ProgressBar
+
+    LaplaceRegressor(**{**ONE, "n_members": 2}).set_callbacks(ProgressBar()).fit(X, Y)
+    shown = capsys.readouterr().out
+    assert "LaplaceRegressor - fit" in shown and "LaplaceRegressor - member #1" in shown and "100%" in shown
+
+
+def test_a_fit_is_quiet_by_default(capsys):
+    """Nothing on either stream, with the built-in net and with a skorch net as template."""
+    LaplaceRegressor(**ONE).fit(X, Y)
+    LaplaceRegressor(template(max_epochs=2), prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, Y)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_verbose_prints_the_epochs_of_a_template(capsys):
+    """skorch's own table, one line an epoch; the built-in net without epochs has none."""
+    options = {"prior_precision": 1.0, "sigma_noise": 0.1, "random_state": 0, "verbose": 1}
+    LaplaceRegressor(template(max_epochs=2), **options).fit(X, Y)
+    assert "train_loss" in capsys.readouterr().out
+    LaplaceRegressor(hidden_layer_sizes=(4,), n_members=1, **options).fit(X, Y)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_without_callbacks_a_task_is_nothing():
+    """Parts of the silent task are the silent task: a fit without callbacks makes no tree."""
+    assert SILENT.subtask("training", 3) is SILENT
