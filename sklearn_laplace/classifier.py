@@ -74,7 +74,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     random_state : int, RandomState or None, default=None
         Seeds the initial weights, the order of mini-batches and the draws.
     verbose : int, default=0
-        Whether skorch prints its epochs.
+        As in :class:`LaplaceRegressor`; so are scikit-learn's callbacks (``set_callbacks``).
 
     Attributes
     ----------

@@ -237,7 +237,11 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         it was. All trainings of "cv" and "validation" start from one integer, or from copies of one RandomState, which
         stays as it was; from None each starts on its own.
     verbose : int, default=0
-        Whether skorch prints its epochs.
+        0 prints nothing. 1 prints skorch's table, a line an epoch with its loss and seconds, for a net that trains by
+        epochs (a template, ``max_epochs``, or a net too large for Gauss–Newton steps), and a line where outputs are
+        taken for probabilities. Progress of all stages is shown by scikit-learn's callbacks (from 1.9 on), quiet unless
+        they are set: ``LaplaceRegressor().set_callbacks(sklearn.callback.ProgressBar())``, or set on a pipeline or
+        search around it. What a callback returns does not stop a fit.
 
     Attributes
     ----------

@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from joblib import Memory
 from nets import regressor as template
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
@@ -125,6 +126,33 @@ def test_nothing_of_a_fits_tasks_stays_on_the_estimators(plain, watched):
         assert vars(own).keys() == vars(other).keys()
     model = LaplaceRegressor(**ONE).fit(X, Y)
     assert not [name for name in vars(model) if "callback" in name]
+
+
+@reports
+def test_members_that_train_in_threads_have_their_own_tasks():
+    """In any order between them: the same tasks as one after another, each begun and ended once."""
+    seen = []
+    for n_jobs in (1, 2):
+        recorder = Recorder()
+        options = {**ONE, "n_members": 3, "prior_precision": 1.0}
+        LaplaceRegressor(**options, n_jobs=n_jobs).set_callbacks(recorder).fit(X, Y)
+        seen.append(sorted(recorder.of_tasks()))
+    assert seen[0] == seen[1]
+    assert len(seen[0]) == 2 * (1 + 3 * 4)  # the fit; member, training, mode and posterior of each
+
+
+@reports
+def test_a_training_out_of_the_cache_has_no_parts(tmp_path):
+    """The task is no part of the cache's key: a fit without callbacks finds the training of one with them."""
+    found = []
+    for _ in range(2):
+        recorder = Recorder()
+        model = LaplaceRegressor(**ONE, memory=Memory(tmp_path, verbose=0)).set_callbacks(recorder).fit(X, Y)
+        found.append(without_ids(recorder.begun()))
+    model.set_callbacks().fit(X, Y)
+    below = ("fit", "member", "training", "mode")
+    assert below in found[0] and found[1] == [path for path in found[0] if path != below]
+    assert len(list(tmp_path.rglob("output.pkl"))) == 1
 
 
 @reports
