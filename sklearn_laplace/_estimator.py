@@ -30,7 +30,7 @@ from torch import Tensor
 from . import _cross_validation, _resolve, _skorch, _values
 from ._augment import check_forgetting
 from ._cross_fit import N_FOLDS
-from ._cross_validation import GivenRows, HeldOut
+from ._cross_validation import GivenRows
 from ._data import PreparedData, augmented
 from ._diagnosis import diagnose
 from ._loo import LeftOut
@@ -166,39 +166,34 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
             self._prepare(*given)  # what is wrong with the rows is said of all of them, before any training
             if X_val is not None:
                 self._validate_rows(X_val, y_val, None, None, y_numeric=is_regressor(self), reset=False)
-            rule, rows = held_out, GivenRows.of(*given)
-            self._reported(lambda task: self._fit_chosen(rule, rows, task), 2, *given[:3])
+            rows = GivenRows.of(*given)
+            with self._reported(2, *given[:3]) as task:
+                fitted, scores = held_out.chosen(_cross_validation.without_rule(self), rows, task)
+                parameters = self.get_params(deep=False)
+                self.__dict__.update({name: value for name, value in vars(fitted).items() if name not in parameters})
+                self._prior_scores, self._is_candidate = scores, False
             self._diagnose(self._options())
         return self
 
-    def _fit_chosen(self, rule: HeldOut, rows: GivenRows, task: Task) -> None:
-        """Become the fit under the prior precision that does best on rows which were held out."""
-        fitted, scores = rule.chosen(_cross_validation.without_rule(self), rows, task)
-        parameters = self.get_params(deep=False)
-        self.__dict__.update({name: value for name, value in vars(fitted).items() if name not in parameters})
-        self._prior_scores, self._is_candidate = scores, False
-
     def _fit(self, prepare: Callable[[], PreparedData], *given: Any) -> Self:
         """Fit to the rows as they are prepared; callbacks are shown X, y and weights as they were given."""
-        options = _resolve.resolve(self._kind, self.get_params(deep=False))
-        most = _resolve.n_members(self.n_members, N_FOLDS if options.cross_fits and self.net is None else 0)
-        return self._reported(lambda task: self._fit_members(prepare, options, task), most, *given)
-
-    def _fit_members(self, prepare: Callable[[], PreparedData], options: Options, task: Task) -> Self:
         parameters = self.get_params(deep=False)
+        options = _resolve.resolve(self._kind, parameters)
         _cross_validation.check_without_rows(parameters, "partial_fit with classes")
         _skorch.check_net(self.net)
-        data = self._after_previous(prepare())
-        data = replace(data, table=self._table)
-        seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
-        data = augmented(data, self.augment, self.n_augmentations, seeds[2])
-        kept, data = data.unmerged, replace(data, unmerged=None)
-        self.noise_model_, self._others, self._lead = None, (), None
+        most = _resolve.n_members(self.n_members, N_FOLDS if options.cross_fits and self.net is None else 0)
         again = options.varying_noise is not False  # the first one's training may be repeated
-        with task.subtask("member", (1 + again) * MEMBER_STAGES) as own:
-            begun = self._fit_rows(parameters, data, kept, seeds, own)
-        self._others = tuple(self._trained_others(parameters, data, kept, seeds[0], begun, task))
-        self._weigh_members()
+        with self._reported(most, *given) as task:
+            data = self._after_previous(prepare())
+            data = replace(data, table=self._table)
+            seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
+            data = augmented(data, self.augment, self.n_augmentations, seeds[2])
+            kept, data = data.unmerged, replace(data, unmerged=None)
+            self.noise_model_, self._others, self._lead = None, (), None
+            with task.subtask("member", (1 + again) * MEMBER_STAGES) as own:
+                begun = self._fit_rows(parameters, data, kept, seeds, own)
+            self._others = tuple(self._trained_others(parameters, data, kept, seeds[0], begun, task))
+            self._weigh_members()
         return self
 
     def _fit_rows(

@@ -20,11 +20,11 @@ Without callbacks all of this is :data:`SILENT`, which does nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-T = TypeVar("T")
 CALLBACKS = "_skl_callbacks"
 """Where scikit-learn keeps what ``set_callbacks`` was given."""
 OF_A_FIT = ("_callback_fit_ctx", "_skl_callbacks_to_teardown", "_parent_callback_ctx")
@@ -117,21 +117,31 @@ except ImportError:  # scikit-learn before 1.9
     class ReportedFit:
         """An estimator whose fits nobody hears of."""
 
-        def _reported(self, work: Callable[[Task], T], most: int, X: Any, y: Any, sample_weight: Any) -> T:
-            return work(SILENT)
+        @contextmanager
+        def _reported(self, most: int, X: Any, y: Any, sample_weight: Any) -> Iterator[Task]:
+            yield SILENT
 
 else:
 
     class ReportedFit(CallbackSupportMixin):  # type: ignore[no-redef]
         """An estimator that tells callbacks of its fits: ``set_callbacks`` is scikit-learn's."""
 
-        @with_callbacks  # type: ignore[untyped-decorator, unused-ignore]
-        def _reported(self, work: Callable[[Task], T], most: int, X: Any, y: Any, sample_weight: Any) -> T:
-            """What comes of ``work``, the fit, which is given the task that it is and has at most so many parts."""
-            context = self._init_callback_context(max_subtasks=most)
+        @contextmanager
+        def _reported(self, most: int, X: Any, y: Any, sample_weight: Any) -> Iterator[Task]:
+            """The time that a fit takes, as the task that it is, with at most so many parts.
+
+            Not a decorator of ``fit``: its frames would stand between a warning and the line that it is said of.
+            """
             given: dict[str, Any] = {"estimator": self, "X": X, "y": y}
             given["metadata"] = None if sample_weight is None else {"sample_weight": sample_weight}
-            context.call_on_fit_task_begin(**given)
-            found = work(ReportedTask(self, context) if CALLBACKS in vars(self) else SILENT)
-            context.call_on_fit_task_end(**given, reconstruction_attributes={})  # nothing is missing: it is fitted
-            return found
+            try:
+                context = self._init_callback_context(max_subtasks=most)
+                context.call_on_fit_task_begin(**given)
+                yield ReportedTask(self, context) if CALLBACKS in vars(self) else SILENT
+                context.call_on_fit_task_end(**given, reconstruction_attributes={})  # nothing is missing: it is fitted
+            finally:
+                self._tear_down()
+
+        @with_callbacks  # type: ignore[untyped-decorator, unused-ignore]
+        def _tear_down(self) -> None:
+            """What the decorator does after a method is all that there is to do."""
