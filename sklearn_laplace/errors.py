@@ -10,7 +10,19 @@ from typing import Any
 
 
 class UnsupportedCombinationError(ValueError):
-    """Two options that exclude each other, for example a structure and a curvature."""
+    """Two options that exclude each other, for example a structure and a curvature.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> X = np.linspace(0, 6, 20)[:, None]
+    >>> y = np.sin(X[:, 0])
+    >>> LaplaceRegressor(curvature="hessian", hessian_structure="kron").fit(X, y)  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.UnsupportedCombinationError: …
+    """
 
 
 class NonFiniteError(FloatingPointError):
@@ -21,6 +33,18 @@ class NonFiniteError(FloatingPointError):
     message : str
     inputs : Tensor of shape (k, …), optional
         The rows in which it is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> X = np.linspace(0, 6, 20)[:, None]
+    >>> y = np.sin(X[:, 0])
+    >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0)
+    >>> model.fit(X, y).predict([[1e300]], return_std=True)  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.NonFiniteError: …
     """
 
     def __init__(self, message: str, inputs: Any = None) -> None:
@@ -29,60 +53,282 @@ class NonFiniteError(FloatingPointError):
 
 
 class NonFiniteLossError(NonFiniteError):
-    """The training loss became NaN or infinite."""
+    """The training loss became NaN or infinite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> X = np.linspace(0, 6, 20)[:, None]
+    >>> y = np.sin(X[:, 0])
+    >>> from skorch import NeuralNetRegressor
+    >>> from torch import nn
+    >>> net = NeuralNetRegressor(nn.Linear, module__out_features=1, max_epochs=30, lr=1e30, train_split=None, verbose=0)
+    >>> LaplaceRegressor(net, prior_precision=1.0, sigma_noise=0.1).fit(X, y)  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.NonFiniteLossError: …
+    """
 
 
 class NotPositiveDefiniteError(ArithmeticError):
-    """A matrix stayed indefinite in floating point after the largest jitter allowed."""
+    """A matrix stayed indefinite in floating point after the largest jitter allowed.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sklearn_laplace.linalg import cholesky
+    >>> cholesky(-torch.eye(2))  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.NotPositiveDefiniteError: …
+    """
 
 
 class MemoryBudgetError(MemoryError):
-    """A structure that would not fit in memory, refused before its allocation."""
+    """A structure that would not fit in memory, refused before its allocation.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> X = np.linspace(0, 6, 20)[:, None]
+    >>> y = np.sin(X[:, 0])
+    >>> LaplaceRegressor(hessian_structure="full", memory_budget="1kB").fit(X, y)  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.MemoryBudgetError: …
+    """
 
 
 class NotStorableError(ValueError):
-    """Something that an estimator holds cannot be written without executing code when it is read."""
+    """Something that an estimator holds cannot be written without executing code when it is read.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sklearn_laplace import LaplaceRegressor, save
+    >>> def made():
+    ...     class Local(torch.nn.Linear):
+    ...         def __init__(self):
+    ...             super().__init__(1, 1)
+    ...     return Local
+    >>> model = LaplaceRegressor(made(), prior_precision=1.0, sigma_noise=0.1).fit([[0.0], [1.0]], [0.0, 1.0])
+    >>> save(model, "model.safetensors")  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.NotStorableError: …
+    """
 
 
 class StateError(ValueError):
-    """A saved estimator is damaged, or names something that is not known here."""
+    """A saved estimator is damaged, or names something that is not known here.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from sklearn_laplace import load
+    >>> with tempfile.TemporaryDirectory() as folder:  # doctest: +IGNORE_EXCEPTION_DETAIL
+    ...     path = pathlib.Path(folder, "model.safetensors")
+    ...     _ = path.write_bytes(b"something else")
+    ...     load(path)
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.StateError: …
+    """
 
 
 class JitterWarning(UserWarning):
-    """A factorisation succeeded only after a small multiple of the identity was added."""
+    """A factorisation succeeded only after a small multiple of the identity was added.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import torch
+    >>> from sklearn_laplace.linalg import cholesky
+    >>> with warnings.catch_warnings():  # doctest: +IGNORE_EXCEPTION_DETAIL
+    ...     warnings.simplefilter("error", JitterWarning)
+    ...     _ = cholesky(torch.ones(2, 2, dtype=torch.float64))
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.JitterWarning: …
+    """
 
 
 class ClippedWarning(UserWarning):
-    """A curvature had negative eigenvalues, which were set to zero."""
+    """A curvature had negative eigenvalues, which were set to zero.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> X = np.linspace(0, 6, 20)[:, None]
+    >>> y = np.sin(X[:, 0])
+    >>> with warnings.catch_warnings():  # doctest: +IGNORE_EXCEPTION_DETAIL
+    ...     warnings.simplefilter("error", ClippedWarning)
+    ...     LaplaceRegressor(curvature="hessian", prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, y)
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.ClippedWarning: …
+    """
 
 
 class BoundWarning(UserWarning):
-    """An optimised hyperparameter sits on a bound of its search interval."""
+    """An optimised hyperparameter sits on a bound of its search interval.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> X = np.linspace(0, 6, 20)[:, None]
+    >>> y = np.sin(X[:, 0])
+    >>> with warnings.catch_warnings():  # doctest: +IGNORE_EXCEPTION_DETAIL
+    ...     warnings.simplefilter("error", BoundWarning)
+    ...     LaplaceRegressor(n_members=1, prior_precision="evidence", sigma_noise="evidence").fit(X, 1 + 0 * y)
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.BoundWarning: …
+    """
 
 
 class ModeWarning(UserWarning):
-    """The trained weights are not close to a mode of the posterior."""
+    """The trained weights are not close to a mode of the posterior.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> X = np.linspace(0, 6, 20)[:, None]
+    >>> y = np.sin(X[:, 0])
+    >>> with warnings.catch_warnings():  # doctest: +IGNORE_EXCEPTION_DETAIL
+    ...     warnings.simplefilter("error", ModeWarning)
+    ...     LaplaceRegressor(prior_precision=1.0, sigma_noise=1e-5, random_state=0).fit(X, y)
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.ModeWarning: …
+    """
 
 
 class PinnedWarning(UserWarning):
-    """A given prior leaves the data next to no say: constant predictions, or error bars of the prior alone."""
+    """A given prior leaves the data next to no say: constant predictions, or error bars of the prior alone.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> X = np.linspace(0, 6, 20)[:, None]
+    >>> y = np.sin(X[:, 0])
+    >>> with warnings.catch_warnings():  # doctest: +IGNORE_EXCEPTION_DETAIL
+    ...     warnings.simplefilter("error", PinnedWarning)
+    ...     LaplaceRegressor(prior_precision=1e6, sigma_noise=0.1, random_state=0).fit(X, y)
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.PinnedWarning: …
+    """
 
 
 class InterpolationWarning(UserWarning):
-    """The net goes through all targets, so that the noise chosen from what is left over cannot be trusted."""
+    """The net goes through all targets, so that the noise chosen from what is left over cannot be trusted.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> X = np.linspace(0, 6, 20)[:, None]
+    >>> y = np.sin(X[:, 0])
+    >>> model = LaplaceRegressor(n_members=1, prior_precision=1e-4, sigma_noise="evidence", random_state=0)
+    >>> with warnings.catch_warnings():  # doctest: +IGNORE_EXCEPTION_DETAIL
+    ...     warnings.simplefilter("error", InterpolationWarning)
+    ...     model.fit(X, np.random.default_rng(0).normal(size=20))
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.InterpolationWarning: …
+    """
 
 
 class WeakPriorWarning(UserWarning):
-    """The prior is so weak that predictions away from the rows are far wider than the spread of the targets."""
+    """The prior is so weak that predictions away from the rows are far wider than the spread of the targets.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> X = np.linspace(0, 6, 20)[:, None]
+    >>> y = np.sin(X[:, 0])
+    >>> with warnings.catch_warnings():  # doctest: +IGNORE_EXCEPTION_DETAIL
+    ...     warnings.simplefilter("error", WeakPriorWarning)
+    ...     LaplaceRegressor(prior_precision=1e-4, sigma_noise=0.1, random_state=0).fit(X, y)
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.WeakPriorWarning: …
+    """
 
 
 class IncompleteWarning(UserWarning):
-    """Shares of the columns in a variance do not add up to it."""
+    """Shares of the columns in a variance do not add up to it.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> X = np.linspace(0, 6, 20)[:, None]
+    >>> y = np.sin(X[:, 0])
+    >>> model = LaplaceRegressor(activation="relu", prior_precision=1.0, sigma_noise=0.1, random_state=0)
+    >>> with warnings.catch_warnings():  # doctest: +IGNORE_EXCEPTION_DETAIL
+    ...     warnings.simplefilter("error", IncompleteWarning)
+    ...     model.fit(X, y).explain_std([[30.0]])
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.IncompleteWarning: …
+    """
 
 
 class HeldOutRowsWarning(UserWarning):
-    """The given net's own validation split keeps rows out of the training."""
+    """The given net's own validation split keeps rows out of the training.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> X = np.linspace(0, 6, 20)[:, None]
+    >>> y = np.sin(X[:, 0])
+    >>> from skorch import NeuralNetRegressor
+    >>> from torch import nn
+    >>> net = NeuralNetRegressor(nn.Linear, module__out_features=1, max_epochs=1, verbose=0)
+    >>> with warnings.catch_warnings():  # doctest: +IGNORE_EXCEPTION_DETAIL
+    ...     warnings.simplefilter("error", HeldOutRowsWarning)
+    ...     LaplaceRegressor(net, prior_precision=1.0, sigma_noise=0.1).fit(X, y)
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.HeldOutRowsWarning: …
+    """
 
 
 class UncachedWarning(UserWarning):
-    """A cache was asked for and cannot be used."""
+    """A cache was asked for and cannot be used.
+
+    Examples
+    --------
+    >>> import tempfile, warnings
+    >>> import torch
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> def made():
+    ...     class Local(torch.nn.Linear):
+    ...         def __init__(self):
+    ...             super().__init__(1, 1)
+    ...     return Local
+    >>> with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:  # doctest: +IGNORE_EXCEPTION_DETAIL
+    ...     warnings.simplefilter("error", UncachedWarning)
+    ...     LaplaceRegressor(made(), memory=folder, prior_precision=1.0, random_state=0).fit([[0.0], [1.0]], [0.0, 1.0])
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.UncachedWarning: …
+    """
