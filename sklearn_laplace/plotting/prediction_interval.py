@@ -158,8 +158,8 @@ class PredictionIntervalDisplay:
         ValueError, NotFittedError
         """
         levels = fractions("confidence_level", confidence_level)
-        where, x_name = _along(X, feature)
         distribution = regression(cls.__name__, estimator, X)
+        where, x_name = _along(X, feature)
         mean = np.asarray(distribution.mean())
         which = output_index(cls.__name__, output, mean.shape)
         ends, targets = _ends(distribution, levels, which), None
