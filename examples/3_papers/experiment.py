@@ -1,0 +1,127 @@
+"""What the experiments share: options, how a claim is judged, and what is printed and kept of it.
+
+An experiment's *claims* are predicates of what it measures, fixed before it was run for the first time: a dict from a
+sentence to a function of the measured numbers. All hold: reproduced; some: reproduced in part; none: not reproduced.
+What did not hold is explained by the experiment itself (``why``), in the same place as its verdict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+Measured = dict[str, float]
+Claims = Mapping[str, Callable[[Measured], bool]]
+
+
+@dataclass
+class Experiment:
+    """One experiment's run: its options and what it has said so far.
+
+    Parameters
+    ----------
+    name : str
+        Of its script, without ``.py``; its picture and its results are called so.
+    doc : str
+        The script's docstring; the first line is its title.
+    claims : dict from str to callable
+        Sentence → predicate of the measured numbers.
+    """
+
+    name: str
+    doc: str
+    claims: Claims
+    measured: Measured = field(default_factory=dict)
+    choices: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        parser = argparse.ArgumentParser(description=self.doc.split("\n")[0])
+        parser.add_argument(
+            "--quick", action="store_true", help="less data, fewer samples: does it run, not does it hold"
+        )
+        parser.add_argument(
+            "--out", type=Path, default=Path(), metavar="DIR", help="folder of the picture and the results"
+        )
+        parser.add_argument("--seed", type=int, default=0)
+        parser.add_argument(
+            "--data", metavar="DIR", help="folder of larger data, or 'openml' to fetch them; default: bundled"
+        )
+        options = parser.parse_args()
+        self.quick: bool = options.quick
+        self.seed: int = options.seed
+        self.data: str | None = options.data
+        self.out: Path = options.out
+        self.out.mkdir(parents=True, exist_ok=True)
+        print(self.doc.split("\n")[0])
+        print(f"seed {self.seed}" + (", quick: numbers of this run decide nothing" if self.quick else ""))
+
+    def choose(self, *sentences: str) -> None:
+        """Print what the source leaves open, and what was taken."""
+        for sentence in sentences:
+            self.choices.append(sentence)
+            print(f"choice: {sentence}")
+
+    def table(self, title: str, columns: Sequence[str], rows: Mapping[str, Sequence[float]], digits: int = 3) -> None:
+        """Print numbers, one row a method."""
+        left = max(map(len, rows)) + 2
+        widths = [max(len(column) + 2, digits + 8) for column in columns]
+        print(f"\n{title}\n{'':{left}}" + "".join(f"{c:>{w}}" for c, w in zip(columns, widths, strict=True)))
+        for name, values in rows.items():
+            print(f"{name:{left}}" + "".join(f"{v:{w}.{digits}f}" for v, w in zip(values, widths, strict=True)))
+        print()
+
+    def save(self, figure: Figure, suffix: str = "") -> None:
+        """Write the picture and say where it is."""
+        path = self.out / f"{self.name}{suffix}.png"
+        figure.savefig(path, dpi=100)
+        plt.close(figure)
+        print(f"saved {path}")
+
+    def judge(self, measured: Measured, why: str = "") -> None:
+        """Print each claim with its verdict, and keep all of it in ``NAME.json``.
+
+        Parameters
+        ----------
+        measured : dict from str to float
+            The numbers that the predicates read.
+        why : str
+            What explains the claims that do not hold. A claim that does not hold must have one, but for ``--quick``.
+        """
+        self.measured |= {name: float(value) for name, value in measured.items()}
+        holds = {sentence: bool(predicate(self.measured)) for sentence, predicate in self.claims.items()}
+        verdict = (
+            "reproduced" if all(holds.values()) else "reproduced in part" if any(holds.values()) else "not reproduced"
+        )
+        print("\n".join(f"measured: {name} = {value:.4g}" for name, value in self.measured.items()))
+        print("\n".join(f"{'holds' if held else 'DOES NOT HOLD'}: {sentence}" for sentence, held in holds.items()))
+        explained = "" if all(holds.values()) else why
+        if explained:
+            print(f"why: {explained}")
+        seconds = time.perf_counter() - self.started
+        print(f"verdict: {verdict}\n{seconds:.0f} s")
+        kept = {
+            "title": self.doc.split("\n")[0],
+            "verdict": verdict,
+            "claims": holds,
+            "measured": self.measured,
+            "why": explained,
+            "choices": self.choices,
+            "quick": self.quick,
+            "seed": self.seed,
+            "data": "bundled or generated" if self.data is None else "larger",
+            "seconds": round(seconds),
+        }
+        (self.out / f"{self.name}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False), encoding="utf-8")
+        if not self.quick and not explained and not all(holds.values()):
+            raise SystemExit(f"{self.name}: a claim does not hold, and nothing explains why")
