@@ -61,7 +61,7 @@ def along_the_line(model, X):
 def main():
     run = Experiment("plot_10_logistic_regression", __doc__, CLAIMS)
     run.choose(
-        "the blog trains with ½ λ² ‖θ‖² and gives λ = .5 to the Laplace fit: .25 against .5; both are run, .25 is judged",
+        "the blog trains with ½ λ² ‖θ‖² and gives λ = .5 to the Laplace fit: .25 against .5; both run, .25 is judged",
         "prior on the bias as on the weights, as the blog's loss has it",
         "the mode by our Gauss–Newton and L-BFGS steps, not 50 epochs of Adam",
     )
