@@ -1,0 +1,20 @@
+"""The benchmarks' page says what the CSVs say, all of them, and has no other table."""
+
+from __future__ import annotations
+
+import re
+
+import benchmark_tables
+
+
+def test_the_page_is_what_the_csvs_say():
+    """Written by ``python tests/benchmark_tables.py``."""
+    assert benchmark_tables.PAGE.read_text(encoding="utf-8") == benchmark_tables.page()
+
+
+def test_each_table_has_a_csv_and_each_csv_a_table():
+    """A figure that was typed into the page, or measured and forgotten."""
+    text = benchmark_tables.PAGE.read_text(encoding="utf-8")
+    named = [found[1] for found in benchmark_tables.MARKED.finditer(text)]
+    assert len(named) == len(re.findall(r"^\|---", text, flags=re.MULTILINE)) > 10
+    assert sorted(named) == sorted(path.stem for path in (benchmark_tables.PAGE.parent / "benchmarks").glob("*.csv"))
