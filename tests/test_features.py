@@ -1,0 +1,109 @@
+"""The feature table: no claim without a test that exists, no refusal without a reason, no option left out."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from sklearn_laplace import _resolve
+from sklearn_laplace._structure_options import BIASES, DAMPINGS, SHARINGS
+from sklearn_laplace.curvatures import CURVATURES
+from sklearn_laplace.layers import LAYERS
+from sklearn_laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.links import LINKS
+from sklearn_laplace.nets import ACTIVATIONS
+from sklearn_laplace.predictives import PREDICTIVES
+from sklearn_laplace.selection import SELECTIONS
+from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.subsets import SCORES, SUBSETS
+
+DOCS = Path(__file__).parents[1] / "docs"
+COLUMNS = ["source", "capability", "here", "test"]
+SOURCES = "MacKay 1992", "Ritter", "curvature library", "LaplaceRedux.jl", "laplace-torch 0.3", "sine tutorial", "Ours"
+LINK = re.compile(r"\[(\w+)\]\(([^)]+)\)")
+OPTIONS = {
+    "subset_of_weights": SUBSETS,
+    "subnetwork": SCORES,
+    "curvature": CURVATURES,
+    "hessian_structure": STRUCTURES,
+    "bias": BIASES,
+    "weight_sharing": SHARINGS,
+    "damping": DAMPINGS,
+    "layers": LAYERS,
+    "likelihood": chain(LIKELIHOODS, _resolve.SINGLE_LOGIT, _resolve.VARYING_NOISE),
+    "predictive": PREDICTIVES,
+    "link": LINKS,
+    "selection": SELECTIONS,
+    "prior_precision": _resolve.PRIOR_RULES,
+    "sigma_noise": _resolve.DISPERSION_RULES,
+    "prior_structure": _resolve.PRIOR_STRUCTURES,
+    "kind": _resolve.STD_KINDS,
+    "method": _resolve.INTERVAL_METHODS,
+    "member_weights": _resolve.WEIGHTINGS,
+    "class_weight": [_resolve.BALANCED],
+    "categorical_features": [_resolve.FROM_DTYPE],
+    "activation": ACTIVATIONS,
+    "dtype": ["float32", "float64"],
+    "map_prior_precision": ["same"],
+    "device": ["cuda"],
+}
+
+
+def lines() -> list[str]:
+    return (DOCS / "features.md").read_text(encoding="utf-8").splitlines()
+
+
+def rows() -> list[list[str]]:
+    """The cells of every row of every table, headers and rulers left out."""
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines() if line.startswith("| ")]
+    return [row for row in cells if row != COLUMNS]
+
+
+@cache
+def functions_of(path: Path) -> set[str]:
+    """Names of the test functions of a file, which is read and not imported."""
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    return {node.name for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+
+
+def test_every_table_has_the_same_columns():
+    """So that the other tests read what is there; a bar in a cell would shift it."""
+    assert lines().count("| " + " | ".join(COLUMNS) + " |") == len(SOURCES)
+    assert len(rows()) > 150
+    assert [row for row in rows() if len(row) != len(COLUMNS)] == []
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_source_has_a_table(source):
+    """A section, and rows in it."""
+    text = "\n".join(lines())
+    section = next(part for part in text.split("\n## ")[1:] if source in part.splitlines()[0])
+    assert section.count("\n| ") > 3
+
+
+def test_every_linked_test_exists():
+    """By name, in the file that the link leads to."""
+    links = [link for row in rows() for link in LINK.findall(row[3])]
+    assert len(links) > 150
+    missing = [(name, target) for name, target in links if name not in functions_of((DOCS / target).resolve())]
+    assert missing == []
+
+
+def test_a_row_has_a_test_or_says_no_and_why():
+    """A refusal comes with its reason and without a test."""
+    for row in rows():
+        refused = re.match(r"no: .{8,}", row[2])
+        assert bool(LINK.search(row[3])) != bool(refused), row
+        assert refused is None or row[3] == "–", row
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_value_of_an_option_is_in_a_row(option):
+    """Quoted, as one would write it."""
+    claimed = " ".join(row[2] for row in rows() if not row[2].startswith("no:"))
+    assert [value for value in OPTIONS[option] if f'"{value}"' not in claimed] == []
