@@ -1,0 +1,177 @@
+r"""02 · The identity Hessian: two errors that cancel
+=================================================
+
+The source of experiment 1 writes the Gauss–Newton matrix as
+
+.. math:: \tilde H = \sum_n J_n^\top H_n J_n + \lambda I, \qquad
+    H_n = -\frac{\partial^2 \log p(y_n | f)}{\partial f^2} = \frac{1}{\sigma^2} ,
+
+and computes the middle factor from its criterion, the *mean* squared error, whose second derivative is :math:`2 / N`.
+With it the bands are useless; so a line of the code puts the identity in its place, with the remark that the results
+are much better for a reason the author does not know, and the text wonders about bands that "in some sense" look better
+than those of the library. Two errors make that picture:
+
+1. **The loss is not the likelihood.** :math:`\tfrac1N \sum_n (y_n - f_n)^2` is the negative log-likelihood of
+   N rows only if :math:`\sigma^2 = N / 2`: a noise of 8.7 for N = 150, where .3 was drawn. :math:`H_n = 1` says 1.
+2. **The covariance is taken for its root.** The weights are drawn as :math:`\theta^* + \Sigma \varepsilon`, where
+   :math:`\theta^* + \Sigma^{1/2} \varepsilon` has the covariance :math:`\Sigma = \tilde H^{-1}`. The draws'
+   covariance is :math:`\Sigma^2`.
+
+In the direction of an eigenvector with curvature h the right standard deviation is
+:math:`(h / \sigma^2 + \lambda)^{-1/2}`, that of both errors :math:`(h + \lambda)^{-1}`. For :math:`\lambda = 1` they
+agree where the data say nothing, and once more at :math:`h \approx 1 / \sigma^2`: it is a coincidence of these numbers,
+and the second half of this script moves them, prior precision and noise, to see it end.
+
+The library does all of it: a constant Hessian c is the noise :math:`\sigma = c^{-1/2}`, so each is one
+``refit_laplace``. Open in the source: λ, how long it trains, rows a batch.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from experiment import Experiment
+from sine import (
+    EPOCHS,
+    EPOCHS_CHOICE,
+    NOISE,
+    QUICK_EPOCHS,
+    X_TEST,
+    adam_net,
+    draw_band,
+    draw_data,
+    inside_and_outside,
+    sine_data,
+)
+
+from sklearn_laplace import LaplaceRegressor
+
+CLAIMS = {
+    "likelihood's Hessian, drawn with the root (correct): .06 to .08 inside": (
+        lambda m: 0.06 <= m["1/noise², root, inside"] <= 0.08
+    ),
+    "the source's equation as coded, mean loss (drawn with the root): 1.1 to 1.3 inside": (
+        lambda m: 1.1 <= m["mean loss, root, inside"] <= 1.3
+    ),
+    "both errors, identity and drawn with the covariance: .05 to .08 inside": (
+        lambda m: 0.05 <= m["identity, covariance, inside"] <= 0.08
+    ),
+}
+DRAWS = "root", "covariance"
+N_SAMPLES = 100
+
+
+def frozen_fit(seed, epochs, noise=NOISE):
+    """Experiment 1's net, its curvature, and its rows."""
+    X, y = sine_data(seed, noise=noise)
+    net = adam_net(X, y, seed=seed, epochs=epochs)
+    model = LaplaceRegressor(
+        net, hessian_structure="full", likelihood="gaussian", prior_precision=1.0, sigma_noise=noise, random_state=seed
+    )
+    return model.fit(X, y), X, y
+
+
+def hessians(n, noise=NOISE):
+    """Name of each middle factor → the noise standard deviation that it stands for."""
+    return {"1/noise²": noise, "mean loss": np.sqrt(n / 2), "identity": 1.0}
+
+
+def spreads(model, X=X_TEST):
+    """Std of the linearised outputs for weights drawn with the root of the covariance, and with the covariance itself.
+
+    Both in closed form: root → diag(J Σ Jᵀ)^½, which is ``predict_std``; covariance → diag(J Σ² Jᵀ)^½.
+    """
+    _, jacobian = model.laplace_.network.jacobian(torch.from_numpy(X))
+    projected = torch.stack([model.posterior_.solve(row) for row in jacobian.rows()[:, 0].double()])  # Σ Jᵀ, row by row
+    return {"root": model.predict_std(X, kind="epistemic"), "covariance": projected.norm(dim=1).numpy()}
+
+
+def sampled(model, X=X_TEST):
+    """The same two, from as many draws of the weights as the source takes: its ``linear_sampling``."""
+    _, jacobian = model.laplace_.network.jacobian(torch.from_numpy(X))
+    dense = jacobian.rows()[:, 0].double()
+    generator = torch.Generator().manual_seed(0)
+    right = model.posterior_.sample(N_SAMPLES, generator)
+    noise = torch.randn(N_SAMPLES, dense.shape[1], generator=generator, dtype=torch.float64)
+    wrong = torch.stack([model.posterior_.solve(epsilon) for epsilon in noise])
+    return {how: (draws @ dense.mT).std(0).numpy() for how, draws in zip(DRAWS, (right, wrong), strict=True)}
+
+
+def combinations(run, fits):
+    """Inside and outside, closed form and sampled, of each Hessian and way to draw; the median over the nets."""
+    rows = {}
+    for name, noise in hessians(len(fits[0][1])).items():
+        for how in DRAWS:
+            found = []
+            for model, _, _ in fits:
+                model.refit_laplace(prior_precision=1.0, sigma_noise=noise)
+                exact, drawn = inside_and_outside(spreads(model)[how]), inside_and_outside(sampled(model)[how])
+                found.append((noise, *exact, *drawn))
+            rows[f"{name}, {how}"] = np.median(found, axis=0)
+    columns = ["noise it means", "inside", "outside", f"inside, {N_SAMPLES} draws", f"outside, {N_SAMPLES} draws"]
+    run.table("Epistemic std by Hessian and way to draw, prior precision 1, median net", columns, rows, digits=4)
+    return {f"{name}, {where}": row[k] for name, row in rows.items() for k, where in ((1, "inside"), (2, "outside"))}
+
+
+def elsewhere(run, fits, n_seeds, epochs):
+    """Correct against both errors under other prior precisions, and on data with other noise."""
+    rows = {}
+
+    def add(name, models, precision, noise):
+        found = []
+        for model in models:
+            right = spreads(model.refit_laplace(prior_precision=precision, sigma_noise=noise))["root"]
+            wrong = spreads(model.refit_laplace(prior_precision=precision, sigma_noise=1.0))["covariance"]
+            inside, outside = zip(inside_and_outside(right), inside_and_outside(wrong), strict=True)
+            found.append((*inside, inside[1] / inside[0], *outside, outside[1] / outside[0]))
+        rows[name] = np.median(found, axis=0)
+
+    for precision in (0.01, 0.1, 1.0, 10.0, 100.0):
+        add(f"prior precision {precision:g}, noise {NOISE}", [model for model, _, _ in fits], precision, NOISE)
+    for noise in (0.03, 1.0):
+        models = [frozen_fit(run.seed + k, epochs, noise)[0] for k in range(n_seeds)]
+        add(f"prior precision 1, noise {noise}", models, 1.0, noise)
+    columns = ["inside: correct", "both errors", "ratio", "outside: correct", "both errors", "ratio"]
+    run.table("The coincidence ends elsewhere, median net", columns, rows)
+    return {f"both errors / correct, inside, {name}": row[2] for name, row in rows.items()}
+
+
+def draw(run, model, X, y):
+    """A panel for each combination, at the first seed."""
+    figure, axes = plt.subplots(2, 3, figsize=(13, 6.6), layout="constrained", sharex=True, sharey=True)
+    mean = model.predict(X_TEST)
+    for column, (name, noise) in enumerate(hessians(len(X)).items()):
+        model.refit_laplace(prior_precision=1.0, sigma_noise=noise)
+        for row, (how, std) in enumerate(spreads(model).items()):
+            axis = axes[row, column]
+            draw_band(axis, mean, std)
+            draw_data(axis, X, y)
+            inside = inside_and_outside(std)[0]
+            verdict = {(0, 0): "correct: ", (0, 1): "as coded: ", (1, 2): "both errors: "}.get((row, column), "")
+            axis.set(title=f"{verdict}H from {name}, drawn with the {how}\nstd inside {inside:.3f}", ylim=(-5, 5))
+            axis.title.set_size(10)
+    for axis in axes[-1]:
+        axis.set_xlabel("x")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("y")
+    axes[0, 0].legend(fontsize=8, ncols=2)
+    run.save(figure)
+
+
+def main():
+    run = Experiment("plot_02_identity_hessian", __doc__, CLAIMS)
+    run.choose(
+        EPOCHS_CHOICE,
+        "prior precision 1; all rows in one batch, so that the mean loss has the Hessian 2/150",
+        "judged: closed forms, the median net of the seeds; the source's 100 draws beside them",
+        '"as coded" is judged with the right draws, so that it is one error alone; with the covariance it is printed',
+    )
+    n_seeds, epochs = (2, QUICK_EPOCHS) if run.quick else (10, EPOCHS)
+    fits = [frozen_fit(run.seed + k, epochs) for k in range(n_seeds)]
+    measured = combinations(run, fits)
+    measured |= elsewhere(run, fits, 1 if run.quick else 5, epochs)
+    draw(run, *fits[0])
+    run.judge(measured)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+r"""12 · Prior strength and model size
+================================
+
+Two short demonstrations of LaplaceRedux.jl's documentation ("A quick note on the prior"), on the sine:
+
+- *High prior precision → only observation noise. Low prior precision → high posterior uncertainty.* One net, three
+  values of λ at the same weights: 1e5, the one of largest evidence, 1e-5.
+- *For larger models, the optimal prior precision λ as evaluated through Empirical Bayes tends to be smaller*: nets of
+  5, 10 and 50 hidden units.
+
+With :math:`j = \partial f(x) / \partial \theta` and an eigendecomposition
+:math:`J^\top J = V \,\mathrm{diag}(h)\, V^\top` the epistemic variance is
+
+.. math:: \sum_i \frac{(v_i^\top j)^2}{h_i / \sigma^2 + \lambda} :
+
+a large λ divides all of it, a small one lets those directions go that the data leave undetermined
+(:math:`h_i = 0`): they are in use beside the data, and only there.
+
+Open: which noise goes with the given λ (the source: 1, its package's default, where it does not tune).
+"""
+
+import copy
+import warnings
+
+import matplotlib.pyplot as plt
+import numpy as np
+from experiment import Experiment
+from sine import (
+    EPOCHS,
+    EPOCHS_CHOICE,
+    INSIDE,
+    QUICK_EPOCHS,
+    X_TEST,
+    adam_net,
+    draw_band,
+    draw_data,
+    inside_and_outside,
+    sine_data,
+)
+
+from sklearn_laplace import LaplaceRegressor
+from sklearn_laplace.errors import PinnedWarning, WeakPriorWarning
+
+STRONG, WEAK = 1e5, 1e-5
+SIZES = 5, 10, 50
+CLAIMS = (
+    {
+        f"{n} hidden, prior precision 1e5: the total std is within 5 % of the noise from -10 to 13, median net": (
+            lambda m, n=n: m[f"{n} hidden, strong, largest total std / noise"] < 1.05
+        )
+        for n in SIZES
+    }
+    | {
+        f"{n} hidden, prior precision 1e-5: outside the epistemic std is over ten times the targets' std, median net": (
+            lambda m, n=n: m[f"{n} hidden, weak, std outside / std of y"] > 10.0
+        )
+        for n in SIZES
+    }
+    | {
+        "the larger the net, the smaller the tuned prior precision: 50 hidden below 5 hidden, median net": (
+            lambda m: m["50 hidden, tuned prior precision"] < m["5 hidden, tuned prior precision"]
+        )
+    }
+)
+STRENGTHS = "strong", "tuned", "weak"
+
+
+def three_priors(X, y, n_hidden, seed, epochs):
+    """Strength → the same net under that prior, with the noise tuned once, and the warnings that were given."""
+    net = adam_net(X, y, seed=seed, epochs=epochs, n_hidden=n_hidden)
+    tuned = LaplaceRegressor(
+        net, hessian_structure="full", likelihood="gaussian", prior_precision="evidence", sigma_noise="evidence"
+    ).fit(X, y)
+    models, warned = {}, {}
+    for strength, precision in zip(STRENGTHS, (STRONG, tuned.prior_precision_, WEAK), strict=True):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            models[strength] = copy.deepcopy(tuned).refit_laplace(
+                prior_precision=precision, sigma_noise=tuned.sigma_noise_
+            )
+        warned[strength] = {warning.category for warning in caught}
+    return models, warned
+
+
+def numbers(model, y):
+    """Epistemic std inside and outside, the largest total std over the noise, and outside over the std of y."""
+    inside, outside = inside_and_outside(model.predict_std(X_TEST, kind="epistemic"))
+    return inside, outside, model.predict_std(X_TEST).max() / model.sigma_noise_, outside / y.std()
+
+
+def draw(run, X, y, nets):
+    """Sizes down, strengths across, one net a row."""
+    figure, axes = plt.subplots(3, 3, figsize=(12, 9), layout="constrained", sharex=True, sharey=True)
+    for row, (n_hidden, models) in zip(axes, nets.items(), strict=True):
+        for axis, (strength, model) in zip(row, models.items(), strict=True):
+            mean, total = model.predict(X_TEST, return_std=True)
+            draw_band(axis, mean, model.predict_std(X_TEST, kind="epistemic"), total)
+            draw_data(axis, X, y)
+            axis.set(ylim=(-6, 6), title=f"{n_hidden} hidden, {strength}: λ = {model.prior_precision_:.2g}")
+        row[0].set_ylabel("y")
+    for axis in axes[-1]:
+        axis.set_xlabel("x")
+    axes[0, 0].legend(fontsize=8, ncols=2)
+    run.save(figure)
+
+
+def main():
+    run = Experiment("plot_12_prior_and_size", __doc__, CLAIMS)
+    run.choose(
+        "the sine data and the training of experiment 1 (the source: x from 0 to 8, Adam 1e-3, a row a step)",
+        EPOCHS_CHOICE,
+        "the noise is tuned with the prior precision, and kept under the two given ones",
+        f"from -10 to 13; targets' std is that of y in the training; inside: {INSIDE.sum()} of {len(INSIDE)} points",
+    )
+    n_seeds, epochs = (1, QUICK_EPOCHS) if run.quick else (5, EPOCHS)
+    rows, precisions, first, told = {}, {n: [] for n in SIZES}, {}, {strength: [] for strength in STRENGTHS}
+    for n_hidden in SIZES:
+        for seed in range(run.seed, run.seed + n_seeds):
+            X, y = sine_data(seed)
+            models, warned = three_priors(X, y, n_hidden, seed, epochs)
+            precisions[n_hidden].append(models["tuned"].prior_precision_)
+            for strength, model in models.items():
+                rows.setdefault(f"{n_hidden} hidden, {strength}", []).append(numbers(model, y))
+                told[strength].append(warned[strength])
+            if seed == run.seed:
+                first[n_hidden] = models
+    table = {name: np.median(found, axis=0) for name, found in rows.items()}
+    columns = ["epistemic inside", "epistemic outside", "largest total / noise", "outside / std of y"]
+    run.table(f"Bands under three priors, median of {n_seeds} nets", columns, table)
+    spread = {f"{n} hidden": (np.median(found), min(found), max(found)) for n, found in precisions.items()}
+    run.table("Prior precision of largest evidence", ["median", "smallest", "largest"], spread, digits=4)
+    draw(run, *sine_data(run.seed), first)
+    measured = {}
+    for n in SIZES:
+        measured[f"{n} hidden, strong, largest total std / noise"] = table[f"{n} hidden, strong"][2]
+        measured[f"{n} hidden, weak, std outside / std of y"] = table[f"{n} hidden, weak"][3]
+        measured[f"{n} hidden, tuned, std outside / std of y"] = table[f"{n} hidden, tuned"][3]
+        measured[f"{n} hidden, tuned prior precision"] = np.median(precisions[n])
+    measured["share of strong priors with a PinnedWarning"] = np.mean([PinnedWarning in w for w in told["strong"]])
+    measured["share of weak priors with a WeakPriorWarning"] = np.mean([WeakPriorWarning in w for w in told["weak"]])
+    measured["share of tuned priors with any warning"] = np.mean([len(w) > 0 for w in told["tuned"]])
+    run.judge(measured)
+
+
+if __name__ == "__main__":
+    main()
