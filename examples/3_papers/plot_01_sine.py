@@ -75,7 +75,7 @@ def numbers(model, X_test):
 
 def draw(run, X, y, models, spreads):
     """Above: the first seed's bands. Below: the epistemic std of all seeds."""
-    figure, axes = plt.subplots(2, 2, figsize=(11, 7), layout="constrained", sharex=True, sharey="row")
+    figure, axes = plt.subplots(2, 2, figsize=(10, 6), layout="constrained", sharex=True, sharey="row")
     for (above, below), (name, (model, X_test)) in zip(axes.T, models.items(), strict=True):
         mean, total = model.predict(X_test, return_std=True)
         draw_band(above, mean, model.predict_std(X_test, kind="epistemic"), total)
@@ -86,7 +86,7 @@ def draw(run, X, y, models, spreads):
         for std in spreads[name]:
             below.semilogy(X_TEST[:, 0], std, color=BLUE, lw=1, label="epistemic std, a line a seed")
         below.set(xlabel="x", ylabel="standard deviation, units of y")
-    axes[0, 0].legend(ncols=2, fontsize=8)
+    axes[0, 0].legend(fontsize=8, loc="lower center")
     handles, labels = axes[1, 0].get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
     axes[1, 0].legend(unique.values(), unique.keys(), fontsize=8)
@@ -101,7 +101,7 @@ def main():
         "scaled: x to mean 0 and variance 1; y as it is",
         "inside: the mean over the test inputs from 0 to 10; outside: over the others",
     )
-    n_seeds, epochs = (2, QUICK_EPOCHS) if run.quick else (10, EPOCHS)
+    n_seeds, epochs = (1, QUICK_EPOCHS) if run.quick else (10, EPOCHS)
     rows, spreads, first = {"raw x": [], "standardised x": []}, {"raw x": [], "standardised x": []}, {}
     for seed in range(run.seed, run.seed + n_seeds):
         X, y = sine_data(seed)

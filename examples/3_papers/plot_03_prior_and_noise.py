@@ -77,7 +77,7 @@ def draw(run, X, y, fitted):
     """Left: the evidence of the frozen net over both numbers. Right: the bands of two of the fits."""
     figure, axes = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
     frozen = fitted["frozen net, evidence"]
-    side = 15 if run.quick else 60
+    side = 8 if run.quick else 60
     precisions, noises = np.geomspace(1e-5, 1e2, side), np.geomspace(0.15, 0.8, side)
     surface = np.array([[frozen.log_marginal_likelihood(p, s) for p in precisions] for s in noises])
     below = surface.max() - surface
@@ -96,7 +96,7 @@ def draw(run, X, y, fitted):
         draw_band(axis, mean, fitted[name].predict_std(X_TEST, kind="epistemic"), total)
         draw_data(axis, X, y)
         axis.set(xlabel="x", ylabel="y", ylim=(-6, 6), title=f"{name}: σ = {fitted[name].sigma_noise_:.3f}")
-    axes[1].legend(fontsize=8, ncols=2)
+    axes[1].legend(fontsize=8, loc="lower center")
     run.save(figure)
 
 

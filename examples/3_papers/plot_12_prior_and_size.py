@@ -62,17 +62,18 @@ CLAIMS = (
         )
     }
 )
-STRENGTHS = "strong", "tuned", "weak"
+STRENGTHS = "strong", "tuned", "weak", "none at all"
+NONE = 1e-10  # not of the source: what is left when a weak prior is weakened further
 
 
-def three_priors(X, y, n_hidden, seed, epochs):
-    """Strength → the same net under that prior, with the noise tuned once, and the warnings that were given."""
+def under_each_prior(X, y, n_hidden, seed, epochs):
+    """Strength → the same net under that prior, with the noise tuned once; and the warnings that were given."""
     net = adam_net(X, y, seed=seed, epochs=epochs, n_hidden=n_hidden)
     tuned = LaplaceRegressor(
         net, hessian_structure="full", likelihood="gaussian", prior_precision="evidence", sigma_noise="evidence"
     ).fit(X, y)
     models, warned = {}, {}
-    for strength, precision in zip(STRENGTHS, (STRONG, tuned.prior_precision_, WEAK), strict=True):
+    for strength, precision in zip(STRENGTHS, (STRONG, tuned.prior_precision_, WEAK, NONE), strict=True):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             models[strength] = copy.deepcopy(tuned).refit_laplace(
@@ -83,25 +84,39 @@ def three_priors(X, y, n_hidden, seed, epochs):
 
 
 def numbers(model, y):
-    """Epistemic std inside and outside, the largest total std over the noise, and outside over the std of y."""
+    """Epistemic std inside and outside, largest total std over the noise, outside over the std of y, and P − γ."""
     inside, outside = inside_and_outside(model.predict_std(X_TEST, kind="epistemic"))
-    return inside, outside, model.predict_std(X_TEST).max() / model.sigma_noise_, outside / y.std()
+    free = model.laplace_.network.n_parameters - model.n_effective_parameters_
+    return inside, outside, model.predict_std(X_TEST).max() / model.sigma_noise_, outside / y.std(), free
 
 
 def draw(run, X, y, nets):
     """Sizes down, strengths across, one net a row."""
-    figure, axes = plt.subplots(3, 3, figsize=(12, 9), layout="constrained", sharex=True, sharey=True)
+    figure, axes = plt.subplots(3, 3, figsize=(10, 6.8), layout="constrained", sharex=True, sharey=True)
     for row, (n_hidden, models) in zip(axes, nets.items(), strict=True):
-        for axis, (strength, model) in zip(row, models.items(), strict=True):
+        for axis, (strength, model) in zip(row, models.items(), strict=False):
             mean, total = model.predict(X_TEST, return_std=True)
             draw_band(axis, mean, model.predict_std(X_TEST, kind="epistemic"), total)
             draw_data(axis, X, y)
-            axis.set(ylim=(-6, 6), title=f"{n_hidden} hidden, {strength}: λ = {model.prior_precision_:.2g}")
+            axis.set_title(f"{n_hidden} hidden, {strength}: λ = {model.prior_precision_:.2g}", fontsize=10)
+            axis.set_ylim(-6, 6)
         row[0].set_ylabel("y")
     for axis in axes[-1]:
         axis.set_xlabel("x")
-    axes[0, 0].legend(fontsize=8, ncols=2)
+    axes[0, 0].legend(fontsize=7, ncols=2)
     run.save(figure)
+
+
+def reason(table):
+    """Why a small net does not explode: what is left to the prior, and what becomes of the band without any."""
+    small, large = ({s: table[f"{n} hidden, {s}"] for s in ("weak", "none at all")} for n in SIZES[:2])
+    return (
+        f"a band explodes in the directions that the data leave to the prior, and a net of {SIZES[0]} hidden units has "
+        f"none: of its {3 * SIZES[0] + 1} weights the data determine all but {small['weak'][4]:.2f} (of those of "
+        f"{SIZES[1]} hidden units all but {large['weak'][4]:.1f}). Its {small['weak'][3]:.1f} times the targets' std "
+        f"are the data's own doubt: with a prior precision of {NONE:g} they are {small['none at all'][3]:.1f}, where "
+        f"{SIZES[1]} hidden units go from {large['weak'][3]:,.0f} to {large['none at all'][3]:,.0f}"
+    )
 
 
 def main():
@@ -110,6 +125,7 @@ def main():
         "the sine data and the training of experiment 1 (the source: x from 0 to 8, Adam 1e-3, a row a step)",
         EPOCHS_CHOICE,
         "the noise is tuned with the prior precision, and kept under the two given ones",
+        f"a fourth precision, {NONE:g}, is not of the source: it shows what the data alone determine",
         f"from -10 to 13; targets' std is that of y in the training; inside: {INSIDE.sum()} of {len(INSIDE)} points",
     )
     n_seeds, epochs = (1, QUICK_EPOCHS) if run.quick else (5, EPOCHS)
@@ -117,7 +133,7 @@ def main():
     for n_hidden in SIZES:
         for seed in range(run.seed, run.seed + n_seeds):
             X, y = sine_data(seed)
-            models, warned = three_priors(X, y, n_hidden, seed, epochs)
+            models, warned = under_each_prior(X, y, n_hidden, seed, epochs)
             precisions[n_hidden].append(models["tuned"].prior_precision_)
             for strength, model in models.items():
                 rows.setdefault(f"{n_hidden} hidden, {strength}", []).append(numbers(model, y))
@@ -125,8 +141,14 @@ def main():
             if seed == run.seed:
                 first[n_hidden] = models
     table = {name: np.median(found, axis=0) for name, found in rows.items()}
-    columns = ["epistemic inside", "epistemic outside", "largest total / noise", "outside / std of y"]
-    run.table(f"Bands under three priors, median of {n_seeds} nets", columns, table)
+    columns = [
+        "epistemic inside",
+        "epistemic outside",
+        "largest total / noise",
+        "outside / std of y",
+        "left to the prior",
+    ]
+    run.table(f"Bands by prior, median of {n_seeds} nets", columns, table)
     spread = {f"{n} hidden": (np.median(found), min(found), max(found)) for n, found in precisions.items()}
     run.table("Prior precision of largest evidence", ["median", "smallest", "largest"], spread, digits=4)
     draw(run, *sine_data(run.seed), first)
@@ -136,10 +158,11 @@ def main():
         measured[f"{n} hidden, weak, std outside / std of y"] = table[f"{n} hidden, weak"][3]
         measured[f"{n} hidden, tuned, std outside / std of y"] = table[f"{n} hidden, tuned"][3]
         measured[f"{n} hidden, tuned prior precision"] = np.median(precisions[n])
+        measured[f"{n} hidden, weights left to the weak prior"] = table[f"{n} hidden, weak"][4]
     measured["share of strong priors with a PinnedWarning"] = np.mean([PinnedWarning in w for w in told["strong"]])
     measured["share of weak priors with a WeakPriorWarning"] = np.mean([WeakPriorWarning in w for w in told["weak"]])
     measured["share of tuned priors with any warning"] = np.mean([len(w) > 0 for w in told["tuned"]])
-    run.judge(measured)
+    run.judge(measured, why=reason(table))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,9 @@ error, all rows a step. It does not say for how long, and calls the result overf
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from matplotlib.axes import Axes
@@ -18,7 +21,7 @@ NOISE = 0.3
 LOW, HIGH = 0.0, 10.0
 X_TEST = np.linspace(-10.0, 13.0, 500)[:, None]
 INSIDE = ((X_TEST >= LOW) & (X_TEST <= HIGH))[:, 0]
-EPOCHS, QUICK_EPOCHS = 5000, 200
+EPOCHS, QUICK_EPOCHS = 5000, 100
 EPOCHS_CHOICE = f"{EPOCHS:,} epochs: the source leaves it open; a Laplace approximation is one at a mode"
 BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#999999"  # Okabe and Ito: safe for colour-blind readers
 
@@ -31,7 +34,14 @@ def sine_data(seed: int, n: int = 150, noise: float = NOISE) -> tuple[np.ndarray
 
 
 def adam_net(X: np.ndarray, y: np.ndarray, *, seed: int, epochs: int, n_hidden: int = 10) -> FrozenEstimator:
-    """The source's net after the source's training loop, as a frozen skorch net; float64, torch's own initial weights.
+    """The source's net after its training loop, as a frozen skorch net; float64, torch's own initial weights."""
+    return adam_nets(X, y, seed=seed, epochs=[epochs], n_hidden=n_hidden)[0]
+
+
+def adam_nets(
+    X: np.ndarray, y: np.ndarray, *, seed: int, epochs: Sequence[int], n_hidden: int = 10
+) -> list[FrozenEstimator]:
+    """One training, and copies of its net after so many epochs (ascending).
 
     The loop is written out: skorch's own takes ten times as long for a net as small as this.
     """
@@ -41,12 +51,15 @@ def adam_net(X: np.ndarray, y: np.ndarray, *, seed: int, epochs: int, n_hidden: 
     net = NeuralNetRegressor(module).initialize()
     inputs, targets = torch.from_numpy(X), torch.from_numpy(y)[:, None]
     optimizer = torch.optim.Adam(net.module_.parameters(), lr=0.01, fused=True)
-    for _ in range(epochs):
+    nets = []
+    for epoch in range(1, epochs[-1] + 1):
         loss = ((targets - net.module_(inputs)) ** 2).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return FrozenEstimator(net)
+        if epoch in epochs:
+            nets.append(FrozenEstimator(copy.deepcopy(net)))
+    return nets
 
 
 def inside_and_outside(std: np.ndarray) -> tuple[float, float]:
