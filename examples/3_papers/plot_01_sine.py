@@ -116,6 +116,7 @@ def main():
             if seed == run.seed:
                 first[name] = model, tests
     for name, found in rows.items():
+        print(f"the net's input: {name}")
         run.table(
             f"Epistemic standard deviation and what the evidence chose, {name}",
             COLUMNS,

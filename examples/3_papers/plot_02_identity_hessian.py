@@ -130,6 +130,7 @@ def elsewhere(run, fits, n_seeds, epochs):
         models = [frozen_fits(run.seed + k, [epochs], noise)[0] for k in range(n_seeds)]
         add(f"prior precision 1, noise {noise}", models, 1.0, noise)
     columns = ["inside: correct", "both errors", "ratio", "outside: correct", "both errors", "ratio"]
+    print("correct and both errors, as the median of each and of their ratio")
     run.table("The coincidence ends elsewhere, median net", columns, rows)
     return {f"both errors / correct, inside, {name}": row[2] for name, row in rows.items()}
 
@@ -154,6 +155,7 @@ def less_trained(run, fits):
         numbers = {f"{name}, {how}, inside": value for (name, how), value in zip(judged, row, strict=False)}
         within += [epochs] if all(predicate(numbers) for predicate in CLAIMS.values()) else []
     columns = ["correct", "as coded", "both errors", "both / correct", "effective, correct", "effective, as coded"]
+    print("the same three, where the training stops earlier")
     run.table("Inside, and effective parameters, by epochs of training, median net", columns, rows)
     measured = {f"both errors / correct, inside, {name}": row[3] for name, row in rows.items()}
     measured |= {f"effective parameters, correct, {name}": row[4] for name, row in rows.items()}
@@ -173,7 +175,7 @@ def draw(run, model):
             draw_data(axis, X, y)
             inside = inside_and_outside(std)[0]
             verdict = {(0, 0): "correct: ", (0, 1): "as coded: ", (1, 2): "both errors: "}.get((row, column), "")
-            axis.set(title=f"{verdict}H: {name}, drawn with the {how}\nstd inside {inside:.3f}", ylim=(-5, 5))
+            axis.set(title=f"H: {name}, drawn with the {how}\n{verdict}std inside {inside:.3f}", ylim=(-5, 5))
             axis.title.set_size(9)
     for axis in axes[-1]:
         axis.set_xlabel("x")

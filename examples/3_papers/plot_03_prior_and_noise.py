@@ -19,7 +19,6 @@ The residuals alone (the last line of the table) are too small an estimate: the 
 """
 
 import copy
-import warnings
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -39,7 +38,6 @@ from sine import (
 )
 
 from sklearn_laplace import LaplaceRegressor
-from sklearn_laplace.errors import ModeWarning
 
 JUDGED = "frozen net, evidence", "evidence afterwards", "evidence in training", "leave-one-out"
 CLAIMS = {
@@ -112,9 +110,7 @@ def main():
     rows = {}
     for seed in range(run.seed, run.seed + n_seeds):
         X, y = sine_data(seed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ModeWarning)  # under a weak given prior the mode is far away
-            fitted = models(X, y, seed, epochs)
+        fitted = models(X, y, seed, epochs)
         for name, model in fitted.items():
             inside = inside_and_outside(model.predict_std(X_TEST, kind="epistemic"))[0]
             found = model.sigma_noise_, np.log10(model.prior_precision_), model.n_effective_parameters_, inside

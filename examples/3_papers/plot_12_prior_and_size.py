@@ -150,6 +150,7 @@ def main():
     ]
     run.table(f"Bands by prior, median of {n_seeds} nets", columns, table)
     spread = {f"{n} hidden": (np.median(found), min(found), max(found)) for n, found in precisions.items()}
+    print("what the evidence chose, by size")
     run.table("Prior precision of largest evidence", ["median", "smallest", "largest"], spread, digits=4)
     draw(run, *sine_data(run.seed), first)
     measured = {}

@@ -123,6 +123,7 @@ def main():
     columns = ["largest gap, one", "largest gap, all", "sharpness", "its root"]
     run.table(f"Calibration and sharpness, {n_sets} splits", columns, table, digits=4)
     levels = {f"{level:.2f}": [shares[name][k] for name in NAMES] for k, level in enumerate(LEVELS)}
+    print("the same, level by level")
     run.table("Share of the targets below the predicted quantile, all splits", list(NAMES), levels)
     draw(run, shares, draw_pit, len(draw_pit))
     measured["noise found, mean"] = np.mean(sigmas)
