@@ -14,6 +14,7 @@ import warnings
 
 import matplotlib.pyplot as plt
 import numpy as np
+import torch
 from experiment import Experiment
 from torch import nn
 
@@ -40,6 +41,27 @@ def quadrants(n, seed):
     return X, (X[:, 0] * X[:, 1] > 0).astype(int)
 
 
+def two_clouds(n, seed):
+    """n points in two squares that a line separates: what the blog's code draws, ``toy_data_linear``."""
+    X, _ = quadrants(n, seed)
+    X = np.where(np.arange(n)[:, None] % 2, 1, -1) * np.abs(X)
+    return X, (X[:, 0] > 0).astype(int)
+
+
+def fitted(X, y, activation, trained, prior_precision, seed):
+    """The net of the source, trained under one prior precision and with the Laplace approximation of another."""
+    torch.manual_seed(seed)  # the initial weights of a module are those that it was made with
+    net = nn.Sequential(nn.Linear(2, N_HIDDEN), activation(), nn.Linear(N_HIDDEN, 1))
+    return LaplaceClassifier(
+        net,
+        likelihood="bernoulli",
+        hessian_structure="full",
+        map_prior_precision=trained,
+        prior_precision=prior_precision,
+        random_state=seed,
+    ).fit(X, y)
+
+
 def square(half_width, n):
     """A grid of n × n points and the border of the window, n points a side."""
     side = np.linspace(-half_width, half_width, n)
@@ -59,29 +81,33 @@ def main():
         f"far: the border of the window of ±{FAR:g}",
     )
     X, y = quadrants(n, run.seed)
-    net = nn.Sequential(nn.Linear(2, N_HIDDEN), nn.Sigmoid(), nn.Linear(N_HIDDEN, 1))
+    clouds = two_clouds(n, run.seed)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        model = LaplaceClassifier(
-            net,
-            likelihood="bernoulli",
-            hessian_structure="full",
-            map_prior_precision=trained,
-            prior_precision=LAMBDA,
-            random_state=run.seed,
-        ).fit(X, y)
+        model = fitted(X, y, nn.Sigmoid, trained, LAMBDA, run.seed)
         plugin = copy.deepcopy(model).refit_laplace(link="plugin")
         models = {"plugin": plugin, f"Laplace, prior precision {LAMBDA:g}": model}
-        for value in (trained, "evidence"):
-            models[f"Laplace, {value}"] = copy.deepcopy(model).refit_laplace(prior_precision=value)
+        for name, value in (("as in training", trained), ("by evidence", "evidence")):
+            models[f"Laplace, {name}"] = copy.deepcopy(model).refit_laplace(prior_precision=value)
+        # what the far field of the plugin depends on: units without saturation, data that a line separates
+        others = {
+            "ReLU units": (X, y, fitted(X, y, nn.ReLU, trained, LAMBDA, run.seed)),
+            "two clouds": (
+                *(clouds := two_clouds(n, run.seed)),
+                fitted(*clouds, nn.Sigmoid, trained, LAMBDA, run.seed),
+            ),
+        }
     for text in sorted({f"{each.category.__name__}: {each.message}" for each in said}):
         print(f"the library says: {text}")
     windows = {half: square(half, 31 if run.quick else 121) for half in (NEAR, FAR)}
-    border = windows[FAR][2]
+    asked = {name: (X, y, each) for name, each in models.items()}
+    for name, (points, labels, each) in others.items():
+        asked[f"{name}, plugin"] = points, labels, copy.deepcopy(each).refit_laplace(link="plugin")
+        asked[f"{name}, Laplace"] = points, labels, each
     rows = {}
-    for name, each in models.items():
-        far, near = (each.predict_proba(points).max(axis=1) for points in (border, X))
-        rows[name] = [near.mean(), far.mean(), np.median(far), each.score(X, y), each.prior_precision_]
+    for name, (points, labels, each) in asked.items():
+        near, far = (each.predict_proba(at).max(axis=1) for at in (points, windows[FAR][2]))
+        rows[name] = [near.mean(), far.mean(), np.median(far), each.score(points, labels), each.prior_precision_]
     columns = ["mean on data", "mean far", "median far", "accuracy", "prior precision"]
     run.table("Confidence: probability of the more probable class", columns, rows)
     planes = {
@@ -89,7 +115,7 @@ def main():
         for half, (_, grid, _) in windows.items()
         for name, each in (("plugin", plugin), ("Laplace (probit)", model))
     }
-    others = sum(np.sum((planes[h, "plugin"] > 0.5) != (planes[h, "Laplace (probit)"] > 0.5)) for h in windows)
+    different = sum(np.sum((planes[h, "plugin"] > 0.5) != (planes[h, "Laplace (probit)"] > 0.5)) for h in windows)
     figure, axes = plt.subplots(2, 2, figsize=(10, 8.6), layout="constrained")
     for axis, ((half, name), plane) in zip(axes.flat, planes.items(), strict=True):
         side = windows[half][0]
@@ -108,10 +134,22 @@ def main():
             "Laplace, mean confidence on the border": second[1],
             "plugin, mean confidence on the data": first[0],
             "Laplace, mean confidence on the data": second[0],
-            "Laplace by evidence, median confidence on the border": rows["Laplace, evidence"][2],
-            "points of another class": others,
+            "Laplace by evidence, median confidence on the border": rows["Laplace, by evidence"][2],
+            "points of another class": different,
             "accuracy on the training data": second[3],
-        }
+            "ReLU units: plugin, median confidence on the border": rows["ReLU units, plugin"][2],
+            "ReLU units: Laplace, median confidence on the border": rows["ReLU units, Laplace"][2],
+            "two clouds: plugin, median confidence on the border": rows["two clouds, plugin"][2],
+            "two clouds: Laplace, median confidence on the border": rows["two clouds, Laplace"][2],
+        },
+        why=(
+            "sigmoid units saturate, so that the net's logit is bounded, and to bend round the origin it uses units "
+            "whose sums cancel in most directions far away (the stripes of the lower left picture): the median "
+            f"confidence of the plugin there is {first[2]:.2f}. With ReLU units, whose logit grows with the distance, "
+            f"it is {rows['ReLU units, plugin'][2]:.3f}; with sigmoid units on two clouds that a line separates, which is "
+            f"what the blog's code draws for its figures, {rows['two clouds, plugin'][2]:.3f}. Laplace is moderate in "
+            f"all three: {second[2]:.2f}, {rows['ReLU units, Laplace'][2]:.2f}, {rows['two clouds, Laplace'][2]:.2f}"
+        ),
     )
 
 

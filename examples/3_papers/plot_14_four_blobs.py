@@ -13,6 +13,7 @@ import copy
 
 import matplotlib.pyplot as plt
 import numpy as np
+import torch
 from experiment import Experiment
 from scipy.spatial.distance import cdist
 from torch import nn
@@ -56,6 +57,7 @@ def main():
         "full Gauss–Newton matrix",
     )
     X, y = blobs(n, run.seed)
+    torch.manual_seed(run.seed)  # the initial weights of a module are those that it was made with
     net = nn.Sequential(nn.Linear(2, N_HIDDEN), nn.Sigmoid(), nn.Linear(N_HIDDEN, 4))
     model = LaplaceClassifier(net, hessian_structure="full", prior_precision="evidence", random_state=run.seed)
     model.fit(X, y)
