@@ -46,11 +46,14 @@ CLAIMS = {
     ),
 }
 """Of the mean over the splits."""
-MAP_PRECISION = 0.1
+DECAYS = {"": 1e-3, "strong decay: ": 0.1}
+"""Prior precision of the training, the judged one first: next to none, as nets are mostly trained, and one under which
+the MAP says less than it knows."""
 N_OVER_ROWS = np.logspace(-2, 4, 7)
 TAU = np.logspace(-2, 4, 7)
 COLLAPSED = 1e8
 N_BINS, STRATEGIES = 10, ("uniform", "quantile")
+METHODS = "MAP", "Laplace", "Laplace, untuned", "collapsed"
 COLUMNS = ["accuracy", "NLL", "ECE equal width", "ECE equal count", "AUROC", "mean confidence"]
 
 
@@ -84,14 +87,15 @@ def parts(X, y, n_fit, n_validation, n_test, seed):
     return [(X[rows], y[rows]) for rows in np.split(order[: ends[-1]], ends[:-1])]
 
 
-def searched(model, X, y):
-    """The grid's log losses on validation rows, (N, τ), and a model at the best."""
-    losses = np.empty((len(N_OVER_ROWS), len(TAU)))
-    for (i, scale), (j, tau) in itertools.product(enumerate(N_OVER_ROWS), enumerate(TAU)):
-        each = copy.deepcopy(model).refit_laplace(temperature=1 / scale, prior_precision=tau)
-        losses[i, j] = log_loss(y, each.predict_proba(X), labels=model.classes_)
+def searched(model, X, y, every):
+    """The grid's log losses on validation rows, (N, τ), and N / n and τ of the smallest."""
+    scales, taus = N_OVER_ROWS[::every], TAU[::every]
+    losses = np.empty((len(scales), len(taus)))
+    for (i, scale), (j, tau) in itertools.product(enumerate(scales), enumerate(taus)):
+        model.refit_laplace(temperature=1 / scale, prior_precision=tau)
+        losses[i, j] = log_loss(y, model.predict_proba(X), labels=model.classes_)
     i, j = np.unravel_index(losses.argmin(), losses.shape)
-    return losses, copy.deepcopy(model).refit_laplace(temperature=1 / N_OVER_ROWS[i], prior_precision=TAU[j])
+    return losses, scales[i], taus[j]
 
 
 def entropy(p):
@@ -123,7 +127,31 @@ def heard(act):
     ]
 
 
-def draw(run, p, p_outside, y, losses):
+def one_split(rows, outside, decay, every, seed):
+    """Train, search, and predict by the MAP, the tuned and the untuned posterior and one that is next to the MAP.
+
+    Returns the probabilities of test rows and other pictures, a dict each; what the library says at the tuned and at
+    the collapsed posterior; and what the search found.
+    """
+    (X_fit, y_fit), (X_search, y_search), (X_test, _) = rows
+    with warnings.catch_warnings(action="ignore"):
+        untuned = LaplaceClassifier(
+            activation="relu",
+            hessian_structure="kron",
+            map_prior_precision=decay,
+            prior_precision=decay,
+            random_state=seed,
+        ).fit(X_fit, y_fit)
+        losses, scale, tau = searched(copy.deepcopy(untuned), X_search, y_search, every)
+    models = {name: copy.deepcopy(untuned) for name in METHODS}
+    models["MAP"].refit_laplace(link="plugin")
+    heard_tuned = heard(lambda: models["Laplace"].refit_laplace(temperature=1 / scale, prior_precision=tau))
+    heard_collapsed = heard(lambda: models["collapsed"].refit_laplace(prior_precision=COLLAPSED))
+    p, p_outside = ({name: m.predict_proba(at) for name, m in models.items()} for at in (X_test, outside))
+    return p, p_outside, heard_tuned, heard_collapsed, (losses, scale, tau)
+
+
+def draw(run, p, p_outside, y, losses, every):
     """Reliability, confidence and entropy of the last split, and where the search went."""
     figure, axes = plt.subplots(2, 3, figsize=(13, 7.6), layout="constrained")
     colours = {"MAP": "tab:orange", "Laplace": "tab:blue"}
@@ -134,9 +162,10 @@ def draw(run, p, p_outside, y, losses):
             axis.plot(bins.confidence, bins.frequency, "o-", color=colour, label=f"{name}, ECE {bins.error:.3f}")
         axis.set(title=f"reliability, bins of {title}", xlabel="mean confidence", ylabel="share that is right")
         axis.legend(loc="upper left")
-    drawn = axes[0, 2].pcolormesh(TAU, N_OVER_ROWS, losses, cmap="viridis_r", norm="log")
+    scales, taus = N_OVER_ROWS[::every], TAU[::every]
+    drawn = axes[0, 2].pcolormesh(taus, scales, losses, cmap="viridis_r", norm="log")
     i, j = np.unravel_index(losses.argmin(), losses.shape)
-    axes[0, 2].plot(TAU[j], N_OVER_ROWS[i], "r*", ms=14)
+    axes[0, 2].plot(taus[j], scales[i], "r*", ms=14)
     axes[0, 2].set(xscale="log", yscale="log", title="log loss of validation rows, nats", xlabel="τ", ylabel="N / rows")
     figure.colorbar(drawn, ax=axes[0, 2])
     bins = np.linspace(0, 1, 21)
@@ -157,75 +186,58 @@ def draw(run, p, p_outside, y, losses):
 
 def main():
     run = Experiment("plot_15_classifier_calibration", __doc__, CLAIMS)
-    data = bundled(run.seed) if run.data is None else larger(run.data)
+    X, y, outside = bundled(run.seed) if run.data is None else larger(run.data)
     sizes = (200, 200, 500) if run.quick else (300, 300, 1197) if run.data is None else (2000, 1000, 5000)
-    n_splits = 1 if run.quick else 5
+    n_splits, every = (1, 3) if run.quick else (5, 1)
     run.choose(
-        "digits and patches of photographs, both bundled with scikit-learn"
-        if run.data is None
-        else "MNIST and garments",
+        "digits and patches of photographs, bundled with scikit-learn" if run.data is None else "MNIST and garments",
         f"{sizes[0]} rows to fit, {sizes[1]} to search on, {sizes[2]} to judge by; means over {n_splits} random splits",
-        f"one hidden layer of 50 ReLU units, trained under a prior precision of {MAP_PRECISION}; Kronecker factors, "
-        "linearised net, probit",
-        f"the search: N / n and τ on {len(TAU)} × {len(N_OVER_ROWS)} points from {TAU[0]:g} to {TAU[-1]:g}, by the log "
-        "density of validation rows; accuracy, which the tutorial prints, does not see the posterior",
-        f"{N_BINS} bins",
+        f"one hidden layer of 50 ReLU units, trained under a prior precision of {DECAYS['']:g}: next to no weight decay, "
+        f"since the source's nets come trained without; {DECAYS['strong decay: ']:g} beside it",
+        "Kronecker factors, linearised net, probit",
+        f"the search: N / n and τ from {TAU[0]:g} to {TAU[-1]:g}, by the log density of validation rows; untuned: N = n "
+        "and τ as in training",
+        f"{N_BINS} bins; collapsed: N = n, τ = {COLLAPSED:g}",
     )
-    X, y, outside = data
-    found = {name: [] for name in ("MAP", "Laplace", "Laplace, untuned (N = n, τ = training's)", "collapsed")}
-    silent, warned, by_accuracy = [], [], []
-    for split in range(n_splits):
-        (X_fit, y_fit), (X_search, y_search), (X_test, y_test) = parts(X, y, *sizes, run.seed + split)
-        with warnings.catch_warnings(action="ignore"):
-            untuned = LaplaceClassifier(
-                activation="relu",
-                hessian_structure="kron",
-                map_prior_precision=MAP_PRECISION,
-                prior_precision=MAP_PRECISION,
-                random_state=run.seed + split,
-            ).fit(X_fit, y_fit)
-            losses, tuned = searched(untuned, X_search, y_search)
-        chosen = {"temperature": tuned.temperature, "prior_precision": tuned.prior_precision}
-        silent += heard(lambda: copy.deepcopy(untuned).refit_laplace(**chosen))  # noqa: B023
-        collapsed = copy.deepcopy(untuned)
-        warned += heard(lambda: collapsed.refit_laplace(prior_precision=COLLAPSED))  # noqa: B023
-        if split == 0:  # the library's own search, by what the tutorial prints
-            searching = LaplaceClassifier(
-                **{
-                    **untuned.get_params(),
-                    "prior_precision": "validation",
-                    "prior_precision_grid": [*TAU, COLLAPSED],
-                    "scoring": "accuracy",
-                }
-            )
-            by_accuracy += heard(lambda: searching.fit(X_fit, y_fit, X_val=X_search, y_val=y_search))  # noqa: B023
-        plugin = copy.deepcopy(untuned).refit_laplace(link="plugin")
-        models = dict(zip(found, (plugin, tuned, untuned, collapsed), strict=True))
-        p = {name: model.predict_proba(X_test) for name, model in models.items()}
-        p_outside = {name: model.predict_proba(outside) for name, model in models.items()}
-        for name, rows in found.items():
-            rows.append(scores(p[name], y_test, p_outside[name]))
-        print(f"split {split}: N / n = {1 / chosen['temperature']:g}, τ = {chosen['prior_precision']:g}")
-    run.table(
-        f"Test rows, mean over {n_splits}", COLUMNS, {name: np.mean(rows, axis=0) for name, rows in found.items()}, 4
+    measured, differences, by_accuracy = {}, [], []
+    for label, decay in DECAYS.items():
+        found, tuned_says, collapsed_says = {name: [] for name in METHODS}, [], []
+        for split in range(n_splits):
+            rows = parts(X, y, *sizes, run.seed + split)
+            p, p_outside, *said, search = one_split(rows, outside, decay, every, run.seed + split)
+            tuned_says, collapsed_says = tuned_says + said[0], collapsed_says + said[1]
+            for name, each in found.items():
+                each.append(scores(p[name], rows[2][1], p_outside[name]))
+            print(f"{label}split {split}: N / n = {search[1]:g}, τ = {search[2]:g}")
+        means = {name: np.mean(each, axis=0) for name, each in found.items()}
+        title = f"Test rows, mean over {n_splits}, prior precision {decay:g} in training"
+        run.table(title, COLUMNS, means, 4)
+        for name, values in means.items():
+            if name != "Laplace, untuned":
+                measured |= {f"{label}{name}, {column}": v for column, v in zip(COLUMNS, values, strict=True)}
+        measured[f"{label}warnings at the tuned posterior"] = len(tuned_says)
+        measured[f"{label}warnings at the collapsed posterior"] = len(collapsed_says)
+        differences.append(np.array(found["Laplace"]) - np.array(found["MAP"]))
+        if not label:
+            draw(run, p, p_outside, rows[2][1], search[0], every)
+            print(f"the library at the collapsed posterior: {'; '.join(map(': '.join, collapsed_says[:1]))}")
+            by_accuracy = library_search(rows, decay, run.seed)
+            print(f"the library on a search by accuracy: {'; '.join(map(': '.join, by_accuracy[:1])) or 'nothing'}\n")
+    run.judge(measured | {"warnings of the search by accuracy": len(by_accuracy)}, why="")
+
+
+def library_search(rows, decay, seed):
+    """What is heard of the library's own search on validation rows, by the score that the tutorial prints."""
+    model = LaplaceClassifier(
+        activation="relu",
+        hessian_structure="kron",
+        map_prior_precision=decay,
+        prior_precision="validation",
+        prior_precision_grid=[*TAU, COLLAPSED],
+        scoring="accuracy",
+        random_state=seed,
     )
-    for title, said in (("collapsed", warned), ("tuned", silent), ("searched by accuracy", by_accuracy)):
-        print(f"the library on the posterior {title}: {'; '.join(map(': '.join, said[:1])) or 'nothing'}")
-    draw(run, p, p_outside, y_test, losses)
-    measured = {
-        f"{name}, {column}": value
-        for name in ("MAP", "Laplace", "collapsed")
-        for column, value in zip(COLUMNS, np.mean(found[name], axis=0), strict=True)
-    }
-    run.judge(
-        measured
-        | {
-            "warnings at the collapsed posterior": len(warned),
-            "warnings at the tuned posterior": len(silent),
-            "warnings of the search by accuracy": len(by_accuracy),
-            "splits": n_splits,
-        }
-    )
+    return heard(lambda: model.fit(*rows[0], X_val=rows[1][0], y_val=rows[1][1]))
 
 
 if __name__ == "__main__":
