@@ -147,8 +147,8 @@ def main():
             "whose sums cancel in most directions far away (the stripes of the lower left picture): the median "
             f"confidence of the plugin there is {first[2]:.2f}. With ReLU units, whose logit grows with the distance, "
             f"it is {rows['ReLU units, plugin'][2]:.3f}; with sigmoid units on two clouds that a line separates, which "
-            f"is what the blog's code draws for its figures, {rows['two clouds, plugin'][2]:.3f}. Laplace is moderate in "
-            f"all three: {second[2]:.2f}, {rows['ReLU units, Laplace'][2]:.2f}, {rows['two clouds, Laplace'][2]:.2f}"
+            f"is what the blog's code draws for its figures, {rows['two clouds, plugin'][2]:.3f}. Laplace is moderate "
+            f"in all three: {second[2]:.2f}, {rows['ReLU units, Laplace'][2]:.2f}, {rows['two clouds, Laplace'][2]:.2f}"
         ),
     )
 

@@ -187,16 +187,17 @@ def draw(run, p, p_outside, y, losses, every):
 def main():
     run = Experiment("plot_15_classifier_calibration", __doc__, CLAIMS)
     X, y, outside = bundled(run.seed) if run.data is None else larger(run.data)
-    sizes = (200, 200, 500) if run.quick else (300, 300, 1197) if run.data is None else (2000, 1000, 5000)
+    sizes = (100, 100, 200) if run.quick else (300, 300, 1197) if run.data is None else (2000, 1000, 5000)
+    outside = outside[:: 10 if run.quick else 1]
     n_splits, every = (1, 3) if run.quick else (5, 1)
     run.choose(
         "digits and patches of photographs, bundled with scikit-learn" if run.data is None else "MNIST and garments",
         f"{sizes[0]} rows to fit, {sizes[1]} to search on, {sizes[2]} to judge by; means over {n_splits} random splits",
-        f"one hidden layer of 50 ReLU units, trained under a prior precision of {DECAYS['']:g}: next to no weight decay, "
+        f"one hidden layer of 50 ReLU units, trained under a prior precision of {DECAYS['']:g}, next to no decay, "
         f"since the source's nets come trained without; {DECAYS['strong decay: ']:g} beside it",
         "Kronecker factors, linearised net, probit",
-        f"the search: N / n and τ from {TAU[0]:g} to {TAU[-1]:g}, by the log density of validation rows; untuned: N = n "
-        "and τ as in training",
+        f"the search: N / n and τ from {TAU[0]:g} to {TAU[-1]:g}, by the log density of validation rows; untuned: N = "
+        "n and τ as in training",
         f"{N_BINS} bins; collapsed: N = n, τ = {COLLAPSED:g}",
     )
     measured, differences, by_accuracy = {}, [], []
