@@ -116,7 +116,7 @@ def main():
         for name, each in (("plugin", plugin), ("Laplace (probit)", model))
     }
     different = sum(np.sum((planes[h, "plugin"] > 0.5) != (planes[h, "Laplace (probit)"] > 0.5)) for h in windows)
-    figure, axes = plt.subplots(2, 2, figsize=(10, 8.6), layout="constrained")
+    figure, axes = plt.subplots(2, 2, figsize=(7.6, 6.6), layout="constrained")
     for axis, ((half, name), plane) in zip(axes.flat, planes.items(), strict=True):
         side = windows[half][0]
         drawn = axis.contourf(side, side, plane, levels=np.linspace(0, 1, 11), cmap="RdBu_r")

@@ -76,7 +76,7 @@ def main():
     columns = ["on the data", "off the data", *(f"largest, class {c}" for c in range(4))]
     run.table("Confidence: probability of the most probable class", columns, rows)
     others = np.sum(found["plugin"].argmax(axis=1) != found["Laplace (probit)"].argmax(axis=1))
-    figure, axes = plt.subplots(2, 4, figsize=(13, 6.4), layout="constrained", sharex=True, sharey=True)
+    figure, axes = plt.subplots(2, 4, figsize=(10.5, 5.3), layout="constrained", sharex=True, sharey=True)
     for axis, (name, c) in zip(axes.flat, [(name, c) for name in found for c in range(4)], strict=True):
         plane = found[name][:, c].reshape(grid.shape[:2])
         drawn = axis.contourf(side, side, plane, levels=np.linspace(0, 1, 11), cmap="viridis")
