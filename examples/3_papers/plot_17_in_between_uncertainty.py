@@ -265,7 +265,8 @@ def main():
         f"{N_HIDDEN} tanh units for all methods; Laplace: one net, prior precision and noise by evidence "
         "(n_members=1), which is cheaper than the default's four",
         f"MAP and ensemble of {N_NETS}: {steps} full-batch steps of Adam, weight decay by a fifth of the "
-        f"rows from {DECAYS}, residual sigma; mean-field VI: {2 * steps} steps, prior variance {PRIOR_VARIANCE:g} / fan-in, noise learnt, {N_DRAWS} nets drawn",
+        f"rows from {DECAYS}, residual sigma; mean-field VI: {2 * steps} steps, prior variance "
+        f"{PRIOR_VARIANCE:g} / fan-in, noise learnt, {N_DRAWS} nets drawn",
         "X and y standardised by the training rows of each split; log densities in standard deviations of y",
         "toy: clusters from 1.2 to 2 on either side of 0, error bars compared at |x| < .5 and on the clusters",
     )
