@@ -116,14 +116,14 @@ def main():
         for name, each in (("plugin", plugin), ("Laplace (probit)", model))
     }
     different = sum(np.sum((planes[h, "plugin"] > 0.5) != (planes[h, "Laplace (probit)"] > 0.5)) for h in windows)
-    figure, axes = plt.subplots(2, 2, figsize=(7.6, 6.6), layout="constrained")
+    figure, axes = plt.subplots(2, 2, figsize=(6.4, 5.6), layout="constrained")
     for axis, ((half, name), plane) in zip(axes.flat, planes.items(), strict=True):
         side = windows[half][0]
         drawn = axis.contourf(side, side, plane, levels=np.linspace(0, 1, 11), cmap="RdBu_r")
-        axis.contour(side, side, plane, levels=[0.1, 0.5, 0.9], colors="k", linewidths=[0.6, 1.2, 0.6])
+        axis.contour(side, side, plane, levels=[0.5], colors="k", linewidths=0.8)
         axis.scatter(*X.T, c=y, cmap="RdBu_r", edgecolors="w", linewidths=0.3, s=16 if half == NEAR else 4)
         axis.set(title=f"{name}, window ±{half:g}", xlabel="feature 1", ylabel="feature 2", aspect="equal")
-    figure.colorbar(drawn, ax=axes, label="probability of class 1; lines at .1, .5, .9", shrink=0.8)
+    figure.colorbar(drawn, ax=axes, label="probability of class 1; line at .5", shrink=0.8)
     run.save(figure)
     first, second = list(rows.values())[:2]
     run.judge(
