@@ -4,6 +4,7 @@ import importlib
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -112,3 +113,21 @@ def test_the_energy_error_is_of_second_order_and_time_runs_back(hmc):
         torch.testing.assert_close(-back[1], momentum, rtol=1e-9, atol=1e-9)
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.1)
     assert errors[1] / errors[2] == pytest.approx(4, rel=0.1)
+
+
+def test_the_density_of_experiment_4_is_the_posterior_of_its_net(monkeypatch):
+    """HMC and the Laplace approximations have to speak of one posterior: same function, same mode."""
+    monkeypatch.syspath_prepend(str(PAPERS))
+    experiment = importlib.import_module("plot_04_cubic_hmc")
+    X, y = experiment.points(20, np.random.default_rng(3))
+    x, target = torch.from_numpy(X[:, 0]), torch.from_numpy((y - y.mean()) / y.std())
+    log_density = experiment.log_posterior(x, target, experiment.NOISE / y.std())
+    model = experiment.trained(log_density, X, y, seed=0, n_starts=1)
+    theta = experiment.weights_of(model)
+    found = y.mean() + y.std() * experiment.outputs(theta[None], x)[0]
+    np.testing.assert_allclose(found, model.predict(X), rtol=1e-9)
+    gradient, elsewhere = (
+        importlib.import_module("hmc").value_and_gradient(log_density, point[None])[1].norm()
+        for point in (theta, theta + 0.1)
+    )
+    assert gradient < 1e-3 * elsewhere

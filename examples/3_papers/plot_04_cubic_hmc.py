@@ -1,0 +1,285 @@
+r"""04 · Cubic toy against Hamiltonian Monte Carlo
+================================================
+
+Twenty points of a cubic, a net with two hidden layers of seven units, and what its posterior says between and beyond
+them (Ritter, Botev & Barber 2018, §5.1, figure 1 and appendix E, figure 8): Laplace approximations with the curvature
+stored as Kronecker factors, as its diagonal and in full, next to HMC draws from the posterior itself. In the source's
+equation 9 the prior enters the Kronecker factors of each layer,
+
+.. math:: P_l = (\sqrt N\, \mathrm E[Q_l] + \sqrt\tau\, I) \otimes (\sqrt N\, \mathrm E[\mathcal H_l] + \sqrt\tau\, I),
+
+in the other structures :math:`P = N\, \mathrm E[H] + \tau I`. *Untuned*, N is the number of rows and τ the prior
+precision that the net was trained under; *tuned*, both are hyperparameters, chosen on a grid by the likelihood of
+twenty more points. Here N rows in place of 20 are a temperature of 20/N, and ``refit_laplace`` sets both without
+training. Predictions are averages over weight samples (``predictive="mc"``), as in the source, or those of the
+linearised net (``"glm"``), which came later (Immer et al. 2021).
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from experiment import Experiment
+from hmc import sample, split_r_hat, value_and_gradient
+from torch import nn
+
+from sklearn_laplace import LaplaceRegressor
+
+NOISE, PRIOR, ROWS = 3.0, 1.0, 20
+SOURCE = {
+    "kron": {"hessian_structure": "kron", "damping": "ritter"},
+    "diag": {"hessian_structure": "diag", "curvature": "mc_fisher"},
+    "full": {"hessian_structure": "full", "curvature": "mc_fisher"},
+}
+"""As the source has them: of diag and full the Fisher matrix, by one draw a row."""
+GGN = {"diag, GGN": {"hessian_structure": "diag"}, "full, GGN": {"hessian_structure": "full"}}
+GLM = ("kron", *GGN)
+FACTOR = 3.0
+"""A spread is sane within this factor of HMC's."""
+
+
+def sane(m, name):
+    """Median spread within the factor of HMC's; mean on the data within one noise standard deviation of the cubic."""
+    ratio = m[f"{name}: std / HMC, median"]
+    return 1 / FACTOR < ratio < FACTOR and m[f"{name}: error of the mean"] < NOISE
+
+
+CLAIMS = {
+    "the reference can be trusted: split R-hat of HMC's function values below 1.1 everywhere": (
+        lambda m: m["HMC: largest split R-hat"] < 1.1
+    ),
+    "full, untuned, weight-sampled: vastly overestimates HMC's std (over 5 times, median over -6 … 6)": (
+        lambda m: m["full, untuned mc: std / HMC, median"] > 5
+    ),
+    "full, untuned, weight-sampled: a bad mean, off the cubic by more than the noise and twice as far as HMC's": (
+        lambda m: m["full, untuned mc: error of the mean"] > max(NOISE, 2 * m["HMC: error of the mean"])
+    ),
+    "untuned, weight-sampled: all structures overestimate, full more than diag, diag more than kron": (
+        lambda m: (
+            m["full, untuned mc: std / HMC, median"]
+            > m["diag, untuned mc: std / HMC, median"]
+            > m["kron, untuned mc: std / HMC, median"]
+            > 1
+        )
+    ),
+    "tuned, weight-sampled: all structures are sane (std within a factor 3 of HMC's, mean within the noise)": (
+        lambda m: all(sane(m, f"{name}, tuned mc") for name in SOURCE)
+    ),
+    "tuned: std a little above HMC's on the data (1 to 2 times), and growing more slowly away from them": (
+        lambda m: all(
+            1 < m[f"{name}, tuned mc: std / HMC, on the data"] < 2
+            and m[f"{name}, tuned mc: std / HMC, off the data"] < m[f"{name}, tuned mc: std / HMC, on the data"]
+            for name in SOURCE
+        )
+    ),
+    "linearised (glm): all structures are sane even untuned": (
+        lambda m: all(sane(m, f"{name}, untuned glm") for name in GLM)
+    ),
+}
+
+
+class Net(nn.Sequential):
+    """1-7-7-1, 78 weights."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(1, 7), nn.Tanh(), nn.Linear(7, 7), nn.Tanh(), nn.Linear(7, 1))
+
+
+def outputs(theta, x):
+    """The net under weights (C, 78), in the order of its parameters, at x (n,): (C, n)."""
+    w1, b1, w2, b2, w3, b3 = theta.split([7, 7, 49, 7, 7, 1], -1)
+    hidden = torch.tanh(x[:, None] * w1[:, None] + b1[:, None])
+    hidden = torch.tanh(torch.baddbmm(b2[:, None], hidden, w2.unflatten(-1, (7, 7)).mT))
+    return torch.baddbmm(b3[:, None], hidden, w3[:, :, None])[..., 0]
+
+
+def log_posterior(x, y, noise):
+    """Function of weights (C, 78): log density (C,) up to a constant."""
+
+    def log_density(theta):
+        misfit = (y - outputs(theta, x)).square().sum(-1) / noise**2
+        return -(misfit + PRIOR * theta.square().sum(-1)) / 2
+
+    return log_density
+
+
+def points(n, rng):
+    """n points of the cubic, with noise."""
+    x = rng.uniform(-4, 4, n)
+    return x[:, None], x**3 + NOISE * rng.normal(size=n)
+
+
+def weights_of(model):
+    """All weights of a fitted net, (78,)."""
+    return nn.utils.parameters_to_vector(model.net_.module_.parameters()).detach().double()
+
+
+def trained(log_density, X, y, seed, n_starts):
+    """The net of largest posterior density among several starts."""
+
+    def fit(start):
+        model = LaplaceRegressor(
+            Net, likelihood="gaussian", prior_precision=PRIOR, sigma_noise=NOISE, random_state=seed + start
+        )
+        return model.fit(X, y)
+
+    models = [fit(start) for start in range(n_starts)]
+    return max(models, key=lambda model: float(log_density(weights_of(model)[None])))
+
+
+def tuned(model, X, y, rows, precisions):
+    """The model under the N and τ that give these rows the largest likelihood; N and τ."""
+    found = {}
+    for n in rows:
+        for tau in precisions:
+            model.refit_laplace(temperature=ROWS / n, prior_precision=tau)
+            found[n, tau] = model.log_predictive_density(X, y).sum()
+    n, tau = max(found, key=found.get)
+    model.refit_laplace(temperature=ROWS / n, prior_precision=tau)
+    return n, tau
+
+
+def compare(grid, x, mean, std, reference):
+    """Epistemic std over HMC's: median, on and off the data, smallest, mean, largest; total over total; RMS mean error."""
+    inside = (grid >= x.min()) & (grid <= x.max())
+    ratio = std / reference[1]
+    total = np.median(np.hypot(std, NOISE) / np.hypot(reference[1], NOISE))
+    error = np.sqrt(np.mean((mean - grid**3)[inside] ** 2))
+    parts = np.median(ratio), np.median(ratio[inside]), np.median(ratio[~inside])
+    return [*parts, ratio.min(), ratio.mean(), ratio.max(), total, error]
+
+
+COLUMNS = ["median", "on the data", "off the data", "smallest", "mean", "largest", "total, median", "error of the mean"]
+
+
+def panel(axis, grid, data, map_mean, mean, std, title, limits):
+    """Mean, and a shade a standard deviation (noise included), up to four."""
+    total = np.hypot(std, NOISE)
+    for k in (4, 3, 2, 1):
+        axis.fill_between(grid, mean - k * total, mean + k * total, color="C0", alpha=0.2, lw=0)
+    axis.plot(grid, grid**3, "k", lw=1, label="x³")
+    axis.plot(grid, map_mean, "C3", lw=1, label="net at the mode")
+    axis.plot(grid, mean, "C0", lw=1.5, label="predictive mean")
+    axis.plot(*data, "k.", ms=5)
+    axis.set(title=title, ylim=limits, xlim=(grid[0], grid[-1]))
+
+
+def draw(grid, data, map_mean, found, reference):
+    """Figure 1 (tuned), figure 8 (untuned), and the linearised net untuned; HMC in the last column."""
+    figure, axes = plt.subplots(3, 4, figsize=(13, 9.5), layout="constrained", sharex=True)
+    rows = (("tuned mc", tuple(SOURCE), 250), ("untuned mc", tuple(SOURCE), 450), ("untuned glm", GLM, 250))
+    for line, (kind, names, limit) in zip(axes, rows, strict=True):
+        for axis, name in zip(line, names, strict=False):
+            panel(axis, grid, data, map_mean, *found[f"{name}, {kind}"], f"{name}, {kind}", (-limit, limit))
+    panel(axes[0, 3], grid, data, map_mean, *reference, "HMC", (-250, 250))
+    axes[0, 0].legend(fontsize=8, loc="upper left")
+    for axis, kinds in ((axes[1, 3], ("untuned mc",)), (axes[2, 3], ("tuned mc", "untuned glm"))):
+        for kind in kinds:
+            for name in SOURCE if kind.endswith("mc") else GLM:
+                style = "-" if kind.endswith("mc") else "--"
+                axis.semilogy(grid, found[f"{name}, {kind}"][1] / reference[1], style, label=f"{name}, {kind}")
+        axis.axhline(1, color="k", lw=0.8)
+        axis.set(title="std over HMC's", ylabel="ratio of epistemic std")
+        axis.legend(fontsize=7)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("y")
+    for axis in axes[-1]:
+        axis.set_xlabel("x")
+    return figure
+
+
+def main():
+    run = Experiment("plot_04_cubic_hmc", __doc__, CLAIMS)
+    run.choose(
+        "tanh units (the source names none); y standardised by its training mean and spread, x as it is",
+        f"noise std {NOISE:.0f} known; prior precision {PRIOR:.0f} on all weights of the net that sees standardised y:"
+        " the weight decay, the untuned τ, and HMC's prior",
+        "the mode of largest density among five starts",
+        "kron with the Gauss–Newton matrix; diag and full with the Fisher matrix by one draw a row as the source has"
+        " them, and with the Gauss–Newton matrix as well, on which the linearised predictions are judged",
+        "grid: N from 20 to 200,000, τ from .1 to 1000, two values a decade; 1,000 weight samples, the same for all",
+        "std: of the function (epistemic), over the range -6 … 6; figures and likelihood with noise, as predictions are",
+        "HMC: 32 chains side by side from draws of the prior, 1,600 draws each (the source: 50,000)",
+    )
+    rng = np.random.default_rng(run.seed)
+    (X, y), (X_val, y_val) = points(ROWS, rng), points(ROWS, rng)
+    grid = np.linspace(-6, 6, 121)
+    location, scale = y.mean(), y.std()
+    x, target = torch.from_numpy(X[:, 0]), torch.from_numpy((y - location) / scale)
+    log_density = log_posterior(x, target, NOISE / scale)
+
+    model = trained(log_density, X, y, run.seed, 1 if run.quick else 5)
+    mode = weights_of(model)
+    curvature = value_and_gradient(log_density, mode[None])[1].norm()
+    print(f"log density at the mode {float(log_density(mode[None])):.2f}, norm of its gradient {curvature:.1e}")
+    map_mean = model.predict(grid[:, None])
+
+    generator = torch.Generator().manual_seed(run.seed)
+    n_chains, n_draws, n_warmup, path = (8, 20, 20, 0.1) if run.quick else (32, 1600, 500, 1.5)
+    start = torch.randn(n_chains, len(mode), generator=generator, dtype=torch.float64) / PRIOR**0.5
+    chains = sample(log_density, start, n_draws, n_warmup, path, generator)
+    functions = torch.stack([outputs(theta, torch.from_numpy(grid)) for theta in chains.theta])
+    r_hat = split_r_hat(functions).max()
+    functions = location + scale * functions
+    reference = functions.mean((0, 1)).numpy(), functions.flatten(0, 1).std(0).numpy()
+    halves = torch.stack([part.flatten(0, 1).std(0) for part in functions.chunk(2, dim=1)])
+    print(
+        f"HMC: step {chains.step_size:.4f}, acceptance {chains.acceptance.min():.2f} to {chains.acceptance.max():.2f}, "
+        f"split R-hat up to {r_hat:.3f}; std of one half of the chains over that of the other "
+        f"{(halves[0] / halves[1]).min():.2f} to {(halves[0] / halves[1]).max():.2f}"
+    )
+
+    rows = np.geomspace(20, 20 * 1e4, 3 if run.quick else 9)
+    precisions = np.geomspace(0.1, 1e3, 3 if run.quick else 9)
+    found, chosen = {}, {}
+    for name, options in (SOURCE | GGN).items():
+        fitted = LaplaceRegressor(
+            Net,
+            likelihood="gaussian",
+            prior_precision=PRIOR,
+            sigma_noise=NOISE,
+            random_state=model.random_state,
+            n_samples=50 if run.quick else 1000,
+            **options,
+        ).fit(X, y)
+        assert torch.allclose(weights_of(fitted), mode), "the structures share one trained net"
+        for predictive in ("glm", "mc"):
+            fitted.refit_laplace(temperature=1.0, prior_precision=PRIOR, predictive=predictive)
+            found[f"{name}, untuned {predictive}"] = answers(fitted, grid)
+            n, tau = tuned(fitted, X_val, y_val, rows, precisions)
+            found[f"{name}, tuned {predictive}"] = answers(fitted, grid)
+            chosen[f"{name}, {predictive}"] = [n, tau, fitted.log_predictive_density(X_val, y_val).mean()]
+    table = {name: compare(grid, X, *answer, reference) for name, answer in found.items()}
+    run.table("Epistemic std over HMC's; RMS distance of the mean from the cubic on the data", COLUMNS, table)
+    run.table("Chosen on 20 validation points", ["N", "τ", "log-lik. / row"], chosen)
+    inside = (grid >= X.min()) & (grid <= X.max())
+    shown = {"net at the mode": (map_mean, 0 * grid), "HMC": reference}
+    run.table(
+        "Without a ratio: epistemic std, RMS distance of the mean from the cubic on the data",
+        ["std on the data", "std off the data", "error of the mean"],
+        {
+            name: [np.median(s[inside]), np.median(s[~inside]), np.sqrt(np.mean((m - grid**3)[inside] ** 2))]
+            for name, (m, s) in shown.items()
+        },
+    )
+    run.save(draw(grid, (X[:, 0], y), map_mean, found, reference))
+    measured = {
+        f"{name}: {column if column.startswith('error') else f'std / HMC, {column}'}": value
+        for name, values in table.items()
+        for column, value in zip(COLUMNS, values, strict=True)
+    }
+    measured |= {
+        "HMC: largest split R-hat": r_hat,
+        "HMC: smallest acceptance of a chain": chains.acceptance.min(),
+        "HMC: error of the mean": np.sqrt(np.mean((reference[0] - grid**3)[inside] ** 2)),
+        "mode: error of the mean": np.sqrt(np.mean((map_mean - grid**3)[inside] ** 2)),
+    }
+    run.judge(measured)
+
+
+def answers(model, grid):
+    """Mean and epistemic std."""
+    return model.predict(grid[:, None]), model.predict_std(grid[:, None], kind="epistemic")
+
+
+if __name__ == "__main__":
+    main()
