@@ -14,11 +14,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
-LogDensity = Callable[[Tensor], Tensor]
-"""From states (C, P) to log densities (C,), up to a constant."""
+Density = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""From states (C, P) to log densities (C,), up to a constant, and their gradients (C, P)."""
 JITTER = 0.5
 """Trajectories are path_length · U(1 − JITTER, 1 + JITTER) long."""
 
@@ -29,24 +28,24 @@ class Draws:
 
     Parameters
     ----------
-    theta : Tensor of shape (n, C, P)
-    acceptance : Tensor of shape (C,)
+    theta : ndarray of shape (n, C, P)
+    acceptance : ndarray of shape (C,)
         Mean acceptance probability of each chain.
     step_size : float
     """
 
-    theta: Tensor
-    acceptance: Tensor
+    theta: np.ndarray
+    acceptance: np.ndarray
     step_size: float
 
 
 def sample(
-    log_density: LogDensity,
-    start: Tensor,
+    density: Density,
+    start: np.ndarray,
     n_draws: int,
     n_warmup: int,
     path_length: float,
-    generator: torch.Generator,
+    rng: np.random.Generator,
     target: float = 0.8,
     step_size: float = 0.01,
 ) -> Draws:
@@ -54,56 +53,47 @@ def sample(
 
     Parameters
     ----------
-    log_density : callable
-    start : Tensor of shape (C, P)
+    density : callable
+    start : ndarray of shape (C, P)
     n_draws, n_warmup : int
         Draws of each chain, and iterations before them that choose ε.
     path_length : float
         Mean length of a trajectory, in units of θ.
-    generator : torch.Generator
+    rng : numpy.random.Generator
     target : float
         Mean acceptance probability that the warm-up aims at.
     step_size : float
         ε to begin with.
     """
     theta, averaging, accepted, kept = start, DualAveraging(step_size, target), [], []
-    value, gradient = value_and_gradient(log_density, theta)
+    value, gradient = density(theta)
     for iteration in range(n_warmup + n_draws):
         step = averaging.step_size if iteration < n_warmup else averaging.final_step_size
-        length = path_length * (1 + JITTER * (2 * float(torch.rand((), generator=generator)) - 1))
-        momentum = torch.randn(theta.shape, generator=generator, dtype=theta.dtype)
-        n_steps = max(round(length / step), 1)
-        new, new_momentum, new_value, new_gradient = leapfrog(log_density, theta, momentum, gradient, step, n_steps)
-        gain = new_value - value - (new_momentum.square() - momentum.square()).sum(-1) / 2  # −ΔH
-        probability = gain.nan_to_num(nan=-math.inf).clamp(max=0.0).exp()
-        taken = torch.rand(len(theta), generator=generator, dtype=theta.dtype) < probability
-        theta = torch.where(taken[:, None], new, theta)
-        gradient = torch.where(taken[:, None], new_gradient, gradient)
-        value = torch.where(taken, new_value, value)
+        n_steps = max(round(path_length * rng.uniform(1 - JITTER, 1 + JITTER) / step), 1)
+        momentum = rng.normal(size=theta.shape)
+        new, new_momentum, new_value, new_gradient = leapfrog(density, theta, momentum, gradient, step, n_steps)
+        gain = new_value - value - (new_momentum**2 - momentum**2).sum(-1) / 2  # −ΔH
+        probability = np.exp(np.minimum(np.nan_to_num(gain, nan=-np.inf), 0.0))
+        taken = rng.uniform(size=len(theta)) < probability
+        theta = np.where(taken[:, None], new, theta)
+        gradient = np.where(taken[:, None], new_gradient, gradient)
+        value = np.where(taken, new_value, value)
         if iteration < n_warmup:
             averaging.update(float(probability.mean()))
         else:
             kept.append(theta)
             accepted.append(probability)
-    return Draws(torch.stack(kept), torch.stack(accepted).mean(0), averaging.final_step_size)
-
-
-def value_and_gradient(log_density: LogDensity, theta: Tensor) -> tuple[Tensor, Tensor]:
-    """Log densities (C,) and their gradients (C, P)."""
-    theta = theta.detach().requires_grad_()
-    value = log_density(theta)
-    (gradient,) = torch.autograd.grad(value.sum(), theta)
-    return value.detach(), gradient
+    return Draws(np.stack(kept), np.mean(accepted, 0), averaging.final_step_size)
 
 
 def leapfrog(
-    log_density: LogDensity, theta: Tensor, momentum: Tensor, gradient: Tensor, step: float, n_steps: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    density: Density, theta: np.ndarray, momentum: np.ndarray, gradient: np.ndarray, step: float, n_steps: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """θ, p, log density and gradient after n_steps; the gradient at the start is given. One gradient a step."""
     momentum = momentum + step / 2 * gradient
     for taken in range(1, n_steps + 1):
         theta = theta + step * momentum
-        value, gradient = value_and_gradient(log_density, theta)
+        value, gradient = density(theta)
         momentum = momentum + (step if taken < n_steps else step / 2) * gradient
     return theta, momentum, value, gradient
 
@@ -136,19 +126,19 @@ class DualAveraging:
         self.final_step_size *= self.step_size**weight
 
 
-def split_r_hat(draws: Tensor) -> Tensor:
+def split_r_hat(draws: np.ndarray) -> np.ndarray:
     """How far chains, cut in two, are from agreeing (Gelman et al. 2013, eq. 11.4): 1 when they do.
 
     Parameters
     ----------
-    draws : Tensor of shape (n, C, …)
+    draws : ndarray of shape (n, C, …)
         Of any function of the state, n ≥ 4.
 
     Returns
     -------
-    Tensor of shape (…)
+    ndarray of shape (…)
     """
     half = len(draws) // 2
-    chains = torch.cat([draws[:half], draws[-half:]], 1)
-    within = chains.var(0).mean(0)
-    return ((half - 1) / half + chains.mean(0).var(0) / within).sqrt()
+    chains = np.concatenate([draws[:half], draws[-half:]], 1)
+    within = chains.var(0, ddof=1).mean(0)
+    return np.sqrt((half - 1) / half + chains.mean(0).var(0, ddof=1) / within)
