@@ -22,6 +22,7 @@ import warnings
 import matplotlib.pyplot as plt
 import numpy as np
 from experiment import Experiment
+from scipy.stats import spearmanr
 from sklearn.datasets import load_diabetes, make_friedman1
 
 from sklearn_laplace import LaplaceRegressor
@@ -30,6 +31,12 @@ from sklearn_laplace.errors import BoundWarning, InterpolationWarning, ModeWarni
 TASKS = ("Friedman", "diabetes")
 WEIGHTINGS = ("evidence", "loo")
 SCORES = "RMSE", "log-likelihood"
+RANKS, FOUND, EDGE = (
+    "rank correlation of epistemic std and error",
+    "noise std found",
+    "distance of chosen rows from 0.5",
+)
+CURVES = *SCORES, RANKS, FOUND, EDGE
 START, BATCH = 20, 4
 APART = "log evidence between nets, largest minus smallest, nats"
 CORRELATION = "correlation of evidence and held-out log-likelihood between nets"
@@ -113,15 +120,18 @@ def acquired(model, pool, n):
 
 
 def curves(seed, n_rounds, quick):
-    """RMSE and log-likelihood on new rows after each round, (n_rounds + 1, 2), of active and of random choices."""
+    """Of active and of random choices, after each round (n_rounds + 1, 5): what ``CURVES`` names, on new rows."""
     X, y = make_friedman1(1500, n_features=5, noise=1.0, random_state=seed)
     pool, X_new, y_new = X[: 100 if quick else 500], X[500:], y[500:]
     rng = np.random.default_rng(seed)
     first = rng.permutation(len(pool))[:START].tolist()
 
     def scored(model):
-        error = np.sqrt(np.mean((model.predict(X_new) - y_new) ** 2))
-        return error, model.log_predictive_density(X_new, y_new).mean()
+        error = np.abs(model.predict(X_new) - y_new)
+        ranks = spearmanr(model.predict_std(X_new, kind="epistemic"), error).statistic
+        edge = np.abs(pool[labelled[START:]] - 0.5).mean() if len(labelled) > START else np.nan
+        log_likelihood = model.log_predictive_density(X_new, y_new).mean()
+        return np.sqrt(np.mean(error**2)), log_likelihood, ranks, model.sigma_noise_, edge
 
     found, at_first = {}, net(quick, random_state=seed).fit(pool[first], y[first])
     for strategy in ("active", "random"):
@@ -215,6 +225,9 @@ def main():
             for place, n in enumerate(labels)
         },
     )
+    for place, name in enumerate(CURVES[2:], start=2):
+        for strategy, values in scores.items():
+            measured[f"{strategy}: {name}"] = values[:, -1, place].mean()
     differences = {
         "RMSE": np.log(scores["random"][..., 0] / scores["active"][..., 0]),
         "log-likelihood": scores["active"][..., 1] - scores["random"][..., 1],
@@ -242,7 +255,12 @@ def why(m):
         f" {gain('Friedman, uniform')} nats per row with equal weights, and {gain('Friedman, loo')} by stacking, in"
         f" {m['Friedman, loo: splits with a gain']:.0f} splits of 8. Diabetes: the nets say nearly the same, with a std"
         f" between them of {m[f'diabetes: {DISAGREEMENT}']:.3f} noise std; where they agree there is nothing to average"
-        f" ({gain('diabetes, uniform')} with equal weights)."
+        f" ({gain('diabetes, uniform')} with equal weights). Active learning: the largest std is at the edges of the"
+        f" cube, where few rows to judge by are (a column is {m['active: ' + EDGE]:.2f} from its middle in the chosen"
+        f" rows, {m['random: ' + EDGE]:.2f} in random ones); it says little of where this net errs (rank correlation"
+        f" {m['active: ' + RANKS]:.2f} after the last round, {m['random: ' + RANKS]:.2f} with random rows); and the"
+        f" evidence takes for noise what a net does not find in such rows: its std is {m['active: ' + FOUND]:.1f},"
+        f" {m['random: ' + FOUND]:.1f} with random rows and 1 in truth."
     )
 
 
