@@ -1,0 +1,83 @@
+r"""How many of the weights have to be random
+===========================================
+
+``subset_of_weights`` makes all weights random, those of the last layer, or a subnetwork: the share
+``n_subnetwork_weights`` of them that is best by ``subnetwork``, the largest marginal ``variance`` in a diagonal
+posterior (Daxberger et al. 2021), the largest ``magnitude``, or at ``random``. The others stay where the training has
+put them. The curvature of the random ones is held in ``full``, P × P; the prior precision is chosen anew for each
+subset, as by default.
+
+How to read it: *fit* is what the posterior takes once the net is trained (the training read from a cache, as by
+``memory=``), *predict* what the held-out rows take, both as shares of the training of one net; *kB held* are the bytes
+of all tensors in curvature and posterior; *gain* is the mean log-likelihood of a held-out row, minus that of the same
+net without a posterior ("MAP alone"), with the standard error of this paired difference. The picture has all four
+against the number of random weights.
+"""
+
+import choice
+import matplotlib.pyplot as plt
+
+RULES = "variance", "magnitude", "random"
+SHARES = 0.02, 0.1, 0.3
+LABELS = {
+    "fit": "fit, share of a training",
+    "predict": "predict, share of a training",
+    "kB held": "held, kB",
+    "gain": "gain, nats a row",
+}
+
+
+def subsets():
+    """Parameters of each subset by its name."""
+    found = {"all": {}, "last_layer": {"subset_of_weights": "last_layer"}}
+    for rule in RULES:
+        for share in SHARES:
+            chosen = {"subset_of_weights": "subnetwork", "subnetwork": rule, "n_subnetwork_weights": share}
+            found[f"{rule}, {share:.0%}"] = chosen
+    return {name: {"hessian_structure": "full", **parameters} for name, parameters in found.items()}
+
+
+def draw(printed, columns):
+    """One line of panels a table: each column against the number of random weights, one curve a rule."""
+    figure, axes = plt.subplots(
+        *(len(printed), len(LABELS)), figsize=(14, 1.2 + 3.2 * len(printed)), layout="constrained", squeeze=False
+    )
+    for line, (title, rows) in zip(axes, printed.items(), strict=True):
+        for axis, (column, label) in zip(line, LABELS.items(), strict=True):
+            place = columns.index(column)
+            curves = {rule: [name for name in rows if name.startswith(rule)] for rule in RULES}
+            curves |= {name: [name] for name in ("last_layer", "all")}
+            for k, (curve, names) in enumerate(curves.items()):
+                # a little apart, since rules have the same sizes
+                sizes = [rows[name][columns.index("weights")] * 1.04 ** (k - 1) for name in names]
+                errors = [rows[name][-1] for name in names] if column == "gain" else None
+                style = {"color": choice.COLORS[k] if k < 4 else "#000000", "marker": "os^D*"[k], "label": curve}
+                axis.errorbar(sizes, [rows[name][place] for name in names], errors, capsize=3, lw=1.2, ms=6, **style)
+            axis.set_xscale("log")
+            axis.set_xlabel("random weights")
+            axis.set_ylabel(label)
+            if column == "gain":
+                axis.axhline(0.0, color="#999999", lw=1)
+            else:
+                axis.set_yscale("log")
+        line[0].set_title(title, loc="left", fontweight="bold", fontsize=11)
+    axes[0, 0].legend(fontsize=9)
+    figure.suptitle("Random weights, the same trained net; gain on MAP alone with standard errors")
+    return figure
+
+
+def main():
+    run = choice.Run("plot_subset", __doc__)
+    columns = {"weights": ".0f", **choice.COLUMNS}
+    printed = {}
+    for table in run.tables(choice.DIABETES, choice.CANCER):
+        results = choice.posteriors(table, subsets(), run.n_splits)
+        title = f"{table.name}, {table.n_train} rows"
+        reference = results[choice.MAP].likelihood
+        printed[title] = {name: [m.weights[0], *m.row(table, reference)] for name, m in results.items()}
+        run.table(f"{title}, splits: {run.n_splits}", columns, printed[title])
+    run.save(draw(printed, list(columns)))
+
+
+if __name__ == "__main__":
+    main()
