@@ -27,7 +27,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from sklearn.model_selection import train_test_split
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -347,10 +349,12 @@ def dots(
                 errors = [row[-1] for row in rows.values()]
                 axis.errorbar(values, places, xerr=errors, fmt="o", color=color, ms=6, capsize=3)
                 axis.axvline(0.0, color="#999999", lw=1)
+                axis.xaxis.set_major_locator(MaxNLocator(4))
             else:
                 shown = values > 0
                 axis.plot(values[shown], places[shown], "o", color=color, ms=6)
                 axis.set_xscale("log")
+                logarithmic(axis.xaxis)
             axis.grid(axis="y", color="#dddddd", lw=0.8)
             axis.set_axisbelow(True)
             axis.set_xlabel(label)
@@ -359,3 +363,10 @@ def dots(
         line[0].set_title(name, loc="left", fontweight="bold", fontsize=11)
     figure.suptitle(title)
     return figure
+
+
+def logarithmic(axis: Axis) -> None:
+    """Ticks of a logarithmic scale, their numbers in full."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 3.0), numticks=6))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())

@@ -11,7 +11,8 @@ How to read it: *fit* is what the posterior takes once the net is trained (the t
 ``memory=``), *predict* what the held-out rows take, both as shares of the training of one net; *kB held* are the bytes
 of all tensors in curvature and posterior; *gain* is the mean log-likelihood of a held-out row, minus that of the same
 net without a posterior ("MAP alone": its mean with the spread of the training residuals, or its own probabilities),
-with the standard error of this paired difference.
+with the standard error of this paired difference. The fit of "MAP alone" is the training itself, which comes before
+each of the others.
 """
 
 import choice

@@ -10,8 +10,9 @@ subset, as by default.
 How to read it: *fit* is what the posterior takes once the net is trained (the training read from a cache, as by
 ``memory=``), *predict* what the held-out rows take, both as shares of the training of one net; *kB held* are the bytes
 of all tensors in curvature and posterior; *gain* is the mean log-likelihood of a held-out row, minus that of the same
-net without a posterior ("MAP alone"), with the standard error of this paired difference. The picture has all four
-against the number of random weights.
+net without a posterior ("MAP alone"), with the standard error of this paired difference. The fit of "MAP
+alone" is the training itself, which comes before each of the others. The picture has times, bytes and gain against the
+number of random weights.
 """
 
 import choice
@@ -21,7 +22,6 @@ RULES = "variance", "magnitude", "random"
 SHARES = 0.02, 0.1, 0.3
 LABELS = {
     "fit": "fit, share of a training",
-    "predict": "predict, share of a training",
     "kB held": "held, kB",
     "gain": "gain, nats a row",
 }
@@ -40,7 +40,7 @@ def subsets():
 def draw(printed, columns):
     """One line of panels a table: each column against the number of random weights, one curve a rule."""
     figure, axes = plt.subplots(
-        *(len(printed), len(LABELS)), figsize=(14, 1.2 + 3.2 * len(printed)), layout="constrained", squeeze=False
+        *(len(printed), len(LABELS)), figsize=(12.5, 1.2 + 3.2 * len(printed)), layout="constrained", squeeze=False
     )
     for line, (title, rows) in zip(axes, printed.items(), strict=True):
         for axis, (column, label) in zip(line, LABELS.items(), strict=True):
@@ -49,17 +49,19 @@ def draw(printed, columns):
             curves |= {name: [name] for name in ("last_layer", "all")}
             for k, (curve, names) in enumerate(curves.items()):
                 # a little apart, since rules have the same sizes
-                sizes = [rows[name][columns.index("weights")] * 1.04 ** (k - 1) for name in names]
+                sizes = [rows[name][columns.index("weights")] * 1.07 ** (k - 1) for name in names]
                 errors = [rows[name][-1] for name in names] if column == "gain" else None
                 style = {"color": choice.COLORS[k] if k < 4 else "#000000", "marker": "os^D*"[k], "label": curve}
                 axis.errorbar(sizes, [rows[name][place] for name in names], errors, capsize=3, lw=1.2, ms=6, **style)
             axis.set_xscale("log")
+            choice.logarithmic(axis.xaxis)
             axis.set_xlabel("random weights")
             axis.set_ylabel(label)
             if column == "gain":
                 axis.axhline(0.0, color="#999999", lw=1)
             else:
                 axis.set_yscale("log")
+                choice.logarithmic(axis.yaxis)
         line[0].set_title(title, loc="left", fontweight="bold", fontsize=11)
     axes[0, 0].legend(fontsize=9)
     figure.suptitle("Random weights, the same trained net; gain on MAP alone with standard errors")
