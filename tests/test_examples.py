@@ -25,6 +25,7 @@ SCRIPTS = [path for path in FILES if "__main__" in path.read_text(encoding="utf-
 
 ANY = (-math.inf, math.inf)
 COVERAGE, ACCURACY, CALIBRATION = (0.75, 1.0), (0.9, 1.0), (0.0, 0.15)
+COST, NATS, GAIN = (0.0, 50.0), (-5.9, -5.3), (-0.5, 0.5)  # of the choices: a time, a diabetes row, a difference
 # script → table (how its title starts) → row → one (low, high) a column. Bounds say "sane", not "good": one quick split
 # has about 130 rows, so that a coverage of .9 has a standard error of .03.
 EXPECTED = {
@@ -59,6 +60,61 @@ EXPECTED = {
             "AUROC, unseen digits": [(0.8, 1.0)],
             "prior precision of the fit": [(1e-4, 1e4)],
             "largest relevance": [(0.1, 1.0)],  # one tenth if all ten columns were alike
+        },
+    },
+    "plot_structure": {
+        # shares of a training, kB (the largest matrix has 61² entries), nats; without a posterior nothing is held
+        "diabetes": {
+            "MAP alone": [(1.0, 1.0), COST, (0.0, 0.0), NATS, (0.0, 0.0), (0.0, 0.0)],
+            **{
+                name: [COST, COST, (0.5, 200.0), NATS, GAIN, (0.0, 0.0)]
+                for name in ("full", "functional", "block", "ekfac", "kron", "inf", "low_rank", "diag")
+            },
+        },
+    },
+    "plot_subset": {
+        "diabetes": {
+            "MAP alone": [(0, 0), (1.0, 1.0), COST, (0.0, 0.0), NATS, (0.0, 0.0), (0.0, 0.0)],
+            "all": [(61, 61), COST, COST, (50.0, 200.0), NATS, GAIN, (0.0, 0.0)],
+            "last_layer": [(6, 6), COST, COST, (0.1, 5.0), NATS, GAIN, (0.0, 0.0)],
+            **{
+                f"{rule}, {share}": [(n, n), COST, COST, (0.0, 20.0), NATS, GAIN, (0.0, 0.0)]
+                for rule in ("variance", "magnitude", "random")
+                for share, n in (("2%", 1), ("10%", 6), ("30%", 18))
+            },
+        },
+    },
+    "plot_predictive": {
+        "diabetes": {
+            "glm": [COST, (0.001, 10.0), (0.0, 0.0), NATS, GAIN, (0.0, 0.0)],
+            # the net itself at few samples: its spread is another one than the linearised net's
+            **{
+                f"predictive mc, {n}": [COST, (0.001, 10.0), (0.0, 2.0), NATS, GAIN, (0.0, 0.0)]
+                for n in (10, 100, 1000)
+            },
+        },
+        "breast cancer": {
+            "glm, quadrature": [COST, (0.01, 50.0), (0.0, 0.0), (-0.4, 0.0), GAIN, (0.0, 0.0)],
+            "glm, mc": [COST, (0.01, 50.0), (0.0, 0.01), (-0.4, 0.0), GAIN, (0.0, 0.0)],
+            "glm, probit": [COST, (0.01, 50.0), (0.0, 0.02), (-0.4, 0.0), GAIN, (0.0, 0.0)],
+            "glm, bridge": [COST, (0.01, 50.0), (0.0, 0.2), (-0.4, 0.0), GAIN, (0.0, 0.0)],
+            "glm, bridge_norm": [COST, (0.01, 50.0), (0.0, 0.2), (-0.4, 0.0), GAIN, (0.0, 0.0)],
+            "glm, plugin": [COST, (0.01, 50.0), (0.0, 0.2), (-0.4, 0.0), (0.0, 0.0), (0.0, 0.0)],
+            **{
+                f"predictive mc, {n}": [COST, (0.01, 50.0), (0.0, 0.2), (-0.4, 0.0), GAIN, (0.0, 0.0)]
+                for n in (10, 100, 1000)
+            },
+        },
+    },
+    "plot_selection": {
+        # the chosen precision, whole fits in trainings, shares, kB, nats; gain on the first
+        "breast cancer": {
+            "evidence": [(1e-4, 1e4), COST, COST, (1.0, 1e4), (-1.0, 0.0), (0.0, 0.0), (0.0, 0.0)],
+            "number, 1": [(1.0, 1.0), COST, COST, (1.0, 1e4), (-1.0, 0.0), GAIN, (0.0, 0.0)],
+            **{
+                name: [(1e-4, 1e4), COST, COST, (1.0, 1e4), (-1.0, 0.0), GAIN, (0.0, 0.0)]
+                for name in ("loo", "cv", "validation", "auto, one net", "auto")
+            },
         },
     },
 }
@@ -303,8 +359,9 @@ PYTHON_BLOCKS = re.findall(r"^```python\n(.*?)^```", README, flags=re.DOTALL | r
 
 
 @pytest.mark.parametrize("block", PYTHON_BLOCKS, ids=range(len(PYTHON_BLOCKS)))
-def test_readme_code_prints_what_it_shows(block):
-    """The first code that a reader copies."""
+def test_readme_code_prints_what_it_shows(block, tmp_path, monkeypatch):
+    """The first code that a reader copies; its files go into an empty folder."""
+    monkeypatch.chdir(tmp_path)
     test = doctest.DocTestParser().get_doctest(block, {}, "README", "README.md", 0)
     assert test.examples
     report = []

@@ -116,7 +116,7 @@ DIABETES = Table(
 )
 CANCER = Table("breast cancer", LaplaceClassifier, partial(load_breast_cancer, return_X_y=True), 398, 171, SMALL)
 DIGITS = Table("digits", LaplaceClassifier, partial(load_digits, return_X_y=True), 300, 300, SMALL)
-FIVE_DIGITS = Table("digits 0-4", LaplaceClassifier, _five_digits, 150, 300, SMALL)
+FIVE_DIGITS = Table("digits 0-4", LaplaceClassifier, _five_digits, 150, 100, SMALL)
 
 
 # ---------------------------------------------------------------------- measuring
