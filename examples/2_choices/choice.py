@@ -282,13 +282,13 @@ def append(measured: Measured, fit: float, predict: float, memory: float, likeli
 class Run:
     """Options of a script, its printed tables and its picture."""
 
-    def __init__(self, name: str, doc: str) -> None:
+    def __init__(self, name: str, doc: str, n_splits: int = 5) -> None:
         parser = argparse.ArgumentParser(description=doc.split("\n")[0])
         parser.add_argument("--quick", action="store_true", help="one split of few rows, a small net: does it run")
         parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="folder of the picture")
         options = parser.parse_args()
         self.name, self.quick, self.out = name, options.quick, options.out
-        self.n_splits = 1 if self.quick else 5
+        self.n_splits = 1 if self.quick else n_splits
         self.started = time.perf_counter()
         self.out.mkdir(parents=True, exist_ok=True)
         torch.set_num_threads(1)

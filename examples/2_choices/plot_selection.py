@@ -3,7 +3,7 @@ r"""What choosing the prior precision costs, and what it is worth
 
 The prior precision δ decides how far the net goes after the data and how wide its error bars are away from them.
 ``prior_precision`` takes a number or a rule: the ``evidence`` of all rows; ``loo``, the leave-one-out log density of
-the linearised net; ``cv``, here three folds and five candidates; ``validation``, the same candidates scored on a fifth
+the linearised net; ``cv``, here two folds and five candidates; ``validation``, the same candidates scored on a fifth
 of the rows, which the training does not get; and ``auto``, the default: the evidence in training, and then what three
 nets, each trained without a third of the rows, say of these. By default these nets then answer as well, as a mixture;
 "auto, one net" is the fit without them. The noise of a regression is chosen by "auto" and "loo" as the prior, by the
@@ -37,7 +37,7 @@ def rules(table):
         "evidence": {"prior_precision": "evidence", **noise},
         "number, 1": {"prior_precision": 1.0, **noise},
         "loo": {"prior_precision": "loo", **({} if table.classes else {"sigma_noise": "loo"})},
-        "cv": {"prior_precision": "cv", "cv": 3, **by_score},
+        "cv": {"prior_precision": "cv", "cv": 2, **by_score},
         "validation": {"prior_precision": "validation", **by_score},
         "auto, one net": {"prior_precision": "auto"},
         "auto": {"prior_precision": "auto", "n_members": "auto"},
@@ -72,7 +72,7 @@ def compared(table, n_splits):
 
 
 def main():
-    run = choice.Run("plot_selection", __doc__)
+    run = choice.Run("plot_selection", __doc__, n_splits=4)
     printed = {}
     for table in run.tables(choice.CANCER, choice.DIABETES):
         title = f"{table.name}, {table.n_train} rows"
