@@ -113,9 +113,9 @@ def main():
     planes = {
         (half, name): each.predict_proba(grid.reshape(-1, 2))[:, 1].reshape(grid.shape[:2])
         for half, (_, grid, _) in windows.items()
-        for name, each in (("plugin", plugin), ("Laplace (probit)", model))
+        for name, each in (("plugin", plugin), ("Laplace", model))
     }
-    different = sum(np.sum((planes[h, "plugin"] > 0.5) != (planes[h, "Laplace (probit)"] > 0.5)) for h in windows)
+    different = sum(np.sum((planes[h, "plugin"] > 0.5) != (planes[h, "Laplace"] > 0.5)) for h in windows)
     figure, axes = plt.subplots(2, 2, figsize=(6.4, 5.6), layout="constrained")
     for axis, ((half, name), plane) in zip(axes.flat, planes.items(), strict=True):
         side = windows[half][0]
