@@ -1,4 +1,7 @@
-"""Gallery: every display of ``sklearn_laplace.plotting``, on small data that need no download, one picture each.
+"""Every display, on small data that need no download
+=====================================================
+
+One picture for each display of ``sklearn_laplace.plotting``.
 
 1. ``PredictionIntervalDisplay``: a curve with a gap in its data, and diabetes, whose rows have ten columns.
 2. ``CoverageDisplay``: do the intervals for diabetes cover what they say?

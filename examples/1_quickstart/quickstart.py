@@ -1,4 +1,7 @@
-"""Quickstart: what the error bars of a Laplace-approximated net are worth, on small data that need no download.
+"""Quickstart: what the error bars of a Laplace-approximated net are worth
+==========================================================================
+
+On small data that need no download.
 
 Three questions, each answered by a table, two of them by a picture as well:
 
