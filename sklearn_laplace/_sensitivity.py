@@ -123,6 +123,11 @@ n_classes)
             When the attributions of a row do not add up, since its variance jumps on the way: that of a net with
             ``activation="relu"`` does, at every kink.
 
+        Notes
+        -----
+        Sixteen rows on the way or more, up to 1024 until the sum is right to a millionth; each costs as much as a
+        gradient of :meth:`predict`.
+
         Examples
         --------
         >>> import numpy as np
@@ -133,14 +138,8 @@ n_classes)
         >>> bool(first > 10 * abs(second))
         True
 
-        Notes
-        -----
-        Sixteen rows on the way or more, up to 1024 until the sum is right to a millionth; each costs as much as a
-        gradient of :meth:`predict`.
+        Of a linear net, from another baseline:
 
-        Examples
-        --------
-        >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.random.default_rng(0).normal(size=(30, 2))
         >>> model = LaplaceRegressor(hidden_layer_sizes=(), sigma_noise=0.1, n_members=1, random_state=0)
         >>> shares = model.fit(X, X[:, 0] - X[:, 1]).explain_std([[5.0, 0.0], [5.0, 5.0]], baseline=[0.0, 0.0])

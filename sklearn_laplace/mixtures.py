@@ -132,7 +132,7 @@ class NormalMixture:
     def crps(self, x: Any) -> np.ndarray:
         r"""Continuous ranked probability score, in the units of the targets; lower is better.
 
-        With :math:`A(m, s) = m(2\Phi(m/s) - 1) + 2 s\varphi(m/s)`, the mean of |N(m, s²)|:
+        With :math:`A(m, s) = m(2\Phi(m/s) - 1) + 2 s\varphi(m/s)`, the mean of :math:`|N(m, s^2)|`:
         :math:`\sum_i w_i A(x - m_i, s_i) - \tfrac12 \sum_{ij} w_i w_j A(m_i - m_j, \sqrt{s_i^2 + s_j^2})`.
 
         Parameters

@@ -61,7 +61,7 @@ class Prior:
         return zeros.index_add(0, self.groups, per_parameter.double())
 
     def logdet(self, values: Tensor) -> Tensor:
-        """log |diag(δ)|, a 0-d tensor."""
+        """Log determinant of diag(δ), a 0-d tensor."""
         return self.counts.to(values.device) @ values.log()
 
     def deviation(self, theta: Tensor) -> Tensor:

@@ -287,7 +287,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         skorch's record of the epochs.
     n_iter_ : int
         Epochs and steps together: Gauss–Newton's, and L-BFGS's, four as one while prior and noise move.
-    n_outputs_, n_features_in_, feature_names_in_
+    n_outputs_ : int
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str
         As in scikit-learn.
 
     References
