@@ -136,7 +136,7 @@ PICTURES = {
 def tables(text):
     """Printed tables: title → row name → numbers."""
     found = {}
-    for block in text.strip().split("\n\n"):
+    for block in re.split(r"\n{2,}", text.strip()):
         title, *lines = block.splitlines()
         cells = [re.split(r"\s{2,}", line.strip()) for line in lines[1:]]
         if cells and all(len(row) > 1 for row in cells):
