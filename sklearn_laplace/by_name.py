@@ -289,6 +289,38 @@ def temperatures(network: Network, values: Mapping[str, float]) -> Tensor:
     return network.layout.matrices(of_tensor)
 
 
+def tensors_of(network: Network, name: str) -> tuple[str, ...]:
+    """The selected tensors that a name stands for: a tensor's, or a module's for all in it; none where it is neither.
+
+    Parameters
+    ----------
+    network : Network
+    name : str
+        Of a tensor, any of its names where it has several, or of a module, whatever is inside it.
+
+    Examples
+    --------
+    >>> network = Network.trace(nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 1))), torch.zeros(1, 2))
+    >>> tensors_of(network, "1"), tensors_of(network, "0.bias"), tensors_of(network, "2")
+    (('1.0.weight', '1.0.bias'), ('0.bias',), ())
+    """
+    found = {first for other, first in network.layout.aliases.items() if name in (other, *_modules_around(other))}
+    return tuple(first for first in network.parameter_names if first in found)
+
+
+def modules_with_tensors(network: Network) -> tuple[str, ...]:
+    """Names of the modules with a selected tensor somewhere inside; not the net itself.
+
+    Examples
+    --------
+    >>> network = Network.trace(nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 1))), torch.zeros(1, 2))
+    >>> modules_with_tensors(network)
+    ('0', '1', '1.0')
+    """
+    names = [name for name, first in network.layout.aliases.items() if first in network.parameter_names]
+    return tuple(dict.fromkeys(module for name in names for module in reversed(_modules_around(name))))
+
+
 def unit_of(blocks: Sequence[Block], values: Tensor) -> str:
     """Within what the values (P,) are equal: one of ``Curvature.holds``.
 

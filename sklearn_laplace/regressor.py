@@ -97,8 +97,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         and rows go through in smaller chunks. Data, net, its own epochs and temporaries of 32 MB come on top.
     subset_of_weights : {"all", "last_layer", "subnetwork"}, list of str or dict, default="all"
         Which weights are random; the others stay at the mode. "subnetwork": those that ``subnetwork`` chooses once the
-        net is trained. A list names parameter tensors of the net; a dict gives each tensor's mask, True where it is
-        random, such as ``subset_`` of another fit, or :func:`~sklearn_laplace.subsets.largest` makes of any scores.
+        net is trained. A list names parameter tensors of the net, or modules for all tensors in them: "block2" stands
+        for "block2.0.weight", "block2.0.bias" and so on. A dict gives each tensor's mask, True where it is random, such
+        as ``subset_`` of another fit, or :func:`~sklearn_laplace.subsets.largest` makes of any scores.
     subnetwork : {"variance", "magnitude", "random"}, default="variance"
         Which weights of a subnetwork are taken: those with the largest marginal variance in a diagonal posterior over
         all weights, under the prior and the noise that the net was trained with (Daxberger et al. 2021); the largest;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import contracts
 import nets
@@ -170,6 +171,71 @@ def test_a_users_net_is_selected_by_its_own_names():
     assert Subnetwork({"second.weight": None}).names(tied) == ("first.weight",)
 
 
+@pytest.mark.parametrize("structure", ["auto", "full", "kron", "diag"])
+@pytest.mark.parametrize(
+    ("names", "tensors"),
+    [(["5"], NAMES[2:]), (["5.bias", "2"], ("2.weight", "2.bias", "5.bias")), (("5", "2", "5.bias"), NAMES)],
+    ids=["last layer", "layer and tensor", "twice"],
+)
+def test_names_of_modules_are_all_tensors_in_them(names, tensors, structure):
+    """To the bit what the tensors' own names give, beside these and in any order, for both kinds."""
+    for model, y in estimators():
+        model.set_params(hessian_structure=structure)
+        named = clone(model).set_params(subset_of_weights=names).fit(X, y)
+        other = clone(model).set_params(subset_of_weights=list(tensors)).fit(X, y)
+        assert named.laplace_.network.parameter_names == tensors
+        np.testing.assert_array_equal(named.predict_std(X_NEW), other.predict_std(X_NEW))
+        loaded = pickle.loads(pickle.dumps(named)).partial_fit(X[:5] + 1, y[:5])
+        other.partial_fit(X[:5] + 1, y[:5])
+        np.testing.assert_array_equal(loaded.predict_std(X_NEW), other.predict_std(X_NEW))
+
+
+class Blocks(torch.nn.Module):
+    """Names that begin alike, a module inside a module, a tensor that is not trained and one of the net itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        deep = torch.nn.Sequential(torch.nn.Linear(4, 4))
+        self.block = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), deep)
+        self.block2 = torch.nn.Linear(4, 2)
+        self.block[0].bias.requires_grad_(False)
+        self.gain = torch.nn.Parameter(torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gain * self.block2(self.block(x))
+
+
+@pytest.mark.parametrize(
+    ("name", "tensors"),
+    [
+        ("block", {"block.0.weight", "block.2.0.weight", "block.2.0.bias"}),
+        ("block.2", {"block.2.0.weight", "block.2.0.bias"}),
+        ("block2", {"block2.weight", "block2.bias"}),
+        ("gain", {"gain"}),
+    ],
+)
+def test_a_module_is_what_its_dotted_name_says(name, tensors):
+    """At all depths, by whole names and not their beginnings, trained tensors alone."""
+    assert set(Subnetwork({name: None}).names(Network.trace(Blocks(), torch.zeros(1, 3)))) == tensors
+
+
+def test_a_module_with_a_shared_tensor_selects_it():
+    """The network knows the tensor by another module's name."""
+    tied = Network.trace(test_network.CASES["tied weights"](), test_network.X)
+    assert "second.weight" not in tied.parameter_names
+    assert "first.weight" in Subnetwork({"second": None}).names(tied)
+
+
+@pytest.mark.parametrize("name", ["block.1", "bloc", "block.", "", "block.0.bias"])
+def test_a_module_without_trained_tensors_is_an_unknown_name(name):
+    """No activation, no beginning of a name, not the net itself, nothing frozen; what there is, is listed."""
+    network = Network.trace(Blocks(), torch.zeros(1, 3))
+    modules = r"'block', 'block\.0', 'block\.2', 'block\.2\.0', 'block2'"
+    message = rf"names \['{re.escape(name)}'\]; the trained parameters are .*'gain'.*, in the modules \[{modules}\]\."
+    with pytest.raises(ValueError, match=message):
+        Subnetwork({name: None, "block2": None}).names(network)
+
+
 # ---------------------------------------------------------------------- by mask
 
 
@@ -239,7 +305,7 @@ def test_structures_of_whole_layers_refuse_masks(structure):
     [
         (
             ["2.weigth"],
-            r"subset_of_weights names \['2.weigth'\]; the trained parameters are \['2.weight', '2.bias', '5",
+            r"names \['2.weigth'\]; the trained parameters are \['2.weight', .*, in the modules \['2', '5'\]\.",
         ),
         (["2.weight", "all"], r"names \['all'\]; the trained parameters are"),
         ([], r"subset_of_weights=\[\] has to be one of 'all', 'last_layer', 'subnetwork', a list of parameter tensors"),
@@ -254,6 +320,10 @@ def test_structures_of_whole_layers_refuse_masks(structure):
         ({"2.weight": np.ones((5, 3))}, r"has masks for \['2.weight'\] that do not hold True and False alone"),
         ({"2.weight": "all"}, r"has masks for \['2.weight'\] that do not hold True and False alone"),
         ({"2.weight": np.ones(15, dtype=bool)}, r"a mask of shape \(15,\) for '2.weight'; expected \(5, 3\)"),
+        (
+            {"2": np.ones((5, 3), dtype=bool)},
+            r"has a mask for '2', which is a module; give one for each of its tensors \['2.weight', '2.bias'\]\.",
+        ),
         ({"2.bias": np.zeros(5, dtype=bool)}, "subset_of_weights selects no weight; at least one"),
     ],
     ids=str,

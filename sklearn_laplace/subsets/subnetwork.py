@@ -1,7 +1,7 @@
 r"""Some weights by name, mask or score (Daxberger et al. 2021): a full covariance over few weights of a large net.
 
-A Subnetwork is a mask for each tensor with random weights, or None where all of a tensor is random. Which weights to
-take is a matter of scores, of which :class:`Scored` takes the largest once the net is trained:
+A Subnetwork is a mask for each tensor with random weights, or None where all of a tensor, or of a module, is random.
+Which weights to take is a matter of scores, of which :class:`Scored` takes the largest once the net is trained:
 
 - "variance", the marginal variances of a diagonal posterior over all weights (the paper's choice: its squared
   Wasserstein distance to the one with some weights held at the mode is the sum of their variances),
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..by_name import modules_with_tensors, tensors_of
 from ..network import Network
 from ._base import Subset
 
@@ -28,12 +29,12 @@ Score = Callable[[Network, Callable[[], Tensor], int], Tensor]
 
 @dataclass(frozen=True)
 class Subnetwork(Subset):
-    """Tensors by name, each as a whole or by the mask of its random elements.
+    """Tensors by name, each as a whole or by the mask of its random elements; modules by name, as a whole.
 
     Parameters
     ----------
     masks : mapping of str to Tensor of bool, or None
-        For each name; None: the whole tensor.
+        For each name; None: the whole tensor, or all tensors of the module of that name and of those inside it.
 
     Examples
     --------
@@ -41,6 +42,9 @@ class Subnetwork(Subset):
     >>> network = Network.trace(torch.nn.Linear(2, 1), torch.zeros(1, 2))
     >>> Subnetwork({"bias": None}).of(network, torch.zeros(1, 2)).blocks
     (Block(name='', outputs=1, inputs=1, factored=True, positions=1),)
+    >>> deep = Network.trace(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)), torch.zeros(1, 2))
+    >>> Subnetwork({"1": None}).names(deep)
+    ('1.weight', '1.bias')
     >>> part = Subnetwork({"weight": torch.tensor([[True, False]])}).of(network, torch.zeros(1, 2))
     >>> part.blocks, bool(part.theta == network.theta[0])
     ((Block(name='', outputs=1, inputs=1, factored=False, positions=1),), True)
@@ -54,23 +58,34 @@ class Subnetwork(Subset):
         return frozenset({"rows"}) if self._partial else super().provides
 
     def names(self, network: Network) -> tuple[str, ...]:
-        """The named tensors; one whose mask selects nothing is left out.
+        """The named tensors and those of the named modules; one whose mask selects nothing is left out.
 
         Raises
         ------
         ValueError
-            For a name that is not one of the trained parameters, a mask of another shape, or when no weight is left.
+            For a name that is neither a trained parameter nor a module with some, a mask of a module or of another
+            shape, or when no weight is left.
         """
-        known = network.parameter_names
-        if unknown := [name for name in self.masks if network.layout.aliases.get(name) not in known]:
-            raise ValueError(f"subset_of_weights names {unknown}; the trained parameters are {list(known)}.")
+        known, aliases = network.parameter_names, network.layout.aliases
+        found = {name: tensors_of(network, name) for name in self.masks}
+        if unknown := [name for name, tensors in found.items() if not tensors]:
+            modules = modules_with_tensors(network)
+            inside = f", in the modules {list(modules)}" if modules else ""
+            raise ValueError(f"subset_of_weights names {unknown}; the trained parameters are {list(known)}{inside}.")
         for name, mask in self.masks.items():
-            shape = network.layout.shapes[network.layout.aliases[name]]
-            if mask is not None and mask.shape != shape:
+            if mask is None:
+                continue
+            if name not in aliases:
+                raise ValueError(
+                    f"subset_of_weights has a mask for {name!r}, which is a module; give one for each of its tensors "
+                    f"{list(found[name])}."
+                )
+            shape = network.layout.shapes[aliases[name]]
+            if mask.shape != shape:
                 raise ValueError(
                     f"subset_of_weights has a mask of shape {tuple(mask.shape)} for {name!r}; expected {tuple(shape)}."
                 )
-        wanted = {network.layout.aliases[name] for name, mask in self.masks.items() if mask is None or mask.any()}
+        wanted = {tensor for name, mask in self.masks.items() if mask is None or mask.any() for tensor in found[name]}
         if not wanted:
             raise ValueError("subset_of_weights selects no weight; at least one has to be random.")
         return tuple(name for name in known if name in wanted)
