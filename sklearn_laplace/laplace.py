@@ -9,6 +9,7 @@ log-likelihood and its gradient at the weights θ*. Everything after is a functi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -165,6 +166,61 @@ class LaplaceFit:
         """With the damping of Ritter et al. (2018), for prediction; the evidence is that of :meth:`posterior`."""
         assert isinstance(self.curvature, Kron)
         return self._tempered(self.curvature.damped_posterior, hyper, spectral=True)
+
+    def log_prob(self, theta: Tensor, hyper: Hyper) -> Tensor:
+        r"""Log density of given weights under the approximation.
+
+        .. math:: \log q(\theta') = \tfrac12 \log|P| - \tfrac12 d^\top P d - \tfrac P2 \log 2\pi, \qquad
+            d^\top P d = s\,(S d)^\top H (S d) + d^\top \mathrm{diag}(\delta)\, d
+
+        with d the distance from the mean of the posterior, P its precision or, in the last term, the number of weights,
+        and S = T^(−½), one where T is a number (which is in s then). One posterior, for its determinant, and a product
+        with H for each row; never P itself.
+
+        Parameters
+        ----------
+        theta : Tensor of shape (…, P)
+            Weights θ′ in the order of :attr:`theta`, such as ``fit.theta + fit.posterior(hyper).sample(…)``.
+        hyper : Hyper
+            As for :meth:`posterior`, of which this is the density: not of :meth:`damped_posterior`.
+
+        Returns
+        -------
+        Tensor of shape (…), float64
+            Nats.
+
+        Raises
+        ------
+        ValueError
+            When there are not P weights.
+        UnsupportedCombinationError
+            When the structure cannot hold this pattern of precisions.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from sklearn_laplace.curvatures import GGN
+        >>> from sklearn_laplace.likelihoods import Gaussian
+        >>> from sklearn_laplace.structures import Full
+        >>> module, one = torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double()
+        >>> network = Network.trace(module, one)
+        >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), [(one, one, one[0])])
+        >>> hyper = Hyper(torch.ones(1).double())  # P = 2
+        >>> fit.log_prob(fit.theta + torch.tensor([[0.0], [1.0]]), hyper).round(decimals=4)
+        tensor([-0.5724, -1.5724], dtype=torch.float64)
+        >>> torch.distributions.Normal(0.0, 2**-0.5).log_prob(torch.tensor([0.0, 1.0]))
+        tensor([-0.5724, -1.5724])
+        """
+        mean, delta = self.theta, hyper.prior_precision[self.prior.groups]
+        if theta.shape[-1:] != mean.shape:
+            raise ValueError(f"theta has shape {tuple(theta.shape)}; expected (…, {len(mean)}), one value a weight.")
+        moves = (theta.to(mean) - mean).reshape(-1, len(mean))
+        seen = moves * hyper.temperature.rsqrt() if isinstance(hyper.temperature, Tensor) else moves
+        bends = [move @ self.curvature.times(move) for move in seen]
+        bend = torch.stack(bends) if bends else moves.new_zeros(0)
+        distance = hyper.scale(self.dispersion_power) * bend + moves.square() @ delta
+        peak = self.posterior(hyper).logdet_precision() - len(mean) * math.log(2 * math.pi)
+        return (0.5 * (peak - distance)).reshape(theta.shape[:-1])
 
     def _tempered(self, posterior: Callable[[Tensor, float], Posterior], hyper: Hyper, spectral: bool) -> Posterior:
         values, scale = hyper.prior_precision, hyper.scale(self.dispersion_power)

@@ -281,10 +281,21 @@ def _check_posteriors(key: str, problem: Example) -> None:
         assert bool((eigenvalues >= 0).all()), f"{key}: H is positive semi-definite"
         vector = torch.randn(p, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
         close(fit.curvature.times(vector), H @ vector, 1e-9, f"{key}: times")
+        _check_density(fit, hyper, oracles.posterior_precision(dense_curvature(key, problem), delta, scale), key)
         seen.append(H)
     for H in seen[1:]:
         close(H, seen[0], 1e-9, f"{key}: the curvature does not depend on prior, noise or temperature")
     _check_per_parameter(key, problem, seen[0])
+
+
+def _check_density(fit: LaplaceFit, hyper: Hyper, P: Tensor, what: str) -> None:
+    """torch's normal density of the dense precision: of draws, of the mean, of far weights; of one or of any number."""
+    draws = fit.theta + fit.posterior(hyper).sample(3, torch.Generator().manual_seed(4))
+    theta = torch.cat([draws, fit.theta[None], torch.zeros_like(draws[:1]), 10 * draws[:1]])
+    expected = torch.distributions.MultivariateNormal(fit.theta, precision_matrix=P).log_prob(theta)
+    close(fit.log_prob(theta, hyper), expected, 1e-9, f"{what}: log density")
+    close(fit.log_prob(theta[0], hyper), expected[0], 1e-9, f"{what}: log density of one")
+    assert fit.log_prob(theta.view(2, 3, -1), hyper).shape == (2, 3) and fit.log_prob(theta[:0], hyper).shape == (0,)
 
 
 def _check_posterior(

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace.curvatures import GGN
 from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.laplace import fit_laplace
@@ -66,6 +67,23 @@ def test_posterior_is_the_dense_one_of_its_definition(structure, subset, kind, d
     contracts.close(posterior.covariance(problem.jacobian(new)), expected, 1e-8, "covariance of the outputs")
     joint = posterior.cross_covariance(problem.jacobian(new), problem.jacobian(new))
     contracts.close(joint, oracles.glm_joint_covariance(J, contracts.to_oracle(network, P)), 1e-8, "joint covariance")
+
+
+def test_the_density_of_weights_is_around_the_moved_mean():
+    """Of an estimator that has taken in rows: its own draws, and torch's density of the dense covariance."""
+    X = torch.randn(30, 2, generator=torch.Generator().manual_seed(0)).double().numpy()
+    given = {"prior_precision": 2.0, "sigma_noise": 0.3, "likelihood": "gaussian", "map_prior_precision": 1.0}
+    model = LaplaceRegressor(hidden_layer_sizes=(3,), hessian_structure="full", random_state=0, **given)
+    model.fit(X, X.sum(1))
+    model.partial_fit(X[:5] + 1, X[:5].sum(1))
+    fit, posterior = model.laplace_, model.posterior_
+    theta = fit.theta + posterior.sample(4, torch.Generator().manual_seed(1))
+    covariance = contracts.covariance_of(posterior, posterior.n_parameters)
+    expected = torch.distributions.MultivariateNormal(fit.theta, covariance).log_prob(theta)
+    assert fit.shift is not None
+    contracts.close(fit.log_prob(theta, model.hyper_), expected, 1e-8, "log density")
+    with pytest.raises(ValueError, match=r"theta has shape \(4, 2\); expected \(…, 13\), one value a weight"):
+        fit.log_prob(theta[:, :2], model.hyper_)
 
 
 def test_a_precision_for_each_parameter_is_refused_where_the_form_is_lost():

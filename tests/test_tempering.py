@@ -52,6 +52,9 @@ def test_every_answer_is_that_of_the_dense_matrix(structure, kind, grouped, name
     scale = 1 / hyper.dispersion
     covariance = torch.linalg.inv(oracles.posterior_precision(H, delta, scale))
     posterior, p, what = fit.posterior(hyper), len(T), structure
+    theta = fit.theta + torch.linspace(-1, 2, p).double()
+    density = torch.distributions.MultivariateNormal(fit.theta, covariance).log_prob(theta)
+    contracts.close(fit.log_prob(theta, hyper), density, 1e-9, what)
     assert isinstance(posterior, TemperedPosterior) and posterior.n_parameters == p
     contracts.close(contracts.covariance_of(posterior, p), covariance, 1e-9, what)
     contracts.close(posterior.solve(delta), covariance @ delta, 1e-9, what)
