@@ -1,11 +1,14 @@
 """Each link against the law that it stands for, beside the contract that all keep."""
 
+import itertools
 import math
 
 import contracts
+import numpy as np
 import oracles
 import pytest
 import torch
+from scipy.special import expit
 from torch import Tensor
 
 from sklearn_laplace.latent import LatentGaussian
@@ -61,6 +64,89 @@ def test_quadrature_falls_back_to_the_draws_row_by_row():
     found = Quadrature(draws).mean(both)
     torch.testing.assert_close(found[:6], MC(draws).mean(centred(latent)), rtol=0, atol=1e-12)
     torch.testing.assert_close(found[6:], MC(standard_normals(2**16, 6, seed=3)).mean(narrow), rtol=0, atol=2e-4)
+
+
+# ---------------------------------------------------------------------- probit
+
+
+def per_class(latent: LatentGaussian) -> Tensor:
+    """The formula of other packages: each logit moderated by its own variance, whatever it shares with the others."""
+    return (latent.mean / (1 + math.pi / 8 * latent.variance).sqrt()).softmax(-1)
+
+
+def distance(found: Tensor, latent: LatentGaussian) -> float:
+    """Mean total variation to the integral."""
+    return float(0.5 * (found - Quadrature(NO_DRAWS).mean(latent)).abs().sum(1).mean())
+
+
+def cases(n_classes: int, size: float, seed: int, common: float = 0.0) -> LatentGaussian:
+    """Twenty random covariances with variances of about ``size``, and a variance common to all logits."""
+    latent = contracts.random_latent(n_classes, seed=seed, n=20)
+    return LatentGaussian(latent.mean, size / n_classes * latent.covariance + common)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+def test_the_probit_of_two_classes_is_mackays_moderated_logistic(size):
+    """MacKay (1992), σ(κ(s²) a) with κ = (1 + π s² / 8)^−½, of the difference of the logits and its variance."""
+    latent = cases(2, size, seed=3)
+    expected = []
+    for mean, covariance in zip(latent.mean.numpy(), latent.covariance.numpy(), strict=True):
+        towards = np.array([1.0, -1.0])
+        kappa = (1 + np.pi * (towards @ covariance @ towards) / 8) ** -0.5
+        expected.append([expit(kappa * (towards @ mean)), expit(-kappa * (towards @ mean))])
+    np.testing.assert_allclose(Probit(NO_DRAWS).mean(latent).numpy(), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 6])
+def test_the_probit_couples_the_moderated_logistics_of_all_pairs(n_classes):
+    """1/p_c is proportional to the sum of the odds of every class j against c, each of the pair's own two logits."""
+    latent = cases(n_classes, 1.0, seed=5)
+    odds = torch.ones(20, n_classes, n_classes, dtype=torch.float64)
+    for c, j in itertools.permutations(range(n_classes), 2):
+        pair = LatentGaussian(latent.mean[:, [c, j]], latent.covariance[:, [c, j]][:, :, [c, j]])
+        of_c, of_j = Probit(NO_DRAWS).mean(pair).unbind(1)
+        odds[:, c, j] = of_j / of_c
+    expected = 1 / odds.sum(2)
+    expected = expected / expected.sum(1, keepdim=True)
+    torch.testing.assert_close(Probit(NO_DRAWS).mean(latent), expected, rtol=1e-9, atol=0)
+
+
+def test_the_probit_does_not_see_a_constant_that_goes_with_the_logits():
+    """f + u 1 with u = 2 + aᵀf: the same softmax, draw by draw. The formula per class answers otherwise."""
+    latent = cases(3, 1.0, seed=7)
+    mixing = torch.eye(3).double() + torch.tensor([1.0, -2.0, 0.5]).double().expand(3, 3)
+    moved = LatentGaussian(latent.mean @ mixing.mT + 2, mixing @ latent.covariance @ mixing.mT)
+    torch.testing.assert_close(Probit(NO_DRAWS).mean(moved), Probit(NO_DRAWS).mean(latent), rtol=1e-9, atol=0)
+    assert float((per_class(moved) - per_class(latent)).abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 4, 5])
+@pytest.mark.parametrize("size", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("common", [0.0, 4.0])
+def test_the_probit_is_closer_to_the_integral_than_the_formula_per_class(n_classes, size, common):
+    """Logits of random covariances, three times twenty."""
+    for seed in range(3):
+        latent = cases(n_classes, size, seed, common)
+        assert distance(Probit(NO_DRAWS).mean(latent), latent) < distance(per_class(latent), latent)
+
+
+def test_the_formula_per_class_is_closer_for_many_independent_logits_of_one_variance():
+    """The exception: from five classes on, where the logits share nothing; up to four the pairs are closer here too."""
+    for n_classes in (2, 3, 4, 5):
+        mean = contracts.random_latent(n_classes, seed=0, n=20).mean
+        latent = LatentGaussian(mean, torch.eye(n_classes).double().expand(20, -1, -1))
+        closer = distance(Probit(NO_DRAWS).mean(latent), latent) < distance(per_class(latent), latent)
+        assert closer == (n_classes < 5)
+
+
+def test_the_formula_per_class_is_closer_for_twenty_classes_unless_they_share_much():
+    """Covariances of full rank against those of rank two, whose logits move together; 8192 quasi-random draws."""
+    draws = MC(standard_normals(8192, 20, seed=0))
+    for rank, pairs_are_closer in ((20, False), (2, True)):
+        latent = scaled(contracts.random_latent(20, seed=0, n=20, rank=rank), 1 / rank)
+        exact = draws.mean(latent)
+        errors = [float((p - exact).abs().sum(1).mean()) for p in (Probit(NO_DRAWS).mean(latent), per_class(latent))]
+        assert (errors[0] < errors[1]) == pairs_are_closer
 
 
 # ---------------------------------------------------------------------- bridge
