@@ -1,4 +1,4 @@
-"""How Sphinx builds the documentation: ``sphinx-build -W -b html docs docs/_build/html``; ``.ci/docs`` checks the result.
+"""How Sphinx builds the documentation: ``sphinx-build -W -b html docs docs/_build/html``. ``.ci/docs`` looks at it.
 
 The pages are plain markdown and say nothing of Sphinx where they need not. What a code host cannot show is added here:
 a name of the package in code style becomes a link to its reference (`PublicNames`), and a script of the gallery whose
@@ -129,6 +129,7 @@ class PublicNames(SphinxPostTransform):
     default_priority = 5  # before references are resolved
 
     def run(self, **kwargs: Any) -> None:
+        """Put a reference around each, which Sphinx then resolves."""
         objects = self.env.domains["py"].objects  # type: ignore[attr-defined]
         for node in list(self.document.findall(nodes.literal)):
             name = node.astext().removesuffix("()").removeprefix("sklearn_laplace.")
@@ -158,6 +159,7 @@ def is_not_ours(app: Sphinx, what: str, name: str, member: Any, skip: bool, opti
 
 
 def setup(app: Sphinx) -> None:
+    """Sphinx's hooks of what is above."""
     app.connect("autodoc-skip-member", is_not_ours)
     app.add_post_transform(PublicNames)
     app.connect("source-read", add_pictures)
