@@ -368,6 +368,6 @@ def dots(
 def logarithmic(axis: Axis) -> None:
     """Ticks of a logarithmic scale once all is drawn, their numbers in full."""
     low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1.0,) if high > 50 * low else (1.0, 2.0, 5.0), numticks=7))
+    axis.set_major_locator(LogLocator(subs=(1.0,) if high > 50 * low else (1.0, 2.0, 3.0, 5.0), numticks=7))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())

@@ -49,7 +49,8 @@ def draw(printed, columns):
             curves |= {name: [name] for name in ("last_layer", "all")}
             for k, (curve, names) in enumerate(curves.items()):
                 # a little apart, since rules have the same sizes
-                sizes = [rows[name][columns.index("weights")] * 1.07 ** (k - 1) for name in names]
+                apart = 1.07 ** (k - 1) if curve in RULES else 1.0
+                sizes = [rows[name][columns.index("weights")] * apart for name in names]
                 errors = [rows[name][-1] for name in names] if column == "gain" else None
                 style = {"color": choice.COLORS[k] if k < 4 else "#000000", "marker": "os^D*"[k], "label": curve}
                 axis.errorbar(sizes, [rows[name][place] for name in names], errors, capsize=3, lw=1.2, ms=6, **style)
