@@ -622,7 +622,7 @@ def _subset(parameters: Mapping[str, Any], seed: int) -> Subset:
         try:
             subset: Any = lookup("subset_of_weights", value, subsets)
         except ValueError as error:
-            raise ValueError(f"{error} Or give a list of parameter tensors, or a dict of their masks.") from None
+            raise ValueError(f"{error} Or give a list of tensors or modules by name, or a dict of masks.") from None
         if subset is Subnetwork:
             return scored
     elif isinstance(value, Mapping) and value and all(isinstance(name, str) for name in value):
@@ -634,8 +634,8 @@ def _subset(parameters: Mapping[str, Any], seed: int) -> Subset:
         subset = Subnetwork(dict.fromkeys(value))
     else:
         raise ValueError(
-            f"subset_of_weights={value!r} has to be one of {', '.join(map(repr, SUBSETS))}, a list of parameter "
-            "tensors by name, or a dict of their masks."
+            f"subset_of_weights={value!r} has to be one of {', '.join(map(repr, SUBSETS))}, a list of tensors "
+            "or modules by name, or a dict of masks of tensors."
         )
     if changed := [name for name, default in SUBNETWORK_ONLY.items() if parameters[name] != default]:
         raise ValueError(f"{' and '.join(changed)} would be ignored; they go with subset_of_weights='subnetwork'.")

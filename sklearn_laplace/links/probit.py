@@ -3,7 +3,9 @@ r"""Probit link on pairwise differences of logits.
 .. math:: p_c \propto 1 \Big/ \sum_j \exp\!\Big(-\frac{f_c - f_j}{\sqrt{1 + \tfrac{\pi}{8}\,\mathrm{Var}(f_c-f_j)}}\Big)
 
 For two classes this is MacKay's (1992) moderated logistic. It does not change when a constant is added to all
-logits, with or without variance of its own, and is closer to Monte Carlo than the per-class formula.
+logits, with or without variance of its own. It is closer to the integral than the per-class formula where logits share
+what varies, as those of one net do, and for few classes; for many logits of independent variances that one is closer
+(tests/test_links.py).
 """
 
 from __future__ import annotations
