@@ -1,7 +1,7 @@
 """The tables of the benchmarks' page, each from its CSV.
 
 A line ``<!-- benchmarks/NAME.csv -->`` of ``docs/benchmarks.md`` stands above the table of
-``docs/benchmarks/NAME.csv``; ``python tests/benchmark_tables.py`` writes all tables anew. A new figure goes into the CSV.
+``docs/benchmarks/NAME.csv``; ``python tests/benchmark_tables.py`` writes all tables anew.
 """
 
 from __future__ import annotations
