@@ -47,7 +47,7 @@ def within_errors(values, expected):
 def drawn(hmc):
     rng = np.random.default_rng(0)
     start = 5 * rng.normal(size=(32, 3))
-    return hmc.sample(gaussian, start, n_draws=400, n_warmup=150, path_length=2.0, rng=rng)
+    return hmc.sample(gaussian, start, n_draws=400, n_warmup=300, path_length=2.0, rng=rng)
 
 
 def test_moments_of_a_correlated_gaussian(drawn):
@@ -67,6 +67,20 @@ def test_chains_accept_as_often_as_asked_for_and_agree(drawn, hmc):
     assert (hmc.split_r_hat(drawn.theta) < 1.05).all()
     apart = drawn.theta + 10 * np.arange(32)[:, None]
     assert (hmc.split_r_hat(apart) > 5).all()
+
+
+def test_a_chain_that_starts_where_it_is_steep_gets_away(hmc):
+    """One step for all chains, right for the others, would refuse each of its moves: it would never have left."""
+
+    def density(theta):
+        return -(theta**4).sum(-1) / 4, -(theta**3)
+
+    start = np.ones((8, 10))
+    start[0] = 1000.0
+    drawn = hmc.sample(density, start, n_draws=200, n_warmup=200, path_length=1.0, rng=np.random.default_rng(6))
+    assert np.abs(drawn.theta[:, 0]).max() < 5
+    assert drawn.acceptance.min() > 0.5
+    assert (hmc.split_r_hat(drawn.theta) < 1.1).all()
 
 
 def test_a_drift_shows_in_split_r_hat(hmc):
@@ -110,9 +124,9 @@ def test_the_energy_error_is_of_second_order_and_time_runs_back(hmc):
     value, gradient = gaussian(theta)
     before, errors = value - (momentum**2).sum(-1) / 2, []
     for n_steps in (50, 100, 200):
-        end = hmc.leapfrog(gaussian, theta, momentum, gradient, 2.0 / n_steps, n_steps)
+        end = hmc.leapfrog(gaussian, theta, momentum, gradient, np.full(8, 2.0 / n_steps), n_steps)
         errors.append(np.abs(end[2] - (end[1] ** 2).sum(-1) / 2 - before).mean())
-        back = hmc.leapfrog(gaussian, end[0], -end[1], end[3], 2.0 / n_steps, n_steps)
+        back = hmc.leapfrog(gaussian, end[0], -end[1], end[3], np.full(8, 2.0 / n_steps), n_steps)
         np.testing.assert_allclose(back[0], theta, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(-back[1], momentum, rtol=1e-9, atol=1e-9)
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.1)

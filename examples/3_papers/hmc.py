@@ -3,8 +3,9 @@ r"""Hamiltonian Monte Carlo, several chains side by side: the reference that app
 A chain's state θ gets a momentum p ~ N(0, I), and both follow the Hamiltonian
 :math:`H = -\log\pi(\theta) + \tfrac12 p^\top p` for a while by leapfrog steps of size ε (Neal 2011, eq. 2.28–2.30); the
 end is accepted with probability :math:`\min(1, e^{-\Delta H})`. The number of steps is drawn each time, so that no
-direction is periodic. During the warm-up ε moves by dual averaging to a mean acceptance that is asked for (Hoffman &
-Gelman 2014, §3.2); afterwards it is fixed, one for all chains. Symbols: C chains, P parameters, n draws. Nothing here
+direction is periodic. During the warm-up ε moves by dual averaging to the mean acceptance that is asked for (Hoffman &
+Gelman 2014, §3.2): in its first half each chain's own, so that one that starts where the density is steep gets away
+from there, then one for all chains, which is fixed afterwards. Symbols: C chains, P parameters, n draws. Nothing here
 knows of networks.
 """
 
@@ -56,7 +57,7 @@ def sample(
     density : callable
     start : ndarray of shape (C, P)
     n_draws, n_warmup : int
-        Draws of each chain, and iterations before them that choose ε.
+        Draws of each chain, and iterations before them that choose ε: a few hundred.
     path_length : float
         Mean length of a trajectory, in units of θ.
     rng : numpy.random.Generator
@@ -65,31 +66,35 @@ def sample(
     step_size : float
         ε to begin with.
     """
-    theta, averaging, accepted, kept = start, DualAveraging(step_size, target), [], []
+    theta, averaging, accepted, kept = start, DualAveraging(np.full(len(start), step_size), target), [], []
     value, gradient = density(theta)
     for iteration in range(n_warmup + n_draws):
+        if iteration == n_warmup // 2:
+            averaging = DualAveraging(np.median(averaging.final_step_size, keepdims=True), target)
         step = averaging.step_size if iteration < n_warmup else averaging.final_step_size
-        n_steps = max(round(path_length * rng.uniform(1 - JITTER, 1 + JITTER) / step), 1)
+        n_steps = max(round(path_length * rng.uniform(1 - JITTER, 1 + JITTER) / np.median(step)), 1)
         momentum = rng.normal(size=theta.shape)
-        new, new_momentum, new_value, new_gradient = leapfrog(density, theta, momentum, gradient, step, n_steps)
-        gain = new_value - value - (new_momentum**2 - momentum**2).sum(-1) / 2  # −ΔH
+        with np.errstate(over="ignore", invalid="ignore"):  # a path that runs away is refused
+            new, new_momentum, new_value, new_gradient = leapfrog(density, theta, momentum, gradient, step, n_steps)
+            gain = new_value - value - (new_momentum**2 - momentum**2).sum(-1) / 2  # −ΔH
         probability = np.exp(np.minimum(np.nan_to_num(gain, nan=-np.inf), 0.0))
         taken = rng.uniform(size=len(theta)) < probability
         theta = np.where(taken[:, None], new, theta)
         gradient = np.where(taken[:, None], new_gradient, gradient)
         value = np.where(taken, new_value, value)
         if iteration < n_warmup:
-            averaging.update(float(probability.mean()))
+            averaging.update(probability if iteration < n_warmup // 2 else probability.mean(keepdims=True))
         else:
             kept.append(theta)
             accepted.append(probability)
-    return Draws(np.stack(kept), np.mean(accepted, 0), averaging.final_step_size)
+    return Draws(np.stack(kept), np.mean(accepted, 0), averaging.final_step_size.item())
 
 
 def leapfrog(
-    density: Density, theta: np.ndarray, momentum: np.ndarray, gradient: np.ndarray, step: float, n_steps: int
+    density: Density, theta: np.ndarray, momentum: np.ndarray, gradient: np.ndarray, step: np.ndarray, n_steps: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """θ, p, log density and gradient after n_steps; the gradient at the start is given. One gradient a step."""
+    """θ, p, log density and gradient after n_steps; the gradient at the start is given. Steps of size (C,) or (1,)."""
+    step = step[:, None]
     momentum = momentum + step / 2 * gradient
     for taken in range(1, n_steps + 1):
         theta = theta + step * momentum
@@ -99,31 +104,30 @@ def leapfrog(
 
 
 class DualAveraging:
-    """The step size whose mean acceptance is the target, by stochastic approximation in log ε (their Alg. 5).
+    """The step sizes whose mean acceptance is the target, by stochastic approximation in log ε (their Alg. 5).
 
     Parameters
     ----------
-    step_size : float
+    step_size : ndarray of shape (C,) or (1,)
         To begin with.
     target : float
     """
 
     shrinkage, delay, decay = 0.05, 10.0, 0.75  # γ, t₀, κ of theirs
 
-    def __init__(self, step_size: float, target: float) -> None:
-        self.target, self.centre = target, math.log(10 * step_size)
+    def __init__(self, step_size: np.ndarray, target: float) -> None:
+        self.target, self.centre = target, np.log(10 * step_size)
         self.step_size = self.final_step_size = step_size
-        self.error, self.count = 0.0, 0
+        self.error, self.count = np.zeros_like(step_size), 0
 
-    def update(self, acceptance: float) -> None:
-        """Take in the mean acceptance of an iteration."""
+    def update(self, acceptance: np.ndarray) -> None:
+        """Take in the acceptance probabilities of an iteration, of the same shape."""
         self.count += 1
         share = 1 / (self.count + self.delay)
-        self.error += share * (self.target - acceptance - self.error)
-        self.step_size = math.exp(self.centre - math.sqrt(self.count) / self.shrinkage * self.error)
+        self.error = self.error + share * (self.target - acceptance - self.error)
+        self.step_size = np.exp(self.centre - math.sqrt(self.count) / self.shrinkage * self.error)
         weight = self.count**-self.decay
-        self.final_step_size **= 1 - weight
-        self.final_step_size *= self.step_size**weight
+        self.final_step_size = self.final_step_size ** (1 - weight) * self.step_size**weight
 
 
 def split_r_hat(draws: np.ndarray) -> np.ndarray:

@@ -237,7 +237,7 @@ def main():
     )
     map_mean = model.predict(grid[:, None])
 
-    n_chains, n_draws, n_warmup, path = (8, 20, 20, 0.1) if run.quick else (32, 1600, 300, 0.5)
+    n_chains, n_draws, n_warmup, path = (8, 20, 20, 0.1) if run.quick else (32, 1600, 400, 0.5)
     start = rng.normal(size=(n_chains, len(mode))) / PRIOR**0.5
     chains = sample(density, start, n_draws, n_warmup, path, rng)
     functions = location + scale * np.stack([outputs(theta, grid) for theta in chains.theta])
