@@ -128,7 +128,8 @@ def curves(seed, n_rounds, quick):
 
     def scored(model):
         error = np.abs(model.predict(X_new) - y_new)
-        ranks = spearmanr(model.predict_std(X_new, kind="epistemic"), error).statistic
+        spread = model.predict_std(X_new, kind="epistemic")
+        ranks = spearmanr(spread, error).statistic if np.ptp(spread) > 0 else 0.0  # where all is noise it is constant
         edge = np.abs(pool[labelled[START:]] - 0.5).mean() if len(labelled) > START else np.nan
         log_likelihood = model.log_predictive_density(X_new, y_new).mean()
         return np.sqrt(np.mean(error**2)), log_likelihood, ranks, model.sigma_noise_, edge
