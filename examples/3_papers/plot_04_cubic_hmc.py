@@ -178,34 +178,36 @@ def panel(axis, grid, data, map_mean, mean, std, title, limits):
     axis.plot(grid, map_mean, "C3", lw=1, label="net at the mode")
     axis.plot(grid, mean, "C0", lw=1.5, label="predictive mean")
     axis.plot(*data, "k.", ms=5)
-    axis.set_title(title, fontsize=10)
+    axis.set_title(title, fontsize=9)
     axis.set(ylim=limits, xlim=(grid[0], grid[-1]))
 
 
 def draw(grid, data, map_mean, found, reference):
     """Figure 1 (tuned), figure 8 (untuned), and the linearised net untuned; HMC in the last column."""
-    figure, axes = plt.subplots(3, 4, figsize=(11, 7.8), layout="constrained", sharex=True)
+    figure, axes = plt.subplots(3, 4, figsize=(9.2, 6.4), layout="constrained", sharex=True)
     rows = (("tuned mc", tuple(SOURCE), 250), ("untuned mc", tuple(SOURCE), 450), ("untuned glm", GLM, 250))
     for line, (kind, names, limit) in zip(axes, rows, strict=True):
         for axis, name in zip(line, names, strict=False):
             panel(axis, grid, data, map_mean, *found[f"{name}, {kind}"], f"{name}, {kind}", (-limit, limit))
     panel(axes[0, 3], grid, data, map_mean, *reference, "HMC", (-250, 250))
-    axes[0, 0].legend(fontsize=8, loc="upper left")
+    axes[0, 0].legend(fontsize=7, loc="upper left")
     for axis, kinds in ((axes[1, 3], ("untuned mc",)), (axes[2, 3], ("tuned mc", "untuned glm"))):
         for kind in kinds:
             for name in SOURCE if kind.endswith("mc") else GLM:
                 style = "-" if kind.endswith("mc") else "--"
                 axis.semilogy(grid, found[f"{name}, {kind}"][1] / reference[1], style, label=f"{name}, {kind}")
         axis.axhline(1, color="k", lw=0.8)
-        axis.set_title("std over HMC's", fontsize=10)
+        axis.set_title("std over HMC's", fontsize=9)
         axis.set(ylabel="ratio of epistemic std")
         ticks = [0.2, 0.5, 1, 2, 5, 10, 20, 50] if len(kinds) == 1 else [0.2, 0.5, 1, 2, 5]
         axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.set_yticks([], minor=True)
-        axis.legend(fontsize=6)
-    figure.suptitle("Predictive mean, and a shade for each standard deviation (noise included)", fontsize=10)
+        axis.legend(fontsize=5)
+    figure.suptitle("Predictive mean, and a shade for each standard deviation (noise included)", fontsize=9)
     for axis in axes[:, 0]:
         axis.set_ylabel("y")
+    for axis in axes[:, 1:3].flat:
+        axis.tick_params(labelleft=False)
     for axis in axes[-1]:
         axis.set_xlabel("x")
     return figure
