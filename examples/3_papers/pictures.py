@@ -1,0 +1,372 @@
+r"""What the experiments on pictures share (Ritter et al. 2018, section 5.2 to 5.4): data, net, training and methods.
+
+A method of predicting is an average over nets of one architecture, :math:`p(y \mid x) = \frac1S \sum_s
+\mathrm{softmax}(f_s(x))_y`: one net, nets with units dropped, or weights drawn from a Laplace approximation. A unit
+that is dropped is a column of zeros in the next layer's weights, so that all three are sets of weights, fixed once for
+all rows and for an attack's gradient.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from PIL import Image, ImageDraw, ImageFont
+from scipy.special import xlogy
+from sklearn.datasets import load_digits
+from sklearn.frozen import FrozenEstimator
+from skorch import NeuralNetClassifier
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from sklearn_laplace import LaplaceClassifier
+
+Members = dict[str, Tensor]
+"""The tensors of a module by name, each with a first axis of S sets of weights."""
+SHOWN = {
+    "deterministic": "0.3",
+    "MC dropout": "tab:orange",
+    "diagonal Laplace": "tab:green",
+    "Kronecker Laplace": "tab:blue",
+}
+"""The methods and their colours."""
+STRUCTURES = {"diagonal Laplace": "diag", "Kronecker Laplace": "kron"}
+PRIOR_PRECISIONS = tuple(10.0 ** np.arange(-2, 5))
+PRETENDED = (1.0, 10.0, 100.0, 1000.0)
+"""Candidates for τ, and for N as multiples of the number of rows."""
+FONTS = (
+    *(f"DejaVuSans{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
+    *(f"DejaVuSansMono{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
+    *(f"DejaVuSerif{style}" for style in ("", "-Bold", "-Italic", "-BoldItalic")),
+    *(f"STIXGeneral{style}" for style in ("", "Bol", "Italic", "BolIta")),
+    *("cmb10", "cmr10", "cmss10", "cmtt10", "cmmi10"),
+)
+"""Fonts that come with matplotlib and have the letters."""
+ROWS_AT_ONCE = 500
+
+
+# ---------------------------------------------------------------------- data
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Rows to train on, to choose N and τ by, to judge by, and of something else; intensities in [0, 1].
+
+    Parameters
+    ----------
+    train, validation, test : tuple of ndarray (n, d), float32, and ndarray (n,)
+    outside : ndarray of shape (m, d), float32
+    """
+
+    train: tuple[np.ndarray, np.ndarray]
+    validation: tuple[np.ndarray, np.ndarray]
+    test: tuple[np.ndarray, np.ndarray]
+    outside: np.ndarray
+
+
+def load(source: str | None, seed: int, sizes: Sequence[int]) -> Pictures:
+    """Pictures in a seeded order, the first rows to train on.
+
+    Parameters
+    ----------
+    source : str or None
+        Folder with MNIST and Fashion-MNIST, or "openml"; None: scikit-learn's digits, and letters.
+    seed : int
+    sizes : sequence of int
+        Rows to train on, to validate, to test and, at most, from elsewhere.
+    """
+    if source is None:
+        (X, y), outside = load_digits(return_X_y=True), letters()
+        X = X / 16
+    else:
+        sys.path.append(str(Path(__file__).parents[1]))
+        from open_data import clothes, digits
+
+        X, y = digits(source)
+        outside = clothes(source)
+    rng = np.random.default_rng(seed)
+    parts = np.split(rng.permutation(len(X)), np.cumsum(sizes[:3]))[:3]
+    rows, outside = (given.reshape(len(given), -1).astype(np.float32) for given in (X, outside))
+    others = rng.permutation(len(outside))[: sizes[3]]
+    return Pictures(*((rows[part], y[part]) for part in parts), outside=outside[others])
+
+
+def letters() -> np.ndarray:
+    """A to J in matplotlib's fonts, as 8 × 8 pictures in [0, 1]: the notMNIST of the small digits.
+
+    As those were made: a bitmap of 32 × 32 that the glyph fills, and the share of its pixels in blocks of 4 × 4.
+    """
+    folder = Path(matplotlib.get_data_path()) / "fonts/ttf"
+    found = []
+    for letter in "ABCDEFGHIJ":
+        for name in FONTS:
+            canvas = Image.new("L", (200, 200))
+            ImageDraw.Draw(canvas).text((50, 30), letter, fill=255, font=ImageFont.truetype(folder / f"{name}.ttf", 90))
+            glyph = canvas.crop(canvas.getbbox())
+            height, width = 32, max(1, min(32, round(32 * glyph.width / glyph.height)))
+            bitmap = Image.new("L", (32, 32))
+            bitmap.paste(glyph.resize((width, height)), ((32 - width) // 2, 0))
+            found.append((np.asarray(bitmap) > 127).reshape(8, 4, 8, 4).mean((1, 3)))
+    return np.stack(found)
+
+
+def binarised(X: np.ndarray, random_state: np.random.RandomState) -> np.ndarray:
+    """Each pixel black or white, with its intensity as probability; what ``augment`` takes."""
+    return (random_state.uniform(size=X.shape) < X).astype(np.float64)
+
+
+# ---------------------------------------------------------------------- net and training
+
+
+class Binarise(nn.Module):
+    """Random binarisation while training, nothing afterwards."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Pixels (n, d) in [0, 1]."""
+        return torch.bernoulli(x) if self.training else x
+
+
+def relu_net(n_pixels: int, width: int) -> nn.Sequential:
+    """Two hidden layers, dropout of a half after each."""
+    return nn.Sequential(
+        Binarise(),
+        *(nn.Linear(n_pixels, width), nn.ReLU(), nn.Dropout(0.5)),
+        *(nn.Linear(width, width), nn.ReLU(), nn.Dropout(0.5)),
+        nn.Linear(width, 10),
+    )
+
+
+def trained(module: nn.Module, X: np.ndarray, y: np.ndarray, epochs: int, decay: float = 1e-3, **options: object):
+    """The module as a skorch net, trained by SGD with the source's rate 10⁻² and momentum .9; call ``seeded`` before.
+
+    Parameters
+    ----------
+    module : nn.Module
+    X, y : ndarray of shape (n, d) and (n,)
+    epochs : int
+    decay : float
+        Factor of ½‖θ‖² beside the mean loss.
+    **options
+        Of skorch that are to be others.
+    """
+    settings = {"lr": 1e-2, "optimizer__momentum": 0.9, "optimizer__weight_decay": decay, "batch_size": 50}
+    net = NeuralNetClassifier(
+        module,
+        criterion=nn.CrossEntropyLoss,
+        optimizer=torch.optim.SGD,
+        max_epochs=epochs,
+        iterator_train__shuffle=True,
+        train_split=None,
+        verbose=0,
+        **{**settings, **options},
+    )
+    net.fit(X, y)
+    net.module_.eval()
+    return net
+
+
+def seeded(module_of, seed: int, *arguments: int) -> nn.Module:
+    """A module whose initial weights, and the training that follows, are those of the seed."""
+    torch.manual_seed(seed)
+    return module_of(*arguments)
+
+
+# ---------------------------------------------------------------------- methods
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Nets that are averaged.
+
+    Parameters
+    ----------
+    module : nn.Module
+        In eval mode.
+    members : dict of str to Tensor of shape (S, …)
+    """
+
+    module: nn.Module
+    members: Members
+
+    def log_probabilities(self, x: Tensor) -> Tensor:
+        """log p(y | x) of shape (n, C), differentiable in x (n, d)."""
+        logits = vmap(lambda tensors: functional_call(self.module, tensors, (x,)))(self.members)
+        return logits.log_softmax(-1).logsumexp(0) - math.log(len(logits))
+
+    def predict_proba(self, X: np.ndarray) -> np.ndarray:
+        """Averaged probabilities of shape (n, C), a few hundred rows at a time."""
+        with torch.no_grad():
+            parts = [self.log_probabilities(x) for x in torch.as_tensor(X).split(ROWS_AT_ONCE)]
+        return torch.cat(parts).double().exp().numpy()
+
+
+def deterministic(module: nn.Module) -> Ensemble:
+    """The net itself."""
+    return Ensemble(module, {name: tensor.detach()[None] for name, tensor in module.named_parameters()})
+
+
+def mc_dropout(module: nn.Sequential, n_samples: int, seed: int) -> Ensemble:
+    """Nets with units dropped: where a layer is dropped, the next one's inputs are zero or 1/(1 − p) times as large."""
+    generator = torch.Generator().manual_seed(seed)
+    members = {name: t.detach().expand(n_samples, *t.shape) for name, t in module.named_parameters()}
+    for position, layer in enumerate(module):
+        if isinstance(layer, nn.Dropout):
+            name = f"{position + 1}.weight"
+            kept = torch.rand(n_samples, 1, members[name].shape[-1], generator=generator) >= layer.p
+            members[name] = members[name] * kept / (1 - layer.p)
+    return Ensemble(module, members)
+
+
+def weight_samples(model: LaplaceClassifier, n_samples: int, seed: int) -> Ensemble:
+    """Nets with weights from the posterior."""
+    network = model.laplace_.network
+    deviations = model.posterior_.sample(n_samples, torch.Generator().manual_seed(seed))
+    return Ensemble(network.module, dict(network.tensors((network.theta + deviations).float())))
+
+
+def laplace(net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray, structure: str, seed: int, **options: object):
+    """The Laplace approximation of a trained net; the Kronecker-factored one with eq. 9's damping.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+        Fitted.
+    X, y : ndarray of shape (n, d) and (n,)
+    structure : str
+        ``hessian_structure``.
+    seed : int
+    **options
+        Of ``LaplaceClassifier``.
+    """
+    damping = {"damping": "ritter"} if structure == "kron" else {}
+    model = LaplaceClassifier(
+        FrozenEstimator(net),
+        hessian_structure=structure,
+        predictive="mc",
+        prior_precision=1.0,
+        n_members=1,
+        random_state=seed,
+        **damping,
+        **options,
+    )
+    with warnings.catch_warnings():  # dropout's optimum is not the mode of the loss without it: said of every fit
+        warnings.simplefilter("ignore", UserWarning)
+        return model.fit(X, y)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the validation rows say about N and τ.
+
+    Parameters
+    ----------
+    pretended, prior_precision : float
+        N, as a multiple of the number of rows, and τ.
+    loss : float
+        Mean of −log p(y | x) under them.
+    losses : dict from (float, float) to float
+        That of all candidates.
+    """
+
+    pretended: float
+    prior_precision: float
+    loss: float
+    losses: dict[tuple[float, float], float] = field(repr=False)
+
+    def weakest_prior(self, pretended: float = 1.0) -> float:
+        """The best τ at one N."""
+        return min((loss, tau) for (n, tau), loss in self.losses.items() if n == pretended)[1]
+
+
+def choose_scale(
+    model: LaplaceClassifier,
+    X: np.ndarray,
+    y: np.ndarray,
+    n_samples: int,
+    pretended: Sequence[float] = PRETENDED,
+    precisions: Sequence[float] = PRIOR_PRECISIONS,
+) -> Choice:
+    """N and τ of the smallest cross-entropy on rows that neither net nor curvature has seen; the model is left at them.
+
+    Parameters
+    ----------
+    model : LaplaceClassifier
+        Fitted.
+    X, y : ndarray of shape (n, d) and (n,)
+    n_samples : int
+        Weight samples of each candidate, from the same random numbers.
+    pretended, precisions : sequence of float
+        Candidates.
+    """
+    losses = {}
+    for n in pretended:
+        for tau in precisions:
+            refit(model, n, tau)
+            p = weight_samples(model, n_samples, 0).predict_proba(X)
+            losses[n, tau] = float(cross_entropy(p, y))
+    n, tau = min(losses, key=losses.__getitem__)
+    refit(model, n, tau)
+    return Choice(n, tau, losses[n, tau], losses)
+
+
+def refit(model: LaplaceClassifier, pretended: float, prior_precision: float) -> LaplaceClassifier:
+    """Other N and τ: N rows in place of n are a temperature of n/N."""
+    with warnings.catch_warnings():  # a prior that is chosen by validation may be weak or strong
+        warnings.simplefilter("ignore", UserWarning)
+        return model.refit_laplace(prior_precision=prior_precision, temperature=1 / pretended)
+
+
+# ---------------------------------------------------------------------- measures and pictures
+
+
+def cross_entropy(p: np.ndarray, y: np.ndarray) -> float:
+    """Mean of −log p(y | x)."""
+    return float(-np.log(p[np.arange(len(y)), y].clip(min=1e-30)).mean())
+
+
+def entropy(p: np.ndarray) -> np.ndarray:
+    """Of each row of probabilities (n, C), in nats, at most log C."""
+    return -xlogy(p, p).sum(1)
+
+
+def accuracy(p: np.ndarray, y: np.ndarray) -> float:
+    """Share of rows whose class is the most probable one."""
+    return float((p.argmax(1) == y).mean())
+
+
+def draw_inverse_ecdf(axis: Axes, entropies: dict[str, np.ndarray], title: str, n_classes: int = 10) -> None:
+    """For each entropy the share of rows that have more, one curve a method."""
+    for name, values in entropies.items():
+        ordered = np.concatenate([[0.0], np.sort(values), [math.log(n_classes)]])
+        above = np.concatenate([[1.0], 1 - np.arange(1, len(values) + 1) / len(values), [0.0]])
+        axis.step(ordered, above, where="post", color=SHOWN.get(name), label=name)
+    axis.set(title=title, xlabel="predictive entropy [nats]", xlim=(0, math.log(n_classes)), ylim=(0, 1))
+    axis.grid(alpha=0.3)
+
+
+def methods(
+    net: NeuralNetClassifier, models: dict[str, LaplaceClassifier], n_samples: int, seed: int
+) -> Iterator[tuple[str, Ensemble]]:
+    """The four ways to predict with one trained net, by name.
+
+    Parameters
+    ----------
+    net : NeuralNetClassifier
+    models : dict from str to LaplaceClassifier
+        The Laplace approximations.
+    n_samples : int
+        Dropout masks, and weight samples.
+    seed : int
+    """
+    yield "deterministic", deterministic(net.module_)
+    yield "MC dropout", mc_dropout(net.module_, n_samples, seed)
+    for name, model in models.items():
+        yield name, weight_samples(model, n_samples, seed)
