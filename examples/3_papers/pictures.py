@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,6 +38,8 @@ SHOWN = {
     "Kronecker Laplace": "tab:blue",
 }
 """The methods and their colours."""
+UNTUNED = ", untuned"
+"""What is said of a Laplace approximation with the N and τ of the training itself."""
 STRUCTURES = {"diagonal Laplace": "diag", "Kronecker Laplace": "kron"}
 PRIOR_PRECISIONS = tuple(10.0 ** np.arange(-2, 5))
 PRETENDED = (1.0, 10.0, 100.0, 1000.0)
@@ -142,6 +144,11 @@ def relu_net(n_pixels: int, width: int) -> nn.Sequential:
         *(nn.Linear(width, width), nn.ReLU(), nn.Dropout(0.5)),
         nn.Linear(width, 10),
     )
+
+
+def plain_net(n_pixels: int, width: int) -> nn.Sequential:
+    """The same without dropout and binarisation."""
+    return nn.Sequential(*(layer for layer in relu_net(n_pixels, width) if isinstance(layer, nn.Linear | nn.ReLU)))
 
 
 def trained(module: nn.Module, X: np.ndarray, y: np.ndarray, epochs: int, decay: float = 1e-3, **options: object):
@@ -281,7 +288,7 @@ class Choice:
     loss: float
     losses: dict[tuple[float, float], float] = field(repr=False)
 
-    def weakest_prior(self, pretended: float = 1.0) -> float:
+    def prior_precision_at(self, pretended: float = 1.0) -> float:
         """The best τ at one N."""
         return min((loss, tau) for (n, tau), loss in self.losses.items() if n == pretended)[1]
 
@@ -342,31 +349,20 @@ def accuracy(p: np.ndarray, y: np.ndarray) -> float:
     return float((p.argmax(1) == y).mean())
 
 
+def sharpening(net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray) -> float:
+    """The factor of the logits that has the smallest cross-entropy; above one the net is not confident enough."""
+    with torch.no_grad():
+        logits = net.module_(torch.as_tensor(X)).double()
+    factors = np.geomspace(0.2, 5.0, 101)
+    return float(min(factors, key=lambda factor: cross_entropy((factor * logits).softmax(1).numpy(), y)))
+
+
 def draw_inverse_ecdf(axis: Axes, entropies: dict[str, np.ndarray], title: str, n_classes: int = 10) -> None:
-    """For each entropy the share of rows that have more, one curve a method."""
+    """For each entropy the share of rows that have more, one curve a method; dashed with N and τ of the training."""
     for name, values in entropies.items():
         ordered = np.concatenate([[0.0], np.sort(values), [math.log(n_classes)]])
         above = np.concatenate([[1.0], 1 - np.arange(1, len(values) + 1) / len(values), [0.0]])
-        axis.step(ordered, above, where="post", color=SHOWN.get(name), label=name)
+        style = "--" if name.endswith(UNTUNED) else "-"
+        axis.step(ordered, above, style, where="post", color=SHOWN.get(name.removesuffix(UNTUNED)), label=name)
     axis.set(title=title, xlabel="predictive entropy [nats]", xlim=(0, math.log(n_classes)), ylim=(0, 1))
     axis.grid(alpha=0.3)
-
-
-def methods(
-    net: NeuralNetClassifier, models: dict[str, LaplaceClassifier], n_samples: int, seed: int
-) -> Iterator[tuple[str, Ensemble]]:
-    """The four ways to predict with one trained net, by name.
-
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-    models : dict from str to LaplaceClassifier
-        The Laplace approximations.
-    n_samples : int
-        Dropout masks, and weight samples.
-    seed : int
-    """
-    yield "deterministic", deterministic(net.module_)
-    yield "MC dropout", mc_dropout(net.module_, n_samples, seed)
-    for name, model in models.items():
-        yield name, weight_samples(model, n_samples, seed)
