@@ -43,6 +43,7 @@ UNTUNED = ", untuned"
 STRUCTURES = {"diagonal Laplace": "diag", "Kronecker Laplace": "kron"}
 LOOSE = ", loose"
 """What is said of one with N = n and the smallest τ that costs no more than a point of accuracy on validation rows."""
+LOOSE_PRECISIONS = tuple(10.0 ** np.arange(-4, 5.1, 0.5))
 PRIOR_PRECISIONS = tuple(10.0 ** np.arange(-2, 5))
 PRETENDED = (1.0, 10.0, 100.0, 1000.0)
 """Candidates for τ, and for N as multiples of the number of rows."""
@@ -328,7 +329,7 @@ def loosest(
     X: np.ndarray,
     y: np.ndarray,
     n_samples: int,
-    precisions: Sequence[float] = tuple(10.0 ** np.arange(-2, 5.1, 0.5)),
+    precisions: Sequence[float] = LOOSE_PRECISIONS,
 ) -> float:
     """The smallest τ at N = n that loses at most a point of accuracy against the net itself; the model is left at it.
 
@@ -395,7 +396,8 @@ def ways(source: str | None, seed: int, quick: bool) -> Ways:
         choice = choose_scale(model, *data.validation, to_choose, *candidates)
         found[name] = weight_samples(model, samples, seed)
         scales[name] = choice.pretended, choice.prior_precision
-        scales[name + LOOSE] = 1.0, loosest(model, net, *data.validation, to_choose)
+        loose = LOOSE_PRECISIONS[::6] if quick else LOOSE_PRECISIONS
+        scales[name + LOOSE] = 1.0, loosest(model, net, *data.validation, to_choose, loose)
         found[name + LOOSE] = weight_samples(model, samples, seed)
     return Ways(data, net, found, scales)
 
@@ -420,6 +422,68 @@ def refit(model: LaplaceClassifier, pretended: float, prior_precision: float) ->
     with warnings.catch_warnings():  # a prior that is chosen by validation may be weak or strong
         warnings.simplefilter("ignore", UserWarning)
         return model.refit_laplace(prior_precision=prior_precision, temperature=1 / pretended)
+
+
+# ---------------------------------------------------------------------- attacks
+
+
+def untargeted(
+    method: Ensemble, X: np.ndarray, y: np.ndarray, spread: np.ndarray, steps: Sequence[float]
+) -> np.ndarray:
+    """Mean entropy and accuracy, (len(steps), 2), after one step against the class that the method predicts.
+
+    Parameters
+    ----------
+    method : Ensemble
+    X, y : ndarray of shape (n, d) and (n,)
+    spread : ndarray of shape (d,)
+        Range of each pixel in the data.
+    steps : sequence of float
+        η, as shares of it.
+    """
+    x = torch.tensor(X, requires_grad=True)
+    (gradient,) = torch.autograd.grad(method.log_probabilities(x).max(1).values.sum(), x)
+    found = []
+    for step in steps:
+        p = method.predict_proba(X - np.float32(step) * spread * gradient.sign().numpy())
+        found.append((entropy(p).mean(), accuracy(p, y)))
+    return np.array(found)
+
+
+def targeted(method: Ensemble, X: np.ndarray, y: np.ndarray, step: float, n_steps: int) -> np.ndarray:
+    """Mean entropy, accuracy on the true class and share taken for class 0, (n_steps + 1, 3), on the way to class 0.
+
+    Parameters
+    ----------
+    method : Ensemble
+    X, y : ndarray of shape (n, d) and (n,)
+        Rows that the method takes for a 0 are left out.
+    step : float
+        η.
+    n_steps : int
+    """
+    kept = method.predict_proba(X).argmax(1) != 0
+    x, y = torch.tensor(X[kept]), y[kept]
+    found = []
+    for _ in range(n_steps + 1):
+        x.requires_grad_()
+        log_p = method.log_probabilities(x)
+        (gradient,) = torch.autograd.grad(log_p[:, 0].sum(), x)
+        p = log_p.detach().double().exp().numpy()
+        found.append((entropy(p).mean(), accuracy(p, y), accuracy(p, np.zeros_like(y))))
+        x = x.detach() + step * gradient.sign()
+    return np.array(found)
+
+
+def steps_to(share: float, curve: np.ndarray) -> int:
+    """The first step of a targeted attack after which more than this share is fooled; one more than all, if never."""
+    reached = np.flatnonzero(curve[:, 2] > share)
+    return int(reached[0]) if len(reached) else len(curve)
+
+
+def pixel_ranges(data: Pictures) -> np.ndarray:
+    """Largest less smallest value of each pixel in the digits, (d,)."""
+    return np.ptp(np.concatenate([data.train[0], data.validation[0], data.test[0]]), axis=0)
 
 
 # ---------------------------------------------------------------------- measures and pictures

@@ -15,9 +15,8 @@ from collections import defaultdict
 
 import matplotlib.pyplot as plt
 import numpy as np
-import torch
 from experiment import Experiment
-from pictures import CHOICES, LOOSE, SHOWN, accuracy, entropy, style, ways
+from pictures import CHOICES, LOOSE, SHOWN, pixel_ranges, style, untargeted, ways
 
 CLAIMS = {
     "with the Kronecker-factored posterior the entropy grows most from no step to the largest one": (
@@ -44,17 +43,6 @@ STEPS = np.linspace(0.0, 0.5, 11)
 """η."""
 
 
-def attacked(method, X, y, spread, steps):
-    """Mean entropy and accuracy at each η."""
-    x = torch.tensor(X, requires_grad=True)
-    (gradient,) = torch.autograd.grad(method.log_probabilities(x).max(1).values.sum(), x)
-    found = []
-    for step in steps:
-        p = method.predict_proba((x.detach() - step * spread * gradient.sign()).numpy())
-        found.append((entropy(p).mean(), accuracy(p, y)))
-    return np.array(found)
-
-
 def main():
     run = Experiment("plot_06_untargeted_attack", __doc__, CLAIMS)
     seeds = range(run.seed, run.seed + (1 if run.quick else 3))
@@ -64,11 +52,8 @@ def main():
     curves, chosen = defaultdict(list), defaultdict(list)
     for seed in seeds:
         found = ways(run.data, seed, run.quick)
-        X, y = found.data.test
-        seen = np.concatenate([found.data.train[0], found.data.validation[0], X])
-        spread = torch.tensor(np.ptp(seen, axis=0))
         for name, method in found.methods.items():
-            curves[name].append(attacked(method, X, y, spread, STEPS))
+            curves[name].append(untargeted(method, *found.data.test, pixel_ranges(found.data), STEPS))
         for name, scale in found.scales.items():
             chosen[name].append(scale)
     mean = {name: np.mean(values, axis=0) for name, values in curves.items()}

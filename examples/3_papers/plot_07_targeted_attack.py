@@ -14,9 +14,8 @@ from collections import defaultdict
 
 import matplotlib.pyplot as plt
 import numpy as np
-import torch
 from experiment import Experiment
-from pictures import CHOICES, LOOSE, SHOWN, accuracy, entropy, style, ways
+from pictures import CHOICES, LOOSE, SHOWN, steps_to, style, targeted, ways
 
 OTHERS = tuple(name for name in SHOWN if "Kron" not in name)
 CLAIMS = {
@@ -37,27 +36,6 @@ MEASURES = ("steps to half", "steps to all but 1 %", "peak entropy", "mean accur
 STEP = 1e-2
 
 
-def attacked(method, X, y, n_steps):
-    """Mean entropy, accuracy on the true class, and on class 0, after 0, 1, … steps."""
-    kept = method.predict_proba(X).argmax(1) != 0
-    x, y = torch.tensor(X[kept]), y[kept]
-    found = []
-    for _ in range(n_steps + 1):
-        x.requires_grad_()
-        log_p = method.log_probabilities(x)
-        (gradient,) = torch.autograd.grad(log_p[:, 0].sum(), x)
-        p = log_p.detach().double().exp().numpy()
-        found.append((entropy(p).mean(), accuracy(p, y), accuracy(p, np.zeros_like(y))))
-        x = x.detach() + STEP * gradient.sign()
-    return np.array(found)
-
-
-def steps_to(share, curve):
-    """Number of the first step after which more than this share is fooled; one more than there are, if never."""
-    reached = np.flatnonzero(curve[:, 2] > share)
-    return int(reached[0]) if len(reached) else len(curve)
-
-
 def main():
     run = Experiment("plot_07_targeted_attack", __doc__, CLAIMS)
     seeds = range(run.seed, run.seed + (1 if run.quick else 3))
@@ -73,7 +51,8 @@ def main():
     for seed in seeds:
         found = ways(run.data, seed, run.quick)
         for name, method in found.methods.items():
-            curves[name].append(attacked(method, found.data.test[0][:n_rows], found.data.test[1][:n_rows], n_steps))
+            few = (rows[:n_rows] for rows in found.data.test)
+            curves[name].append(targeted(method, *few, STEP, n_steps))
         for name, scale in found.scales.items():
             chosen[name].append(scale)
     mean = {name: np.mean(values, axis=0) for name, values in curves.items()}
