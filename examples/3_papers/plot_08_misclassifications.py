@@ -137,7 +137,7 @@ def main():
     run = Experiment("plot_08_misclassifications", __doc__, CLAIMS)
     sizes = (100, 50, 100, 1) if run.quick else (300, 200, 1297, 1) if run.data is None else (1000, 500, 2000, 1)
     channels, epochs, copies, samples, to_choose = (4, 4, 1, 5, 3) if run.quick else (12, 60, 10, 100, 20)
-    candidates = ((1.0, 100.0), (1.0, 1e3)) if run.quick else (PRETENDED, PRIOR_PRECISIONS)
+    candidates = ((1.0,), (1.0, 1e3)) if run.quick else (PRETENDED, PRIOR_PRECISIONS)
     seeds = range(run.seed, run.seed + (1 if run.quick else 2))
     run.choose(
         f"data: digits, {sizes[0]} to train on (few, so that there are errors), {sizes[1]} for N and τ, {sizes[2]} to "
