@@ -93,8 +93,8 @@ def why(m, chosen):
         f"{abs(kept[kron] - kept[one]):.4f} of accuracy. With N = n and the smallest τ that keeps the accuracy the "
         f"Kronecker-factored posterior gains {gained[kron + LOOSE]:.3f} nats (diagonal {gained[diag + LOOSE]:.3f}, MC "
         f"dropout {gained[dropout]:.3f}, deterministic {gained[one]:.3f}) and ends at {end[kron + LOOSE]:.3f} "
-        f"(diagonal {end[diag + LOOSE]:.3f}, MC dropout {end[dropout]:.3f}, deterministic {end[one]:.3f}); its mean accuracy is "
-        f"{kept[kron + LOOSE]:.3f} (MC dropout {kept[dropout]:.3f})."
+        f"(diagonal {end[diag + LOOSE]:.3f}, MC dropout {end[dropout]:.3f}, deterministic {end[one]:.3f}); its mean "
+        f"accuracy is {kept[kron + LOOSE]:.3f} (MC dropout {kept[dropout]:.3f})."
     )
 
 

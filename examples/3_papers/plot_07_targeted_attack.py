@@ -39,7 +39,7 @@ STEP = 1e-2
 def main():
     run = Experiment("plot_07_targeted_attack", __doc__, CLAIMS)
     seeds = range(run.seed, run.seed + (1 if run.quick else 3))
-    n_steps = 5 if run.quick else 50 if run.data else 100
+    n_steps = 5 if run.quick else 50 if run.data else 60
     n_rows = 20 if run.quick else 60
     run.choose(
         *CHOICES,
