@@ -64,28 +64,32 @@ CLAIMS = {
         lambda m: m["largest relative difference of a layer's block"] < 1e-6
     ),
 }
-MEASURES = ("needed τ", "τ by cross-entropy", "mean entropy", "mean accuracy", "steps to half")
+MEASURES = ("needed τ", "τ by cross-entropy", "mean entropy", "mean accuracy", "steps to half", "share known")
 STEPS, STEP = np.linspace(0.0, 0.5, 11), 1e-2
-COLOURS = {WITH: "tab:blue", WITHOUT: "tab:red", DRAWN: "tab:purple"}
+COLOURS = {WITH: "tab:blue", WITHOUT: "tab:red", DRAWN: "black"}
 
 
 def attacked(net, model, data, seed, budget):
-    """Both curves of a model with the prior that it needs, and this prior."""
+    """Both curves of a model with the prior that it needs, this prior, that of least cross-entropy, and what data say.
+
+    The latter is the share of the curvature's eigenvalues above the needed prior precision.
+    """
     samples, to_choose, n_steps, n_rows, precisions = budget
     best = choose_scale(model, *data.validation, to_choose, (1.0,), precisions[::2]).prior_precision
     tau = loosest(model, net, *data.validation, to_choose, precisions)
     method = weight_samples(model, samples, seed)
     first = untargeted(method, *data.test, pixel_ranges(data), STEPS)
     second = targeted(method, *(rows[:n_rows] for rows in data.test), STEP, n_steps)
-    return first, second, tau, best
+    known = float((model.laplace_.curvature.eigenvalues() > tau).double().mean())
+    return first, second, tau, best, known
 
 
 def row_of(curves):
-    """The five measures of one curvature, over the seeds."""
-    first, second, needed, best = zip(*curves, strict=True)
+    """The six measures of one curvature, over the seeds."""
+    first, second, needed, best, known = zip(*curves, strict=True)
     first, second = np.mean(first, axis=0), np.mean(second, axis=0)
     taus = (float(np.exp(np.log(values).mean())) for values in (needed, best))
-    return *taus, first[1:, 0].mean(), first[1:, 1].mean(), steps_to(0.5, second)
+    return *taus, first[1:, 0].mean(), first[1:, 1].mean(), steps_to(0.5, second), np.mean(known)
 
 
 def difference_of_blocks(one, other):
@@ -111,7 +115,7 @@ def exact_part(run, data, budget):
         with warnings.catch_warnings():  # negative eigenvalues of the Hessian are clipped, which each use says
             warnings.simplefilter("ignore", UserWarning)
             curves[name] = attacked(net, models[name], data, run.seed, budget)
-    values = torch.linalg.eigvalsh(models[EXACT].laplace_.curvature.matrix)
+    values = torch.linalg.eigvalsh(models[EXACT].laplace_.curvature.lower)  # before negative ones count as zero
     return (
         curves,
         difference_of_blocks(models[BLOCK], models[EXACT_BLOCK]),
@@ -122,7 +126,7 @@ def exact_part(run, data, budget):
 def main():
     run = Experiment("plot_09_augmentation_and_exact_hessian", __doc__, CLAIMS)
     sizes, width, epochs, copies = ((200, 60, 60, 1), 32, 20, 2) if run.quick else ((1000, 297, 500, 1), 128, 100, 30)
-    budget = (5, 5, 3, 10, LOOSE_PRECISIONS[::8]) if run.quick else (100, 30, 100, 60, LOOSE_PRECISIONS)
+    budget = (5, 5, 3, 10, LOOSE_PRECISIONS[::8]) if run.quick else (100, 30, 60, 60, LOOSE_PRECISIONS)
     seeds = range(run.seed, run.seed + (1 if run.quick else 3))
     run.choose(
         f"data and net of experiment 5: {sizes[0]} small digits, 2 × {width} hidden units, trained with random "
@@ -153,8 +157,9 @@ def main():
     figure, axes = plt.subplots(1, 3, figsize=(14, 4.2), layout="constrained")
     for name, values in curves.items():
         first, second = (np.mean([value[part] for value in values], axis=0) for part in (0, 1))
-        axes[0].plot(STEPS, first[:, 0], color=COLOURS[name], label=name)
-        axes[1].plot(second[:, 2], color=COLOURS[name])
+        line = "--" if name == DRAWN else "-"
+        axes[0].plot(STEPS, first[:, 0], line, color=COLOURS[name], label=name)
+        axes[1].plot(second[:, 2], line, color=COLOURS[name])
     for name, (first, *_) in small.items():
         axes[2].plot(STEPS, first[:, 0], "--" if "Hessian" in name else "-", label=name)
     axes[0].set(xlabel="step η (share of range)", ylabel="mean entropy [nats]", title="untargeted attack, Kronecker")
@@ -170,7 +175,22 @@ def main():
     }
     measured["largest relative difference of a layer's block"] = difference
     measured["negative share of the Hessian's eigenvalues"] = negative
-    run.judge(measured)
+    run.judge(measured, why(measured))
+
+
+def why(m):
+    """What augmentation adds to the curvature here."""
+    tau, known, heights = (
+        {name: m[f"{name}, {what}"] for name in (WITH, WITHOUT)} for what in ("needed τ", "share known", "mean entropy")
+    )
+    return (
+        f"augmentation adds little to this curvature: the data say more than the needed prior (τ = {tau[WITH]:.0f} "
+        f"with and {tau[WITHOUT]:.0f} without) in {100 * known[WITH]:.2f} % of the directions with it and in "
+        f"{100 * known[WITHOUT]:.2f} % without it. Copies of 64 grey pixels are not the orders of magnitude more "
+        "data that the source has of 784; in all other directions the prior alone decides, and it is the same: "
+        f"{heights[WITH]:.2f} and {heights[WITHOUT]:.2f} nats under the untargeted attack, "
+        f"{m[f'{WITH}, steps to half']:.0f} and {m[f'{WITHOUT}, steps to half']:.0f} steps of the targeted one."
+    )
 
 
 if __name__ == "__main__":
