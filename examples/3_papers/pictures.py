@@ -43,6 +43,8 @@ UNTUNED = ", untuned"
 STRUCTURES = {"diagonal Laplace": "diag", "Kronecker Laplace": "kron"}
 LOOSE = ", loose"
 """What is said of one with N = n and the smallest τ that costs no more than a point of accuracy on validation rows."""
+CONFIDENT = "without dropout: "
+"""What is put before the ways to predict with a net that is too confident; see experiment 5."""
 LOOSE_PRECISIONS = tuple(10.0 ** np.arange(-4, 5.1, 0.5))
 PRIOR_PRECISIONS = tuple(10.0 ** np.arange(-2, 5))
 PRETENDED = (1.0, 10.0, 100.0, 1000.0)
@@ -372,14 +374,16 @@ class Ways:
     scales: dict[str, tuple[float, float]]
 
 
-def ways(source: str | None, seed: int, quick: bool) -> Ways:
-    """The net of experiment 5 on the data of experiment 5, and all ways to predict with it.
+def ways(source: str | None, seed: int, quick: bool, confident: bool = False) -> Ways:
+    """A net of experiment 5 on its data, and all ways to predict with it.
 
     Parameters
     ----------
     source : str or None
     seed : int
     quick : bool
+    confident : bool
+        The net without dropout and binarisation and with hardly any decay, in place of the source's.
     """
     sizes, width, epochs, copies, samples, to_choose = (1000, 297, 500, 1), 128, 100, 30, 100, 30
     if source is not None:
@@ -388,17 +392,23 @@ def ways(source: str | None, seed: int, quick: bool) -> Ways:
         sizes, width, epochs, copies, samples, to_choose = (200, 60, 60, 1), 32, 20, 2, 10, 5
     candidates = ((1.0, 100.0), (1.0, 1e3)) if quick else (PRETENDED, PRIOR_PRECISIONS)
     data = load(source, seed, sizes)
-    net = trained(seeded(relu_net, seed, data.train[0].shape[1], width), *data.train, epochs)
-    found = {"deterministic": deterministic(net.module_), "MC dropout": mc_dropout(net.module_, samples, seed)}
-    scales = {}
+    kind, decay = (plain_net, 1e-5) if confident else (relu_net, 1e-3)
+    net = trained(seeded(kind, seed, data.train[0].shape[1], width), *data.train, epochs, decay)
+    seen = {} if confident else {"augment": binarised, "n_augmentations": copies}
+    found, scales = {"deterministic": deterministic(net.module_)}, {}
+    if not confident:
+        found["MC dropout"] = mc_dropout(net.module_, samples, seed)
     for name, structure in STRUCTURES.items():
-        model = laplace(net, *data.train, structure, seed, dtype="float32", augment=binarised, n_augmentations=copies)
+        model = laplace(net, *data.train, structure, seed, dtype="float32", **seen)
         choice = choose_scale(model, *data.validation, to_choose, *candidates)
         found[name] = weight_samples(model, samples, seed)
         scales[name] = choice.pretended, choice.prior_precision
-        loose = LOOSE_PRECISIONS[::6] if quick else LOOSE_PRECISIONS
-        scales[name + LOOSE] = 1.0, loosest(model, net, *data.validation, to_choose, loose)
-        found[name + LOOSE] = weight_samples(model, samples, seed)
+        if not confident:
+            loose = LOOSE_PRECISIONS[::6] if quick else LOOSE_PRECISIONS
+            scales[name + LOOSE] = 1.0, loosest(model, net, *data.validation, to_choose, loose)
+            found[name + LOOSE] = weight_samples(model, samples, seed)
+    start = CONFIDENT if confident else ""
+    found, scales = ({start + name: value for name, value in given.items()} for given in (found, scales))
     return Ways(data, net, found, scales)
 
 
@@ -406,6 +416,7 @@ CHOICES = (
     "data, net and training of experiment 5: 1,000 of scikit-learn's 8 × 8 digits (of MNIST 7,000), 2 × 128 hidden "
     "units (2 × 1024), 100 epochs (12), random binarisation, dropout of a half",
     "100 weight samples or dropout masks, the same ones for the gradient and for what is measured",
+    "and as in experiment 5, nets without dropout and binarisation and with hardly any decay, which are more confident",
     "beside the source's N and τ, by cross-entropy on validation rows: 'loose', N = n and the smallest τ that costs at "
     "most a point of accuracy there",
 )
@@ -414,7 +425,8 @@ CHOICES = (
 
 def style(name: str) -> dict[str, str]:
     """Colour and line of a method."""
-    return {"color": SHOWN[name.removesuffix(LOOSE)], "linestyle": "--" if name.endswith(LOOSE) else "-"}
+    line = ":" if name.startswith(CONFIDENT) else "--" if name.endswith(LOOSE) else "-"
+    return {"color": SHOWN[name.removeprefix(CONFIDENT).removesuffix(LOOSE)], "linestyle": line}
 
 
 def refit(model: LaplaceClassifier, pretended: float, prior_precision: float) -> LaplaceClassifier:
