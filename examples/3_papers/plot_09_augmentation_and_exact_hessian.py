@@ -184,12 +184,12 @@ def why(m):
         {name: m[f"{name}, {what}"] for name in (WITH, WITHOUT)} for what in ("needed τ", "share known", "mean entropy")
     )
     return (
-        f"augmentation adds little to this curvature: the data say more than the needed prior (τ = {tau[WITH]:.0f} "
-        f"with and {tau[WITHOUT]:.0f} without) in {100 * known[WITH]:.2f} % of the directions with it and in "
-        f"{100 * known[WITHOUT]:.2f} % without it. Copies of 64 grey pixels are not the orders of magnitude more "
-        "data that the source has of 784; in all other directions the prior alone decides, and it is the same: "
-        f"{heights[WITH]:.2f} and {heights[WITHOUT]:.2f} nats under the untargeted attack, "
-        f"{m[f'{WITH}, steps to half']:.0f} and {m[f'{WITHOUT}, steps to half']:.0f} steps of the targeted one."
+        f"the needed prior is what decides, with augmentation (τ = {tau[WITH]:.0f}) and without ({tau[WITHOUT]:.0f}): "
+        f"the data say more than it does in {100 * known[WITH]:.2f} % of all directions with augmentation and in "
+        f"{100 * known[WITHOUT]:.2f} % without, and in all others the posterior is the same prior. Copies of 64 grey "
+        "pixels are not the orders of magnitude more data that the source has of 784. So the attacks find "
+        f"{heights[WITH]:.2f} and {heights[WITHOUT]:.2f} nats, and take {m[f'{WITH}, steps to half']:.0f} and "
+        f"{m[f'{WITHOUT}, steps to half']:.0f} steps."
     )
 
 
