@@ -13,6 +13,10 @@ How to read it: *fit* is the time of a whole fit over that of the training of on
 "evidence" is about 1; *predict* that of the held-out rows; *kB held* are the bytes of all tensors in the curvatures and
 posteriors of all members; *precision* is the median of the chosen δ; *gain* is the mean log-likelihood of a held-out
 row, minus that under "evidence", with the standard error of this paired difference.
+
+``python examples/2_choices/plot_selection.py`` printed, of three splits of breast cancer and diabetes: "auto" takes
+2.3 and 1.9 trainings, "loo" 2.1 and .9, "cv" 1.4 for both, a number .23 and .31; no rule differs from the evidence by
+two standard errors, and the number 1 is .015 nats a row worse on breast cancer, with a standard error of .006.
 """
 
 import choice

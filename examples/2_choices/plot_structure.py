@@ -13,6 +13,12 @@ of all tensors in curvature and posterior; *gain* is the mean log-likelihood of 
 net without a posterior ("MAP alone": its mean with the spread of the training residuals, or its own probabilities),
 with the standard error of this paired difference. The fit of "MAP alone" is the training itself, which comes before
 each of the others.
+
+``python examples/2_choices/plot_structure.py`` printed, of five splits: on diabetes and breast cancer the exact
+posterior in its dual form takes .06 and .09 of a training, which has made that very curvature already, "diag" .05 and
+.04, and all gains are within .001 and .003 of each other, with standard errors of .006 and .02. On ten digits "full"
+takes .7 trainings and 55 MB, "kron" .05 and .1 MB; all of them are worse than MAP alone there, by .37 ("kron") to .69
+("low_rank") nats a row.
 """
 
 import choice
