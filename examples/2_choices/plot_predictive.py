@@ -19,7 +19,7 @@ absolute differences), for regression that of the standard deviation from glm's,
 ``python examples/2_choices/plot_predictive.py`` printed, of five splits: of the closed forms "probit" is closest to
 the integral (off by .002 and .004; the plugin by .006 and .009, "bridge" by .006 and .029); "mc" draws are off by
 .0003 and .0004 at the price of the closed forms, the grid takes about 5 and 90 times as long. Weight samples are worse
-than the linearised net, on diabetes by .13 nats a row, ten or 1,000 of them alike; 1,000 take 111 times as long there.
+than the linearised net on diabetes, by .13 nats a row, ten or 1,000 of them alike; 1,000 take 111 times as long.
 """
 
 import choice
