@@ -33,10 +33,10 @@ LABELS = {
 }
 
 
-def rules(table):
+def rules(table, grid):
     """Parameters of each rule by its name."""
     noise = {} if table.classes else {"sigma_noise": "evidence"}
-    by_score = {"prior_precision_grid": [value * (1 if table.classes else 10) for value in GRID], **noise}
+    by_score = {"prior_precision_grid": [value * (1 if table.classes else 10) for value in grid], **noise}
     found = {
         "evidence": {"prior_precision": "evidence", **noise},
         "number, 1": {"prior_precision": 1.0, **noise},
@@ -58,14 +58,14 @@ def fitted(model, part, split):
     return model.fit(X, y, X_val=X_val, y_val=y_val)
 
 
-def compared(table, n_splits):
+def compared(table, n_splits, grid):
     """Rows to print."""
-    results = {name: choice.Measured() for name in rules(table)}
+    results = {name: choice.Measured() for name in rules(table, grid)}
     chosen = {name: [] for name in results}
     for split in range(n_splits):
         part = table.part(split)
         unit, _ = choice.seconds(lambda s=split, p=part: table.map_training(s).fit(p.X, p.y))
-        for name, parameters in rules(table).items():
+        for name, parameters in rules(table, grid).items():
             model = table.model(split, **parameters)
             fit, _ = choice.seconds(lambda m=model, p=part, s=split: fitted(m, p, s))
             predict, found = choice.seconds(lambda m=model, p=part: choice.log_likelihood(m, p.X_test, p.y_test).mean())
@@ -80,7 +80,7 @@ def main():
     printed = {}
     for table in run.tables(choice.CANCER, choice.DIABETES):
         title = f"{table.name}, {table.n_train} rows"
-        printed[title] = compared(table, run.n_splits)
+        printed[title] = compared(table, run.n_splits, GRID[1:3] if run.quick else GRID)
         run.table(f"{title}, splits: {run.n_splits}", COLUMNS, printed[title])
     run.save(choice.dots(printed, list(COLUMNS), LABELS, "How the prior precision is chosen"))
 
