@@ -263,7 +263,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Which weights are random, a mask for each tensor that has some.
     log_marginal_likelihood_value_ : float
         Log evidence of y in its own units, nats.
-    feature_relevance_ : ndarray of shape (n_features_in_,)
+    feature_relevance_ : ndarray of shape (n_features,)
         With ``prior_structure="ard"`` alone: which columns matter, summing to one.
     prior_path_ : Bunch
         Scores under other prior precisions at the same weights, made when they are asked for: ``prior_precision`` (k,),
@@ -288,9 +288,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         skorch's record of the epochs.
     n_iter_ : int
         Epochs and steps together: Gauss–Newton's, and L-BFGS's, four as one while prior and noise move.
-    n_outputs_ : int
-    n_features_in_ : int
-    feature_names_in_ : ndarray of str
+    n_outputs_, n_features_in_, feature_names_in_
         As in scikit-learn.
 
     References
