@@ -1,5 +1,5 @@
 r"""03 · Prior and noise tuned by the evidence
-========================================
+==============================================
 
 At fixed weights the log evidence of experiment 1's net is a function of two numbers, the prior precision λ and the
 noise σ,

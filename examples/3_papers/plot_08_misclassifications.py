@@ -1,5 +1,5 @@
 r"""08 · Misclassifications: is a residual net uncertain where it is wrong?
-======================================================================
+===========================================================================
 
 Ritter et al. (2018, section 5.4, figure 5 and table 2) take a wide residual net with batch norm, trained on CIFAR-100
 with and without dropout, and compare the predictive entropy where the prediction is right with where it is wrong. That

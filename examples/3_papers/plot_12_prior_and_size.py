@@ -1,5 +1,5 @@
 r"""12 · Prior strength and model size
-================================
+======================================
 
 Two short demonstrations of LaplaceRedux.jl's documentation ("A quick note on the prior"), on the sine:
 

@@ -1,5 +1,5 @@
 r"""13 · Calibration of a regressor
-=============================
+===================================
 
 The regression tutorial of LaplaceRedux.jl draws 3000 points, x uniform on (0, 8), y = sin x + .3 ε, fits a net with 50
 tanh units to 80 % of them, tunes prior precision and noise by the evidence, and plots for the other 20 % how often the

@@ -1,5 +1,5 @@
 r"""17 · In-between uncertainty: the middle third of a column was never seen
-=======================================================================
+============================================================================
 
 The gap splits of Foong, Li, Hernández-Lobato & Turner (2019), "In-between" uncertainty in Bayesian neural networks: of
 one column after the other the middle third is the test part, so that every test row lies between training rows. Their
