@@ -120,6 +120,17 @@ def add_thumbnails(app: Sphinx) -> None:
             scale_image(str(found[0]), str(thumbnail), 400, 280)
 
 
+def drop_ways_out(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Leave the text of a link to a folder or to the README: what is not of these pages is a file to download."""
+
+    def text_or_link(link: re.Match[str]) -> str:
+        target = (app.env.doc2path(docname).parent / link[2]).resolve()
+        away = not target.is_relative_to(DOCS) and (target.is_dir() or target.suffix == ".md")
+        return link[1] if away else link[0]
+
+    source[0] = re.sub(r"\[([^\]]+)\]\(((?:\.\./)+[^)#\s]*)\)", text_or_link, source[0])
+
+
 class PublicNames(SphinxPostTransform):
     """A public name in code style is a link: `LaplaceRegressor.predict_std`, `metrics.neg_nlpd`.
 
@@ -163,4 +174,5 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-skip-member", is_not_ours)
     app.add_post_transform(PublicNames)
     app.connect("source-read", add_pictures)
+    app.connect("source-read", drop_ways_out)
     app.connect("builder-inited", add_thumbnails, priority=900)  # the gallery has been made by then
