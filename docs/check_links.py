@@ -29,9 +29,14 @@ class Page(HTMLParser):
         self.targets += [values[key] for key in ("href", "src") if key in values]
 
 
+def written(folder: Path) -> list[Path]:
+    """The pages; not the theme's own pieces."""
+    return [path for path in sorted(folder.rglob("*.html")) if "_static" not in path.parts]
+
+
 def broken(folder: Path) -> list[str]:
     """Links that lead nowhere, as "page: target"."""
-    pages = {path: Page(path.read_text(encoding="utf-8")) for path in folder.resolve().rglob("*.html")}
+    pages = {path: Page(path.read_text(encoding="utf-8")) for path in written(folder.resolve())}
     found = []
     for path, page in pages.items():
         for target in set(page.targets):
@@ -61,4 +66,4 @@ if __name__ == "__main__":
     built = Path(sys.argv[1])
     if problems := broken(built) + without_reference(built):
         raise SystemExit("\n".join(problems))
-    print(f"{sum(1 for _ in built.rglob('*.html'))} pages, no broken links, every public name has its reference")
+    print(f"{len(written(built))} pages, no broken links, every public name has its reference")
