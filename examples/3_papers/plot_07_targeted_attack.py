@@ -26,8 +26,8 @@ CLAIMS = {
     "by a factor of 1.5 at least": (
         lambda m: m["Kronecker Laplace, steps to half"] >= 1.5 * max(m[f"{name}, steps to half"] for name in OTHERS)
     ),
-    "its entropy at its peak is no higher than that of the others": (
-        lambda m: m["Kronecker Laplace, peak entropy"] <= max(m[f"{name}, peak entropy"] for name in OTHERS)
+    "its entropy at its peak is no higher than that of any other": (
+        lambda m: m["Kronecker Laplace, peak entropy"] <= min(m[f"{name}, peak entropy"] for name in OTHERS)
     ),
     "the diagonal one is fooled about when MC dropout is (within a quarter)": (
         lambda m: abs(m["diagonal Laplace, steps to half"] / m["MC dropout, steps to half"] - 1) <= 0.25
@@ -88,7 +88,9 @@ def why(m, chosen):
         f"N / n = {n:.0f}, τ = {tau:.0f}, next to the deterministic pass: {half[kron]:.0f} steps to half against "
         f"{half['deterministic']:.0f}, and {half['MC dropout']:.0f} of MC dropout. With N = n and the smallest τ that "
         f"keeps the accuracy they are {half[loose]:.0f} (Kronecker) and {half[f'diagonal Laplace{LOOSE}']:.0f} "
-        "(diagonal). Of nets without dropout, which are too confident, the steps to half by the tuned posteriors are "
+        "(diagonal). The peaks of the entropy are "
+        + ", ".join(f"{m[f'{name}, peak entropy']:.3f} ({name})" for name in SHOWN)
+        + ". Of nets without dropout, which are too confident, the steps to half by the tuned posteriors are "
         + ", ".join(f"{m[f'{CONFIDENT}{name}, steps to half']:.0f} ({name})" for name in SHOWN if name != "MC dropout")
         + "."
     )
