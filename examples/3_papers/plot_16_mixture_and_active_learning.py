@@ -65,7 +65,7 @@ def net(quick, n_members=1, **options):
     return LaplaceRegressor(
         hidden_layer_sizes=(3 if quick else 20,),
         likelihood="gaussian",
-        prior_precision="evidence",
+        prior_precision=1.0 if quick else "evidence",  # a third of the time
         sigma_noise="evidence",
         n_members=n_members,
         **options,
