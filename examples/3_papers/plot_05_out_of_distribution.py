@@ -228,12 +228,13 @@ def why(m):
     factor, gap = (
         m[f"{name} on validation rows"] for name in ("best factor of the logits", "confidence minus accuracy")
     )
+    state = "not confident enough" if factor > 1.1 else "too confident" if factor < 0.9 else "as confident as accurate"
     said = (
-        f"the trained net is {'not confident enough' if factor > 1 else 'too confident'} on validation digits: its "
+        f"the trained net is {state} on validation digits: its "
         f"confidence is {100 * gap:+.1f} points from its accuracy, and the cross-entropy is smallest with logits times "
         f"{factor:.2f}. "
     )
-    if factor > 1:
+    if factor > 0.9:
         said += (
             "An average over weights takes confidence away, so that validation prefers the posterior that is next to "
             "none, at the end of the grid of N and τ. "
