@@ -65,6 +65,7 @@ def cache_openml(home, number, frame, target, nominal=()):
         "id": str(number),
         "name": f"made_up_{number}",
         "version": "1",
+        "file_id": str(number),
         "description": "made up",
         "format": "ARFF",
         "status": "active",
@@ -75,7 +76,8 @@ def cache_openml(home, number, frame, target, nominal=()):
     keep(f"api/v1/json/data/{number}", json.dumps({"data_set_description": description}))
     keep(f"api/v1/json/data/features/{number}", json.dumps({"data_features": {"feature": features}}))
     keep(f"api/v1/json/data/qualities/{number}", json.dumps({"data_qualities": rows_there}))
-    keep(f"data/v1/download/{number}/made_up.arff", arff)
+    for path in (f"{number}/made_up.arff", str(number)):  # by its address and, before scikit-learn 1.7, by its number
+        keep(f"data/v1/download/{path}", arff)
 
 
 def keep_arrays(folder, name, **arrays):

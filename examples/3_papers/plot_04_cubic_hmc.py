@@ -93,7 +93,7 @@ def layers(theta, x):
     """Units of both hidden layers (C, n, 7), and outputs (C, n), under weights (C, 78) at x (n,)."""
     w1, b1, w2, b2, w3, b3 = split(theta)
     first = np.tanh(x[:, None] * w1[:, None] + b1[:, None])
-    second = np.tanh(first @ w2.mT + b2[:, None])
+    second = np.tanh(first @ w2.swapaxes(-1, -2) + b2[:, None])
     return first, second, (second @ w3[:, :, None])[..., 0] + b3
 
 
@@ -112,7 +112,7 @@ def log_posterior(x, y, noise):
         value = -(noise**2 * (error**2).sum(1) + PRIOR * (theta**2).sum(1)) / 2
         at_second = error[:, :, None] * w3[:, None] * (1 - second**2)
         at_first = at_second @ w2 * (1 - first**2)
-        of_w2 = (at_second.mT @ first).reshape(len(theta), -1)
+        of_w2 = (at_second.swapaxes(-1, -2) @ first).reshape(len(theta), -1)
         of_w3 = (error[:, None] @ second)[:, 0]
         parts = x @ at_first, at_first.sum(1), of_w2, at_second.sum(1), of_w3, error.sum(1)[:, None]
         return value, np.concatenate(parts, 1) - PRIOR * theta
