@@ -28,30 +28,25 @@ from dataclasses import dataclass, field
 
 import matplotlib.pyplot as plt
 import numpy as np
-from experiment import Experiment
-from pictures import (
+from ensembles import (
     PRETENDED,
     PRIOR_PRECISIONS,
     SHOWN,
     STRUCTURES,
     UNTUNED,
     accuracy,
-    binarised,
     choose_scale,
     cross_entropy,
     deterministic,
     draw_inverse_ecdf,
     entropy,
     laplace,
-    load,
     mc_dropout,
-    plain_net,
     refit,
-    relu_net,
-    seeded,
     sharpening,
-    trained,
 )
+from experiment import Experiment
+from pictures import binarised, load, plain_net, relu_net, seeded, trained
 from sklearn.metrics import roc_auc_score
 
 OUT = "mean entropy outside"

@@ -16,8 +16,9 @@ from collections import defaultdict
 
 import matplotlib.pyplot as plt
 import numpy as np
+from attacks import CHOICES, CONFIDENT, LOOSE, pixel_ranges, style, untargeted, ways
+from ensembles import SHOWN
 from experiment import Experiment
-from pictures import CHOICES, CONFIDENT, LOOSE, SHOWN, pixel_ranges, style, untargeted, ways
 
 CLAIMS = {
     "with the Kronecker-factored posterior the entropy grows most from no step to the largest one": (

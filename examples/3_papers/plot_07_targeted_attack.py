@@ -15,8 +15,9 @@ from collections import defaultdict
 
 import matplotlib.pyplot as plt
 import numpy as np
+from attacks import CHOICES, CONFIDENT, LOOSE, steps_to, style, targeted, ways
+from ensembles import SHOWN
 from experiment import Experiment
-from pictures import CHOICES, CONFIDENT, LOOSE, SHOWN, steps_to, style, targeted, ways
 
 OTHERS = tuple(name for name in SHOWN if "Kron" not in name)
 CLAIMS = {

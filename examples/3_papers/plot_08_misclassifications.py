@@ -17,8 +17,7 @@ from collections import defaultdict
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from experiment import Experiment
-from pictures import (
+from ensembles import (
     PRETENDED,
     PRIOR_PRECISIONS,
     STRUCTURES,
@@ -28,10 +27,9 @@ from pictures import (
     draw_inverse_ecdf,
     entropy,
     laplace,
-    load,
-    seeded,
-    trained,
 )
+from experiment import Experiment
+from pictures import load, seeded, trained
 from sklearn.metrics import roc_auc_score
 from skorch.callbacks import LRScheduler
 from torch import nn

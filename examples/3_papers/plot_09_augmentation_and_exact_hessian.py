@@ -24,23 +24,10 @@ from collections import defaultdict
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from attacks import pixel_ranges, steps_to, targeted, untargeted
+from ensembles import LOOSE_PRECISIONS, choose_scale, laplace, loosest, weight_samples
 from experiment import Experiment
-from pictures import (
-    LOOSE_PRECISIONS,
-    binarised,
-    choose_scale,
-    laplace,
-    load,
-    loosest,
-    pixel_ranges,
-    relu_net,
-    seeded,
-    steps_to,
-    targeted,
-    trained,
-    untargeted,
-    weight_samples,
-)
+from pictures import binarised, load, relu_net, seeded, trained
 
 WITH, WITHOUT, DRAWN = "augmented", "not augmented", "not augmented, Fisher by one draw"
 FULL, EXACT, BLOCK, EXACT_BLOCK, KRON = "GGN, full", "Hessian, full", "GGN, layers", "Hessian, layers", "GGN, Kronecker"
