@@ -6,28 +6,22 @@
 
 from __future__ import annotations
 
-import doctest
 import re
 from pathlib import Path
 
 import api
 import pytest
+from pages import FENCED, assert_prints_what_it_shows, python_blocks
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("guide/*.md")])
 ALL = [*PAGES, ROOT / "README.md"]
-FENCED = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 TEXT = {page: page.read_text(encoding="utf-8") for page in ALL}
 
 
 def name_of(page):
     return page.relative_to(ROOT).as_posix()
-
-
-def python_of(page):
-    """All python blocks of a page, in order."""
-    return [code for language, code in FENCED.findall(TEXT[page]) if language == "python"]
 
 
 def prose_of(page):
@@ -54,23 +48,19 @@ def tocs_of(page):
     return [(page.parent / entry).relative_to(DOCS).as_posix() for entry in entries]
 
 
-EXECUTED = [page for page in PAGES if python_of(page) and page.name != "clients.md"]
+EXECUTED = [page for page in PAGES if python_blocks(TEXT[page]) and page.name != "clients.md"]
 
 
 @pytest.mark.parametrize("page", EXECUTED, ids=name_of)
 def test_a_page_prints_what_it_shows(page):
     """From the first block to the last, as a reader who copies them."""
-    test = doctest.DocTestParser().get_doctest("\n".join(python_of(page)), {}, page.stem, page.name, 0)
-    assert test.examples
-    report = []
-    failed, _ = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=report.append)
-    assert failed == 0, "".join(report)
+    assert_prints_what_it_shows("\n".join(python_blocks(TEXT[page])), page.name)
 
 
 @pytest.mark.parametrize("page", ALL, ids=name_of)
 def test_every_block_of_python_is_one_that_is_executed(page):
     """A block without a prompt would be passed over in silence."""
-    assert all(">>>" in code for code in python_of(page))
+    assert all(">>>" in code for code in python_blocks(TEXT[page]))
 
 
 def test_there_are_pages_with_code():

@@ -5,7 +5,6 @@ blanks or more, one row a method) and names each picture in a line ``saved PATH`
 picked up; what its tables have to hold goes into ``EXPECTED``.
 """
 
-import doctest
 import importlib
 import math
 import os
@@ -18,6 +17,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 import torch
+from pages import assert_prints_what_it_shows, python_blocks
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(ROOT.glob("examples/[1-3]_*/*.py"))
@@ -355,18 +355,14 @@ def test_calibration_error_is_the_share_that_confidence_is_off(monkeypatch):
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PYTHON_BLOCKS = re.findall(r"^```python\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+PYTHON_BLOCKS = python_blocks(README)
 
 
 @pytest.mark.parametrize("block", PYTHON_BLOCKS, ids=range(len(PYTHON_BLOCKS)))
 def test_readme_code_prints_what_it_shows(block, tmp_path, monkeypatch):
     """The first code that a reader copies; its files go into an empty folder."""
     monkeypatch.chdir(tmp_path)
-    test = doctest.DocTestParser().get_doctest(block, {}, "README", "README.md", 0)
-    assert test.examples
-    report = []
-    failed, _ = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=report.append)
-    assert failed == 0, "".join(report)
+    assert_prints_what_it_shows(block, "README.md")
 
 
 def test_readme_has_code_and_two_shell_blocks_and_its_pictures_exist():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import doctest
 import re
 from pathlib import Path
 
 import pytest
+from pages import assert_prints_what_it_shows, python_blocks
 from quick import client
 
 PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
@@ -17,11 +17,6 @@ PACKAGES = {
     "scikit-learn": "sklearn",
     "dask": "distributed",
 }
-
-
-def code(section: str) -> str:
-    """The blocks of a section, one below the other."""
-    return "\n".join(re.findall(r"^```python\n(.*?)^```", section, flags=re.DOTALL | re.MULTILINE))
 
 
 def packages(section: str) -> list[str]:
@@ -35,11 +30,8 @@ def test_the_page_prints_what_it_shows(section):
     """In the order of a reader who has skipped all other packages; ten lines, not a page."""
     for package in packages(section):
         client(package)
-    test = doctest.DocTestParser().get_doctest(code(SHARED) + "\n" + code(section), {}, "clients", PAGE.name, 0)
-    assert 2 <= code(section).count(">>>") <= 10
-    report = []
-    failed, _ = doctest.DocTestRunner().run(test, out=report.append)
-    assert failed == 0, "".join(report)
+    assert 2 <= "".join(python_blocks(section)).count(">>>") <= 10
+    assert_prints_what_it_shows("\n".join(python_blocks(SHARED) + python_blocks(section)), PAGE.name)
 
 
 def test_each_client_has_a_how_to():
