@@ -129,18 +129,10 @@ def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, found
 
 
-def log_likelihood(model: Any, X: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Of each row, nats; noise included."""
-    if isinstance(model, LaplaceRegressor):
-        return model.log_predictive_density(X, y)
-    return np.log(model.predict_proba(X)[np.arange(len(y)), np.searchsorted(model.classes_, y)])
-
-
 def map_log_likelihood(model: Any, part: Part) -> float:
     """Without a posterior: the net's own probabilities, or its mean with the training residuals' spread, per row."""
     if isinstance(model, LaplaceClassifier):
-        p = model.refit_laplace(link="plugin").predict_proba(part.X_test)
-        return float(np.log(p[np.arange(len(part.y_test)), np.searchsorted(model.classes_, part.y_test)]).mean())
+        return float(model.refit_laplace(link="plugin").log_predictive_density(part.X_test, part.y_test).mean())
     variance = np.mean((part.y - model.predict(part.X)) ** 2)
     squares = (part.y_test - model.predict(part.X_test)) ** 2
     return float(-0.5 * np.mean(squares / variance + np.log(2 * np.pi * variance)))
@@ -262,7 +254,7 @@ def posteriors(table: Table, choices: Mapping[str, Mapping[str, Any]], n_splits:
             for name, parameters in choices.items():
                 model = table.model(split, memory=cache, **parameters)
                 fit, _ = seconds(lambda m=model, p=part: m.fit(p.X, p.y))
-                predict, found = seconds(lambda m=model, p=part: log_likelihood(m, p.X_test, p.y_test).mean())
+                predict, found = seconds(lambda m=model, p=part: m.log_predictive_density(p.X_test, p.y_test).mean())
                 n_weights = sum(mask.sum() for mask in model.subset_.values())
                 append(results[name], fit / unit, predict / unit, held_bytes(model), found, n_weights)
     return results

@@ -54,7 +54,7 @@ def predicted(model, X):
 def likelihood(model, part, found):
     """Mean of the held-out rows; of classes from the probabilities that are there already."""
     if found.ndim == 1:
-        return choice.log_likelihood(model, part.X_test, part.y_test).mean()
+        return model.log_predictive_density(part.X_test, part.y_test).mean()
     return np.log(found[np.arange(len(part.y_test)), np.searchsorted(model.classes_, part.y_test)]).mean()
 
 

@@ -68,7 +68,7 @@ def compared(table, n_splits, grid):
         for name, parameters in rules(table, grid).items():
             model = table.model(split, **parameters)
             fit, _ = choice.seconds(lambda m=model, p=part, s=split: fitted(m, p, s))
-            predict, found = choice.seconds(lambda m=model, p=part: choice.log_likelihood(m, p.X_test, p.y_test).mean())
+            predict, found = choice.seconds(lambda m=model, p=part: m.log_predictive_density(p.X_test, p.y_test).mean())
             choice.append(results[name], fit / unit, predict / unit, choice.held_bytes(model), found, 0)
             chosen[name].append(model.prior_precision_)
     reference = results["evidence"].likelihood

@@ -75,11 +75,11 @@ class Experiment:
     def table(self, title: str, columns: Sequence[str], rows: Mapping[str, Sequence[float]], digits: int = 3) -> None:
         """Print numbers, one row a method."""
         left = max(map(len, rows)) + 2
-        cells = {name: [f"{value:.{digits}f}" for value in values] for name, values in rows.items()}
-        widths = [2 + max(map(len, column)) for column in zip(columns, *cells.values(), strict=True)]
-        for name, texts in {f"\n{title}\n": columns, **cells}.items():
-            start = name + " " * left if texts is columns else f"{name:{left}}"
-            print(start + "".join(f"{text:>{width}}" for text, width in zip(texts, widths, strict=True)))
+        cells = {"": columns} | {name: [f"{v:.{digits}f}" for v in values] for name, values in rows.items()}
+        widths = [2 + max(map(len, column)) for column in zip(*cells.values(), strict=True)]
+        print(f"\n{title}")
+        for name, texts in cells.items():
+            print(f"{name:{left}}" + "".join(f"{text:>{width}}" for text, width in zip(texts, widths, strict=True)))
         print()
 
     def save(self, figure: Figure, suffix: str = "") -> None:

@@ -89,10 +89,10 @@ def why(m, chosen):
         for what in ("entropy gained", "entropy at the end", "mean accuracy")
     )
     return (
-        "on validation digits this net is less confident than it is accurate (experiment 5), so that N and τ end at "
-        f"N / n = {n:.0f}, τ = {tau:.0f}, where both posteriors are the deterministic pass: what holds or fails "
-        f"between the three is a matter of {abs(gained[kron] - gained[one]):.4f} nats and "
-        f"{abs(kept[kron] - kept[one]):.4f} of accuracy. With N = n and the smallest τ that keeps the accuracy the "
+        f"N and τ by validation are N / n = {n:.0f}, τ = {tau:.0f} (experiment 5 has the reason): from the "
+        "deterministic pass the Kronecker-factored posterior differs by "
+        f"{abs(gained[kron] - gained[one]):.4f} nats gained and {abs(kept[kron] - kept[one]):.4f} of accuracy. "
+        "With N = n and the smallest τ that keeps the accuracy the "
         f"Kronecker-factored posterior gains {gained[kron + LOOSE]:.3f} nats (diagonal {gained[diag + LOOSE]:.3f}, MC "
         f"dropout {gained[dropout]:.3f}, deterministic {gained[one]:.3f}) and ends at {end[kron + LOOSE]:.3f} "
         f"(diagonal {end[diag + LOOSE]:.3f}, MC dropout {end[dropout]:.3f}, deterministic {end[one]:.3f}); its mean "

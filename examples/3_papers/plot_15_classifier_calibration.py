@@ -24,6 +24,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
+from ensembles import entropy
 from experiment import Experiment
 from sklearn.datasets import load_digits, load_sample_images
 from sklearn.metrics import log_loss, roc_auc_score
@@ -99,11 +100,6 @@ def searched(model, X, y, every):
         losses[i, j] = log_loss(y, model.predict_proba(X), labels=model.classes_)
     i, j = np.unravel_index(losses.argmin(), losses.shape)
     return losses, scales[i], taus[j]
-
-
-def entropy(p):
-    """Of each row's class probabilities, nats."""
-    return -np.sum(p * np.log(np.maximum(p, 1e-300)), axis=1)
 
 
 def scores(p, y, p_outside):
