@@ -8,10 +8,16 @@ it goes through it. So h is fitted to rows that the nets have not seen: with :ma
 .. math:: -\log p(e_n \mid h) = \tfrac12 \big[\log(V_n + \varphi e^{h_n}) + e_n^2 / (V_n + \varphi e^{h_n})\big],
           \qquad \Lambda_n = \tfrac12 \Big(\frac{\varphi e^{h_n}}{V_n + \varphi e^{h_n}}\Big)^2 ,
 
-Λ the Fisher information. Its prior of mean zero is a noise that does not vary, its prior precision the one of largest
-evidence, and that evidence against the best density under a constant h says whether the noise varies at all; the
-targets are honest, and so is the evidence. Afterwards the mean is trained on under the noise that was found, as under
-noise that is known in ratio (``likelihoods/gaussian.py``).
+Λ the Fisher information. Those nets were trained under one noise for all rows, and :math:`V_n` is what they do not know
+under it: where the noise is small that is too much, often more than :math:`e_n^2`, and tells nothing of h. So h is
+fitted twice: first to :math:`V_n = 0`, as if all errors were noise, then to :math:`V_n \min(1, e^{h_n/2})` under the h
+of the first. The variance of a function that the rows around it decide is in proportion to their noise, that of one
+that the prior decides has nothing to do with it: the root is between the two, and better than either on inner splits.
+
+The prior of h has mean zero, a noise that does not vary, and the precision of largest evidence, and that evidence
+against the best density under a constant h says whether the noise varies at all; the targets are honest, and so is the
+evidence. Afterwards the mean is trained on under the noise that was found, as under noise that is known in ratio
+(``likelihoods/gaussian.py``).
 
 Where x is new, h is Gaussian by the linearised net, and the noise is a mixture over it, by Gauss–Hermite quadrature.
 """
@@ -214,8 +220,17 @@ def noise_model(
     if len(inputs) > most:
         chosen = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))[:most].to(inputs.device)
     inputs, weights, errors = inputs[chosen], weights[chosen], held_out.errors[chosen]
+    all_noise = _fitted(net, inputs, weights, errors, torch.zeros_like(errors), dispersion)
+    variance = held_out.variance[chosen] * all_noise.ratios(inputs).sqrt().clamp_max(1.0)
+    return _fitted(net, inputs, weights, errors, variance, dispersion)
+
+
+def _fitted(
+    net: nn.Module, inputs: Tensor, weights: Tensor, errors: Tensor, variance: Tensor, dispersion: float
+) -> NoiseModel:
+    """h for errors (n, C) of predictions of these variances (n, C); the net stays untrained."""
     likelihood = HeldOutErrors(dispersion)
-    batches = [(inputs, torch.cat([errors.square(), held_out.variance[chosen]], 1), weights)]
+    batches = [(inputs, torch.cat([errors.square(), variance], 1), weights)]
     network, rule = Network.trace(net, inputs), GGN()
     prior = network.scalar_prior()
     n_dual = len(inputs) * errors.shape[1]

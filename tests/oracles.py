@@ -1302,3 +1302,29 @@ def _backtrack(objective: Function, terms: Function, theta: Tensor, gradient: Te
             return candidate
         size /= 2
     return theta
+
+
+def entropy_parts(means: Tensor, covariances: Tensor, weights: Tensor) -> tuple[float, float]:
+    r"""Entropy of the average and average entropy of softmax(f), f a mixture of K Gaussians over C ≤ 3 logits; nats.
+
+    By the trapezoid rule on ±9 standard deviations along the principal directions of the centred covariances.
+
+    Parameters
+    ----------
+    means : Tensor of shape (K, C)
+    covariances : Tensor of shape (K, C, C)
+    weights : Tensor of shape (K,)
+    """
+    C = means.shape[1]
+    z = torch.linspace(-9, 9, 721, dtype=torch.float64)
+    grid = torch.cartesian_prod(*[z] * (C - 1)).reshape(-1, C - 1)
+    density = (-grid.square().sum(1) / 2).softmax(0)
+    centre = torch.eye(C, dtype=torch.float64) - 1 / C
+    average, entropy = torch.zeros(C, dtype=torch.float64), 0.0
+    for mean, covariance, weight in zip(means, covariances, weights, strict=True):
+        values, vectors = torch.linalg.eigh(centre @ covariance @ centre)
+        root = vectors[:, 1:] * values[1:].clamp_min(0).sqrt()
+        p = (mean + grid @ root.mT).softmax(1)
+        average = average + weight * (density @ p)
+        entropy += float(weight * (density @ -(p * p.log()).sum(1)))
+    return float(-(average * average.log()).sum()), entropy

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import nets
 import numpy as np
+import oracles
 import pytest
+import torch
+from scipy.special import entr
 from scipy.stats import norm
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
@@ -81,6 +86,40 @@ def test_the_parts_of_the_uncertainty_add(name, request):
     parts = model.predict_uncertainty(X_NEW)
     np.testing.assert_allclose(parts.total, parts.aleatoric + parts.epistemic, rtol=1e-10)
     np.testing.assert_allclose(parts.epistemic, model.predict_std(X_NEW, kind="epistemic") ** 2)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("n_members", [1, 3])
+def test_the_entropy_splits_into_that_of_functions_and_what_they_disagree_about(n_classes, n_members):
+    """H(E[p]) = E[H(p)] + I(y; f), by the trapezoid rule over the Gaussians of the members' logits."""
+    rng = np.random.default_rng(7 * n_classes + n_members)
+    rows = rng.normal(size=(60, 2))
+    labels = (rows[:, 0] + 0.7 * rng.normal(size=60) > 0).astype(int) + (n_classes > 2) * (rows[:, 1] > 0.8)
+    model = LaplaceClassifier(n_members=n_members, prior_precision=0.1, n_samples=4096, random_state=0)
+    found = model.fit(rows, labels).predict_uncertainty(2 * rows[:4], measure="entropy")
+    latents = [
+        member._answers(2 * rows[:4], lambda latent, _: torch.cat([latent.mean[:, :, None], latent.covariance], 2))
+        for member in model.members_
+    ]
+    both = torch.stack([torch.cat(parts) for parts in latents], 1)
+    weights = torch.from_numpy(model.member_weights_)
+    expected = np.array([oracles.entropy_parts(row[..., 0], row[..., 1:], weights) for row in both])
+    np.testing.assert_allclose(np.stack([found.total, found.aleatoric], 1), expected, atol=2e-3)
+    np.testing.assert_allclose(found.epistemic, found.total - found.aleatoric, atol=1e-12)
+    assert (found.epistemic > 0.01).any()
+
+
+def test_entropies_are_bounded_and_of_the_probabilities_that_are_predicted(classifier):
+    """From 0 to log C; under "mc" the total is the entropy of predict_proba. Without a posterior nobody disagrees."""
+    model = copy.deepcopy(classifier).set_params(link="mc")
+    found = model.predict_uncertainty(10 * X_NEW, measure="entropy")
+    np.testing.assert_allclose(found.total, entr(model.predict_proba(10 * X_NEW)).sum(1), rtol=1e-9)
+    assert (found.aleatoric >= 0).all() and (found.epistemic >= 0).all()
+    assert (found.total <= np.log(len(model.classes_)) + 1e-12).all()
+    sure = model.refit_laplace(prior_precision=1e8).predict_uncertainty(X_NEW, measure="entropy")
+    assert (sure.epistemic < 1e-5).all() and (found.epistemic > 1e-3).any()
+    with pytest.raises(ValueError, match="measure='nats' is not known; expected one of 'entropy', 'variance'"):
+        model.predict_uncertainty(X_NEW, measure="nats")
 
 
 @pytest.mark.parametrize("name", ["one_output", "classifier"])
