@@ -31,13 +31,15 @@ from ._noise_model import LARGEST_SPREAD, NODES, REACH, NoiseModel
 from ._values import file_path
 from .classifier import LaplaceClassifier
 from .errors import MemoryBudgetError, UnsupportedCombinationError
-from .links import Plugin, Probit
+from .links import Link, Moderated, Plugin, Probit
+from .links.moderated import INVERSE
 from .nets.mlp import Compress, Scale, Shift, Standardise
 from .network import Network
 from .predictives import GLM
 from .structures._base import Posterior
 
 OPSET, IR_VERSION = 17, 8
+CLOSED_FORMS = Moderated, Probit, Plugin
 LARGEST_FILE = 1.5e9
 """Bytes; a graph of ONNX holds 2 GB at most."""
 FLOAT = 1  # TensorProto.FLOAT
@@ -70,7 +72,7 @@ def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
     ------
     UnsupportedCombinationError
         For nets of other layers or over categories and missing values, ``predictive="mc"``, counts, and links other
-        than "probit" and "plugin". The message says what to use.
+        than "moderated", "probit" and "plugin". The message says what to use.
     MemoryBudgetError
         When the graph would be larger than ONNX allows.
     ImportError
@@ -139,10 +141,10 @@ def _check(estimator: LaplaceEstimator) -> None:
             f"likelihood={type(likelihood).__name__.lower()!r} is not exported to ONNX; use likelihood='gaussian' or a "
             "classifier."
         )
-    if options.link is not None and likelihood.over_classes and options.link not in (Probit, Plugin):
+    if options.link is not None and likelihood.over_classes and options.link not in CLOSED_FORMS:
         raise UnsupportedCombinationError(
-            f"link={estimator.get_params()['link']!r} is not exported to ONNX; use refit_laplace(link='probit'), or "
-            "'plugin'."
+            f"link={estimator.get_params()['link']!r} is not exported to ONNX; use refit_laplace(link='moderated'), "
+            "'probit' or 'plugin'."
         )
     networks = [member.laplace_.network for member in estimator._models()]
     networks += [estimator.noise_model_.fit.network] if estimator.noise_model_ else []
@@ -219,21 +221,35 @@ def _probabilities(graph: Graph, estimator: Any) -> dict[str, str]:
         else:
             latent = _gaussian(graph, fit.network, member.posterior_, fit.shift)
             root = graph("MatMul", np.ascontiguousarray(to_logits.T), latent.root)
-            found.append(_probit(graph, graph("MatMul", latent.mean, to_logits), root))
+            found.append(_moderated(graph, graph("MatMul", latent.mean, to_logits), root, member._options().link))
     return {"probabilities": _weighted(graph, found, estimator.member_weights_)}
 
 
-def _probit(graph: Graph, logits: str, root: str) -> str:
-    """The formula of ``links/probit.py``, from logits (n, K) and the root (n, K, P) of their covariance."""
+def _moderated(graph: Graph, logits: str, root: str, link: type[Link]) -> str:
+    """The formulas of ``links/probit.py`` and ``moderated.py``, of logits (n, K) and their covariance's root (n, K, P)."""
     variance = graph("ReduceSumSquare", root, axes=[2], keepdims=0)
     covariance = graph("Einsum", root, root, equation="nkp,nlp->nkl")  # runtimes fuse a transpose, in single precision
     sums = graph("Add", _unsqueezed(graph, variance, 2), _unsqueezed(graph, variance, 1))
     spread = graph("Max", graph("Sub", sums, graph("Mul", covariance, 2.0)), 0.0)
     difference = graph("Sub", _unsqueezed(graph, logits, 2), _unsqueezed(graph, logits, 1))
-    width = graph("Sqrt", graph("Add", graph("Mul", spread, math.pi / 8), 1.0))
+    logs = _log_coupled(graph, difference, graph("Mul", spread, math.pi / 8))
+    if link is Probit:
+        return graph("Softmax", logs, axis=-1)
+    normaliser = graph("ReduceLogSumExp", logs, axes=[1], keepdims=1)
+    roots = graph("ReduceLogSumExp", graph("Mul", logs, 0.5), axes=[1], keepdims=1)
+    excess = graph("Max", graph("Sub", graph("Sub", graph("Mul", roots, 2.0), normaliser), math.log(2)), 0.0)
+    constant = graph.constant(INVERSE[-1])
+    for coefficient in INVERSE[-2::-1]:
+        constant = graph("Add", graph("Mul", excess, constant), coefficient)
+    widening = graph("Div", spread, _unsqueezed(graph, constant, 2))
+    return graph("Softmax", _log_coupled(graph, difference, widening), axis=-1)
+
+
+def _log_coupled(graph: Graph, difference: str, widening: str) -> str:
+    """Of ``links/probit.py``, up to a constant of each row."""
+    width = graph("Sqrt", graph("Add", widening, 1.0))
     moderated = graph("Neg", graph("Div", difference, width))
-    logs = graph("Neg", graph("ReduceLogSumExp", moderated, axes=[2], keepdims=0))
-    return graph("Softmax", logs, axis=-1)
+    return graph("Neg", graph("ReduceLogSumExp", moderated, axes=[2], keepdims=0))
 
 
 def _weighted(graph: Graph, values: Sequence[str], weights: np.ndarray) -> str:

@@ -52,7 +52,7 @@ AUTO, EVIDENCE, LOO = "auto", "evidence", "loo"
 BY_EVIDENCE = (AUTO, EVIDENCE)
 PRIOR_RULES = (AUTO, EVIDENCE, LOO, "cv", "validation")
 BALANCED = "balanced"
-DEFAULT_LINK, SAMPLE_LINK = "probit", "mc"
+DEFAULT_LINK, SAMPLE_LINK = "moderated", "mc"
 DISPERSION_RULES = {
     **dict.fromkeys((AUTO, EVIDENCE, LOO), mackay_fixed_point),
     "residual": residual_dispersion,

@@ -53,7 +53,7 @@ MAP_NEUTRAL: dict[str, Any] = {
     "n_fisher_samples": 1,
     "temperature": 1.0,
     "predictive": "glm",
-    "link": "probit",
+    "link": "moderated",
     "n_samples": 100,
     "return_std_kind": "total",
     "class_weight": None,  # already in the weights of the rows

@@ -51,11 +51,12 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     predictive : {"glm", "mc"}, default="glm"
         As in :class:`LaplaceRegressor`; under "mc" the probabilities are the average softmax of the weight samples, and
         a link other than the default or "mc" is refused.
-    link : {"probit", "plugin", "mc", "bridge", "bridge_norm", "quadrature"}, default="probit"
-        From the Gaussian over the logits to probabilities: moderated in closed form; the MAP's own softmax; the average
-        softmax of ``n_samples`` draws; the mean of the Dirichlet of the Laplace bridge, as it is (of two classes the
-        MAP's own softmax) or with large variances normalised; the integral itself, on a grid up to five classes, by the
-        draws beyond. "probit" is the closest of the closed forms, the bridge has variances in closed form as well.
+    link : {"moderated", "probit", "plugin", "mc", "bridge", "bridge_norm", "quadrature"}, default="moderated"
+        From the Gaussian over the logits to probabilities: moderated in closed form, by a constant for as many classes
+        as are in play or by that of two; the MAP's own softmax; the average softmax of ``n_samples`` draws; the mean of
+        the Dirichlet of the Laplace bridge, as it is (of two classes the MAP's own softmax) or with large variances
+        normalised; the integral itself, on a grid up to five classes, by the draws beyond. "moderated" is the closest
+        of the closed forms, the bridge has variances in closed form as well.
     n_samples : int, default=100
         Quasi-random draws behind ``link="mc"`` and ``predict_std``; weight samples of ``predictive="mc"``.
     cv, scoring, prior_precision_grid
@@ -139,7 +140,7 @@ feature_names_in_
         prior: Any = None,
         temperature: Any = 1.0,
         predictive: str = "glm",
-        link: str = "probit",
+        link: str = "moderated",
         n_samples: int = 100,
         class_weight: Any = None,
         cv: Any = None,

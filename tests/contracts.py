@@ -889,7 +889,7 @@ def _check_linear_law(
 
 SAMPLING_ERROR = {"mc": 2e-3, "quadrature": 1e-10}
 """What choosing other points changes: 8192 quasi-random ones are below independent ones. Other links have none."""
-QUADRATURE_ERROR = {"mc": 2e-3, "probit": 0.11, "quadrature": 2e-4}
+QUADRATURE_ERROR = {"mc": 2e-3, "moderated": 0.11, "probit": 0.11, "quadrature": 2e-4}
 """Largest distance of a probability to its integral where logits have variances up to 10: .10 for probit here, two
 classes .01. Oracle's own error: 1e-4; with three times its nodes the quadrature link is checked to 1e-8 elsewhere."""
 DIRICHLET = {"bridge", "bridge_norm"}

@@ -188,6 +188,13 @@ MUTATIONS = (
         "contracts",
     ),
     Mutation(
+        "as many classes as are in play, by another order",
+        "links/moderated.py",
+        "2 * (log_probabilities / 2).logsumexp(-1)",
+        "-(log_probabilities * 2).logsumexp(-1)",
+        "links",
+    ),
+    Mutation(
         "bridge without its constant",
         "links/bridge.py",
         "1 - 2 / n_classes",

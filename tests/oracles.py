@@ -879,16 +879,37 @@ def poisson_lognormal(mean: float, variance: float, k: int) -> tuple[float, floa
     return float(integral - constants), float((below * weight).sum() / weight.sum())
 
 
-def pairwise_probit(mean: Tensor, cov: Tensor) -> Tensor:
+def moderation(q: float) -> float:
+    r"""The constant k_q of the link "moderated" for q ≥ 2 classes in play, which need not be a whole number.
+
+    .. math:: k_q = \frac{1}{2 e_q^2} \Big(\frac{q - 1}{q}\Big)^2, \qquad e_q = \int z\, q\, \phi(z) \Phi(z)^{q-1} dz
+
+    the latter being the expected largest of q standard normals.
+    """
+    largest = scipy.integrate.quad(
+        lambda z: z * q * scipy.stats.norm.pdf(z) * np.exp((q - 1) * scipy.stats.norm.logcdf(z)), -12, 12, limit=400
+    )[0]
+    return ((q - 1) / q) ** 2 / (2 * largest**2)
+
+
+def moderated_softmax(mean: Tensor, cov: Tensor) -> Tensor:
+    """The pairs of :func:`pairwise_probit` with the constant of as many classes as its answer is spread over."""
+    first = pairwise_probit(mean, cov)
+    return pairwise_probit(mean, cov, moderation(max(2.0, float(first.sqrt().sum()) ** 2)))
+
+
+def pairwise_probit(mean: Tensor, cov: Tensor, constant: float = math.pi / 8) -> Tensor:
     r"""Probit approximation of E[softmax(f)] on pairwise differences, one row.
 
     .. math:: p_c \propto 1 / \sum_j \exp\left(-\frac{f_c - f_j}
-              {\sqrt{1 + \frac{\pi}{8} Var(f_c - f_j)}}\right)
+              {\sqrt{1 + k Var(f_c - f_j)}}\right)
 
     Parameters
     ----------
     mean : Tensor of shape (C,)
     cov : Tensor of shape (C, C)
+    constant : float, default=π/8
+        k.
 
     Returns
     -------
@@ -901,7 +922,7 @@ def pairwise_probit(mean: Tensor, cov: Tensor) -> Tensor:
         for j in range(C):
             difference = float(mean[c] - mean[j])
             variance = float(cov[c, c] + cov[j, j] - 2 * cov[c, j])
-            total += math.exp(-difference / math.sqrt(1 + math.pi / 8 * variance))
+            total += math.exp(-difference / math.sqrt(1 + constant * variance))
         unnormalised[c] = 1 / total
     return unnormalised / unnormalised.sum()
 

@@ -66,7 +66,7 @@ def test_a_one_layer_net_has_the_logistic_hessian(weights):
     torch.testing.assert_close(precision, expected, rtol=1e-7, atol=1e-8)
 
 
-@pytest.mark.parametrize("link", ["probit", "plugin", "mc"])
+@pytest.mark.parametrize("link", ["moderated", "probit", "plugin", "mc"])
 @pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag"])
 def test_one_logit_is_two_with_twice_the_precision(structure, link):
     """The difference of two logits has a prior of half their precision; the sum of them says nothing about y.

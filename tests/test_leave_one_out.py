@@ -472,7 +472,7 @@ def test_the_density_of_classes_is_the_linked_probability_of_the_label(kind):
     """Over weighted rows in batches; impossible labels cost a finite number of nats."""
     problem = contracts.example(kind, seed=2, n=12)
     hyper, fit = hyper_of(problem, problem.network.scalar_prior()), problem.fit("full")
-    link = LINKS["probit"](torch.zeros(1, 3))
+    link = LINKS["moderated"](torch.zeros(1, 3))
     latent = leave_one_out(fit, fit, batches(problem), hyper)
     p = link.mean(problem.likelihood.class_logits(latent))[torch.arange(12), problem.y]
     density = class_density(problem.likelihood, link)
@@ -596,7 +596,7 @@ def test_classes_choose_their_prior_by_the_linked_probability():
     """One value, no dispersion; better than where it started and than its neighbours."""
     problem = contracts.example("categorical", seed=1, n=30)
     fit, rows = problem.fit("full"), batches(problem, 30)
-    density = class_density(problem.likelihood, LINKS["probit"](torch.zeros(1, 3)))
+    density = class_density(problem.likelihood, LINKS["moderated"](torch.zeros(1, 3)))
     found = select_loo(fit, fit, rows, Hyper(torch.tensor([100.0], dtype=torch.float64)), density)
     values = [
         loo_log_density(fit, fit, rows, Hyper(factor * found.prior_precision), density) for factor in (1.0, 0.5, 2.0)
@@ -621,5 +621,5 @@ def test_nothing_free_is_nothing_chosen():
     """The hyperparameters come back as they were."""
     problem = contracts.example("categorical")
     fit, hyper = problem.fit("full"), Hyper(torch.ones(1, dtype=torch.float64))
-    density = class_density(problem.likelihood, LINKS["probit"](torch.zeros(1, 3)))
+    density = class_density(problem.likelihood, LINKS["moderated"](torch.zeros(1, 3)))
     assert select_loo(fit, fit, batches(problem), hyper, density, free_prior=False) is hyper

@@ -140,10 +140,10 @@ def test_a_sequential_of_ones_own_is_exported():
 # ---------------------------------------------------------------------- classes
 
 
-@pytest.mark.parametrize("link", ["probit", "plugin"])
+@pytest.mark.parametrize("link", ["moderated", "probit", "plugin"])
 @pytest.mark.parametrize(("labels", "n_members"), [(LABELS, 1), (LABELS == "up", 2)], ids=["three", "two"])
 def test_class_probabilities_are_exported(link, labels, n_members):
-    """By both links in closed form; several logits, or one for two classes; with the names of the classes."""
+    """By the links in closed form; several logits, or one for two classes; with the names of the classes."""
     model = classifier(link=link, hidden_layer_sizes=(4,), n_members=n_members).fit(X, labels)
     assert_same_classifier(model)
     metadata = {one.key: one.value for one in to_onnx(model).metadata_props}

@@ -40,7 +40,7 @@ def cache(tmp_path):
             LaplaceClassifier(**SMALL),
             LABELS,
             {
-                "link": ["probit", "quadrature"],
+                "link": ["moderated", "quadrature"],
                 "hessian_structure": ["kron", "diag"],
                 "subset_of_weights": ["last_layer"],
             },

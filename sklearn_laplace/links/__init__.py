@@ -4,11 +4,13 @@ from ._base import Link
 from .bridge import Bridge
 from .bridge_norm import BridgeNorm
 from .mc import MC
+from .moderated import Moderated
 from .plugin import Plugin
 from .probit import Probit
 from .quadrature import Quadrature
 
 LINKS: dict[str, type[Link]] = {
+    "moderated": Moderated,
     "probit": Probit,
     "plugin": Plugin,
     "mc": MC,
@@ -17,4 +19,4 @@ LINKS: dict[str, type[Link]] = {
     "quadrature": Quadrature,
 }
 
-__all__ = ["LINKS", "MC", "Bridge", "BridgeNorm", "Plugin", "Probit", "Quadrature"]
+__all__ = ["LINKS", "MC", "Bridge", "BridgeNorm", "Moderated", "Plugin", "Probit", "Quadrature"]

@@ -1,0 +1,58 @@
+r"""Moderated link, the default: the probit link's pairs, with a constant for as many classes as are in play.
+
+.. math:: p_c \propto 1 \Big/ \sum_j \exp\!\Big(-\frac{f_c - f_j}{\sqrt{1 + k_q\,\mathrm{Var}(f_c-f_j)}}\Big), \qquad
+          k_q = \frac{1}{2 e_q^2} \Big(\frac{q - 1}{q}\Big)^2, \qquad q = \Big(\sum_c \sqrt{p_c}\Big)^2
+
+with :math:`e_q` the expected largest of q standard normals, and q from the probabilities of the probit link, at least
+two. Where q logits vary independently and widely, with variance s², the softmax is an arg max: that of c becomes more
+probable with the mean of its logit at the rate :math:`E[z_c 1(z_c = \max z)]/s = e_q/(q s)`, and the formula does at
+the rate :math:`(q - 1)/(q^2 s \sqrt{2 k_q})`; :math:`k_q` makes them equal. Two classes: :math:`e_2 = \pi^{-1/2}`,
+:math:`k_2 = \pi/8`, which is MacKay's (1992) moderated logistic. Of more classes π/8 takes too much: the largest of
+many logits is far ahead of the others, whatever their order (tests/test_links.py).
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from ..latent import LatentGaussian
+from ._base import Link
+from .probit import differences, log_coupled
+
+INVERSE = 8 / math.pi, 1.5413, 0.3491, -0.01867
+"""Coefficients of 1/k_q in powers of log(q/2): within .8 % up to 10,000 classes, exact for two."""
+
+
+class Moderated(Link):
+    """Moderated softmax in closed form for any number of classes, O(n C²).
+
+    Examples
+    --------
+    >>> import torch
+    >>> wide = LatentGaussian(torch.tensor([[4.0, 0.0, 0.0, 0.0]]), 50 * torch.eye(4)[None])
+    >>> Moderated(torch.zeros(1, 4)).mean(wide).round(decimals=3)
+    tensor([[0.4160, 0.1950, 0.1950, 0.1950]])
+    """
+
+    def mean(self, latent: LatentGaussian) -> Tensor:
+        """Class probabilities (n, C)."""
+        difference, variance = differences(latent)
+        constant = inverse_constant(log_coupled(difference, math.pi / 8 * variance))
+        return log_coupled(difference, variance / constant[:, None, None]).exp()
+
+
+def inverse_constant(log_probabilities: Tensor) -> Tensor:
+    """1/k_q, shape (n,), of as many classes as probabilities (n, C) are spread over.
+
+    Examples
+    --------
+    >>> import torch
+    >>> p = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]])
+    >>> inverse_constant(p.log()) * torch.pi / 8
+    tensor([1.0000, 1.4830])
+    """
+    excess = (2 * (log_probabilities / 2).logsumexp(-1) - math.log(2)).clamp_min(0.0)
+    first, second, third, fourth = INVERSE
+    return first + excess * (second + excess * (third + excess * fourth))
