@@ -465,8 +465,8 @@ feature_names_in_
         >>> from sklearn_laplace import LaplaceClassifier
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
-        >>> near, far = model.predict_uncertainty([[0.0, 1.0], [30.0, -30.0]], measure="entropy").epistemic
-        >>> bool(near < far)
+        >>> one, between = model.predict_uncertainty([[0.0, 1.0], [0.5, 0.25]], measure="entropy").aleatoric
+        >>> bool(one < between)
         True
         """
         if _values.lookup("measure", measure, {"variance": True, "entropy": False}):

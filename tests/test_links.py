@@ -134,12 +134,16 @@ def test_the_probit_is_closer_to_the_integral_than_the_formula_per_class(n_class
 
 
 def test_the_formula_per_class_is_closer_for_many_independent_logits_of_one_variance():
-    """The exception: from five classes on, where the logits share nothing; up to four the pairs are closer here too."""
+    """The exception: from five classes on, where the logits share nothing; up to four the pairs are closer here too.
+
+    "moderated" knows how many classes there are: closer than both.
+    """
     for n_classes in (2, 3, 4, 5):
         mean = contracts.random_latent(n_classes, seed=0, n=20).mean
         latent = LatentGaussian(mean, torch.eye(n_classes).double().expand(20, -1, -1))
         closer = distance(Probit(NO_DRAWS).mean(latent), latent) < distance(per_class(latent), latent)
         assert closer == (n_classes < 5)
+        assert distance(Moderated(NO_DRAWS).mean(latent), latent) < distance(per_class(latent), latent)
 
 
 def test_the_formula_per_class_is_closer_for_twenty_classes_unless_they_share_much():
@@ -148,8 +152,10 @@ def test_the_formula_per_class_is_closer_for_twenty_classes_unless_they_share_mu
     for rank, pairs_are_closer in ((20, False), (2, True)):
         latent = scaled(contracts.random_latent(20, seed=0, n=20, rank=rank), 1 / rank)
         exact = draws.mean(latent)
-        errors = [float((p - exact).abs().sum(1).mean()) for p in (Probit(NO_DRAWS).mean(latent), per_class(latent))]
+        found = Probit(NO_DRAWS).mean(latent), per_class(latent), Moderated(NO_DRAWS).mean(latent)
+        errors = [float((p - exact).abs().sum(1).mean()) for p in found]
         assert (errors[0] < errors[1]) == pairs_are_closer
+        assert errors[2] < min(errors[:2])
 
 
 # ---------------------------------------------------------------------- moderated
@@ -330,7 +336,7 @@ def test_closed_forms_have_the_accuracy_that_the_docs_state():
     exact = Quadrature(NO_DRAWS).mean(latent)
     distance = {
         link.__name__: float(0.5 * (link(NO_DRAWS).mean(latent) - exact).abs().sum(1).mean())
-        for link in (Probit, Plugin, Bridge, BridgeNorm)
+        for link in (Moderated, Probit, Plugin, Bridge, BridgeNorm)
     }
     assert distance["Probit"] < 0.03
-    assert distance["Probit"] < distance["Plugin"] < distance["Bridge"]
+    assert distance["Moderated"] < distance["Probit"] < distance["Plugin"] < distance["Bridge"]

@@ -19,16 +19,18 @@ X = RNG.normal(size=(60, 3))
 Y = np.column_stack([X[:, 0] + 0.1 * RNG.normal(size=60), 50 * X[:, 1] ** 2 + RNG.normal(size=60)])
 LABELS = np.array(["a", "b", "c"])[(X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)]
 X_NEW = RNG.normal(size=(5, 3))
+NORMAL = {"likelihood": "gaussian", "n_members": 1, "random_state": 0}
+"""One net and one noise: the predictive is a normal distribution."""
 
 
 @pytest.fixture(scope="module", params=["one", "two"])
 def regressor(request):
-    return LaplaceRegressor(n_members=1, random_state=0).fit(X, Y[:, 0] if request.param == "one" else Y)
+    return LaplaceRegressor(**NORMAL).fit(X, Y[:, 0] if request.param == "one" else Y)
 
 
 @pytest.fixture(scope="module")
 def one_output():
-    return LaplaceRegressor(n_members=1, random_state=0).fit(X, Y[:, 0])
+    return LaplaceRegressor(**NORMAL).fit(X, Y[:, 0])
 
 
 @pytest.fixture(scope="module")

@@ -169,7 +169,7 @@ def draw_moons(path):
     x1, x2 = np.meshgrid(np.linspace(-7, 8, 160), np.linspace(-6, 6.5, 160))
     grid = np.column_stack([x1.ravel(), x2.ravel()])
     fig, axes = plt.subplots(1, 2, figsize=(9.5, 4.2), sharey=True, layout="constrained")
-    titles = {"plugin": 'MAP only, link="plugin"', "probit": 'Laplace, link="probit" (default)'}
+    titles = {"plugin": 'MAP only, link="plugin"', "moderated": 'Laplace, link="moderated" (default)'}
     for ax, (link, title) in zip(axes, titles.items(), strict=True):
         p = LaplaceClassifier(link=link, random_state=0).fit(X, y).predict_proba(grid)[:, 1].reshape(x1.shape)
         image = ax.pcolormesh(x1, x2, p, cmap="PuOr_r", vmin=0, vmax=1, shading="gouraud")

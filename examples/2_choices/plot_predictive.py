@@ -1,5 +1,5 @@
-r"""From weights to predictions: linearised or sampled, and six ways to probabilities
-===================================================================================
+r"""From weights to predictions: linearised or sampled, and seven ways to probabilities
+=====================================================================================
 
 ``predictive="glm"`` predicts with the linearised net, in closed form; ``"mc"`` averages the net itself over samples of
 its weights. For classes the Gaussian over the logits that "glm" gives is turned into probabilities by ``link``:
@@ -7,7 +7,7 @@ its weights. For classes the Gaussian over the logits that "glm" gives is turned
 .. math:: p(y = c \mid x) = \int \mathrm{softmax}(f)_c \; N(f \mid f_\mathrm{MAP}(x), J \Sigma J^\top) \, df .
 
 ``quadrature`` is this integral on a grid (up to five classes); ``mc`` averages over 100 quasi-random draws of the
-logits; ``probit``, ``bridge`` and ``bridge_norm`` are closed forms, and ``plugin`` leaves the variance aside.
+logits; ``moderated``, ``probit``, ``bridge`` and ``bridge_norm`` are closed forms, and ``plugin`` leaves the variance aside.
 
 How to read it: all rows of a table are the same fit under other options (``refit_laplace``). *predict* is the time of
 the held-out rows as a share of the training of one net; *peak MB* are the most bytes of torch's tensors alive at a time
@@ -25,7 +25,7 @@ than the linearised net on diabetes, by .13 nats a row, ten or 1,000 of them ali
 import choice
 import numpy as np
 
-LINKS = "quadrature", "mc", "probit", "bridge", "bridge_norm", "plugin"
+LINKS = "quadrature", "mc", "moderated", "probit", "bridge", "bridge_norm", "plugin"
 SAMPLES = 10, 100, 1000
 COLUMNS = {"predict": ".4f", "peak MB": ".2f", "off": ".4f", "log-lik.": ".4f", "gain": ".4f", "std. error": ".4f"}
 LABELS = {
@@ -43,7 +43,7 @@ def options(table):
         return {"glm": {"predictive": "glm"}, **sampled}
     back = {"predictive": "glm", "n_samples": 100}
     links = {f"glm, {link}": {"link": link, **back} for link in LINKS}
-    return links | {name: {"link": "probit", **chosen} for name, chosen in sampled.items()}
+    return links | {name: {"link": "moderated", **chosen} for name, chosen in sampled.items()}
 
 
 def predicted(model, X):

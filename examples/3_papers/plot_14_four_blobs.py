@@ -59,7 +59,9 @@ def main():
     X, y = blobs(n, run.seed)
     torch.manual_seed(run.seed)  # the initial weights of a module are those that it was made with
     net = nn.Sequential(nn.Linear(2, N_HIDDEN), nn.Sigmoid(), nn.Linear(N_HIDDEN, 4))
-    model = LaplaceClassifier(net, hessian_structure="full", prior_precision="evidence", random_state=run.seed)
+    model = LaplaceClassifier(
+        net, hessian_structure="full", prior_precision="evidence", link="probit", random_state=run.seed
+    )
     model.fit(X, y)
     plugin = copy.deepcopy(model).refit_laplace(link="plugin")
     side = np.linspace(-HALF_WIDTH, HALF_WIDTH, 41 if run.quick else 121)

@@ -139,6 +139,7 @@ def one_split(rows, outside, decay, every, seed):
             hessian_structure="kron",
             map_prior_precision=decay,
             prior_precision=decay,
+            link="probit",
             random_state=seed,
         ).fit(X_fit, y_fit)
         losses, scale, tau = searched(copy.deepcopy(untuned), X_search, y_search, every)
@@ -237,6 +238,7 @@ def library_search(rows, decay, seed):
         prior_precision="validation",
         prior_precision_grid=[*TAU, COLLAPSED],
         scoring="accuracy",
+        link="probit",
         random_state=seed,
     )
     return heard(lambda: model.fit(*rows[0], X_val=rows[1][0], y_val=rows[1][1]))
