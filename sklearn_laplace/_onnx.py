@@ -31,7 +31,8 @@ from ._noise_model import LARGEST_SPREAD, NODES, REACH, NoiseModel
 from ._values import file_path
 from .classifier import LaplaceClassifier
 from .errors import MemoryBudgetError, UnsupportedCombinationError
-from .links import Link, Moderated, Plugin, Probit
+from .links import Moderated, Plugin, Probit
+from .links._base import Link
 from .links.moderated import INVERSE
 from .nets.mlp import Compress, Scale, Shift, Standardise
 from .network import Network
@@ -226,7 +227,7 @@ def _probabilities(graph: Graph, estimator: Any) -> dict[str, str]:
 
 
 def _moderated(graph: Graph, logits: str, root: str, link: type[Link]) -> str:
-    """The formulas of ``links/probit.py`` and ``moderated.py``, of logits (n, K) and their covariance's root (n, K, P)."""
+    """The formulas of these links, from logits (n, K) and the root (n, K, P) of their covariance."""
     variance = graph("ReduceSumSquare", root, axes=[2], keepdims=0)
     covariance = graph("Einsum", root, root, equation="nkp,nlp->nkl")  # runtimes fuse a transpose, in single precision
     sums = graph("Add", _unsqueezed(graph, variance, 2), _unsqueezed(graph, variance, 1))

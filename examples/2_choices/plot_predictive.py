@@ -7,7 +7,8 @@ its weights. For classes the Gaussian over the logits that "glm" gives is turned
 .. math:: p(y = c \mid x) = \int \mathrm{softmax}(f)_c \; N(f \mid f_\mathrm{MAP}(x), J \Sigma J^\top) \, df .
 
 ``quadrature`` is this integral on a grid (up to five classes); ``mc`` averages over 100 quasi-random draws of the
-logits; ``moderated``, ``probit``, ``bridge`` and ``bridge_norm`` are closed forms, and ``plugin`` leaves the variance aside.
+logits; ``moderated``, ``probit``, ``bridge`` and ``bridge_norm`` are closed forms, and ``plugin`` leaves the variance
+aside.
 
 How to read it: all rows of a table are the same fit under other options (``refit_laplace``). *predict* is the time of
 the held-out rows as a share of the training of one net; *peak MB* are the most bytes of torch's tensors alive at a time

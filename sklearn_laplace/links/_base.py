@@ -1,4 +1,4 @@
-r"""What a link answers, and the softmax samples behind it.
+r"""What a link answers, the softmax samples behind it, and the coupling of moderated pairs.
 
 The normal draws are made once and shared by all rows, so that neither the order nor the choice of rows changes a
 prediction. They are quasi-random (scrambled Sobol points pushed through the normal quantile function): about ten
@@ -76,3 +76,32 @@ def softmax_samples(latent: LatentGaussian, draws: Tensor) -> Tensor:
     root = vectors * values.clamp_min(0.0).sqrt()[:, None, :]
     draws = draws.to(latent.mean)
     return (latent.mean + torch.einsum("sk,nck->snc", draws, root)).softmax(-1)
+
+
+def differences(latent: LatentGaussian) -> tuple[Tensor, Tensor]:
+    """Mean and variance (n, C, C) of f_c − f_j.
+
+    Examples
+    --------
+    >>> import torch
+    >>> mean, variance = differences(LatentGaussian(torch.tensor([[3.0, 1.0]]), torch.eye(2)[None]))
+    >>> mean.tolist(), variance.tolist()
+    ([[[0.0, 2.0], [-2.0, 0.0]]], [[[0.0, 2.0], [2.0, 0.0]]])
+    """
+    own = latent.variance
+    variance = own[:, :, None] + own[:, None, :] - 2 * latent.covariance
+    return latent.mean[:, :, None] - latent.mean[:, None, :], variance.clamp_min(0.0)
+
+
+def log_coupled(difference: Tensor, widening: Tensor) -> Tensor:
+    """log p (n, C) of p_c ∝ 1/Σ_j exp(−d_cj/√(1 + w_cj)).
+
+    Examples
+    --------
+    >>> import torch
+    >>> d = torch.tensor([[[0.0, 2.0], [-2.0, 0.0]]])
+    >>> log_coupled(d, torch.tensor(3.0)).exp(), torch.tensor([1.0]).sigmoid()
+    (tensor([[0.7311, 0.2689]]), tensor([0.7311]))
+    """
+    moderated = difference / (1 + widening).sqrt()
+    return (-(-moderated).logsumexp(-1)).log_softmax(-1)

@@ -18,8 +18,7 @@ import math
 from torch import Tensor
 
 from ..latent import LatentGaussian
-from ._base import Link
-from .probit import differences, log_coupled
+from ._base import Link, differences, log_coupled
 
 INVERSE = 8 / math.pi, 1.5413, 0.3491, -0.01867
 """Coefficients of 1/k_q in powers of log(q/2): within .8 % up to 10,000 classes, exact for two."""

@@ -15,7 +15,7 @@ import math
 from torch import Tensor
 
 from ..latent import LatentGaussian
-from ._base import Link
+from ._base import Link, differences, log_coupled
 
 
 class Probit(Link):
@@ -33,32 +33,3 @@ class Probit(Link):
         """Class probabilities (n, C)."""
         difference, variance = differences(latent)
         return log_coupled(difference, math.pi / 8 * variance).exp()
-
-
-def differences(latent: LatentGaussian) -> tuple[Tensor, Tensor]:
-    """Mean and variance (n, C, C) of f_c − f_j.
-
-    Examples
-    --------
-    >>> import torch
-    >>> mean, variance = differences(LatentGaussian(torch.tensor([[3.0, 1.0]]), torch.eye(2)[None]))
-    >>> mean.tolist(), variance.tolist()
-    ([[[0.0, 2.0], [-2.0, 0.0]]], [[[0.0, 2.0], [2.0, 0.0]]])
-    """
-    own = latent.variance
-    variance = own[:, :, None] + own[:, None, :] - 2 * latent.covariance
-    return latent.mean[:, :, None] - latent.mean[:, None, :], variance.clamp_min(0.0)
-
-
-def log_coupled(difference: Tensor, widening: Tensor) -> Tensor:
-    """log p (n, C) of p_c ∝ 1/Σ_j exp(−d_cj/√(1 + w_cj)).
-
-    Examples
-    --------
-    >>> import torch
-    >>> d = torch.tensor([[[0.0, 2.0], [-2.0, 0.0]]])
-    >>> log_coupled(d, torch.tensor(3.0)).exp(), torch.tensor([1.0]).sigmoid()
-    (tensor([[0.7311, 0.2689]]), tensor([0.7311]))
-    """
-    moderated = difference / (1 + widening).sqrt()
-    return (-(-moderated).logsumexp(-1)).log_softmax(-1)
