@@ -17,10 +17,11 @@ its mean with the spread of the training residuals; classes: the plugin), with t
 difference. *off* is for classes the mean distance of a row's probabilities from those by quadrature (half the sum of
 absolute differences), for regression that of the standard deviation from glm's, as a share of it.
 
-``python examples/2_choices/plot_predictive.py`` printed, of five splits: of the closed forms "probit" is closest to
-the integral (off by .002 and .004; the plugin by .006 and .009, "bridge" by .006 and .029); "mc" draws are off by
-.0003 and .0004 at the price of the closed forms, the grid takes about 5 and 90 times as long. Weight samples are worse
-than the linearised net on diabetes, by .13 nats a row, ten or 1,000 of them alike; 1,000 take 111 times as long.
+``python examples/2_choices/plot_predictive.py`` printed, of five splits: of the closed forms "moderated" is closest
+to the integral (off by .0017, as "probit" is for two classes, and .0036, "probit" .0042; the plugin by .006 and .009,
+"bridge" by .006 and .029); "mc" draws are off by .0003 and .0004 at 1.3 to 1.5 times the price of the closed forms, the
+grid takes about 5 and 140 times as long. Weight samples are worse than the linearised net on diabetes, by .13 nats a
+row, ten or 1,000 of them alike; 1,000 take 124 times as long.
 """
 
 import choice

@@ -14,8 +14,8 @@ net without a posterior ("MAP alone"), with the standard error of this paired di
 alone" is the training itself, which comes before each of the others. The picture has times, bytes and gain against the
 number of random weights.
 
-``python examples/2_choices/plot_subset.py`` printed, of five splits: all weights take .20 and .24 of a training and
-8.7 and 10.5 MB, the last layer .05 and .07 and .06 and .04 MB; the gains, .008 and .015 nats a row for all weights,
+``python examples/2_choices/plot_subset.py`` printed, of five splits: all weights take .24 and .30 of a training and
+8.7 and 10.5 MB, the last layer .05 and .06 and .06 and .04 MB; the gains, .008 and .015 nats a row for all weights,
 are within .003 and .008 of each other, with standard errors of about .006 and .02, whatever the rule.
 """
 
