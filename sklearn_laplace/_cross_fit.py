@@ -323,5 +323,9 @@ def cross_fit(
 
 
 def _density(likelihood: Likelihood) -> Density:
-    """That of classes under the default link, whatever the fit's is: it can be changed afterwards."""
+    """That of classes under one link, whatever the fit's is: it can be changed afterwards.
+
+    By the probit, which is too wide itself for many classes: nets of two thirds of the rows like a wider posterior than
+    a net of all does. By "moderated" the NLL of validation rows of glass is .759, by the probit .753.
+    """
     return density_of(likelihood, Probit(torch.zeros(0, 0)) if likelihood.over_classes else None)
