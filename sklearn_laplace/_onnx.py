@@ -247,7 +247,7 @@ def _moderated(graph: Graph, logits: str, root: str, link: type[Link]) -> str:
 
 
 def _log_coupled(graph: Graph, difference: str, widening: str) -> str:
-    """Of ``links/probit.py``, up to a constant of each row."""
+    """Of ``links/_base.py``, up to a constant of each row."""
     width = graph("Sqrt", graph("Add", widening, 1.0))
     moderated = graph("Neg", graph("Div", difference, width))
     return graph("Neg", graph("ReduceLogSumExp", moderated, axes=[2], keepdims=0))

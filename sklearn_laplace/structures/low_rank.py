@@ -137,5 +137,6 @@ class LowRank(Curvature):
         system = scale * gram
         system.diagonal().add_(1.0)
         dense = tuple(Block(block.name, 1, block.size, factored=False) for block in self.blocks)
+        # contiguous, as they come back from a file: other strides round in another way
         factors = tuple(DenseFactor(part[:, None].contiguous()) for part in rows.split(sizes, 1))
         return FunctionalPosterior(dense, factors, precision, scale, gram, cholesky(system))
