@@ -136,12 +136,13 @@ def targeted(method: Ensemble, X: np.ndarray, y: np.ndarray, step: float, n_step
     ----------
     method : Ensemble
     X, y : ndarray of shape (n, d) and (n,)
-        Rows that the method takes for a 0 are left out.
+        Rows that the method takes for a 0 are left out, unless it takes all for one.
     step : float
         η.
     n_steps : int
     """
     kept = method.predict_proba(X).argmax(1) != 0
+    kept |= not kept.any()
     x, y = torch.tensor(X[kept]), y[kept]
     found = []
     for _ in range(n_steps + 1):
