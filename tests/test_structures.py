@@ -12,8 +12,9 @@ from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace.curvatures import GGN
 from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.laplace import fit_laplace
+from sklearn_laplace.linalg import eigh
 from sklearn_laplace.network import Network
-from sklearn_laplace.structures import STRUCTURES, LowRank
+from sklearn_laplace.structures import STRUCTURES, LowRank, kron
 from sklearn_laplace.subsets import SUBSETS, Subnetwork
 
 OUTER_LAYERS = dict.fromkeys(("0.weight", "0.bias", "4.weight", "4.bias"))
@@ -97,6 +98,20 @@ def test_a_precision_for_each_parameter_is_refused_where_the_form_is_lost():
         with pytest.raises(UnsupportedCombinationError, match=r"hessian_structure='kron'.*layer 'body\.\d'") as e:
             curvature.posterior(refused, 1.0)
         assert "'scalar', 'layer', 'tensor' or 'ard'" in str(e.value) and "'full' or 'diag'" in str(e.value)
+
+
+def test_kron_decomposes_its_factors_once_for_all_precisions(monkeypatch):
+    """Only precisions that differ within a layer make other input factors."""
+    curvature, found = contracts.example("categorical").fit("kron").curvature, []
+    monkeypatch.setattr(kron, "eigh", lambda matrix: found.append(matrix) or eigh(matrix))
+    n, n_layers = sum(part.block.size for part in curvature.parts), len(curvature.parts)
+    for delta in (0.1, 1.0, 10.0):
+        curvature.posterior(torch.full((n,), delta, dtype=torch.float64), 1.0)
+        curvature.eigenvalues()
+    assert len(found) == 2 * n_layers
+    columns = [torch.arange(1, p.block.inputs + 1).double().repeat(p.block.outputs) for p in curvature.parts]
+    curvature.posterior(torch.cat(columns), 1.0)
+    assert len(found) == 3 * n_layers
 
 
 @pytest.mark.parametrize("structure", sorted(set(STRUCTURES) - {"ekfac"}))

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedCombinationError
 from ..jacobian import Batch, Block, DenseFactor
-from ..linalg import eigh, require_semidefinite
+from ..linalg import require_semidefinite
 from ._base import Curvature, WeightSharing
 from .kron import Kron, KronBlockPosterior, KronPosterior, one_precision
 
@@ -99,8 +99,7 @@ class EKFAC(Curvature):
             return self.parts
         parts = []
         for part in self.kron.parts:
-            outputs, output_basis = part.output_spectrum
-            inputs, input_basis = eigh(part.factors(self.kron.total_weight)[1])
+            (outputs, output_basis), (inputs, input_basis) = part.spectra(self.kron.total_weight)
             parts.append(EKFACBlock(part.block, output_basis, input_basis, torch.outer(outputs, inputs)))
         return tuple(parts)
 

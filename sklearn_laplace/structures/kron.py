@@ -60,6 +60,17 @@ class KronBlock:
         """Eigendecomposition of the output sum; it does not depend on any hyperparameter."""
         return eigh(self.output_sum if self.block.factored else torch.ones_like(self.output_sum))
 
+    @cached_property
+    def _input_sum_spectrum(self) -> tuple[Tensor, Tensor]:
+        return eigh(self.input_sum)
+
+    def spectra(self, total_weight: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Eigendecompositions of B and A."""
+        values, vectors = self._input_sum_spectrum
+        if self.block.factored:
+            values = values / total_weight.clamp_min(torch.finfo(torch.float64).tiny)
+        return self.output_spectrum, (values, vectors)
+
     def __add__(self, other: KronBlock) -> KronBlock:
         return KronBlock(self.block, self.output_sum + other.output_sum, self.input_sum + other.input_sum)
 
@@ -112,8 +123,8 @@ class Kron(Curvature):
 
     @staticmethod
     def memory(blocks: Sequence[Block], n_dual: int, weight_sharing: WeightSharing = WeightSharing.EXPAND) -> int:
-        """Factors and their eigenvectors: 2 · 8 · Σ (O² + I²) bytes."""
-        return 2 * 8 * sum(block.outputs**2 + block.inputs**2 for block in blocks)
+        """Factors, their eigenvectors, and a posterior's of the inputs: 8 · Σ (2 O² + 3 I²) bytes."""
+        return 8 * sum(2 * block.outputs**2 + 3 * block.inputs**2 for block in blocks)
 
     def copy(self) -> Self:
         """A copy of all factors."""
@@ -168,12 +179,12 @@ class Kron(Curvature):
     def _eigenvalues(self) -> Tensor:
         found = []
         for part in self.parts:
-            _, inputs = part.factors(self.total_weight)
-            found.append(torch.outer(part.output_spectrum[0], eigh(inputs)[0]).flatten())
+            (outputs, _), (inputs, _) = part.spectra(self.total_weight)
+            found.append(torch.outer(outputs, inputs).flatten())
         return torch.cat(found)
 
     def posterior(self, precision: Tensor, scale: float) -> KronPosterior:
-        """One eigendecomposition of each input factor; those of the output factors are kept."""
+        """The eigendecompositions of the factors are kept; one more of an input factor whose columns' δ differ."""
         sizes = [part.block.size for part in self.parts]
         precision = precision.expand(sum(sizes))
         posteriors = []
@@ -186,12 +197,16 @@ class Kron(Curvature):
                     "form is lost. Use prior_structure='scalar', 'layer', 'tensor' or 'ard', or "
                     "hessian_structure='full' or 'diag'."
                 )
-            _, inputs = part.factors(self.total_weight)
+            if bool((matrix[0] == matrix[0, 0]).all()):
+                (outputs, output_basis), (inputs, input_basis) = part.spectra(self.total_weight)
+                total = scale * torch.outer(outputs, inputs) + matrix[0, 0]
+                posteriors.append(KronBlockPosterior.diagonal(output_basis, input_basis, total, matrix[0, 0]))
+                continue
             whiten = matrix[0].rsqrt()
-            values, vectors = eigh(whiten[:, None] * inputs * whiten)
-            output_values, output_vectors = part.output_spectrum
-            spectrum = 1 + scale * torch.outer(output_values, values)
-            posteriors.append(KronBlockPosterior(output_vectors, whiten[:, None] * vectors, spectrum, matrix[0]))
+            values, vectors = eigh(whiten[:, None] * part.factors(self.total_weight)[1] * whiten)
+            outputs, output_basis = part.output_spectrum
+            spectrum = 1 + scale * torch.outer(outputs, values)
+            posteriors.append(KronBlockPosterior(output_basis, whiten[:, None] * vectors, spectrum, matrix[0]))
         return KronPosterior(tuple(posteriors), tuple(sizes))
 
     def damped_posterior(self, precision: Tensor, scale: float) -> KronPosterior:
@@ -216,7 +231,7 @@ class Kron(Curvature):
             delta = one_precision(
                 piece, part.block, "damping='ritter'", "damping='exact', which takes one for each tensor"
             )
-            (outputs, output_basis), (inputs, input_basis) = part.output_spectrum, eigh(part.factors(rows)[1])
+            (outputs, output_basis), (inputs, input_basis) = part.spectra(rows)
             total = scale * torch.outer(outputs, inputs) + delta
             if part.block.factored:
                 outer, inner = (scale / rows) ** 0.5 * outputs, (scale * rows) ** 0.5 * inputs
