@@ -16,6 +16,9 @@ from .structures._base import Curvature
 SMALL_ROWS = 300
 SINGLE_THREAD_FLOPS = 2e8
 """Multiply-adds of one exact step up to which more than one thread does not pay."""
+FULL_BATCH_ROWS = 10_000
+"""Rows up to which nets go by steps over all of them, in Kronecker form, where exact ones are too dear: a training by
+mini-batches takes 5,000 of them, however many rows there are."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,17 @@ def exact_cost(
     panel = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
     primal, dual = m * p**2 + p**3, m**2 * panel + 2 * m**3
     return (dual, Functional) if dual < primal and Functional.accepts & provides else (primal, Full)
+
+
+def kron_cost(blocks: Sequence[Block], n_rows: int) -> float:
+    """Multiply-adds of one step in Kronecker form: the factors' sums, N Σ (O² + I²), and their eigendecompositions.
+
+    Examples
+    --------
+    >>> kron_cost([Block("0", 50, 11, factored=True)], n_rows=100)
+    514762.0
+    """
+    return float(sum(n_rows * (b.outputs**2 + b.inputs**2) + 2 * (b.outputs**3 + b.inputs**3) for b in blocks))
 
 
 def eigen_cost(blocks: Sequence[Block], n_dual: int) -> float:

@@ -19,8 +19,10 @@ quantiles, and .90 to .92 with the power .3, the largest, in tenths, that all fi
 Of classes and counts they say a third thing: whether the prior of the training is too strong. The evidence of their
 nets is largest where few rows and many classes would do better with less of it.
 
-There are none where the training does not take Gauss–Newton steps of the built-in net, or where one of them fails. Rows
-are dealt out in turn, those of each class by themselves; equal rows stay together.
+They take Gauss–Newton steps over all of their rows: exact ones where the training does; where these are too dear, steps
+in Kronecker form for classes and counts, of 10,000 rows at most. Else there are none, and none where the net is not the
+built-in one or one of them fails. Rows are dealt out in turn, those of each class by themselves; equal rows stay
+together.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ import torch
 from torch import Tensor
 
 from ._loo import LeftOut, density_of
-from ._map import Fold, MapResult, Plan, continued, problem_of
+from ._map import Fold, MapResult, Plan, continued, problem_of, takes_steps
 from ._memory import MemoryBudget, held
 from ._progress import Task
 from ._skorch import TrainingRows
@@ -49,7 +51,6 @@ from .links import Probit
 from .network import Network
 from .prior import Prior
 from .selection import HeldOut, HeldOutScores, alternate, held_out_scores
-from .structures import Full, Functional
 from .structures._base import Posterior
 
 N_FOLDS = 3
@@ -210,7 +211,7 @@ def _over_std(errors: Tensor, variance: Tensor, noise: Tensor, hyper: Hyper) -> 
 
 
 def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Sequence[Tensor], task: Task) -> MapResult:
-    """The training with the nets beside it; without any where the rows are few or it did not take exact steps.
+    """The training with the nets beside it; without any where the rows are few or their steps too dear.
 
     Where the nets predict the rows that they have not seen much better under a weaker prior, all are trained on under
     that one.
@@ -228,7 +229,7 @@ def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Seq
         One part of which is their training; unknown of how many nets, where a weaker prior is tried.
     """
     fit, hyper = trained.mode.fit, trained.mode.hyper
-    if len(rows) < LEAST_ROWS or not isinstance(fit.curvature, Full | Functional):
+    if len(rows) < LEAST_ROWS or not takes_steps(fit, len(rows)):
         return trained
     if plan.free_dispersion and plan.again is None:
         hyper = replace(hyper, dispersion=plan.likelihood.dispersion_start)

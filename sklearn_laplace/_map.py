@@ -22,7 +22,7 @@ from skorch.callbacks import Callback
 from torch import Tensor, nn
 
 from . import _skorch
-from ._budget import SINGLE_THREAD_FLOPS, budget_for, exact_cost
+from ._budget import FULL_BATCH_ROWS, SINGLE_THREAD_FLOPS, budget_for, exact_cost, kron_cost
 from ._memory import MemoryBudget
 from ._progress import Task
 from ._skorch import TrainingRows
@@ -322,7 +322,8 @@ def fit_map(
     budget = budget_for(len(rows))
     cost, _ = _exact(network, rows, n_dual, plan.past)
     exact = cost <= budget.exact_step
-    if not (exact or own_epochs):
+    goes_on = not exact and plan.again is not None
+    if not (exact or goes_on or own_epochs):
         size = budget.batch_size if net.batch_size == -1 else net.batch_size
         epochs = budget.epoch_steps if size == -1 else math.ceil(budget.epoch_steps * size / len(rows))
         net.set_params(batch_size=size, max_epochs=epochs)
@@ -335,8 +336,9 @@ def fit_map(
         steps, damping = len(net.history), 0.0
         free_prior = plan.precision is None
         with task.subtask("mode"):
-            if exact:
+            if exact or goes_on:
                 steps_of = budget.gauss_newton_steps if small else budget.dear_gauss_newton_steps
+                steps_of = steps_of // 4 if goes_on else steps_of
                 n_linear = (rows.inputs[0].numel() + 1) * n_outputs
                 found = _best_start(problem, fit, hyper, plan, steps_of, n_linear)
                 fit, hyper, steps, damping = found.fit, found.hyper, steps + found.n_steps, found.damping
@@ -361,10 +363,28 @@ def continued(trained: MapResult, rows: TrainingRows, plan: Plan, factor: float)
     hyper = replace(hyper, prior_precision=factor * hyper.prior_precision)
     steps = budget.gauss_newton_steps // 4
     found = alternate(problem, fit, hyper, free_prior=False, update_dispersion=plan.update, max_steps=steps)
-    mode = _converge(problem, found.fit, found.hyper, plan, budget.refine_steps, found.damping)
+    refine_steps = budget.refine_steps if isinstance(fit.curvature, Full | Functional) else KRON_REFINE_STEPS
+    mode = _converge(problem, found.fit, found.hyper, plan, refine_steps, found.damping)
     mode = replace(mode, n_steps=trained.n_steps + found.n_steps + mode.n_steps)
     net = _skorch.finish(trained.net, mode.fit.network)
     return replace(trained, net=net, mode=mode, n_steps=mode.n_steps, by_evidence=False)
+
+
+def takes_steps(fit: LaplaceFit, n_rows: int) -> bool:
+    """Whether Gauss–Newton steps with the training's curvature, over all of so many rows, are worth their time.
+
+    Exact ones always are, since there would be another curvature. Those in Kronecker form are for classes and counts:
+    without a noise to take up the slack, what the evidence alone chooses is too wide by far.
+    """
+    if isinstance(fit.curvature, Full | Functional):
+        return True
+    affordable = kron_cost(fit.network.blocks, n_rows) <= budget_for(n_rows).exact_step
+    return (
+        isinstance(fit.curvature, Kron)
+        and not fit.likelihood.has_dispersion
+        and n_rows <= FULL_BATCH_ROWS
+        and affordable
+    )
 
 
 def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: int, plan: Plan) -> MapResult:

@@ -525,6 +525,13 @@ MUTATIONS = (
         "cross_fit",
     ),
     Mutation(
+        "a wider prior of classes believed in full",
+        "selection/held_out.py",
+        "torch.where(factor < 1, factor**WIDER, factor)",
+        "torch.where(factor < 1, factor, factor)",
+        "cross_fit",
+    ),
+    Mutation(
         "held-out density without its determinant",
         "selection/held_out.py",
         "constants[place] -= 0.5 * (rows.weights @ logdet)",

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import multivariate_normal, norm
-from sklearn.datasets import make_friedman1, make_moons
+from sklearn.datasets import load_digits, make_friedman1, make_moons
 from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import log_loss
+from sklearn.model_selection import train_test_split
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _cross_fit
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _cross_fit, _map
 from sklearn_laplace._loo import LeftOut
 from sklearn_laplace._skorch import TrainingRows
 from sklearn_laplace.curvatures import GGN
@@ -27,8 +29,8 @@ from sklearn_laplace.leave_one_out import class_density, gaussian_density
 from sklearn_laplace.likelihoods import Categorical, Gaussian
 from sklearn_laplace.links import Probit
 from sklearn_laplace.network import Network
-from sklearn_laplace.selection import held_out_scores
-from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.selection import HeldOutScores, held_out_scores
+from sklearn_laplace.structures import STRUCTURES, Kron
 
 X, Y = make_friedman1(90, noise=1.0, random_state=0)
 NEW, NEW_Y = make_friedman1(400, noise=1.0, random_state=1)
@@ -141,6 +143,55 @@ def test_more_noise_than_the_evidence_has_is_believed_in_part():
     assert 1 / 1.05 <= ratio(best * 1e4) < 1 / 1.04
     found = scores.chosen(Hyper(torch.ones(1).double(), 0.5), free_prior=True, free_dispersion=True).dispersion
     assert ratio(found) == pytest.approx(ratio(found * 1.0001), rel=1e-3)  # no jumps
+
+
+@pytest.mark.parametrize(("best", "expected"), [(100.0, 100.0), (1.0, 1.0), (0.01, 0.1)])
+def test_a_prior_of_classes_gets_wider_than_the_trainings_by_half_of_the_way(best, expected):
+    """Nets of two thirds of the rows err by more than the mixture does: a factor below 1 counts by its root."""
+    grid = torch.logspace(-3, 3, 13, dtype=torch.float64)
+    density = -10 * (grid.log10() - np.log10(best)) ** 2
+    scores = HeldOutScores(torch.tensor([2.0]).double(), grid, torch.zeros(13).double(), density, 0.0)
+    found = scores.chosen(Hyper(torch.tensor([2.0]).double()), free_prior=True, free_dispersion=False)
+    assert float(found.prior_precision) == pytest.approx(2 * expected)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """Ten classes, too dear for exact steps: nets beside the first one take theirs in Kronecker form."""
+    rows, labels = load_digits(return_X_y=True)
+    seen, new, y, y_new = train_test_split(rows, labels, train_size=300, stratify=labels, random_state=0)
+    return seen, y, new, y_new
+
+
+@pytest.fixture(scope="module")
+def by_evidence(digits):
+    return LaplaceClassifier(prior_precision="evidence", random_state=0).fit(*digits[:2])
+
+
+def test_ten_classes_are_told_by_far_better_than_under_the_evidence(digits, by_evidence):
+    """The evidence alone has a loss of .53, and .30 without a posterior."""
+    seen, y, new, y_new = digits
+    model = LaplaceClassifier(random_state=0).fit(seen, y)
+    assert isinstance(model.laplace_.curvature, Kron) and len(model.members_) == 4
+    plugin = pickle.loads(pickle.dumps(by_evidence)).set_params(link="plugin")
+    loss, *others = (log_loss(y_new, each.predict_proba(new)) for each in (model, plugin, by_evidence))
+    assert loss < 0.25 < min(others) and others[1] > 0.4
+
+
+def test_nets_in_kronecker_form_are_of_no_more_rows_than_pay(digits, by_evidence, monkeypatch):
+    """A training by mini-batches passes over many rows a few times only; steps over all of them would take longer."""
+    monkeypatch.setattr(_map, "FULL_BATCH_ROWS", 299)
+    model = LaplaceClassifier(random_state=0).fit(*digits[:2])
+    assert model._origin.cross is None and len(model.members_) == 1
+    assert np.array_equal(model.predict_proba(digits[2]), by_evidence.predict_proba(digits[2]))
+
+
+def test_a_regression_in_kronecker_form_has_one_net(digits):
+    """There is a noise to take up the slack."""
+    seen, y, *_ = digits
+    targets = np.eye(10)[y] + 0.1 * np.random.default_rng(0).normal(size=(len(y), 10))
+    model = LaplaceRegressor(random_state=0).fit(seen, targets)
+    assert isinstance(model.laplace_.curvature, Kron) and model._origin.cross is None
 
 
 def trained_order():
