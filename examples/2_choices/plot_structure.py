@@ -15,10 +15,9 @@ with the standard error of this paired difference. The fit of "MAP alone" is the
 each of the others.
 
 ``python examples/2_choices/plot_structure.py`` printed, of five splits: on diabetes and breast cancer the exact
-posterior in its dual form takes .06 and .08 of a training, which has made that very curvature already, "diag" .04 and
-.03, and all gains are within .001 and .003 of each other, with standard errors of .006 and .02. On ten digits "full"
-takes 1.0 trainings and 55 MB, "kron" .04 and .1 MB; all of them are worse than MAP alone there, by .22 ("kron") to .43
-("low_rank") nats a row.
+posterior in its dual form takes .06 and .09 of a training, which has made that very curvature already, "diag" .05 and
+.04, and all gains are within .001 and .003 of each other, with standard errors of .006 and .02. On ten digits "full"
+takes 7.6 trainings and 55 MB, "kron" .17 and .1 MB; all of them are .008 nats a row worse than MAP alone there.
 """
 
 import choice
