@@ -17,8 +17,8 @@ SMALL_ROWS = 300
 SINGLE_THREAD_FLOPS = 2e8
 """Multiply-adds of one exact step up to which more than one thread does not pay."""
 FULL_BATCH_ROWS = 10_000
-"""Rows up to which nets go by steps over all of them, in Kronecker form, where exact ones are too dear: a training by
-mini-batches takes 5,000 of them, however many rows there are."""
+"""Rows up to which nets go by steps over all of them, in Kronecker form, where exact ones are too dear: those steps
+grow with the rows, and a training by mini-batches has 5,000 steps however many rows there are."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +94,23 @@ def exact_cost(
     return (dual, Functional) if dual < primal and Functional.accepts & provides else (primal, Full)
 
 
-def kron_cost(blocks: Sequence[Block], n_rows: int) -> float:
-    """Multiply-adds of one step in Kronecker form: the factors' sums, N Σ (O² + I²), and their eigendecompositions.
+def kron_cost(blocks: Sequence[Block], n_rows: int, n_columns: int) -> float:
+    """Multiply-adds of one step in Kronecker form: the factors' sums, N Σ (K O² + I²), and their eigendecompositions.
+
+    Parameters
+    ----------
+    blocks : sequence of Block
+    n_rows : int
+    n_columns : int
+        K, of the output factor.
 
     Examples
     --------
-    >>> kron_cost([Block("0", 50, 11, factored=True)], n_rows=100)
+    >>> kron_cost([Block("0", 50, 11, factored=True)], n_rows=100, n_columns=1)
     514762.0
     """
-    return float(sum(n_rows * (b.outputs**2 + b.inputs**2) + 2 * (b.outputs**3 + b.inputs**3) for b in blocks))
+    sums = sum(n_rows * (n_columns * block.outputs**2 + block.inputs**2) for block in blocks)
+    return float(sums + 2 * sum(block.outputs**3 + block.inputs**3 for block in blocks))
 
 
 def eigen_cost(blocks: Sequence[Block], n_dual: int) -> float:

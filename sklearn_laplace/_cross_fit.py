@@ -19,10 +19,10 @@ quantiles, and .90 to .92 with the power .3, the largest, in tenths, that all fi
 Of classes and counts they say a third thing: whether the prior of the training is too strong. The evidence of their
 nets is largest where few rows and many classes would do better with less of it.
 
-They take Gauss–Newton steps over all of their rows: exact ones where the training does; where these are too dear, steps
-in Kronecker form for classes and counts, of 10,000 rows at most. Else there are none, and none where the net is not the
-built-in one or one of them fails. Rows are dealt out in turn, those of each class by themselves; equal rows stay
-together.
+They take Gauss–Newton steps over all of their rows, exact ones where the training does. Where exact ones are too dear,
+those of classes and counts take theirs in Kronecker form, of up to 10,000 rows; of regression there are no nets then.
+There are none either where the net is not the built-in one, or where one of them fails. Rows are dealt out in turn,
+those of each class by themselves; equal rows stay together.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ._budget import FULL_BATCH_ROWS, budget_for, kron_cost
 from ._loo import LeftOut, density_of
-from ._map import Fold, MapResult, Plan, continued, problem_of, takes_steps
+from ._map import Fold, MapResult, Plan, continued, problem_of
 from ._memory import MemoryBudget, held
 from ._progress import Task
 from ._skorch import TrainingRows
@@ -51,6 +52,8 @@ from .links import Probit
 from .network import Network
 from .prior import Prior
 from .selection import HeldOut, HeldOutScores, alternate, held_out_scores
+from .selection.held_out import DEAR_POINTS
+from .structures import Full, Functional, Kron
 from .structures._base import Posterior
 
 N_FOLDS = 3
@@ -64,6 +67,8 @@ SOFTER, WEAKEST, DECISIVE = 0.3, 0.03, 5.0
 of them has to be worth."""
 FORMULA_POWER = 0.3
 """Of Q(Z') / Q(Z) in r: from 0, which is CV+ of standardised residuals, to 1."""
+COVARIANCE = 5
+"""What a multiply-add of a row's covariance takes, of those of large products."""
 CHUNK = 512
 """Held-out rows in work at once."""
 
@@ -229,7 +234,7 @@ def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Seq
         One part of which is their training; unknown of how many nets, where a weaker prior is tried.
     """
     fit, hyper = trained.mode.fit, trained.mode.hyper
-    if len(rows) < LEAST_ROWS or not takes_steps(fit, len(rows)):
+    if len(rows) < LEAST_ROWS or not _affordable(fit, len(rows)):
         return trained
     if plan.free_dispersion and plan.again is None:
         hyper = replace(hyper, dispersion=plan.likelihood.dispersion_start)
@@ -237,7 +242,7 @@ def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Seq
     folds, factor = tuple(Fold(start, held_out) for start, held_out in dealt), 1.0
     # What their trainings have to say is of no use to anyone: not until they have seen all rows.
     beside = task.subtask("nets beside it", None if plan.softens else len(folds))
-    unable = suppress(NotPositiveDefiniteError, NonFiniteError)
+    unable = suppress(NotPositiveDefiniteError, NonFiniteError, MemoryBudgetError)
     with beside, single_thread(trained.is_small), warnings.catch_warnings(), unable:
         warnings.simplefilter("ignore")
         folds, density = _under(folds, fit, rows, plan, hyper, beside)
@@ -249,6 +254,22 @@ def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Seq
             folds, density, factor = trial, other, SOFTER * factor
         return replace(continued(trained, rows, plan, factor) if factor < 1 else trained, folds=folds)
     return trained
+
+
+def _affordable(fit: LaplaceFit, n_rows: int) -> bool:
+    """Whether steps over all of so many rows, with the training's curvature, and the choice by held-out rows pay.
+
+    Exact ones always do, since there would be another curvature. Those in Kronecker form are for classes and counts:
+    without a noise to take up the slack, what the evidence alone chooses is too wide by far.
+    """
+    if isinstance(fit.curvature, Full | Functional):
+        return True
+    if fit.likelihood.has_dispersion or n_rows > FULL_BATCH_ROWS or not isinstance(fit.curvature, Kron):
+        return False
+    blocks, limit = fit.network.blocks, budget_for(n_rows).exact_step
+    n_columns = GGN().n_columns(fit.likelihood, fit.n_outputs)
+    covariances = DEAR_POINTS * n_rows * fit.n_outputs**2 * sum(block.outputs for block in blocks)
+    return max(kron_cost(blocks, n_rows, n_columns), COVARIANCE * covariances) <= limit
 
 
 def _under(
@@ -268,7 +289,8 @@ def _under(
     n_columns = GGN().n_columns(plan.likelihood, fit.n_outputs)
     for fold in folds:
         network, seen = fit.network.with_parameters(fold.theta), rows.taken(fold.seen(len(rows)))
-        problem = problem_of(network, fit.prior, seen, len(seen) * n_columns, plan, n_rows=len(rows))
+        exact = isinstance(fit.curvature, Full | Functional)
+        problem = problem_of(network, fit.prior, seen, len(seen) * n_columns, plan, exact=exact)
         start = problem.linearise(network)
         with task.subtask("net"):
             mode = alternate(problem, start, hyper, free_prior=False, update_dispersion=plan.update, max_steps=steps)

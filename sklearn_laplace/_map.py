@@ -1,6 +1,7 @@
 r"""The MAP stage: a net and rows in, θ*, δ and φ out. It knows nothing of the subset, structure or link asked for.
 
-First the net's own epochs (none for the built-in net while Gauss–Newton is affordable), with damped evidence steps on
+First the net's own epochs (none for the built-in net while Gauss–Newton is affordable, and none where it goes on from
+an earlier training), with damped evidence steps on
 the way where the hyperparameters are free; then :func:`~sklearn_laplace.selection.alternate` and
 :func:`~sklearn_laplace.mode.refine` to the mode. The evidence of this stage is that of all weights: exact (``full`` or
 its dual ``functional``, whichever is cheaper) while a step stays within the budget (``_budget.py``), else ``kron``, or
@@ -22,7 +23,7 @@ from skorch.callbacks import Callback
 from torch import Tensor, nn
 
 from . import _skorch
-from ._budget import FULL_BATCH_ROWS, SINGLE_THREAD_FLOPS, budget_for, exact_cost, kron_cost
+from ._budget import SINGLE_THREAD_FLOPS, budget_for, exact_cost
 from ._memory import MemoryBudget
 from ._progress import Task
 from ._skorch import TrainingRows
@@ -322,6 +323,7 @@ def fit_map(
     budget = budget_for(len(rows))
     cost, _ = _exact(network, rows, n_dual, plan.past)
     exact = cost <= budget.exact_step
+    # Only nets beside another one come here again, from where steps over all rows have taken them.
     goes_on = not exact and plan.again is not None
     if not (exact or goes_on or own_epochs):
         size = budget.batch_size if net.batch_size == -1 else net.batch_size
@@ -368,23 +370,6 @@ def continued(trained: MapResult, rows: TrainingRows, plan: Plan, factor: float)
     mode = replace(mode, n_steps=trained.n_steps + found.n_steps + mode.n_steps)
     net = _skorch.finish(trained.net, mode.fit.network)
     return replace(trained, net=net, mode=mode, n_steps=mode.n_steps, by_evidence=False)
-
-
-def takes_steps(fit: LaplaceFit, n_rows: int) -> bool:
-    """Whether Gauss–Newton steps with the training's curvature, over all of so many rows, are worth their time.
-
-    Exact ones always are, since there would be another curvature. Those in Kronecker form are for classes and counts:
-    without a noise to take up the slack, what the evidence alone chooses is too wide by far.
-    """
-    if isinstance(fit.curvature, Full | Functional):
-        return True
-    affordable = kron_cost(fit.network.blocks, n_rows) <= budget_for(n_rows).exact_step
-    return (
-        isinstance(fit.curvature, Kron)
-        and not fit.likelihood.has_dispersion
-        and n_rows <= FULL_BATCH_ROWS
-        and affordable
-    )
 
 
 def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: int, plan: Plan) -> MapResult:
@@ -434,9 +419,9 @@ def problem_of(
     plan: Plan,
     *,
     trained: bool = False,
-    n_rows: int | None = None,
+    exact: bool | None = None,
 ) -> Problem:
-    """The rows as functions of a network, with the exact curvature while it is affordable, by n_rows where given.
+    """The rows as functions of a network, with the exact curvature where asked for; by default while it is affordable.
 
     Raises
     ------
@@ -444,10 +429,11 @@ def problem_of(
         When it does not fit: a training does not depend on the memory. That of a trained net is a smaller one then.
     """
     rule, n_columns, likelihood, memory = GGN(), n_dual // len(rows), plan.likelihood, plan.memory
-    cost, exact = _exact(network, rows, n_dual, plan.past)
+    cost, exact_form = _exact(network, rows, n_dual, plan.past)
     large: type[Curvature] = Kron if unit_of(network.blocks, prior.groups) in Kron.holds else Diag
     large = large if plan.past is None else type(plan.past.fit.curvature)
-    able: list[type[Curvature]] = [exact, large] if cost <= budget_for(n_rows or len(rows)).exact_step else [large]
+    exact = cost <= budget_for(len(rows)).exact_step if exact is None else exact
+    able: list[type[Curvature]] = [exact_form, large] if exact else [large]
     able = [*able, Diag] if trained else able[:1]
     n_dual += 0 if plan.past is None else plan.past.dual_rows(n_columns)
     structure = next((kind for kind in able if memory.fits(kind, network, n_dual, n_columns)), None)

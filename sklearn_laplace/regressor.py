@@ -70,7 +70,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         which there is an input of its own; it is refused where no row of the training had one.
     max_epochs : int, optional
         Epochs of gradient training before the Gauss–Newton steps. None: what the net says; none at all for the
-        built-in net while Gauss–Newton is affordable.
+        built-in net while Gauss–Newton is affordable, and for the nets beside it.
     lr : float, optional
         Learning rate of these epochs. None: what the net says.
     batch_size : int, optional
@@ -150,11 +150,12 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         posterior's δ is that times the factor, up to 10³ either way, under which three more nets, each trained from a
         start of its own without a third of the rows, give these the largest log density (of factors within 1 nat of it,
         the one closest to 1); for classes and counts all nets train on under a prior that is weaker by a factor of .3
-        as long as that is worth 5 nats to these rows, three times at most; where the noise is chosen so too, both go a
-        part of the way, a factor of 1.1 in σ at most. The evidence sees one mode, and is too sure where another net
-        would have found other features in the same rows. That is done for the built-in net with hidden layers and 40
-        different rows at least, while its training takes Gauss–Newton steps and ``memory_budget`` has room for five
-        curvatures, not with ``max_epochs``, ``augment``, ``prior``, a ``prior_mean`` by names or a number for
+        as long as that is worth 5 nats to these rows, three times at most, and a factor below 1 counts by its root;
+        where the noise is chosen so too, both go a part of the way, a factor of 1.05 in σ at most. The evidence sees
+        one mode, and is too sure where another net would have found other features in the same rows. That is done for
+        the built-in net with hidden layers and 40 different rows at least, while its training takes Gauss–Newton steps
+        (those of classes and counts may be in Kronecker form, up to 10,000 rows) and ``memory_budget`` has room for
+        five curvatures, not with ``max_epochs``, ``augment``, ``prior``, a ``prior_mean`` by names or a number for
         ``map_prior_precision``; elsewhere "auto" is "evidence", also after ``partial_fit``. What a fit takes is in
         ``docs/benchmarks.md``. "loo": that of largest leave-one-out log density of the linearised net (see
         :meth:`loo_predict`), which does not ask the prior to be right. The net trains as under "evidence", and its

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import multivariate_normal, norm
-from sklearn.datasets import load_digits, make_friedman1, make_moons
+from sklearn.datasets import load_digits, make_blobs, make_classification, make_friedman1, make_moons
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _cross_fit, _map
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _cross_fit
 from sklearn_laplace._loo import LeftOut
 from sklearn_laplace._skorch import TrainingRows
 from sklearn_laplace.curvatures import GGN
@@ -180,10 +180,24 @@ def test_ten_classes_are_told_by_far_better_than_under_the_evidence(digits, by_e
 
 def test_nets_in_kronecker_form_are_of_no_more_rows_than_pay(digits, by_evidence, monkeypatch):
     """A training by mini-batches passes over many rows a few times only; steps over all of them would take longer."""
-    monkeypatch.setattr(_map, "FULL_BATCH_ROWS", 299)
+    monkeypatch.setattr(_cross_fit, "FULL_BATCH_ROWS", 299)
     model = LaplaceClassifier(random_state=0).fit(*digits[:2])
     assert model._origin.cross is None and len(model.members_) == 1
     assert np.array_equal(model.predict_proba(digits[2]), by_evidence.predict_proba(digits[2]))
+
+
+def test_nets_beside_a_training_in_kronecker_form_take_no_exact_steps():
+    """Two thirds of these rows would be within the budget of exact ones, which take more memory than the training."""
+    rows, labels = make_classification(250, 20, n_informative=10, n_classes=5, random_state=0)
+    model = LaplaceClassifier(memory_budget="8MB", random_state=0).fit(rows, labels)
+    assert isinstance(model.laplace_.curvature, Kron) and len(model.members_) == 4
+
+
+def test_nets_in_kronecker_form_are_of_no_more_classes_than_pay():
+    """The choice by held-out rows grows with the square of the classes: a hundred would take a minute."""
+    rows, labels = make_blobs(200, 5, centers=100, random_state=0)
+    model = LaplaceClassifier(random_state=0).fit(rows, labels)
+    assert isinstance(model.laplace_.curvature, Kron) and model._origin.cross is None
 
 
 def test_a_regression_in_kronecker_form_has_one_net(digits):

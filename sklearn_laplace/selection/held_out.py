@@ -46,10 +46,10 @@ TRUSTED = math.log(1.05)
 less than each of its nets. On inner splits 1.05 and 1.1 are level in log-likelihood (energy −.006 nats a row, yacht
 −.02, boston and concrete .003), and 95 % intervals cover .979 and .987 on energy; 1.4 was worse by .05 there."""
 WIDER = 0.5
-"""Power of a factor below 1 of the precision of classes: nets of two thirds of the rows are surer of what is wrong than
-a net of all is, and a mixture errs less than each of its nets. Three of 52 random tables had such a factor, .02 to .18;
-the log-likelihoods of new rows were −.870, −.939 and −.628 with it, −.857, −.935 and −.615 with its root, −.855, −.939
-and −.605 with 1."""
+"""Power to which a factor below 1 counts, of classes and counts: nets of two thirds of the rows err by more than a net
+of all rows does, and each net by more than their mixture. Of 52 random tables three had such factors, .02 to .18; the
+log-likelihood of new rows was −.870, −.939 and −.628 under the factor itself, −.857, −.935 and −.615 under its root,
+and −.855, −.939 and −.605 under 1."""
 PROPORTIONAL = 1e-9
 """Part by which precisions may differ from a common multiple of those of the training."""
 
