@@ -286,10 +286,9 @@ def _under(
     The density is that under the best factor of the posterior's prior precision, and the best noise, of all nets.
     """
     found, parts = [], []
-    n_columns = GGN().n_columns(plan.likelihood, fit.n_outputs)
+    n_columns, exact = GGN().n_columns(plan.likelihood, fit.n_outputs), isinstance(fit.curvature, Full | Functional)
     for fold in folds:
         network, seen = fit.network.with_parameters(fold.theta), rows.taken(fold.seen(len(rows)))
-        exact = isinstance(fit.curvature, Full | Functional)
         problem = problem_of(network, fit.prior, seen, len(seen) * n_columns, plan, exact=exact)
         start = problem.linearise(network)
         with task.subtask("net"):

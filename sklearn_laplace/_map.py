@@ -1,11 +1,10 @@
 r"""The MAP stage: a net and rows in, θ*, δ and φ out. It knows nothing of the subset, structure or link asked for.
 
 First the net's own epochs (none for the built-in net while Gauss–Newton is affordable, and none where it goes on from
-an earlier training), with damped evidence steps on
-the way where the hyperparameters are free; then :func:`~sklearn_laplace.selection.alternate` and
-:func:`~sklearn_laplace.mode.refine` to the mode. The evidence of this stage is that of all weights: exact (``full`` or
-its dual ``functional``, whichever is cheaper) while a step stays within the budget (``_budget.py``), else ``kron``, or
-``diag`` under a prior that ``kron`` cannot hold.
+an earlier training), with damped evidence steps on the way where the hyperparameters are free; then
+:func:`~sklearn_laplace.selection.alternate` and :func:`~sklearn_laplace.mode.refine` to the mode. The evidence of this
+stage is that of all weights: exact (``full`` or its dual ``functional``, whichever is cheaper) while a step stays
+within the budget (``_budget.py``), else ``kron``, or ``diag`` under a prior that ``kron`` cannot hold.
 """
 
 from __future__ import annotations
