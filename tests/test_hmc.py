@@ -61,8 +61,8 @@ def test_moments_of_a_correlated_gaussian(drawn):
 
 
 def test_chains_accept_as_often_as_asked_for_and_agree(drawn, hmc):
-    """Dual averaging ends within .1 of .8; split R-hat of converged chains is near 1, of separate ones far above."""
-    assert drawn.acceptance.mean() == pytest.approx(0.8, abs=0.1)
+    """Dual averaging ends a little above .8; split R-hat of converged chains is near 1, of separate ones far above."""
+    assert 0.8 < drawn.acceptance.mean() < 0.95  # .86 to .90 over 16 seeds: the mean of log steps is a short one
     assert drawn.acceptance.min() > 0.5
     assert (hmc.split_r_hat(drawn.theta) < 1.05).all()
     apart = drawn.theta + 10 * np.arange(32)[:, None]
