@@ -96,12 +96,13 @@ class Past:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a training that has been here before starts again.
+    """Where a training starts that knows how another one of the same rows has ended.
 
     Parameters
     ----------
-    theta : ndarray of shape (P,), float64
-        Weights, in the order of the network. Arrays, as all of this: a cache tells equal ones by their values.
+    theta : ndarray of shape (P,), float64, or None
+        Weights, in the order of the network; None for initial ones. Arrays, as all of this: a cache tells equal ones by
+        their values.
     prior_precision : ndarray of shape (G,), float64
     dispersion : float
     folds : tuple of ndarray of shape (P,)
@@ -110,15 +111,15 @@ class Start:
         Whether its prior precisions are those of largest evidence.
     """
 
-    theta: np.ndarray
+    theta: np.ndarray | None
     prior_precision: np.ndarray
     dispersion: float
     folds: tuple[np.ndarray, ...]
     by_evidence: bool = True
 
     def of_fold(self, fold: int) -> Start:
-        """Where one of these nets may go on, with all rows."""
-        return replace(self, theta=self.folds[fold], folds=())
+        """Where one of these nets may go on, with all rows; with more of them than there are, one that is new."""
+        return replace(self, theta=self.folds[fold] if fold < len(self.folds) else None, folds=())
 
     @property
     def hyper(self) -> Hyper:
@@ -322,7 +323,7 @@ def fit_map(
     budget = budget_for(len(rows))
     cost, _ = _exact(network, rows, n_dual, plan.past)
     exact = cost <= budget.exact_step
-    # Only nets beside another one come here again, from where steps over all rows have taken them.
+    # Under what another one's training has found, nets beside it and more members take steps over all rows.
     goes_on = not exact and plan.again is not None
     if not (exact or goes_on or own_epochs):
         size = budget.batch_size if net.batch_size == -1 else net.batch_size

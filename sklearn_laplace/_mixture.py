@@ -143,8 +143,9 @@ class LaplaceMixture(LaplacePrediction):
     ) -> list[LaplaceMixture]:
         """The members after the first, with what it has chosen on held-out rows and under the noise that it has found.
 
-        The nets beside it, which have not seen a part of the rows yet, go on with all of them; any more members start
-        from initial weights of their own. Where no number was asked for, a net that cannot be trained is left out.
+        The nets beside it, which have not seen a part of the rows yet, go on with all of them, under its prior
+        precisions; so does any member more, from initial weights of its own. Without such nets, each has the precisions
+        of its own evidence. Where no number was asked for, a net that cannot be trained is left out.
         """
         if data.noise is None and self.noise_model_ is not None and self.noise_model_.is_trained_under:
             data, kept = self._with_noise(data), kept and self._with_noise(kept)
@@ -156,7 +157,7 @@ class LaplaceMixture(LaplacePrediction):
         def fitted(place: int, seeds: list[int], own: Task) -> LaplaceMixture | None:
             other = self._twin()
             other._lead, other._is_candidate = self._origin, True
-            start = first.of_fold(place) if place < len(first.folds) else None
+            start = first.of_fold(place) if first.folds else None
             with own, single_thread(n_jobs > 1), suppress(*dispensable):
                 other._fit_rows(parameters, replace(data, alone=True, start=start), kept, seeds, own)
                 return other

@@ -179,7 +179,7 @@ def _train_net(
     if data.past is not None:
         check_same_net(network, data.past.fit.network, rows.inputs[:50])
         _start_at(net.module_, network.tensors(data.past.fit.theta))
-    elif data.start is not None:
+    elif data.start is not None and data.start.theta is not None:
         _start_at(net.module_, network.tensors(torch.from_numpy(data.start.theta).to(network.theta)))
     elif is_ours and isinstance(options.prior_mean, dict):
         _start_at(net.module_, options.prior_mean)

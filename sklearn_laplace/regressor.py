@@ -223,9 +223,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         methods answer for the mixture: means, variances and covariances are its moments, quantiles and densities its
         own. "auto": where three nets that have not seen a third of the rows each help to choose prior precision or
         noise ("auto" of theirs, in the built-in net, of 40 rows or more), these train on with all rows, and are members
-        beside the first; otherwise one. What rows that were held out say, and how the noise varies, is learnt once,
-        with the first, and of the first four the prior precision of the training too; members beyond have trainings of
-        their own. Where the data leave one basin, members may end as the same net. ``n_jobs`` of them train at a time.
+        beside the first; otherwise one. What rows that were held out say, how the noise varies, and beside such nets
+        the prior precision of the training, are learnt once, with the first. Where the data leave one basin, members
+        may end as the same net. ``n_jobs`` of them train at a time.
         Several are refused for a net that comes with its weights.
     member_weights : {"uniform", "loo", "evidence"}, default="uniform"
         Weights of the members: the same; those under which the mixture gives the training rows the largest density,
