@@ -20,7 +20,7 @@ SUBTRACTION_ROUNDING = 1e-6
 CLIP_ROUNDING = 1e-6
 """Negative eigenvalues, relative to the largest, that float32 rows make of zeros."""
 STRIP = 64
-"""Columns of the strips in which a symmetric product is formed."""
+"""Columns of the strips in which symmetric products and inverses of triangles are formed."""
 
 TOLERANCE, MAX_ITERATIONS = 1e-13, 500
 """Conjugate gradients end at this residual relative to the first, in the preconditioner's norm."""
@@ -220,7 +220,7 @@ def mirror_lower(matrix: Tensor) -> Tensor:
 
 
 def inverse_root(factor: Tensor) -> Tensor:
-    """R = L⁻ᵀ (p, p), so that R Rᵀ is the inverse of L Lᵀ. Costs p³/3.
+    """R = L⁻ᵀ (p, p), so that R Rᵀ is the inverse of L Lᵀ. Costs p³/3: strips of it, below which there is nothing.
 
     Examples
     --------
@@ -228,8 +228,13 @@ def inverse_root(factor: Tensor) -> Tensor:
     >>> inverse_root(torch.diag(torch.tensor([2.0, 4.0]))).diagonal()
     tensor([0.5000, 0.2500])
     """
-    identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-    return torch.linalg.solve_triangular(factor, identity, upper=False).mT.contiguous()
+    size = len(factor)
+    identity, root = torch.eye(size, dtype=factor.dtype, device=factor.device), torch.zeros_like(factor)
+    for start in range(0, size, STRIP):
+        stop = min(start + STRIP, size)
+        below = torch.linalg.solve_triangular(factor[start:, start:], identity[start:, start:stop], upper=False)
+        root[start:stop, start:] = below.mT
+    return root
 
 
 def downdated(covariance: Tensor, factor: Tensor, most: Tensor) -> Tensor:

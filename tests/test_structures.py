@@ -14,7 +14,7 @@ from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.laplace import fit_laplace
 from sklearn_laplace.linalg import eigh
 from sklearn_laplace.network import Network
-from sklearn_laplace.structures import STRUCTURES, LowRank, kron
+from sklearn_laplace.structures import STRUCTURES, Full, LowRank, kron
 from sklearn_laplace.subsets import SUBSETS, Subnetwork
 
 OUTER_LAYERS = dict.fromkeys(("0.weight", "0.bias", "4.weight", "4.bias"))
@@ -267,3 +267,17 @@ def test_low_rank_of_full_rank_is_functional_is_full(kind):
     ]
     for other in found[1:]:
         contracts.close(other, found[0], 1e-9, "the same posterior")
+
+
+def test_a_solution_is_had_without_the_root():
+    """A training takes hundreds of damped steps, each of which asks for one solution alone."""
+    generator = torch.Generator().manual_seed(0)
+    half = torch.randn(150, 200, generator=generator, dtype=torch.float64)
+    delta = torch.rand(150, generator=generator, dtype=torch.float64) + 0.5
+    vector = torch.randn(150, generator=generator, dtype=torch.float64)
+    dense = half @ half.mT / 3 + delta.diag()
+    posterior = Full((half @ half.mT).tril(), (150,)).posterior(delta, 1 / 3)
+    torch.testing.assert_close(posterior.solve(vector), torch.linalg.solve(dense, vector))
+    assert "root" not in vars(posterior)
+    torch.testing.assert_close(posterior.root @ posterior.root.mT, dense.inverse())
+    assert not posterior.root.tril(-1).any()

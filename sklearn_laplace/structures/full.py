@@ -130,11 +130,11 @@ class Full(Curvature):
         if precision.ndim == 0:
             values, vectors = self._spectrum
             total = scale * values + precision
-            return FullPosterior(vectors * total.rsqrt(), total.log().sum(), precision.expand(len(values)))
+            return FullPosterior(vectors * total.rsqrt(), total.log().sum(), precision.expand(len(values)), False)
         matrix = scale * self.matrix
         matrix.diagonal().add_(precision)
         factor = cholesky(matrix)
-        return FullPosterior(inverse_root(factor), 2 * factor.diagonal().log().sum(), precision)
+        return FullPosterior(factor, 2 * factor.diagonal().log().sum(), precision, True)
 
 
 @dataclass(frozen=True)
@@ -143,25 +143,34 @@ class FullPosterior(Posterior):
 
     Parameters
     ----------
-    root : Tensor of shape (P, P)
+    half : Tensor of shape (P, P)
+        R, or the lower Cholesky factor L of the posterior's precision.
     logdet : Tensor, 0-d
     precision : Tensor of shape (P,)
         Prior precisions δ.
+    triangular : bool
+        Whether it is L. A training asks for a solution alone and goes on; R = L⁻ᵀ is made where something needs it.
     """
 
-    root: Tensor
+    half: Tensor
     logdet: Tensor
     precision: Tensor
+    triangular: bool
+
+    @cached_property
+    def root(self) -> Tensor:
+        """R (P, P)."""
+        return inverse_root(self.half) if self.triangular else self.half
 
     @property
     def device(self) -> torch.device:
         """Where its tensors are."""
-        return self.root.device
+        return self.half.device
 
     @property
     def n_parameters(self) -> int:  # type: ignore[override]
         """Number P of weights."""
-        return self.root.shape[0]
+        return self.half.shape[0]
 
     def row_width(self, blocks: Sequence[Block], n_outputs: int) -> int:
         """Dense rows."""
@@ -176,8 +185,11 @@ class FullPosterior(Posterior):
         return vectors @ self.root.mT
 
     def solve(self, vector: Tensor) -> Tensor:
-        """R Rᵀ v."""
-        return self.root @ (self.root.mT @ vector)
+        """R Rᵀ v, O(P²)."""
+        if not self.triangular:
+            return self.half @ (self.half.mT @ vector)
+        forward = torch.linalg.solve_triangular(self.half, vector[:, None], upper=False)
+        return torch.linalg.solve_triangular(self.half.mT, forward, upper=True)[:, 0]
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
         """(J R)(J R)ᵀ row by row."""
@@ -202,7 +214,7 @@ class FullPosterior(Posterior):
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
         """From the marginal variances, O(P²)."""
-        zeros = torch.zeros(n_groups, dtype=torch.float64, device=self.root.device)
+        zeros = torch.zeros(n_groups, dtype=torch.float64, device=self.device)
         return zeros.index_add(0, groups, self.precision * self.marginal_variance())
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
