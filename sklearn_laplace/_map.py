@@ -34,7 +34,7 @@ from .errors import MemoryBudgetError, ModeWarning, NonFiniteLossError
 from .evidence import effective_parameters, log_evidence, mackay_fixed_point
 from .laplace import Hyper, LaplaceFit, fit_laplace
 from .likelihoods._base import Likelihood
-from .mode import Mode, Problem, newton_decrement, refine
+from .mode import Mode, Problem, refine
 from .network import Network
 from .prior import Prior
 from .selection import alternate, maximise_evidence
@@ -397,7 +397,7 @@ def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: i
         prior = plan.prior(network)
         fit = problem_of(network, prior, rows, n_dual, plan, trained=True).linearise(network)
         hyper = plan.start(network, prior)
-        mode = Mode(fit, plan.update(fit, hyper), newton_decrement(fit, hyper), 0)
+        mode = Mode(fit, plan.update(fit, hyper), 0)
     history = [dict(entry) for entry in net.history]
     net.trim_for_prediction()
     return MapResult(net, mode, history, 0, small, rows.inputs.dtype, post_hoc=True)

@@ -130,7 +130,8 @@ class LayerFactor:
         m, l, _ = other.cotangents.shape
         outputs = self.cotangents.flatten(0, 1) @ other.cotangents.flatten(0, 1).mT
         inputs = (self.inputs * weights.to(self.inputs.dtype)) @ other.inputs.mT
-        return (outputs.view(n, k, m, l) * inputs[:, None, :, None]).view(n * k, m * l)
+        outputs.view(n, k, m, l).mul_(inputs[:, None, :, None])
+        return outputs
 
     def _of_output(self, o: int) -> LayerFactor:
         return LayerFactor(self.inputs, self.cotangents[..., o : o + 1])

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -62,8 +63,6 @@ class Mode:
     fit : LaplaceFit
         The pass over the data at the final weights.
     hyper : Hyper
-    decrement : float
-        √(∇Lᵀ P⁻¹ ∇L), posterior standard deviations.
     n_steps : int
         Steps taken.
     damping : float
@@ -72,9 +71,13 @@ class Mode:
 
     fit: LaplaceFit
     hyper: Hyper
-    decrement: float
     n_steps: int
     damping: float = 0.0
+
+    @cached_property
+    def decrement(self) -> float:
+        """:func:`newton_decrement` there: a factorisation, for whoever asks."""
+        return newton_decrement(self.fit, self.hyper)
 
 
 @dataclass(frozen=True)
@@ -160,10 +163,9 @@ def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int, damp
     """
     objective, theta = _Objective(problem, fit, hyper), fit.theta
     value, gradient = fit.objective(hyper), fit.objective_gradient(hyper)
-    metric = _metric(objective, fit, hyper, value, gradient, damping)
+    metric, solved = _metric(objective, fit, hyper, value, gradient, damping)
     memory = _Memory()
     steps, size = 0, 1.0
-    solved = metric.solve(gradient)
     decrement = float(gradient @ solved)
     while steps < max_steps and decrement > DECREMENT**2:
         direction = -memory.inverse_hessian(gradient, solved)
@@ -183,7 +185,7 @@ def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int, damp
             break
     if steps:
         fit = problem.linearise(fit.network.with_parameters(theta))
-    return Mode(fit, hyper, newton_decrement(fit, hyper), steps, damping)
+    return Mode(fit, hyper, steps, damping)
 
 
 class _Objective:
@@ -209,15 +211,17 @@ class _Objective:
 
 def _metric(
     objective: _Objective, fit: LaplaceFit, hyper: Hyper, value: float, gradient: Tensor, damping: float
-) -> Posterior:
-    """P itself where its full step lowers the objective, as near a mode it does; else damped."""
+) -> tuple[Posterior, Tensor]:
+    """P itself where its full step lowers the objective, as near a mode it does; else damped. And P⁻¹ ∇L (P,)."""
     exact = _posterior(fit, hyper)
+    solved = exact.solve(gradient)
     if damping == 0.0:
-        return exact
-    step = -exact.solve(gradient)
-    reached = objective(objective.held(fit.theta + step))
-    accepted = math.isfinite(reached) and reached <= value + 1e-4 * float(gradient @ step)
-    return exact if accepted else _posterior(fit, hyper, damping)
+        return exact, solved
+    reached = objective(objective.held(fit.theta - solved))
+    if math.isfinite(reached) and reached <= value - 1e-4 * float(gradient @ solved):
+        return exact, solved
+    damped = _posterior(fit, hyper, damping)
+    return damped, damped.solve(gradient)
 
 
 def _armijo(

@@ -7,14 +7,13 @@ picked up; what its tables have to hold goes into ``EXPECTED``.
 
 import importlib
 import math
-import os
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
 import matplotlib.image
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -146,30 +145,40 @@ def tables(text):
     return found
 
 
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """A script and its options as ``python SCRIPT …`` runs them, but in this process, which has imported torch already.
+
+    What it prints is the answer; a warning is an error here as everywhere.
+    """
+
+    def script(path, *options):
+        monkeypatch.syspath_prepend(str(path.parent))
+        monkeypatch.setattr(sys, "argv", [str(path), *map(str, options)])
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        finally:
+            plt.close("all")
+        return capsys.readouterr().out
+
+    return script
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_example_runs_without_warnings_and_prints_sane_tables(script, tmp_path):
+def test_example_runs_without_warnings_and_prints_sane_tables(script, run, tmp_path, monkeypatch):
     """A first impression that fails, warns or shows nonsense is the last one."""
-    run = subprocess.run(
-        [sys.executable, "-W", "default", str(script), "--quick", "--out", str(tmp_path)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
-        encoding="utf-8",
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stderr
-    assert "warning" not in run.stderr.lower(), run.stderr
-    pictures = {Path(line.removeprefix("saved ")) for line in run.stdout.splitlines() if line.startswith("saved ")}
+    monkeypatch.chdir(tmp_path)
+    text = run(script, "--quick", "--out", tmp_path)
+    pictures = {Path(line.removeprefix("saved ")) for line in text.splitlines() if line.startswith("saved ")}
     assert {path.name for path in pictures} >= PICTURES.get(script.stem, set())
     for path in pictures:
         check_picture(path)
-    printed = tables(run.stdout)
+    printed = tables(text)
     assert printed
     assert all(math.isfinite(value) for rows in printed.values() for row in rows.values() for value in row), printed
     for start, expected in EXPECTED.get(script.stem, {}).items():
         rows = next((rows for title, rows in printed.items() if title.startswith(start)), None)
-        assert rows is not None, f"no table {start!r} in\n{run.stdout}"
+        assert rows is not None, f"no table {start!r} in\n{text}"
         assert list(rows) == list(expected)
         for name, bounds in expected.items():
             inside = [low <= value <= high for value, (low, high) in zip(rows[name], bounds, strict=True)]
@@ -195,12 +204,10 @@ MEASURING = sorted(path for path in BENCHMARKS.glob("*.py") if "__main__" in pat
 
 
 @pytest.mark.parametrize("script", MEASURING, ids=lambda path: path.stem)
-def test_a_benchmark_says_what_it_measures(script, monkeypatch, capsys):
+def test_a_benchmark_says_what_it_measures(script, run, capsys):
     """Their data and their hours are elsewhere: here they are imported, and name every option."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    monkeypatch.setattr(sys, "argv", [str(script), "--help"])
     with pytest.raises(SystemExit) as end:
-        runpy.run_path(str(script), run_name="__main__")
+        run(script, "--help")
     printed = capsys.readouterr().out
     assert end.value.code == 0
     assert "--quick" in printed

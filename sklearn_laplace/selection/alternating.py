@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..evidence import PRECISION_BOUNDS, log_evidence, mackay_fixed_point
 from ..laplace import Hyper, LaplaceFit
-from ..mode import Mode, Problem, gauss_newton_step, newton_decrement, refine
+from ..mode import Mode, Problem, gauss_newton_step, refine
 
 START_DAMPING = 1.0
 FIRST_RATIO, LAST_RATIO = 2.0, 1.3
@@ -123,7 +123,7 @@ def alternate(
     if len(state.hyper.prior_precision) > 1 and state.decrement > SETTLED:
         state = _settle(problem, state.fit, state.hyper, state.damping, update_dispersion, each)
         used += state.n_steps
-    return Mode(state.fit, state.hyper, newton_decrement(state.fit, state.hyper), used, state.damping)
+    return Mode(state.fit, state.hyper, used, state.damping)
 
 
 def _settle(
