@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from ._data import PreparedData, spread
-from ._tables import Column, robust
+from ._tables import Column, robust, weighted_quantiles
 from .likelihoods._base import Likelihood
 from .nets import MLP, TableMLP
+from .nets.mlp import Pieces
 
 
 def built_in_net(
@@ -21,7 +22,7 @@ def built_in_net(
     """The net's class and what it is made with.
 
     A multilayer perceptron on standardised numbers; one with embeddings and indicators where there are categories and
-    missing values.
+    missing values, and with pieces of the numbers where these are asked for.
 
     Parameters
     ----------
@@ -36,7 +37,7 @@ def built_in_net(
     numeric = np.arange(data.X.shape[1]) if table is None else table.numeric
     columns = () if table is None else tuple(table.columns[k] for k in numeric)
     # In the order of rows, as it came: sums over another order round in another way.
-    statistics = _statistics(np.ascontiguousarray(data.X[:, numeric]), data.weights, columns)
+    X = np.ascontiguousarray(data.X[:, numeric])
     start = likelihood.output_start(torch.from_numpy(data.targets), torch.from_numpy(data.weights))
     both = {
         "out_features": data.n_outputs,
@@ -44,28 +45,71 @@ def built_in_net(
         "activation": parameters["activation"],
         "output_shift": None if start is None else start.tolist(),
         "seed": seed,
-        **statistics,
     }
-    if table is None or not (any(table.levels) or any(column.has_missing for column in table.columns)):
-        return MLP, {"in_features": data.X.shape[1], **both}
-    return TableMLP, {"levels": table.levels, "missing": table.flagged, **both}
+    n_bins = parameters["n_bins"]
+    if n_bins is None:
+        both |= _statistics(X, data.weights, columns)
+        if table is None or not (any(table.levels) or any(column.has_missing for column in table.columns)):
+            return MLP, {"in_features": data.X.shape[1], **both}
+    else:
+        both |= _statistics_of_pieces(X, data.weights, columns, n_bins)
+        past = None if data.past is None else data.past.module
+        if isinstance(past, TableMLP) and isinstance(past.standardise, Pieces):  # whose statistics replace these
+            both = {key: value for key, value in both.items() if key not in ("input_mean", "input_scale")}
+            both["input_edges"] = past.standardise.edges
+    none = (0,) * data.X.shape[1]
+    levels, missing = (none, (False,) * len(none)) if table is None else (table.levels, table.flagged)
+    return TableMLP, {"levels": levels, "missing": missing, **both}
 
 
 def _statistics(X: np.ndarray, weights: np.ndarray, columns: tuple[Column, ...]) -> dict[str, Any]:
     """Mean and scale of the columns of numbers; centre and width of those with heavy tails."""
-    found: dict[str, Any] = {}
-    if any(column.heavy for column in columns):
-        centre, width = np.zeros(len(columns)), np.full(len(columns), np.inf)
-        X = X.copy()
-        for k, column in enumerate(columns):
-            seen = ~np.isnan(X[:, k])
-            if column.heavy and (tails := robust(X[seen, k], weights[seen])) is not None:
-                centre[k], width[k] = tails
-                X[:, k] = np.arcsinh((X[:, k] - centre[k]) / width[k])
-        found = {"input_centre": centre.tolist(), "input_width": width.tolist()}
+    X, tails = _drawn_in(X, weights, columns)
+    return {**tails, **_mean_and_scale(X, weights)}
+
+
+def _statistics_of_pieces(
+    X: np.ndarray, weights: np.ndarray, columns: tuple[Column, ...], n_bins: int
+) -> dict[str, Any]:
+    """Edges of the columns, at quantiles of the values that are there, and mean and scale of the pieces.
+
+    Quantiles are those of the weighted empirical distribution, without interpolation: a weight of k is k copies. A
+    column of fewer values has fewer pieces, one without any two values a single one.
+    """
+    X, tails = _drawn_in(X, weights, columns)
+    found: dict[str, Any] = {**tails, "input_edges": [_edges(column, weights, n_bins) for column in X.T]}
+    pieces = Pieces(found["input_edges"]).pieces(torch.from_numpy(X)).numpy()
+    return {**found, **_mean_and_scale(pieces, weights)}
+
+
+def _edges(values: np.ndarray, weights: np.ndarray, n_bins: int) -> list[float]:
+    seen = ~np.isnan(values)
+    if not seen.any():
+        return [0.0, 1.0]
+    shares = np.linspace(0.0, 1.0, n_bins + 1)
+    edges: list[float] = np.unique(weighted_quantiles(values[seen], weights[seen], shares)).tolist()
+    return edges if len(edges) > 1 else [edges[0], edges[0] + max(1.0, abs(edges[0]))]
+
+
+def _drawn_in(
+    X: np.ndarray, weights: np.ndarray, columns: tuple[Column, ...]
+) -> tuple[np.ndarray, dict[str, list[float]]]:
+    """The columns with heavy tails drawn in, and centre and width of that where there are any."""
+    if not any(column.heavy for column in columns):
+        return X, {}
+    centre, width = np.zeros(len(columns)), np.full(len(columns), np.inf)
+    X = X.copy()
+    for k, column in enumerate(columns):
+        seen = ~np.isnan(X[:, k])
+        if column.heavy and (tails := robust(X[seen, k], weights[seen])) is not None:
+            centre[k], width[k] = tails
+            X[:, k] = np.arcsinh((X[:, k] - centre[k]) / width[k])
+    return X, {"input_centre": centre.tolist(), "input_width": width.tolist()}
+
+
+def _mean_and_scale(X: np.ndarray, weights: np.ndarray) -> dict[str, list[float]]:
     mean, deviation, constant = _spread(X, weights)
-    scale = np.where(constant, 1.0, deviation)
-    return {**found, "input_mean": mean.tolist(), "input_scale": scale.tolist()}
+    return {"input_mean": mean.tolist(), "input_scale": np.where(constant, 1.0, deviation).tolist()}
 
 
 def _spread(X: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

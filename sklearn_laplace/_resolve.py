@@ -59,7 +59,7 @@ DISPERSION_RULES = {
 }
 """What the training goes by; afterwards the rows that were left out have the last word."""
 FROM_DTYPE = "from_dtype"
-BUILT_IN_ONLY = {"hidden_layer_sizes": (50,), "activation": "tanh", "categorical_features": FROM_DTYPE}
+BUILT_IN_ONLY = {"hidden_layer_sizes": (50,), "activation": "tanh", "n_bins": None, "categorical_features": FROM_DTYPE}
 """Options of the built-in net, at their defaults."""
 SUBNETWORK_ONLY = {"subnetwork": "variance", "n_subnetwork_weights": 0.1}
 """Options of ``subset_of_weights="subnetwork"``, at their defaults."""
@@ -220,6 +220,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     _check_subset(subset, rule, parameters["hessian_structure"], structure)
     lookup("activation", parameters["activation"], ACTIVATIONS)
     _layer_sizes(parameters["hidden_layer_sizes"])
+    optional_count("n_bins", parameters["n_bins"], 1)
     optional_count("max_epochs", parameters["max_epochs"], 0)
     optional_count("batch_size", parameters["batch_size"], 1)
     if parameters["lr"] is not None:

@@ -481,11 +481,25 @@ def robust(values: np.ndarray, weights: np.ndarray) -> tuple[float, float] | Non
     """
     if len(values) == 0:
         return None
+    least, low, median, high, most = weighted_quantiles(values, weights, np.array([0.0, TAILS, 0.5, 1 - TAILS, 1.0]))
+    width = (high - low) / NORMAL_RANGE
+    if least > 0 and high > DECADES * low:
+        return 0.0, float(low)
+    reach = max(most - median, median - least)
+    return (float(median), float(width)) if 0 < width < np.inf and reach > HEAVY_TAIL * width else None
+
+
+def weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Those of the weighted empirical distribution, without interpolation; values of weight zero are no ends either.
+
+    Examples
+    --------
+    >>> weighted_quantiles(np.array([3.0, 1.0, 2.0]), np.array([2.0, 1.0, 0.0]), np.array([0.0, 0.5, 1.0]))
+    array([1., 3., 3.])
+    """
     order = np.argsort(values, kind="stable")
     ordered, sums = values[order], np.cumsum(weights[order])
-    low, median, high = ordered[np.searchsorted(sums, np.array([TAILS, 0.5, 1 - TAILS]) * sums[-1] * (1 - 1e-12))]
-    width = (high - low) / NORMAL_RANGE
-    if ordered[0] > 0 and high > DECADES * low:
-        return 0.0, float(low)
-    reach = max(ordered[-1] - median, median - ordered[0])
-    return (float(median), float(width)) if 0 < width < np.inf and reach > HEAVY_TAIL * width else None
+    # The least level is not above the first value's share, and rounding takes no level past the last one.
+    at = np.maximum(levels * sums[-1] * (1 - 1e-12), np.finfo(float).tiny)
+    found: np.ndarray = ordered[np.searchsorted(sums, at)]
+    return found

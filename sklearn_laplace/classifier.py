@@ -34,7 +34,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     net : None, torch module class or instance, skorch net, or FrozenEstimator, default=None
         As in :class:`LaplaceRegressor`; the module has one output a class, logits or (log-)probabilities, or for two
         classes one output, the logit of the second (``NeuralNetBinaryClassifier``).
-    hidden_layer_sizes, activation, categorical_features, max_epochs, lr, batch_size
+    hidden_layer_sizes, activation, n_bins, categorical_features, max_epochs, lr, batch_size
         As in :class:`LaplaceRegressor`.
     augment, n_augmentations, map_prior_precision
         As in :class:`LaplaceRegressor`.
@@ -113,6 +113,7 @@ feature_names_in_
         *,
         hidden_layer_sizes: tuple[int, ...] = (50,),
         activation: str = "tanh",
+        n_bins: int | None = None,
         categorical_features: Any = "from_dtype",
         max_epochs: int | None = None,
         lr: float | None = None,
@@ -156,6 +157,7 @@ feature_names_in_
         self.net = net
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
+        self.n_bins = n_bins
         self.categorical_features = categorical_features
         self.max_epochs = max_epochs
         self.lr = lr

@@ -60,6 +60,11 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Hidden layers of the built-in net.
     activation : {"tanh", "relu", "gelu", "silu", "softplus"}, default="tanh"
         Activation of the built-in net.
+    n_bins : int, optional
+        Pieces of each column of numbers in the built-in net, between quantiles of the training's rows, which are its
+        inputs in place of the number (piecewise linear encoding; Gorishniy et al. 2022): functions that bend or jump
+        within a column come easily, as they do to trees. None: the number itself. A fit takes longer, and more so the
+        more columns and pieces there are.
     categorical_features : "from_dtype", None, list of str or int, or mask, default="from_dtype"
         Which columns the built-in net takes as categories. "from_dtype": those of strings, and those whose data type
         is categorical in pandas or polars. None: no column. Otherwise those with these names or positions, or where the
@@ -324,6 +329,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         *,
         hidden_layer_sizes: tuple[int, ...] = (50,),
         activation: str = "tanh",
+        n_bins: int | None = None,
         categorical_features: Any = "from_dtype",
         max_epochs: int | None = None,
         lr: float | None = None,
@@ -368,6 +374,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self.net = net
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
+        self.n_bins = n_bins
         self.categorical_features = categorical_features
         self.max_epochs = max_epochs
         self.lr = lr
@@ -923,7 +930,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             held_out = self._left_out(fit).expected_errors(fit, hyper)
         else:
             return None
-        chosen = {**self.get_params(deep=False), "hidden_layer_sizes": HIDDEN, "activation": "tanh"}
+        chosen = {**self.get_params(deep=False), "hidden_layer_sizes": HIDDEN, "activation": "tanh", "n_bins": None}
         source, arguments = built_in_net(chosen, data, options.likelihood, seed + NOISE_SEED)
         inputs, weights = (torch.from_numpy(part).to(fit.theta) for part in (rows.X, rows.weights))
         found = noise_model(source(**arguments).to(inputs), inputs, weights, held_out, hyper.dispersion, seed)

@@ -1349,3 +1349,20 @@ def entropy_parts(means: Tensor, covariances: Tensor, weights: Tensor) -> tuple[
         average = average + weight * (density @ p)
         entropy += float(weight * (density @ -(p * p.log()).sum(1)))
     return float(-(average * average.log()).sum()), entropy
+
+
+def pieces(values: np.ndarray, edges: Sequence[float]) -> np.ndarray:
+    """A column's numbers (n,) as shares of its pieces (n, K), the ends of which go on, by the cases of the definition.
+
+    Gorishniy, Rubachev & Babenko (2022), eq. 1; they go on beyond the ends of the training in the first and last piece.
+    """
+    found = np.empty((len(values), len(edges) - 1))
+    for n, x in enumerate(values):
+        for k, (low, high) in enumerate(itertools.pairwise(edges)):
+            share = (x - low) / (high - low)
+            if x < low and k > 0:
+                share = 0.0
+            elif x >= high and k < len(edges) - 2:
+                share = 1.0
+            found[n, k] = share
+    return found

@@ -122,6 +122,7 @@ def assert_gradients(model, x=X_NEW):
         {"activation": "gelu"},
         {"activation": "silu"},
         {"activation": "softplus"},
+        {"n_bins": 3},
         {"hidden_layer_sizes": (5, 5)},
         {"hidden_layer_sizes": ()},
         {"standardize_y": False},

@@ -104,9 +104,88 @@ class Compress(Standardise):
 
     def forward(self, x: Tensor) -> Tensor:
         """Standardised columns, same shape (n, d), in the module's dtype; NaN stays NaN."""
+        return super().forward(self.drawn_in(x))
+
+    def drawn_in(self, x: Tensor) -> Tensor:
+        """The columns before they are standardised, same shape (n, d), float64."""
         x = x.double()
-        drawn_in = ((x - self.centre) / self.width).asinh()
-        return super().forward(torch.where(self.width.isinf(), x, drawn_in))
+        return torch.where(self.width.isinf(), x, ((x - self.centre) / self.width).asinh())
+
+
+class Pieces(Compress):
+    r"""Columns as piecewise linear pieces (Gorishniy, Rubachev & Babenko 2022), heavy tails drawn in, standardised.
+
+    Of a column with edges :math:`e_0 < e_1 < \dots < e_K` it makes K columns, :math:`(x - e_{k-1}) / (e_k - e_{k-1})`,
+    zero below its piece and one above; the first goes on below, the last above. A weight on each is the slope over one
+    piece: a layer behind it makes any function that is linear between the edges, and x itself by equal slopes.
+
+    Parameters
+    ----------
+    edges : sequence of sequence of float
+        Those of each column, rising, two at least.
+    centre, width : sequence of float, optional
+        As in :class:`Compress`, one value a column.
+    mean, scale : sequence of float, optional
+        Of the columns that come out.
+
+    Examples
+    --------
+    >>> import torch
+    >>> Pieces([[0.0, 1.0, 4.0]])(torch.tensor([[-1.0], [0.5], [2.5], [7.0]]))
+    tensor([[-1.0000,  0.0000],
+            [ 0.5000,  0.0000],
+            [ 1.0000,  0.5000],
+            [ 1.0000,  2.0000]])
+    """
+
+    column: Tensor
+    left: Tensor
+    length: Tensor
+    low: Tensor
+    high: Tensor
+
+    def __init__(
+        self,
+        edges: Sequence[Sequence[float]],
+        centre: Sequence[float] | None = None,
+        width: Sequence[float] | None = None,
+        mean: Sequence[float] | None = None,
+        scale: Sequence[float] | None = None,
+    ) -> None:
+        counts = [len(own) - 1 for own in edges]
+        centre = [0.0] * len(edges) if centre is None else centre
+        width = [math.inf] * len(edges) if width is None else width
+        super().__init__(sum(counts), centre, width, mean, scale)
+        self.register_buffer("column", torch.arange(len(edges)).repeat_interleave(torch.tensor(counts)))
+        found = [
+            (lower, upper - lower, -math.inf if k == 0 else 0.0, math.inf if k == len(own) - 2 else 1.0)
+            for own in edges
+            for k, (lower, upper) in enumerate(itertools.pairwise(own))
+        ]
+        values = torch.tensor(found, dtype=torch.float64).view(-1, 4)
+        for name, of_each in zip(("left", "length", "low", "high"), values.unbind(1), strict=True):
+            self.register_buffer(name, of_each.clone())
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Pieces of each column."""
+        return tuple(torch.bincount(self.column, minlength=len(self.centre)).tolist())
+
+    @property
+    def edges(self) -> list[list[float]]:
+        """Those of each column."""
+        ends = self.left + self.length
+        of_each = [self.column == k for k in range(len(self.centre))]
+        return [[*self.left[own].tolist(), float(ends[own][-1])] for own in of_each]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Standardised pieces (n, Σ K) of columns (n, d), in the module's dtype; NaN stays NaN."""
+        return Standardise.forward(self, self.pieces(x))
+
+    def pieces(self, x: Tensor) -> Tensor:
+        """Before they are standardised, (n, Σ K), float64."""
+        parts = (self.drawn_in(x)[:, self.column] - self.left) / self.length
+        return parts.clamp(self.low, self.high)
 
 
 class Scale(nn.Module):
@@ -218,6 +297,7 @@ def standardised(
     scale: Sequence[float] | None,
     centre: Sequence[float] | None,
     width: Sequence[float] | None,
+    edges: Sequence[Sequence[float]] | None = None,
 ) -> Standardise:
     """The first layer over columns of numbers.
 
@@ -226,6 +306,8 @@ def standardised(
     >>> standardised(1, [0.0], [1.0], None, None)
     Standardise()
     """
+    if edges is not None:
+        return Pieces(edges, centre, width, mean, scale)
     if centre is None or width is None:
         return Standardise(in_features, mean, scale)
     return Compress(in_features, centre, width, mean, scale)

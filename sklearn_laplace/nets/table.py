@@ -6,9 +6,10 @@ A hidden unit of the first layer adds up, with d columns and m of them with miss
           + \sum_{k \text{ categorical}} e_{k, x_k} \Big)
 
 with z the standardised number, zero where it is missing, and :math:`e_{kv}` the embedding of level v of column k, as
-wide as the layer: what a linear layer makes of the level as an indicator vector. That is linear in all of these
-weights, so that their Laplace approximation is as good as that of any first layer, and its curvature has the Kronecker
-form of a linear layer, which a table that is looked up has not.
+wide as the layer: what a linear layer makes of the level as an indicator vector. A number may come as several inputs,
+its pieces (:class:`~sklearn_laplace.nets.mlp.Pieces`), each with a weight and counted in d. That is linear in all of
+these weights, so that their Laplace approximation is as good as that of any first layer, and its curvature has the
+Kronecker form of a linear layer, which a table that is looked up has not.
 
 Each categorical column has one embedding more than levels, for what was not seen: no row of the training uses it, so
 that its weights stay at the prior's mean and their posterior is the prior. The embeddings of a column share a prior
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from ..by_name import ColumnsModule
-from .mlp import ACTIVATIONS, Scale, Shift, linear, standardised
+from .mlp import ACTIVATIONS, Pieces, Scale, Shift, linear, standardised
 
 
 class Levels(nn.Module):
@@ -69,7 +70,10 @@ class TableMLP(ColumnsModule):
     hidden_layer_sizes : sequence of int
     activation : str
     input_mean, input_scale, input_centre, input_width, output_shift, seed
-        As in :class:`~sklearn_laplace.nets.MLP`; the statistics are of the columns of numbers alone.
+        As in :class:`~sklearn_laplace.nets.MLP`; the statistics are of the columns of numbers alone, mean and scale of
+        their pieces where there are edges.
+    input_edges : sequence of sequence of float, optional
+        Of each column of numbers, see :class:`~sklearn_laplace.nets.mlp.Pieces`.
 
     Examples
     --------
@@ -96,6 +100,7 @@ class TableMLP(ColumnsModule):
         input_scale: Sequence[float] | None = None,
         input_centre: Sequence[float] | None = None,
         input_width: Sequence[float] | None = None,
+        input_edges: Sequence[Sequence[float]] | None = None,
         output_shift: Sequence[float] | None = None,
         seed: int = 0,
     ) -> None:
@@ -104,14 +109,16 @@ class TableMLP(ColumnsModule):
         numeric = [k for k, n in enumerate(levels) if n == 0]
         flagged = [k for k in numeric if missing[k]]
         categorical = [k for k, n in enumerate(levels) if n > 0]
-        fan_in = len(levels) + len(flagged)
+        statistics = input_mean, input_scale, input_centre, input_width
+        self.standardise = standardised(len(numeric), *statistics, input_edges)
+        counts = self.standardise.counts if isinstance(self.standardise, Pieces) else (1,) * len(numeric)
+        n_numbers = sum(counts) + len(flagged)
+        fan_in = n_numbers + len(categorical)
         self.factor = 1 / math.sqrt(fan_in)
         for name, columns in (("numeric", numeric), ("flagged", flagged), ("categorical", categorical)):
             self.register_buffer(name, torch.tensor(columns, dtype=torch.long))
-        self.standardise = standardised(len(numeric), input_mean, input_scale, input_centre, input_width)
         sizes = [*hidden_layer_sizes, out_features]
         # Without numbers the bias is the first embedding's: a layer of no inputs would be a tensor without elements.
-        n_numbers = len(numeric) + len(flagged)
         self.first = linear(n_numbers, sizes[0], fan_in, generator) if n_numbers else None
         self.codes = nn.ModuleList(Levels(levels[k], self.factor) for k in categorical)
         embeddings = [
@@ -129,7 +136,8 @@ class TableMLP(ColumnsModule):
             behind.append(Shift(output_shift))
         self.behind = nn.Sequential(*behind)
         self.apart = tuple(f"embeddings.{place}.weight" for place in range(len(categorical)))
-        self.column_of = {"first.weight": (*numeric, *flagged)} if n_numbers else {}
+        pieces = [k for k, count in zip(numeric, counts, strict=True) for _ in range(count)]
+        self.column_of = {"first.weight": (*pieces, *flagged)} if n_numbers else {}
         self.column_of |= {name: (k,) * (levels[k] + 1) for name, k in zip(self.apart, categorical, strict=True)}
 
     def forward(self, x: Tensor) -> Tensor:
