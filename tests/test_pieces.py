@@ -131,6 +131,14 @@ def test_every_kind_of_column_has_its_pieces():
     assert np.abs(far).max() < 50
 
 
+def test_a_table_of_categories_has_no_pieces():
+    colours = pd.DataFrame({"colour": np.tile(["red", "green", "blue"], 20)})
+    y = np.tile([1.0, 2.0, 4.0], 20) + 0.01 * np.arange(60)
+    model = LaplaceRegressor(**FIXED, n_bins=4).fit(colours, y)
+    assert model.net_.module_.standardise.counts == ()
+    np.testing.assert_array_equal(model.predict(colours), LaplaceRegressor(**FIXED).fit(colours, y).predict(colours))
+
+
 def test_classes_take_pieces():
     X, y = jagged(400)
     labels = np.where(y > 0, "up", "down")

@@ -156,13 +156,15 @@ class Pieces(Compress):
         centre = [0.0] * len(edges) if centre is None else centre
         width = [math.inf] * len(edges) if width is None else width
         super().__init__(sum(counts), centre, width, mean, scale)
-        self.register_buffer("column", torch.arange(len(edges)).repeat_interleave(torch.tensor(counts)))
+        self.register_buffer(
+            "column", torch.arange(len(edges)).repeat_interleave(torch.tensor(counts, dtype=torch.long))
+        )
         found = [
             (lower, upper - lower, -math.inf if k == 0 else 0.0, math.inf if k == len(own) - 2 else 1.0)
             for own in edges
             for k, (lower, upper) in enumerate(itertools.pairwise(own))
         ]
-        values = torch.tensor(found, dtype=torch.float64).view(-1, 4)
+        values = torch.tensor(found, dtype=torch.float64).view(len(found), 4)
         for name, of_each in zip(("left", "length", "low", "high"), values.unbind(1), strict=True):
             self.register_buffer(name, of_each.clone())
 
