@@ -52,11 +52,11 @@ def built_in_net(
         if table is None or not (any(table.levels) or any(column.has_missing for column in table.columns)):
             return MLP, {"in_features": data.X.shape[1], **both}
     else:
-        both |= _statistics_of_pieces(X, data.weights, columns, n_bins)
         past = None if data.past is None else data.past.module
-        if isinstance(past, TableMLP) and isinstance(past.standardise, Pieces):  # whose statistics replace these
-            both = {key: value for key, value in both.items() if key not in ("input_mean", "input_scale")}
-            both["input_edges"] = past.standardise.edges
+        if isinstance(past, TableMLP) and isinstance(past.standardise, Pieces):
+            both["input_edges"] = past.standardise.edges  # all other statistics come with its weights
+        else:
+            both |= _statistics_of_pieces(X, data.weights, columns, n_bins)
     none = (0,) * data.X.shape[1]
     levels, missing = (none, (False,) * len(none)) if table is None else (table.levels, table.flagged)
     return TableMLP, {"levels": levels, "missing": missing, **both}
