@@ -549,9 +549,7 @@ def _part_of_the_way(hyper: Hyper, target: Hyper) -> Hyper:
 
 
 def _warn_far(mode: Mode) -> None:
-    posterior = mode.fit.posterior(mode.hyper, spectral=False)
-    shrinkage = posterior.shrinkage(mode.fit.prior.groups, mode.fit.prior.n_groups)
-    effective = max(mode.fit.network.n_parameters - float(shrinkage.sum()), 1.0)
+    effective = max(effective_parameters(mode.fit, mode.hyper, mode.fit.posterior(mode.hyper, spectral=False)), 1.0)
     distance = mode.decrement / effective**0.5
     if distance > FAR_FROM_MODE:
         warnings.warn(

@@ -28,7 +28,7 @@ from .by_name import GROUPINGS, Grouping
 from .curvatures import CURVATURES
 from .curvatures._base import CurvatureRule
 from .errors import UnsupportedCombinationError
-from .evidence import mackay_fixed_point
+from .evidence import mackay_dispersion
 from .latent import Predictive
 from .likelihoods import LIKELIHOODS
 from .likelihoods._base import Likelihood
@@ -54,7 +54,7 @@ PRIOR_RULES = (AUTO, EVIDENCE, LOO, "cv", "validation")
 BALANCED = "balanced"
 DEFAULT_LINK, SAMPLE_LINK = "moderated", "mc"
 DISPERSION_RULES = {
-    **dict.fromkeys((AUTO, EVIDENCE, LOO), mackay_fixed_point),
+    **dict.fromkeys((AUTO, EVIDENCE, LOO), mackay_dispersion),
     "residual": residual_dispersion,
 }
 """What the training goes by; afterwards the rows that were left out have the last word."""

@@ -54,8 +54,8 @@ def log_evidence(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = No
 def effective_parameters(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> float:
     """MacKay's γ = Σ λ/(λ + δ): how many parameters the data determine, between 0 and P."""
     posterior = posterior or fit.posterior(hyper)
-    shrinkage = posterior.shrinkage(fit.prior.groups, fit.prior.n_groups)
-    return float(fit.prior.counts.sum() - shrinkage.sum())
+    together = torch.zeros_like(fit.prior.groups)  # what each group keeps for itself may take a matrix of its own
+    return float(fit.prior.counts.sum() - posterior.shrinkage(together, 1)[0])
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,19 @@ def mackay_fixed_point(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | Non
     shrinkage = posterior.shrinkage(fit.prior.groups, fit.prior.n_groups)
     gamma = (fit.prior.counts.to(shrinkage.device) - shrinkage).clamp_min(1e-10)
     squares = fit.prior.squares(fit.theta).clamp_min(1e-300)
-    dispersion = hyper.dispersion
-    if fit.likelihood.has_dispersion:
-        freedom = max(fit.total_weight * fit.n_outputs - fit.dispersion_power * float(gamma.sum()), 0.5)
-        low, high = fit.likelihood.dispersion_bounds
-        dispersion = min(max(2 * fit.nll / freedom, low), high)
-    return replace(hyper, prior_precision=(gamma / squares).clamp(*PRECISION_BOUNDS), dispersion=dispersion)
+    precision = (gamma / squares).clamp(*PRECISION_BOUNDS)
+    return replace(hyper, prior_precision=precision, dispersion=_mackay_dispersion(fit, hyper, float(gamma.sum())))
+
+
+def mackay_dispersion(fit: LaplaceFit, hyper: Hyper) -> Hyper:
+    """The φ of :func:`mackay_fixed_point` alone, which asks for γ of all weights together."""
+    gamma = effective_parameters(fit, hyper, fit.posterior(hyper, spectral=False))
+    return replace(hyper, dispersion=_mackay_dispersion(fit, hyper, max(gamma, 1e-10)))
+
+
+def _mackay_dispersion(fit: LaplaceFit, hyper: Hyper, gamma: float) -> float:
+    if not fit.likelihood.has_dispersion:
+        return hyper.dispersion
+    freedom = max(fit.total_weight * fit.n_outputs - fit.dispersion_power * gamma, 0.5)
+    low, high = fit.likelihood.dispersion_bounds
+    return min(max(2 * fit.nll / freedom, low), high)

@@ -16,6 +16,7 @@ from sklearn_laplace.evidence import (
     effective_parameters,
     evidence_derivatives,
     log_evidence,
+    mackay_dispersion,
     mackay_fixed_point,
 )
 from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace
@@ -203,6 +204,9 @@ def test_mackay_is_stationary_at_the_maximum(structure, kind, prior):
     again = mackay_fixed_point(fit, best)
     torch.testing.assert_close(logs_of(again), logs_of(best), rtol=0, atol=1e-3)
     away = mackay_fixed_point(fit, hyper_for(problem, prior))
+    alone = mackay_dispersion(fit, hyper_for(problem, prior))
+    assert alone.dispersion == pytest.approx(away.dispersion, rel=1e-12)
+    assert torch.equal(alone.prior_precision, hyper_for(problem, prior).prior_precision)
     assert float((logs_of(away) - logs_of(hyper_for(problem, prior))).abs().max()) > 0.05, "elsewhere it moves"
 
 

@@ -11,10 +11,12 @@ from torch import nn
 from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace.curvatures import GGN
 from sklearn_laplace.errors import UnsupportedCombinationError
-from sklearn_laplace.laplace import fit_laplace
+from sklearn_laplace.laplace import Hyper, fit_laplace
+from sklearn_laplace.likelihoods import Categorical, Gaussian
 from sklearn_laplace.linalg import eigh
+from sklearn_laplace.nets import TableMLP
 from sklearn_laplace.network import Network
-from sklearn_laplace.structures import STRUCTURES, Full, LowRank, kron
+from sklearn_laplace.structures import STRUCTURES, Full, Functional, LowRank, kron
 from sklearn_laplace.subsets import SUBSETS, Subnetwork
 
 OUTER_LAYERS = dict.fromkeys(("0.weight", "0.bias", "4.weight", "4.bias"))
@@ -281,3 +283,30 @@ def test_a_solution_is_had_without_the_root():
     assert "root" not in vars(posterior)
     torch.testing.assert_close(posterior.root @ posterior.root.mT, dense.inverse())
     assert not posterior.root.tril(-1).any()
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "categorical"])
+def test_functional_is_full_of_a_table_under_one_set_of_precisions_after_another(kind):
+    """Layers that are added have one Gram matrix together, and a multiple of the last precisions takes the last one's.
+
+    1e-9: float64 by another route.
+    """
+    module = TableMLP([0, 3, 0, 4], [True, False, False, False], 2, hidden_layer_sizes=(6,), seed=3).double()
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(9, 4, generator=generator, dtype=torch.float64)
+    x[:, 1], x[:, 3], x[2, 0] = torch.arange(9) % 3, torch.arange(9) % 4, torch.nan
+    y = torch.randn(9, 2, generator=generator).double() if kind == "gaussian" else torch.arange(9) % 2
+    network = Network.trace(module, x)
+    prior = network.tensor_prior()
+    rows = [(x, y, oracles.random_weights(9))]
+    likelihood = Gaussian() if kind == "gaussian" else Categorical()
+    fits = [fit_laplace(network, likelihood, GGN(), structure, prior, rows) for structure in (Full, Functional)]
+    first = torch.logspace(-1, 1, prior.n_groups, dtype=torch.float64)
+    for values in (first, 1.7 * first, first * (1 + 1e-9), 0.3 * first, first.flip(0), torch.ones_like(first), first):
+        hyper = Hyper(values, 0.5 if kind == "gaussian" else 1.0)
+        one, other = (fit.posterior(hyper, spectral=False) for fit in fits)
+        gradient = fits[0].objective_gradient(hyper)
+        torch.testing.assert_close(other.solve(gradient), one.solve(gradient), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(other.logdet_precision(), one.logdet_precision(), rtol=1e-9, atol=0)
+        of_groups = [posterior.shrinkage(prior.groups, prior.n_groups) for posterior in (one, other)]
+        torch.testing.assert_close(of_groups[1], of_groups[0], rtol=1e-9, atol=1e-9)

@@ -26,6 +26,9 @@ from ..jacobian import Batch, Block, DenseFactor, Factor, FactoredJacobian, Laye
 from ..linalg import cholesky, downdated, eigh, eigvalsh
 from ._base import Curvature, Eigenbasis, Posterior
 
+SAME_RATIOS = 1e-14
+"""Relative difference up to which precisions are the same multiples of each other."""
+
 
 @dataclass(frozen=True)
 class Functional(Curvature):
@@ -105,6 +108,16 @@ class Functional(Curvature):
         ones = torch.ones(n_parameters, dtype=torch.float64, device=self.device)
         return _gram(self.factors, self.factors, _columns(self.blocks, ones))
 
+    def _gram_in_ratio(self, ratios: Tensor) -> Tensor:
+        """J diag(1/ratios) Jᵀ, that of the last ratios (P,) kept: a damped posterior has those of the exact one."""
+        if not self._kept or float((self._kept[0] / ratios - 1).abs().max()) > SAME_RATIOS:
+            self._kept[:] = ratios, _gram(self.factors, self.factors, _columns(self.blocks, 1 / ratios))
+        return self._kept[1]
+
+    @cached_property
+    def _kept(self) -> list[Tensor]:
+        return []
+
     @cached_property
     def _eigenvalues(self) -> Tensor:
         n_parameters = sum(block.size for block in self.blocks)
@@ -141,7 +154,7 @@ class Functional(Curvature):
         if bool((precision == precision[0]).all()):
             gram = self._unit_gram / precision[0]
         else:
-            gram = _gram(self.factors, self.factors, _columns(self.blocks, 1 / precision))
+            gram = self._gram_in_ratio(precision / precision[0]) / precision[0]
         system = scale * gram
         system.diagonal().add_(1.0)
         return FunctionalPosterior(self.blocks, self.factors, precision, scale, gram, cholesky(system))
@@ -318,7 +331,7 @@ def _join(parts: Sequence[Factor]) -> Factor:
 def _gram(left: Sequence[Factor], right: Sequence[Factor], block_weights: Sequence[Tensor]) -> Tensor:
     """Σ over blocks of left · diag(weights) · rightᵀ, shape (M, M′)."""
     total = None
-    for a, b, weights in zip(left, right, block_weights, strict=True):
+    for a, b, weights in _side_by_side(left, right, block_weights):
         if isinstance(a, LayerFactor) and isinstance(b, LayerFactor):
             part = a.gram(b, weights)
         else:
@@ -327,6 +340,32 @@ def _gram(left: Sequence[Factor], right: Sequence[Factor], block_weights: Sequen
         total = part if total is None else total.add_(part)
     assert total is not None
     return total
+
+
+def _side_by_side(
+    left: Sequence[Factor], right: Sequence[Factor], block_weights: Sequence[Tensor]
+) -> list[tuple[Factor, Factor, Tensor]]:
+    """The blocks, of which layers that are added up, as embeddings of columns are, are one of all their inputs."""
+    found: list[tuple[Factor, Factor, Tensor]] = []
+    for a, b, weights in zip(left, right, block_weights, strict=True):
+        before = found[-1] if found else None
+        if before and before[2].ndim == weights.ndim == 1 and _are_added(before[0], a) and _are_added(before[1], b):
+            found[-1] = _beside(before[0], a), _beside(before[1], b), torch.cat([before[2], weights])
+        else:
+            found.append((a, b, weights))
+    return found
+
+
+def _are_added(left: Factor, right: Factor) -> bool:
+    """Whether a change of one layer's outputs is the same as one of the other's."""
+    if not (isinstance(left, LayerFactor) and isinstance(right, LayerFactor)):
+        return False
+    return left.cotangents is right.cotangents or torch.equal(left.cotangents, right.cotangents)
+
+
+def _beside(left: Factor, right: Factor) -> LayerFactor:
+    assert isinstance(left, LayerFactor) and isinstance(right, LayerFactor)
+    return LayerFactor(torch.cat([left.inputs, right.inputs], 1), right.cotangents)
 
 
 def _times(factors: Sequence[Factor], vectors: Tensor) -> Tensor:
