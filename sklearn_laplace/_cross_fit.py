@@ -27,6 +27,7 @@ those of each class by themselves; equal rows stay together.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -46,6 +47,7 @@ from .curvatures import GGN
 from .errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from .jackknife import reached
 from .laplace import Hyper, LaplaceFit, Rows
+from .latent import LatentGaussian
 from .leave_one_out import Density, linear_rows
 from .likelihoods._base import Likelihood, without_noise
 from .links import Probit
@@ -177,6 +179,31 @@ class CrossFit:
             for whole, values in zip(found, zip(*of_part, strict=True), strict=True):
                 whole[self.fold == k] = torch.cat(values).double()
         return HeldOut(*found)
+
+    def densities_of_rows(self, hyper: Hyper) -> Tensor:
+        """log p of each row, of the net that has not seen it, nats, shape (n,); until they are scored.
+
+        Where there is a noise, all variances are multiplied by what suits these rows best: the noise that a fit goes by
+        is nearer to that of the rows that its net has seen.
+        """
+        likelihood = self.parts[0][0].likelihood
+        if likelihood.has_dispersion:
+            found = self.held_out(hyper)
+            variance = found.variance + hyper.dispersion * found.noise
+            squares = found.errors.square() / variance
+            factor = found.weights @ squares.mean(1) / found.weights.sum()
+            return -0.5 * ((2 * math.pi * factor * variance).log() + squares / factor).sum(1)
+        densities, density = (
+            torch.zeros(len(self.fold), dtype=torch.float64, device=self.fold.device),
+            _density(likelihood),
+        )
+        for k, (part, chunks) in enumerate(self.parts):
+            posterior = part.posterior(hyper, spectral=False)
+            rows = linear_rows(part.network, chunks)
+            latents = (LatentGaussian(own.outputs, posterior.covariance(own.jacobian)) for own in rows)
+            of_part = [density(latent, own.targets, 1.0) for latent, own in zip(latents, rows, strict=True)]
+            densities[self.fold == k] = torch.cat(of_part).double()
+        return densities
 
     def intervals(
         self, fit: LaplaceFit, inputs: Tensor, levels: Tensor, memory: MemoryBudget, noise: Callable[[Tensor], Tensor]

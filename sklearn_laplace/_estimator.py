@@ -182,17 +182,16 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         _cross_validation.check_without_rows(parameters, "partial_fit with classes")
         _skorch.check_net(self.net)
         most = _resolve.n_members(self.n_members, N_FOLDS if options.cross_fits and self.net is None else 0)
+        n_kinds = len(_values.kinds("n_bins", self.n_bins, 1))
         again = options.varying_noise is not False  # the first one's training may be repeated
-        with self._reported(most, *given) as task:
+        with self._reported(n_kinds * most, *given) as task:
             data = self._after_previous(prepare())
             data = replace(data, table=self._table)
             seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
             data = augmented(data, self.augment, self.n_augmentations, seeds[2])
             kept, data = data.unmerged, replace(data, unmerged=None)
-            self.noise_model_, self._others, self._lead = None, (), None
-            with task.subtask("member", (1 + again) * MEMBER_STAGES) as own:
-                begun = self._fit_rows(parameters, data, kept, seeds, own)
-            self._others = tuple(self._trained_others(parameters, data, kept, seeds[0], begun, task))
+            self._others = ()
+            self._fit_members(parameters, data, kept, seeds, (1 + again) * MEMBER_STAGES, task)
             self._weigh_members()
         return self
 
@@ -205,6 +204,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         task: Task,
     ) -> Start:
         """One net and its posterior; trained on, where the noise varies, under the noise that was found."""
+        self._n_bins = parameters["n_bins"]
         with task.subtask("training", TRAINING_STAGES) as own:
             trained = self._train(parameters, data, list(seeds[:2]), own)
         with task.subtask("posterior"), single_thread(trained.is_small):
@@ -223,6 +223,9 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         with single_thread(trained.is_small):
             self._condition(fit, hyper)
             if origin.cross is not None and origin.cross.networks:
+                if self._densities is not None:  # there are other kinds of nets to compare with
+                    densities = origin.cross.densities_of_rows(replace(hyper, temperature=1.0))
+                    self._densities = densities.cpu().numpy()
                 scored = origin.cross.scored(hyper, lambda: self._left_out(fit), fit)
                 self._origin = replace(origin, cross=scored)
             self._diagnose(options, len(data.X) if data.past is None else None)
@@ -552,8 +555,8 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
             with single_thread(self._small):
                 left_out = member._left_out(fit, "loo_predict")
                 moments = fit.likelihood.predict(left_out.latent(fit, hyper), hyper.dispersion, link)
-                if self.noise_model_ is not None:
-                    ratios = self.noise_model_.ratios(left_out.rows.inputs.to(self.noise_model_.fit.theta))
+                if (varying := member.noise_model_) is not None:
+                    ratios = varying.ratios(left_out.rows.inputs.to(varying.fit.theta))
                     moments = replace(moments, aleatoric_variance=hyper.dispersion * ratios)
             parts.append(Components.of(moments))
         return Components.joined(parts, torch.from_numpy(self.member_weights_).to(parts[0].mean)).moments

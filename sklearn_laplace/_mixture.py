@@ -9,8 +9,8 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import joblib
@@ -19,7 +19,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from . import _resolve
+from . import _resolve, _values
 from ._data import PreparedData
 from ._loo import LeftOut
 from ._map import Start
@@ -44,6 +44,8 @@ OF_MEMBERS = ModeWarning, ClippedWarning, JitterWarning
 """Warnings that are of one net alone."""
 MEMBER_STAGES = 2
 """Training and posterior: the tasks of a member."""
+LEAST_SHARE = 0.1
+"""Of a kind of nets that has more than one member."""
 
 
 @contextmanager
@@ -60,6 +62,32 @@ def _said_once() -> Iterator[None]:
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
 
 
+@dataclass(frozen=True)
+class _Lead:
+    """The first net of a kind.
+
+    Parameters
+    ----------
+    model : LaplaceMixture
+        Fitted.
+    parameters : dict
+        Under which.
+    seed : int
+        Of the members that follow.
+    start : Start
+        From where they go on.
+    densities : ndarray of shape (n,), or (0,)
+        log p of each row, of a net of this kind that has not seen it, nats; none where there is one kind, or no such
+        net.
+    """
+
+    model: LaplaceMixture
+    parameters: dict[str, Any]
+    seed: int
+    start: Start
+    densities: np.ndarray
+
+
 class LaplaceMixture(LaplacePrediction):
     """The members of an estimator, of which it is the first."""
 
@@ -72,6 +100,9 @@ class LaplaceMixture(LaplacePrediction):
     _lead: Origin | None = None
     _kept: PreparedData | None = None
     _is_candidate = False
+    _n_bins: int | None = None
+    _shares: np.ndarray | None = None
+    _densities: np.ndarray | None = None
 
     @abstractmethod
     def _fit_rows(
@@ -109,6 +140,7 @@ class LaplaceMixture(LaplacePrediction):
         members = [member._twin() for member in self._models()]
         for member in members:
             member.n_members, member._others, member.member_weights_ = 1, (), np.ones(1)
+            member.n_bins, member._shares = member._n_bins, None
             member._is_candidate = self._is_candidate
         return members
 
@@ -132,16 +164,63 @@ class LaplaceMixture(LaplacePrediction):
 
     # ------------------------------------------------------------------ trained and weighed
 
-    def _trained_others(
+    def _fit_members(
         self,
         parameters: dict[str, Any],
         data: PreparedData,
         kept: PreparedData | None,
-        seed: int,
-        first: Start,
+        seeds: list[int],
+        n_stages: int,
         task: Task,
+    ) -> None:
+        """Train the first net of each kind, then the other members of the kinds that count.
+
+        Kinds are weighed by stacking: by what the nets beside each first one say of the rows that they have not seen.
+        Where there are no such nets the first kind is the only one.
+        """
+        kinds = _values.kinds("n_bins", self.n_bins, 1)
+        drawn = np.random.RandomState(seeds[1]).randint(np.iinfo(np.int32).max, size=(len(kinds) - 1, 3)).tolist()
+        leads: list[_Lead] = []
+        for model, n_bins, own in zip((self, *(self._twin() for _ in drawn)), kinds, (seeds, *drawn), strict=True):
+            with task.subtask("member", n_stages) as stages, _said_once() if leads else nullcontext():
+                found = model._as_lead({**parameters, "n_bins": n_bins}, data, kept, own, stages, alone=len(kinds) == 1)
+            if not leads or len(found.densities):
+                leads.append(found)
+            if not len(leads[0].densities):
+                break
+        shares = by_stacking(np.stack([lead.densities for lead in leads]), data.weights) if len(leads) > 1 else [1.0]
+        members: list[LaplaceMixture] = []
+        of_members: list[float] = []
+        for share, lead in zip(shares, leads, strict=True):
+            if share <= LEAST_SHARE and lead.model is not self:
+                continue
+            others = lead.model._trained_others(lead, data, kept, task) if share > LEAST_SHARE else []
+            members += [lead.model, *others]
+            of_members += [share / (1 + len(others))] * (1 + len(others))
+        self._others = tuple(members[1:])
+        self._shares = np.array(of_members) / sum(of_members) if len(leads) > 1 else None
+
+    def _as_lead(
+        self,
+        parameters: dict[str, Any],
+        data: PreparedData,
+        kept: PreparedData | None,
+        seeds: list[int],
+        task: Task,
+        *,
+        alone: bool,
+    ) -> _Lead:
+        """Fit this one as the first net of its kind, which others follow."""
+        self.noise_model_, self._lead, self._shares = None, None, None
+        self._densities = None if alone else np.empty(0)
+        start = self._fit_rows(parameters, data, kept, seeds, task)
+        densities, self._densities = self._densities, None
+        return _Lead(self, parameters, seeds[0], start, np.empty(0) if densities is None else densities)
+
+    def _trained_others(
+        self, lead: _Lead, data: PreparedData, kept: PreparedData | None, task: Task
     ) -> list[LaplaceMixture]:
-        """The members after the first, with what it has chosen on held-out rows and under the noise that it has found.
+        """The members of a kind after its first, with what that one has chosen on held-out rows, under its noise.
 
         The nets beside it, which have not seen a part of the rows yet, go on with all of them, under its prior
         precisions; so does any member more, from initial weights of its own. Without such nets, each has the precisions
@@ -150,6 +229,7 @@ class LaplaceMixture(LaplacePrediction):
         if data.noise is None and self.noise_model_ is not None and self.noise_model_.is_trained_under:
             data, kept = self._with_noise(data), kept and self._with_noise(kept)
 
+        first = lead.start
         n_nets = 0 if self._origin.cross is None else len(first.folds)
         n_others = _resolve.n_members(self.n_members, n_nets) - 1
         dispensable = (NonFiniteError, NotPositiveDefiniteError) if isinstance(self.n_members, str) else ()
@@ -159,11 +239,11 @@ class LaplaceMixture(LaplacePrediction):
             other._lead, other._is_candidate = self._origin, True
             start = first.of_fold(place) if first.folds else None
             with own, single_thread(n_jobs > 1), suppress(*dispensable):
-                other._fit_rows(parameters, replace(data, alone=True, start=start), kept, seeds, own)
+                other._fit_rows(lead.parameters, replace(data, alone=True, start=start), kept, seeds, own)
                 return other
             return None
 
-        drawn = np.random.RandomState(seed).randint(np.iinfo(np.int32).max, size=(n_others, 3)).tolist()
+        drawn = np.random.RandomState(lead.seed).randint(np.iinfo(np.int32).max, size=(n_others, 3)).tolist()
         n_jobs = min(joblib.effective_n_jobs(self.n_jobs), max(n_others, 1))
         tasks = [task.subtask("member", MEMBER_STAGES) for _ in drawn]  # numbered here, before there are threads
         fits = (joblib.delayed(fitted)(place, *given) for place, given in enumerate(zip(drawn, tasks, strict=True)))
@@ -175,7 +255,8 @@ class LaplaceMixture(LaplacePrediction):
         """Set the weights of the members by the rule that was asked for; without rows, what they were stays."""
         members, left_out = self._models(), _resolve.WEIGHTINGS[self.member_weights]
         if left_out is None or len(members) == 1:
-            self.member_weights_ = np.full(len(members), 1 / len(members))
+            alike = np.full(len(members), 1 / len(members))
+            self.member_weights_ = alike if self._shares is None else self._shares
         elif not left_out:
             evidences = np.array([member.log_marginal_likelihood_value_ for member in members])
             self.member_weights_ = by_evidence(evidences)

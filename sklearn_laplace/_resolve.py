@@ -23,7 +23,7 @@ from ._prior_options import check_grouping, check_left_out, grouping_of, mean_of
 from ._skorch import device_of, has_one_output, names_criterion
 from ._structure_options import BIASES, DAMPINGS, SHARINGS, StructureOptions, check_taken
 from ._tables import Categorical
-from ._values import Choice, choice, count, count_or_share, jobs, lookup, optional_count, positive
+from ._values import Choice, choice, count, count_or_share, jobs, kinds, lookup, optional_count, positive
 from .by_name import GROUPINGS, Grouping
 from .curvatures import CURVATURES
 from .curvatures._base import CurvatureRule
@@ -220,7 +220,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     _check_subset(subset, rule, parameters["hessian_structure"], structure)
     lookup("activation", parameters["activation"], ACTIVATIONS)
     _layer_sizes(parameters["hidden_layer_sizes"])
-    optional_count("n_bins", parameters["n_bins"], 1)
+    kinds("n_bins", parameters["n_bins"], 1)
     optional_count("max_epochs", parameters["max_epochs"], 0)
     optional_count("batch_size", parameters["batch_size"], 1)
     if parameters["lr"] is not None:

@@ -166,6 +166,27 @@ def optional_count(option: str, value: object, least: int) -> int | None:
     raise ValueError(f"{option}={value!r} has to be None or a whole number of at least {least}{below(value)}.")
 
 
+def kinds(option: str, value: object, least: int) -> tuple[int | None, ...]:
+    """As :func:`optional_count`, or several of them, all different.
+
+    Examples
+    --------
+    >>> kinds("n_bins", 8, 1), kinds("n_bins", [None, 8], 1)
+    ((8,), (None, 8))
+    >>> kinds("n_bins", (8, 8), 1)
+    Traceback (most recent call last):
+        ...
+    ValueError: n_bins=(8, 8) has to be None, a whole number of at least 1, or a tuple of these, all different.
+    """
+    if not isinstance(value, list | tuple):
+        return (optional_count(option, value, least),)
+    found = tuple(optional_count(option, one, least) for one in value)
+    if not found or len(set(found)) < len(found):
+        known = f"None, a whole number of at least {least}, or a tuple of these, all different"
+        raise ValueError(f"{option}={value!r} has to be {known}.")
+    return found
+
+
 def jobs(option: str, value: object) -> int | None:
     """None, or a whole number that is not zero, as joblib takes it.
 

@@ -881,9 +881,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             )
         with single_thread(self._small):
             inputs, wanted = self._inputs(X), torch.from_numpy(levels).to(fit.theta)
-            cross, varying = self._origin.cross, self.noise_model_
-            if cross is None or cross.scores is None or fit.shift is not None:  # its nets do not know later rows
-                if varying is not None:
+            leads = [k for k, member in enumerate(self._models()) if member._is_scored]
+            if not leads or fit.shift is not None:  # their nets do not know later rows
+                if self.noise_model_ is not None:
                     raise UnsupportedCombinationError(
                         f"method={asked!r} needs cross-fitted nets that know all rows where the noise varies: of "
                         "single rows left out every residual counts as one that any row could have. Use "
@@ -891,11 +891,23 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
                     )
                 found = self._left_out(fit, f"method={asked!r}").intervals(fit, self.hyper_, inputs, wanted)
             else:
-                noise = self._noise_ratios if varying is None else varying.ratios
-                found = cross.intervals(fit, inputs, wanted, self._options().memory, noise)
+                shares = np.add.reduceat(self.member_weights_, leads).tolist()
+                counted = [(self._models()[k], share) for k, share in zip(leads, shares, strict=True) if share > 0]
+                found = torch.stack([share * lead._cross_fitted_ends(inputs, wanted) for lead, share in counted]).sum(0)
             self._require_finite(found.clamp(-LARGEST, LARGEST), X, [inputs])  # an end may be infinite
         ends: np.ndarray = found.cpu().numpy() * self._scale.scale + self._scale.mean
         return ends[..., 0] if self._single_output else ends
+
+    @property
+    def _is_scored(self) -> bool:
+        """Whether nets that have not seen a part of the rows stand beside this one."""
+        return self._origin.cross is not None and self._origin.cross.scores is not None
+
+    def _cross_fitted_ends(self, inputs: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
+        """Of one kind of nets, see :meth:`CrossFit.intervals`."""
+        assert self._origin.cross is not None
+        noise = self._noise_ratios if self.noise_model_ is None else self.noise_model_.ratios
+        return self._origin.cross.intervals(self.laplace_, inputs, levels, self._options().memory, noise)
 
     def _density(self, fit: LaplaceFit) -> Density:
         return density_of(fit.likelihood)
