@@ -1,0 +1,273 @@
+"""Several kinds of nets in one mixture: which there are, how they are weighed, what stays as it is."""
+
+from __future__ import annotations
+
+import io
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+from scipy.stats import norm
+from sklearn.base import clone
+from sklearn.datasets import make_friedman1
+from sklearn.frozen import FrozenEstimator
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save, to_onnx
+from sklearn_laplace._cross_fit import CrossFit
+from sklearn_laplace._mixture import LEAST_SHARE
+from sklearn_laplace.errors import UnsupportedCombinationError
+from sklearn_laplace.latent import LatentGaussian
+from sklearn_laplace.likelihoods import Categorical
+from sklearn_laplace.links import Probit
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")  # small nets of many pieces
+SMALL = {"hidden_layer_sizes": (8,), "random_state": 0}
+KINDS = (None, 6)
+
+
+def steps(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Straight lines between seventeen heights at random along one column, a slope along the other."""
+    rng = np.random.default_rng(seed)
+    X = rng.uniform(-3, 3, (n, 2))
+    heights = np.random.default_rng(1).normal(size=17)
+    y = np.interp(X[:, 0], np.linspace(-3, 3, 17), heights) + 0.3 * X[:, 1]
+    return X, y + 0.05 * rng.normal(size=n)
+
+
+X, Y = make_friedman1(80, noise=1.0, random_state=0)
+NEW, NEW_Y = make_friedman1(300, noise=1.0, random_state=1)
+
+
+@pytest.fixture(scope="module")
+def both() -> LaplaceRegressor:
+    return LaplaceRegressor(**SMALL, n_bins=KINDS).fit(X, Y)
+
+
+def densities(model: LaplaceRegressor, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """p of each row under each member."""
+    return np.exp([member.log_predictive_density(X, y) for member in model.members_])
+
+
+def test_the_first_kind_is_what_it_is_alone(both):
+    """To the bit: the other kinds are trained after it, with seeds of their own."""
+    alone = LaplaceRegressor(**SMALL).fit(X, Y)
+    for one, other in zip(alone.members_, both.members_, strict=False):
+        assert other.n_bins is None
+        np.testing.assert_array_equal(one.predict(NEW), other.predict(NEW))
+        np.testing.assert_array_equal(one.predict_std(NEW), other.predict_std(NEW))
+
+
+def test_members_are_of_both_kinds_and_answer_together(both):
+    members, weights = both.members_, both.member_weights_
+    assert [member.n_bins for member in members] == [None] * 4 + [6] * 4
+    assert weights.sum() == pytest.approx(1)
+    assert len(set(weights[:4].round(12))) == len(set(weights[4:].round(12))) == 1, "of one kind each counts the same"
+    assert weights[0] != pytest.approx(weights[4], rel=1e-3)
+    means = np.array([member.predict(NEW) for member in members])
+    np.testing.assert_allclose(both.predict(NEW), weights @ means, rtol=1e-10)
+    variances = np.array([member.predict_std(NEW) ** 2 for member in members])
+    expected = weights @ (variances + (means - weights @ means) ** 2)
+    np.testing.assert_allclose(both.predict_std(NEW) ** 2, expected, rtol=1e-8)
+    found = both.log_predictive_density(NEW, NEW_Y)
+    np.testing.assert_allclose(np.exp(found), weights @ densities(both, NEW, NEW_Y), rtol=1e-6)
+
+
+def test_kinds_are_weighed_by_stacking_of_rows_that_were_held_out(monkeypatch):
+    """Weights of largest density of what the nets of each kind say, found by another search."""
+    seen = []
+    original = CrossFit.densities_of_rows
+
+    def spied(self, hyper):
+        seen.append(original(self, hyper).numpy())
+        return torch.from_numpy(seen[-1])
+
+    monkeypatch.setattr(CrossFit, "densities_of_rows", spied)
+    rows, targets = steps(70)
+    model = LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian").fit(rows, targets)
+    first, second = np.exp(seen)
+    assert len(first) == len(rows)
+    best = minimize_scalar(lambda w: -np.log((1 - w) * first + w * second).mean(), bounds=(0, 1), method="bounded")
+    share = float(model.member_weights_[[member.n_bins == 6 for member in model.members_]].sum())
+    assert LEAST_SHARE < share < 1, "or there is nothing to compare"
+    assert share == pytest.approx(best.x, abs=1e-2)  # expectation maximisation ends where a step gains 1e-9 nats
+
+
+@pytest.fixture
+def caught(monkeypatch):
+    """The nets beside each first one, and under what their rows are judged."""
+    found = []
+    original = CrossFit.densities_of_rows
+
+    def spied(self, hyper):
+        found.append((self, hyper))
+        return original(self, hyper)
+
+    monkeypatch.setattr(CrossFit, "densities_of_rows", spied)
+    return found
+
+
+def dense(fit, hyper):
+    """H/φ + δ I, column by column."""
+    identity = torch.eye(len(fit.theta), dtype=torch.float64)
+    return torch.stack([fit.curvature.times(row) for row in identity]) / hyper.dispersion + (
+        hyper.prior_precision[0] * identity
+    )
+
+
+def test_density_of_a_row_is_that_of_the_net_without_it(caught):
+    """Normal, with what its net does not know and the noise, both by the factor that suits all rows."""
+    weights = np.random.default_rng(2).uniform(0.5, 2, len(X))
+    LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian").fit(X, Y, sample_weight=weights)
+    assert len(caught) == 2
+    for cross, hyper in list(caught):  # which looking at them lengthens
+        errors, variances, counts = (np.empty(len(X)) for _ in range(3))
+        for k, (fit, chunks) in enumerate(cross.parts):
+            here = (cross.fold == k).numpy()
+            x, y, w = (torch.cat(part) for part in zip(*chunks, strict=True))
+            mean, jacobian = fit.network.jacobian(x)
+            rows = jacobian.rows()[:, 0].double()
+            errors[here], counts[here] = (y - mean)[:, 0], w
+            variances[here] = ((rows @ torch.linalg.inv(dense(fit, hyper))) * rows).sum(1) + hyper.dispersion
+        factor = np.average(errors**2 / variances, weights=counts)
+        expected = norm.logpdf(errors, scale=np.sqrt(factor * variances))
+        np.testing.assert_allclose(cross.densities_of_rows(hyper).numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_density_of_a_class_is_that_of_the_net_without_the_row(caught):
+    """By the probit link, as held-out rows judge priors."""
+    rows, targets = steps(90)
+    labels = np.digitize(targets, [-0.5, 0.5])
+    LaplaceClassifier(**SMALL, n_bins=KINDS).fit(rows, labels)
+    assert len(caught) == 2
+    for cross, hyper in list(caught):  # which looking at them lengthens
+        expected = np.empty(len(rows))
+        for k, (fit, chunks) in enumerate(cross.parts):
+            x, y, _ = (torch.cat(part) for part in zip(*chunks, strict=True))
+            mean, jacobian = fit.network.jacobian(x)
+            own, inverse = jacobian.rows().double(), torch.linalg.inv(dense(fit, hyper))
+            latent = LatentGaussian(mean.double(), own @ inverse @ own.mT)
+            p = Probit(torch.zeros(0, 0)).mean(Categorical().class_logits(latent))
+            expected[(cross.fold == k).numpy()] = p[torch.arange(len(y)), y].log()
+        np.testing.assert_allclose(cross.densities_of_rows(hyper).numpy(), expected, rtol=1e-6)
+
+
+def test_what_suits_the_table_counts_for_more():
+    """Bends for pieces, a slope for numbers; the mixture is not far from the better kind, or better."""
+    rows, targets = steps(150)
+    new, new_targets = steps(400, seed=9)
+    slope = rows[:, 0] + 0.3 * np.random.default_rng(3).normal(size=150)
+    share, gain = {}, {}
+    for name, y, of_judged in (("bends", targets, new_targets), ("a slope", slope, new[:, 0])):
+        model = LaplaceRegressor(**SMALL, n_bins=(None, 16)).fit(rows, y)
+        bent = np.array([member.n_bins == 16 for member in model.members_])
+        share[name] = model.member_weights_[bent].sum()
+        found = densities(model, new, of_judged)
+        alone = [np.log(found[kind].mean(0)).mean() for kind in (bent, ~bent)]
+        gain[name] = model.log_predictive_density(new, of_judged).mean() - max(alone)
+    assert share["bends"] > 0.6 > 0.4 > share["a slope"]
+    assert min(gain.values()) > -0.1
+
+
+def test_without_nets_that_hold_rows_out_the_first_kind_is_alone():
+    given = {**SMALL, "prior_precision": 1.0, "sigma_noise": 0.5}
+    model, alone = (LaplaceRegressor(**given, n_bins=n).fit(X, Y) for n in (KINDS, None))
+    assert [member.n_bins for member in model.members_] == [None]
+    np.testing.assert_array_equal(model.predict(NEW), alone.predict(NEW))
+
+
+def test_a_kind_with_little_to_say_has_one_member_or_none(monkeypatch):
+    """The first one stays, as it is what a previous posterior, intervals and attributes are of."""
+    for shares, expected in (([0.95, 0.05], [None] * 4), ([0.05, 0.95], [None, 6, 6, 6, 6])):
+        monkeypatch.setattr("sklearn_laplace._mixture.by_stacking", lambda *_, shares=shares: np.array(shares))
+        model = LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian").fit(X, Y)
+        assert [member.n_bins for member in model.members_] == expected
+        assert model.member_weights_.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("rule", ["evidence", "loo"])
+def test_another_rule_weighs_each_member(rule):
+    model = LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian", member_weights=rule).fit(X, Y)
+    assert len(model.member_weights_) == len(model.members_)
+    assert len(set(model.member_weights_.round(9))) > 2
+    assert model.member_weights_.sum() == pytest.approx(1)
+
+
+def test_so_many_members_of_each_kind():
+    model = LaplaceRegressor(**SMALL, n_bins=(6, None), likelihood="gaussian", n_members=2).fit(X, Y)
+    assert [member.n_bins for member in model.members_] == [6, 6, None, None]
+
+
+def test_intervals_are_the_weighted_mean_of_those_of_both_kinds(both):
+    """And cover what they should, of targets that they have not seen."""
+    asked = {"confidence_level": 0.9, "method": "jackknife+"}
+    shares = both.member_weights_[:4].sum(), both.member_weights_[4:].sum()
+    of_kinds = [both.members_[k].predict_interval(NEW, **asked)[1] for k in (0, 4)]
+    _, ends = both.predict_interval(NEW, **asked)
+    np.testing.assert_allclose(ends, shares[0] * of_kinds[0] + shares[1] * of_kinds[1], rtol=1e-9)
+    low, high = ends[:, 0, 0], ends[:, 1, 0]
+    assert np.mean((low <= NEW_Y) & (high >= NEW_Y)) > 0.85
+    assert (high - low).mean() <= max((own[:, 1] - own[:, 0]).mean() for own in of_kinds)
+
+
+def test_it_is_kept_and_read_again(both, tmp_path):
+    save(both, tmp_path / "model.laplace")
+    for again in (pickle.loads(pickle.dumps(both)), load(tmp_path / "model.laplace")):
+        np.testing.assert_array_equal(again.predict_std(NEW), both.predict_std(NEW))
+        np.testing.assert_array_equal(again.member_weights_, both.member_weights_)
+        assert [member.n_bins for member in again.members_] == [member.n_bins for member in both.members_]
+
+
+def test_weights_of_kinds_stay_where_the_posterior_is_made_anew(both):
+    again = pickle.loads(pickle.dumps(both)).refit_laplace(prior_precision=3.0)
+    np.testing.assert_array_equal(again.member_weights_, both.member_weights_)
+    assert not np.array_equal(again.predict_std(NEW), both.predict_std(NEW))
+    assert clone(both).n_bins == KINDS
+
+
+def test_more_rows_are_taken_in_by_every_member(both):
+    later = pickle.loads(pickle.dumps(both)).partial_fit(NEW[:100], NEW_Y[:100])
+    for before, after in zip(both.members_, later.members_, strict=True):
+        assert not np.array_equal(before.predict(NEW), after.predict(NEW))
+    before, after = (np.square(model.predict(NEW[:100]) - NEW_Y[:100]).mean() for model in (both, later))
+    assert after < before
+
+
+def test_a_previous_posterior_has_one_kind(both):
+    later = LaplaceRegressor(**SMALL, n_bins=KINDS, prior=FrozenEstimator(both)).fit(NEW[:50], NEW_Y[:50])
+    assert [member.n_bins for member in later.members_] == [None]
+
+
+def test_classes_have_kinds_as_well():
+    rows, targets = steps(200)
+    new, new_targets = steps(500, seed=4)
+    model, *alone = (LaplaceClassifier(**SMALL, n_bins=n).fit(rows, targets > 0) for n in ((None, 16), None, 16))
+    p = model.predict_proba(new)
+    np.testing.assert_allclose(p.sum(1), 1, rtol=1e-12)
+    reached, *single = (one.log_predictive_density(new, new_targets > 0).mean() for one in (model, *alone))
+    assert reached > max(single) - 0.05
+    assert {member.n_bins for member in model.members_} == {None, 16}
+
+
+def test_leave_one_out_has_the_noise_of_each_kind(both):
+    """The mixture's variance is made of what each member says, with the noise that its own kind has found."""
+    mean, std = both.loo_predict(return_std=True)
+    of_each = [member.loo_predict(return_std=True) for member in both.members_]
+    means, stds = (np.array(part) for part in zip(*of_each, strict=True))
+    np.testing.assert_allclose(mean, both.member_weights_ @ means, rtol=1e-9)
+    expected = both.member_weights_ @ (stds**2 + (means - mean) ** 2)
+    np.testing.assert_allclose(std**2, expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize("value", [(), (8, 8), (None, 0), [None, "8"], (None, None)])
+def test_what_is_no_tuple_of_kinds_is_refused(value):
+    with pytest.raises(ValueError, match="n_bins="):
+        LaplaceRegressor(**SMALL, n_bins=value).fit(X, Y)
+
+
+def test_kinds_are_of_the_built_in_net_and_in_no_graph(both):
+    with pytest.raises(ValueError, match="n_bins are options of the built-in net"):
+        LaplaceRegressor(torch.nn.Linear(10, 1), n_bins=KINDS).fit(X, Y)
+    with pytest.raises(UnsupportedCombinationError):
+        to_onnx(both, io.BytesIO())
