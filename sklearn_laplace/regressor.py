@@ -60,11 +60,14 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Hidden layers of the built-in net.
     activation : {"tanh", "relu", "gelu", "silu", "softplus"}, default="tanh"
         Activation of the built-in net.
-    n_bins : int, optional
+    n_bins : int, tuple of int and None, optional
         Pieces of each column of numbers in the built-in net, between quantiles of the training's rows, which are its
         inputs in place of the number (piecewise linear encoding; Gorishniy et al. 2022): functions that bend or jump
         within a column come easily, as they do to trees. None: the number itself. A fit takes longer, and more so the
-        more columns and pieces there are.
+        more columns and pieces there are. A tuple, (None, 8) say: nets of each kind in one mixture, ``n_members`` of
+        each, a kind weighed by stacking (Yao et al. 2018): by what its nets say of rows that they have not seen. One
+        with less than a tenth of the weight has a single member where it is the first, and none elsewhere; and it is
+        the first alone where there are no such nets ("auto" of ``n_members``), or a previous posterior is the prior.
     categorical_features : "from_dtype", None, list of str or int, or mask, default="from_dtype"
         Which columns the built-in net takes as categories. "from_dtype": those of strings, and those whose data type
         is categorical in pandas or polars. None: no column. Otherwise those with these names or positions, or where the
@@ -233,8 +236,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         may end as the same net. ``n_jobs`` of them train at a time.
         Several are refused for a net that comes with its weights.
     member_weights : {"uniform", "loo", "evidence"}, default="uniform"
-        Weights of the members: the same; those under which the mixture gives the training rows the largest density,
-        each row as of the members without it (stacking, Yao et al. 2018); in proportion to their evidence.
+        Weights of the members: the same, of one kind (``n_bins``); those under which the mixture gives the training
+        rows the largest density, each row as of the members without it (stacking, Yao et al. 2018); in proportion to
+        their evidence.
     n_jobs : int or None, default=None
         Workers over chunks of rows, in the posterior's pass and in predictions, one thread of torch each, and over the
         folds of ``prior_precision="cv"``; None: one, or what ``joblib.parallel_config`` says. "ekfac", "inf" and
@@ -329,7 +333,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         *,
         hidden_layer_sizes: tuple[int, ...] = (50,),
         activation: str = "tanh",
-        n_bins: int | None = None,
+        n_bins: int | tuple[int | None, ...] | None = None,
         categorical_features: Any = "from_dtype",
         max_epochs: int | None = None,
         lr: float | None = None,
