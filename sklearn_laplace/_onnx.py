@@ -34,7 +34,8 @@ from .errors import MemoryBudgetError, UnsupportedCombinationError
 from .links import Moderated, Plugin, Probit
 from .links._base import Link
 from .links.moderated import INVERSE
-from .nets.mlp import Compress, Scale, Shift, Standardise
+from .nets import TableMLP
+from .nets.mlp import Compress, Pieces, Scale, Shift, Standardise
 from .network import Network
 from .predictives import GLM
 from .structures._base import Posterior
@@ -60,7 +61,7 @@ def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
     ----------
     estimator : LaplaceRegressor or LaplaceClassifier
         Fitted, with any structure, subset of the weights, number of members and temperature; its net is the built-in
-        one for numbers, or a ``torch.nn.Sequential`` of linear layers and activations.
+        one for numbers (or pieces of them), or a ``torch.nn.Sequential`` of linear layers and activations.
     path : str or path, optional
         Where to write the graph, too; replaced once the new file is complete.
 
@@ -148,7 +149,7 @@ def _check(estimator: LaplaceEstimator) -> None:
             "'probit' or 'plugin'."
         )
     networks = [member.laplace_.network for member in estimator._models()]
-    networks += [estimator.noise_model_.fit.network] if estimator.noise_model_ else []
+    networks += [noise.fit.network for noise in _noise_models(estimator).values()]
     size = sum(8 * network.n_parameters**2 for network in networks)
     if size > LARGEST_FILE and options.link is not Plugin:
         raise MemoryBudgetError(
@@ -156,6 +157,12 @@ def _check(estimator: LaplaceEstimator) -> None:
             f"{networks[0].n_parameters} weights, and their covariance is stored for each of {len(networks)} nets. Fit "
             "with subset_of_weights='last_layer', or with fewer members."
         )
+
+
+def _noise_models(estimator: Any) -> dict[int, NoiseModel]:
+    """Those of the kinds of nets, by their identity: members of a kind share one."""
+    found = (member.noise_model_ for member in estimator._models())
+    return {id(noise): noise for noise in found if noise is not None}
 
 
 def _shape(estimator: LaplaceEstimator) -> tuple[int, ...]:
@@ -169,16 +176,15 @@ def _shape(estimator: LaplaceEstimator) -> tuple[int, ...]:
 
 def _moments(graph: Graph, estimator: Any) -> dict[str, str]:
     """Mean and standard deviations of a regressor, in the units of y."""
-    found, noise = [], estimator.noise_model_
-    ratio = None if noise is None else _mean_ratio(graph, noise)
+    found, ratios = [], {key: _mean_ratio(graph, noise) for key, noise in _noise_models(estimator).items()}
     for member in estimator._models():
         fit = member.laplace_
         latent = _gaussian(graph, fit.network, member.posterior_, fit.shift)
         variance = graph("ReduceSumSquare", latent.root, axes=[2], keepdims=0)
-        if ratio is None:
+        if member.noise_model_ is None:
             aleatoric = graph.constant(member._noise_variance().cpu().numpy())
         else:
-            aleatoric = graph("Mul", ratio, member.hyper_.dispersion)
+            aleatoric = graph("Mul", ratios[id(member.noise_model_)], member.hyper_.dispersion)
         found.append((latent.mean, variance, aleatoric))
     weights = estimator.member_weights_
     mean = _weighted(graph, [one[0] for one in found], weights)
@@ -313,7 +319,8 @@ def _forward(graph: Graph, network: Network) -> tuple[list[Step], str]:
     """
     module = network.module
     shared = any(name != first for name, first in network.layout.aliases.items())
-    if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward or shared:
+    layers = _layers(module)
+    if layers is None or shared:
         raise UnsupportedCombinationError(
             f"the net {type(module).__name__} is not exported to ONNX: it has to be the built-in net for columns of "
             "numbers without missing values (encode categories and impute beforehand, in a pipeline), or a "
@@ -325,7 +332,7 @@ def _forward(graph: Graph, network: Network) -> tuple[list[Step], str]:
             "logits."
         )
     steps, value = [], "X"
-    for name, layer in module.named_children():
+    for name, layer in layers:
         kind = type(layer)
         if kind not in LAYERS or (kind in PLAIN and repr(layer) != repr(kind())):
             raise UnsupportedCombinationError(
@@ -336,6 +343,16 @@ def _forward(graph: Graph, network: Network) -> tuple[list[Step], str]:
         value, back = LAYERS[kind](graph, layer, before)
         steps.append(Step(name, layer, before, back))
     return steps, value
+
+
+def _layers(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
+    """The layers that a net is made of, one after the other, by their names; None where it is something else."""
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        return list(module.named_children())
+    if not isinstance(module, TableMLP) or module.first is None or len(module.flagged) or len(module.categorical):
+        return None
+    behind = [(f"behind.{name}", layer) for name, layer in module.behind.named_children()]
+    return [("standardise", module.standardise), ("scale", Scale(module.factor)), ("first", module.first), *behind]
 
 
 def _names() -> str:
@@ -394,12 +411,24 @@ def _standardise(graph: Graph, layer: Standardise, value: str) -> Made:
 
 
 def _compress(graph: Graph, layer: Compress, value: str) -> Made:
+    return _standardise(graph, layer, _drawn_in(graph, layer, value))
+
+
+def _pieces(graph: Graph, layer: Pieces, value: str) -> Made:
+    columns = graph("Gather", _drawn_in(graph, layer, value), _array(layer.column).astype(np.int64), axis=1)
+    parts = graph("Div", graph("Sub", columns, _array(layer.left)), _array(layer.length))
+    return _standardise(graph, layer, graph("Min", graph("Max", parts, _array(layer.low)), _array(layer.high)))
+
+
+def _drawn_in(graph: Graph, layer: Compress, value: str) -> str:
     """asinh z = sign(z) log(|z| + √(z² + 1)), since few runtimes have it in double precision."""
+    if bool(layer.width.isinf().all()):
+        return value
     plain = layer.width.isinf().cpu().numpy()
     z = graph("Div", graph("Sub", value, _array(layer.centre)), np.where(plain, 1.0, _array(layer.width)))
     reach = graph("Add", graph("Abs", z), graph("Sqrt", graph("Add", _square(graph, z), 1.0)))
     drawn_in = graph("Mul", graph("Sign", z), graph("Log", reach))
-    return _standardise(graph, layer, graph("Where", plain, value, drawn_in))
+    return graph("Where", plain, value, drawn_in)
 
 
 def _scale(graph: Graph, layer: Scale, value: str) -> Made:
@@ -476,6 +505,7 @@ LAYERS: dict[type[nn.Module], Callable[[Graph, Any, str], Made]] = {
     nn.Dropout: _same,
     Standardise: _standardise,
     Compress: _compress,
+    Pieces: _pieces,
     Scale: _scale,
     Shift: _shift,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 
 import numpy as np
@@ -14,10 +13,9 @@ from sklearn.base import clone
 from sklearn.datasets import make_friedman1
 from sklearn.frozen import FrozenEstimator
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save, to_onnx
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
 from sklearn_laplace._cross_fit import CrossFit
 from sklearn_laplace._mixture import LEAST_SHARE
-from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.latent import LatentGaussian
 from sklearn_laplace.likelihoods import Categorical
 from sklearn_laplace.links import Probit
@@ -266,8 +264,6 @@ def test_what_is_no_tuple_of_kinds_is_refused(value):
         LaplaceRegressor(**SMALL, n_bins=value).fit(X, Y)
 
 
-def test_kinds_are_of_the_built_in_net_and_in_no_graph(both):
+def test_kinds_are_of_the_built_in_net():
     with pytest.raises(ValueError, match="n_bins are options of the built-in net"):
         LaplaceRegressor(torch.nn.Linear(10, 1), n_bins=KINDS).fit(X, Y)
-    with pytest.raises(UnsupportedCombinationError):
-        to_onnx(both, io.BytesIO())

@@ -10,8 +10,7 @@ import torch
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save, to_onnx
-from sklearn_laplace.errors import UnsupportedCombinationError
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
 from sklearn_laplace.nets import TableMLP
 from sklearn_laplace.nets.mlp import Pieces
 
@@ -192,9 +191,7 @@ def test_what_is_no_number_of_pieces_is_refused(value):
         LaplaceRegressor(**FIXED, n_bins=value).fit(X, y)
 
 
-def test_pieces_are_of_the_built_in_net_and_in_no_graph():
+def test_pieces_are_of_the_built_in_net():
     X, y = jagged(20)
     with pytest.raises(ValueError, match="n_bins are options of the built-in net"):
         LaplaceRegressor(torch.nn.Linear(2, 1), n_bins=4).fit(X, y)
-    with pytest.raises(UnsupportedCombinationError):
-        to_onnx(LaplaceRegressor(**FIXED, n_bins=4).fit(X, y))
