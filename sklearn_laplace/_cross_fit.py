@@ -46,6 +46,7 @@ from ._threads import single_thread
 from .curvatures import GGN
 from .errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from .jackknife import reached
+from .jacobian import Block
 from .laplace import Hyper, LaplaceFit, Rows
 from .latent import LatentGaussian
 from .leave_one_out import Density, linear_rows
@@ -291,12 +292,24 @@ def _affordable(fit: LaplaceFit, n_rows: int) -> bool:
     """
     if isinstance(fit.curvature, Full | Functional):
         return True
-    if fit.likelihood.has_dispersion or n_rows > FULL_BATCH_ROWS or not isinstance(fit.curvature, Kron):
+    return isinstance(fit.curvature, Kron) and kron_pays(fit.network.blocks, n_rows, fit.n_outputs, fit.likelihood)
+
+
+def kron_pays(blocks: Sequence[Block], n_rows: int, n_outputs: int, likelihood: Likelihood) -> bool:
+    """Whether nets of these layers take steps over all rows in Kronecker form, and choose by them.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.likelihoods import Categorical, Gaussian
+    >>> layers = [Block("0", 50, 65, factored=True), Block("1", 10, 51, factored=True)]
+    >>> [kron_pays(layers, n, 10, Categorical()) for n in (1_000, 100_000)], kron_pays(layers, 1_000, 10, Gaussian())
+    ([True, False], False)
+    """
+    if likelihood.has_dispersion or n_rows > FULL_BATCH_ROWS:
         return False
-    blocks, limit = fit.network.blocks, budget_for(n_rows).exact_step
-    n_columns = GGN().n_columns(fit.likelihood, fit.n_outputs)
-    covariances = DEAR_POINTS * n_rows * fit.n_outputs**2 * sum(block.outputs for block in blocks)
-    return max(kron_cost(blocks, n_rows, n_columns), COVARIANCE * covariances) <= limit
+    covariances = DEAR_POINTS * n_rows * n_outputs**2 * sum(block.outputs for block in blocks)
+    cost = kron_cost(blocks, n_rows, GGN().n_columns(likelihood, n_outputs))
+    return max(cost, COVARIANCE * covariances) <= budget_for(n_rows).exact_step
 
 
 def _under(

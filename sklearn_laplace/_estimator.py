@@ -33,6 +33,7 @@ from ._cross_fit import N_FOLDS
 from ._cross_validation import GivenRows
 from ._data import PreparedData, augmented
 from ._diagnosis import diagnose
+from ._kinds import AUTOMATIC
 from ._loo import LeftOut
 from ._map import MapResult, Past, Start
 from ._mixture import MEMBER_STAGES
@@ -182,7 +183,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         _cross_validation.check_without_rows(parameters, "partial_fit with classes")
         _skorch.check_net(self.net)
         most = _resolve.n_members(self.n_members, N_FOLDS if options.cross_fits and self.net is None else 0)
-        n_kinds = len(_values.kinds("n_bins", self.n_bins, 1))
+        n_kinds = len(_values.kinds("n_bins", self.n_bins, AUTOMATIC))
         again = options.varying_noise is not False  # the first one's training may be repeated
         with self._reported(n_kinds * most, *given) as task:
             data = self._after_previous(prepare())

@@ -19,14 +19,15 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from . import _resolve, _values
+from . import _resolve
 from ._data import PreparedData
+from ._kinds import kinds_of_nets
 from ._loo import LeftOut
 from ._map import Start
 from ._member_weights import by_evidence, by_stacking
 from ._prediction import LaplacePrediction
 from ._progress import Task, without_callbacks
-from ._stages import Origin
+from ._stages import Origin, options_for
 from ._threads import single_thread
 from .errors import (
     BoundWarning,
@@ -178,7 +179,8 @@ class LaplaceMixture(LaplacePrediction):
         Kinds are weighed by stacking: by what the nets beside each first one say of the rows that they have not seen.
         Where there are no such nets the first kind is the only one.
         """
-        kinds = _values.kinds("n_bins", self.n_bins, 1)
+        likelihood = options_for(self._kind, parameters, data, seeds[2]).likelihood
+        kinds = kinds_of_nets(parameters, data, likelihood)
         drawn = np.random.RandomState(seeds[1]).randint(np.iinfo(np.int32).max, size=(len(kinds) - 1, 3)).tolist()
         leads: list[_Lead] = []
         for model, n_bins, own in zip((self, *(self._twin() for _ in drawn)), kinds, (seeds, *drawn), strict=True):

@@ -220,7 +220,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     _check_subset(subset, rule, parameters["hessian_structure"], structure)
     lookup("activation", parameters["activation"], ACTIVATIONS)
     _layer_sizes(parameters["hidden_layer_sizes"])
-    kinds("n_bins", parameters["n_bins"], 1)
+    kinds("n_bins", parameters["n_bins"])
     optional_count("max_epochs", parameters["max_epochs"], 0)
     optional_count("batch_size", parameters["batch_size"], 1)
     if parameters["lr"] is not None:

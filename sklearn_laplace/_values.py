@@ -166,23 +166,25 @@ def optional_count(option: str, value: object, least: int) -> int | None:
     raise ValueError(f"{option}={value!r} has to be None or a whole number of at least {least}{below(value)}.")
 
 
-def kinds(option: str, value: object, least: int) -> tuple[int | None, ...]:
-    """As :func:`optional_count`, or several of them, all different.
+def kinds(option: str, value: object, automatic: tuple[int | None, ...] = (None,)) -> tuple[int | None, ...]:
+    """None, a whole number above zero, several of these, all different, or what is taken for "auto".
 
     Examples
     --------
-    >>> kinds("n_bins", 8, 1), kinds("n_bins", [None, 8], 1)
-    ((8,), (None, 8))
-    >>> kinds("n_bins", (8, 8), 1)
+    >>> kinds("n_bins", 8), kinds("n_bins", [None, 8]), kinds("n_bins", "auto", (None, 4))
+    ((8,), (None, 8), (None, 4))
+    >>> kinds("n_bins", (8, 8))
     Traceback (most recent call last):
         ...
-    ValueError: n_bins=(8, 8) has to be None, a whole number of at least 1, or a tuple of these, all different.
+    ValueError: n_bins=(8, 8) has to be 'auto', None, a whole number of at least 1, or a tuple of these, all different.
     """
+    if isinstance(value, str):
+        return lookup(option, value, {"auto": automatic})
     if not isinstance(value, list | tuple):
-        return (optional_count(option, value, least),)
-    found = tuple(optional_count(option, one, least) for one in value)
+        return (optional_count(option, value, 1),)
+    found = tuple(optional_count(option, one, 1) for one in value)
     if not found or len(set(found)) < len(found):
-        known = f"None, a whole number of at least {least}, or a tuple of these, all different"
+        known = "'auto', None, a whole number of at least 1, or a tuple of these, all different"
         raise ValueError(f"{option}={value!r} has to be {known}.")
     return found
 

@@ -39,7 +39,7 @@ LEVELS = (
     "_cross_validation _map _noise_model _resolve mixtures reliability",
     "_data _diagnosis _past _loo _relevance",
     "_built_in _cross_fit _path _prediction",
-    "_stages",
+    "_kinds _stages",
     "_mixture _state",
     "_sensitivity",
     "_estimator",

@@ -15,9 +15,11 @@ from sklearn.frozen import FrozenEstimator
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
 from sklearn_laplace._cross_fit import CrossFit
+from sklearn_laplace._data import PreparedData, TargetScale
+from sklearn_laplace._kinds import kinds_of_nets
 from sklearn_laplace._mixture import LEAST_SHARE
 from sklearn_laplace.latent import LatentGaussian
-from sklearn_laplace.likelihoods import Categorical
+from sklearn_laplace.likelihoods import Categorical, Gaussian
 from sklearn_laplace.links import Probit
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")  # small nets of many pieces
@@ -267,3 +269,36 @@ def test_what_is_no_tuple_of_kinds_is_refused(value):
 def test_kinds_are_of_the_built_in_net():
     with pytest.raises(ValueError, match="n_bins are options of the built-in net"):
         LaplaceRegressor(torch.nn.Linear(10, 1), n_bins=KINDS).fit(X, Y)
+
+
+def test_by_itself_there_are_pieces_where_they_can_be_weighed(monkeypatch):
+    """Beyond 300 rows, while steps over all of them are affordable; (None, 8) to the bit."""
+    monkeypatch.setattr("sklearn_laplace._kinds.SMALL_ROWS", 60)
+    given = {**SMALL, "likelihood": "gaussian"}
+    automatic, both, few = (
+        LaplaceRegressor(**given, n_bins=n).fit(X[:rows], Y[:rows])
+        for n, rows in (("auto", 80), ((None, 8), 80), ("auto", 60))
+    )
+    np.testing.assert_array_equal(automatic.predict_std(NEW), both.predict_std(NEW))
+    assert {member.n_bins for member in few.members_} == {None}
+    monkeypatch.setattr("sklearn_laplace._kinds.exact_cost", lambda *_: (1e12, None))
+    assert {member.n_bins for member in LaplaceRegressor(**given, n_bins="auto").fit(X, Y).members_} == {None}
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "classes", "expected"),
+    [
+        (300, 6, 0, (None,)),
+        (1000, 6, 0, (None, 8)),
+        (3000, 6, 0, (None,)),  # 2,500 weights and 3,000 rows: beyond an exact step
+        (3000, 6, 3, (None, 8)),  # classes take steps in Kronecker form there
+        (2000, 784, 10, (None,)),  # not of thousands of inputs
+    ],
+)
+def test_what_is_affordable(rows, columns, classes, expected):
+    rng = np.random.default_rng(0)
+    given, n_outputs = rng.normal(size=(rows, columns)), max(classes, 1)
+    scale = TargetScale(np.zeros(n_outputs), np.ones(n_outputs), np.ones(n_outputs))
+    data = PreparedData(given, rng.normal(size=(rows, n_outputs)), np.ones(rows), n_outputs, scale)
+    parameters = {"n_bins": "auto", "hidden_layer_sizes": (50,)}
+    assert kinds_of_nets(parameters, data, Categorical() if classes else Gaussian()) == expected
