@@ -33,12 +33,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ._budget import FULL_BATCH_ROWS, budget_for, kron_cost
 from ._loo import LeftOut, density_of
 from ._map import Fold, MapResult, Plan, continued, problem_of
+from ._member_weights import RowDensities
 from ._memory import MemoryBudget, held
 from ._progress import Task
 from ._skorch import TrainingRows
@@ -181,30 +183,29 @@ class CrossFit:
                 whole[self.fold == k] = torch.cat(values).double()
         return HeldOut(*found)
 
-    def densities_of_rows(self, hyper: Hyper) -> Tensor:
-        """log p of each row, of the net that has not seen it, nats, shape (n,); until they are scored.
+    def densities_of_rows(self, hyper: Hyper) -> RowDensities:
+        """What each row has under the net that has not seen it; until they are scored.
 
         Where there is a noise, all variances are multiplied by what suits these rows best: the noise that a fit goes by
         is nearer to that of the rows that its net has seen.
         """
-        likelihood = self.parts[0][0].likelihood
+        likelihood, device = self.parts[0][0].likelihood, self.fold.device
         if likelihood.has_dispersion:
             found = self.held_out(hyper)
             variance = found.variance + hyper.dispersion * found.noise
             squares = found.errors.square() / variance
             factor = found.weights @ squares.mean(1) / found.weights.sum()
-            return -0.5 * ((2 * math.pi * factor * variance).log() + squares / factor).sum(1)
-        densities, density = (
-            torch.zeros(len(self.fold), dtype=torch.float64, device=self.fold.device),
-            _density(likelihood),
-        )
+            squares = squares / factor
+            logs = -0.5 * ((2 * math.pi * factor * variance).log() + squares).sum(1)
+            return RowDensities(logs.cpu().numpy(), squares.sum(1).cpu().numpy(), squares.shape[1])
+        logs, density = torch.zeros(len(self.fold), dtype=torch.float64, device=device), _density(likelihood)
         for k, (part, chunks) in enumerate(self.parts):
             posterior = part.posterior(hyper, spectral=False)
             rows = linear_rows(part.network, chunks)
             latents = (LatentGaussian(own.outputs, posterior.covariance(own.jacobian)) for own in rows)
             of_part = [density(latent, own.targets, 1.0) for latent, own in zip(latents, rows, strict=True)]
-            densities[self.fold == k] = torch.cat(of_part).double()
-        return densities
+            logs[self.fold == k] = torch.cat(of_part).double()
+        return RowDensities(logs.cpu().numpy(), np.zeros(len(logs)), 0)
 
     def intervals(
         self, fit: LaplaceFit, inputs: Tensor, levels: Tensor, memory: MemoryBudget, noise: Callable[[Tensor], Tensor]

@@ -224,9 +224,8 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         with single_thread(trained.is_small):
             self._condition(fit, hyper)
             if origin.cross is not None and origin.cross.networks:
-                if self._densities is not None:  # there are other kinds of nets to compare with
-                    densities = origin.cross.densities_of_rows(replace(hyper, temperature=1.0))
-                    self._densities = densities.cpu().numpy()
+                if self._is_compared:
+                    self._densities = origin.cross.densities_of_rows(replace(hyper, temperature=1.0))
                 scored = origin.cross.scored(hyper, lambda: self._left_out(fit), fit)
                 self._origin = replace(origin, cross=scored)
             self._diagnose(options, len(data.X) if data.past is None else None)
@@ -390,7 +389,8 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
             options = self._options()
             fit = regrouped(self.laplace_, self._origin, options)
             dispersion = fixed_dispersion(options, self._scale)
-            self._condition(fit, choose(fit, self._origin, options, dispersion, lambda: self._left_out(fit)))
+            hyper = choose(fit, self._origin, options, dispersion, lambda: self._left_out(fit))
+            self._condition(fit, self._as_mixed(hyper))
             self._diagnose(options)
             self._others = tuple(other._twin().refit_laplace(**laplace_params) for other in self._models()[1:])
             self._weigh_members()
@@ -523,6 +523,12 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         evidence = log_evidence(fit, hyper, posterior)
         self.log_marginal_likelihood_value_ = evidence - fit.total_weight * self._scale.log_volume
         self.n_effective_parameters_ = effective_parameters(fit, hyper, posterior)
+
+    def _as_mixed(self, hyper: Hyper) -> Hyper:
+        if self._factor == 1 or not all(self._options().by_held_out):
+            return hyper
+        precision, dispersion = hyper.prior_precision / self._factor, hyper.dispersion * self._factor
+        return replace(hyper, prior_precision=precision, dispersion=dispersion)
 
     def _diagnose(self, options: Options, n_different: int | None = None) -> None:
         """Warn where this posterior should not be trusted, if it is the one that was asked for."""

@@ -24,7 +24,7 @@ from ._data import PreparedData
 from ._kinds import kinds_of_nets
 from ._loo import LeftOut
 from ._map import Start
-from ._member_weights import by_evidence, by_stacking
+from ._member_weights import RowDensities, by_evidence, by_stacking, of_kinds
 from ._prediction import LaplacePrediction
 from ._progress import Task, without_callbacks
 from ._stages import Origin, options_for
@@ -37,7 +37,7 @@ from .errors import (
     NonFiniteError,
     NotPositiveDefiniteError,
 )
-from .laplace import LaplaceFit
+from .laplace import Hyper, LaplaceFit
 from .latent import Components
 from .likelihoods._base import Link
 
@@ -77,16 +77,15 @@ class _Lead:
         Of the members that follow.
     start : Start
         From where they go on.
-    densities : ndarray of shape (n,), or (0,)
-        log p of each row, of a net of this kind that has not seen it, nats; none where there is one kind, or no such
-        net.
+    densities : RowDensities or None
+        Of nets of this kind that have not seen the rows; None where there is one kind, or no such net.
     """
 
     model: LaplaceMixture
     parameters: dict[str, Any]
     seed: int
     start: Start
-    densities: np.ndarray
+    densities: RowDensities | None
 
 
 class LaplaceMixture(LaplacePrediction):
@@ -103,7 +102,9 @@ class LaplaceMixture(LaplacePrediction):
     _is_candidate = False
     _n_bins: int | None = None
     _shares: np.ndarray | None = None
-    _densities: np.ndarray | None = None
+    _factor = 1.0
+    _is_compared = False
+    _densities: RowDensities | None = None
 
     @abstractmethod
     def _fit_rows(
@@ -176,8 +177,9 @@ class LaplaceMixture(LaplacePrediction):
     ) -> None:
         """Train the first net of each kind, then the other members of the kinds that count.
 
-        Kinds are weighed by stacking: by what the nets beside each first one say of the rows that they have not seen.
-        Where there are no such nets the first kind is the only one.
+        Kinds are weighed by stacking: by what the nets beside each first one say of the rows that they have not seen,
+        which say as well how much less than each of them the mixture errs. Where there are no such nets the first kind
+        is the only one.
         """
         likelihood = options_for(self._kind, parameters, data, seeds[2]).likelihood
         kinds = kinds_of_nets(parameters, data, likelihood)
@@ -186,14 +188,15 @@ class LaplaceMixture(LaplacePrediction):
         for model, n_bins, own in zip((self, *(self._twin() for _ in drawn)), kinds, (seeds, *drawn), strict=True):
             with task.subtask("member", n_stages) as stages, _said_once() if leads else nullcontext():
                 found = model._as_lead({**parameters, "n_bins": n_bins}, data, kept, own, stages, alone=len(kinds) == 1)
-            if not leads or len(found.densities):
+            if not leads or found.densities is not None:
                 leads.append(found)
-            if not len(leads[0].densities):
+            if leads[0].densities is None:
                 break
-        shares = by_stacking(np.stack([lead.densities for lead in leads]), data.weights) if len(leads) > 1 else [1.0]
+        densities = [lead.densities for lead in leads if lead.densities is not None]
+        shares, factor = of_kinds(densities, data.weights) if len(leads) > 1 else (np.ones(1), 1.0)
         members: list[LaplaceMixture] = []
         of_members: list[float] = []
-        for share, lead in zip(shares, leads, strict=True):
+        for share, lead in zip(shares.tolist(), leads, strict=True):
             if share <= LEAST_SHARE and lead.model is not self:
                 continue
             others = lead.model._trained_others(lead, data, kept, task) if share > LEAST_SHARE else []
@@ -201,6 +204,17 @@ class LaplaceMixture(LaplacePrediction):
             of_members += [share / (1 + len(others))] * (1 + len(others))
         self._others = tuple(members[1:])
         self._shares = np.array(of_members) / sum(of_members) if len(leads) > 1 else None
+        for member in members if factor < 1 else []:
+            member._factor = factor
+            member._condition(member.laplace_, member._as_mixed(member.hyper_))
+
+    @abstractmethod
+    def _condition(self, fit: LaplaceFit, hyper: Hyper) -> None:
+        """Set the fitted attributes that the rows seen and the hyperparameters determine."""
+
+    @abstractmethod
+    def _as_mixed(self, hyper: Hyper) -> Hyper:
+        """With all variances as they suit the mixture, where rows that were held out have chosen them."""
 
     def _as_lead(
         self,
@@ -213,11 +227,11 @@ class LaplaceMixture(LaplacePrediction):
         alone: bool,
     ) -> _Lead:
         """Fit this one as the first net of its kind, which others follow."""
-        self.noise_model_, self._lead, self._shares = None, None, None
-        self._densities = None if alone else np.empty(0)
+        self.noise_model_, self._lead, self._shares, self._factor = None, None, None, 1.0
+        self._is_compared, self._densities = not alone, None
         start = self._fit_rows(parameters, data, kept, seeds, task)
         densities, self._densities = self._densities, None
-        return _Lead(self, parameters, seeds[0], start, np.empty(0) if densities is None else densities)
+        return _Lead(self, parameters, seeds[0], start, densities)
 
     def _trained_others(
         self, lead: _Lead, data: PreparedData, kept: PreparedData | None, task: Task

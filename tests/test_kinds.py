@@ -17,6 +17,7 @@ from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
 from sklearn_laplace._cross_fit import CrossFit
 from sklearn_laplace._data import PreparedData, TargetScale
 from sklearn_laplace._kinds import kinds_of_nets
+from sklearn_laplace._member_weights import RowDensities
 from sklearn_laplace._mixture import LEAST_SHARE
 from sklearn_laplace.latent import LatentGaussian
 from sklearn_laplace.likelihoods import Categorical, Gaussian
@@ -51,12 +52,14 @@ def densities(model: LaplaceRegressor, X: np.ndarray, y: np.ndarray) -> np.ndarr
 
 
 def test_the_first_kind_is_what_it_is_alone(both):
-    """To the bit: the other kinds are trained after it, with seeds of their own."""
+    """To the bit: the others are trained after it, with seeds of their own. But for one factor of its variances."""
     alone = LaplaceRegressor(**SMALL).fit(X, Y)
+    factor = both.hyper_.dispersion / alone.hyper_.dispersion
+    assert 0.25 <= factor < 1
     for one, other in zip(alone.members_, both.members_, strict=False):
         assert other.n_bins is None
         np.testing.assert_array_equal(one.predict(NEW), other.predict(NEW))
-        np.testing.assert_array_equal(one.predict_std(NEW), other.predict_std(NEW))
+        np.testing.assert_allclose(other.predict_std(NEW) ** 2, factor * one.predict_std(NEW) ** 2, rtol=1e-8)
 
 
 def test_members_are_of_both_kinds_and_answer_together(both):
@@ -75,23 +78,49 @@ def test_members_are_of_both_kinds_and_answer_together(both):
 
 
 def test_kinds_are_weighed_by_stacking_of_rows_that_were_held_out(monkeypatch):
-    """Weights of largest density of what the nets of each kind say, found by another search."""
+    """Weights of largest density of what the nets of each kind say, then the factor of variances, by other searches."""
     seen = []
     original = CrossFit.densities_of_rows
 
     def spied(self, hyper):
-        seen.append(original(self, hyper).numpy())
-        return torch.from_numpy(seen[-1])
+        seen.append(original(self, hyper))
+        return seen[-1]
 
     monkeypatch.setattr(CrossFit, "densities_of_rows", spied)
     rows, targets = steps(70)
-    model = LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian").fit(rows, targets)
-    first, second = np.exp(seen)
+    counts = np.random.default_rng(5).uniform(0.5, 2, 70)
+    model = LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian").fit(rows, targets, sample_weight=counts)
+    first, second = (np.exp(kind.logs) for kind in seen)
     assert len(first) == len(rows)
-    best = minimize_scalar(lambda w: -np.log((1 - w) * first + w * second).mean(), bounds=(0, 1), method="bounded")
+
+    def loss(w):
+        return -np.average(np.log((1 - w) * first + w * second), weights=counts)
+
+    best = minimize_scalar(loss, bounds=(0, 1), method="bounded")
     share = float(model.member_weights_[[member.n_bins == 6 for member in model.members_]].sum())
     assert LEAST_SHARE < share < 1, "or there is nothing to compare"
     assert share == pytest.approx(best.x, abs=1e-2)  # expectation maximisation ends where a step gains 1e-9 nats
+    grid = np.linspace(0.25, 1, 400)
+    one, other = seen
+    along = [
+        np.average(np.log((1 - share) * np.exp(one.scaled(f)) + share * np.exp(other.scaled(f))), weights=counts)
+        for f in grid
+    ]
+    assert model._factor == pytest.approx(grid[int(np.argmax(along))], abs=4e-3)
+
+
+def test_variances_times_a_factor_are_those_of_another_normal():
+    errors, variance = np.array([0.3, -2.0]), np.array([0.5, 1.5])
+    one = RowDensities(norm.logpdf(errors, scale=np.sqrt(variance)), errors**2 / variance, 1)
+    np.testing.assert_allclose(one.scaled(0.4), norm.logpdf(errors, scale=np.sqrt(0.4 * variance)), rtol=1e-12)
+
+
+def test_noise_that_is_given_stays():
+    """The factor is of what rows that were held out have chosen, and of nothing else."""
+    model = LaplaceRegressor(**SMALL, n_bins=KINDS, sigma_noise=0.8).fit(X, Y)
+    assert {member.n_bins for member in model.members_} == {None, 6}
+    assert model._factor < 1
+    assert model.sigma_noise_ == pytest.approx(0.8)
 
 
 @pytest.fixture
@@ -132,7 +161,7 @@ def test_density_of_a_row_is_that_of_the_net_without_it(caught):
             variances[here] = ((rows @ torch.linalg.inv(dense(fit, hyper))) * rows).sum(1) + hyper.dispersion
         factor = np.average(errors**2 / variances, weights=counts)
         expected = norm.logpdf(errors, scale=np.sqrt(factor * variances))
-        np.testing.assert_allclose(cross.densities_of_rows(hyper).numpy(), expected, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(cross.densities_of_rows(hyper).logs, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_density_of_a_class_is_that_of_the_net_without_the_row(caught):
@@ -150,7 +179,7 @@ def test_density_of_a_class_is_that_of_the_net_without_the_row(caught):
             latent = LatentGaussian(mean.double(), own @ inverse @ own.mT)
             p = Probit(torch.zeros(0, 0)).mean(Categorical().class_logits(latent))
             expected[(cross.fold == k).numpy()] = p[torch.arange(len(y)), y].log()
-        np.testing.assert_allclose(cross.densities_of_rows(hyper).numpy(), expected, rtol=1e-6)
+        np.testing.assert_allclose(cross.densities_of_rows(hyper).logs, expected, rtol=1e-6)
 
 
 def test_what_suits_the_table_counts_for_more():
@@ -180,7 +209,7 @@ def test_without_nets_that_hold_rows_out_the_first_kind_is_alone():
 def test_a_kind_with_little_to_say_has_one_member_or_none(monkeypatch):
     """The first one stays, as it is what a previous posterior, intervals and attributes are of."""
     for shares, expected in (([0.95, 0.05], [None] * 4), ([0.05, 0.95], [None, 6, 6, 6, 6])):
-        monkeypatch.setattr("sklearn_laplace._mixture.by_stacking", lambda *_, shares=shares: np.array(shares))
+        monkeypatch.setattr("sklearn_laplace._mixture.of_kinds", lambda *_, shares=shares: (np.array(shares), 1.0))
         model = LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian").fit(X, Y)
         assert [member.n_bins for member in model.members_] == expected
         assert model.member_weights_.sum() == pytest.approx(1)
@@ -223,6 +252,8 @@ def test_weights_of_kinds_stay_where_the_posterior_is_made_anew(both):
     again = pickle.loads(pickle.dumps(both)).refit_laplace(prior_precision=3.0)
     np.testing.assert_array_equal(again.member_weights_, both.member_weights_)
     assert not np.array_equal(again.predict_std(NEW), both.predict_std(NEW))
+    back = again.refit_laplace(prior_precision="auto")
+    np.testing.assert_allclose(back.predict_std(NEW), both.predict_std(NEW), rtol=1e-8)
     assert clone(both).n_bins == KINDS
 
 
