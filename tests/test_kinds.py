@@ -79,17 +79,20 @@ def test_members_are_of_both_kinds_and_answer_together(both):
 
 def test_kinds_are_weighed_by_stacking_of_rows_that_were_held_out(monkeypatch):
     """Weights of largest density of what the nets of each kind say, then the factor of variances, by other searches."""
-    seen = []
+    seen, given = [], np.random.default_rng(5).uniform(0.5, 2, 70)
     original = CrossFit.densities_of_rows
 
     def spied(self, hyper):
         seen.append(original(self, hyper))
+        weights.append(self.held_out(hyper).weights.numpy())  # in the order of the training
         return seen[-1]
 
+    weights: list[np.ndarray] = []
     monkeypatch.setattr(CrossFit, "densities_of_rows", spied)
     rows, targets = steps(70)
-    counts = np.random.default_rng(5).uniform(0.5, 2, 70)
-    model = LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian").fit(rows, targets, sample_weight=counts)
+    model = LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian").fit(rows, targets, sample_weight=given)
+    counts = weights[0]
+    np.testing.assert_allclose(np.sort(counts), np.sort(given))
     first, second = (np.exp(kind.logs) for kind in seen)
     assert len(first) == len(rows)
 
