@@ -33,6 +33,7 @@ from .errors import (
     BoundWarning,
     ClippedWarning,
     JitterWarning,
+    MemoryBudgetError,
     ModeWarning,
     NonFiniteError,
     NotPositiveDefiniteError,
@@ -43,6 +44,8 @@ from .likelihoods._base import Link
 
 OF_MEMBERS = ModeWarning, ClippedWarning, JitterWarning
 """Warnings that are of one net alone."""
+FAILURES = NonFiniteError, NotPositiveDefiniteError
+"""What a net may end with that nobody has asked for by name."""
 MEMBER_STAGES = 2
 """Training and posterior: the tasks of a member."""
 LEAST_SHARE = 0.1
@@ -184,29 +187,37 @@ class LaplaceMixture(LaplacePrediction):
         likelihood = options_for(self._kind, parameters, data, seeds[2]).likelihood
         kinds = kinds_of_nets(parameters, data, likelihood)
         drawn = np.random.RandomState(seeds[1]).randint(np.iinfo(np.int32).max, size=(len(kinds) - 1, 3)).tolist()
+        dispensable = (*FAILURES, MemoryBudgetError) if isinstance(self.n_bins, str) else ()
         leads: list[_Lead] = []
         for model, n_bins, own in zip((self, *(self._twin() for _ in drawn)), kinds, (seeds, *drawn), strict=True):
-            with task.subtask("member", n_stages) as stages, _said_once() if leads else nullcontext():
+            not_alone = bool(leads)
+            with (
+                task.subtask("member", n_stages) as stages,
+                suppress(*dispensable if not_alone else ()),
+                _said_once() if not_alone else nullcontext(),
+            ):
                 found = model._as_lead({**parameters, "n_bins": n_bins}, data, kept, own, stages, alone=len(kinds) == 1)
-            if not leads or found.densities is not None:
-                leads.append(found)
+                if not not_alone or found.densities is not None:
+                    leads.append(found)
             if leads[0].densities is None:
                 break
         densities = [lead.densities for lead in leads if lead.densities is not None]
         shares, factor = of_kinds(densities, data.weights) if len(leads) > 1 else (np.ones(1), 1.0)
+        counted = [(lead, share) for lead, share in zip(leads, shares.tolist(), strict=True) if share > LEAST_SHARE]
+        if counted[0][0] is not leads[0]:
+            counted.insert(0, (leads[0], float(shares[0])))
         members: list[LaplaceMixture] = []
         of_members: list[float] = []
-        for share, lead in zip(shares.tolist(), leads, strict=True):
-            if share <= LEAST_SHARE and lead.model is not self:
-                continue
+        for lead, share in counted:
             others = lead.model._trained_others(lead, data, kept, task) if share > LEAST_SHARE else []
             members += [lead.model, *others]
             of_members += [share / (1 + len(others))] * (1 + len(others))
-        self._others = tuple(members[1:])
-        self._shares = np.array(of_members) / sum(of_members) if len(leads) > 1 else None
-        for member in members if factor < 1 else []:
-            member._factor = factor
-            member._condition(member.laplace_, member._as_mixed(member.hyper_))
+        self._others, self._shares = tuple(members[1:]), None
+        if len(counted) > 1:
+            self._shares = np.array(of_members) / sum(of_members)
+            for member in members:
+                member._factor = factor
+                member._condition(member.laplace_, member._as_mixed(member.hyper_))
 
     @abstractmethod
     def _condition(self, fit: LaplaceFit, hyper: Hyper) -> None:
@@ -248,7 +259,7 @@ class LaplaceMixture(LaplacePrediction):
         first = lead.start
         n_nets = 0 if self._origin.cross is None else len(first.folds)
         n_others = _resolve.n_members(self.n_members, n_nets) - 1
-        dispensable = (NonFiniteError, NotPositiveDefiniteError) if isinstance(self.n_members, str) else ()
+        dispensable = FAILURES if isinstance(self.n_members, str) else ()
 
         def fitted(place: int, seeds: list[int], own: Task) -> LaplaceMixture | None:
             other = self._twin()

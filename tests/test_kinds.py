@@ -19,6 +19,7 @@ from sklearn_laplace._data import PreparedData, TargetScale
 from sklearn_laplace._kinds import kinds_of_nets
 from sklearn_laplace._member_weights import RowDensities
 from sklearn_laplace._mixture import LEAST_SHARE
+from sklearn_laplace.errors import NotPositiveDefiniteError
 from sklearn_laplace.latent import LatentGaussian
 from sklearn_laplace.likelihoods import Categorical, Gaussian
 from sklearn_laplace.links import Probit
@@ -212,10 +213,11 @@ def test_without_nets_that_hold_rows_out_the_first_kind_is_alone():
 def test_a_kind_with_little_to_say_has_one_member_or_none(monkeypatch):
     """The first one stays, as it is what a previous posterior, intervals and attributes are of."""
     for shares, expected in (([0.95, 0.05], [None] * 4), ([0.05, 0.95], [None, 6, 6, 6, 6])):
-        monkeypatch.setattr("sklearn_laplace._mixture.of_kinds", lambda *_, shares=shares: (np.array(shares), 1.0))
+        monkeypatch.setattr("sklearn_laplace._mixture.of_kinds", lambda *_, shares=shares: (np.array(shares), 0.5))
         model = LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian").fit(X, Y)
         assert [member.n_bins for member in model.members_] == expected
         assert model.member_weights_.sum() == pytest.approx(1)
+        assert (model._factor == 1) == (None in expected and 6 not in expected), "a kind alone is what it is alone"
 
 
 @pytest.mark.parametrize("rule", ["evidence", "loo"])
@@ -336,3 +338,20 @@ def test_what_is_affordable(rows, columns, classes, expected):
     data = PreparedData(given, rng.normal(size=(rows, n_outputs)), np.ones(rows), n_outputs, scale)
     parameters = {"n_bins": "auto", "hidden_layer_sizes": (50,)}
     assert kinds_of_nets(parameters, data, Categorical() if classes else Gaussian()) == expected
+
+
+def test_a_kind_that_fails_is_left_out_where_it_was_not_asked_for(monkeypatch):
+    """By its name its failure is the fit's."""
+    monkeypatch.setattr("sklearn_laplace._kinds.SMALL_ROWS", 60)
+    original = LaplaceRegressor._fit_rows
+
+    def failing(self, parameters, *rest):
+        if parameters["n_bins"] is not None:
+            raise NotPositiveDefiniteError("no")
+        return original(self, parameters, *rest)
+
+    monkeypatch.setattr(LaplaceRegressor, "_fit_rows", failing)
+    given = {**SMALL, "likelihood": "gaussian"}
+    assert len(LaplaceRegressor(**given, n_bins="auto").fit(X, Y).members_) == 4
+    with pytest.raises(NotPositiveDefiniteError):
+        LaplaceRegressor(**given, n_bins=KINDS).fit(X, Y)
