@@ -111,7 +111,8 @@ class Functional(Curvature):
     def _gram_in_ratio(self, ratios: Tensor) -> Tensor:
         """J diag(1/ratios) Jᵀ, that of the last ratios (P,) kept: a damped posterior has those of the exact one."""
         if not self._kept or float((self._kept[0] / ratios - 1).abs().max()) > SAME_RATIOS:
-            self._kept[:] = ratios, _gram(self.factors, self.factors, _columns(self.blocks, 1 / ratios))
+            factors, columns = _side_by_side(self.factors, _columns(self.blocks, 1 / ratios))
+            self._kept[:] = ratios, _gram(factors, factors, columns)
         return self._kept[1]
 
     @cached_property
@@ -331,7 +332,7 @@ def _join(parts: Sequence[Factor]) -> Factor:
 def _gram(left: Sequence[Factor], right: Sequence[Factor], block_weights: Sequence[Tensor]) -> Tensor:
     """Σ over blocks of left · diag(weights) · rightᵀ, shape (M, M′)."""
     total = None
-    for a, b, weights in _side_by_side(left, right, block_weights):
+    for a, b, weights in zip(left, right, block_weights, strict=True):
         if isinstance(a, LayerFactor) and isinstance(b, LayerFactor):
             part = a.gram(b, weights)
         else:
@@ -342,30 +343,24 @@ def _gram(left: Sequence[Factor], right: Sequence[Factor], block_weights: Sequen
     return total
 
 
-def _side_by_side(
-    left: Sequence[Factor], right: Sequence[Factor], block_weights: Sequence[Tensor]
-) -> list[tuple[Factor, Factor, Tensor]]:
-    """The blocks, of which layers that are added up, as embeddings of columns are, are one of all their inputs."""
-    found: list[tuple[Factor, Factor, Tensor]] = []
-    for a, b, weights in zip(left, right, block_weights, strict=True):
+def _side_by_side(factors: Sequence[Factor], block_weights: Sequence[Tensor]) -> tuple[list[Factor], list[Tensor]]:
+    """Factors and weights where layers that are added up, as embeddings of columns are, are one of all their inputs."""
+    found: list[Factor] = []
+    columns: list[Tensor] = []
+    for factor, weights in zip(factors, block_weights, strict=True):
         before = found[-1] if found else None
-        if before and before[2].ndim == weights.ndim == 1 and _are_added(before[0], a) and _are_added(before[1], b):
-            found[-1] = _beside(before[0], a), _beside(before[1], b), torch.cat([before[2], weights])
+        if (
+            isinstance(before, LayerFactor)
+            and isinstance(factor, LayerFactor)
+            and columns[-1].ndim == weights.ndim == 1
+            and torch.equal(before.cotangents, factor.cotangents)
+        ):
+            found[-1] = LayerFactor(torch.cat([before.inputs, factor.inputs], 1), factor.cotangents)
+            columns[-1] = torch.cat([columns[-1], weights])
         else:
-            found.append((a, b, weights))
-    return found
-
-
-def _are_added(left: Factor, right: Factor) -> bool:
-    """Whether a change of one layer's outputs is the same as one of the other's."""
-    if not (isinstance(left, LayerFactor) and isinstance(right, LayerFactor)):
-        return False
-    return left.cotangents is right.cotangents or torch.equal(left.cotangents, right.cotangents)
-
-
-def _beside(left: Factor, right: Factor) -> LayerFactor:
-    assert isinstance(left, LayerFactor) and isinstance(right, LayerFactor)
-    return LayerFactor(torch.cat([left.inputs, right.inputs], 1), right.cotangents)
+            found.append(factor)
+            columns.append(weights)
+    return found, columns
 
 
 def _times(factors: Sequence[Factor], vectors: Tensor) -> Tensor:
