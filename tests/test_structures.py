@@ -310,3 +310,19 @@ def test_functional_is_full_of_a_table_under_one_set_of_precisions_after_another
         torch.testing.assert_close(other.logdet_precision(), one.logdet_precision(), rtol=1e-9, atol=0)
         of_groups = [posterior.shrinkage(prior.groups, prior.n_groups) for posterior in (one, other)]
         torch.testing.assert_close(of_groups[1], of_groups[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("precision", [1e-3, 1.0, 1e12])
+def test_effective_parameters_of_the_dual_form_keep_their_digits(precision):
+    """Those of a difference from the number of weights: 13, also where the prior leaves the data no say."""
+    module, generator = oracles.random_mlp((3, 40, 1), seed=2), torch.Generator().manual_seed(0)
+    x, y = (torch.randn(150, k, generator=generator, dtype=torch.float64) for k in (3, 1))
+    network = Network.trace(module, x)
+    prior = network.scalar_prior()
+    fit = fit_laplace(network, Gaussian(), GGN(), Functional, prior, [(x, y, torch.ones(150).double())])
+    posterior = fit.posterior(Hyper(torch.tensor([precision]).double(), dispersion=0.1))
+    found = prior.counts.sum() - posterior.shrinkage(prior.groups, 1)[0]
+    rows = network.jacobian(x)[1].rows()[:, 0]
+    values = torch.linalg.eigvalsh(rows @ rows.mT).clamp_min(0) / 0.1
+    expected = (values / (values + precision)).sum()
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-12 * 201)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..errors import UnsupportedCombinationError
 from ..jacobian import Batch, Block, DenseFactor, Factor, FactoredJacobian, LayerFactor
-from ..linalg import cholesky, downdated, eigh, eigvalsh
+from ..linalg import cholesky, downdated, eigh, eigvalsh, trace_of_inverse
 from ._base import Curvature, Eigenbasis, Posterior
 
 SAME_RATIOS = 1e-14
@@ -270,6 +270,8 @@ class FunctionalPosterior(Posterior):
             zeros = torch.zeros(n_groups, dtype=torch.float64, device=self.device)
             return zeros.index_add(0, groups, self.precision * self.marginal_variance())
         counts = torch.bincount(groups, minlength=n_groups).double()
+        if n_groups == 1:  # s tr(C⁻¹ K) = M − tr(C⁻¹)
+            return counts - (len(self.gram) - trace_of_inverse(self.factor))
         inverse = torch.cholesky_inverse(self.factor)
         grams = self._group_grams(groups, n_groups)
         return counts - self.scale * torch.stack([(inverse * gram).sum() for gram in grams])
