@@ -34,11 +34,13 @@ from .errors import IncompleteWarning
 from .gradients import root_gradients, row_gradients
 from .latent import Components, Predictive
 from .links._base import centred
+from .nets.mlp import Pieces
+from .nets.table import TableMLP
 
 GRAPH = 8
 """What a row takes with the graph behind its outputs and Jacobian, against a row without."""
-NODES = 16
-"""Of Gauss–Legendre quadrature in each panel of the way from the baseline."""
+NODES, NODES_BETWEEN = 16, 4
+"""Of Gauss–Legendre quadrature in each panel of the way from the baseline; between bends of the net's inputs."""
 MOST_PANELS = 64
 COMPLETE = 1e-6
 """What the attributions of a row may miss, relative to the variances at both ends of the way."""
@@ -125,7 +127,8 @@ n_classes)
 
         Notes
         -----
-        Sixteen rows on the way or more, up to 1024 until the sum is right to a millionth; each costs as much as a
+        Sixteen rows on the way or more, or four between each two places where a column passes from one piece to the
+        next (``n_bins``), up to 64 times as many until the sum is right to a millionth; each costs as much as a
         gradient of :meth:`predict`.
 
         Examples
@@ -236,16 +239,24 @@ n_classes)
         return torch.cat([self._moments_at(chunk).epistemic_variance for chunk in self._small_chunks(x)])
 
     def _integrated(self, start: Tensor, ends: Tensor, panels: int) -> Tensor:
-        """Integrated gradients of the epistemic variance (n, d, C), by so many panels of the way."""
-        roots, weights = np.polynomial.legendre.leggauss(NODES)
-        places = torch.from_numpy((np.arange(panels)[:, None] + (roots + 1) / 2).ravel() / panels).to(ends)
-        shares = torch.from_numpy(np.tile(weights / 2, panels) / panels).to(ends.device)
+        """Integrated gradients of the epistemic variance (n, d, C), by so many panels of the way between its bends."""
         found = []
         for end in ends:
+            places, shares = (torch.from_numpy(part).to(ends) for part in nodes(self._bends(start, end), panels))
             way = start + places[:, None] * (end - start)
             (slopes,) = self._differentiated(way, lambda m, leaf: [row_gradients(m.epistemic_variance, leaf)])
             found.append(torch.einsum("t,tdc->dc", shares, slopes))
         return torch.stack(found) * (ends - start).double()[..., None]
+
+    def _bends(self, start: Tensor, end: Tensor) -> np.ndarray:
+        """Parts t of the way at which a column passes from one piece to the next, with both ends, rising."""
+        found = [torch.tensor([0.0, 1.0], dtype=torch.float64)]
+        for module in (member.laplace_.network.module for member in self._models()):
+            if isinstance(module, TableMLP) and isinstance(module.standardise, Pieces):
+                for k, own in zip(module.numeric.tolist(), module.standardise.bends, strict=True):
+                    part = ((own - start[k]) / (end[k] - start[k])).cpu()
+                    found.append(part[(part > 0) & (part < 1)])
+        return np.unique(torch.cat(found).numpy())
 
     def _numbers(self, X: Any) -> Tensor:
         """Validated rows, all of whose columns can be varied.
@@ -289,6 +300,21 @@ n_classes)
         weights = self._kept.weights[:, None] * known
         sums = (weights * np.where(known, self._kept.X, 0.0)).sum(0)
         return torch.from_numpy(sums / np.maximum(weights.sum(0), np.finfo(float).tiny))
+
+
+def nodes(cuts: np.ndarray, panels: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places and weights of a composite Gauss–Legendre quadrature, of so many panels between each two cuts.
+
+    Examples
+    --------
+    >>> places, weights = nodes(np.array([0.0, 0.3, 1.0]), 2)
+    >>> bool(np.isclose(weights @ np.abs(places - 0.3), (0.3**2 + 0.7**2) / 2))
+    True
+    """
+    roots, weights = np.polynomial.legendre.leggauss(NODES if len(cuts) == 2 else NODES_BETWEEN)
+    ends = np.interp(np.arange(panels * (len(cuts) - 1) + 1) / panels, np.arange(len(cuts)), cuts)
+    lengths = np.diff(ends)[:, None]
+    return (ends[:-1, None] + lengths * (roots + 1) / 2).ravel(), (lengths * weights / 2).ravel()
 
 
 def deviations(X_std: Any, shape: tuple[int, ...]) -> np.ndarray:

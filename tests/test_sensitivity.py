@@ -316,6 +316,28 @@ def test_shares_of_the_columns_add_up(name, request):
     np.testing.assert_allclose(shares.sum(1), expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("heavy", [False, True])
+def test_shares_of_nets_of_pieces_add_up(heavy):
+    """The variance bends where a column passes an edge, and the way is cut there; the trapezoid rule agrees."""
+    rows = X.copy()
+    if heavy:
+        rows[:3, 1] *= 1e4  # drawn in before it is cut
+    model = LaplaceRegressor(hidden_layer_sizes=(8,), **{**QUICK, "n_members": 2}, n_bins=5).fit(rows, Y)
+    start, end = rows[7], rows[9] + 2 * UNITS
+    shares = model.explain_std(end[None], baseline=start)[0]
+    expected = np.diff(model.predict_std(np.stack([start, end]), kind="epistemic") ** 2)[0]
+    assert shares.sum() == pytest.approx(expected, rel=1e-4)
+    places = np.linspace(0, 1, 4001)
+    way = start + places[:, None] * (end - start)
+    std, slope = (model.predict(way, **GRADIENTS)[k] for k in (1, 3))
+    epistemic = model.predict_std(way, kind="epistemic")
+    slopes = 2 * std[:, None] * slope  # of the total variance, which one noise for all leaves the epistemic one's
+    assert epistemic.std() > 0
+    np.testing.assert_allclose(
+        shares, (end - start) * np.trapezoid(slopes, places, axis=0), rtol=1e-2, atol=1e-3 * abs(expected)
+    )
+
+
 def test_shares_of_classes_are_of_what_score_samples_says(classifier):
     """Its exponential is the mean over the classes of the variances that are shared out."""
     shares = classifier.explain_std(X_NEW)

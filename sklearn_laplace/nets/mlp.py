@@ -180,6 +180,21 @@ class Pieces(Compress):
         of_each = [self.column == k for k in range(len(self.centre))]
         return [[*self.left[own].tolist(), float(ends[own][-1])] for own in of_each]
 
+    @property
+    def bends(self) -> list[Tensor]:
+        """Where each column bends, in its own units, rising, float64: the edges between its pieces.
+
+        Examples
+        --------
+        >>> [own.tolist() for own in Pieces([[0.0, 1.0, 4.0], [0.0, 1.0]]).bends]
+        [[1.0], []]
+        """
+        found = []
+        for own, centre, width in zip(self.edges, self.centre, self.width, strict=True):
+            inner = torch.tensor(own[1:-1], dtype=torch.float64, device=self.left.device)
+            found.append(inner if bool(width.isinf()) else centre + width * inner.sinh())
+        return found
+
     def forward(self, x: Tensor) -> Tensor:
         """Standardised pieces (n, Σ K) of columns (n, d), in the module's dtype; NaN stays NaN."""
         return Standardise.forward(self, self.pieces(x))
