@@ -74,6 +74,8 @@ FORMULA_POWER = 0.3
 """Of Q(Z') / Q(Z) in r: from 0, which is CV+ of standardised residuals, to 1."""
 COVARIANCE = 5
 """What a multiply-add of a row's covariance takes, of those of large products."""
+LEAST_LEVEL = 1e-100
+"""Of the squared errors over their variances where targets do not vary: no errors at all say nothing of a noise."""
 CHUNK = 512
 """Held-out rows in work at once."""
 
@@ -194,7 +196,7 @@ class CrossFit:
             found = self.held_out(hyper)
             variance = found.variance + hyper.dispersion * found.noise
             squares = found.errors.square() / variance
-            factor = found.weights @ squares.mean(1) / found.weights.sum()
+            factor = (found.weights @ squares.mean(1) / found.weights.sum()).clamp_min(LEAST_LEVEL)
             squares = squares / factor
             logs = -0.5 * ((2 * math.pi * factor * variance).log() + squares).sum(1)
             return RowDensities(logs.cpu().numpy(), squares.sum(1).cpu().numpy(), squares.shape[1])

@@ -33,7 +33,7 @@ from ._cross_fit import N_FOLDS
 from ._cross_validation import GivenRows
 from ._data import PreparedData, augmented
 from ._diagnosis import diagnose
-from ._kinds import AUTOMATIC
+from ._kinds import AUTOMATIC, check_one_kind
 from ._loo import LeftOut
 from ._map import MapResult, Past, Start
 from ._mixture import MEMBER_STAGES
@@ -186,8 +186,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         n_kinds = len(_values.kinds("n_bins", self.n_bins, AUTOMATIC))
         again = options.varying_noise is not False  # the first one's training may be repeated
         with self._reported(n_kinds * most, *given) as task:
-            data = self._after_previous(prepare())
-            data = replace(data, table=self._table)
+            data = replace(self._after_previous(prepare()), table=self._table)
             seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
             data = augmented(data, self.augment, self.n_augmentations, seeds[2])
             kept, data = data.unmerged, replace(data, unmerged=None)
@@ -383,6 +382,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         parameters = self._parameters()
         _resolve.check_post_hoc(laplace_params, parameters)
         _cross_validation.check_without_rows({**parameters, **laplace_params}, "refit_laplace")
+        check_one_kind(laplace_params, [member._n_bins for member in self._models()])
         with self._unchanged_on_failure(), single_thread(self._small):
             self.set_params(**laplace_params)
             self._prior_scores = None if "prior_precision" in laplace_params else self._prior_scores

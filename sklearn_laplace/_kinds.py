@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,8 @@ def kinds_of_nets(parameters: Mapping[str, Any], data: PreparedData, likelihood:
     """Numbers of pieces, None for the numbers themselves.
 
     By themselves there are pieces where a fit may take longer, beyond 300 rows, and where the steps of a net of them go
-    over all rows: in one that is trained by mini-batches there would be nothing to weigh it by.
+    over all rows: in one that is trained by mini-batches there would be nothing to weigh it by. There are none where
+    the nets are counted or their weights called by name, nor where no column has more than two values.
 
     Parameters
     ----------
@@ -34,8 +35,58 @@ def kinds_of_nets(parameters: Mapping[str, Any], data: PreparedData, likelihood:
     likelihood : Likelihood
     """
     most = max(AUTOMATIC, key=lambda kind: kind or 0) or 0
-    affordable = len(data.X) > SMALL_ROWS and _are_affordable(_blocks(parameters, data, most), data, likelihood)
-    return kinds("n_bins", parameters["n_bins"], AUTOMATIC if affordable else (None,))
+    pays = _are_left_open(parameters) and len(data.X) > SMALL_ROWS and _may_bend(data)
+    pays = pays and _are_affordable(_blocks(parameters, data, most), data, likelihood)
+    return kinds("n_bins", parameters["n_bins"], AUTOMATIC if pays else (None,))
+
+
+def _are_left_open(parameters: Mapping[str, Any]) -> bool:
+    """Whether nothing that the user has said is of a single net."""
+    if parameters["net"] is not None or not isinstance(parameters["n_members"], str):
+        return False
+    named = _by_name(parameters) or not isinstance(parameters["subset_of_weights"], str)
+    return not named and np.size(parameters["prior_precision"]) == 1
+
+
+def _by_name(parameters: Mapping[str, Any]) -> list[str]:
+    """Options that call layers and tensors by name."""
+    return [name for name in ("prior_mean", "temperature") if isinstance(parameters.get(name), Mapping)]
+
+
+def check_one_kind(parameters: Mapping[str, Any], fitted: Collection[int | None]) -> None:
+    """Refuse names of weights for a mixture of several kinds, whose nets have other names each.
+
+    Parameters
+    ----------
+    parameters : mapping
+        Those that are to change.
+    fitted : collection of int or None
+        ``n_bins`` of the members.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> check_one_kind({"temperature": {"2": 0.5}}, [None, None])
+    >>> check_one_kind({"temperature": {"2": 0.5}}, [None, 8])
+    Traceback (most recent call last):
+    ValueError: temperature={'2': 0.5} names weights of one net, and the nets of this mixture are of 2 kinds (n_bins)...
+    """
+    n_kinds = len(set(fitted))
+    for name in _by_name(parameters) if n_kinds > 1 else []:
+        raise ValueError(
+            f"{name}={parameters[name]!r} names weights of one net, and the nets of this mixture are of {n_kinds} "
+            "kinds (n_bins), whose weights have names of their own. Fit with n_bins=None, or change one of members_."
+        )
+
+
+def _may_bend(data: PreparedData) -> bool:
+    """Whether a column of numbers has more than two values: of two there is one piece, which is the number."""
+    numeric = range(data.X.shape[1]) if data.table is None else data.table.numeric
+    columns = (data.X[:, k] for k in numeric)
+    return any(bool(np.any((x > np.nanmin(x)) & (x < np.nanmax(x)))) for x in columns if not np.isnan(x).all())
 
 
 def _blocks(parameters: Mapping[str, Any], data: PreparedData, n_bins: int) -> list[Block]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import joblib
 import numpy as np
@@ -51,19 +51,33 @@ MEMBER_STAGES = 2
 LEAST_SHARE = 0.1
 """Of a kind of nets that has more than one member."""
 
+Caught: TypeAlias = "list[warnings.WarningMessage]"
+
 
 @contextmanager
-def _said_once() -> Iterator[None]:
-    """Warnings of other members than the first, one of each kind; of bounds the first has warned, who has chosen."""
+def _kept_back() -> Iterator[Caught]:
+    """What is warned of meanwhile, to be said later."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        yield
-    own = {one.category: str(one.message) for one in reversed(caught) if issubclass(one.category, OF_MEMBERS)}
-    for category, message in own.items():
-        warnings.warn(f"another member of the mixture: {message}", category, stacklevel=4)
+        yield caught
+
+
+def _say(caught: Caught, *, of_others: bool, counts: bool = True) -> None:
+    """Warnings that were kept back: those of a net that does not count are not said.
+
+    Of other members than the first one of each kind is said; of bounds the first has warned, who has chosen.
+    """
+    said: set[type[Warning]] = set()
     for one in caught:
-        if not issubclass(one.category, (*OF_MEMBERS, BoundWarning)):
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+        message: Warning | str = one.message
+        if issubclass(one.category, OF_MEMBERS):
+            if not counts or (of_others and one.category in said):
+                continue
+            message = f"another member of the mixture: {message}" if of_others else message
+        elif of_others and issubclass(one.category, BoundWarning):
+            continue
+        said.add(one.category)
+        warnings.warn_explicit(message, one.category, one.filename, one.lineno)
 
 
 @dataclass(frozen=True)
@@ -189,23 +203,29 @@ class LaplaceMixture(LaplacePrediction):
         drawn = np.random.RandomState(seeds[1]).randint(np.iinfo(np.int32).max, size=(len(kinds) - 1, 3)).tolist()
         dispensable = (*FAILURES, MemoryBudgetError) if isinstance(self.n_bins, str) else ()
         leads: list[_Lead] = []
+        said: list[Caught] = []
         for model, n_bins, own in zip((self, *(self._twin() for _ in drawn)), kinds, (seeds, *drawn), strict=True):
             not_alone = bool(leads)
+            told_later: AbstractContextManager[Caught] = _kept_back() if len(kinds) > 1 else nullcontext([])
             with (
                 task.subtask("member", n_stages) as stages,
                 suppress(*dispensable if not_alone else ()),
-                _said_once() if not_alone else nullcontext(),
+                told_later as caught,
             ):
                 found = model._as_lead({**parameters, "n_bins": n_bins}, data, kept, own, stages, alone=len(kinds) == 1)
                 if not not_alone or found.densities is not None:
                     leads.append(found)
+                    said.append(caught)
             if leads[0].densities is None:
                 break
         densities = [lead.densities for lead in leads if lead.densities is not None]
         shares, factor = of_kinds(densities, data.weights) if len(leads) > 1 else (np.ones(1), 1.0)
         counted = [(lead, share) for lead, share in zip(leads, shares.tolist(), strict=True) if share > LEAST_SHARE]
-        if counted[0][0] is not leads[0]:
+        if not counted or counted[0][0] is not leads[0]:
             counted.insert(0, (leads[0], float(shares[0])))
+        for lead, share, caught in zip(leads, shares.tolist(), said, strict=True):
+            if lead is leads[0] or share > LEAST_SHARE:
+                _say(caught, of_others=lead is not leads[0], counts=share > LEAST_SHARE)
         members: list[LaplaceMixture] = []
         of_members: list[float] = []
         for lead, share in counted:
@@ -274,8 +294,9 @@ class LaplaceMixture(LaplacePrediction):
         n_jobs = min(joblib.effective_n_jobs(self.n_jobs), max(n_others, 1))
         tasks = [task.subtask("member", MEMBER_STAGES) for _ in drawn]  # numbered here, before there are threads
         fits = (joblib.delayed(fitted)(place, *given) for place, given in enumerate(zip(drawn, tasks, strict=True)))
-        with _said_once():
+        with _kept_back() as caught:
             found = joblib.Parallel(n_jobs, require="sharedmem")(fits)
+        _say(caught, of_others=True)
         return [other for other in found if other is not None]
 
     def _weigh_members(self) -> None:

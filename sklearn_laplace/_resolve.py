@@ -59,7 +59,7 @@ DISPERSION_RULES = {
 }
 """What the training goes by; afterwards the rows that were left out have the last word."""
 FROM_DTYPE = "from_dtype"
-BUILT_IN_ONLY = {"hidden_layer_sizes": (50,), "activation": "tanh", "n_bins": None, "categorical_features": FROM_DTYPE}
+BUILT_IN_ONLY = {"hidden_layer_sizes": (50,), "activation": "tanh", "n_bins": AUTO, "categorical_features": FROM_DTYPE}
 """Options of the built-in net, at their defaults."""
 SUBNETWORK_ONLY = {"subnetwork": "variance", "n_subnetwork_weights": 0.1}
 """Options of ``subset_of_weights="subnetwork"``, at their defaults."""
@@ -601,7 +601,8 @@ def _check_net_options(parameters: Mapping[str, Any]) -> None:
     """Options that the given net cannot take are refused, not ignored."""
     net = parameters["net"]
     if net is not None:
-        ours = {name: parameters[name] for name in BUILT_IN_ONLY}
+        # Without pieces a net sees the numbers, as any does.
+        ours = {name: parameters[name] for name in BUILT_IN_ONLY} | {"n_bins": parameters["n_bins"] or AUTO}
         changed = [name for name, v in ours.items() if isinstance(v, np.ndarray) or v != BUILT_IN_ONLY[name]]
         if changed:
             raise ValueError(

@@ -113,7 +113,7 @@ feature_names_in_
         *,
         hidden_layer_sizes: tuple[int, ...] = (50,),
         activation: str = "tanh",
-        n_bins: int | str | tuple[int | None, ...] | None = None,
+        n_bins: int | str | tuple[int | None, ...] | None = "auto",
         categorical_features: Any = "from_dtype",
         max_epochs: int | None = None,
         lr: float | None = None,

@@ -60,15 +60,17 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Hidden layers of the built-in net.
     activation : {"tanh", "relu", "gelu", "silu", "softplus"}, default="tanh"
         Activation of the built-in net.
-    n_bins : int, "auto", tuple of int and None, optional
+    n_bins : "auto", None, int, or tuple of int and None, default="auto"
         Pieces of each column of numbers in the built-in net, between quantiles of the training's rows, which are its
         inputs in place of the number (piecewise linear encoding; Gorishniy et al. 2022): functions that bend or jump
-        within a column come easily, as they do to trees. None: the number itself. A fit takes longer, and more so the
-        more columns and pieces there are. A tuple, (None, 8) say: nets of each kind in one mixture, ``n_members`` of
-        each, a kind weighed by stacking (Yao et al. 2018): by what its nets say of rows that they have not seen. One
-        with less than a tenth of the weight has a single member where it is the first, and none elsewhere; and it is
-        the first alone where there are no such nets ("auto" of ``n_members``), or a previous posterior is the prior.
-        "auto": (None, 8) beyond 300 rows, where the training of such nets goes over all rows in each step; else None.
+        within a column come easily, as they do to trees. None: the number itself. A tuple, (None, 8) say: nets of each
+        kind in one mixture, ``n_members`` of each, a kind weighed by stacking (Yao et al. 2018): by what its nets say
+        of rows that they have not seen. One with less than a tenth of the weight has a single member where it is the
+        first, and none elsewhere; and it is the first alone where there are no such nets ("auto" of ``n_members``), or
+        a previous posterior is the prior. "auto": (None, 8) beyond 300 rows, where the training of such nets goes over
+        all rows in each step and a column of numbers has more than two values; None elsewhere, and where nothing is
+        left open: for a number of ``n_members``, and for weights that are called by name. A fit with both kinds takes
+        two to three times as long.
     categorical_features : "from_dtype", None, list of str or int, or mask, default="from_dtype"
         Which columns the built-in net takes as categories. "from_dtype": those of strings, and those whose data type
         is categorical in pandas or polars. None: no column. Otherwise those with these names or positions, or where the
@@ -334,7 +336,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         *,
         hidden_layer_sizes: tuple[int, ...] = (50,),
         activation: str = "tanh",
-        n_bins: int | str | tuple[int | None, ...] | None = None,
+        n_bins: int | str | tuple[int | None, ...] | None = "auto",
         categorical_features: Any = "from_dtype",
         max_epochs: int | None = None,
         lr: float | None = None,

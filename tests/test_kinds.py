@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -17,9 +18,9 @@ from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
 from sklearn_laplace._cross_fit import CrossFit
 from sklearn_laplace._data import PreparedData, TargetScale
 from sklearn_laplace._kinds import kinds_of_nets
-from sklearn_laplace._member_weights import RowDensities
+from sklearn_laplace._member_weights import RowDensities, of_kinds
 from sklearn_laplace._mixture import LEAST_SHARE
-from sklearn_laplace.errors import NotPositiveDefiniteError
+from sklearn_laplace.errors import BoundWarning, ModeWarning, NotPositiveDefiniteError
 from sklearn_laplace.latent import LatentGaussian
 from sklearn_laplace.likelihoods import Categorical, Gaussian
 from sklearn_laplace.links import Probit
@@ -117,6 +118,18 @@ def test_variances_times_a_factor_are_those_of_another_normal():
     errors, variance = np.array([0.3, -2.0]), np.array([0.5, 1.5])
     one = RowDensities(norm.logpdf(errors, scale=np.sqrt(variance)), errors**2 / variance, 1)
     np.testing.assert_allclose(one.scaled(0.4), norm.logpdf(errors, scale=np.sqrt(0.4 * variance)), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("n", "expected"), [(8, [1.0, 0.0]), (80, [0.5, 0.5])])
+def test_further_kinds_of_classes_have_to_be_worth_ten_nats(n, expected):
+    """Each of two knows one half of the rows: .5 nats a row above the first. Of numbers any gain is taken."""
+    sure, unsure = np.log(0.9), np.log(0.1)
+    knows = np.where(np.arange(n) % 2, sure, unsure), np.where(np.arange(n) % 2, unsure, sure)
+    weights, factor = of_kinds([RowDensities(logs, np.zeros(n), 0) for logs in knows], np.ones(n))
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+    assert factor == 1
+    of_numbers, _ = of_kinds([RowDensities(logs, np.ones(n), 1) for logs in knows], np.ones(n))
+    np.testing.assert_allclose(of_numbers, [0.5, 0.5], atol=1e-6)
 
 
 def test_noise_that_is_given_stays():
@@ -262,6 +275,26 @@ def test_weights_of_kinds_stay_where_the_posterior_is_made_anew(both):
     assert clone(both).n_bins == KINDS
 
 
+def test_weights_by_name_are_those_of_one_net(both):
+    """Of a mixture of kinds each has names of its own: refused by what was given, and nothing is changed."""
+    before = both.predict_std(NEW)
+    with pytest.raises(ValueError, match=r"temperature=\{'2': 0.5\} names weights of one net.* 2 kinds .*n_bins=None"):
+        both.refit_laplace(temperature={"2": 0.5})
+    np.testing.assert_array_equal(both.predict_std(NEW), before)
+    colder = both.members_[0].refit_laplace(temperature={"2": 0.5})
+    assert not np.array_equal(colder.predict_std(NEW), both.members_[0].predict_std(NEW))
+
+
+@pytest.mark.parametrize("n_bins", ["auto", (None, 8)])
+def test_targets_that_do_not_vary_have_no_say_in_the_kinds(monkeypatch, n_bins):
+    """No error of any net, so no level of the noise: they count the same, and the answer is the constant."""
+    monkeypatch.setattr("sklearn_laplace._kinds.SMALL_ROWS", 60)
+    with pytest.warns(BoundWarning):
+        model = LaplaceRegressor(**SMALL, n_bins=n_bins).fit(X, np.full(80, 3.0))
+    np.testing.assert_allclose(model.predict(NEW), 3.0, atol=1e-3)
+    assert np.isfinite(model.member_weights_).all() and model.member_weights_.sum() == pytest.approx(1)
+
+
 def test_more_rows_are_taken_in_by_every_member(both):
     later = pickle.loads(pickle.dumps(both)).partial_fit(NEW[:100], NEW_Y[:100])
     for before, after in zip(both.members_, later.members_, strict=True):
@@ -336,8 +369,70 @@ def test_what_is_affordable(rows, columns, classes, expected):
     given, n_outputs = rng.normal(size=(rows, columns)), max(classes, 1)
     scale = TargetScale(np.zeros(n_outputs), np.ones(n_outputs), np.ones(n_outputs))
     data = PreparedData(given, rng.normal(size=(rows, n_outputs)), np.ones(rows), n_outputs, scale)
-    parameters = {"n_bins": "auto", "hidden_layer_sizes": (50,)}
+    parameters = {**LaplaceRegressor().get_params(), "hidden_layer_sizes": (50,)}
     assert kinds_of_nets(parameters, data, Categorical() if classes else Gaussian()) == expected
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"n_members": 3},
+        {"subset_of_weights": ["5.weight"]},
+        {"prior_mean": {"5.bias": [1.0]}},
+        {"temperature": {"5.weight": 2.0}},
+        {"prior_precision": [1.0, 2.0, 1.0, 2.0], "prior_structure": "tensor"},
+    ],
+    ids=lambda said: next(iter(said)),
+)
+def test_what_is_said_of_one_net_leaves_one_kind(monkeypatch, said):
+    """Weights by name are those of the net that sees the numbers, and so many nets are so many."""
+    monkeypatch.setattr("sklearn_laplace._kinds.SMALL_ROWS", 60)
+    given = {**SMALL, "likelihood": "gaussian"}
+    assert {member.n_bins for member in LaplaceRegressor(**given).fit(X, Y).members_} == {None, 8}
+    model = LaplaceRegressor(**given, **said).fit(X, Y)
+    assert {member.n_bins for member in model.members_} == {None}
+    assert "n_members" not in said or len(model.members_) == said["n_members"]
+
+
+def test_columns_of_two_values_have_no_pieces(monkeypatch):
+    """One piece is the number: both kinds would be the same nets. Categories have none, and a gap is no value."""
+    monkeypatch.setattr("sklearn_laplace._kinds.SMALL_ROWS", 60)
+    given = {**SMALL, "likelihood": "gaussian"}
+    flags = (X > 0.5).astype(float)
+    flags[::9, 2] = np.nan
+    for table, expected in ((flags, {None}), (np.column_stack([flags, X[:, 3]]), {None, 8})):
+        model = LaplaceRegressor(**given).fit(table, Y)
+        assert {member.n_bins for member in model.members_} == expected
+
+
+def test_a_net_of_ones_own_is_the_only_kind(monkeypatch):
+    monkeypatch.setattr("sklearn_laplace._kinds.SMALL_ROWS", 60)
+    net = torch.nn.Sequential(torch.nn.Linear(10, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    models = [LaplaceRegressor(net, n_bins=n, max_epochs=2, random_state=0).fit(X, Y) for n in ("auto", None)]
+    assert [len(model.members_) for model in models] == [1, 1]
+    np.testing.assert_array_equal(*(model.predict(NEW) for model in models))
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"), [([0.5, 0.5], ["", "another "]), ([0.95, 0.05], [""]), ([0.05, 0.95], ["another "])]
+)
+def test_only_kinds_that_count_are_warned_of(monkeypatch, shares, expected):
+    """How far a net with next to no weight is from its mode is nobody's concern."""
+    monkeypatch.setattr("sklearn_laplace._mixture.of_kinds", lambda *_: (np.array(shares), 1.0))
+    original = LaplaceRegressor._fit_rows
+
+    def warning(self, parameters, data, *rest):
+        if not data.alone:
+            warnings.warn(f"{parameters['n_bins']} pieces", ModeWarning, stacklevel=1)
+        return original(self, parameters, data, *rest)
+
+    monkeypatch.setattr(LaplaceRegressor, "_fit_rows", warning)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian", n_members=1).fit(X, Y)
+    said = [str(one.message) for one in caught if str(one.message).endswith(" pieces")]
+    kinds = {"": "None pieces", "another ": "another member of the mixture: 6 pieces"}
+    assert said == [kinds[one] for one in expected]
 
 
 def test_a_kind_that_fails_is_left_out_where_it_was_not_asked_for(monkeypatch):
