@@ -33,7 +33,7 @@ from ._cross_fit import N_FOLDS
 from ._cross_validation import GivenRows
 from ._data import PreparedData, augmented
 from ._diagnosis import diagnose
-from ._kinds import AUTOMATIC, check_one_kind
+from ._kinds import check_one_kind, most_kinds
 from ._loo import LeftOut
 from ._map import MapResult, Past, Start
 from ._mixture import MEMBER_STAGES
@@ -183,7 +183,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         _cross_validation.check_without_rows(parameters, "partial_fit with classes")
         _skorch.check_net(self.net)
         most = _resolve.n_members(self.n_members, N_FOLDS if options.cross_fits and self.net is None else 0)
-        n_kinds = len(_values.kinds("n_bins", self.n_bins, AUTOMATIC))
+        n_kinds = most_kinds(parameters, given[0])
         again = options.varying_noise is not False  # the first one's training may be repeated
         with self._reported(n_kinds * most, *given) as task:
             data = replace(self._after_previous(prepare()), table=self._table)

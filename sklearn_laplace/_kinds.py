@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import _num_samples
 
 from ._budget import SMALL_ROWS, budget_for, exact_cost
 from ._cross_fit import kron_pays
@@ -38,6 +40,15 @@ def kinds_of_nets(parameters: Mapping[str, Any], data: PreparedData, likelihood:
     pays = _are_left_open(parameters) and len(data.X) > SMALL_ROWS and _may_bend(data)
     pays = pays and _are_affordable(_blocks(parameters, data, most), data, likelihood)
     return kinds("n_bins", parameters["n_bins"], AUTOMATIC if pays else (None,))
+
+
+def most_kinds(parameters: Mapping[str, Any], X: Any) -> int:
+    """As many as there can be for rows as they are given, validated or not."""
+    n_rows = SMALL_ROWS + 1
+    with suppress(TypeError, ValueError):  # what is no table is refused by whoever reads it
+        n_rows = _num_samples(X)
+    pays = _are_left_open(parameters) and n_rows > SMALL_ROWS
+    return len(kinds("n_bins", parameters["n_bins"], AUTOMATIC if pays else (None,)))
 
 
 def _are_left_open(parameters: Mapping[str, Any]) -> bool:
