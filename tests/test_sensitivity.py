@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.integrate import trapezoid
 from nets import Hidden
 from sklearn import config_context
 from sklearn.pipeline import make_pipeline
@@ -334,7 +335,7 @@ def test_shares_of_nets_of_pieces_add_up(heavy):
     slopes = 2 * std[:, None] * slope  # of the total variance, which one noise for all leaves the epistemic one's
     assert epistemic.std() > 0
     np.testing.assert_allclose(
-        shares, (end - start) * np.trapezoid(slopes, places, axis=0), rtol=1e-2, atol=1e-3 * abs(expected)
+        shares, (end - start) * trapezoid(slopes, places, axis=0), rtol=1e-2, atol=1e-3 * abs(expected)
     )
 
 
