@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.integrate import trapezoid
 from nets import Hidden
+from scipy.integrate import trapezoid
 from sklearn import config_context
 from sklearn.pipeline import make_pipeline
 from torch import nn
