@@ -8,17 +8,20 @@ the format has not (text, times, complex numbers) as bytes; what the tree says o
 with what the file has.
 
 Names in the tree are looked up among the closed list of ``_state.py`` and what the reader is handed, and nowhere else.
+Sizes are bounded before anything is parsed. Checksums find damage; an HMAC under a key finds tampering as well. A model
+that was read has to answer for a few rows before it is handed out (``_trial.py``).
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import math
 import os
-import secrets
+import re
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import isclass, isfunction
 from pathlib import Path
 from types import ModuleType
@@ -26,9 +29,11 @@ from typing import Any
 
 import numpy as np
 
-from ._persistence import Describer, Skeleton, name_of
-from ._restoring import Reader, reading
-from ._state import BARE, StoredEstimator, known
+from ._atomic import write_whole
+from ._persistence import Describer, Known, Skeleton, name_of
+from ._restoring import Reader, parsed, reading
+from ._state import PARAMETER, StoredEstimator, check_fitted, known
+from ._trial import check_answers
 from ._values import file_path
 from .classifier import LaplaceClassifier
 from .errors import NotStorableError, StateError
@@ -38,9 +43,19 @@ FORMAT, VERSION, TREE = "sklearn_laplace", "1", "tree"
 NATIVE = frozenset(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
 """Data types that are stored as they are; all others as bytes."""
 AGAIN = "Write it again with sklearn_laplace.save, or fit again."
+MOST_HEADER = 2**20
+"""Bytes of the header of a file, which names its arrays: some 14,000 of them."""
+MOST_ENTRIES = 2_000_000
+"""Commas and opening brackets of a tree; each may take 70 bytes of memory."""
+MOST_AXES = 32
+LEAST_KEY = 16
+"""Bytes of a key for the HMAC."""
+MAC = "hmac-sha256"
+DTYPE = re.compile(r"[<>|=]?[biufcmMSU]\d{1,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?")
+"""Names of data types whose bytes are their values."""
 
 
-def save(estimator: Any, path: str | os.PathLike[str]) -> None:
+def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = None) -> None:
     """Write an estimator into a file that can be read without executing anything.
 
     Parameters
@@ -49,6 +64,9 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
         Fitted or not. What it has kept of its training rows is written, too (see ``forget``).
     path : str or path
         Replaced where it exists, and only once the new file is complete. The format is that of safetensors.
+    key : bytes, optional
+        Secret of at least 16 bytes, such as ``secrets.token_bytes(32)``. The file then holds an HMAC-SHA256 of its
+        content, which :func:`load` verifies with the same key. The content itself is not encrypted.
 
     Raises
     ------
@@ -79,7 +97,8 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
             "pipeline, save the last step, and keep the others in a format of their own."
         )
     safetensors = _safetensors()
-    describer = Describer(_known(), BARE, _parts)
+    secret = _secret(key)
+    describer = Describer(_known(), _parts)
     root = describer(estimator, "")
     tree = {
         "nodes": describer.nodes,
@@ -90,11 +109,20 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     text = json.dumps(tree, allow_nan=False, separators=(",", ":")).encode()
     arrays = {str(place): _storable(values) for place, values in enumerate(describer.arrays)}
     arrays[TREE] = np.frombuffer(text, dtype=np.uint8)
+    if len(arrays) * 100 > MOST_HEADER or _entries(text) > MOST_ENTRIES:
+        raise NotStorableError(
+            f"the {type(estimator).__name__} has {len(arrays):,} arrays and {_entries(text):,} other values; a file "
+            f"holds at most {MOST_HEADER // 100:,} and {MOST_ENTRIES:,}. Use pickle, or fewer categories."
+        )
     metadata = {"format": FORMAT, "version": VERSION, "checksum": str(_checksum(arrays[TREE]))}
+    if secret is not None:
+        metadata[MAC] = _mac(secret, arrays)
     write_whole(file_path(path), safetensors.numpy.save(arrays, metadata))
 
 
-def load(path: str | os.PathLike[str], trusted: Iterable[Any] | Mapping[str, Any] = ()) -> Any:
+def load(
+    path: str | os.PathLike[str], trusted: Iterable[Any] | Mapping[str, Any] = (), *, key: bytes | None = None
+) -> Any:
     """Read an estimator that :func:`save` has written; nothing that the file names is imported or executed.
 
     Parameters
@@ -103,6 +131,9 @@ def load(path: str | os.PathLike[str], trusted: Iterable[Any] | Mapping[str, Any
     trusted : iterable of classes and functions, or mapping of their full names to them
         Those of one's own that the estimator holds: the class of its module, of its skorch net, of its callbacks, a
         function for ``augment``. A mapping serves where one has moved, ``{"old_module.Net": Net}``.
+    key : bytes, optional
+        The key that the file was saved with. A file without an HMAC, or with one under another key, is refused. Without
+        a key the HMAC is not checked: checksums find damage, and no tampering.
 
     Returns
     -------
@@ -114,6 +145,7 @@ def load(path: str | os.PathLike[str], trusted: Iterable[Any] | Mapping[str, Any
     StateError
         A ValueError, for a file that is none of safetensors, is cut off, was not written by :func:`save`, or by another
         version, names something that is neither known nor trusted, or whose arrays are not those that its tree needs.
+        For a file of any other content than :func:`save` writes, including a model that cannot predict.
     ImportError
         Without the package safetensors (``pip install sklearn-laplace[save]``).
 
@@ -129,14 +161,18 @@ def load(path: str | os.PathLike[str], trusted: Iterable[Any] | Mapping[str, Any
         ...
     sklearn_laplace.errors.StateError: ...model.safetensors cannot be read as a file of safetensors...
     """
-    stored = _read(file_path(path), _safetensors())
+    stored = _read(file_path(path), _safetensors(), _secret(key))
     handed = _by_name(trusted)
     tree = stored.tree
     with reading(str(path)):
         foreign = [_trusted(name, handed, str(path)) for name in tree["foreign"]]
-        found = Reader(tree["nodes"], stored.arrays, foreign, _known(), _whole)(tree["root"])
-    if not isinstance(found, StoredEstimator):
-        raise StateError(f"{path} holds a {type(found).__name__}, and an estimator is needed. {AGAIN}")
+        reader = Reader(tree, stored.arrays, foreign, _known(), _whole)
+        found = reader.value()
+        if not isinstance(found, StoredEstimator):
+            raise StateError(f"{path} holds a {type(found).__name__}, and an estimator is needed. {AGAIN}")
+        reader.check_complete()
+        if not foreign:  # the user's own code does not run while a file is read
+            check_answers(found)
     return found
 
 
@@ -161,8 +197,9 @@ def _safetensors() -> ModuleType:
     return safetensors
 
 
-def _known() -> Mapping[str, Any]:
-    return {**known(), **{name_of(kind): kind for kind in (LaplaceRegressor, LaplaceClassifier)}}
+def _known() -> Known:
+    found, estimators = known(), {name_of(kind): kind for kind in (LaplaceRegressor, LaplaceClassifier)}
+    return replace(found, things={**found.things, **estimators})
 
 
 def _parts(value: Any) -> Any:
@@ -173,16 +210,21 @@ def _parts(value: Any) -> Any:
     return {"parameters": parameters, "fitted": fitted}
 
 
-def _whole(kind: type, parts: Any) -> Any:
-    if not issubclass(kind, StoredEstimator):
+def _whole(reader: Reader, kind: type, parts: Any) -> Any:
+    if not issubclass(kind, StoredEstimator) or not isinstance(parts, dict) or set(parts) != {"parameters", "fitted"}:
         raise StateError(f"the state names {kind.__name__} where an estimator is needed. {AGAIN}")
-    unknown = sorted(set(parts["parameters"]) ^ set(kind._get_param_names()))
+    parameters, fitted = parts["parameters"], parts["fitted"]
+    reader.check_type(kind.__name__, "parameters", parameters, dict[str, object])
+    unknown = sorted(set(parameters) ^ set(kind._get_param_names()))
     if unknown:
         raise StateError(
             f"the {kind.__name__} in the file and that of this version of sklearn_laplace differ in the parameters "
             f"{unknown}. Read it with the version that wrote it, or fit again."
         )
-    return kind._joined(parts["parameters"], parts["fitted"])
+    for name, value in parameters.items():
+        reader.check_type(kind.__name__, name, value, PARAMETER)
+    check_fitted(reader, kind, fitted)
+    return kind._joined(parameters, fitted)
 
 
 # ---------------------------------------------------------------------- names
@@ -221,7 +263,7 @@ def _by_name(trusted: Iterable[Any] | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _trusted(name: Any, handed: Mapping[str, Any], path: str) -> Any:
-    if name not in handed:
+    if not isinstance(name, str) or name not in handed:
         short = str(name).rpartition(".")[2]
         given = f"those handed in are {sorted(handed)}" if handed else "none were handed in"
         raise StateError(
@@ -254,24 +296,30 @@ def _array(found: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> n
     return found if _is_native(dtype) else np.frombuffer(found.tobytes(), dtype=dtype).reshape(shape).copy()
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Beside the path first, and then in its place: a file that is there stays until the new one is complete."""
-    path = path.resolve()
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        with beside.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            beside.chmod(path.stat().st_mode)
-        os.replace(beside, path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+def _secret(key: Any) -> bytes | None:
+    if key is None or (isinstance(key, bytes) and len(key) >= LEAST_KEY):
+        return key
+    given = f"{len(key)} bytes" if isinstance(key, bytes) else f"a {type(key).__name__}"
+    raise ValueError(
+        f"key was given {given}; it has to be None or at least {LEAST_KEY} bytes, such as secrets.token_bytes(32)."
+    )
 
 
-def _read(path: Path, safetensors: ModuleType) -> StoredFile:
+def _mac(key: bytes, arrays: Mapping[str, np.ndarray]) -> str:
+    """HMAC-SHA256 over the names, types, shapes and bytes of all arrays, the tree among them."""
+    mac = hmac.new(key, f"{FORMAT} {VERSION}".encode(), "sha256")
+    for name in sorted(arrays):
+        mac.update(f"\n{name} {arrays[name].dtype.str} {arrays[name].shape} ".encode())
+        mac.update(np.ascontiguousarray(arrays[name]).view(np.uint8).data if arrays[name].size else b"")
+    return mac.hexdigest()
+
+
+def _entries(text: bytes) -> int:
+    """Upper bound of the number of values in a tree."""
+    return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
+def _read(path: Path, safetensors: ModuleType, key: bytes | None) -> StoredFile:
     """The tree and the arrays of a file.
 
     Raises
@@ -279,8 +327,16 @@ def _read(path: Path, safetensors: ModuleType) -> StoredFile:
     StateError
     """
     size = path.stat().st_size
+    with path.open("rb") as opened:
+        n_header = int.from_bytes(opened.read(8), "little")
+    if MOST_HEADER < n_header <= size:  # safetensors refuses a header that is longer than the file
+        raise StateError(
+            f"{path} has a header of {n_header:,} bytes; sklearn_laplace.save writes at most {MOST_HEADER:,}. {AGAIN}"
+        )
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
+            if key is not None:
+                _check_mac(path, file, key)
             tree = _tree(path, file)
             return StoredFile(tree, _arrays(path, file, tree["arrays"]))
     except safetensors.SafetensorError as error:
@@ -288,6 +344,21 @@ def _read(path: Path, safetensors: ModuleType) -> StoredFile:
             f"{path} cannot be read as a file of safetensors ({error}; {size} bytes): it is of another format, or it "
             f"has been cut off. Copy it again. {AGAIN}"
         ) from error
+
+
+def _check_mac(path: Path, file: Any, key: bytes) -> None:
+    """Verify the HMAC before anything of the content is parsed."""
+    found = (file.metadata() or {}).get(MAC)
+    if found is None:
+        raise StateError(
+            f"{path} was saved without a key, and load was given one. Save it with this key, or give none."
+        )
+    wanted = _mac(key, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118  not a mapping
+    if not hmac.compare_digest(found.encode(), wanted.encode()):
+        raise StateError(
+            f"{path} was changed after it was saved, or saved with another key. Get it again from its source, or give "
+            "the right key."
+        )
 
 
 def _tree(path: Path, file: Any) -> dict[str, Any]:
@@ -308,13 +379,18 @@ def _tree(path: Path, file: Any) -> dict[str, Any]:
         text = file.get_tensor(TREE)
         if str(_checksum(text)) != metadata.get("checksum"):
             raise StateError(f"the tree of {path} is not what was written: its checksum differs. Copy it again.")
-        tree: dict[str, Any] = json.loads(text.tobytes())
+        content = text.tobytes()
+        if (n_entries := _entries(content)) > MOST_ENTRIES:
+            raise StateError(f"its tree has {n_entries:,} values, and {MOST_ENTRIES:,} are the most. {AGAIN}")
+        tree = parsed(content)
         if missing := {"nodes", "root", "arrays", "foreign"} - set(tree):
             raise StateError(f"its tree lacks {sorted(missing)}. {AGAIN}")
     return tree
 
 
-def _arrays(path: Path, file: Any, needed: list[Any]) -> list[np.ndarray]:
+def _arrays(path: Path, file: Any, needed: Any) -> list[np.ndarray]:
+    if not isinstance(needed, list) or not all(isinstance(one, list) and len(one) == 3 for one in needed):
+        raise StateError(f"the tree of {path} does not list data type, shape and checksum of its arrays. {AGAIN}")
     names, found = {str(place) for place in range(len(needed))}, set(file.keys()) - {TREE}
     if names != found:
         raise StateError(
@@ -323,7 +399,7 @@ def _arrays(path: Path, file: Any, needed: list[Any]) -> list[np.ndarray]:
         )
     arrays = []
     for place, (dtype_name, sizes, checksum) in enumerate(needed):
-        stored, dtype, shape = file.get_tensor(str(place)), _dtype(path, dtype_name), tuple(sizes)
+        stored, dtype, shape = file.get_tensor(str(place)), _dtype(path, dtype_name), _shape(path, sizes)
         n_bytes = math.prod(shape) * dtype.itemsize
         expected = (dtype, shape) if _is_native(dtype) else (np.dtype(np.uint8), (n_bytes,))
         if (stored.dtype, stored.shape) != expected:
@@ -337,12 +413,18 @@ def _arrays(path: Path, file: Any, needed: list[Any]) -> list[np.ndarray]:
     return arrays
 
 
+def _shape(path: Path, sizes: Any) -> tuple[int, ...]:
+    shape = tuple(sizes) if isinstance(sizes, list) else (-1,)
+    if len(shape) > MOST_AXES or not all(type(size) is int and 0 <= size < 2**63 for size in shape):
+        raise StateError(f"the tree of {path} gives an array a shape that none can have. {AGAIN}")
+    return shape
+
+
 def _dtype(path: Path, name: Any) -> np.dtype[Any]:
     with reading(str(path)):
-        found = np.dtype(name)
-        if found.hasobject or found.names:
-            raise StateError(f"it names the data type {name!r}, which holds more than numbers and text. {AGAIN}")
-    return found
+        if not isinstance(name, str) or not DTYPE.fullmatch(name):
+            raise StateError(f"it names the data type {name!r:.80}, which holds more than numbers and text. {AGAIN}")
+        return np.dtype(name)
 
 
 def _few(names: Iterable[str], most: int = 5) -> str:

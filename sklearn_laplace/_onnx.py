@@ -25,8 +25,8 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
+from ._atomic import write_whole
 from ._estimator import LaplaceEstimator
-from ._files import write_whole
 from ._noise_model import LARGEST_SPREAD, NODES, REACH, NoiseModel
 from ._values import file_path
 from .classifier import LaplaceClassifier

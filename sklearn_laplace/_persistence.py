@@ -19,14 +19,15 @@ import copy
 import importlib
 import json
 import math
+import re
 import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
-from functools import partial
-from inspect import isclass
+from functools import cached_property, partial
+from inspect import getattr_static, isclass, isdatadescriptor, isfunction, ismethoddescriptor
 from operator import attrgetter
 from types import MethodType
 from typing import Any
@@ -40,10 +41,41 @@ ALWAYS_THERE = {PACKAGE, "torch", "skorch", "builtins", "__main__"}
 """Packages whose classes are not looked up: a class of ``__main__`` may travel with the pickle."""
 OWN_STATE = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__deepcopy__")
 """What a class defines that says itself how its instances are stored: they are more than their attributes."""
+LIBRARIES = {PACKAGE, "torch", "skorch", "sklearn", "numpy", "scipy", "builtins"}
+"""Packages of which a description never holds a bound method."""
 NUMBERS = "biufcmMSU"
 """Kinds of numpy's data types whose bytes are their values."""
 LAYERS = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in vars(nn).values() if isclass(kind)}
 """torch's own layers by name."""
+DEVICES = re.compile(r"(cpu|cuda|mps|xpu)(:\d{1,3})?")
+"""Names of devices that hold values."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a description may name, and what the objects that it describes may hold.
+
+    Parameters
+    ----------
+    things : mapping of str to class or function
+        By their full names, see :func:`name_of`.
+    attributes : mapping of type to callable
+        Classes whose instances are stored as their attributes, whatever they define for pickling. The callable returns
+        the annotation of an attribute from its name.
+    partials : frozenset of functions
+        Those that a ``functools.partial`` may call.
+    checks : mapping of type to callable
+        From a module of this type to nothing; raises a ValueError if its parts do not fit together.
+    """
+
+    things: Mapping[str, Any]
+    attributes: Mapping[type, Callable[[str], Any]] = field(default_factory=dict)
+    partials: frozenset[Any] = frozenset()
+    checks: Mapping[type, Callable[[Any], None]] = field(default_factory=dict)
+
+    def attributes_of(self, kind: type) -> Callable[[str], Any] | None:
+        """Annotations for instances of a class or of a base class of it; None for all other classes."""
+        return next((self.attributes[base] for base in kind.__mro__ if base in self.attributes), None)
 
 
 @dataclass(frozen=True)
@@ -174,9 +206,40 @@ def _travelling() -> set[str]:
 
 
 def present_device(name: str) -> torch.device:
-    """The device of this name, or the CPU where there is no such device."""
+    """Return the device of this name, or the CPU if it is not present here.
+
+    Raises
+    ------
+    ValueError
+        If the name is not that of a device that holds values.
+    """
+    if not isinstance(name, str) or not DEVICES.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of a device; expected 'cpu', 'cuda', 'cuda:1', 'mps' or 'xpu'.")
     device = torch.device(name)
     return device if device.type == "cpu" or torch.cuda.is_available() else torch.device("cpu")
+
+
+def shadows(kind: type, name: str, *, is_foreign: bool) -> bool:
+    """Return True if an instance attribute would replace a method or a property of its class.
+
+    Parameters
+    ----------
+    kind : type
+    name : str
+    is_foreign : bool
+        Whether the class is the user's own: the stored value of a cached property is no replacement there.
+
+    Examples
+    --------
+    >>> shadows(nn.Linear, "forward", is_foreign=False), shadows(nn.Linear, "in_features", is_foreign=False)
+    (True, False)
+    """
+    if not name.isidentifier() or name.startswith("__"):
+        return True
+    held = getattr_static(kind, name, None)
+    if isinstance(held, cached_property) and is_foreign:
+        return False
+    return callable(held) or isdatadescriptor(held) or ismethoddescriptor(held)
 
 
 def name_of(thing: Any) -> str:
@@ -190,10 +253,13 @@ def name_of(thing: Any) -> str:
     return f"{thing.__module__}.{thing.__qualname__}"
 
 
+ONLY_LAYERS = Known(LAYERS)
+"""Tensors, plain data and modules made of torch's own layers."""
+
+
 def pack(
     value: Any,
-    known: Mapping[str, Any] = LAYERS,
-    bare: tuple[type, ...] = (),
+    known: Known = ONLY_LAYERS,
     parts: Callable[[Any], Any] | None = None,
 ) -> dict[str, Any]:
     """The description of a structure of tensors.
@@ -201,10 +267,8 @@ def pack(
     Parameters
     ----------
     value : anything
-    known : mapping of str to class or function
-        Those that are written by their names, see :func:`name_of`.
-    bare : tuple of type
-        Classes whose instances are their attributes, whatever they say of their pickling.
+    known : Known
+        What is written by its name.
     parts : callable, optional
         From an object to what is described in its place, or None for an object that is described as it is.
 
@@ -223,7 +287,7 @@ def pack(
     >>> unpack(stored)
     {'a': (tensor([1., 1.]), 'b')}
     """
-    describer = Describer(known, bare, parts)
+    describer = Describer(known, parts)
     root = describer(value, "")
     tree = json.dumps({"nodes": describer.nodes, "root": root}, allow_nan=False, separators=(",", ":"))
     return {"tree": tree, "arrays": describer.arrays, "foreign": [thing for thing, _ in describer.foreign]}
@@ -241,15 +305,13 @@ class Describer:
 
     Parameters
     ----------
-    known, bare, parts
+    known, parts
         As in :func:`pack`.
     """
 
-    def __init__(
-        self, known: Mapping[str, Any], bare: tuple[type, ...], parts: Callable[[Any], Any] | None = None
-    ) -> None:
-        self.bare, self.parts = bare, parts
-        self.names = {id(thing): name for name, thing in known.items()}
+    def __init__(self, known: Known, parts: Callable[[Any], Any] | None = None) -> None:
+        self.known, self.parts = known, parts
+        self.names = {id(thing): name for name, thing in known.things.items()}
         self.nodes: list[Any] = []
         self.arrays: list[np.ndarray] = []
         self.foreign: list[tuple[Any, str]] = []
@@ -283,9 +345,14 @@ class Describer:
         if is_dataclass(value) and self._knows(type(value)):
             values = {field.name: getattr(value, field.name) for field in fields(value)}
             return ["data", self(type(value), path), self.attributes(values, path)]
-        if isinstance(value, self.bare) or _is_bare(value):
+        if (self.known.attributes_of(type(value)) or is_bare(type(value))) and not self.replaces_methods(value):
             return ["bare", self(type(value), path), self.attributes(vars(value), path)]
         return None
+
+    def replaces_methods(self, value: Any) -> bool:
+        """Whether an object has attributes in place of its class's methods, which no description may have."""
+        kind = type(value)
+        return any(shadows(kind, name, is_foreign=not self._knows(kind)) for name in vars(value))
 
     def _knows(self, thing: Any) -> bool:
         return id(thing) in self.names
@@ -315,7 +382,7 @@ class Describer:
         return [[self(key, path), self(value, f"{path}.{key}".lstrip("."))] for key, value in values.items()]
 
 
-def _own_state(kind: type, base: type) -> bool:
+def has_own_state(kind: type, base: type) -> bool:
     """Whether a class says itself how its instances are stored, rather than its base or one of torch's layers."""
     said = [one for one in kind.__mro__ if one not in base.__mro__ and set(OWN_STATE) & set(vars(one))]
     definers = said + [one for one in kind.__mro__ if vars(one).get("__slots__")]
@@ -326,11 +393,9 @@ def _of_layers(kind: type) -> bool:
     return issubclass(kind, nn.Module) and kind.__module__.startswith("torch.nn.modules.")
 
 
-def _is_bare(value: Any) -> bool:
-    """Whether an object is its attributes and nothing else."""
-    kind = type(value)
-    bare = kind.__new__ is object.__new__ and isinstance(getattr(value, "__dict__", None), dict)
-    return bare and not _own_state(kind, object)
+def is_bare(kind: type) -> bool:
+    """Whether an object of this class is its attributes and nothing else."""
+    return kind.__dictoffset__ != 0 and kind.__new__ is object.__new__ and not has_own_state(kind, object)
 
 
 def _float(describer: Describer, value: float, path: str) -> Any:
@@ -370,7 +435,7 @@ def _name_of_subclass(describer: Describer, value: Any, kind: type, path: str) -
 
 
 def _module(describer: Describer, value: nn.Module, path: str) -> Any:
-    if _own_state(type(value), nn.Module):
+    if has_own_state(type(value), nn.Module) or describer.replaces_methods(value):
         own = [*value.parameters(), *value.buffers()]
         gaps = tuple(Gap() for _ in own)
         module = copy.deepcopy(value, {id(tensor): gap for tensor, gap in zip(own, gaps, strict=True)})
@@ -386,12 +451,28 @@ def _same(held: Any, fresh: Any) -> bool:
 
 
 def _partial(describer: Describer, value: partial[Any], path: str) -> Any:
-    func, args = describer(value.func, path), describer.items(value.args, path)
-    return ["partial", func, args, describer.attributes(value.keywords, path)] if type(value) is partial else None
+    func = value.func
+    if type(value) is not partial or (describer._knows(func) and func not in describer.known.partials):
+        return None
+    args = describer.items(value.args, path)
+    return ["partial", describer(func, path), args, describer.attributes(value.keywords, path)]
+
+
+def own_method(kind: type, name: str, is_known: Callable[[Any], bool]) -> Any:
+    """The plain function that a class of the user's own, or a base class of theirs, defines under a name; else None."""
+    if name.startswith("__"):
+        return None
+    definer = next((one for one in kind.__mro__ if name in vars(one)), object)
+    found = vars(definer).get(name)
+    of_users = definer.__module__.partition(".")[0] not in LIBRARIES and not is_known(definer)
+    return found if of_users and isfunction(found) else None
 
 
 def _method(describer: Describer, value: MethodType, path: str) -> Any:
-    return ["method", describer(value.__self__, path), value.__func__.__name__]
+    name, kind = value.__func__.__name__, type(value.__self__)
+    if own_method(kind, name, describer._knows) is not value.__func__:
+        return None
+    return ["method", describer(value.__self__, path), name]
 
 
 _IN_PLACE: dict[type, Callable[[Describer, Any, str], Any]] = {

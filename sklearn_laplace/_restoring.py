@@ -1,28 +1,51 @@
 """Reading a described state again: what :func:`~sklearn_laplace._persistence.pack` has written.
 
-Nothing is imported, called or opened by a name that the description holds: names are looked up among the known classes
-and functions, objects are made without their ``__init__`` and given their attributes. What is not known, or not as it
-should be, is refused by a :class:`StateError`.
+A description can come from anyone. So it can name nothing but the known classes and functions, and no object that it
+describes can do more than one that :func:`~sklearn_laplace.save` writes:
+
+- nothing is imported, and no code of a class runs: objects are made without their ``__init__`` and given attributes;
+- an attribute never replaces a method or a property of its class, and none has a name with leading double underscores;
+- fields of data classes and attributes of nets have the types that they are annotated with, and are checked before an
+  object is made of them; all other attributes hold plain data, tensors and modules (:meth:`Reader.is_plain`);
+- a ``functools.partial`` calls one of the functions listed for it, or one of the user's own; a bound method is one that
+  the user's own class defines;
+- the tree is bounded before it is read (``_tree_bounds.py``), and each array is used once.
+
+Everything else is refused by a :class:`StateError`. In a pickle or a file of skops, objects that are not described are
+made by those, under their own rules.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
-from inspect import getattr_static, isclass, isfunction
+from inspect import isbuiltin, isclass, isfunction
 from types import MethodType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from ._persistence import LAYERS, Skeleton, StoredTensor, present_device
+from ._annotations import conforms, field_types
+from ._persistence import (
+    ONLY_LAYERS,
+    Known,
+    Skeleton,
+    StoredTensor,
+    has_own_state,
+    is_bare,
+    own_method,
+    present_device,
+    shadows,
+)
+from ._tree_bounds import check_tree
 from .errors import StateError
 
 DAMAGED = "Write it again with the version of sklearn_laplace that has made it, or fit again."
@@ -30,12 +53,30 @@ PENDING = object()
 """A node that is being read."""
 FLOATS = {"nan", "inf", "-inf"}
 DTYPES = {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
+SCALARS = (bool, int, float, str)
+PLAIN = (*SCALARS, complex, slice, Tensor, nn.Module, torch.dtype, torch.device, np.generic, np.random.RandomState)
+"""Types of plain values; containers of them are plain as well."""
+KEYS = (*SCALARS, complex, torch.dtype, torch.device, type(None))
+"""Types of keys and of members of sets, whose hashes cost little; tuples of them as well."""
+MODULE = {
+    "training": bool,
+    "_parameters": dict[str, nn.Parameter | None],
+    "_buffers": dict[str, Tensor | None],
+    "_modules": dict[str, nn.Module | None],
+    "_non_persistent_buffers_set": set[str],
+    "_is_full_backward_hook": bool | None,
+}
+"""Annotations of what torch keeps in a module; everything else that it keeps there are hooks."""
+HOOKS = frozenset(vars(nn.Module())) - set(MODULE)
+Whole = Callable[["Reader", type, Any], Any]
+"""From a class and its parts to the object; the reader checks the types of the parts."""
+LONGEST = 200
+"""Letters of a value in a message."""
 
 
 def unpack(
     stored: Mapping[str, Any],
-    known: Mapping[str, Any] = LAYERS,
-    whole: Callable[[type, Any], Any] | None = None,
+    known: Known = ONLY_LAYERS,
 ) -> Any:
     """The structure that was packed; tensors on the CPU where their device is missing.
 
@@ -43,10 +84,8 @@ def unpack(
     ----------
     stored : mapping
         From :func:`~sklearn_laplace._persistence.pack`.
-    known : mapping of str to class or function
+    known : Known
         What may be named.
-    whole : callable, optional
-        From a class and its parts to the object.
 
     Raises
     ------
@@ -62,14 +101,24 @@ def unpack(
 version of sklearn_laplace opens. Write it again with the version of sklearn_laplace that has made it, or fit again.
     """
     with reading("the state"):
-        tree = json.loads(stored["tree"])
-        reader = Reader(tree["nodes"], stored.get("arrays", ()), stored.get("foreign", ()), known, whole)
-        return reader(tree["root"])
+        return Reader.of(stored, known).value()
+
+
+def parsed(text: str | bytes) -> dict[str, Any]:
+    """The tree of a text; NaN and infinity are no JSON."""
+
+    def refuse(name: str) -> NoReturn:
+        raise StateError(f"the tree holds the constant {name}, which is not JSON. {DAMAGED}")
+
+    tree = json.loads(text, parse_constant=refuse)
+    if not isinstance(tree, dict):
+        raise StateError(f"the tree is a {type(tree).__name__}, and an object is needed. {DAMAGED}")
+    return tree
 
 
 @contextmanager
 def reading(source: str) -> Iterator[None]:
-    """What goes wrong with a description that is none is a :class:`StateError` that says where it came from."""
+    """What goes wrong with a description that is none is a :class:`StateError` that names its source."""
     try:
         yield
     except json.JSONDecodeError as error:
@@ -77,7 +126,7 @@ def reading(source: str) -> Iterator[None]:
     except StateError:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, AssertionError) as error:
-        raise StateError(f"{source} is damaged ({type(error).__name__}: {error}). {DAMAGED}") from error
+        raise StateError(f"{source} is damaged ({type(error).__name__}: {str(error)[:LONGEST]}). {DAMAGED}") from error
 
 
 class Reader:
@@ -85,40 +134,70 @@ class Reader:
 
     Parameters
     ----------
-    nodes : list
+    tree : mapping
+        "nodes", a list, and "root", an entry.
     arrays : sequence of ndarray
     foreign : sequence
         What the numbers of foreign things stand for.
-    known, whole
-        As in :func:`unpack`.
+    known : Known
+    whole : callable, optional
+        From the reader, a class and its parts to the object.
     """
 
     def __init__(
         self,
-        nodes: Sequence[Any],
+        tree: Mapping[str, Any],
         arrays: Sequence[np.ndarray],
         foreign: Sequence[Any],
-        known: Mapping[str, Any],
-        whole: Callable[[type, Any], Any] | None,
+        known: Known,
+        whole: Whole | None = None,
     ) -> None:
-        self.nodes, self.arrays, self.foreign, self.known, self.whole = nodes, arrays, foreign, known, whole
+        self.tree, self.nodes, self.arrays, self.foreign = tree, tree["nodes"], arrays, foreign
+        self.known, self.whole = known, whole
+        self._known_things = {id(thing) for thing in known.things.values()}
+        self._given = {id(thing) for thing in foreign}
         self._found: dict[int, Any] = {}
-        self._place = -1
+        self._used: set[int] = set()
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any], known: Known, whole: Whole | None = None) -> Reader:
+        """A reader of what :func:`~sklearn_laplace._persistence.pack` has returned."""
+        return cls(parsed(stored["tree"]), stored.get("arrays", ()), stored.get("foreign", ()), known, whole)
+
+    def value(self) -> Any:
+        """What the tree stands for."""
+        check_tree(self.nodes, self.tree["root"])
+        return self(self.tree["root"])
+
+    def check_complete(self) -> None:
+        """Refuse a tree that leaves out some of its nodes or arrays: part of it was removed."""
+        unused = len(self.nodes) - len(self._found), len(self.arrays) - len(self._used)
+        if any(unused):
+            raise StateError(
+                f"the state has {unused[0]} nodes and {unused[1]} arrays that nothing refers to. {DAMAGED}"
+            )
 
     def __call__(self, stored: Any) -> Any:
         """The value that an entry of the tree stands for."""
-        if not isinstance(stored, list):
+        if stored is None or type(stored) in SCALARS:
             return stored
+        if not isinstance(stored, list) or not stored or stored[0] not in READERS:
+            kind = stored[0] if isinstance(stored, list) and stored else stored
+            raise StateError(
+                f"the state holds something of the kind {_short(kind)}, which is not known here. {DAMAGED}"
+            )
         kind, *given = stored
-        if kind not in READERS:
-            raise StateError(f"the state holds something of the kind {kind!r}, which is not known here. {DAMAGED}")
         return READERS[kind](self, *given)
 
     def node(self, place: int) -> Any:
         """The value of a node, the same one each time."""
-        if place not in self._found:
-            self._found[place] = PENDING
+        if _index(place, self.nodes) not in self._found:
             kind, *given = self.nodes[place]
+            if kind == "method":
+                self(given[0])  # the owner may hold it, and make it before it is made here
+                if place in self._found:
+                    return self._found[place]
+            self._found[place] = PENDING
             if kind in SHELLS:
                 make, fill = SHELLS[kind]
                 self._found[place], rest = make(self, *given)
@@ -131,23 +210,61 @@ class Reader:
 
     def known_thing(self, name: str) -> Any:
         """A class or a function by its name."""
-        if name not in self.known:
+        if name not in self.known.things:
             raise StateError(
-                f"the state names {name!r}, which is not among the classes that this version of sklearn_laplace opens. "
-                f"{DAMAGED}"
+                f"the state names {_short(name)}, which is not among the classes that this version of sklearn_laplace "
+                f"opens. {DAMAGED}"
             )
-        return self.known[name]
+        return self.known.things[name]
 
     def kind(self, stored: Any, base: type = object) -> Any:
         """A class that is a subclass of another one."""
         found = self(stored)
         if not (isclass(found) and issubclass(found, base)):
-            raise StateError(f"the state names {found!r} where a kind of {base.__name__} is needed. {DAMAGED}")
+            raise StateError(f"the state names {_short(found)} where a kind of {base.__name__} is needed. {DAMAGED}")
         return found
+
+    def is_known(self, thing: Any) -> bool:
+        """Whether a class or a function is among the known ones."""
+        return id(thing) in self._known_things
+
+    def is_foreign(self, value: Any) -> bool:
+        """Whether a value, or its class, comes from the user."""
+        return id(value) in self._given or id(type(value)) in self._given
+
+    def is_plain(self, value: Any) -> bool:
+        """Whether a value is data: numbers, text, tensors, modules, containers of these, or something of the user's.
+
+        So are activation functions and classes of modules, which modules hold, and bound methods and partials, which
+        are restricted where they are read.
+        """
+        if isinstance(value, tuple | list | set):
+            return all(map(self.is_plain, value))
+        if isinstance(value, dict):
+            return all(map(self.is_plain, value.values()))
+        if isinstance(value, np.ndarray):
+            return value.dtype != object or all(map(self.is_plain, value.flat))
+        if isclass(value):
+            return issubclass(value, nn.Module) or self.is_foreign(value)
+        callable_data = isinstance(value, partial | MethodType) or isfunction(value) or isbuiltin(value)
+        return value is None or callable_data or isinstance(value, PLAIN) or self.is_foreign(value)
+
+    def check_type(self, owner: str, name: str, value: Any, annotation: Any) -> None:
+        """Refuse a value of another type than the annotated one."""
+        if not conforms(value, annotation, self.is_plain):
+            wanted = "plain data" if annotation is Any else getattr(annotation, "__name__", str(annotation))
+            raise StateError(
+                f"the state holds a {type(value).__name__} as {_short(name)} of {owner}; {wanted} is needed. {DAMAGED}"
+            )
 
     def array(self, place: int, axes: list[int]) -> np.ndarray:
         """An array with its own order of axes."""
-        found = self.arrays[place]
+        found = self.arrays[_index(place, self.arrays)]
+        if place in self._used or not isinstance(found, np.ndarray) or found.dtype.hasobject:
+            raise StateError(f"the state uses array {place} twice, or it is no array of numbers. {DAMAGED}")
+        self._used.add(place)
+        if sorted(axes) != list(range(found.ndim)):
+            raise StateError(f"the state gives array {place}, of {found.ndim} axes, the axes {_short(axes)}. {DAMAGED}")
         return found.transpose(np.argsort(axes)) if axes else found
 
     def items(self, stored: Sequence[Any]) -> list[Any]:
@@ -158,33 +275,83 @@ class Reader:
         """Values by their names."""
         return {name: self(value) for name, value in stored.items()}
 
+    def key(self, stored: Any) -> Any:
+        """A key of a dict or a member of a set."""
+        found = self(stored)
+        if not (_is_key(found) or self.is_foreign(found)):
+            raise StateError(f"the state holds a {type(found).__name__} as a key. {DAMAGED}")
+        return found
+
+
+def _short(value: object) -> str:
+    """A value for a message, which is no longer than a line or two."""
+    text = value if isinstance(value, str) and " " in value else repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def _index(place: Any, values: Sequence[Any]) -> int:
+    if type(place) is not int or not 0 <= place < len(values):
+        raise StateError(f"the state refers to number {_short(place)} of {len(values)}. {DAMAGED}")
+    return place
+
+
+def _is_key(value: Any) -> bool:
+    return all(map(_is_key, value)) if type(value) is tuple else isinstance(value, KEYS)
+
 
 def _tensor(reader: Reader, place: int, axes: list[int], dtype: str, device: str, grad: bool | None) -> Any:
+    if not isinstance(grad, bool | None):
+        raise StateError(f"the state holds {_short(grad)} where True, False or null is needed. {DAMAGED}")
     return StoredTensor(reader.array(place, axes), DTYPES[dtype], device, grad).tensor()
 
 
 def _objects(reader: Reader, shape: list[int], items: list[Any]) -> Any:
+    if math.prod(shape) != len(items) or min(shape, default=0) < 0:
+        raise StateError(f"the state holds {len(items)} objects in an array of shape {_short(shape)}. {DAMAGED}")
     found = np.empty(len(items), dtype=object)
     for place, item in enumerate(items):
         found[place] = reader(item)
     return found.reshape(shape)
 
 
+def _scalar(reader: Reader, place: int, axes: list[int]) -> Any:
+    found = reader.array(place, axes)
+    if found.ndim:
+        raise StateError(f"the state holds an array of shape {found.shape} where one number is needed. {DAMAGED}")
+    return found[()]
+
+
 def _data(reader: Reader, kind: Any, values: dict[str, Any]) -> Any:
     found = reader.kind(kind)
-    needed = {field.name for field in fields(found)} if is_dataclass(found) else set()
-    if set(values) != needed or not needed <= set(values):
+    is_data = is_dataclass(found) and reader.is_known(found)
+    needed = {field.name for field in fields(found)} if is_data else set()
+    if not is_data or set(values) != needed:
         raise StateError(
-            f"the state holds a {found.__name__} of {sorted(values)}, and this version of sklearn_laplace needs "
-            f"{sorted(needed)}. {DAMAGED}"
+            f"the state holds a {found.__name__} of {_short(sorted(values))}, and this version of sklearn_laplace "
+            f"needs {sorted(needed)}. {DAMAGED}"
         )
-    return found(**reader.attributes(values))
+    held, types = reader.attributes(values), field_types(found)
+    for name, value in held.items():
+        reader.check_type(found.__name__, name, value, types[name])
+    return found(**held)
 
 
 def _float(reader: Reader, text: str) -> float:
     if text not in FLOATS:
-        raise StateError(f"the state holds {text!r} where nan, inf or -inf is needed. {DAMAGED}")
+        raise StateError(f"the state holds {_short(text)} where nan, inf or -inf is needed. {DAMAGED}")
     return float(text)
+
+
+def _complex(reader: Reader, text: Any) -> complex:
+    if not isinstance(text, str):
+        raise StateError(f"the state holds {_short(text)} where the text of a complex number is needed. {DAMAGED}")
+    return complex(text)
+
+
+def _size(reader: Reader, items: list[int]) -> torch.Size:
+    if not all(type(item) is int and item >= 0 for item in items):
+        raise StateError(f"the state holds {_short(items)} where a shape is needed. {DAMAGED}")
+    return torch.Size(items)
 
 
 def _random(reader: Reader, state: Any) -> np.random.RandomState:
@@ -194,30 +361,40 @@ def _random(reader: Reader, state: Any) -> np.random.RandomState:
 
 
 def _partial(reader: Reader, func: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
-    return partial(reader(func), *reader.items(args), **reader.attributes(keywords))
+    called, given, named = reader(func), reader.items(args), reader.attributes(keywords)
+    allowed = called in reader.known.partials if reader.is_known(called) else reader.is_foreign(called)
+    if not (allowed and callable(called) and reader.is_plain(given) and reader.is_plain(named)):
+        raise StateError(f"the state holds a partial of {_short(called)}, which no description holds. {DAMAGED}")
+    return partial(called, *given, **named)
 
 
-def _method(reader: Reader, owner: Any, name: str) -> Any:
+def _method(reader: Reader, owner: Any, name: Any) -> Any:
     found = reader(owner)
-    function = getattr_static(type(found), name)
-    if not isfunction(function):
-        raise StateError(f"the state names {name!r} as a method of {type(found).__name__}, which it is not. {DAMAGED}")
+    kind = type(found)
+    function = own_method(kind, name, reader.is_known) if isinstance(name, str) and not reader.is_known(kind) else None
+    if function is None:
+        raise StateError(f"the state names {_short(name)} as a method of {kind.__name__}, which it is not. {DAMAGED}")
     return MethodType(function, found)
 
 
 def _parts(reader: Reader, kind: Any, parts: Any) -> Any:
-    assert reader.whole is not None
-    return reader.whole(reader.kind(kind), reader(parts))
+    if reader.whole is None:
+        raise StateError(f"the state holds an estimator where none is expected. {DAMAGED}")
+    return reader.whole(reader, reader.kind(kind), reader(parts))
 
 
 def _skeleton(reader: Reader, kept: Any, tensors: list[Any]) -> Any:
     found = reader(kept)
-    assert isinstance(found, Skeleton)
+    if not isinstance(found, Skeleton):
+        raise StateError(f"the state holds a {type(found).__name__} where a module is needed. {DAMAGED}")
     return found.filled(reader.items(tensors))
 
 
 def _new_module(reader: Reader, kind: Any, values: Any) -> tuple[Any, Any]:
-    found = object.__new__(reader.kind(kind, nn.Module))
+    wanted = reader.kind(kind, nn.Module)
+    if has_own_state(wanted, nn.Module):
+        raise StateError(f"the state holds the attributes of a {wanted.__name__}, which is more than these. {DAMAGED}")
+    found = object.__new__(wanted)
     found.__dict__.update(vars(nn.Module()))
     return found, values
 
@@ -231,35 +408,71 @@ def _new_dict(reader: Reader, kind: Any, pairs: Any) -> tuple[Any, Any]:
 
 
 def _new_bare(reader: Reader, kind: Any, values: Any) -> tuple[Any, Any]:
-    return object.__new__(reader.kind(kind)), values
+    found = reader.kind(kind)
+    is_more = issubclass(found, nn.Module) or (is_dataclass(found) and reader.is_known(found))
+    if is_more or not (reader.known.attributes_of(found) or is_bare(found)):
+        raise StateError(f"the state holds the attributes of a {found.__name__}, which is more than these. {DAMAGED}")
+    return object.__new__(found), values
+
+
+def _named(reader: Reader, found: Any, values: Mapping[str, Any]) -> None:
+    """Refuse names of attributes that are those of methods."""
+    kind = type(found)
+    for name in values:
+        if shadows(kind, name, is_foreign=not reader.is_known(kind)):
+            raise StateError(
+                f"the state gives a {kind.__name__} the attribute {_short(name)}, which no instance has. {DAMAGED}"
+            )
 
 
 def _with_attributes(reader: Reader, found: Any, values: Any) -> None:
-    found.__dict__.update(reader.attributes(values))
+    _named(reader, found, values)
+    kind = type(found)
+    annotation_of = reader.known.attributes_of(kind) or (lambda name: Any)
+    for name, value in reader.attributes(values).items():
+        if reader.is_known(kind) or reader.known.attributes_of(kind):
+            reader.check_type(kind.__name__, name, value, annotation_of(name))
+        found.__dict__[name] = value
+
+
+def _as_module(reader: Reader, found: Any, values: Any) -> None:
+    _named(reader, found, values)
+    kind = type(found)
+    for name, value in reader.attributes(values).items():
+        if name in HOOKS:
+            held = value.values() if isinstance(value, dict) else [value]
+            if not all(isinstance(one, bool | None | MethodType | partial) or reader.is_foreign(one) for one in held):
+                raise StateError(f"the state gives a {kind.__name__} hooks that are not the user's own. {DAMAGED}")
+        elif name in MODULE or reader.is_known(kind):
+            reader.check_type(kind.__name__, name, value, MODULE.get(name, Any))
+        found.__dict__[name] = value
+    for base, check in reader.known.checks.items():
+        if isinstance(found, base):
+            check(found)
 
 
 SHELLS: dict[str, tuple[Callable[..., tuple[Any, Any]], Callable[[Reader, Any, Any], None]]] = {
-    "module": (_new_module, _with_attributes),
+    "module": (_new_module, _as_module),
     "bare": (_new_bare, _with_attributes),
     "list": (_new_list, lambda reader, found, items: found.extend(reader.items(items))),
-    "dict": (_new_dict, lambda reader, found, pairs: found.update({reader(k): reader(v) for k, v in pairs})),
+    "dict": (_new_dict, lambda reader, found, pairs: found.update({reader.key(k): reader(v) for k, v in pairs})),
 }
 """Nodes that may contain themselves: how an empty one is made, and how it is filled."""
 READERS: dict[str, Callable[..., Any]] = {
     "node": Reader.node,
     "known": Reader.known_thing,
-    "foreign": lambda reader, place: reader.foreign[place],
+    "foreign": lambda reader, place: reader.foreign[_index(place, reader.foreign)],
     "tuple": lambda reader, items: tuple(reader.items(items)),
-    "size": lambda reader, items: torch.Size(items),
-    "set": lambda reader, items: set(reader.items(items)),
+    "size": _size,
+    "set": lambda reader, items: {reader.key(item) for item in items},
     "slice": lambda reader, items: slice(*reader.items(items)),
     "float": _float,
-    "complex": lambda reader, text: complex(text),
+    "complex": _complex,
     "dtype": lambda reader, name: DTYPES[name],
     "device": lambda reader, name: present_device(name),
     "tensor": _tensor,
     "array": Reader.array,
-    "scalar": lambda reader, place, axes: reader.array(place, axes)[()],
+    "scalar": _scalar,
     "objects": _objects,
     "data": _data,
     "member": lambda reader, kind, name: reader.kind(kind, Enum)[name],

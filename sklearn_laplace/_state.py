@@ -7,13 +7,14 @@ classes of the modules below, the built-in nets, torch's layers and optimisers, 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import is_dataclass, replace
 from functools import cache
 from inspect import isclass
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, get_origin
 
+import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.frozen import FrozenEstimator
@@ -30,7 +31,6 @@ from . import (
     _data,
     _noise_model,
     _persistence,
-    _restoring,
     _skorch,
     _stages,
     _tables,
@@ -49,9 +49,20 @@ from . import (
     structures,
     tempering,
 )
-from ._persistence import LAYERS, name_of
+from ._annotations import field_types
+from ._cross_validation import PriorScores
+from ._data import PreparedData, TargetScale
+from ._noise_model import NoiseModel
+from ._persistence import LAYERS, Known, name_of, shadows
 from ._progress import callbacks_of, without_callbacks
-from .nets import mlp, table
+from ._restoring import Reader, reading
+from ._stages import Origin
+from ._tables import Table
+from .errors import StateError
+from .laplace import Hyper, LaplaceFit
+from .likelihoods._base import Likelihood
+from .nets import TableMLP, mlp, table
+from .structures._base import Posterior
 
 STATE_FORMAT = 2
 """Of what is pickled; another number means another layout."""
@@ -83,28 +94,103 @@ ACTIVATIONS = {f"torch.{name}": getattr(torch, name) for name in ("relu", "sigmo
     for name in ("elu", "gelu", "leaky_relu", "mish", "relu", "silu", "softplus")
 }
 """Functions that modules hold as attributes."""
-BARE = (NeuralNet, FrozenEstimator)
-"""Classes whose instances are their attributes, whatever they say of their pickling."""
+CLASS_OR_DATA = Any | type
+"""What a net's parameters are: plain data, or classes that the net makes parts of."""
+PARAMETER = CLASS_OR_DATA | NeuralNet | FrozenEstimator
+"""What an estimator's parameters are."""
+NET = {
+    "module": nn.Module | type[nn.Module],
+    "device": str | None,
+    "torch_load_kwargs": None | dict[str, Literal[True]],
+    "module_": nn.Module,
+    "criterion_": nn.Module | None,
+    "criterion__likelihood": Likelihood,
+    "history_": History | None,
+    "initialized_": bool,
+    "_params_to_validate": set[str],
+    "init_context_": str | None,
+    "prefixes_": list[str],
+    "cuda_dependent_attributes_": list[str],
+    "_modules": list[str],
+    "_criteria": list[str],
+    "_optimizers": list[str],
+    "_trimmed_for_prediction": bool,
+}
+"""Annotations of what a skorch net holds; all else are parameters."""
+FITTED = {
+    "n_features_in_": int,
+    "feature_names_in_": np.ndarray,
+    "classes_": np.ndarray,
+    "n_outputs_": int,
+    "net_": NeuralNet,
+    "history_": list[dict[str, Any]],
+    "n_iter_": int,
+    "gradient_norm_": float,
+    "mode_distance_": float,
+    "laplace_": LaplaceFit,
+    "posterior_": Posterior,
+    "hyper_": Hyper,
+    "prior_precision_": float | np.ndarray,
+    "prior_groups_": tuple[str, ...],
+    "structure_": str,
+    "log_marginal_likelihood_value_": float,
+    "n_effective_parameters_": float,
+    "noise_model_": NoiseModel | None,
+    "member_weights_": np.ndarray,
+    "_densities": None,
+    "_factor": float,
+    "_input_dtype": torch.dtype,
+    "_is_candidate": bool,
+    "_is_compared": bool,
+    "_kept": PreparedData | None,
+    "_lead": Origin | None,
+    "_n_bins": int | None,
+    "_origin": Origin,
+    "_prior_scores": PriorScores | None,
+    "_scale": TargetScale,
+    "_seed": int,
+    "_shares": np.ndarray | None,
+    "_single_output": bool,
+    "_small": bool,
+    "_table": Table | None,
+}
+"""Annotations of what a fitted estimator holds; ``_others``, further members, are checked where they are made."""
 
 
 @cache
-def known() -> Mapping[str, Any]:
-    """The classes and functions that a state may name, by their full names.
+def known() -> Known:
+    """What a state may name, and what the objects in it may hold.
 
     Examples
     --------
-    >>> found = known()
+    >>> found = known().things
     >>> found["sklearn_laplace.prior.Prior"].__name__, "builtins.eval" in found
     ('Prior', False)
     """
     things: set[Any] = {*LAYERS.values(), torch.nn.modules.linear.NonDynamicallyQuantizableLinear}
     things |= {kind for module in (*_variants(), *NETS) for kind in _own(module)}
     things |= {kind for module in DATA for kind in _own(module) if is_dataclass(kind)}
-    things |= {tempering.TemperedPosterior, by_name.ColumnsModule, by_name.Grouping, FrozenEstimator, DataLoader}
+    things |= {tempering.TemperedPosterior, by_name.ColumnsModule, FrozenEstimator, DataLoader}
     things |= {OrderedDict}  # what modules of older torch keep their parts in
     things |= {kind for kind in vars(torch.optim).values() if isclass(kind)}
     things |= {*HOST, *_own(_skorch)}
-    return {name_of(thing): thing for thing in things} | ACTIVATIONS
+    names = {name_of(thing): thing for thing in things if _is_data(thing)} | ACTIVATIONS
+    partials = frozenset([optimizer_setter, *ACTIVATIONS.values()])
+    return Known(names, {NeuralNet: _of_net, FrozenEstimator: _of_frozen}, partials, {TableMLP: TableMLP.check_parts})
+
+
+def _of_net(name: str) -> Any:
+    return NET.get(name, CLASS_OR_DATA)
+
+
+def _of_frozen(name: str) -> Any:
+    return NeuralNet | StoredEstimator | Any if name == "estimator" else Any
+
+
+def _is_data(kind: Any) -> bool:
+    """Whether a class is not a data class of functions, such as a derivative, which no fit holds."""
+    fields = field_types(kind).values() if isclass(kind) and is_dataclass(kind) else ()
+    return not any(get_origin(annotation) is Callable for annotation in fields)
 
 
 def _variants() -> Iterator[ModuleType]:
@@ -156,8 +242,9 @@ class StoredEstimator(BaseEstimator):
         """The fitted attributes of another member; its parameters are this one's."""
         return {"member": value._split()[1]} if any(value is other for other in self._others) else None
 
-    def _known(self) -> Mapping[str, Any]:
-        return {**known(), name_of(type(self)): type(self)}
+    def _known(self) -> Known:
+        found = known()
+        return replace(found, things={**found.things, name_of(type(self)): type(self)})
 
     def __getstate__(self) -> dict[str, Any]:
         parameters, fitted = self._split()
@@ -165,7 +252,7 @@ class StoredEstimator(BaseEstimator):
             "requirements": _persistence.requirements(type(self).__name__, self._nets()),
             "format": STATE_FORMAT,
             "parameters": parameters,
-            "fitted": _persistence.pack(fitted, self._known(), BARE, self._member_parts),
+            "fitted": _persistence.pack(fitted, self._known(), self._member_parts),
             **callbacks_of(vars(self)),
         }
 
@@ -176,12 +263,45 @@ class StoredEstimator(BaseEstimator):
                 f"this is not the state of a {type(self).__name__} as this version of sklearn_laplace writes it: found "
                 f"{found!r}, needed format {STATE_FORMAT}. Open it with the version that wrote it, or fit again."
             )
-        fitted = _restoring.unpack(state["fitted"], self._known(), _member)
-        self._settle(state["parameters"], fitted)
+        with reading("the state"):
+            reader = Reader.of(state["fitted"], self._known(), _member)
+            fitted, parameters = reader.value(), dict(state["parameters"])
+            check_fitted(reader, type(self), fitted)
+            if unknown := set(parameters) - set(self._get_param_names()):
+                raise StateError(f"a {type(self).__name__} has no parameters {sorted(map(str, unknown))}.")
+            self._settle(parameters, fitted)
         self.__dict__.update(callbacks_of(state))
 
 
-def _member(kind: type, parts: Any) -> Any:
+def _member(reader: Reader, kind: type, parts: Any) -> Any:
     """Another member of a mixture, still without its parameters."""
-    assert issubclass(kind, StoredEstimator)
+    if not issubclass(kind, StoredEstimator) or not isinstance(parts, dict) or set(parts) != {"member"}:
+        raise StateError(f"the state holds a {kind.__name__} where a member of a mixture is needed.")
+    check_fitted(reader, kind, parts["member"])
     return kind._joined({}, parts["member"])
+
+
+def check_fitted(reader: Reader, kind: type, fitted: Any) -> None:
+    """Check names and types of the attributes of a fitted estimator.
+
+    Parameters
+    ----------
+    reader : Reader
+        From which they come.
+    kind : type
+        Of the estimator.
+    fitted : dict
+
+    Raises
+    ------
+    StateError
+    """
+    reader.check_type(kind.__name__, "fitted", fitted, dict[str, object])
+    is_foreign = not kind.__module__.startswith(f"{_persistence.PACKAGE}.")
+    for name, value in fitted.items():
+        if shadows(kind, name, is_foreign=is_foreign):
+            raise StateError(f"the state gives a {kind.__name__} the attribute {name!r}, which no fit sets.")
+        if name == "_others":
+            reader.check_type(kind.__name__, name, value, tuple[kind, ...])  # type: ignore[valid-type]
+        else:
+            reader.check_type(kind.__name__, name, value, FITTED.get(name, Any))

@@ -33,7 +33,7 @@ LEVELS = (
     "subsets evidence data_loss streaming leave_one_out",
     "mode",
     "selection jackknife",
-    "_persistence _progress",
+    "_annotations _atomic _persistence _progress _tree_bounds",
     "_augment _budget _member_weights _memory _noise _prior_options _restoring _show _skorch _structure_options "
     "_tables _threads _values counts nets",
     "_cross_validation _map _noise_model _resolve mixtures reliability",
@@ -44,8 +44,8 @@ LEVELS = (
     "_sensitivity",
     "_estimator",
     "regressor classifier",
-    "_files resolver",
-    "_onnx metrics plotting recalibration",
+    "_trial resolver",
+    "_files _onnx metrics plotting recalibration",
     "__init__",
 )
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names.split()}

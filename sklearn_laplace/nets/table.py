@@ -140,6 +140,21 @@ class TableMLP(ColumnsModule):
         self.column_of = {"first.weight": (*pieces, *flagged)} if n_numbers else {}
         self.column_of |= {name: (k,) * (levels[k] + 1) for name, k in zip(self.apart, categorical, strict=True)}
 
+    def check_parts(self) -> None:
+        """Check that each column has as many levels as its embedding; in a damaged file it may not.
+
+        Raises
+        ------
+        ValueError
+        """
+        for codes, embedding in zip(self.codes, self.embeddings, strict=True):
+            if not (isinstance(codes, Levels) and isinstance(embedding, nn.Linear)):
+                raise ValueError(f"a {type(codes).__name__} and a {type(embedding).__name__} are no embedding.")
+            if codes.n_levels + 1 != embedding.weight.shape[1]:
+                raise ValueError(
+                    f"an embedding of {embedding.weight.shape[1] - 1} levels belongs to a column of {codes.n_levels}."
+                )
+
     def forward(self, x: Tensor) -> Tensor:
         """From coded columns (n, d), float64, to outputs (n, C)."""
         numbers = self.standardise(x[:, self.numeric])

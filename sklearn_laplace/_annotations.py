@@ -1,0 +1,79 @@
+"""Check a value against a type annotation.
+
+Used for files: a data class accepts any value for a field, so each field is checked before an object is made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from inspect import isclass
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+NUMBERS: dict[Any, type] = {float: Real, int: Integral}
+"""Abstract class for each annotated number type; a bool is no number."""
+
+
+@cache
+def field_types(kind: type) -> dict[str, Any]:
+    """Annotations of a class with the names in them resolved.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.laplace import Hyper
+    >>> field_types(Hyper)["dispersion"]
+    <class 'float'>
+    """
+    return get_type_hints(kind)
+
+
+def conforms(value: Any, annotation: Any, is_plain: Callable[[Any], bool]) -> bool:
+    """Return True if a value has the annotated type.
+
+    Parameters
+    ----------
+    value : anything
+    annotation : type annotation
+        A class, ``None``, ``Any``, ``Literal``, a union, or a ``tuple``, ``list``, ``set``, ``dict``, ``Mapping``,
+        ``Sequence`` or ``type`` of these. An int is accepted as a float.
+    is_plain : callable
+        Test for values that are annotated as ``Any``.
+
+    Examples
+    --------
+    >>> conforms((1.0, 2), tuple[float, ...], lambda value: True), conforms("1", int | None, lambda value: True)
+    (True, False)
+    """
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if annotation is Any:
+        return is_plain(value)
+    if annotation is None:
+        return value is None
+    if origin in (Union, UnionType):
+        return any(conforms(value, one, is_plain) for one in inner)
+    if origin is Literal:
+        return any(type(value) is type(one) and value == one for one in inner)
+    if origin is type:
+        return isclass(value) and issubclass(value, inner[0])
+    if origin is tuple:
+        return isinstance(value, tuple) and _is_tuple_of(value, inner, is_plain)
+    if origin in (dict, Mapping):
+        return isinstance(value, dict) and all(
+            conforms(key, inner[0], is_plain) and conforms(held, inner[1], is_plain) for key, held in value.items()
+        )
+    if origin in (list, set, Sequence):
+        wanted = list | tuple if origin is Sequence else origin
+        return isinstance(value, wanted) and all(conforms(one, inner[0], is_plain) for one in value)
+    if annotation in NUMBERS:
+        return isinstance(value, NUMBERS[annotation]) and not isinstance(value, bool)
+    return isinstance(value, annotation)
+
+
+def _is_tuple_of(value: tuple[Any, ...], inner: tuple[Any, ...], is_plain: Callable[[Any], bool]) -> bool:
+    if inner[-1:] == (Ellipsis,):
+        return all(conforms(one, inner[0], is_plain) for one in value)
+    return len(value) == len(inner) and all(
+        conforms(one, of_one, is_plain) for one, of_one in zip(value, inner, strict=True)
+    )

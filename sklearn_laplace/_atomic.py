@@ -1,0 +1,91 @@
+"""Replace a file as a whole: the old one stays until the new one is complete.
+
+The new content is written into a file beside the path, which then takes its place. A process that is killed meanwhile
+leaves that file behind, and the next one that writes to the same path removes it. On POSIX systems the writer holds a
+lock on its file, so that a file without a lock has no writer; elsewhere one that is an hour old has none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # not a POSIX system
+    fcntl = None  # type: ignore[assignment]
+
+ABANDONED = 3600.0
+"""Seconds after which a file has no writer, where locks do not tell."""
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file beside the path first, and put it in its place when it is complete.
+
+    Parameters
+    ----------
+    path : Path
+        In a folder that exists.
+    content : bytes
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder does not exist.
+    IsADirectoryError
+        If the path is that of a folder.
+    OSError
+        If the disk is full, or the folder cannot be written to. A file that was there stays as it was.
+    """
+    folder = path.parent
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"{path} cannot be written: there is no folder {folder}. Create it first, or give another path."
+        )
+    path = path.resolve()
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; give the name of a file.")
+    _remove_abandoned(path)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        with beside.open("xb") as file:
+            _lock(file)
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            if path.exists():
+                beside.chmod(path.stat().st_mode)
+            os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what earlier writers of this path have left behind."""
+    pattern = re.compile(re.escape(f".{path.name}.") + "[0-9a-f]{16}")
+    for entry in os.scandir(path.parent):
+        if pattern.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+            with suppress(OSError):  # of another user, in use, or gone by now
+                _remove_if_abandoned(Path(entry.path))
+
+
+def _remove_if_abandoned(beside: Path) -> None:
+    with beside.open("rb") as file:
+        if fcntl is None or not os.fstat(file.fileno()).st_size:  # a moment after it was made it has no lock yet
+            if time.time() - os.fstat(file.fileno()).st_mtime > ABANDONED:
+                beside.unlink()
+            return
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        beside.unlink()
+
+
+def _lock(file: IO[bytes]) -> None:
+    if fcntl is not None:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

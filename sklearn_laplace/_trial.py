@@ -1,0 +1,151 @@
+"""A model that was read from a file answers for a few rows before it is handed out.
+
+Types are checked while a file is read (``_restoring.py``). Whether arrays fit together is known once they are used: so
+the model predicts two rows, and three, since a wrong shape may fit either number by broadcasting. Modules whose outputs
+can be much larger than inputs and weights (padding, upsampling) take no part: a small file could ask for any memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from ._estimator import LaplaceEstimator
+from ._persistence import PACKAGE
+from .errors import StateError
+from .nets.mlp import Standardise
+
+BOUNDED = {
+    f"torch.nn.modules.{name}"
+    for name in (
+        "activation",
+        "batchnorm",
+        "container",
+        "dropout",
+        "flatten",
+        "instancenorm",
+        "linear",
+        "normalization",
+    )
+}
+"""torch's modules whose outputs are as large as inputs or weights, by the files that define them."""
+N_ROWS = (2, 3)
+MOST_SAMPLES = 10**6
+"""Largest ``n_samples`` of a file."""
+FEW_SAMPLES = 20
+
+
+def check_answers(model: LaplaceEstimator) -> None:
+    """Refuse a fitted model that cannot predict.
+
+    Parameters
+    ----------
+    model : LaplaceRegressor or LaplaceClassifier
+
+    Raises
+    ------
+    StateError
+
+    Examples
+    --------
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit([[0.0], [1.0]], [0.0, 1.0])
+    >>> check_answers(model)
+    >>> del model.hyper_
+    >>> check_answers(model)
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.StateError: the model cannot predict (AttributeError: 'LaplaceRegressor' object has no ...
+    """
+    fitted = sorted(set(vars(model)) - set(model.get_params(deep=False)))
+    if not fitted:
+        return
+    if not model.__sklearn_is_fitted__():
+        raise StateError(f"the state holds {', '.join(fitted[:3])}, … of a fit, and no posterior.")
+    if type(model.n_samples) is not int or not 1 <= model.n_samples <= MOST_SAMPLES:
+        raise StateError(
+            f"the state has n_samples={model.n_samples!r:.50}; expected a number from 1 to {MOST_SAMPLES:,}."
+        )
+    try:
+        if all(map(_is_bounded, _modules(model))) and (rows := example_rows(model)) is not None:
+            _answer(_twin(model), rows)
+    except StateError:
+        raise
+    except Exception as error:
+        raise StateError(f"the model cannot predict ({type(error).__name__}: {str(error)[:300]}).") from error
+
+
+def _answer(model: Any, rows: np.ndarray) -> None:
+    for n_rows in N_ROWS:
+        for answers in (model.predict(rows[:n_rows]), model.predict_std(rows[:n_rows])):
+            if len(answers) != n_rows:
+                raise StateError(f"the model has {len(answers)} predictions for {n_rows} rows.")
+
+
+def _twin(model: Any) -> Any:
+    """The same model without names of columns, which rows that come as arrays have not, and with few samples."""
+    twins = [member._twin() for member in model._models()]
+    for twin in twins:
+        twin.n_samples = min(twin.n_samples, FEW_SAMPLES)
+        if "feature_names_in_" in vars(twin):
+            del twin.feature_names_in_
+    first, *others = twins
+    first._others = tuple(others)
+    return first
+
+
+def _modules(model: Any) -> Iterator[nn.Module]:
+    for member in model._models():
+        noise = member.noise_model_
+        fits = [member.laplace_] if noise is None else [member.laplace_, noise.fit]
+        for module in (member.net_.module_, *(fit.network.module for fit in fits)):
+            yield from module.modules()
+
+
+def _is_bounded(module: nn.Module) -> bool:
+    defined_in = type(module).__module__
+    return defined_in in BOUNDED or defined_in.startswith(f"{PACKAGE}.nets.")
+
+
+def example_rows(model: Any) -> np.ndarray | None:
+    """Rows that a model should be able to predict, as many as it takes; None where no such rows are known.
+
+    Parameters
+    ----------
+    model : LaplaceRegressor or LaplaceClassifier
+        Fitted. Its own training rows where it has kept some, else the means of its columns.
+
+    Returns
+    -------
+    ndarray of shape (3, d), float64 or object
+    """
+    kept, table = model._kept, model._table
+    if kept is not None and len(kept.X):
+        coded = kept.X[np.arange(max(N_ROWS)) % len(kept.X)]
+    elif table is not None:
+        coded = np.zeros((max(N_ROWS), len(table.columns)))
+        coded[:, table.numeric] = _means(model, len(table.numeric))
+    else:
+        return None
+    if table is None or not any(table.levels):
+        return coded
+    columns = [_levels(column, values) for column, values in zip(table.columns, coded.T, strict=True)]
+    return np.array(columns, dtype=object).T
+
+
+def _means(model: Any, n_columns: int) -> np.ndarray:
+    for module in model.net_.module_.modules():
+        if isinstance(module, Standardise) and len(module.mean) == n_columns:
+            return module.mean.cpu().numpy()
+    return np.zeros(n_columns)
+
+
+def _levels(column: Any, values: np.ndarray) -> list[Any]:
+    """Values of a column from its codes."""
+    if not column.n_levels:
+        return values.tolist()
+    levels = {code: level for level, code in column.codes} | {column.missing: None}
+    return [levels.get(int(code)) for code in values]

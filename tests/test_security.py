@@ -1,0 +1,690 @@
+"""Files and states that somebody has crafted: nothing runs, nothing hangs, and what is loaded can predict.
+
+Each attack was tried on the code before it was closed. ``docs/security.md`` states what is promised.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import time
+import tracemalloc
+import warnings
+from pathlib import Path
+
+import nets
+import numpy as np
+import pytest
+import safetensors.numpy
+import skops.io
+import torch
+from torch import nn
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _persistence, _restoring, load, save
+from sklearn_laplace._state import known
+from sklearn_laplace.errors import StateError
+
+sys.path.append(str(Path(__file__).parents[1] / "examples/benchmarks"))
+crafted = importlib.import_module("crafted")
+
+RNG = np.random.default_rng(37)
+X = RNG.normal(size=(40, 3))
+Y = np.sin(X[:, 0]) + 0.1 * RNG.normal(size=40)
+TABLE = np.array([["a", 1.0], ["b", np.nan], ["c", 3.0]], dtype=object)[np.arange(40) % 3]
+CHEAP = {"prior_precision": "evidence", "sigma_noise": "evidence", "likelihood": "gaussian", "n_members": 1}
+SMALL = {"hidden_layer_sizes": (5,), "random_state": 0}
+IDENTITY = "torch.nn.modules.linear.Identity"
+REGRESSOR = "sklearn_laplace.regressor.LaplaceRegressor"
+KEY = b"0123456789abcdef"
+
+
+class Command:
+    """What a pickle would run."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
+
+
+class Own(nn.Module):
+    """A module of the user's, with a method among its attributes."""
+
+    def __init__(self, n_in=3):
+        super().__init__()
+        self.layer, self.squash = nn.Linear(n_in, 1), self.bent
+
+    def bent(self, x):
+        return torch.tanh(x)
+
+    def forward(self, x):
+        return self.squash(self.layer(x))
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {
+        "regressor": LaplaceRegressor(**SMALL, **CHEAP).fit(X, Y),
+        "table": LaplaceRegressor(**SMALL, **CHEAP).fit(TABLE, Y),
+        "classifier": LaplaceClassifier(n_members=2, prior_precision="evidence", **SMALL).fit(X, Y > 0),
+        "mixture": LaplaceRegressor(likelihood="heteroscedastic", n_members=2, **SMALL).fit(X, Y),
+        "layers": LaplaceRegressor(nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 1)), random_state=0).fit(
+            X, Y
+        ),
+    }
+
+
+@pytest.fixture
+def path(models, tmp_path):
+    save(models["regressor"], tmp_path / "model.safetensors")
+    return tmp_path / "model.safetensors"
+
+
+@pytest.fixture
+def file(path):
+    """The content of a file, to be changed."""
+    return crafted.Crafted(path)
+
+
+def shadowed(file, call):
+    """A module whose printed form is made by a call, as an entry."""
+    return file.add(["module", ["known", IDENTITY], {"training": False, "extra_repr": call}])
+
+
+# ---------------------------------------------------------------------- attacks that ran code or wrote files
+
+
+def unpickles(file, marker):
+    """skorch's ``__setstate__`` unpickles the bytes that it is given; printing the net's device calls it."""
+    net = file.entry(file.first("bare", "NeuralNet"))
+    content = file.text_of_bytes(pickle.dumps({"device": Command(marker)}))
+    pairs = [["device", "cpu"], ["torch_load_kwargs", file.add(["dict", None, [["weights_only", False]]])]]
+    state = file.add(["dict", None, [*pairs, ["__cuda_dependent_attributes__", content]]])
+    method = file.add(["method", net, "__setstate__"])
+    call = file.add(["partial", method, [state], {}])
+    file.first("bare", "NeuralNet")[2]["device"] = shadowed(file, call)
+
+
+def writes_a_file(file, marker):
+    """skorch's ``History.to_file`` writes to any path."""
+    history = file.add(["list", ["known", "skorch.history.History"], []])
+    call = file.add(["partial", file.add(["method", history, "to_file"]), [str(marker)], {}])
+    file.first("bare", "NeuralNet")[2]["device"] = shadowed(file, call)
+
+
+def saves_parameters(file, marker):
+    """skorch's ``save_params`` and ``load_params`` open any path."""
+    net = file.entry(file.first("bare", "NeuralNet"))
+    call = file.add(["partial", file.add(["method", net, "save_params"]), [str(marker)], {}])
+    file.first("bare", "NeuralNet")[2]["device"] = shadowed(file, call)
+
+
+def answers_by_a_method(file, marker):
+    """An attribute of the estimator in place of its ``predict``."""
+    history = file.add(["list", ["known", "skorch.history.History"], []])
+    file.fitted().append(["predict", file.add(["method", history, "to_file"])])
+
+
+def hooks(file, marker):
+    """torch calls the hooks of a module before its forward pass."""
+    history = file.add(["list", ["known", "skorch.history.History"], []])
+    hook = file.add(["partial", file.add(["method", history, "to_file"]), [str(marker)], {}])
+    file.first("module", "Linear")[2]["_forward_pre_hooks"] = file.add(["dict", None, [[0, hook]]])
+
+
+ATTACKS = [unpickles, writes_a_file, saves_parameters, answers_by_a_method, hooks]
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+def test_a_crafted_file_runs_nothing(attack, file, path, tmp_path):
+    """Refused, and without the effect that it was made for."""
+    marker = tmp_path / "marker"
+    attack(file, marker)
+    file.write(path)
+    with pytest.raises(StateError):
+        load(path).predict(X)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+def test_a_crafted_file_of_skops_runs_nothing(attack, path, file, models, tmp_path, monkeypatch):
+    """The same trees as the state of an estimator, with nothing but LaplaceRegressor trusted."""
+    marker = tmp_path / "marker"
+    attack(file, marker)
+    parts = next(node for node in file.nodes if node[0] == "dict" and {"parameters"} <= {str(p[0]) for p in node[2]})
+    root = dict(map(tuple, parts[2]))["fitted"]
+    arrays = [_array(values, header) for values, header in zip(file.arrays, file.tree["arrays"], strict=True)]
+    tree = json.dumps({"nodes": file.nodes, "root": root})
+    honest = LaplaceRegressor.__getstate__
+    monkeypatch.setattr(
+        LaplaceRegressor,
+        "__getstate__",
+        lambda self: {**honest(self), "fitted": {"tree": tree, "arrays": arrays, "foreign": []}},
+    )
+    content = skops.io.dumps(models["regressor"])
+    assert skops.io.get_untrusted_types(data=content) == [REGRESSOR]
+    with pytest.raises(StateError):
+        skops.io.loads(content, trusted=[REGRESSOR]).predict(X)
+    assert not marker.exists()
+
+
+def _array(values, header):
+    dtype, shape = np.dtype(header[0]), tuple(header[1])
+    return values if values.dtype == dtype else np.frombuffer(values.tobytes(), dtype).reshape(shape)
+
+
+def test_skops_cannot_set_other_attributes(models, monkeypatch):
+    """Parameters are those of the class; ``predict`` is none."""
+    honest = LaplaceRegressor.__getstate__
+
+    def state(self):
+        found = honest(self)
+        return {**found, "parameters": {**found["parameters"], "predict": "x"}}
+
+    monkeypatch.setattr(LaplaceRegressor, "__getstate__", state)
+    content = skops.io.dumps(models["regressor"])
+    with pytest.raises(ValueError, match=r"has no parameters \['predict'\]"):
+        skops.io.loads(content, trusted=[REGRESSOR])
+
+
+# ---------------------------------------------------------------------- every way in
+
+METHODS = ["__setstate__", "__init__", "__reduce__", "load_params", "save_params", "initialize", "to_file", "forward"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "owner",
+    [
+        ["list", ["known", "skorch.history.History"], []],
+        ["bare", ["known", "skorch.net.NeuralNet"], {}],
+        ["module", ["known", "torch.nn.modules.linear.Linear"], {"training": False}],
+        ["bare", ["known", "sklearn.frozen._frozen.FrozenEstimator"], {}],
+    ],
+    ids=["History", "NeuralNet", "Linear", "FrozenEstimator"],
+)
+def test_no_method_of_a_library_is_bound(owner, name):
+    """A bound method is one that the user's own class defines."""
+    tree = {"nodes": [owner, ["method", ["node", 0], name]], "root": ["node", 1]}
+    with pytest.raises(StateError, match=r"as a method of \w+, which it is not"):
+        _restoring.unpack({"tree": json.dumps(tree)}, known())
+
+
+@pytest.mark.parametrize("name", sorted(known().things))
+def test_a_partial_calls_activations_alone(name):
+    """None of the classes that a state may name is called by it; functions of one tensor, and skorch's setter, are."""
+    tree = {"nodes": [["partial", ["known", name], [], {}]], "root": ["node", 0]}
+    thing = known().things[name]
+    if thing in known().partials:
+        assert name.startswith(("torch.", "torch.nn.functional.", "skorch.setter.optimizer_setter"))
+        assert _restoring.unpack({"tree": json.dumps(tree)}, known()).func is thing
+    else:
+        with pytest.raises(StateError, match="a partial of"):
+            _restoring.unpack({"tree": json.dumps(tree)}, known())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["builtins.eval", "os.system", "posix.system", "torch.load", "torch.hub.load", "pickle.loads", "subprocess.Popen",
+     "skorch.callbacks.Checkpoint", "sklearn_laplace._files.save", "numpy.load", "importlib.import_module",
+     "sklearn_laplace._atomic.write_whole", "torch.nn.modules.module.Module.apply", "__main__", "", "a" * 10**6],
+)  # fmt: skip
+def test_names_are_looked_up_in_the_closed_list(name, file, path):
+    """Neither imported nor found by attribute."""
+    file.first("module")[1] = ["known", name]
+    file.write(path)
+    with pytest.raises(StateError, match=r"which is not among the classes") as error:
+        load(path)
+    assert len(str(error.value)) < 1000
+
+
+SHADOWS = [
+    ("module", "Linear", "forward"), ("module", "Linear", "__call__"), ("module", "Linear", "extra_repr"),
+    ("module", "Linear", "__class__"), ("module", "Linear", "__dict__"), ("module", "Linear", "__deepcopy__"),
+    ("module", "Linear", "__reduce_ex__"), ("module", "Linear", "__reduce__"), ("module", "Linear", "_get_name"),
+    ("module", "Linear", "named_parameters"), ("module", "Linear", "__getattr__"), ("module", "Linear", "a.b"),
+    ("module", "Linear", ""), ("bare", "NeuralNet", "__repr__"), ("bare", "NeuralNet", "history"),
+    ("bare", "NeuralNet", "initialize"), ("bare", "NeuralNet", "__format__"), ("bare", "NeuralNet", "__deepcopy__"),
+]  # fmt: skip
+"""Attributes in place of methods and properties: calls, printing, copying, formatting, looking up."""
+
+
+@pytest.mark.parametrize(("kind", "owner", "name"), SHADOWS)
+def test_no_attribute_stands_in_for_a_method(kind, owner, name, file, path):
+    """Not even a function that does no harm, such as tanh."""
+    file.first(kind, owner)[2][name] = ["known", "torch.tanh"]
+    file.write(path)
+    with pytest.raises(StateError, match=r"the attribute .*, which no instance has"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["predict", "fit", "members_", "prior_path_", "__class__", "_options", "_others", "net_"]
+)
+def test_no_fitted_attribute_stands_in_for_a_method(name, file, path):
+    """Methods and properties of the estimator, and attributes of another type than a fit's."""
+    pairs = file.fitted()
+    pairs[:] = [pair for pair in pairs if pair[0] != name] + [[name, ["known", "torch.tanh"]]]
+    file.write(path)
+    with pytest.raises(StateError, match=r"which no fit sets|is needed"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "owner", "name", "value"),
+    [
+        ("bare", "NeuralNet", "device", ["known", "torch.tanh"]),
+        ("bare", "NeuralNet", "module_", "x"),
+        ("bare", "NeuralNet", "torch_load_kwargs", {"weights_only": False}),
+        ("bare", "NeuralNet", "criterion__likelihood", ["known", IDENTITY]),
+        ("data", "Hyper", "prior_precision", 1.0),
+        ("data", "Hyper", "dispersion", "1"),
+        ("data", "Network", "module", "x"),
+        ("data", "LaplaceFit", "likelihood", ["known", "torch.tanh"]),
+        ("data", "TargetScale", "scale", [1.0]),
+        ("module", "Linear", "_parameters", None),
+        ("module", "Linear", "training", 1),
+        ("module", "Linear", "in_features", ["known", "skorch.net.NeuralNet"]),
+    ],
+)
+def test_types_are_checked_before_anything_looks_at_a_value(kind, owner, name, value, file, path):
+    """Of nets, of data classes and of modules."""
+    if isinstance(value, dict):
+        value = file.add(["dict", None, list(map(list, value.items()))])
+    file.first(kind, owner)[2][name] = value
+    file.write(path)
+    with pytest.raises(StateError, match=r"is needed|which is not known here"):
+        load(path)
+
+
+def test_only_data_classes_of_data_are_known():
+    """Derivatives and bases of a curvature hold functions; none of these is ever stored."""
+    assert {"Linearisation", "Eigenbasis", "CrossValidation"} & {
+        name.rpartition(".")[2] for name in known().things
+    } == set()
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_a_module_with_a_state_of_its_own_is_not_made(kind, file, path):
+    """Its ``__setstate__`` does not run, and without it the object would be half of one."""
+    file.first("module", "Tanh")[1] = ["known", f"torch.nn.modules.rnn.{kind}"]
+    file.write(path)
+    with pytest.raises(StateError, match="which is more than these"):
+        load(path)
+
+
+# ---------------------------------------------------------------------- the user's own classes
+
+
+def test_a_method_of_ones_own_class_travels_where_the_class_is_handed_in(tmp_path):
+    """It leads back to the module that holds it. Without the class there is neither."""
+    model = LaplaceRegressor(Own, random_state=0, **CHEAP).fit(X, Y)
+    save(model, tmp_path / "model")
+    with pytest.raises(StateError, match=r"needs .*Own, which is none of the classes"):
+        load(tmp_path / "model")
+    found = load(tmp_path / "model", trusted=[Own])
+    np.testing.assert_array_equal(found.predict(X), model.predict(X))
+    assert found.net_.module_.squash.__self__ is found.net_.module_
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize(
+    "name", ["forward_hook", "__init__", "load_state_dict", "register_forward_hook", "apply", "xyz"]
+)
+def test_of_a_trusted_class_its_own_methods_alone(name, tmp_path):
+    """Those that torch's base class defines are torch's."""
+    save(LaplaceRegressor(Own, random_state=0, **CHEAP).fit(X, Y), tmp_path / "model")
+    file = crafted.Crafted(tmp_path / "model")
+    file.first("method")[2] = name
+    file.write(tmp_path / "model")
+    with pytest.raises(StateError, match=f"'{name}' as a method of Own, which it is not"):
+        load(tmp_path / "model", trusted=[Own])
+
+
+def test_a_module_with_a_replaced_method_is_pickled_and_not_saved(tmp_path):
+    """An instance attribute ``forward``: a pickle has the whole object, a file refuses it."""
+    module = nets.Hidden(3)
+    module.forward = Forward(module)
+    model = LaplaceRegressor(prior_mean={"x": module})
+    found = pickle.loads(pickle.dumps(model)).prior_mean["x"]
+    assert torch.equal(found(torch.ones(2, 3)), module(torch.ones(2, 3)))
+    with pytest.raises(ValueError, match=r"Hidden, found in parameters\.prior_mean\.x, cannot be saved"):
+        save(model, tmp_path / "model")
+
+
+class Forward:
+    def __init__(self, module):
+        self.layers = [module.get_submodule(name) for name, _ in module.named_children()]
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_loading_runs_no_code_of_trusted_classes(tmp_path, monkeypatch):
+    """A class that is trusted is made without its ``__init__``, and is asked for nothing."""
+    save(LaplaceRegressor(Own, random_state=0, **CHEAP).fit(X, Y), tmp_path / "model")
+
+    def fail(*args):
+        raise AssertionError("it ran")
+
+    for name in ("__init__", "forward"):
+        monkeypatch.setattr(Own, name, fail)
+    assert load(tmp_path / "model", trusted=[Own]).__sklearn_is_fitted__()
+
+
+# ---------------------------------------------------------------------- bounds
+
+
+def refused_quickly(content, path, match, seconds=2.0, megabytes=64):
+    path.write_bytes(content)
+    tracemalloc.start()
+    start = time.perf_counter()
+    try:
+        with pytest.raises(StateError, match=match):
+            load(path)
+        taken, (_, peak) = time.perf_counter() - start, tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < seconds and peak < megabytes * 2**20, (taken, peak)
+
+
+def test_nested_data_classes_do_not_hang(file, path):
+    """Hashing 2³⁴ copies of a frozen data class took for ever, from a file of 7 kB."""
+    entry = file.add(["data", ["known", "sklearn_laplace._tables.Table"], {"columns": ["tuple", []]}])
+    for _ in range(34):
+        entry = file.add(["data", ["known", "sklearn_laplace._tables.Table"], {"columns": ["tuple", [entry, entry]]}])
+    file.fitted().append(["_x", file.add(["dict", None, [[entry, 1]]])])
+    refused_quickly(file.content(), path, r"stands for [\d,]{12,} objects in a tree of [\d,]{4,6} entries")
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        lambda entry: ["tuple", [entry, entry]],
+        lambda entry: ["list", None, [entry, entry]],
+        lambda entry: ["set", [entry, entry]],
+        lambda entry: ["dict", None, [[0, entry], [1, entry]]],
+        lambda entry: ["objects", [2], [entry, entry]],
+        lambda entry: ["module", ["known", IDENTITY], {"a": entry, "b": entry}],
+        lambda entry: ["partial", ["known", "torch.tanh"], [entry, entry], {}],
+    ],
+    ids=["tuple", "list", "set", "dict", "objects", "module", "partial"],
+)
+def test_shared_parts_do_not_multiply(node, file, path):
+    """Whatever holds them: what is printed, compared or copied later is bounded by the size of the file."""
+    entry = file.add(["tuple", []])
+    for _ in range(60):
+        entry = file.add(node(entry))
+    file.fitted().append(["_x", entry])
+    refused_quickly(file.content(), path, "stands for")
+
+
+def test_objects_do_not_contain_themselves(file, path):
+    """Twelve lists of each other have 12! paths for whoever prints them."""
+    first = len(file.nodes)
+    for _ in range(12):
+        file.add(["list", None, [["node", first + k] for k in range(12)]])
+    file.fitted().append(["_x", ["node", first]])
+    refused_quickly(file.content(), path, "contains itself")
+
+
+def test_depth_is_bounded(file, path):
+    """Of entries in each other, of nodes that refer to the next, and of JSON itself."""
+    other = file.copy()
+    entry: list[object] = ["tuple", []]
+    for _ in range(300):
+        entry = ["tuple", [entry]]
+    file.fitted().append(["_x", entry])
+    refused_quickly(file.content(), path, "levels deep")
+    entry = other.add(["tuple", []])
+    for _ in range(20_000):
+        entry = other.add(["tuple", [entry]])
+    other.fitted().append(["_x", entry])
+    refused_quickly(other.content(), path, "levels deep")
+    text = np.frombuffer(b'{"nodes": ' + b"[" * 50_000 + b"]" * 50_000 + b"}", dtype=np.uint8)
+    arrays = {"tree": text}
+    metadata = {**crafted.METADATA, "checksum": str(crafted.zlib.crc32(text.tobytes()))}
+    refused_quickly(safetensors.numpy.save(arrays, metadata), path, "damaged")
+
+
+def test_the_header_is_bounded_before_it_is_parsed(path):
+    """safetensors took 664 MB for a header of 57 MB."""
+    entries = ", ".join(f'"{k}": {{"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}' for k in range(300_000))
+    header = ("{" + entries + "}").encode()
+    content = struct.pack("<Q", len(header)) + header
+    before = _peak()
+    refused_quickly(content, path, "has a header of")
+    assert _peak() - before < 64 * 1024
+
+
+def _peak():
+    """Most memory that this process has held, in kB."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def test_entries_are_bounded(file, path, monkeypatch):
+    """Each takes up to 70 bytes once it is parsed; ``save`` keeps the same bound."""
+    monkeypatch.setattr("sklearn_laplace._files.MOST_ENTRIES", 1000)
+    refused_quickly(file.content(), path, r"has [\d,]+ values, and 1,000 are the most")
+    with pytest.raises(ValueError, match=r"a file holds at most .* 1,000. Use pickle"):
+        save(LaplaceRegressor(categorical_features=list(range(1000))), path)
+
+
+def test_an_array_is_used_once(file, path):
+    """A thousand tensors of one array would take a thousand times its memory."""
+    tensor = file.first("tensor")
+    for _ in range(1000):
+        file.fitted().append([f"_{len(file.nodes)}", file.add(list(tensor))])
+    refused_quickly(file.content(), path, "twice")
+
+
+def test_what_was_removed_is_missed(file, path):
+    """A fitted model does not become one that is not fitted."""
+    file.fitted().clear()
+    refused_quickly(file.content(), path, r"\d+ nodes and \d+ arrays that nothing refers to")
+
+
+@pytest.mark.parametrize("shape", [[0, 10**30], [-1], [1.5], ["a"], [2**63], [1] * 65, None, 3, [[1]]])
+def test_shapes_that_no_array_has(shape, file, path):
+    """Numpy's own error named neither file nor array."""
+    file.tree["arrays"][0][1] = shape
+    refused_quickly(file.content(), path, "a shape that none can have|shape .* and its tree needs")
+
+
+@pytest.mark.parametrize(
+    "dtype", ["|O", "f8,f8", "f8," * 10**5, "<U99999999999", 3, None, ["f8"], "V8", "object", "(2,)f8"]
+)
+def test_data_types_that_no_file_has(dtype, file, path):
+    """Objects, structures, and what numpy would parse for long."""
+    file.tree["arrays"][0][0] = dtype
+    refused_quickly(file.content(), path, "names the data type|data type .* and its tree needs")
+
+
+@pytest.mark.parametrize("text", ['{"nodes": NaN}', "[]", '"x"', "3", "null", "{}", '{"nodes": 1e999}'])
+def test_trees_that_are_none(text, path):
+    """JSON of another form."""
+    tree = np.frombuffer(text.encode(), dtype=np.uint8)
+    metadata = {**crafted.METADATA, "checksum": str(crafted.zlib.crc32(tree.tobytes()))}
+    refused_quickly(safetensors.numpy.save({"tree": tree}, metadata), path, "constant NaN|object is needed|lacks")
+
+
+@pytest.mark.parametrize("device", ["meta", "xla", "hpu:0", "cuda:99999", "", "cpu\n", 3])
+def test_tensors_lie_on_devices_that_hold_values(device, file, path):
+    """On "meta" they would have none."""
+    file.first("tensor")[4] = device
+    refused_quickly(file.content(), path, "is not the name of a device")
+
+
+def test_parts_that_do_not_fit_together_are_found_before_the_model_is_used(models, path):
+    """A column of 10⁹ levels, a statistic of another shape, too many samples."""
+    save(models["table"], path)
+    original = crafted.Crafted(path)
+    levels = original.copy()
+    levels.first("module", "Levels")[2]["n_levels"] = 10**9
+    refused_quickly(levels.content(), path, "embedding of 3 levels belongs to a column of 1000000000")
+    samples = original.copy()
+    next(pair for pair in samples.parameters() if pair[0] == "n_samples")[1] = 10**9
+    refused_quickly(samples.content(), path, "n_samples=1000000000; expected")
+    widths = original.copy()
+    for header, place in zip(widths.tree["arrays"], range(len(widths.arrays)), strict=True):
+        if header[1] == [5]:  # biases of the hidden layer
+            widths.arrays[place], header[1] = np.zeros(7, dtype=header[0]), [7]
+    refused_quickly(widths.content(), path, "cannot predict")
+
+
+@pytest.mark.parametrize("name", ["regressor", "table", "classifier", "mixture", "layers"])
+def test_fuzzed_files_are_refused_or_predict(name, models, path):
+    """``examples/benchmarks/faults.py`` does this for thousands of files; here a few of each kind of model."""
+    save(models[name], path)
+    original, rng = crafted.Crafted(path), np.random.default_rng(len(name))
+    rows, refused = TABLE if name == "table" else X, 0
+    for _ in range(60):
+        crafted.fuzzed(original, rng).write(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                found = WATCH(path, load)
+            except StateError:
+                refused += 1
+            else:
+                assert np.isfinite(np.asarray(found.predict(rows), dtype=float)).all()
+        assert not WATCH.seen and WATCH.seconds < 2
+    assert refused > 20
+
+
+WATCH = crafted.Watch()
+
+
+def test_the_watch_sees_what_it_is_for(tmp_path):
+    """Otherwise the test above could not fail."""
+
+    def attack(path):
+        os.system("true")
+        (tmp_path / "b").write_text("x")
+        exec("1")
+        (tmp_path / "b").read_text()
+
+    WATCH(tmp_path / "a", attack)
+    first, second = ["os.system", "open"], ["os.system", "open", "compile", "exec", "open"]
+    assert [event.partition(" ")[0] for event in WATCH.seen] == first + second
+
+
+# ---------------------------------------------------------------------- authenticity
+
+
+def test_a_key_finds_tampering(models, path):
+    """Checksums that were computed again do not help; nor does another key, or none."""
+    save(models["regressor"], path, key=KEY)
+    np.testing.assert_array_equal(load(path, key=KEY).predict(X), models["regressor"].predict(X))
+    np.testing.assert_array_equal(load(path).predict(X), models["regressor"].predict(X))
+    with safetensors.safe_open(path, framework="numpy") as stored:
+        mac = stored.metadata()["hmac-sha256"]
+    file = crafted.Crafted(path)
+    file.write(path, **{"hmac-sha256": mac})
+    load(path, key=KEY)  # the same content again
+    file.arrays[0] = file.arrays[0] + 1
+    file.write(path, **{"hmac-sha256": mac})
+    with pytest.raises(StateError, match="was changed after it was saved, or saved with another key"):
+        load(path, key=KEY)
+    save(models["regressor"], path, key=b"another key of 16 bytes")
+    with pytest.raises(StateError, match="saved with another key"):
+        load(path, key=KEY)
+    save(models["regressor"], path)
+    with pytest.raises(StateError, match=r"was saved without a key, and load was given one"):
+        load(path, key=KEY)
+
+
+def test_the_key_is_verified_before_the_tree_is_parsed(models, path, monkeypatch):
+    """Nothing of an unauthentic file reaches a parser but safetensors' own."""
+    save(models["regressor"], path)
+    monkeypatch.setattr("sklearn_laplace._files.parsed", lambda text: pytest.fail("parsed"))
+    file = crafted.Crafted(path)
+    file.write(path, **{"hmac-sha256": "0" * 64})
+    with pytest.raises(StateError, match="was changed"):
+        load(path, key=KEY)
+
+
+@pytest.mark.parametrize(("key", "given"), [("a" * 20, "a str"), (b"short", "5 bytes"), (3, "an int|a int")])
+@pytest.mark.parametrize("use", [lambda p, key: load(p, key=key), lambda p, key: save(LaplaceRegressor(), p, key=key)])
+def test_keys_are_bytes_of_some_length(use, key, given, path):
+    """A short one is guessed."""
+    with pytest.raises(ValueError, match=rf"key was given ({given}); it has to be None or at least 16 bytes"):
+        use(path, key)
+
+
+# ---------------------------------------------------------------------- files of a killed save
+
+KILLED = """
+import os, sys
+from sklearn_laplace import LaplaceRegressor, save
+
+os.fsync = lambda *args: os.kill(os.getpid(), 9)
+save(LaplaceRegressor(), sys.argv[1])
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a lock tells that the writer is gone")
+def test_what_a_killed_save_left_is_removed_by_the_next(tmp_path):
+    """And what another process is writing stays."""
+    import fcntl
+
+    path = tmp_path / "model.safetensors"
+    for _ in range(2):
+        assert subprocess.run([sys.executable, "-c", KILLED, path], timeout=120).returncode == -9
+    assert len(os.listdir(tmp_path)) == 1, "the second one has removed the first one's"
+    written, other = tmp_path / f".{path.name}.{'a' * 16}", tmp_path / f".{path.name}.bak"
+    written.write_bytes(b"on the way")
+    other.write_bytes(b"the user's")
+    with written.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        save(LaplaceRegressor(), path)
+        assert sorted(os.listdir(tmp_path)) == sorted([written.name, other.name, path.name])
+    save(LaplaceRegressor(), path)
+    assert sorted(os.listdir(tmp_path)) == sorted([other.name, path.name])
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path, monkeypatch):
+    """``sub/../f`` needs ``sub``, as for any program."""
+    monkeypatch.chdir(tmp_path)
+    for path in ("sub/../f", "sub/f"):
+        with pytest.raises(FileNotFoundError, match=r"there is no folder sub.*Create it first"):
+            save(LaplaceRegressor(), path)
+    assert os.listdir(tmp_path) == []
+    os.mkdir("sub")
+    save(LaplaceRegressor(), "sub/../f")
+    assert load("f").get_params()["n_members"] == LaplaceRegressor().n_members
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "..", "sub/..", "sub/"])
+def test_paths_that_name_no_file(path, tmp_path, monkeypatch):
+    """A folder is none."""
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("sub")
+    with pytest.raises((ValueError, IsADirectoryError), match=r"path=.* has to be the name of a file|is a folder"):
+        save(LaplaceRegressor(), path)
+
+
+def test_a_partly_read_state_leaves_nothing_behind(models):
+    """An estimator whose state is refused stays as it was."""
+    state = models["regressor"].__getstate__()
+    found = LaplaceRegressor(n_members=3)
+    with pytest.raises(StateError):
+        found.__setstate__({**state, "fitted": {**state["fitted"], "tree": "{}"}})
+    assert found.n_members == 3 and not found.__sklearn_is_fitted__()
+
+
+def test_descriptions_are_symmetric():
+    """What is written can be read: a bare object, an enumeration, a partial."""
+    things = {"a": torch.tanh, "b": nn.Linear(2, 1), "c": [1, (2.5, None)], "d": torch.Size([1, 2])}
+    found = _restoring.unpack(_persistence.pack(things, known()), known())
+    assert found["a"] is torch.tanh and found["c"] == things["c"] and found["d"] == things["d"]
