@@ -345,7 +345,7 @@ def build_net(
     if own_training:
         _check_criterion(net, likelihood)
         if isinstance(likelihood, Bernoulli) and isinstance(net.predict_nonlinearity, str):
-            net.set_params(predict_nonlinearity=_both_probabilities)  # it would ask the criterion, which is now ours
+            net.set_params(predict_nonlinearity=both_probabilities)  # it would ask the criterion, which is now ours
     own = {key: None for key in net.get_params(deep=False) if key.startswith("criterion__")}
     for key in own:  # options of the template's criterion do not fit ours
         net.__dict__.pop(key, None)
@@ -400,7 +400,7 @@ def names_criterion(net: Any, known: tuple[type[nn.Module], ...]) -> bool:
     return issubclass(criterion, known) if inspect.isclass(criterion) else isinstance(criterion, known)
 
 
-def _both_probabilities(logit: Tensor) -> Tensor:
+def both_probabilities(logit: Tensor) -> Tensor:
     """(1 − p, p) from a logit of shape (n,) or (n, 1)."""
     p = logit.reshape(-1).sigmoid()
     return torch.stack([1 - p, p], 1)

@@ -173,7 +173,7 @@ def known() -> Known:
     things |= {tempering.TemperedPosterior, by_name.ColumnsModule, FrozenEstimator, DataLoader}
     things |= {OrderedDict}  # what modules of older torch keep their parts in
     things |= {kind for kind in vars(torch.optim).values() if isclass(kind)}
-    things |= {*HOST, *_own(_skorch)}
+    things |= {*HOST, *_own(_skorch), _skorch.both_probabilities}
     names = {name_of(thing): thing for thing in things if _is_data(thing)} | ACTIVATIONS
     partials = frozenset([optimizer_setter, *ACTIVATIONS.values()])
     return Known(names, {NeuralNet: _of_net, FrozenEstimator: _of_frozen}, partials, {TableMLP: TableMLP.check_parts})

@@ -19,6 +19,7 @@ import torch
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import KFold
+from skorch import NeuralNetClassifier
 from torch import nn
 
 import sklearn_laplace
@@ -306,6 +307,15 @@ def test_a_skorch_net_as_template_travels(stored):
     found = load(stored, trusted=[nets.Hidden])
     np.testing.assert_array_equal(answers(found, X_NEW), answers(model, X_NEW))
     assert found.net.max_epochs == 20 and found.net.optimizer is torch.optim.Adam
+
+
+def test_a_skorch_net_of_one_logit_needs_its_module_alone(stored):
+    """The function that makes two probabilities of its logit is the package's own."""
+    net = NeuralNetClassifier(nets.Hidden, module__n_in=3, module__n_out=1, max_epochs=2, train_split=None, verbose=0)
+    model = LaplaceClassifier(net, likelihood="bernoulli", random_state=0, prior_precision="evidence").fit(X, Y > 0)
+    save(model, stored)
+    found = load(stored, trusted=[nets.Hidden])
+    np.testing.assert_array_equal(found.predict_proba(X_NEW), model.predict_proba(X_NEW))
 
 
 def test_what_is_trusted_are_classes(stored):
