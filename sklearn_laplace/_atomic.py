@@ -1,8 +1,8 @@
-"""Replace a file as a whole: the old one stays until the new one is complete.
+"""Replace a file atomically: the old file stays until the new one is complete.
 
-The new content is written into a file beside the path, which then takes its place. A process that is killed meanwhile
-leaves that file behind, and the next one that writes to the same path removes it. On POSIX systems the writer holds a
-lock on its file, so that a file without a lock has no writer; elsewhere one that is an hour old has none.
+The new content goes into a temporary file in the same folder, which is then renamed. A killed process leaves its
+temporary file behind; the next write to the same path removes it. On POSIX systems a writer locks its temporary file, so
+a file without a lock has no writer. Elsewhere a temporary file counts as abandoned after an hour.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ except ImportError:  # not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
 ABANDONED = 3600.0
-"""Seconds after which a file has no writer, where locks do not tell."""
+"""Age in seconds of an abandoned temporary file, where there are no locks."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file beside the path first, and put it in its place when it is complete.
+    """Write a temporary file and rename it to the path.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove what earlier writers of this path have left behind."""
+    """Remove temporary files of earlier writers of this path that were killed."""
     pattern = re.compile(re.escape(f".{path.name}.") + "[0-9a-f]{16}")
     for entry in os.scandir(path.parent):
         if pattern.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):

@@ -42,7 +42,7 @@ ALWAYS_THERE = {PACKAGE, "torch", "skorch", "builtins", "__main__"}
 OWN_STATE = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__deepcopy__")
 """What a class defines that says itself how its instances are stored: they are more than their attributes."""
 LIBRARIES = {PACKAGE, "torch", "skorch", "sklearn", "numpy", "scipy", "builtins"}
-"""Packages of which a description never holds a bound method."""
+"""Packages whose methods a description never binds."""
 NUMBERS = "biufcmMSU"
 """Kinds of numpy's data types whose bytes are their values."""
 LAYERS = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in vars(nn).values() if isclass(kind)}
@@ -53,15 +53,15 @@ DEVICES = re.compile(r"(cpu|cuda|mps|xpu)(:\d{1,3})?")
 
 @dataclass(frozen=True)
 class Known:
-    """What a description may name, and what the objects that it describes may hold.
+    """Classes and functions that a description may name, and rules for the objects in it.
 
     Parameters
     ----------
     things : mapping of str to class or function
-        By their full names, see :func:`name_of`.
+        Keyed by full name, see :func:`name_of`.
     attributes : mapping of type to callable
-        Classes whose instances are stored as their attributes, whatever they define for pickling. The callable returns
-        the annotation of an attribute from its name.
+        Classes whose instances are stored by their attributes, even if they define their own pickling. The callable maps
+        the name of an attribute to its annotation.
     partials : frozenset of functions
         Those that a ``functools.partial`` may call.
     checks : mapping of type to callable
@@ -350,7 +350,7 @@ class Describer:
         return None
 
     def replaces_methods(self, value: Any) -> bool:
-        """Whether an object has attributes in place of its class's methods, which no description may have."""
+        """Whether an object has attributes that replace methods of its class, which a description must not hold."""
         kind = type(value)
         return any(shadows(kind, name, is_foreign=not self._knows(kind)) for name in vars(value))
 
@@ -459,7 +459,7 @@ def _partial(describer: Describer, value: partial[Any], path: str) -> Any:
 
 
 def own_method(kind: type, name: str, is_known: Callable[[Any], bool]) -> Any:
-    """The plain function that a class of the user's own, or a base class of theirs, defines under a name; else None."""
+    """The function that a user's class, or a base class of the user's, defines under a name; None if there is none."""
     if name.startswith("__"):
         return None
     definer = next((one for one in kind.__mro__ if name in vars(one)), object)

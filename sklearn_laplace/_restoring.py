@@ -1,18 +1,19 @@
-"""Reading a described state again: what :func:`~sklearn_laplace._persistence.pack` has written.
+"""Read a description written by :func:`~sklearn_laplace._persistence.pack`.
 
-A description can come from anyone. So it can name nothing but the known classes and functions, and no object that it
-describes can do more than one that :func:`~sklearn_laplace.save` writes:
+A description can come from anyone, so these rules hold:
 
-- nothing is imported, and no code of a class runs: objects are made without their ``__init__`` and given attributes;
-- an attribute never replaces a method or a property of its class, and none has a name with leading double underscores;
-- fields of data classes and attributes of nets have the types that they are annotated with, and are checked before an
-  object is made of them; all other attributes hold plain data, tensors and modules (:meth:`Reader.is_plain`);
-- a ``functools.partial`` calls one of the functions listed for it, or one of the user's own; a bound method is one that
-  the user's own class defines;
-- the tree is bounded before it is read (``_tree_bounds.py``), and each array is used once.
+- Nothing is imported. Names are looked up among the known classes and functions.
+- No code of a class runs: objects are created without ``__init__`` and given attributes. A data class of this package
+  is the exception; its generated ``__init__`` only stores the fields.
+- An attribute never replaces a method or a property of its class, and has no name with two leading underscores.
+- Fields of data classes and attributes of nets are checked against their annotations before an object is made. All
+  other attributes hold plain data, tensors and modules, see :meth:`Reader.is_plain`.
+- A ``functools.partial`` calls a function from a closed list or one of the user's own. A bound method is one that the
+  user's own class defines.
+- The tree is bounded before it is read (``_tree_bounds.py``), and each array is used once.
 
-Everything else is refused by a :class:`StateError`. In a pickle or a file of skops, objects that are not described are
-made by those, under their own rules.
+Anything else raises a :class:`StateError`. In a pickle or a skops file, objects outside the description are created by
+pickle or skops, under their own rules.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ SCALARS = (bool, int, float, str)
 PLAIN = (*SCALARS, complex, slice, Tensor, nn.Module, torch.dtype, torch.device, np.generic, np.random.RandomState)
 """Types of plain values; containers of them are plain as well."""
 KEYS = (*SCALARS, complex, torch.dtype, torch.device, type(None))
-"""Types of keys and of members of sets, whose hashes cost little; tuples of them as well."""
+"""Types of dictionary keys and set members, cheap to hash; tuples of them are allowed as well."""
 MODULE = {
     "training": bool,
     "_parameters": dict[str, nn.Parameter | None],
@@ -66,7 +67,7 @@ MODULE = {
     "_non_persistent_buffers_set": set[str],
     "_is_full_backward_hook": bool | None,
 }
-"""Annotations of what torch keeps in a module; everything else that it keeps there are hooks."""
+"""Annotations of torch's own attributes of a module; its other attributes are hooks."""
 HOOKS = frozenset(vars(nn.Module())) - set(MODULE)
 Whole = Callable[["Reader", type, Any], Any]
 """From a class and its parts to the object; the reader checks the types of the parts."""
@@ -105,7 +106,7 @@ version of sklearn_laplace opens. Write it again with the version of sklearn_lap
 
 
 def parsed(text: str | bytes) -> dict[str, Any]:
-    """The tree of a text; NaN and infinity are no JSON."""
+    """Parse the tree; the constants NaN and Infinity are refused."""
 
     def refuse(name: str) -> NoReturn:
         raise StateError(f"the tree holds the constant {name}, which is not JSON. {DAMAGED}")
@@ -118,7 +119,7 @@ def parsed(text: str | bytes) -> dict[str, Any]:
 
 @contextmanager
 def reading(source: str) -> Iterator[None]:
-    """What goes wrong with a description that is none is a :class:`StateError` that names its source."""
+    """Turn errors raised by a malformed description into a :class:`StateError` that names the source."""
     try:
         yield
     except json.JSONDecodeError as error:
@@ -170,7 +171,7 @@ class Reader:
         return self(self.tree["root"])
 
     def check_complete(self) -> None:
-        """Refuse a tree that leaves out some of its nodes or arrays: part of it was removed."""
+        """Refuse a tree with nodes or arrays that nothing refers to: part of it was removed."""
         unused = len(self.nodes) - len(self._found), len(self.arrays) - len(self._used)
         if any(unused):
             raise StateError(
@@ -229,14 +230,14 @@ class Reader:
         return id(thing) in self._known_things
 
     def is_foreign(self, value: Any) -> bool:
-        """Whether a value, or its class, comes from the user."""
+        """Whether a value or its class was handed in by the user."""
         return id(value) in self._given or id(type(value)) in self._given
 
     def is_plain(self, value: Any) -> bool:
-        """Whether a value is data: numbers, text, tensors, modules, containers of these, or something of the user's.
+        """Whether a value is plain: numbers, text, tensors, modules, containers of these, or an object of the user's.
 
-        So are activation functions and classes of modules, which modules hold, and bound methods and partials, which
-        are restricted where they are read.
+        Functions, classes of modules, bound methods and partials are plain as well: all of them are restricted where
+        they are read.
         """
         if isinstance(value, tuple | list | set):
             return all(map(self.is_plain, value))
@@ -250,7 +251,7 @@ class Reader:
         return value is None or callable_data or isinstance(value, PLAIN) or self.is_foreign(value)
 
     def check_type(self, owner: str, name: str, value: Any, annotation: Any) -> None:
-        """Refuse a value of another type than the annotated one."""
+        """Raise a StateError if a value does not have the annotated type."""
         if not conforms(value, annotation, self.is_plain):
             wanted = "plain data" if annotation is Any else getattr(annotation, "__name__", str(annotation))
             raise StateError(
@@ -284,7 +285,7 @@ class Reader:
 
 
 def _short(value: object) -> str:
-    """A value for a message, which is no longer than a line or two."""
+    """The value as text for an error message, shortened."""
     text = value if isinstance(value, str) and " " in value else repr(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
@@ -416,7 +417,7 @@ def _new_bare(reader: Reader, kind: Any, values: Any) -> tuple[Any, Any]:
 
 
 def _named(reader: Reader, found: Any, values: Mapping[str, Any]) -> None:
-    """Refuse names of attributes that are those of methods."""
+    """Refuse attribute names that belong to methods or properties of the class."""
     kind = type(found)
     for name in values:
         if shadows(kind, name, is_foreign=not reader.is_known(kind)):

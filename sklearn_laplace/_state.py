@@ -95,9 +95,9 @@ ACTIVATIONS = {f"torch.{name}": getattr(torch, name) for name in ("relu", "sigmo
 }
 """Functions that modules hold as attributes."""
 CLASS_OR_DATA = Any | type
-"""What a net's parameters are: plain data, or classes that the net makes parts of."""
+"""Annotation of a net's parameters: plain data, or a class such as an optimiser's."""
 PARAMETER = CLASS_OR_DATA | NeuralNet | FrozenEstimator
-"""What an estimator's parameters are."""
+"""Annotation of an estimator's parameters."""
 NET = {
     "module": nn.Module | type[nn.Module],
     "device": str | None,
@@ -116,7 +116,7 @@ NET = {
     "_optimizers": list[str],
     "_trimmed_for_prediction": bool,
 }
-"""Annotations of what a skorch net holds; all else are parameters."""
+"""Annotations of a skorch net's attributes; all others are parameters."""
 FITTED = {
     "n_features_in_": int,
     "feature_names_in_": np.ndarray,
@@ -154,12 +154,12 @@ FITTED = {
     "_small": bool,
     "_table": Table | None,
 }
-"""Annotations of what a fitted estimator holds; ``_others``, further members, are checked where they are made."""
+"""Annotations of a fitted estimator's attributes; ``_others``, further members, have the estimator's own class."""
 
 
 @cache
 def known() -> Known:
-    """What a state may name, and what the objects in it may hold.
+    """Classes and functions that a state may name, and rules for the objects in it.
 
     Examples
     --------
@@ -188,7 +188,7 @@ def _of_frozen(name: str) -> Any:
 
 
 def _is_data(kind: Any) -> bool:
-    """Whether a class is not a data class of functions, such as a derivative, which no fit holds."""
+    """False for data classes with functions in them, such as a linearisation: no fit stores one."""
     fields = field_types(kind).values() if isclass(kind) and is_dataclass(kind) else ()
     return not any(get_origin(annotation) is Callable for annotation in fields)
 

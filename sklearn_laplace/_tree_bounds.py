@@ -1,9 +1,9 @@
-"""Bounds on a described state, checked before anything is made of it.
+"""Bounds on a description, checked before any object is created from it.
 
-A tree of a few kilobytes can stand for 2⁵⁰ objects: node i holds node i + 1 twice. To hash, compare or print such a
-structure never ends. So the size of the tree with all references followed is bounded by a multiple of its own size.
-Reading takes a few Python frames a level, so the depth is bounded. A node that contains itself is refused, unless the
-way leads through an attribute of an object of the user's own class, such as a module with a bound method.
+A tree of a few kilobytes can stand for 2⁵⁰ objects, if each node holds the next one twice. Hashing, comparing or printing
+such a structure would never end. So the size of the tree with all references followed is bounded by a multiple of its
+own size. The depth is bounded because reading takes several Python frames a level. A node that contains itself is
+refused, unless the cycle passes through an attribute of an object of the user's own class, such as a bound method.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 from .errors import StateError
 
 MOST_LEVELS = 150
-"""Depth of a tree; a mixture of nets has about 25."""
+"""Largest depth of a tree; an ensemble of nets has 15."""
 EXPANSION = 20
-"""Largest size with references followed, in multiples of the tree's own; a mixture of twelve nets has 1.6."""
+"""Largest size with references followed, as a multiple of the tree's own; an ensemble of twelve nets has 0.8."""
 ALLOWANCE = 20_000
-"""Entries that any tree may stand for."""
+"""Additional entries that a tree of any size may stand for."""
 LETTERS = 64
-"""Letters of a text that count as one entry more."""
+"""A text counts as one entry, and one more for each so many letters."""
 OBJECTS = ("module", "bare")
-"""Nodes that hold attributes and may contain themselves."""
+"""Kinds of nodes that hold attributes."""
 NOT_OURS = "it was not written by sklearn_laplace."
 CHILDREN = "_modules"
-"""Attribute in which a torch module holds its submodules: those never contain it."""
+"""Attribute of a torch module for its submodules, through which no cycle passes."""
 
 
 def check_tree(nodes: Sequence[Any], root: Any) -> None:
@@ -98,7 +98,7 @@ class _Bounds:
 
     @contextmanager
     def _loosened(self, is_loose: bool) -> Iterator[None]:
-        """Nodes below may lead back to those above."""
+        """Allow references back to the nodes above."""
         if not is_loose:
             yield
             return
@@ -107,7 +107,7 @@ class _Bounds:
         self.loose.pop()
 
     def _children(self, entry: list[Any]) -> Iterator[tuple[Any, bool]]:
-        """Entries below an entry, and whether they may lead back to it."""
+        """Entries below an entry, and whether they may refer back to it."""
         kind, *given = entry
         if kind in OBJECTS:
             owner, values = given

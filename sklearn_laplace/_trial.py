@@ -1,8 +1,8 @@
-"""A model that was read from a file answers for a few rows before it is handed out.
+"""Check that a model loaded from a file can predict, before it is returned.
 
-Types are checked while a file is read (``_restoring.py``). Whether arrays fit together is known once they are used: so
-the model predicts two rows, and three, since a wrong shape may fit either number by broadcasting. Modules whose outputs
-can be much larger than inputs and weights (padding, upsampling) take no part: a small file could ask for any memory.
+Types are checked while a file is read (``_restoring.py``). Whether arrays fit together shows only when they are used, so
+the model predicts two rows and then three: broadcasting may hide a wrong shape for one of these numbers. Models with
+layers that can enlarge their input (padding, upsampling) are not tried, since a small file could request any memory.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _answer(model: Any, rows: np.ndarray) -> None:
 
 
 def _twin(model: Any) -> Any:
-    """The same model without names of columns, which rows that come as arrays have not, and with few samples."""
+    """A copy without column names, since the rows are an array, and with few weight samples."""
     twins = [member._twin() for member in model._models()]
     for twin in twins:
         twin.n_samples = min(twin.n_samples, FEW_SAMPLES)
@@ -111,12 +111,12 @@ def _is_bounded(module: nn.Module) -> bool:
 
 
 def example_rows(model: Any) -> np.ndarray | None:
-    """Rows that a model should be able to predict, as many as it takes; None where no such rows are known.
+    """Rows that a fitted model has to be able to predict; None if there are none to be had.
 
     Parameters
     ----------
     model : LaplaceRegressor or LaplaceClassifier
-        Fitted. Its own training rows where it has kept some, else the means of its columns.
+        The rows are its own training rows if it has kept them, else the means of its columns.
 
     Returns
     -------
