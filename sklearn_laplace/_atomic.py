@@ -1,7 +1,7 @@
 """Replace a file atomically: the old file stays until the new one is complete.
 
 The new content goes into a temporary file in the same folder, which is then renamed. A killed process leaves its
-temporary file behind; the next write to the same path removes it. On POSIX systems a writer locks its temporary file, so
+temporary file behind; the next write to the same path removes it. On POSIX systems a writer locks its temporary file:
 a file without a lock has no writer. Elsewhere a temporary file counts as abandoned after an hour.
 """
 

@@ -60,8 +60,8 @@ class Known:
     things : mapping of str to class or function
         Keyed by full name, see :func:`name_of`.
     attributes : mapping of type to callable
-        Classes whose instances are stored by their attributes, even if they define their own pickling. The callable maps
-        the name of an attribute to its annotation.
+        Classes whose instances are stored by their attributes, even if they define their own pickling. The callable
+        maps the name of an attribute to its annotation.
     partials : frozenset of functions
         Those that a ``functools.partial`` may call.
     checks : mapping of type to callable

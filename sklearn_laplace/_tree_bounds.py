@@ -1,8 +1,8 @@
 """Bounds on a description, checked before any object is created from it.
 
-A tree of a few kilobytes can stand for 2⁵⁰ objects, if each node holds the next one twice. Hashing, comparing or printing
-such a structure would never end. So the size of the tree with all references followed is bounded by a multiple of its
-own size. The depth is bounded because reading takes several Python frames a level. A node that contains itself is
+A tree of a few kilobytes can stand for 2⁵⁰ objects, if each node holds the next one twice. Hashing, comparing or
+printing such a structure would never end. So the size of the tree with all references followed is bounded by a multiple
+of its own size. The depth is bounded because reading takes several Python frames a level. A node that contains itself is
 refused, unless the cycle passes through an attribute of an object of the user's own class, such as a bound method.
 """
 

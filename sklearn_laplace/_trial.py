@@ -1,7 +1,7 @@
 """Check that a model loaded from a file can predict, before it is returned.
 
-Types are checked while a file is read (``_restoring.py``). Whether arrays fit together shows only when they are used, so
-the model predicts two rows and then three: broadcasting may hide a wrong shape for one of these numbers. Models with
+Types are checked while a file is read (``_restoring.py``). Whether arrays fit together shows only when they are used,
+so the model predicts two rows and then three: broadcasting may hide a wrong shape for one of these numbers. Models with
 layers that can enlarge their input (padding, upsampling) are not tried, since a small file could request any memory.
 """
 
