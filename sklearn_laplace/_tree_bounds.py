@@ -2,8 +2,8 @@
 
 A tree of a few kilobytes can stand for 2⁵⁰ objects, if each node holds the next one twice. Hashing, comparing or
 printing such a structure would never end. So the size of the tree with all references followed is bounded by a multiple
-of its own size. The depth is bounded because reading takes several Python frames a level. A node that contains itself is
-refused, unless the cycle passes through an attribute of an object of the user's own class, such as a bound method.
+of its own size. The depth is bounded because reading takes several Python frames a level. A node that contains itself
+is refused, unless the cycle passes through an attribute of an object of the user's own class, such as a bound method.
 """
 
 from __future__ import annotations
