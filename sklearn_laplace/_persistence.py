@@ -65,7 +65,7 @@ class Known:
     partials : frozenset of functions
         Those that a ``functools.partial`` may call.
     checks : mapping of type to callable
-        From a module of this type to nothing; raises a ValueError if its parts do not fit together.
+        Called with each restored object of this type; raises a ValueError if its parts do not fit together.
     """
 
     things: Mapping[str, Any]

@@ -258,6 +258,12 @@ class Reader:
                 f"the state holds a {type(value).__name__} as {_short(name)} of {owner}; {wanted} is needed. {DAMAGED}"
             )
 
+    def check(self, value: Any) -> None:
+        """Run the checks of a restored object."""
+        for kind, check in self.known.checks.items():
+            if isinstance(value, kind):
+                check(value)
+
     def array(self, place: int, axes: list[int]) -> np.ndarray:
         """An array with its own order of axes."""
         found = self.arrays[_index(place, self.arrays)]
@@ -434,6 +440,7 @@ def _with_attributes(reader: Reader, found: Any, values: Any) -> None:
         if reader.is_known(kind) or reader.known.attributes_of(kind):
             reader.check_type(kind.__name__, name, value, annotation_of(name))
         found.__dict__[name] = value
+    reader.check(found)
 
 
 def _as_module(reader: Reader, found: Any, values: Any) -> None:
@@ -447,9 +454,7 @@ def _as_module(reader: Reader, found: Any, values: Any) -> None:
         elif name in MODULE or reader.is_known(kind):
             reader.check_type(kind.__name__, name, value, MODULE.get(name, Any))
         found.__dict__[name] = value
-    for base, check in reader.known.checks.items():
-        if isinstance(found, base):
-            check(found)
+    reader.check(found)
 
 
 SHELLS: dict[str, tuple[Callable[..., tuple[Any, Any]], Callable[[Reader, Any, Any], None]]] = {

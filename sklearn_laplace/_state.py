@@ -12,7 +12,7 @@ from dataclasses import is_dataclass, replace
 from functools import cache
 from inspect import isclass
 from types import ModuleType
-from typing import Any, Literal, get_origin
+from typing import Any, get_origin
 
 import numpy as np
 import torch
@@ -101,7 +101,7 @@ PARAMETER = CLASS_OR_DATA | NeuralNet | FrozenEstimator
 NET = {
     "module": nn.Module | type[nn.Module],
     "device": str | None,
-    "torch_load_kwargs": None | dict[str, Literal[True]],
+    "torch_load_kwargs": dict[str, bool] | None,
     "module_": nn.Module,
     "criterion_": nn.Module | None,
     "criterion__likelihood": Likelihood,
@@ -176,7 +176,8 @@ def known() -> Known:
     things |= {*HOST, *_own(_skorch), _skorch.both_probabilities}
     names = {name_of(thing): thing for thing in things if _is_data(thing)} | ACTIVATIONS
     partials = frozenset([optimizer_setter, *ACTIVATIONS.values()])
-    return Known(names, {NeuralNet: _of_net, FrozenEstimator: _of_frozen}, partials, {TableMLP: TableMLP.check_parts})
+    checks = {TableMLP: TableMLP.check_parts, NeuralNet: _without_unsafe_loading}
+    return Known(names, {NeuralNet: _of_net, FrozenEstimator: _of_frozen}, partials, checks)
 
 
 def _of_net(name: str) -> Any:
@@ -185,6 +186,12 @@ def _of_net(name: str) -> Any:
 
 def _of_frozen(name: str) -> Any:
     return NeuralNet | StoredEstimator | Any if name == "estimator" else Any
+
+
+def _without_unsafe_loading(net: NeuralNet) -> None:
+    """Drop an option under which the net's ``load_params`` would unpickle whatever file it is given."""
+    if not all((vars(net).get("torch_load_kwargs") or {}).values()):
+        net.__dict__["torch_load_kwargs"] = None
 
 
 def _is_data(kind: Any) -> bool:

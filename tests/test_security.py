@@ -281,7 +281,7 @@ def test_no_fitted_attribute_stands_in_for_a_method(name, file, path):
     [
         ("bare", "NeuralNet", "device", ["known", "torch.tanh"]),
         ("bare", "NeuralNet", "module_", "x"),
-        ("bare", "NeuralNet", "torch_load_kwargs", {"weights_only": False}),
+        ("bare", "NeuralNet", "torch_load_kwargs", {"weights_only": 0}),
         ("bare", "NeuralNet", "criterion__likelihood", ["known", IDENTITY]),
         ("data", "Hyper", "prior_precision", 1.0),
         ("data", "Hyper", "dispersion", "1"),
@@ -301,6 +301,18 @@ def test_types_are_checked_before_anything_looks_at_a_value(kind, owner, name, v
     file.write(path)
     with pytest.raises(StateError, match=r"is needed|which is not known here"):
         load(path)
+
+
+def test_a_net_does_not_come_with_unsafe_loading(file, path, models):
+    """Later ``net_.load_params(f_params=…)`` would unpickle any file; the option is dropped, also by pickle."""
+    file.first("bare", "NeuralNet")[2]["torch_load_kwargs"] = file.add(["dict", None, [["weights_only", False]]])
+    file.write(path)
+    assert load(path).net_.torch_load_kwargs is None
+    model = pickle.loads(pickle.dumps(models["regressor"]))
+    model.net_.torch_load_kwargs = {"weights_only": False}
+    assert pickle.loads(pickle.dumps(model)).net_.torch_load_kwargs is None
+    model.net_.torch_load_kwargs = {"weights_only": True}
+    assert pickle.loads(pickle.dumps(model)).net_.torch_load_kwargs == {"weights_only": True}
 
 
 def test_only_data_classes_of_data_are_known():
