@@ -138,7 +138,8 @@ def load(
     Returns
     -------
     LaplaceRegressor or LaplaceClassifier
-        Equal to the one that was saved, to the bit; on the CPU where its device is missing.
+        Equal to the one that was saved, to the bit; on the CPU where its device is missing. Not restored are
+        ``memory``, a cache of this machine, and ``compile`` and ``torch_load_kwargs`` of a skorch net.
 
     Raises
     ------
@@ -223,6 +224,7 @@ def _whole(reader: Reader, kind: type, parts: Any) -> Any:
         )
     for name, value in parameters.items():
         reader.check_type(kind.__name__, name, value, PARAMETER)
+    parameters["memory"] = None  # a fit unpickles what it finds in its cache
     check_fitted(reader, kind, fitted)
     return kind._joined(parameters, fitted)
 
@@ -322,47 +324,50 @@ def _entries(text: bytes) -> int:
 def _read(path: Path, safetensors: ModuleType, key: bytes | None) -> StoredFile:
     """The tree and the arrays of a file.
 
+    The file is read once, so that what is verified is what is used, even if somebody writes to it meanwhile.
+
     Raises
     ------
     StateError
     """
-    size = path.stat().st_size
     with path.open("rb") as opened:
-        n_header = int.from_bytes(opened.read(8), "little")
-    if MOST_HEADER < n_header <= size:  # safetensors refuses a header that is longer than the file
-        raise StateError(
-            f"{path} has a header of {n_header:,} bytes; sklearn_laplace.save writes at most {MOST_HEADER:,}. {AGAIN}"
-        )
+        start = opened.read(8)
+        n_header = int.from_bytes(start, "little")
+        if MOST_HEADER < n_header <= path.stat().st_size:  # safetensors refuses one that is longer than the file
+            raise StateError(
+                f"{path} has a header of {n_header:,} bytes, and sklearn_laplace.save writes {MOST_HEADER:,} at most. "
+                f"{AGAIN}"
+            )
+        content = start + opened.read()
     try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            if key is not None:
-                _check_mac(path, file, key)
-            tree = _tree(path, file)
-            return StoredFile(tree, _arrays(path, file, tree["arrays"]))
+        with reading(str(path)):
+            arrays = {name: values.copy() for name, values in safetensors.numpy.load(content).items()}
+            metadata = parsed(content[8 : 8 + n_header]).get("__metadata__", {})
     except safetensors.SafetensorError as error:
         raise StateError(
-            f"{path} cannot be read as a file of safetensors ({error}; {size} bytes): it is of another format, or it "
-            f"has been cut off. Copy it again. {AGAIN}"
+            f"{path} cannot be read as a file of safetensors ({error}; {len(content)} bytes): it is of another format, "
+            f"or it has been cut off. Copy it again. {AGAIN}"
         ) from error
+    if key is not None:
+        _check_mac(path, arrays, metadata.get(MAC), key)
+    tree = _tree(path, arrays, metadata)
+    return StoredFile(tree, _arrays(path, arrays, tree["arrays"]))
 
 
-def _check_mac(path: Path, file: Any, key: bytes) -> None:
-    """Verify the HMAC before anything of the content is parsed."""
-    found = (file.metadata() or {}).get(MAC)
+def _check_mac(path: Path, arrays: Mapping[str, np.ndarray], found: Any, key: bytes) -> None:
+    """Verify the HMAC before the tree is parsed."""
     if found is None:
         raise StateError(
             f"{path} was saved without a key, and load was given one. Save it with this key, or give none."
         )
-    wanted = _mac(key, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118  not a mapping
-    if not hmac.compare_digest(found.encode(), wanted.encode()):
+    if not hmac.compare_digest(str(found).encode(), _mac(key, arrays).encode()):
         raise StateError(
             f"{path} was changed after it was saved, or saved with another key. Get it again from its source, or give "
             "the right key."
         )
 
 
-def _tree(path: Path, file: Any) -> dict[str, Any]:
-    metadata = file.metadata() or {}
+def _tree(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> dict[str, Any]:
     if metadata.get("format") != FORMAT:
         raise StateError(
             f"{path} was not written by sklearn_laplace.save: its metadata say format={metadata.get('format')!r}, "
@@ -373,10 +378,10 @@ def _tree(path: Path, file: Any) -> dict[str, Any]:
             f"{path} is of version {metadata.get('version')!r} of the format, this version of sklearn_laplace reads "
             f"{VERSION!r}. Read it with the version that wrote it, or fit again."
         )
-    if TREE not in file.keys():  # noqa: SIM118  not a mapping
+    if TREE not in arrays:
         raise StateError(f"{path} has no array {TREE!r}, which says what the others are. Copy it again. {AGAIN}")
     with reading(str(path)):
-        text = file.get_tensor(TREE)
+        text = arrays[TREE]
         if str(_checksum(text)) != metadata.get("checksum"):
             raise StateError(f"the tree of {path} is not what was written: its checksum differs. Copy it again.")
         content = text.tobytes()
@@ -388,10 +393,10 @@ def _tree(path: Path, file: Any) -> dict[str, Any]:
     return tree
 
 
-def _arrays(path: Path, file: Any, needed: Any) -> list[np.ndarray]:
+def _arrays(path: Path, given: Mapping[str, np.ndarray], needed: Any) -> list[np.ndarray]:
     if not isinstance(needed, list) or not all(isinstance(one, list) and len(one) == 3 for one in needed):
         raise StateError(f"the tree of {path} does not list data type, shape and checksum of its arrays. {AGAIN}")
-    names, found = {str(place) for place in range(len(needed))}, set(file.keys()) - {TREE}
+    names, found = {str(place) for place in range(len(needed))}, set(given) - {TREE}
     if names != found:
         raise StateError(
             f"{path} holds {len(found)} arrays beside its tree, which needs {len(needed)}: missing are "
@@ -399,7 +404,7 @@ def _arrays(path: Path, file: Any, needed: Any) -> list[np.ndarray]:
         )
     arrays = []
     for place, (dtype_name, sizes, checksum) in enumerate(needed):
-        stored, dtype, shape = file.get_tensor(str(place)), _dtype(path, dtype_name), _shape(path, sizes)
+        stored, dtype, shape = given[str(place)], _dtype(path, dtype_name), _shape(path, sizes)
         n_bytes = math.prod(shape) * dtype.itemsize
         expected = (dtype, shape) if _is_native(dtype) else (np.dtype(np.uint8), (n_bytes,))
         if (stored.dtype, stored.shape) != expected:

@@ -45,6 +45,8 @@ LIBRARIES = {PACKAGE, "torch", "skorch", "sklearn", "numpy", "scipy", "builtins"
 """Packages whose methods a description never binds."""
 NUMBERS = "biufcmMSU"
 """Kinds of numpy's data types whose bytes are their values."""
+GENERATOR = "MT19937"
+"""Generator of numpy's ``RandomState`` whose state is described; others are foreign."""
 LAYERS = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in vars(nn).values() if isclass(kind)}
 """torch's own layers by name."""
 DEVICES = re.compile(r"(cpu|cuda|mps|xpu)(:\d{1,3})?")
@@ -62,16 +64,28 @@ class Known:
     attributes : mapping of type to callable
         Classes whose instances are stored by their attributes, even if they define their own pickling. The callable
         maps the name of an attribute to its annotation.
-    partials : frozenset of functions
-        Those that a ``functools.partial`` may call.
+    partials : mapping of function to frozenset of str
+        Functions that a ``functools.partial`` may call, with the keywords that it may give them.
     checks : mapping of type to callable
         Called with each restored object of this type; raises a ValueError if its parts do not fit together.
     """
 
     things: Mapping[str, Any]
     attributes: Mapping[type, Callable[[str], Any]] = field(default_factory=dict)
-    partials: frozenset[Any] = frozenset()
+    partials: Mapping[Any, frozenset[str]] = field(default_factory=dict)
     checks: Mapping[type, Callable[[Any], None]] = field(default_factory=dict)
+
+    def allows(self, call: partial[Any]) -> bool:
+        """Whether a partial calls one of the functions for that, with plain keywords alone."""
+        words = call.keywords.values()
+        return (
+            call.func in self.partials
+            and not call.args
+            and set(call.keywords) <= self.partials[call.func]
+            and all(
+                isinstance(one, bool | int | float) or (isinstance(one, str) and one.isidentifier()) for one in words
+            )
+        )
 
     def attributes_of(self, kind: type) -> Callable[[str], Any] | None:
         """Annotations for instances of a class or of a base class of it; None for all other classes."""
@@ -418,6 +432,11 @@ def _scalar(describer: Describer, value: np.generic, path: str) -> Any:
     return ["scalar", *describer.array(np.asarray(value))] if value.dtype.kind in NUMBERS else None
 
 
+def _random(describer: Describer, value: np.random.RandomState, path: str) -> Any:
+    state: Any = value.get_state(legacy=False)
+    return ["random", describer(state, path)] if state["bit_generator"] == GENERATOR else None
+
+
 def _list(describer: Describer, value: list[Any], path: str) -> Any:
     if type(value) is not list and not describer._knows(type(value)):
         return None
@@ -452,7 +471,7 @@ def _same(held: Any, fresh: Any) -> bool:
 
 def _partial(describer: Describer, value: partial[Any], path: str) -> Any:
     func = value.func
-    if type(value) is not partial or (describer._knows(func) and func not in describer.known.partials):
+    if type(value) is not partial or (describer._knows(func) and not describer.known.allows(value)):
         return None
     args = describer.items(value.args, path)
     return ["partial", describer(func, path), args, describer.attributes(value.keywords, path)]
@@ -489,7 +508,7 @@ _NODES: dict[type, Callable[[Describer, Any, str], Any]] = {
     Tensor: _tensor,
     np.ndarray: _array,
     np.generic: _scalar,
-    np.random.RandomState: lambda describer, value, path: ["random", describer(value.get_state(legacy=False), path)],
+    np.random.RandomState: _random,
     list: _list,
     dict: _dict,
     nn.Module: _module,

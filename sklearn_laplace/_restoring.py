@@ -36,6 +36,7 @@ from torch import Tensor, nn
 
 from ._annotations import conforms, field_types
 from ._persistence import (
+    GENERATOR,
     ONLY_LAYERS,
     Known,
     Skeleton,
@@ -71,6 +72,10 @@ MODULE = {
 HOOKS = frozenset(vars(nn.Module())) - set(MODULE)
 Whole = Callable[["Reader", type, Any], Any]
 """From a class and its parts to the object; the reader checks the types of the parts."""
+N_WORDS = 624
+"""Of the state of a Mersenne twister."""
+MOST_EMPTY = 2**20
+"""Largest product of the other sizes of an array without elements: it takes no bytes, and stands for any width."""
 LONGEST = 200
 """Letters of a value in a message."""
 
@@ -272,6 +277,8 @@ class Reader:
         self._used.add(place)
         if sorted(axes) != list(range(found.ndim)):
             raise StateError(f"the state gives array {place}, of {found.ndim} axes, the axes {_short(axes)}. {DAMAGED}")
+        if not found.size and math.prod(size for size in found.shape if size) > MOST_EMPTY:
+            raise StateError(f"the state holds an empty array of shape {_short(found.shape)}. {DAMAGED}")
         return found.transpose(np.argsort(axes)) if axes else found
 
     def items(self, stored: Sequence[Any]) -> list[Any]:
@@ -362,17 +369,26 @@ def _size(reader: Reader, items: list[int]) -> torch.Size:
 
 
 def _random(reader: Reader, state: Any) -> np.random.RandomState:
+    """The generator of a state; numpy itself does not check the position, and reads out of bounds."""
+    given = reader(state)
+    reader.check_type("RandomState", "state", given["state"], dict[str, int | np.ndarray])
+    key, place = given["state"]["key"], given["state"]["pos"]
+    if given["bit_generator"] != GENERATOR or np.shape(key) != (N_WORDS,) or not 0 <= place <= N_WORDS:
+        raise StateError(
+            f"the state holds a random generator at position {_short(place)}, which it cannot have. {DAMAGED}"
+        )
     found = np.random.RandomState()
-    found.set_state(reader(state))
+    found.set_state(given)
     return found
 
 
 def _partial(reader: Reader, func: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
     called, given, named = reader(func), reader.items(args), reader.attributes(keywords)
-    allowed = called in reader.known.partials if reader.is_known(called) else reader.is_foreign(called)
-    if not (allowed and callable(called) and reader.is_plain(given) and reader.is_plain(named)):
+    plain = callable(called) and reader.is_plain(given) and reader.is_plain(named)
+    found = partial(called, *given, **named) if plain else None
+    if found is None or not (reader.known.allows(found) if reader.is_known(called) else reader.is_foreign(called)):
         raise StateError(f"the state holds a partial of {_short(called)}, which no description holds. {DAMAGED}")
-    return partial(called, *given, **named)
+    return found
 
 
 def _method(reader: Reader, owner: Any, name: Any) -> Any:
@@ -445,15 +461,20 @@ def _with_attributes(reader: Reader, found: Any, values: Any) -> None:
 
 def _as_module(reader: Reader, found: Any, values: Any) -> None:
     _named(reader, found, values)
-    kind = type(found)
-    for name, value in reader.attributes(values).items():
+    kind, held = type(found), reader.attributes(values)
+    for name, value in held.items():
         if name in HOOKS:
-            held = value.values() if isinstance(value, dict) else [value]
-            if not all(isinstance(one, bool | None | MethodType | partial) or reader.is_foreign(one) for one in held):
+            hooks = value.values() if isinstance(value, dict) else [value]
+            if not all(isinstance(one, bool | None | MethodType | partial) or reader.is_foreign(one) for one in hooks):
                 raise StateError(f"the state gives a {kind.__name__} hooks that are not the user's own. {DAMAGED}")
         elif name in MODULE or reader.is_known(kind):
             reader.check_type(kind.__name__, name, value, MODULE.get(name, Any))
         found.__dict__[name] = value
+    parts = {name for group in ("_parameters", "_buffers", "_modules") for name in found.__dict__[group]}
+    if replaced := parts & set(held):
+        raise StateError(
+            f"the state gives a {kind.__name__} the attributes {_short(sorted(replaced))} twice. {DAMAGED}"
+        )
     reader.check(found)
 
 

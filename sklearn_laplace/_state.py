@@ -94,6 +94,8 @@ ACTIVATIONS = {f"torch.{name}": getattr(torch, name) for name in ("relu", "sigmo
     for name in ("elu", "gelu", "leaky_relu", "mish", "relu", "silu", "softplus")
 }
 """Functions that modules hold as attributes."""
+OPTIONS = ("negative_slope", "alpha", "beta", "threshold", "approximate", "inplace")
+"""Keywords of these functions."""
 CLASS_OR_DATA = Any | type
 """Annotation of a net's parameters: plain data, or a class such as an optimiser's."""
 PARAMETER = CLASS_OR_DATA | NeuralNet | FrozenEstimator
@@ -102,6 +104,8 @@ NET = {
     "module": nn.Module | type[nn.Module],
     "device": str | None,
     "torch_load_kwargs": dict[str, bool] | None,
+    "compile": bool,
+    "train_split": CLASS_OR_DATA | ValidSplit,
     "module_": nn.Module,
     "criterion_": nn.Module | None,
     "criterion__likelihood": Likelihood,
@@ -175,8 +179,9 @@ def known() -> Known:
     things |= {kind for kind in vars(torch.optim).values() if isclass(kind)}
     things |= {*HOST, *_own(_skorch), _skorch.both_probabilities}
     names = {name_of(thing): thing for thing in things if _is_data(thing)} | ACTIVATIONS
-    partials = frozenset([optimizer_setter, *ACTIVATIONS.values()])
-    checks = {TableMLP: TableMLP.check_parts, NeuralNet: _without_unsafe_loading}
+    partials = {function: frozenset(OPTIONS) for function in ACTIVATIONS.values()}
+    partials[optimizer_setter] = frozenset(["optimizer_attr", "optimizer_name"])
+    checks = {TableMLP: TableMLP.check_parts, NeuralNet: _without_risks}
     return Known(names, {NeuralNet: _of_net, FrozenEstimator: _of_frozen}, partials, checks)
 
 
@@ -188,10 +193,18 @@ def _of_frozen(name: str) -> Any:
     return NeuralNet | StoredEstimator | Any if name == "estimator" else Any
 
 
-def _without_unsafe_loading(net: NeuralNet) -> None:
-    """Drop an option under which the net's ``load_params`` would unpickle whatever file it is given."""
+def _without_risks(net: NeuralNet) -> None:
+    """Drop options of a net under which later calls would run what a file asks for.
+
+    Under ``compile`` torch's compiler starts the programs that its options name; under ``torch_load_kwargs`` the net's
+    ``load_params`` may unpickle.
+    """
     if not all((vars(net).get("torch_load_kwargs") or {}).values()):
         net.__dict__["torch_load_kwargs"] = None
+    if vars(net).get("compile"):
+        net.__dict__["compile"] = False
+    for name in [name for name in vars(net) if name.startswith("compile__")]:
+        del net.__dict__[name]
 
 
 def _is_data(kind: Any) -> bool:

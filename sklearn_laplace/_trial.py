@@ -8,30 +8,27 @@ layers that can enlarge their input (padding, upsampling) are not tried, since a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from torch import nn
 
 from ._estimator import LaplaceEstimator
-from ._persistence import PACKAGE
 from .errors import StateError
-from .nets.mlp import Standardise
+from .nets import MLP, TableMLP
+from .nets.mlp import Compress, Pieces, Scale, Shift, Standardise
+from .nets.table import Levels
 
-BOUNDED = {
-    f"torch.nn.modules.{name}"
-    for name in (
-        "activation",
-        "batchnorm",
-        "container",
-        "dropout",
-        "flatten",
-        "instancenorm",
-        "linear",
-        "normalization",
-    )
-}
-"""torch's modules whose outputs are as large as inputs or weights, by the files that define them."""
+BOUNDED = (
+    *(nn.Linear, nn.Identity, nn.Sequential, nn.ModuleList, nn.Dropout, nn.LayerNorm, nn.BatchNorm1d),
+    *(nn.Tanh, nn.ReLU, nn.GELU, nn.SiLU, nn.Softplus, nn.Sigmoid, nn.ELU, nn.SELU, nn.LeakyReLU, nn.Mish),
+    *(nn.Softmax, nn.LogSoftmax),
+    *(MLP, TableMLP, Standardise, Compress, Pieces, Scale, Shift, Levels),
+)
+"""Layers whose outputs are as large as inputs or weights."""
+MOST_LAYERS, MOST_AXES = 1000, 2
+"""Calls of layers in a forward pass, and axes of a tensor in a layer: more of them would multiply by broadcasting."""
 N_ROWS = (2, 3)
 MOST_SAMPLES = 10**6
 """Largest ``n_samples`` of a file."""
@@ -101,13 +98,19 @@ def _modules(model: Any) -> Iterator[nn.Module]:
     for member in model._models():
         noise = member.noise_model_
         fits = [member.laplace_] if noise is None else [member.laplace_, noise.fit]
-        for module in (member.net_.module_, *(fit.network.module for fit in fits)):
-            yield from module.modules()
+        yield member.net_.module_
+        yield from (fit.network.module for fit in fits)
 
 
 def _is_bounded(module: nn.Module) -> bool:
-    defined_in = type(module).__module__
-    return defined_in in BOUNDED or defined_in.startswith(f"{PACKAGE}.nets.")
+    """Whether a forward pass takes memory and time as its weights do."""
+    layers = [layer for _, layer in islice(module.named_modules(remove_duplicate=False), MOST_LAYERS + 1)]
+    tensors = (tensor for layer in layers for tensor in (*layer._parameters.values(), *layer._buffers.values()))
+    return (
+        len(layers) <= MOST_LAYERS
+        and all(type(layer) in BOUNDED for layer in layers)
+        and all(tensor is None or tensor.ndim <= MOST_AXES for tensor in tensors)
+    )
 
 
 def example_rows(model: Any) -> np.ndarray | None:

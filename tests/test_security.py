@@ -5,6 +5,7 @@ Each attack was tried on the code before it was closed. ``docs/security.md`` sta
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -23,9 +24,10 @@ import pytest
 import safetensors.numpy
 import skops.io
 import torch
+from skorch import NeuralNet
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _persistence, _restoring, load, save
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _files, _persistence, _restoring, load, save
 from sklearn_laplace._state import known
 from sklearn_laplace.errors import StateError
 
@@ -315,6 +317,82 @@ def test_a_net_does_not_come_with_unsafe_loading(file, path, models):
     assert pickle.loads(pickle.dumps(model)).net_.torch_load_kwargs == {"weights_only": True}
 
 
+def test_a_net_is_not_compiled_with_the_files_options(path):
+    """torch's compiler runs the program that "cpp.cxx" names, at the next fit."""
+    template = NeuralNet(nn.Linear, criterion=nn.MSELoss, module__in_features=3, module__out_features=1)
+    save(LaplaceRegressor(template), path)
+    file = crafted.Crafted(path)
+    options = file.add(["dict", None, [["cpp.cxx", file.add(["list", None, ["/tmp/evil"]])]]])
+    file.first("bare", "NeuralNet")[2].update({"compile": True, "compile__options": options})
+    file.write(path)
+    net = load(path).net
+    assert net.compile is False and not [name for name in vars(net) if name.startswith("compile__")]
+
+
+def test_a_file_names_no_cache(path, models):
+    """joblib unpickles what it finds there."""
+    save(LaplaceRegressor(memory=str(path.parent)), path)
+    assert load(path).memory is None
+
+
+@pytest.mark.parametrize(
+    ("args", "keywords"),
+    [
+        ([["known", "torch.nn.modules.linear.Linear"], "lr"], {}),
+        ([], {"optimizer_name": "(a+)+$"}),
+        ([], {"param": "lr"}),
+        ([], {"optimizer_attr": ["known", "torch.tanh"]}),
+    ],
+)
+def test_skorchs_setter_gets_no_arguments_of_a_file(args, keywords, file, path):
+    """It sets attributes of whatever it is given, and compiles its name as a regular expression."""
+    node = file.first("partial")
+    node[2], node[3] = args, keywords
+    file.write(path)
+    with pytest.raises(StateError, match="a partial of"):
+        load(path)
+
+
+def test_an_attribute_does_not_stand_in_for_a_layer(file, path):
+    """torch looks for submodules where it finds no attribute."""
+    file.first("module", "MLP")[2]["0"] = ["known", "torch.tanh"]
+    file.write(path)
+    with pytest.raises(StateError, match="attribute '0', which no instance has"):
+        load(path)
+    model = LaplaceRegressor(**SMALL, **CHEAP).fit(TABLE, Y)
+    save(model, path)
+    file = crafted.Crafted(path)
+    file.first("module", "TableMLP")[2]["behind"] = ["known", "torch.tanh"]
+    file.write(path)
+    with pytest.raises(StateError, match=r"the attributes \['behind'\] twice"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("pos", -(2**31)), ("pos", 2**31 - 1), ("pos", 625), ("pos", 1.0), ("key", 3)],
+)
+def test_a_random_generator_is_within_its_state(name, value, path):
+    """numpy reads out of bounds: the next draw ended the process."""
+    save(LaplaceRegressor(random_state=np.random.RandomState(3)), path)
+    assert load(path).random_state.rand() == np.random.RandomState(3).rand()
+    file = crafted.Crafted(path)
+    state = next(node for node in file.nodes if node[0] == "dict" and {"key", "pos"} <= {pair[0] for pair in node[2]})
+    next(pair for pair in state[2] if pair[0] == name)[1] = value
+    file.write(path)
+    with pytest.raises(StateError, match=r"random generator at position|is needed"):
+        load(path)
+
+
+def test_other_generators_are_pickled(path):
+    """Their states have positions of their own."""
+    generator = np.random.RandomState(np.random.PCG64(3))
+    found = pickle.loads(pickle.dumps(LaplaceRegressor(random_state=generator)))
+    assert found.random_state.rand() == np.random.RandomState(np.random.PCG64(3)).rand()
+    with pytest.raises(ValueError, match=r"RandomState, found in parameters.random_state, cannot be saved"):
+        save(LaplaceRegressor(random_state=generator), path)
+
+
 def test_only_data_classes_of_data_are_known():
     """Derivatives and bases of a curvature hold functions; none of these is ever stored."""
     assert {"Linearisation", "Eigenbasis", "CrossValidation"} & {
@@ -554,6 +632,63 @@ def test_parts_that_do_not_fit_together_are_found_before_the_model_is_used(model
     refused_quickly(widths.content(), path, "cannot predict")
 
 
+def layers_of(*shapes):
+    """Linear layers without a bias, of weights of these shapes, and nothing in them."""
+
+    def add(file):
+        found = []
+        for shape in shapes:
+            weight = file.add(["tensor", file.add_array(np.zeros(shape)), [0, 1], "float64", "cpu", False])
+            held = file.add(["dict", None, [["weight", weight], ["bias", None]]])
+            values = {"training": False, "_parameters": held, "in_features": 1, "out_features": 1}
+            found.append(file.add(["module", ["known", "torch.nn.modules.linear.Linear"], values]))
+        return found
+
+    return add
+
+
+def shifts(file):
+    """Constants of shapes that multiply."""
+    found = []
+    for shape in ((2500, 1, 1), (2500, 1, 1, 1)):
+        axes = list(range(len(shape)))
+        values = file.add(["tensor", file.add_array(np.zeros(shape, np.float32)), axes, "float32", "cpu", None])
+        buffers = file.add(["dict", None, [["values", values]]])
+        found.append(file.add(["module", ["known", "sklearn_laplace.nets.mlp.Shift"], {"_buffers": buffers}]))
+    return found
+
+
+def nested(file):
+    """Layers in layers, each three times: within the bound of shared parts, and thousands of calls."""
+    entry = file.add(["module", ["known", "torch.nn.modules.activation.Tanh"], {"training": False}])
+    for _ in range(8):
+        held = file.add(["dict", None, [[str(k), entry] for k in range(3)]])
+        entry = file.add(["module", ["known", "torch.nn.modules.container.Sequential"], {"_modules": held}])
+    return [entry]
+
+
+def padding(file):
+    """A layer that pads its input by a number that it holds."""
+    values = {"size": 10**9, "alpha": 0.1, "beta": 0.75, "k": 1.0}
+    return [file.add(["module", ["known", "torch.nn.modules.normalization.LocalResponseNorm"], values])]
+
+
+@pytest.mark.parametrize(
+    "add", [layers_of((0, 1), (2**27, 0)), shifts, nested, padding], ids=["empty", "shifts", "nested", "padding"]
+)
+def test_the_trial_is_bounded(add, file, path):
+    """Whether it is refused, or not tried: a small file takes neither time nor memory."""
+    for node in list(file.nodes):
+        if node[0] == "module" and str(node[1][-1]).endswith(".MLP"):
+            children = file.nodes[node[2]["_modules"][1]][2]
+            children += [[f"x{place}", entry] for place, entry in enumerate(add(file))]
+    file.write(path)
+    before, start = _peak(), time.perf_counter()
+    with contextlib.suppress(StateError):
+        load(path)
+    assert time.perf_counter() - start < 2 and _peak() - before < 64 * 1024
+
+
 @pytest.mark.parametrize("name", ["regressor", "table", "classifier", "mixture", "layers"])
 def test_fuzzed_files_are_refused_or_predict(name, models, path):
     """``examples/benchmarks/faults.py`` does this for thousands of files; here a few of each kind of model."""
@@ -616,10 +751,24 @@ def test_a_key_finds_tampering(models, path):
         load(path, key=KEY)
 
 
+def test_what_is_verified_is_what_is_used(models, path, monkeypatch):
+    """Somebody writes to the file between the verification and the reading."""
+    save(models["regressor"], path, key=KEY)
+    honest, verify = path.read_bytes(), _files._check_mac
+
+    def meanwhile(*args):
+        verify(*args)
+        path.write_bytes(b"other bytes" + honest[11:])
+
+    monkeypatch.setattr(_files, "_check_mac", meanwhile)
+    np.testing.assert_array_equal(load(path, key=KEY).predict(X), models["regressor"].predict(X))
+    assert path.read_bytes() != honest
+
+
 def test_the_key_is_verified_before_the_tree_is_parsed(models, path, monkeypatch):
     """Nothing of an unauthentic file reaches a parser but safetensors' own."""
     save(models["regressor"], path)
-    monkeypatch.setattr("sklearn_laplace._files.parsed", lambda text: pytest.fail("parsed"))
+    monkeypatch.setattr(_files, "_tree", lambda *args: pytest.fail("parsed"))
     file = crafted.Crafted(path)
     file.write(path, **{"hmac-sha256": "0" * 64})
     with pytest.raises(StateError, match="was changed"):
