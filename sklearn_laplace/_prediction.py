@@ -19,6 +19,7 @@ from torch import Tensor
 
 from . import _cross_validation, _resolve
 from ._cross_validation import PriorScores
+from ._given import readable
 from ._memory import held
 from ._noise_model import NoiseModel
 from ._resolve import Options
@@ -169,7 +170,7 @@ def naming_rows(X: Any, table_of: Callable[[], Table | None]) -> Iterator[None]:
     except NonFiniteError as error:
         if error.inputs is None or not len(error.inputs):
             raise
-        table = table_of()
+        table, X = table_of(), readable(X, "X")
         X = check_array(X, dtype=np.float64, ensure_all_finite=False) if table is None else table.coded(X)
         rows, found = torch.tensor(X).to(error.inputs), error.inputs[:NAMED_ROWS, None]
         same = ((rows == found) | (rows.isnan() & found.isnan())).all(-1).any(0)
