@@ -25,6 +25,7 @@ from torch import Tensor
 
 from . import _cross_validation, _resolve, _skorch, _values
 from ._augment import check_forgetting
+from ._autograd import ordinary_tensors
 from ._cross_fit import N_FOLDS
 from ._cross_validation import GivenRows
 from ._data import PreparedData, augmented
@@ -399,7 +400,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         """The estimator as it was after any failure; one that has to do with rows says which of X they are."""
         before = dict(self.__dict__)
         try:
-            with naming_rows(X, lambda: self._table):
+            with naming_rows(X, lambda: self._table), ordinary_tensors():
                 yield
         except BaseException:  # an interrupt as well
             self.__dict__.clear()
@@ -549,6 +550,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         kept, memory = self._kept, self._options().memory
         return rows_left_out(kept, fit.network, self._input_dtype, memory, self._density(fit), asked)
 
+    @ordinary_tensors()
     def _loo_predictive(self, link: Link | None) -> Predictive:
         """Moments of each training row's target as of the model without the row, in the network's units."""
         parts = []
@@ -564,6 +566,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         return Components.joined(parts, torch.from_numpy(self.member_weights_).to(parts[0].mean)).moments
 
     @property
+    @ordinary_tensors()
     def prior_path_(self) -> Bunch:
         """Scores of other prior precisions at the same weights, see the attributes of the subclasses.
 
@@ -693,6 +696,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         variance = (variance + (square - mean.square()) * bool(self._others)).mean(-1)
         return -variance.clamp_min(torch.finfo(torch.float64).tiny).log().cpu().numpy()
 
+    @ordinary_tensors()
     def log_marginal_likelihood(
         self,
         prior_precision: float | None = None,

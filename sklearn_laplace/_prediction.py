@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
 from . import _cross_validation, _resolve
+from ._autograd import ordinary_tensors
 from ._cross_validation import PriorScores
 from ._given import readable
 from ._memory import held
@@ -57,6 +58,7 @@ class LaplacePrediction(ShownEstimator, ABC):
 
     _table: Table | None = None
 
+    @ordinary_tensors()
     def _inputs(self, X: Any) -> Tensor:
         """Validated inputs as a tensor."""
         check_is_fitted(self)
@@ -95,6 +97,7 @@ class LaplacePrediction(ShownEstimator, ABC):
         """From the posterior to the outputs; with weight samples of its own, the same in every call."""
         return self._options().predictive.prepared(self.posterior_, int(self.n_samples), self._seed)
 
+    @ordinary_tensors()
     def _answers(self, X: Any, answer: Callable[[LatentGaussian, Tensor], T]) -> list[T]:
         """What is made of the distribution over the network's outputs, in its own units, chunk by chunk."""
         fit, posterior = self.laplace_, self.posterior_
@@ -107,6 +110,7 @@ class LaplacePrediction(ShownEstimator, ABC):
 
             return self._finite(X, answered)
 
+    @ordinary_tensors()
     def _own_outputs(self, X: Any) -> Tensor:
         fit = self.laplace_
         with single_thread(self._small):
@@ -146,6 +150,7 @@ class LaplacePrediction(ShownEstimator, ABC):
         moments = self.laplace_.likelihood.predict(latent, dispersion, link)
         return Components.of(moments) if varying is None else varying.components(moments, x, dispersion)
 
+    @ordinary_tensors()
     def _own_draws(self, X: Any, n_samples: int, generator: torch.Generator) -> Tensor:
         """Joint draws of the network's outputs, or of the linearised network's, shape (n, C, n_samples)."""
         predictive, fit = self._options().predictive, self.laplace_

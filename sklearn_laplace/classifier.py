@@ -13,6 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from . import _resolve, _values
+from ._autograd import ordinary_tensors
 from ._data import PreparedData, TargetScale, canonical_rows
 from ._estimator import LaplaceEstimator
 from ._loo import density_of
@@ -549,6 +550,7 @@ feature_names_in_
         with np.errstate(divide="ignore"):
             return np.where(known, np.log(p[np.arange(len(p)), index]), -np.inf)
 
+    @ordinary_tensors()
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, *, kind: str = "total") -> np.ndarray:
         """Draw from the predictive, jointly over the rows.
 

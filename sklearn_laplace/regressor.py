@@ -14,6 +14,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from . import _resolve, _values
+from ._autograd import ordinary_tensors
 from ._built_in import built_in_net
 from ._data import PreparedData, TargetScale, canonical_rows, spread
 from ._estimator import LaplaceEstimator
@@ -885,6 +886,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
 
         return self._in_units(self._shared_draws(count, generator, own))
 
+    @ordinary_tensors()
     def _targets_drawn(self, X: Any, count: int, generator: torch.Generator, *, noisy: bool) -> torch.Tensor:
         """Joint draws of one net (n, C, count), with the noise of the targets or without, in the network's units."""
         draws, likelihood = self._own_draws(X, count, generator), self.laplace_.likelihood
@@ -901,6 +903,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         variance = self.hyper_.dispersion * ratios.gather(-1, chosen.view(draws.shape).to(ratios.device))
         return draws + variance.sqrt() * noise
 
+    @ordinary_tensors()
     def _jackknife(self, X: Any, levels: np.ndarray) -> np.ndarray:
         """Ends of the jackknife+ intervals, in the units of y."""
         fit, asked = self.laplace_, next(name for name, left_out in _resolve.INTERVAL_METHODS.items() if left_out)
@@ -1026,6 +1029,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         covariance = (covariances @ weights + between).cpu().numpy() * self._scale.scale**2
         return covariance[..., 0] if self._single_output else covariance
 
+    @ordinary_tensors()
     def _own_covariance(self, X: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Means (n, C) of new targets under one net and their joint covariance (n, n, C), in the network's units."""
         x, fit = self._inputs(X), self.laplace_

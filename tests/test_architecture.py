@@ -33,7 +33,7 @@ LEVELS = (
     "subsets evidence data_loss streaming leave_one_out",
     "mode",
     "selection jackknife",
-    "_given _persistence _progress",
+    "_autograd _given _persistence _progress",
     "_augment _budget _member_weights _memory _noise _prior_options _restoring _show _skorch _structure_options "
     "_tables _targets _threads _values counts nets",
     "_cross_validation _map _noise_model _resolve mixtures reliability",
