@@ -412,10 +412,8 @@ def _plain(values: np.ndarray) -> np.ndarray:
     """Numbers and times as float64, all else as it is."""
     if values.dtype.kind in "mM":
         micro = values.astype(f"{values.dtype.kind}8[us]")
-        if (
-            np.datetime_data(values.dtype)[0] in COARSE
-            and (micro.astype(values.dtype) != values)[~np.isnat(micro)].any()
-        ):
+        wrapped = (micro.astype(values.dtype) != values) & ~np.isnat(values)
+        if np.datetime_data(values.dtype)[0] in COARSE and wrapped.any():
             raise ValueError("X holds times more than 290,000 years from 1970. Make numbers of them.")
         return np.where(np.isnat(micro), np.nan, micro.astype(np.int64) / DAY)
     if values.dtype.kind in "biuf":

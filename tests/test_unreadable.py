@@ -400,7 +400,10 @@ def test_a_column_of_times_of_both_kinds_is_refused():
         ([[1.0, 2.0]] * 3 + [[1.0]] + [[1.0, 2.0]] * (N - 4), "row 3 of X has 1 values, and row 0 has 2. Give rows of"),
         ([["a", 2.0]] * 3 + [["a"]] + [["a", 2.0]] * (N - 4), "row 3 of X has 1 values, and row 0 has 2. Give rows of"),
         (np.zeros(N, dtype=[("a", float), ("b", float)]), "X is a structured array. Give its fields as columns"),
-        (np.zeros(N, dtype=[("a", float)]).view(np.recarray), "X is a structured array. Give its fields as columns"),
+        (
+            np.zeros(N, dtype=[("a", float), ("b", int)]).view(np.recarray),
+            "X is a structured array. Give its fields as columns",
+        ),
         ([{"a": 1.0}] * N, r"Expected 2D array, got 1D array instead: X has the shape \(24,\)"),
         (["a"] * N, r"Expected 2D array, got 1D array instead: X has the shape \(24,\)"),
         (np.full((N, 2, 2), "a"), r"Expected 2D array, got 3D array instead: X has the shape \(24, 2, 2\)"),
