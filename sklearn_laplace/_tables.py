@@ -499,7 +499,7 @@ def _check_numbers(column: Column, values: np.ndarray, weights: np.ndarray | Non
 def _level(value: Any, name: str) -> Any:
     """A plain Python value that equals it."""
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)  # of an enum the value, not the name
     return int(value) if isinstance(value, Integral | np.bool_) else as_float(value, f"{name} of X")
 
 

@@ -56,15 +56,19 @@ targets.
 .astype(str), or all of them numbers.
     """
     y = readable(y, name)
-    if y is None or issparse(y):
+    if issparse(y):
+        raise TypeError(f"Sparse data was passed for {name}, but dense data is required. Use .toarray().")
+    if y is None:
         return y
     cells = _cells(y, "US" if numeric else "USf")
     if cells.dtype.kind in "fmM":
         _check_present(cells, np.isnat(cells) if cells.dtype.kind in "mM" else np.isnan(cells), name)
     if numeric and cells.dtype.kind in "USmMV":
         _refuse_labels(cells.ravel()[:1].tolist()[0], name)
+    if cells.dtype.kind == "V":
+        cells = cells.astype(object)
     if cells.dtype.kind != "O":
-        return y
+        return y if isinstance(y, list | tuple | np.ndarray) else cells
     _check_present(cells, np.array([is_missing(cell) for cell in cells.flat]).reshape(cells.shape), name)
     return _as_numbers(cells, name) if numeric else _as_labels(y, cells, name)
 
@@ -198,6 +202,8 @@ def _as_labels(y: Any, cells: np.ndarray, name: str) -> Any:
             f"{_and([shown(examples[kind]) for kind in present])}. Make all of them strings, for example by "
             ".astype(str), or all of them numbers."
         )
+    if groups[1] and not {*groups[1]} <= {str, np.str_}:  # numpy takes the value of an enum for its name
+        return np.array([str.__str__(cell) for cell in cells.flat]).reshape(cells.shape)
     if not groups[0]:
         return y
     values = [as_float(cell, name) if isinstance(cell, Decimal | Fraction) else cell for cell in cells.flat]

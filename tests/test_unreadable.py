@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import enum
 import re
 from decimal import Decimal
 from fractions import Fraction
@@ -12,6 +13,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 
@@ -431,3 +433,44 @@ def test_times_out_of_range_are_refused():
     years = np.array([["1000000"], ["2000000"]] * (N // 2), dtype="M8[Y]")
     with pytest.raises(ValueError, match="X holds times more than 290,000 years from 1970"):
         regressor().fit(years, Y)
+
+
+# ---------------------------------------------------------------------- other types
+
+
+class Colour(str, enum.Enum):  # noqa: UP042  # numpy and str() take its members for their names
+    RED = "red"
+    BLUE = "blue"
+
+
+def test_an_enum_of_strings_is_its_values():
+    """As a label and as a level, in lists and frames."""
+    members, values = [Colour.RED, Colour.BLUE] * (N // 2), ["red", "blue"] * (N // 2)
+    expected, model = (classifier().fit(X, y) for y in (values, members))
+    np.testing.assert_array_equal(model.classes_, ["blue", "red"])
+    np.testing.assert_array_equal(model.predict_proba(X), expected.predict_proba(X))
+    assert model.score(X, members) == expected.score(X, values)
+    for make in (list, pd.DataFrame):
+        levels, same = (make([[value] for value in column]) for column in (members, values))
+        np.testing.assert_array_equal(
+            regressor().fit(levels, Y).predict(levels), regressor().fit(same, Y).predict(levels)
+        )
+        assert np.ptp(regressor().fit(levels, CODES).predict(levels)) > 0
+
+
+def test_nullable_labels_keep_their_type():
+    """They were classes of floats."""
+    assert classifier().fit(X, pd.Series(CODES, dtype="Int64")).classes_.dtype.kind == "i"
+    assert classifier().fit(X, pd.Series(CODES.astype(bool), dtype="boolean")).predict(X).dtype.kind == "b"
+
+
+def test_sparse_targets_are_refused(fitted):
+    """Their length is ambiguous, to scipy."""
+    for model in fitted:
+        refuses(model, "Sparse data was passed for y, but dense", X, csr_matrix(Y[:, None]), error=TypeError)
+
+
+def test_a_noise_of_another_order_than_the_targets_is_refused():
+    """Its square would not be a float."""
+    with pytest.raises(ValueError, match=r"sigma_noise=0.1 is \d+e\+\d+ times the scale of y.*in the units of y"):
+        regressor().fit(X, 1e-300 * Y)
