@@ -263,20 +263,8 @@ def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bo
         finite = {"ensure_all_finite": False} if tables else {}
         try:
             found = validate_data(estimator, X, dtype=np.float64, order="C", reset=reset, **given, **finite)
-        except OverflowError:
-            raise ValueError(
-                f"{_few(_too_large(X))} of X holds a number that is too large for dtype('float64') (at most 1.8e308). "
-                "Use another unit, or its logarithm."
-            ) from None
-        except (TypeError, ValueError) as error:
-            if not tables and (names := text_columns(X)):
-                raise ValueError(
-                    f"the given net takes numbers, and {_few(names)} of X holds something else. Encode it in a "
-                    "pipeline (sklearn.preprocessing.OneHotEncoder, or OrdinalEncoder for a net with embeddings), or "
-                    "use net=None, which takes the table as it is."
-                ) from error
-            if not str(error).startswith(KNOWN) and (reason := no_table(X)):
-                raise ValueError(reason) from error
+        except Exception as error:  # of numpy, scikit-learn or whoever has made the table
+            _explain(X, error, tables)
             raise
         return found if how else (found, None)
     validate_data(estimator, X, reset=reset, skip_check_array=True)
@@ -287,37 +275,40 @@ def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bo
     return X, check_X_y(rows, y, estimator=estimator, **how)[1]
 
 
-def text_columns(X: Any) -> list[str]:
-    """Which columns hold something else than numbers.
+def _explain(X: Any, error: Exception, tables: bool) -> None:
+    """Raise an error that names the column of X, or what its shape lacks, where one of them is to blame.
 
-    Examples
-    --------
-    >>> text_columns(np.array([[1.0, "a"]], dtype=object))
-    ['column 1']
+    Raises
+    ------
+    ValueError
+    TypeError
     """
-    if is_plain(X):
-        return []
-    names, found = column_names(X), []
+    if not str(error).startswith(KNOWN) and (reason := no_table(X)):
+        raise ValueError(reason) from error
+    if tables or is_plain(X):
+        return
+    names, text, incomplete = column_names(X), [], []
     for place, column in enumerate(_read(X)[0]):
         label = _label(names, place)
         try:
-            _numbers(column, label)
-        except ValueError:
-            found.append(label)
-        except TypeError:  # neither text nor numbers: scikit-learn says so
-            continue
-    return found
-
-
-def _too_large(X: Any) -> list[str]:
-    """Which columns hold numbers beyond the range of float64."""
-    names, found = column_names(X), []
-    for place, column in enumerate(_read(X)[0]):
-        try:
-            _numbers(column, _label(names, place))
-        except (TypeError, ValueError):
-            found.append(_label(names, place))
-    return found
+            absent = np.flatnonzero(np.isnan(_numbers(column, label)))
+        except ValueError as reason:
+            if isinstance(error, OverflowError):
+                raise reason from None
+            text.append(label)
+        else:
+            incomplete += [f"{label}, first in row {absent[0]}"] if absent.size else []
+    if text:
+        raise ValueError(
+            f"the given net takes numbers, and {_few(text)} of X holds something else. Encode it in a pipeline "
+            "(sklearn.preprocessing.OneHotEncoder, or OrdinalEncoder for a net with embeddings), or use net=None, "
+            "which takes the table as it is."
+        ) from error
+    if incomplete:
+        raise ValueError(
+            f"Input X contains NaN in {incomplete[0]}, and the given net takes numbers. Impute them (SimpleImputer in "
+            "a pipeline), or use net=None, which takes missing values."
+        ) from error
 
 
 def column_names(X: Any) -> list[Any] | None:

@@ -161,7 +161,7 @@ def layer_sizes(sizes: Any) -> tuple[int, ...]:
     >>> layer_sizes([50, 20])
     (50, 20)
     """
-    valid = isinstance(sizes, Sequence) and not isinstance(sizes, str)
+    valid = isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes)
     if not (valid and all(isinstance(n, Integral) and 0 < int(n) <= WIDEST for n in sizes)):
         raise ValueError(
             f"hidden_layer_sizes={shown(sizes)} has to be a tuple of whole numbers above zero, like (50,), and at most "

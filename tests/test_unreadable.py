@@ -288,7 +288,7 @@ def test_a_given_net_is_told_of_the_column():
     """It takes no tables, and the message is the same."""
     rows = X.tolist()
     rows[2][1] = HUGE
-    with pytest.raises(ValueError, match="column 1 of X holds a number that is too large"):
+    with pytest.raises(ValueError, match=r"column 1 of X holds 10{9,}.*too large"):
         LaplaceRegressor(torch.nn.Linear(2, 1)).fit(rows, Y)
 
 
@@ -474,3 +474,20 @@ def test_a_noise_of_another_order_than_the_targets_is_refused():
     """Its square would not be a float."""
     with pytest.raises(ValueError, match=r"sigma_noise=0.1 is \d+e\+\d+ times the scale of y.*in the units of y"):
         regressor().fit(X, 1e-300 * Y)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        (pd.Period("2020"), TypeError, "column 'b' of X holds Period.*argument must be a string or a real number"),
+        (datetime.date(2020, 1, 1), TypeError, "column 'b' of X holds datetime.date.*argument must be a string or a"),
+        (pd.NA, ValueError, "Input X contains NaN in column 'b', first in row 3, and the given net takes numbers"),
+        (None, ValueError, "Input X contains NaN in column 'b', first in row 3, and the given net takes numbers"),
+        ("text", ValueError, "the given net takes numbers, and column 'b' of X holds something else"),
+    ],
+)
+def test_a_given_net_is_told_of_the_column_and_the_value(value, error, message):
+    """In a frame with columns of dtype object."""
+    table = pd.DataFrame({"a": Y, "b": replaced(Y, value)})
+    with pytest.raises(error, match=message):
+        LaplaceRegressor(torch.nn.Linear(2, 1)).fit(table, Y)
