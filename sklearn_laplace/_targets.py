@@ -74,7 +74,7 @@ targets.
 
 
 def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
-    """Weights of the rows, shape (n,), not negative and not all zero.
+    """Weights of the rows, shape (n,), not negative and not all zero; zero where others are 1e100 times as large.
 
     Parameters
     ----------
@@ -97,13 +97,28 @@ weight of k is the same as k copies of the row: divide all weights by their mean
     weights: np.ndarray = _check_sample_weight(given, X, dtype=np.float64, ensure_non_negative=True)
     if not (weights > 0).any():
         raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
+    check_largest(weights, "sample_weight")
+    counting: np.ndarray = np.where(weights > WEIGHTS[0] * weights.max(), weights, 0.0)
+    return counting
+
+
+def check_largest(weights: np.ndarray, name: str) -> None:
+    """Whether the largest weight is in range.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> check_largest(np.array([0.5, 2.0]), "sample_weight")
+    """
     largest = weights.max()
     if not WEIGHTS[0] <= largest <= WEIGHTS[1]:
         raise ValueError(
-            f"the largest sample_weight is {largest:g}; expected {WEIGHTS[0]:g} to {WEIGHTS[1]:g}, or 0 for rows that "
-            "do not count. A weight of k is the same as k copies of the row: divide all weights by their mean."
+            f"the largest {name} is {largest:g}; expected {WEIGHTS[0]:g} to {WEIGHTS[1]:g}, or 0 for rows that do not "
+            "count. A weight of k is the same as k copies of the row: divide all weights by their mean."
         )
-    return weights
 
 
 def check_outputs(given: int, fitted: int) -> None:

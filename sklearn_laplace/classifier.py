@@ -17,7 +17,7 @@ from ._autograd import ordinary_tensors
 from ._data import PreparedData, TargetScale, canonical_rows
 from ._estimator import LaplaceEstimator
 from ._loo import density_of
-from ._targets import check_same_kind, check_targets
+from ._targets import check_largest, check_same_kind, check_targets
 from .errors import UnsupportedCombinationError
 from .laplace import LaplaceFit
 from .latent import LatentGaussian, Predictive
@@ -299,6 +299,7 @@ feature_names_in_
         weights = weights * per_class[index]
         if not (weights > 0).any():
             raise ValueError(f"class_weight={self.class_weight!r} leaves no row with a positive weight.")
+        check_largest(weights, "sample_weight times class_weight")
         scale = TargetScale(np.zeros(n_outputs), np.ones(n_outputs), np.ones(n_outputs))
         return PreparedData(X, index, weights, n_outputs, scale)
 

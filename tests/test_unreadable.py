@@ -170,6 +170,15 @@ def test_weights_have_a_range(fitted, weights):
         refuses(model, message, X, y, sample_weight=weights)
 
 
+def test_a_weight_of_a_class_has_the_same_range():
+    """It multiplies that of the row."""
+    with pytest.raises(ValueError, match=r"the largest sample_weight times class_weight is 1e\+200; expected"):
+        classifier(class_weight={"up": 1e200}).fit(X, LABELS)
+    weights = np.where(LABELS == "up", 1.0, 5e-324)
+    with pytest.raises(ValueError, match="y holds one class only, 'up'"):
+        classifier(class_weight="balanced").fit(X, LABELS, sample_weight=weights)
+
+
 def test_a_weight_far_below_the_others_is_none():
     """The row does not count, as with a weight of zero."""
     weights = np.where(np.arange(N) < 4, 1e-300, 1.0)
