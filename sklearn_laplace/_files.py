@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from ._autograd import ordinary_tensors
 from ._persistence import Describer, Skeleton, name_of
 from ._restoring import Reader, reading
 from ._state import BARE, StoredEstimator, known
@@ -94,6 +95,7 @@ def save(estimator: Any, path: str | os.PathLike[str]) -> None:
     write_whole(file_path(path), safetensors.numpy.save(arrays, metadata))
 
 
+@ordinary_tensors()
 def load(path: str | os.PathLike[str], trusted: Iterable[Any] | Mapping[str, Any] = ()) -> Any:
     """Read an estimator that :func:`save` has written; nothing that the file names is imported or executed.
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ._autograd import ordinary_tensors
 from ._persistence import LAYERS, Skeleton, StoredTensor, present_device
 from .errors import StateError
 
@@ -32,6 +33,7 @@ FLOATS = {"nan", "inf", "-inf"}
 DTYPES = {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
 
 
+@ordinary_tensors()
 def unpack(
     stored: Mapping[str, Any],
     known: Mapping[str, Any] = LAYERS,

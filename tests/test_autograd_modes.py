@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
 
 RNG = np.random.default_rng(43)
 X = RNG.normal(size=(24, 2))
@@ -113,3 +115,16 @@ def test_a_net_made_in_inference_mode_is_trained():
         net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
         model = LaplaceRegressor(net, prior_precision=1.0, sigma_noise=0.1).fit(X, Y)
     assert model.predict(X, return_std=True, return_std_grad=True, return_mean_grad=True)[2].shape == X.shape
+
+
+def test_a_model_read_in_inference_mode_has_gradients(tmp_path):
+    """Pickled, copied, or from a file: its tensors are ordinary ones."""
+    model = LaplaceRegressor(**SMALL, prior_precision=1.0, sigma_noise=0.1).fit(X, Y)
+    expected = model.predict(X, return_std=True, return_mean_grad=True, return_std_grad=True)
+    save(model, tmp_path / "model.laplace")
+    with torch.inference_mode():
+        others = pickle.loads(pickle.dumps(model)), copy.deepcopy(model), load(tmp_path / "model.laplace")
+    for other in others:
+        found = other.predict(X, return_std=True, return_mean_grad=True, return_std_grad=True)
+        for mine, theirs in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
