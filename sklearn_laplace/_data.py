@@ -15,6 +15,7 @@ from ._augment import augmented_inputs
 from ._map import Past, Start
 from ._noise import noise_per_target
 from ._tables import Table
+from ._values import SIZES
 
 SAME_RATIO = 1e-9
 """Relative difference of noise ratios that is rounding."""
@@ -58,6 +59,11 @@ class TargetScale:
                 f"sigma_noise={sigma_noise.tolist()} means other noise ratios between the {len(self.scale)} targets "
                 f"than the curvature holds; here it can be a multiple of {self.unit_noise.tolist()}. Fit with this "
                 "sigma_noise."
+            )
+        if not SIZES[0] <= root[0] <= SIZES[1]:
+            raise ValueError(
+                f"sigma_noise={sigma_noise.tolist()} is {root[0]:.1g} times the scale of y; expected {SIZES[0]:g} to "
+                f"{SIZES[1]:g} times. Give sigma_noise in the units of y."
             )
         return float(root[0]) ** 2
 

@@ -12,27 +12,25 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pickle import PicklingError
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import joblib
 import numpy as np
 import torch
 from sklearn.base import is_regressor
 from sklearn.frozen import FrozenEstimator
-from sklearn.utils import Bunch, check_random_state
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    check_is_fitted,
-    check_memory,
-)
+from sklearn.utils import Bunch
+from sklearn.utils.validation import check_is_fitted, check_memory
 from torch import Tensor
 
 from . import _cross_validation, _resolve, _skorch, _values
 from ._augment import check_forgetting
+from ._autograd import ordinary_tensors
 from ._cross_fit import N_FOLDS
 from ._cross_validation import GivenRows
 from ._data import PreparedData, augmented
 from ._diagnosis import diagnose
+from ._given import readable
 from ._kinds import check_one_kind, most_kinds
 from ._loo import LeftOut
 from ._map import MapResult, Past, Start
@@ -64,6 +62,7 @@ from ._stages import (
 from ._stages import neutral as without_laplace_options
 from ._state import StoredEstimator
 from ._tables import Table, check_rows, column_names
+from ._targets import check_targets, check_weights
 from ._threads import single_thread
 from .errors import UncachedWarning
 from .evidence import effective_parameters, log_evidence
@@ -74,8 +73,6 @@ from .likelihoods._base import Link
 from .links._base import centred
 from .streaming import add_rows, remove_rows
 from .structures import STRUCTURES
-
-T = TypeVar("T")
 
 
 class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
@@ -157,16 +154,18 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         >>> model.fit(X, np.sin(X[:, 0]), sample_weight=np.repeat([1.0, 2.0], 20)).n_features_in_
         1
         """
-        given = X, y, sample_weight, sample_noise_variance
         with self._unchanged_on_failure(X):
             self._prior_scores = None
             self._options()  # a name that is not known comes before one that is not used
+            numeric = is_regressor(self)
+            X_val, y_val = readable(X_val, "X_val"), check_targets(y_val, numeric=numeric, name="y_val")
+            given = readable(X, "X"), check_targets(y, numeric=numeric), sample_weight, sample_noise_variance
             held_out = _cross_validation.rule_for(self.get_params(deep=False), X_val, y_val)
             if held_out is None:
                 return self._fit(lambda: self._prepare(*given), *given[:3])
             self._prepare(*given)  # what is wrong with the rows is said of all of them, before any training
             if X_val is not None:
-                self._validate_rows(X_val, y_val, None, None, y_numeric=is_regressor(self), reset=False)
+                self._validate_rows(X_val, y_val, None, None, y_numeric=numeric, reset=False)
             rows = GivenRows.of(*given)
             with self._reported(2, *given[:3]) as task:
                 fitted, scores = held_out.chosen(_cross_validation.without_rule(self), rows, task)
@@ -187,7 +186,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         again = options.varying_noise is not False  # the first one's training may be repeated
         with self._reported(n_kinds * most, *given) as task:
             data = replace(self._after_previous(prepare()), table=self._table)
-            seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
+            seeds = _values.random_numbers(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
             data = augmented(data, self.augment, self.n_augmentations, seeds[2])
             kept, data = data.unmerged, replace(data, unmerged=None)
             self._others = ()
@@ -401,7 +400,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         """The estimator as it was after any failure; one that has to do with rows says which of X they are."""
         before = dict(self.__dict__)
         try:
-            with naming_rows(X, lambda: self._table):
+            with naming_rows(X, lambda: self._table), ordinary_tensors():
                 yield
         except BaseException:  # an interrupt as well
             self.__dict__.clear()
@@ -434,12 +433,9 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
         """X and y as arrays, weights (n,) of which some may be zero, and known noise (n, C) or None."""
         tables = self._table is not None if not reset else self.net is None
-        named = column_names(X)
+        named, y = column_names(readable(X, "X")), check_targets(y, numeric=y_numeric)
         X, y = check_rows(self, X, y, tables=tables, reset=reset, multi_output=y_numeric, y_numeric=y_numeric)
-        y = _values.numbers(y) if y_numeric else y
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if not (weights > 0).any():
-            raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
+        weights = check_weights(sample_weight, X)
         if reset:
             previous, asked = self._previous(), self._options().categorical
             check_columns(self, previous)
@@ -554,6 +550,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         kept, memory = self._kept, self._options().memory
         return rows_left_out(kept, fit.network, self._input_dtype, memory, self._density(fit), asked)
 
+    @ordinary_tensors()
     def _loo_predictive(self, link: Link | None) -> Predictive:
         """Moments of each training row's target as of the model without the row, in the network's units."""
         parts = []
@@ -569,6 +566,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         return Components.joined(parts, torch.from_numpy(self.member_weights_).to(parts[0].mean)).moments
 
     @property
+    @ordinary_tensors()
     def prior_path_(self) -> Bunch:
         """Scores of other prior precisions at the same weights, see the attributes of the subclasses.
 
@@ -698,6 +696,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         variance = (variance + (square - mean.square()) * bool(self._others)).mean(-1)
         return -variance.clamp_min(torch.finfo(torch.float64).tiny).log().cpu().numpy()
 
+    @ordinary_tensors()
     def log_marginal_likelihood(
         self,
         prior_precision: float | None = None,

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from ._atomic import write_whole
+from ._autograd import ordinary_tensors
 from ._persistence import Describer, Known, Skeleton, name_of
 from ._restoring import Reader, parsed, reading
 from ._state import PARAMETER, StoredEstimator, check_fitted, known
@@ -120,6 +121,7 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
     write_whole(file_path(path), safetensors.numpy.save(arrays, metadata))
 
 
+@ordinary_tensors()
 def load(
     path: str | os.PathLike[str], trusted: Iterable[Any] | Mapping[str, Any] = (), *, key: bytes | None = None
 ) -> Any:

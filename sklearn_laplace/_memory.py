@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
+from ._given import shown
 from .curvatures._base import CurvatureRule
 from .errors import MemoryBudgetError
 from .network import Network
@@ -63,10 +64,11 @@ class MemoryBudget:
         if isinstance(value, str):
             parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", value.lower())
             found, unit = (float(parts[1]), UNITS.get(parts[2], 0)) if parts else (None, 0)
-        number = float(found) * unit if isinstance(found, Real) and not isinstance(found, bool) else 0.0
+        size = found if isinstance(found, Real) and not isinstance(found, bool) and found < 2**63 else 0
+        number = float(size) * unit
         if not 1 <= number < 2**63:
             raise ValueError(
-                f"memory_budget={value!r} has to be None, a number of bytes of at least 1, or a string such as "
+                f"memory_budget={shown(value)} has to be None, a number of bytes of at least 1, or a string such as "
                 "'500MB', '2GB' or '1.5GiB'."
             )
         return cls(int(number), given=True)

@@ -18,7 +18,9 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
 from . import _cross_validation, _resolve
+from ._autograd import ordinary_tensors
 from ._cross_validation import PriorScores
+from ._given import readable
 from ._memory import held
 from ._noise_model import NoiseModel
 from ._resolve import Options
@@ -56,6 +58,7 @@ class LaplacePrediction(ShownEstimator, ABC):
 
     _table: Table | None = None
 
+    @ordinary_tensors()
     def _inputs(self, X: Any) -> Tensor:
         """Validated inputs as a tensor."""
         check_is_fitted(self)
@@ -94,6 +97,7 @@ class LaplacePrediction(ShownEstimator, ABC):
         """From the posterior to the outputs; with weight samples of its own, the same in every call."""
         return self._options().predictive.prepared(self.posterior_, int(self.n_samples), self._seed)
 
+    @ordinary_tensors()
     def _answers(self, X: Any, answer: Callable[[LatentGaussian, Tensor], T]) -> list[T]:
         """What is made of the distribution over the network's outputs, in its own units, chunk by chunk."""
         fit, posterior = self.laplace_, self.posterior_
@@ -106,6 +110,7 @@ class LaplacePrediction(ShownEstimator, ABC):
 
             return self._finite(X, answered)
 
+    @ordinary_tensors()
     def _own_outputs(self, X: Any) -> Tensor:
         fit = self.laplace_
         with single_thread(self._small):
@@ -145,6 +150,7 @@ class LaplacePrediction(ShownEstimator, ABC):
         moments = self.laplace_.likelihood.predict(latent, dispersion, link)
         return Components.of(moments) if varying is None else varying.components(moments, x, dispersion)
 
+    @ordinary_tensors()
     def _own_draws(self, X: Any, n_samples: int, generator: torch.Generator) -> Tensor:
         """Joint draws of the network's outputs, or of the linearised network's, shape (n, C, n_samples)."""
         predictive, fit = self._options().predictive, self.laplace_
@@ -169,7 +175,7 @@ def naming_rows(X: Any, table_of: Callable[[], Table | None]) -> Iterator[None]:
     except NonFiniteError as error:
         if error.inputs is None or not len(error.inputs):
             raise
-        table = table_of()
+        table, X = table_of(), readable(X, "X")
         X = check_array(X, dtype=np.float64, ensure_all_finite=False) if table is None else table.coded(X)
         rows, found = torch.tensor(X).to(error.inputs), error.inputs[:NAMED_ROWS, None]
         same = ((rows == found) | (rows.isnan() & found.isnan())).all(-1).any(0)

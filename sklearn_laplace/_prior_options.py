@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ._given import shown
 from .by_name import GROUPINGS, Grouping, unit_of
 from .errors import UnsupportedCombinationError
 from .jacobian import Block
@@ -41,12 +42,12 @@ parameter tensors, such as a torch module's state_dict().
     given: Mapping[str, object] = value if isinstance(value, Mapping) else {"": value}
     try:
         arrays = {str(name): np.asarray(_on_host(array), dtype=float) for name, array in given.items()}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         arrays = {"": np.asarray(math.nan)}
     valid = all(np.isfinite(array).all() for array in arrays.values())
     if not valid or isinstance(value, bool) or not (by_name or arrays[""].ndim == 0):
         raise ValueError(
-            f"prior_mean={value!r} has to be a finite number, or a dict of arrays of finite numbers by names of "
+            f"prior_mean={shown(value)} has to be a finite number, or a dict of arrays of finite numbers by names of "
             "parameter tensors, such as a torch module's state_dict()."
         )
     return {name: torch.tensor(array) for name, array in arrays.items()} if by_name else float(arrays[""])

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.frozen import FrozenEstimator
-from sklearn.utils import check_random_state
 from torch import Tensor
 
 from ._augment import check_augment
+from ._given import as_float
 from ._memory import MemoryBudget
 from ._prior_options import check_grouping, check_left_out, grouping_of, mean_of
 from ._skorch import device_of, has_one_output, names_criterion
 from ._structure_options import BIASES, DAMPINGS, SHARINGS, StructureOptions, check_taken
 from ._tables import Categorical
-from ._values import Choice, choice, count, count_or_share, jobs, kinds, lookup, optional_count, positive
+from ._values import Choice, choice, count, count_or_share, jobs, kinds, layer_sizes, lookup, optional_count, positive
 from .by_name import GROUPINGS, Grouping
 from .curvatures import CURVATURES
 from .curvatures._base import CurvatureRule
@@ -219,7 +219,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     subset = _subset(parameters, seed)
     _check_subset(subset, rule, parameters["hessian_structure"], structure)
     lookup("activation", parameters["activation"], ACTIVATIONS)
-    _layer_sizes(parameters["hidden_layer_sizes"])
+    layer_sizes(parameters["hidden_layer_sizes"])
     kinds("n_bins", parameters["n_bins"])
     optional_count("max_epochs", parameters["max_epochs"], 0)
     optional_count("batch_size", parameters["batch_size"], 1)
@@ -511,7 +511,7 @@ def class_weights(given: Any, classes: np.ndarray, index: np.ndarray, weights: n
         labels = classes.tolist()
         if unknown := [label for label in given if label not in labels]:
             raise ValueError(f"class_weight names {unknown}, which are not among the classes {labels}.")
-        found = np.array([given.get(label, 1.0) for label in labels], dtype=float)
+        found = np.array([as_float(given.get(label, 1.0), "class_weight") for label in labels])
         if not (np.isfinite(found).all() and (found >= 0).all()):
             raise ValueError(f"class_weight={given!r} has to hold finite numbers that are not negative.")
         return found
@@ -562,12 +562,6 @@ def variance_of_kind(moments: Predictive, kind: str) -> Tensor:
         "aleatoric": moments.aleatoric_variance,
     }
     return lookup("kind", kind, by_kind)
-
-
-def generator(random_state: Any) -> torch.Generator:
-    """A torch generator for anything that scikit-learn takes as a random state."""
-    seed = int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
-    return torch.Generator().manual_seed(seed)
 
 
 def _device(name: object, net: Any) -> torch.device:
@@ -672,9 +666,3 @@ def _link(predictive: type[PosteriorPredictive], parameters: Mapping[str, Any]) 
             f"predictive='glm', or leave link={DEFAULT_LINK!r}."
         )
     return LINKS[SAMPLE_LINK]
-
-
-def _layer_sizes(sizes: object) -> None:
-    valid = isinstance(sizes, Sequence) and not isinstance(sizes, str)
-    if not (valid and all(isinstance(n, Integral) and int(n) > 0 for n in sizes)):  # type: ignore[attr-defined]
-        raise ValueError(f"hidden_layer_sizes={sizes!r} has to be a tuple of whole numbers above zero, like (50,).")

@@ -35,6 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from ._annotations import conforms, field_types
+from ._autograd import ordinary_tensors
 from ._persistence import (
     GENERATOR,
     ONLY_LAYERS,
@@ -170,6 +171,7 @@ class Reader:
         """A reader of what :func:`~sklearn_laplace._persistence.pack` has returned."""
         return cls(parsed(stored["tree"]), stored.get("arrays", ()), stored.get("foreign", ()), known, whole)
 
+    @ordinary_tensors()
     def value(self) -> Any:
         """What the tree stands for."""
         check_tree(self.nodes, self.tree["root"])

@@ -28,6 +28,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from . import _resolve, _values
+from ._autograd import ordinary_tensors
+from ._given import as_numbers, shown
 from ._mixture import LaplaceMixture
 from ._threads import single_thread
 from .errors import IncompleteWarning
@@ -90,6 +92,7 @@ class LaplaceSensitivity(LaplaceMixture):
 
     _single_output = False
 
+    @ordinary_tensors()
     def explain_std(self, X: Any, *, baseline: Any = None) -> np.ndarray:
         """Why a row is uncertain: its epistemic variance, shared out among the columns by integrated gradients.
 
@@ -174,6 +177,7 @@ n_classes)
 
     # ------------------------------------------------------------------ asked by the estimators
 
+    @ordinary_tensors()
     def _sloped(self, X: Any, X_std: Any = None, kind: str | None = None) -> tuple[Predictive, Tensor, Tensor | None]:
         """Moments of the rows with the noise of the inputs, the mean's gradient, and that of the std of some kind.
 
@@ -285,6 +289,7 @@ n_classes)
     def _baseline(self, baseline: Any) -> Tensor:
         """Where the way to a row begins, shape (d,)."""
         if baseline is not None:
+            baseline = as_numbers(baseline, "baseline")
             given = check_array(baseline, ensure_2d=False, dtype=np.float64, input_name="baseline")
             if given.shape != (self.n_features_in_,):
                 raise ValueError(
@@ -334,9 +339,9 @@ def deviations(X_std: Any, shape: tuple[int, ...]) -> np.ndarray:
     ValueError: X_std holds -1.0; standard deviations have to be finite and not negative.
     """
     try:
-        given = np.asarray(X_std, dtype=np.float64)
+        given = np.asarray(as_numbers(X_std, "X_std"), dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"X_std={X_std!r} has to hold numbers: standard deviations in the units of X.") from error
+        raise ValueError(f"X_std={shown(X_std)} has to hold numbers: standard deviations in the units of X.") from error
     n, d = shape
     if given.shape not in ((), (d,), (n, d)):
         raise ValueError(

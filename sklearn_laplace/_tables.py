@@ -10,8 +10,9 @@ over rows are by weight, and rows of weight zero say nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from numbers import Integral, Real
 from typing import Any
 
@@ -19,14 +20,16 @@ import numpy as np
 from sklearn.utils import _safe_indexing, check_array, check_X_y
 from sklearn.utils.validation import _num_samples, validate_data
 
+from ._given import NUMBERS, as_float, is_missing, no_table, readable, shown
+
 MAX_LEVELS = 1000
 """Levels of a column with embeddings of their own, the most frequent ones; rarer ones share one."""
-MISSING = {"NAType", "NaTType"}
-"""Types of what stands for a missing value in pandas, which is not imported."""
 CATEGORIES = ("category", "categorical", "enum")
 """How the data types begin by which pandas and polars call a column categorical."""
 TIMES = {"datetime": "datetime64[us]", "date": "datetime64[us]", "timedelta": "timedelta64[us]"}
 TIMES["duration"] = TIMES["timedelta"]
+COARSE = {"Y", "M", "W", "D", "h", "m", "s", "ms"}
+"""Units of times that microseconds hold exactly."""
 DAY = 86_400e6
 """Microseconds."""
 HEAVY_TAIL = 20.0
@@ -37,6 +40,8 @@ TAILS = 0.05
 """Left out at each end by the robust standard deviation."""
 NORMAL_RANGE = 3.2897072539029444
 """Of the central 90 % of a standard normal distribution."""
+KNOWN = ("Complex", "Expected", "Found", "Sparse")
+"""How scikit-learn's messages begin that give the reason themselves."""
 NAMED = 5
 """Values or columns that a message lists."""
 
@@ -110,6 +115,8 @@ class Column:
         Whether all were.
     heavy : bool
         Whether numbers have heavy tails.
+    zoned : bool or None
+        Whether times have a time zone; None for what are no times.
     """
 
     name: str
@@ -119,6 +126,7 @@ class Column:
     has_missing: bool = False
     is_empty: bool = False
     heavy: bool = False
+    zoned: bool | None = None
 
     @property
     def flagged(self) -> bool:
@@ -175,15 +183,16 @@ class Table:
         names : sequence of str, optional
             Of the columns, where X has them no longer.
         """
-        values, is_category = _read(X)
+        values, is_category, zoned = _read(X)
         names = column_names(X) if names is None else names
         given, found = asked.positions(names, len(values)), []
         for place, (column, is_one) in enumerate(zip(values, is_category, strict=True)):
-            label = f"column {place}" if names is None else f"column {names[place]!r}"
+            label = _label(names, place)
             if place in given or (asked.by_type and (is_one or _kinds(column, label) == {str})):
                 found.append(_levels_of(label, column, weights))
             else:
-                found.append(_numbers_of(label, column[weights > 0], weights[weights > 0]))
+                numbers = _numbers_of(label, column[weights > 0], weights[weights > 0])
+                found.append(replace(numbers, zoned=zoned[place]))
         return cls(tuple(found))
 
     def coded(self, X: Any, weights: np.ndarray | None = None) -> np.ndarray:
@@ -196,9 +205,11 @@ class Table:
         TypeError
             For values that are neither strings nor numbers.
         """
-        values, _ = _read(X, [any(isinstance(level, str) for level, _ in column.codes) for column in self.columns])
+        text = [any(isinstance(level, str) for level, _ in column.codes) for column in self.columns]
+        values, _, zoned = _read(X, text)
         coded = np.empty((len(values[0]), len(values)))
         for place, (column, given) in enumerate(zip(self.columns, values, strict=True)):
+            _check_zone(column, zoned[place])
             if column.n_levels:
                 coded[:, place] = _codes(column, given)
             else:
@@ -216,7 +227,7 @@ def is_plain(X: Any) -> bool:
     (True, False)
     """
     if column_names(X) is not None:
-        return all(np.asarray(_safe_indexing(X, k, axis=1)).dtype.kind in "biufc" for k in range(_width(X)))
+        return all(values.dtype.kind in "biufc" for values, _ in _arrays(X))
     if isinstance(X, list | tuple):
         try:
             X = np.asarray(X)
@@ -246,18 +257,14 @@ def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bo
     ValueError
     TypeError
     """
+    X = readable(X, "X")
     given: dict[str, Any] = {"y": y, **how} if how else {}
     if not tables or is_plain(X):
         finite = {"ensure_all_finite": False} if tables else {}
         try:
             found = validate_data(estimator, X, dtype=np.float64, order="C", reset=reset, **given, **finite)
-        except (TypeError, ValueError) as error:
-            if not tables and (names := text_columns(X)):
-                raise ValueError(
-                    f"the given net takes numbers, and {_few(names)} of X holds something else. Encode it in a "
-                    "pipeline (sklearn.preprocessing.OneHotEncoder, or OrdinalEncoder for a net with embeddings), or "
-                    "use net=None, which takes the table as it is."
-                ) from error
+        except Exception as error:  # of numpy, scikit-learn or whoever has made the table
+            _explain(X, error, tables)
             raise
         return found if how else (found, None)
     validate_data(estimator, X, reset=reset, skip_check_array=True)
@@ -268,26 +275,40 @@ def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bo
     return X, check_X_y(rows, y, estimator=estimator, **how)[1]
 
 
-def text_columns(X: Any) -> list[str]:
-    """Which columns hold something else than numbers.
+def _explain(X: Any, error: Exception, tables: bool) -> None:
+    """Raise an error that names the column of X, or what its shape lacks, where one of them is to blame.
 
-    Examples
-    --------
-    >>> text_columns(np.array([[1.0, "a"]], dtype=object))
-    ['column 1']
+    Raises
+    ------
+    ValueError
+    TypeError
     """
-    if is_plain(X):
-        return []
-    names, found = column_names(X), []
+    if not str(error).startswith(KNOWN) and (reason := no_table(X)):
+        raise ValueError(reason) from error
+    if tables or is_plain(X):
+        return
+    names, text, incomplete = column_names(X), [], []
     for place, column in enumerate(_read(X)[0]):
-        label = f"column {place}" if names is None else f"column {names[place]!r}"
+        label = _label(names, place)
         try:
-            _numbers(column, label)
-        except ValueError:
-            found.append(label)
-        except TypeError:  # neither text nor numbers: scikit-learn says so
-            continue
-    return found
+            absent = np.flatnonzero(np.isnan(_numbers(column, label)))
+        except ValueError as reason:
+            if isinstance(error, OverflowError):
+                raise reason from None
+            text.append(label)
+        else:
+            incomplete += [f"{label}, first in row {absent[0]}"] if absent.size else []
+    if text:
+        raise ValueError(
+            f"the given net takes numbers, and {_few(text)} of X holds something else. Encode it in a pipeline "
+            "(sklearn.preprocessing.OneHotEncoder, or OrdinalEncoder for a net with embeddings), or use net=None, "
+            "which takes the table as it is."
+        ) from error
+    if incomplete:
+        raise ValueError(
+            f"Input X contains NaN in {incomplete[0]}, and the given net takes numbers. Impute them (SimpleImputer in "
+            "a pipeline), or use net=None, which takes missing values."
+        ) from error
 
 
 def column_names(X: Any) -> list[Any] | None:
@@ -310,8 +331,12 @@ def _width(X: Any) -> int:
     return int(X.shape[1])
 
 
-def _read(X: Any, text: Sequence[bool] | None = None) -> tuple[list[np.ndarray], list[bool]]:
-    """The values of the columns (float64 or object), and which have a categorical data type.
+def _label(names: Sequence[Any] | None, place: int) -> str:
+    return f"column {place}" if names is None else f"column {names[place]!r}"
+
+
+def _read(X: Any, text: Sequence[bool] | None = None) -> tuple[list[np.ndarray], list[bool], list[bool | None]]:
+    """The values of the columns (float64 or object), which have a categorical data type, and which times a zone.
 
     Columns that were text in the training are text, whatever the values that happen to be there look like.
     """
@@ -322,23 +347,65 @@ def _read(X: Any, text: Sequence[bool] | None = None) -> tuple[list[np.ndarray],
             column.astype(object) if is_text and column.dtype.kind in "US" else _plain(column)
             for column, is_text in zip(columns, kept, strict=True)
         ]
-        return values, [False] * len(values)
-    series = [_safe_indexing(X, k, axis=1) for k in range(_width(X))]
-    types = [str(column.dtype).lower() for column in series]
-    values = [_values(column, kind) for column, kind in zip(series, types, strict=True)]
-    return values, [kind.startswith(CATEGORIES) for kind in types]
+        is_time = array.dtype.kind == "M"
+        return values, [False] * len(values), [False if is_time else None] * len(values)
+    arrays, types = zip(*_arrays(X), strict=True)
+    values, kinds = [_plain(column) for column in arrays], [str(kind).lower() for kind in types]
+    zoned: list[bool | None] = [
+        _zone(kind) if column.dtype.kind == "M" else None for column, kind in zip(arrays, types, strict=True)
+    ]
+    return values, [kind.startswith(CATEGORIES) for kind in kinds], zoned
 
 
-def _values(series: Any, kind: str) -> np.ndarray:
-    """A dataframe's column as an array; times as days."""
-    unit = next((unit for start, unit in TIMES.items() if kind.startswith(start)), None)
-    return _plain(np.asarray(series) if unit is None else np.asarray(series, dtype=unit))
+def _arrays(X: Any) -> Iterator[tuple[np.ndarray, Any]]:
+    """A dataframe's columns as arrays (n,), with their data types.
+
+    Raises
+    ------
+    TypeError
+        For several values in each row.
+    """
+    for place in range(_width(X)):
+        series = _safe_indexing(X, place, axis=1)
+        kind = str(series.dtype).lower()
+        unit = next((unit for start, unit in TIMES.items() if kind.startswith(start)), None)
+        try:
+            values = np.asarray(series) if unit is None else np.asarray(series, dtype=unit)
+        except Exception as error:  # whatever a conversion of somebody else's raises
+            raise TypeError(
+                f"{_label(column_names(X), place)} of X has the data type {series.dtype}, which numpy cannot read "
+                f"({error}). Cast it to numbers or strings."
+            ) from error
+        if values.ndim != 1 or values.dtype.kind == "V":
+            raise TypeError(
+                f"{_label(column_names(X), place)} of X has the data type {series.dtype}, several values in each row. "
+                "Make a column of each of them."
+            )
+        yield values, series.dtype
+
+
+def _zone(kind: Any) -> bool:
+    """Whether a data type of times, of pandas or of polars, has a time zone."""
+    return getattr(kind, "tz", getattr(kind, "time_zone", None)) is not None
+
+
+def _check_zone(column: Column, zoned: bool | None) -> None:
+    """Times with and without a zone differ by hours that nobody knows."""
+    if column.zoned is not None and zoned is not None and column.zoned != zoned:
+        kinds = [f"times {'with' if zone else 'without'} a time zone" for zone in (zoned, column.zoned)]
+        raise ValueError(
+            f"{column.name} of X holds {kinds[0]}, and the training had {kinds[1]}. Give both in UTC, for example by "
+            "pandas.to_datetime(column, utc=True)."
+        )
 
 
 def _plain(values: np.ndarray) -> np.ndarray:
     """Numbers and times as float64, all else as it is."""
     if values.dtype.kind in "mM":
         micro = values.astype(f"{values.dtype.kind}8[us]")
+        wrapped = (micro.astype(values.dtype) != values) & ~np.isnat(values)
+        if np.datetime_data(values.dtype)[0] in COARSE and wrapped.any():
+            raise ValueError("X holds times more than 290,000 years from 1970. Make numbers of them.")
         return np.where(np.isnat(micro), np.nan, micro.astype(np.int64) / DAY)
     if values.dtype.kind in "biuf":
         return values.astype(np.float64)
@@ -348,10 +415,6 @@ def _plain(values: np.ndarray) -> np.ndarray:
         except ValueError:
             return values.astype(object)
     return values.astype(object)
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or type(value).__name__ in MISSING or (isinstance(value, Real) and value != value)
 
 
 def _kinds(values: np.ndarray, name: str) -> set[type]:
@@ -365,13 +428,19 @@ def _kinds(values: np.ndarray, name: str) -> set[type]:
     """
     if values.dtype.kind == "f":
         return {Real} if not np.isnan(values).all() else set()
-    kinds = {type(value) for value in values if not _is_missing(value)}
+    kinds = {type(value) for value in values if not is_missing(value)}
     text = {kind for kind in kinds if issubclass(kind, str)}
-    numbers = {kind for kind in kinds if issubclass(kind, Real | np.bool_)}
+    numbers = {kind for kind in kinds if issubclass(kind, NUMBERS)}
     if other := kinds - text - numbers:
+        zones = {value.tzinfo is None for value in values if isinstance(value, datetime) and not is_missing(value)}
+        if len(zones) > 1:
+            raise ValueError(
+                f"{name} of X holds times with and without a time zone. Give all in UTC, for example by "
+                "pandas.to_datetime(column, utc=True)."
+            )
         example = next(value for value in values if type(value) in other)
         raise TypeError(
-            f"{name} of X holds {example!r}; the argument must be a string or a real number, in each of its rows. "
+            f"{name} of X holds {shown(example)}; the argument must be a string or a real number, in each of its rows. "
             "Make a column of numbers or of strings of it (a date: pandas.to_datetime), or drop it."
         )
     if text and numbers:
@@ -395,12 +464,12 @@ def _numbers(values: np.ndarray, name: str) -> np.ndarray:
     if values.dtype.kind == "f":
         return values
     if _kinds(values, name) == {str}:
-        example = next(value for value in values if not _is_missing(value))
+        example = next(value for value in values if not is_missing(value))
         raise ValueError(
             f"could not convert string to float: {example!r} in {name} of X, where numbers are expected. Make numbers "
             "of them, or fit with categorical_features='from_dtype', or with this column among categorical_features."
         )
-    return np.array([np.nan if _is_missing(value) else float(value) for value in values])
+    return np.array([np.nan if is_missing(value) else as_float(value, f"{name} of X") for value in values])
 
 
 def _check_numbers(column: Column, values: np.ndarray, weights: np.ndarray | None) -> None:
@@ -418,11 +487,11 @@ def _check_numbers(column: Column, values: np.ndarray, weights: np.ndarray | Non
         )
 
 
-def _level(value: Any) -> Any:
+def _level(value: Any, name: str) -> Any:
     """A plain Python value that equals it."""
-    return (
-        str(value) if isinstance(value, str) else int(value) if isinstance(value, Integral | np.bool_) else float(value)
-    )
+    if isinstance(value, str):
+        return str.__str__(value)  # of an enum the value, not the name
+    return int(value) if isinstance(value, Integral | np.bool_) else as_float(value, f"{name} of X")
 
 
 def _levels_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
@@ -431,10 +500,10 @@ def _levels_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
     totals: dict[Any, float] = {}
     some_missing = False
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        if weight > 0 and _is_missing(value):
+        if weight > 0 and is_missing(value):
             some_missing = True
         elif weight > 0:
-            level = _level(value)
+            level = _level(value, name)
             totals[level] = totals.get(level, 0.0) + weight
     ordered = sorted(totals)
     frequent = set(sorted(ordered, key=lambda level: -totals[level])[:MAX_LEVELS])
@@ -448,7 +517,7 @@ def _levels_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
 def _codes(column: Column, values: np.ndarray) -> np.ndarray:
     _kinds(values, column.name)
     known, unknown = dict(column.codes), column.n_levels
-    return np.array([column.missing if _is_missing(v) else known.get(v, unknown) for v in values.tolist()], dtype=float)
+    return np.array([column.missing if is_missing(v) else known.get(v, unknown) for v in values.tolist()], dtype=float)
 
 
 def _numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:

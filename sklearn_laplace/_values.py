@@ -10,14 +10,21 @@ import difflib
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
+from sklearn.utils import check_random_state
+
+from ._given import shown
 
 T = TypeVar("T")
+WIDEST = 10**6
+"""Most units of a hidden layer."""
 MOST = 2**31 - 1
 """Largest count that a user gives."""
 SIZES = (1e-60, 1e60)
@@ -44,7 +51,7 @@ def lookup(option: str, value: object, known: Mapping[str, T]) -> T:
     close = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
     hint = f" Did you mean {close[0]!r}?" if close else ""
     names = ", ".join(repr(name) for name in sorted(known))
-    raise ValueError(f"{option}={value!r} is not known; expected one of {names}.{hint}")
+    raise ValueError(f"{option}={shown(value)} is not known; expected one of {names}.{hint}")
 
 
 def positive(option: str, value: object) -> float:
@@ -61,9 +68,11 @@ def positive(option: str, value: object) -> float:
         ...
     ValueError: temperature=0 has to be a finite number above zero.
     """
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    number = math.nan
+    with suppress(OverflowError):
+        number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
     if not (math.isfinite(number) and number > 0):
-        raise ValueError(f"{option}={value!r} has to be a finite number above zero.")
+        raise ValueError(f"{option}={shown(value)} has to be a finite number above zero.")
     _check_size(option, np.asarray(number))
     return number
 
@@ -80,7 +89,7 @@ def count(option: str, value: object) -> int:
     """
     if isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) <= MOST:
         return int(value)
-    raise ValueError(f"{option}={value!r} has to be a whole number of at least 1{below(value)}.")
+    raise ValueError(f"{option}={shown(value)} has to be a whole number of at least 1{below(value)}.")
 
 
 def below(value: object) -> str:
@@ -106,30 +115,59 @@ def flag(option: str, value: object) -> bool:
     """
     if isinstance(value, bool | np.bool_ | Integral) and value in (0, 1):
         return bool(value)
-    raise ValueError(f"{option}={value!r} has to be True or False.")
+    raise ValueError(f"{option}={shown(value)} has to be True or False.")
 
 
-def numbers(y: np.ndarray) -> np.ndarray:
-    """Targets of a regression as they are.
+def random_numbers(value: Any) -> np.random.RandomState:
+    """What scikit-learn makes of a ``random_state``.
 
     Raises
     ------
     ValueError
-        Where they are labels or dates.
 
     Examples
     --------
-    >>> numbers(np.array(["low", "high"]))
+    >>> random_numbers(-1)
     Traceback (most recent call last):
         ...
-    ValueError: y holds values such as 'low', and a regressor needs numbers; labels are for LaplaceClassifier.
+    ValueError: random_state=-1 has to be None, a whole number from 0 to 2**32 - 1, or a numpy RandomState: Seed must \
+be between 0 and 2**32 - 1.
     """
-    if y.dtype.kind in "biuf":
-        return y
-    first = y.ravel()[0].item()
-    raise ValueError(
-        f"y holds values such as {first!r}, and a regressor needs numbers; labels are for LaplaceClassifier."
-    )
+    try:
+        found: np.random.RandomState = check_random_state(value)
+    except ValueError as error:
+        raise ValueError(
+            f"random_state={shown(value)} has to be None, a whole number from 0 to 2**32 - 1, or a numpy RandomState: "
+            f"{error}."
+        ) from error
+    return found
+
+
+def generator(random_state: Any) -> torch.Generator:
+    """A torch generator for anything that scikit-learn takes as a random state."""
+    seed = int(random_numbers(random_state).randint(np.iinfo(np.int32).max))
+    return torch.Generator().manual_seed(seed)
+
+
+def layer_sizes(sizes: Any) -> tuple[int, ...]:
+    """Units of the hidden layers.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> layer_sizes([50, 20])
+    (50, 20)
+    """
+    valid = isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes)
+    if not (valid and all(isinstance(n, Integral) and 0 < int(n) <= WIDEST for n in sizes)):
+        raise ValueError(
+            f"hidden_layer_sizes={shown(sizes)} has to be a tuple of whole numbers above zero, like (50,), and at most "
+            f"{WIDEST}."
+        )
+    return tuple(map(int, sizes))
 
 
 def fractions(option: str, values: Any) -> np.ndarray:
@@ -144,10 +182,10 @@ def fractions(option: str, values: Any) -> np.ndarray:
     """
     try:
         found = np.atleast_1d(np.asarray(values, dtype=float))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = np.array([np.nan])
     if found.ndim != 1 or found.size == 0 or not ((found > 0) & (found < 1)).all():
-        raise ValueError(f"{option}={values!r} has to hold numbers strictly between 0 and 1.")
+        raise ValueError(f"{option}={shown(values)} has to hold numbers strictly between 0 and 1.")
     return found
 
 
@@ -163,7 +201,7 @@ def optional_count(option: str, value: object, least: int) -> int | None:
     """
     if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and least <= int(value) <= MOST):
         return None if value is None else int(value)
-    raise ValueError(f"{option}={value!r} has to be None or a whole number of at least {least}{below(value)}.")
+    raise ValueError(f"{option}={shown(value)} has to be None or a whole number of at least {least}{below(value)}.")
 
 
 def kinds(option: str, value: object, automatic: tuple[int | None, ...] = (None,)) -> tuple[int | None, ...]:
@@ -185,7 +223,7 @@ def kinds(option: str, value: object, automatic: tuple[int | None, ...] = (None,
     found = tuple(optional_count(option, one, 1) for one in value)
     if not found or len(set(found)) < len(found):
         known = "'auto', None, a whole number of at least 1, or a tuple of these, all different"
-        raise ValueError(f"{option}={value!r} has to be {known}.")
+        raise ValueError(f"{option}={shown(value)} has to be {known}.")
     return found
 
 
@@ -202,7 +240,7 @@ def jobs(option: str, value: object) -> int | None:
     if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and int(value) != 0):
         return None if value is None else int(value)
     raise ValueError(
-        f"{option}={value!r} has to be None or a whole number that is not 0; -1 stands for all processors."
+        f"{option}={shown(value)} has to be None or a whole number that is not 0; -1 stands for all processors."
     )
 
 
@@ -222,7 +260,8 @@ share of all.
     if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1:
         return int(value)
     raise ValueError(
-        f"{option}={value!r} has to be a whole number of at least 1, or a float above 0 and up to 1, a share of all."
+        f"{option}={shown(value)} has to be a whole number of at least 1, or a float above 0 and up to 1, a share of "
+        "all."
     )
 
 
@@ -277,12 +316,12 @@ def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> 
         return Choice(None, value)
     try:
         numbers = np.asarray(value, dtype=float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         numbers = np.asarray(math.nan)
     if numbers.ndim > (1 if array else 0) or numbers.size == 0 or isinstance(value, bool):
         numbers = np.asarray(math.nan)
     if not (np.isfinite(numbers).all() and (numbers > 0).all()):
-        raise ValueError(f"{option}={value!r} has to be a finite number above zero{alternative}.")
+        raise ValueError(f"{option}={shown(value)} has to be a finite number above zero{alternative}.")
     _check_size(option, numbers)
     return Choice(numbers, "")
 
@@ -303,4 +342,4 @@ def file_path(value: object) -> Path:
     """
     if isinstance(value, str | os.PathLike) and Path(value).name and "\0" not in str(value):
         return Path(value)
-    raise ValueError(f"path={value!r} has to be the name of a file, a string or a pathlib.Path.")
+    raise ValueError(f"path={shown(value)} has to be the name of a file, a string or a pathlib.Path.")

@@ -13,9 +13,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from . import _resolve, _values
+from ._autograd import ordinary_tensors
 from ._data import PreparedData, TargetScale, canonical_rows
 from ._estimator import LaplaceEstimator
 from ._loo import density_of
+from ._targets import check_largest, check_same_kind, check_targets
 from .errors import UnsupportedCombinationError
 from .laplace import LaplaceFit
 from .latent import LatentGaussian, Predictive
@@ -246,11 +248,13 @@ feature_names_in_
         """
         if not self.__sklearn_is_fitted__():
             _resolve.check_streaming_weights(self.class_weight)
+            y, classes = check_targets(y, numeric=False), check_targets(classes, numeric=False, name="classes")
             if classes is None or set(np.ravel(classes).tolist()) == set(np.ravel(y).tolist()):
                 return self.fit(X, y, sample_weight, sample_noise_variance)
             with self._unchanged_on_failure(X):
                 prepare = partial(self._prepare, X, y, sample_weight, sample_noise_variance, classes)
                 return self._fit(prepare, X, y, sample_weight)
+        classes = check_targets(classes, numeric=False, name="classes")
         if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(f"classes={classes!r} differ from those of the first call, {self.classes_.tolist()}.")
         return super().partial_fit(X, y, sample_weight, sample_noise_variance)
@@ -258,7 +262,7 @@ feature_names_in_
     def _prepare(
         self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, classes: Any = None
     ) -> PreparedData:
-        given = X, column_or_1d(y, warn=True), sample_weight, sample_noise_variance
+        given = X, _labels(y, warn=True), sample_weight, sample_noise_variance
         X, y, weights, _ = self._validate_rows(*given, y_numeric=False)
         check_classification_targets(seen := y[weights > 0])
         previous = self._previous()
@@ -276,12 +280,13 @@ feature_names_in_
 
     def _prepare_more(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
         _resolve.check_streaming_weights(self.class_weight)
-        given = X, column_or_1d(y, warn=True), sample_weight, sample_noise_variance
+        given = X, _labels(y, warn=True), sample_weight, sample_noise_variance
         X, y, weights, _ = self._validate_rows(*given, y_numeric=False, reset=False)
         return self._encoded(X, self._indices(y, weights), weights, self.n_outputs_)
 
     def _indices(self, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Positions of the labels in ``classes_``; any of a row of weight zero."""
+        check_same_kind(labels, self.classes_)
         if len(unknown := np.setdiff1d(labels[weights > 0], self.classes_)):
             raise ValueError(
                 f"y holds the labels {unknown.tolist()}, which are not among the classes {self.classes_.tolist()}. "
@@ -294,6 +299,7 @@ feature_names_in_
         weights = weights * per_class[index]
         if not (weights > 0).any():
             raise ValueError(f"class_weight={self.class_weight!r} leaves no row with a positive weight.")
+        check_largest(weights, "sample_weight times class_weight")
         scale = TargetScale(np.zeros(n_outputs), np.ones(n_outputs), np.ones(n_outputs))
         return PreparedData(X, index, weights, n_outputs, scale)
 
@@ -488,6 +494,30 @@ feature_names_in_
         total, aleatoric = _entropy(found[:, :-1]).cpu().numpy(), found[:, -1].cpu().numpy()
         return Bunch(total=total, aleatoric=aleatoric, epistemic=np.maximum(total - aleatoric, 0.0))
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy of :meth:`predict`, between 0 and 1.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+            Labels.
+        sample_weight : array-like of shape (n_samples,), optional
+
+        Returns
+        -------
+        float
+
+        Examples
+        --------
+        >>> from sklearn.datasets import make_moons
+        >>> from sklearn_laplace import LaplaceClassifier
+        >>> X, y = make_moons(100, noise=0.2, random_state=0)
+        >>> LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y).score(X, y) > 0.8
+        True
+        """
+        return float(super().score(X, check_targets(y, numeric=False), sample_weight))
+
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Log probability of the true labels, nats.
 
@@ -512,7 +542,8 @@ feature_names_in_
         True
         """
         p = self.predict_proba(X)
-        labels = column_or_1d(y)
+        labels = _labels(y)
+        check_same_kind(labels, self.classes_)
         if len(labels) != len(p):
             raise ValueError(f"y has {len(labels)} labels for {len(p)} rows of X; expected one for each row.")
         index = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
@@ -520,6 +551,7 @@ feature_names_in_
         with np.errstate(divide="ignore"):
             return np.where(known, np.log(p[np.arange(len(p)), index]), -np.inf)
 
+    @ordinary_tensors()
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, *, kind: str = "total") -> np.ndarray:
         """Draw from the predictive, jointly over the rows.
 
@@ -547,7 +579,7 @@ feature_names_in_
         check_is_fitted(self)
         labels = _values.lookup("kind", kind, {"total": True, "epistemic": False})
         count = _values.count("n_samples", n_samples)
-        generator = _resolve.generator(random_state)
+        generator = _values.generator(random_state)
         draws = self._shared_draws(count, generator, lambda member, share: member._own_draws(X, share, generator))
         probabilities = self.laplace_.likelihood.logits(draws).softmax(1)
         if not labels:
@@ -567,6 +599,14 @@ feature_names_in_
         link = self._options().link
         assert link is not None
         return link(standard_normals(int(self.n_samples), len(self.classes_), self._seed))
+
+
+def _labels(y: Any, *, warn: bool = False) -> np.ndarray:
+    """Labels as an array (n,)."""
+    if y is None:
+        raise ValueError("LaplaceClassifier requires y to be passed, but the target y is None.")
+    labels: np.ndarray = column_or_1d(check_targets(y, numeric=False), warn=warn)
+    return labels
 
 
 def _entropy(p: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from . import _resolve, _values
+from ._autograd import ordinary_tensors
 from ._built_in import built_in_net
 from ._data import PreparedData, TargetScale, canonical_rows, spread
 from ._estimator import LaplaceEstimator
@@ -22,6 +23,7 @@ from ._noise import check_noisy_rows, noise_per_target, reliability, unit_noise
 from ._noise_model import DECISIVE, HIDDEN, NoiseModel, noise_model
 from ._resolve import Options
 from ._sensitivity import check_request
+from ._targets import check_outputs, check_targets
 from ._threads import single_thread
 from .counts import PoissonLogNormal
 from .errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError, UnsupportedCombinationError
@@ -449,7 +451,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         _resolve.check_targets(likelihood, targets)
         previous = self._previous()
         if previous is not None:  # its rows are known in its own units alone
-            _check_outputs(n_outputs, previous.n_outputs_)
+            check_outputs(n_outputs, previous.n_outputs_)
             check_noisy_rows(noisy_rows, previous._scale.noisy_rows)
             return self._scaled(X, targets, weights, variances, previous._scale)  # and no leave-one-out
         mean, scale = np.zeros(n_outputs), np.ones(n_outputs)
@@ -465,7 +467,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         given = X, y, sample_weight, sample_noise_variance
         X, y, weights, variances = self._validate_rows(*given, y_numeric=True, reset=False)
         targets = y.astype(np.float64).reshape(len(y), -1)
-        _check_outputs(targets.shape[1], self.n_outputs_)
+        check_outputs(targets.shape[1], self.n_outputs_)
         _resolve.check_targets(self.laplace_.likelihood, targets[weights > 0])
         check_noisy_rows(variances is not None, self._scale.noisy_rows)
         return self._scaled(X, targets, weights, variances, self._scale)
@@ -794,6 +796,31 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         mean = self._in_units(moments.mean)
         return (mean, self._std(moments, self.return_std_kind)) if return_std else mean
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Coefficient of determination R² of the predicted means, at most 1.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        sample_weight : array-like of shape (n_samples,), optional
+
+        Returns
+        -------
+        float
+            Of several targets the average.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> y = np.sin(X[:, 0])
+        >>> LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, y).score(X, y) > 0.9
+        True
+        """
+        return float(super().score(X, check_targets(y, numeric=True), sample_weight))
+
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
         """Log density of targets under :meth:`predict_dist`, nats, summed over the outputs.
 
@@ -817,7 +844,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         array([  1., -31.])
         """
         distribution = self.predict_dist(X)
-        targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+        targets = check_array(check_targets(y, numeric=True), ensure_2d=False, dtype=np.float64, input_name="y")
         shape = distribution.mean().shape
         if targets.size != np.prod(shape):
             raise ValueError(f"y has shape {targets.shape}; expected {shape}, one target for each prediction.")
@@ -852,13 +879,14 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         check_is_fitted(self)
         noisy = _values.lookup("kind", kind, {"total": True, "epistemic": False})
         count = _values.count("n_samples", n_samples)
-        generator = _resolve.generator(random_state)
+        generator = _values.generator(random_state)
 
         def own(member: Self, share: int) -> torch.Tensor:
             return member._targets_drawn(X, share, generator, noisy=noisy)
 
         return self._in_units(self._shared_draws(count, generator, own))
 
+    @ordinary_tensors()
     def _targets_drawn(self, X: Any, count: int, generator: torch.Generator, *, noisy: bool) -> torch.Tensor:
         """Joint draws of one net (n, C, count), with the noise of the targets or without, in the network's units."""
         draws, likelihood = self._own_draws(X, count, generator), self.laplace_.likelihood
@@ -875,6 +903,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         variance = self.hyper_.dispersion * ratios.gather(-1, chosen.view(draws.shape).to(ratios.device))
         return draws + variance.sqrt() * noise
 
+    @ordinary_tensors()
     def _jackknife(self, X: Any, levels: np.ndarray) -> np.ndarray:
         """Ends of the jackknife+ intervals, in the units of y."""
         fit, asked = self.laplace_, next(name for name, left_out in _resolve.INTERVAL_METHODS.items() if left_out)
@@ -1000,6 +1029,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         covariance = (covariances @ weights + between).cpu().numpy() * self._scale.scale**2
         return covariance[..., 0] if self._single_output else covariance
 
+    @ordinary_tensors()
     def _own_covariance(self, X: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Means (n, C) of new targets under one net and their joint covariance (n, n, C), in the network's units."""
         x, fit = self._inputs(X), self.laplace_
@@ -1016,8 +1046,3 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             latent = LatentGaussian(outputs, torch.diag_embed(per_output.diagonal().mT))
             outputs = likelihood.predict(latent, 1.0, None).mean
         return outputs, covariance
-
-
-def _check_outputs(given: int, fitted: int) -> None:
-    if given != fitted:
-        raise ValueError(f"y has {given} columns; expected {fitted}, one for each target that was fitted.")

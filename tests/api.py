@@ -31,7 +31,7 @@ All names that are public, each once; the docstring of each has its parameters, 
 that the tests run: `help(sklearn_laplace.LaplaceRegressor.predict_interval)`.
 """
 ESTIMATORS = sklearn_laplace.LaplaceRegressor, sklearn_laplace.LaplaceClassifier
-SCIKIT_LEARN = ["get_metadata_routing", "get_params", "score", "set_callbacks", "set_params"]
+SCIKIT_LEARN = ["get_metadata_routing", "get_params", "set_callbacks", "set_params"]
 """Inherited and documented there; so are the ``set_…_request``."""
 AXES: dict[str, Mapping[str, Any]] = {
     "subset_of_weights": SUBSETS,

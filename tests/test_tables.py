@@ -311,7 +311,9 @@ def test_times_are_days_and_booleans_are_numbers():
     model = LaplaceRegressor(**FIXED).fit(dated, y)
     np.testing.assert_allclose(model.predict(dated), expected, rtol=1e-9)
     zoned = dated.assign(when=dated.when.dt.tz_localize("UTC"))
-    np.testing.assert_allclose(model.predict(zoned), expected, rtol=1e-9)
+    model = LaplaceRegressor(**FIXED).fit(zoned, y)
+    elsewhere = zoned.assign(when=zoned.when.dt.tz_convert("Asia/Tokyo"))
+    np.testing.assert_allclose(model.predict(elsewhere), expected, rtol=1e-9)
 
 
 # ---------------------------------------------------------------------- what else an estimator does

@@ -1,0 +1,192 @@
+"""Reading what users give: whether a whole can be read as rows at all, and what a single cell holds.
+
+Tables, targets and weights share it. What a column or a label is belongs to ``_tables`` and ``_targets``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set, Sized
+from decimal import Decimal
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+from torch import Tensor
+
+NUMBERS = (Real, np.bool_, Decimal)
+"""Types of cells that are numbers."""
+MISSING = {"NAType", "NaTType"}
+"""Types of what stands for a missing value in pandas, which is not imported."""
+UNFINISHED = ("GroupBy", "Resampler", "Rolling", "Expanding", "Window", "Styler")
+"""How the types of pandas and polars end that are made of a table and hold no rows themselves."""
+LONGEST = 200
+"""Characters of a value in a message."""
+
+
+def readable(given: Any, name: str) -> Any:
+    """What was given, a tensor as an array.
+
+    Parameters
+    ----------
+    given : Any
+    name : str
+        For messages, "X" say.
+
+    Raises
+    ------
+    TypeError
+        For what holds no rows.
+
+    Examples
+    --------
+    >>> readable((x for x in "ab"), "X")
+    Traceback (most recent call last):
+        ...
+    TypeError: X is of type generator, which can be read only once. Give list(X).
+    """
+    kind = type(given).__name__
+    if kind == "LazyFrame":
+        raise TypeError(f"{name} is a LazyFrame, which holds a query and no rows. Give {name}.collect().")
+    if kind.endswith(UNFINISHED):
+        raise TypeError(f"{name} is of type {kind}, which holds no rows of its own. Give the table that it makes.")
+    if given is None or isinstance(given, np.ndarray | list | tuple | Real) or issparse(given) or _is_frame(given):
+        return given
+    if isinstance(given, Iterator):
+        raise TypeError(f"{name} is of type {kind}, which can be read only once. Give list({name}).")
+    if isinstance(given, Mapping):
+        raise TypeError(f"{name} is of type {kind}. Give an array, or a dataframe such as pandas.DataFrame({name}).")
+    if isinstance(given, str | bytes | Set):
+        raise TypeError(f"{name}={shown(given)} is of type {kind}. Give a list, an array or a dataframe.")
+    try:
+        array = _array_of(given) if isinstance(given, Tensor) else np.asarray(given)
+    except Exception as error:  # whatever a conversion of somebody else's raises
+        raise TypeError(f"{name} is of type {kind}, which numpy cannot read ({error}). Give an array.") from error
+    if array.ndim == 0 and array.dtype.kind == "O":
+        raise TypeError(f"{name} is of type {kind}, which holds no rows. Give a list, an array or a dataframe.")
+    return array if isinstance(given, Tensor) else given
+
+
+def _is_frame(given: Any) -> bool:
+    return getattr(given, "columns", None) is not None and getattr(given, "dtypes", None) is not None
+
+
+def no_table(X: Any) -> str | None:
+    """Why X is no table, where its shape or type is to blame; None otherwise.
+
+    Examples
+    --------
+    >>> no_table([[1.0, 2.0], [3.0]])
+    'row 1 of X has 1 values, and row 0 has 2. Give rows of the same length.'
+    """
+    if issparse(X):
+        return None
+    if _is_frame(X):
+        return None if len(X.columns) else "Found array with 0 feature(s) while a minimum of 1 is required: no columns."
+    try:
+        cells = np.asarray(X)
+    except ValueError:
+        lengths = [len(row) if isinstance(row, Sized) else 1 for row in X]
+        first = next((k for k, length in enumerate(lengths) if length != lengths[0]), None)
+        if first is None:
+            return None
+        return (
+            f"row {first} of X has {lengths[first]} values, and row 0 has {lengths[0]}. Give rows of the same length."
+        )
+    if cells.dtype.kind == "V":
+        return "X is a structured array. Give its fields as columns, for example pandas.DataFrame(X)."
+    if cells.ndim not in (0, 2):
+        return f"Expected 2D array, got {cells.ndim}D array instead: X has the shape {cells.shape}. Reshape your data."
+    if cells.dtype.kind == "c":
+        return "Complex data not supported. Give real and imaginary part as columns of X."
+    return None
+
+
+def _array_of(tensor: Tensor) -> np.ndarray:
+    """Half precision as float32, since numpy has no bfloat16."""
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+    tensor = tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor
+    array: np.ndarray = tensor.numpy()
+    return array
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell is None, NaN, or pandas' NA or NaT.
+
+    Examples
+    --------
+    >>> [is_missing(value) for value in (None, float("nan"), Decimal("NaN"), 0.0, "")]
+    [True, True, True, False, False]
+    """
+    if isinstance(value, Decimal):
+        return value.is_nan()
+    return value is None or type(value).__name__ in MISSING or (isinstance(value, Real) and value != value)
+
+
+def as_float(value: Any, where: str) -> float:
+    """A number as a float.
+
+    Raises
+    ------
+    ValueError
+        For a whole number or fraction beyond the range of float64.
+
+    Examples
+    --------
+    >>> as_float(10**400, "y")
+    Traceback (most recent call last):
+        ...
+    ValueError: y holds 10000000000000000000..., which is too large for dtype('float64') (at most 1.8e308). Use \
+another unit, or its logarithm.
+    """
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(
+            f"{where} holds {shown(value)}, which is too large for dtype('float64') (at most 1.8e308). Use another "
+            "unit, or its logarithm."
+        ) from None
+
+
+def as_numbers(given: Any, name: str) -> Any:
+    """Rows of numbers of any type as float64; what holds none unchanged, for scikit-learn to judge.
+
+    Raises
+    ------
+    ValueError
+        For numbers beyond the range of float64; names the row.
+
+    Examples
+    --------
+    >>> as_numbers([Decimal("0.5"), None], "y")
+    array([0.5, nan])
+    """
+    given = readable(given, name)
+    if given is None or issparse(given):
+        return given
+    try:
+        cells = np.asarray(given)
+    except ValueError:  # ragged
+        return given
+    if cells.dtype.kind != "O" or not all(is_missing(cell) or isinstance(cell, NUMBERS) for cell in cells.flat):
+        return given
+    found = np.full(cells.shape, np.nan)
+    for place, cell in np.ndenumerate(cells):
+        if not is_missing(cell):
+            found[place] = as_float(cell, f"{name} in row {place[0]}" if place else name)
+    return found
+
+
+def shown(value: Any) -> str:
+    """A value in a message, shortened.
+
+    Examples
+    --------
+    >>> shown(0.5), shown([10**400])
+    ('0.5', '[10000000000000000000...')
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no whole number of more than 4300 digits
+        return f"a {type(value).__name__} with thousands of digits"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

@@ -1,0 +1,130 @@
+"""Torch's modes of the caller: inference_mode, no_grad, default device and dtype do not change what is found."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
+
+RNG = np.random.default_rng(43)
+X = RNG.normal(size=(24, 2))
+Y = X[:, 0] + 0.1 * RNG.normal(size=24)
+LABELS = np.where(Y > 0, "up", "down")
+SMALL = {"hidden_layer_sizes": (3,), "random_state": 0}
+
+
+@contextmanager
+def default_device(name):
+    torch.set_default_device(name)
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+@contextmanager
+def default_dtype(dtype):
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+MODES = {
+    "inference_mode": torch.inference_mode,
+    "no_grad": torch.no_grad,
+    "meta": lambda: default_device("meta"),
+    "float64": lambda: default_dtype(torch.float64),
+}
+
+
+def answers(regressor, classifier, *, exact):
+    """What both models answer, with gradients, draws and evidence."""
+    found = [
+        *regressor.predict(X, return_std=True, return_mean_grad=True, return_std_grad=True),
+        *regressor.predict(X, return_cov=True),
+        regressor.predict_std(X, X_std=0.1),
+        regressor.sample_y(X, n_samples=2),
+        regressor.score_samples(X),
+        regressor.explain_std(X[:2]),
+        regressor.log_marginal_likelihood(prior_precision=2.0),
+        regressor.log_predictive_density(X, Y),
+        classifier.predict_proba(X),
+        classifier.predict_std(X),
+        classifier.predict_uncertainty(X, measure="entropy").total,
+        classifier.sample_y(X, n_samples=2) == "up",
+    ]
+    if exact:
+        found += [
+            *regressor.predict_interval(X, method="jackknife+"),
+            *regressor.loo_predict(return_std=True),
+            classifier.loo_predict(),
+            regressor.prior_path_.loo_log_density,
+        ]
+    return found
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag", "low_rank"])
+def test_a_model_is_the_same_after_it_was_used_in_a_mode(mode, structure):
+    """Fitted outside, used inside, used and changed outside: nothing of the mode stays in what the model keeps."""
+    options = {**SMALL, "hessian_structure": structure, "prior_precision": 1.0}
+    models = LaplaceRegressor(**options, sigma_noise=0.1).fit(X, Y), LaplaceClassifier(**options).fit(X, LABELS)
+    others = LaplaceRegressor(**options, sigma_noise=0.1).fit(X, Y), LaplaceClassifier(**options).fit(X, LABELS)
+    exact = structure in ("full", "functional")
+    with MODES[mode]():
+        inside = answers(*models, exact=exact)
+    expected = answers(*others, exact=exact)
+    for mine, theirs in zip(inside, expected, strict=True):  # a Sobol sequence's first point is of the default dtype
+        np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-9)
+    for mine, theirs in zip(answers(*models, exact=exact), expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-12)
+    for model, other in zip(models, others, strict=True):
+        evidence = [each.refit_laplace(prior_precision="evidence").log_marginal_likelihood() for each in (model, other)]
+        np.testing.assert_allclose(*evidence, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_model_fitted_in_a_mode_is_the_same(mode):
+    """The default fit, with cross-fitted nets, and rows that come and go."""
+    options = {**SMALL, "hessian_structure": "full", "prior_precision": 1.0, "sigma_noise": 0.1}
+    expected = LaplaceRegressor(**SMALL).fit(X, Y), LaplaceRegressor(**options).fit(X[:20], Y[:20])
+    expected[1].partial_fit(X[20:], Y[20:]).forget(X[:4], Y[:4]).refit_laplace(prior_precision=2.0)
+    with MODES[mode]():
+        found = LaplaceRegressor(**SMALL).fit(X, Y), LaplaceRegressor(**options).fit(X[:20], Y[:20])
+        found[1].partial_fit(X[20:], Y[20:]).forget(X[:4], Y[:4]).refit_laplace(prior_precision=2.0)
+    for mine, theirs in zip(found, expected, strict=True):
+        for one, other in zip(
+            mine.predict(X, return_std=True, return_mean_grad=True, return_std_grad=True),
+            theirs.predict(X, return_std=True, return_mean_grad=True, return_std_grad=True),
+            strict=True,
+        ):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-8)
+
+
+def test_a_net_made_in_inference_mode_is_trained():
+    """Its weights are copied."""
+    with torch.inference_mode():
+        net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
+        model = LaplaceRegressor(net, prior_precision=1.0, sigma_noise=0.1).fit(X, Y)
+    assert model.predict(X, return_std=True, return_std_grad=True, return_mean_grad=True)[2].shape == X.shape
+
+
+def test_a_model_read_in_inference_mode_has_gradients(tmp_path):
+    """Pickled, copied, or from a file: its tensors are ordinary ones."""
+    model = LaplaceRegressor(**SMALL, prior_precision=1.0, sigma_noise=0.1).fit(X, Y)
+    expected = model.predict(X, return_std=True, return_mean_grad=True, return_std_grad=True)
+    save(model, tmp_path / "model.laplace")
+    with torch.inference_mode():
+        others = pickle.loads(pickle.dumps(model)), copy.deepcopy(model), load(tmp_path / "model.laplace")
+    for other in others:
+        found = other.predict(X, return_std=True, return_mean_grad=True, return_std_grad=True)
+        for mine, theirs in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
