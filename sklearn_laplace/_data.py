@@ -18,6 +18,10 @@ from ._tables import Table
 
 SAME_RATIO = 1e-9
 """Relative difference of noise ratios that is rounding."""
+ROUNDING = 10 * np.finfo(float).eps
+"""Standard deviation of a column, relative to its largest value, that is rounding."""
+SIZES = (1e-100, 1e100)
+"""Range of a given noise in units of the targets' scale."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +48,31 @@ class TargetScale:
         """Σ_c log scale_c: what one row of weight 1 subtracts from a log density in the network's units."""
         return float(np.log(self.scale).sum())
 
+    def power(self, exponent: int) -> np.ndarray:
+        """The scale to a power, shape (C,): the unit of variances for 2.
+
+        Raises
+        ------
+        ValueError
+            When it is no float64.
+        """
+        with np.errstate(over="ignore", under="ignore"):
+            found: np.ndarray = self.scale**exponent
+        if not (np.isfinite(found) & (found > 0)).all():
+            raise ValueError(
+                f"y has the scale {self.scale.tolist()}, whose power {exponent} is out of range; variances need a "
+                "scale between 1e-162 and 1e+154. Ask for standard deviations, or fit with another unit for y."
+            )
+        return found
+
     def dispersion(self, sigma_noise: np.ndarray) -> float:
         """A given σ, one number or one for each target (C,), as φ.
 
         Raises
         ------
         ValueError
-            For other noise ratios between the targets than those that the curvature was made with.
+            For other noise ratios between the targets than those that the curvature was made with, and for a noise
+            that has nothing to do with the size of the targets.
         """
         root = noise_per_target(sigma_noise, len(self.scale)) / self.unit_noise
         if not np.allclose(root, root[0], rtol=SAME_RATIO, atol=0):
@@ -58,6 +80,12 @@ class TargetScale:
                 f"sigma_noise={sigma_noise.tolist()} means other noise ratios between the {len(self.scale)} targets "
                 f"than the curvature holds; here it can be a multiple of {self.unit_noise.tolist()}. Fit with this "
                 "sigma_noise."
+            )
+        if not SIZES[0] <= root[0] <= SIZES[1]:
+            raise ValueError(
+                f"sigma_noise={sigma_noise.tolist()} is {root[0]:.1e} times the size of y, {self.scale.tolist()}; it "
+                f"has to be {SIZES[0]:g} to {SIZES[1]:g} times as large. Give it in the units of y, or another unit to "
+                "both."
             )
         return float(root[0]) ** 2
 
@@ -236,27 +264,47 @@ def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndar
     Raises
     ------
     ValueError
-        When a column is too large for its variance to be finite.
+        When the values of a column differ by more than the largest float64.
 
     Examples
     --------
     >>> spread(np.array([[1e-13, 5.0], [3e-13, 5.0]]), np.ones(2))
     (array([2.e-13, 5.e+00]), array([1.e-13, 0.e+00]), array([False,  True]))
     """
-    mean = np.average(values, axis=0, weights=weights)
+    largest = np.abs(values).max(axis=0)
+    # A power of two, so that squares neither overflow nor vanish and nothing is rounded.
+    unit = np.exp2(np.frexp(largest)[1] - 1.0)
+    scaled = values / unit
+    mean = np.average(scaled, axis=0, weights=weights)
+    deviation = np.sqrt(np.average((scaled - mean) ** 2, axis=0, weights=weights))
+    constant = deviation * unit <= ROUNDING * largest
     with np.errstate(over="ignore", invalid="ignore"):
-        deviation = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights))
-    if not np.isfinite(deviation).all():
+        mean, deviation, width = mean * unit, deviation * unit, np.ptp(values, axis=0)
+    if not np.isfinite(width).all():
         raise ValueError(
-            f"a column reaches {np.abs(values).max():.1e}, too large for its variance; use another unit for it."
+            f"a column reaches {np.abs(values).max():.1e} and its values differ by more than a float64 can hold; use "
+            "another unit for it."
         )
-    constant = deviation <= 10 * np.finfo(float).eps * np.abs(values).max(axis=0)
     return mean, deviation, constant
 
 
 def mean_variance(data: PreparedData) -> float:
-    """Mean variance of the targets over the outputs, in the network's units; 1 for classes."""
+    """Mean variance of the targets over the outputs, in the network's units; 1 for classes.
+
+    Raises
+    ------
+    ValueError
+        For targets that are not standardised and whose variance is no float64.
+    """
     if data.targets.ndim == 1:
         return 1.0
     _, deviation, constant = spread(data.targets, data.weights)
-    return float(np.where(constant, 0.0, deviation**2).mean())
+    with np.errstate(over="ignore", under="ignore"):
+        variances = np.where(constant, 0.0, deviation**2)
+    if not np.isfinite(variances).all() or (variances[~constant] < np.finfo(float).tiny).any():
+        size = deviation.max() if np.isinf(variances).any() else deviation[~constant].min()
+        raise ValueError(
+            f"y has a standard deviation of {size:.1e}, whose square is out of range; it has to be between 1e-154 and "
+            "1e+154 where y is not standardised. Use standardize_y=True, or another unit for y."
+        )
+    return float(variances.mean())

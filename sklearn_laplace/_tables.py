@@ -482,11 +482,12 @@ def robust(values: np.ndarray, weights: np.ndarray) -> tuple[float, float] | Non
     if len(values) == 0:
         return None
     least, low, median, high, most = weighted_quantiles(values, weights, np.array([0.0, TAILS, 0.5, 1 - TAILS, 1.0]))
-    width = (high - low) / NORMAL_RANGE
-    if least > 0 and high > DECADES * low:
+    if least > 0 and high / DECADES > low:
         return 0.0, float(low)
-    reach = max(most - median, median - least)
-    return (float(median), float(width)) if 0 < width < np.inf and reach > HEAVY_TAIL * width else None
+    with np.errstate(over="ignore"):
+        width, reach = (high - low) / NORMAL_RANGE, max(most - median, median - least)
+        heavy = 0 < width < np.inf and reach > HEAVY_TAIL * width
+    return (float(median), float(width)) if heavy else None
 
 
 def weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> np.ndarray:

@@ -457,6 +457,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             mean, scale, constant = spread(targets, reliability(weights, variances))
             # A constant target still has units: its own size.
             scale = np.where(constant, np.where(mean == 0, 1.0, np.abs(mean)), scale)
+            targets, all_targets = (np.where(constant, mean, own) for own in (targets, given[1]))
+            given = given[0], all_targets, *given[2:]
         sigma = None if sigma is None else noise_per_target(sigma, n_outputs)
         target_scale = TargetScale(mean, scale, unit_noise(sigma, variances, scale, weights), noisy_rows)
         return self._scaled(X, targets, weights, variances, target_scale).beside(self._scaled(*given, target_scale))
@@ -997,7 +999,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         means, covariances = (torch.stack(part, -1) for part in zip(*every, strict=True))
         away = means - (means @ weights)[..., None]
         between = torch.einsum("nck,mck,k->nmc", away, away, weights)
-        covariance = (covariances @ weights + between).cpu().numpy() * self._scale.scale**2
+        covariance = (covariances @ weights + between).cpu().numpy() * self._scale.power(2)
         return covariance[..., 0] if self._single_output else covariance
 
     def _own_covariance(self, X: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -138,6 +138,80 @@ def test_constant_targets_are_predicted_as_they_are(value):
     assert np.isfinite(std).all() and (std > 0).all()
 
 
+ANGLES = np.linspace(0, 6, 60)
+JITTERED = {
+    "a-few-ulp": 1e6 + 1e-9 * np.sin(ANGLES),
+    "one-ulp": np.where(np.arange(60) % 3, 0.1, np.nextafter(0.1, 1.0)),
+    "negative": -1e6 + 1e-9 * np.sin(ANGLES),
+    "large": 1e15 + 0.125 * (np.arange(60) % 5),
+    "huge": 1e300 * (1 + np.finfo(float).eps * (np.arange(60) % 2)),
+    "small": 1e-300 * (1 + np.finfo(float).eps * (np.arange(60) % 2)),
+}
+
+
+@pytest.mark.parametrize("case", sorted(JITTERED))
+def test_targets_that_are_constant_but_for_rounding_are_constant(case):
+    """The same predictions and errors as for the constant, but for the mean's own rounding."""
+    X, y = ANGLES[::3, None], JITTERED[case][::3]
+    with pytest.warns(BoundWarning, match="constant"):
+        model = LaplaceRegressor(random_state=0).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    np.testing.assert_allclose(mean, y[0], rtol=1e-12)
+    assert np.isfinite(std).all() and (std > 0).all()
+    with pytest.warns(BoundWarning, match="constant"):
+        constant = LaplaceRegressor(random_state=0).fit(X, np.full(20, y[0]))
+    np.testing.assert_allclose(std, constant.predict_std(X), rtol=1e-9)
+
+
+def test_one_target_of_several_may_be_constant_but_for_rounding():
+    """It is predicted as it is, and costs the other one nothing to speak of."""
+    X, y = curved(60, np.random.default_rng(0))
+    model = LaplaceRegressor(random_state=0).fit(X, np.column_stack([1e6 + 1e-9 * y, y]))
+    mean, std = model.predict(X, return_std=True)
+    np.testing.assert_allclose(mean[:, 0], 1e6, rtol=1e-2)
+    assert np.isfinite(std).all() and (std > 0).all()
+    assert np.corrcoef(mean[:, 1], y)[0, 1] > 0.9
+
+
+@pytest.mark.parametrize(("power", "n_bins"), [(-300, None), (-200, 4), (200, None), (300, 4)])
+def test_columns_of_any_magnitude_are_columns(power, n_bins):
+    """Statistics are those of the scaled column: its square neither vanishes nor overflows."""
+    X, y = curved(25, np.random.default_rng(0))
+    X_new, scale = NEW[:50], np.array([2.0 ** round(power / np.log10(2)), 1.0])
+    answers = [
+        LaplaceRegressor(random_state=0, n_members=1, n_bins=n_bins).fit(X * unit, y).predict(X_new * unit, True)
+        for unit in (np.ones(2), scale)
+    ]
+    np.testing.assert_allclose(answers[1], answers[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("power", [-300, 300])
+def test_targets_of_any_magnitude_are_targets(power):
+    """Mean and standard deviation are those of y, in its unit; where a variance is no float64 an error tells."""
+    X, y = curved(25, np.random.default_rng(0))
+    unit = 2.0 ** round(power / np.log10(2))
+    one, other = (LaplaceRegressor(random_state=0, n_members=1).fit(X, y * scale) for scale in (1.0, unit))
+    for small, large in zip(one.predict(NEW, return_std=True), other.predict(NEW, return_std=True), strict=True):
+        np.testing.assert_allclose(large / unit, small, rtol=1e-9)
+    np.testing.assert_allclose(other.sample_y(NEW, 2) / unit, one.sample_y(NEW, 2), rtol=1e-9)
+    shift = one.log_predictive_density(X, y) - other.log_predictive_density(X, y * unit)
+    np.testing.assert_allclose(shift, np.log(unit), rtol=1e-9)
+    with pytest.raises(ValueError, match=r"whose power 2 is out of range.*another unit for y"):
+        other.predict(NEW, return_cov=True)
+    with pytest.raises(ValueError, match=r"times the size of y.*in the units of y"):
+        LaplaceRegressor(sigma_noise=0.1).fit(X, y * unit)
+    with pytest.raises(ValueError, match=r"whose square is out of range.*standardize_y=True"):
+        LaplaceRegressor(standardize_y=False).fit(X, y * unit)
+
+
+def test_values_that_differ_by_more_than_the_largest_number_are_refused():
+    """Neither a mean nor a distance of theirs is a float64."""
+    X, y = curved(20, np.random.default_rng(0))
+    far = np.column_stack([X[:, 0], np.where(X[:, 1] > 0, 1.7e308, -1.7e308)])
+    with pytest.raises(ValueError, match=r"a column reaches 1.7e\+308.*use another unit"):
+        LaplaceRegressor().fit(far, y)
+
+
 def test_outputs_on_very_different_scales_are_as_good_as_on_one():
     """1e-6 to 1e6: the predictions of y·s are those of y, times s, but for rounding in the training."""
     rng = np.random.default_rng(0)
