@@ -21,7 +21,6 @@ from sklearn.base import is_regressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Bunch, check_random_state
 from sklearn.utils.validation import (
-    _check_sample_weight,
     check_is_fitted,
     check_memory,
 )
@@ -437,9 +436,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         named = column_names(X)
         X, y = check_rows(self, X, y, tables=tables, reset=reset, multi_output=y_numeric, y_numeric=y_numeric)
         y = _values.numbers(y) if y_numeric else y
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if not (weights > 0).any():
-            raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
+        weights = _values.row_weights(sample_weight, X)
         if reset:
             previous, asked = self._previous(), self._options().categorical
             check_columns(self, previous)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_array
 
+from ._values import unmasked
 from .errors import UnsupportedCombinationError
 from .likelihoods._base import Likelihood
 
@@ -59,6 +60,7 @@ of y.
             f"sample_noise_variance cannot be used with likelihood={type(likelihood).__name__.lower()!r}, whose spread "
             "follows from its mean; rows that count less get a smaller sample_weight."
         )
+    given = unmasked("sample_noise_variance", given)
     found = check_array(given, ensure_2d=False, dtype=np.float64, input_name="sample_noise_variance")
     if found.shape not in {shape, shape[:1]}:
         raise ValueError(

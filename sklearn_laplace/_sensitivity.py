@@ -285,7 +285,9 @@ n_classes)
     def _baseline(self, baseline: Any) -> Tensor:
         """Where the way to a row begins, shape (d,)."""
         if baseline is not None:
-            given = check_array(baseline, ensure_2d=False, dtype=np.float64, input_name="baseline")
+            given = check_array(
+                _values.unmasked("baseline", baseline), ensure_2d=False, dtype=np.float64, input_name="baseline"
+            )
             if given.shape != (self.n_features_in_,):
                 raise ValueError(
                     f"baseline has shape {given.shape}; expected ({self.n_features_in_},), one value for each column."
@@ -334,7 +336,7 @@ def deviations(X_std: Any, shape: tuple[int, ...]) -> np.ndarray:
     ValueError: X_std holds -1.0; standard deviations have to be finite and not negative.
     """
     try:
-        given = np.asarray(X_std, dtype=np.float64)
+        given = np.asarray(_values.unmasked("X_std", X_std), dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"X_std={X_std!r} has to hold numbers: standard deviations in the units of X.") from error
     n, d = shape

@@ -19,6 +19,8 @@ import numpy as np
 from sklearn.utils import _safe_indexing, check_array, check_X_y
 from sklearn.utils.validation import _num_samples, validate_data
 
+from ._values import unmasked
+
 MAX_LEVELS = 1000
 """Levels of a column with embeddings of their own, the most frequent ones; rarer ones share one."""
 MISSING = {"NAType", "NaTType"}
@@ -246,7 +248,8 @@ def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bo
     ValueError
     TypeError
     """
-    given: dict[str, Any] = {"y": y, **how} if how else {}
+    given: dict[str, Any] = {"y": unmasked("y", y), **how} if how else {}
+    X = with_gaps(X) if tables else _numbers_all_there(X)
     if not tables or is_plain(X):
         finite = {"ensure_all_finite": False} if tables else {}
         try:
@@ -266,6 +269,36 @@ def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bo
         check_array(rows, estimator=estimator)
         return X, None
     return X, check_X_y(rows, y, estimator=estimator, **how)[1]
+
+
+def with_gaps(X: Any) -> Any:
+    """X with its masked values as missing ones, where it is a numpy masked array.
+
+    Examples
+    --------
+    >>> with_gaps(np.ma.array([[1, 2], [3, 4]], mask=[[False, True], [False, False]]))
+    array([[ 1., nan],
+           [ 3.,  4.]])
+    """
+    if not isinstance(X, np.ma.MaskedArray):
+        return X
+    mask, values = np.ma.getmaskarray(X), X.data
+    if not mask.any() or values.dtype.kind not in "biufmMOUS":
+        return values
+    if values.dtype.kind in "mM":
+        return np.where(mask, np.array("NaT", dtype=values.dtype), values)
+    gap, dtype = (np.nan, np.float64) if values.dtype.kind in "biuf" else (None, np.object_)
+    return np.where(mask, np.array(gap, dtype=dtype), values.astype(dtype))
+
+
+def _numbers_all_there(X: Any) -> Any:
+    if isinstance(X, np.ma.MaskedArray) and (mask := np.ma.getmaskarray(X)).any():
+        raise ValueError(
+            f"X is a masked array with {mask.sum()} masked values, first in row {np.argwhere(mask)[0, 0]}, and the "
+            "given net needs numbers in all places. Impute them (sklearn.impute.SimpleImputer in a pipeline, on "
+            "X.filled(numpy.nan)), or use net=None, which takes masked values as missing ones."
+        )
+    return X
 
 
 def text_columns(X: Any) -> list[str]:

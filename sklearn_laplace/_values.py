@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from sklearn.utils.validation import _check_sample_weight
 
 T = TypeVar("T")
 MOST = 2**31 - 1
@@ -130,6 +131,51 @@ def numbers(y: np.ndarray) -> np.ndarray:
     raise ValueError(
         f"y holds values such as {first!r}, and a regressor needs numbers; labels are for LaplaceClassifier."
     )
+
+
+def unmasked(option: str, values: T) -> T:
+    """Values as they are, none of which is masked.
+
+    Raises
+    ------
+    ValueError
+        For a numpy masked array with masked values, which would count as if they were there.
+
+    Examples
+    --------
+    >>> unmasked("y", np.ma.array([1.0, 2.0, 3.0], mask=[False, True, False]))
+    Traceback (most recent call last):
+        ...
+    ValueError: y is a masked array with 1 masked value, first in row 1; a value is needed in each row. Leave these \
+rows out, or fill in their values (numpy.ma.filled).
+    """
+    if isinstance(values, np.ma.MaskedArray) and (mask := np.ma.getmaskarray(values)).any():
+        number = int(mask.sum())
+        raise ValueError(
+            f"{option} is a masked array with {number} masked value{'s' * (number > 1)}, first in row "
+            f"{np.argwhere(mask)[0, 0] if mask.ndim else 0}; a value is needed in each row. Leave these rows out, or "
+            "fill in their values (numpy.ma.filled)."
+        )
+    return values
+
+
+def row_weights(sample_weight: Any, rows: Any) -> np.ndarray:
+    """Weights (n,) of rows, not negative and not all zero; 1 where none are given.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> row_weights(None, [[1.0], [2.0]])
+    array([1., 1.])
+    """
+    given = unmasked("sample_weight", sample_weight)
+    weights: np.ndarray = _check_sample_weight(given, rows, dtype=np.float64, ensure_non_negative=True)
+    if not (weights > 0).any():
+        raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
+    return weights
 
 
 def fractions(option: str, values: Any) -> np.ndarray:

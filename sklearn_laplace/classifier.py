@@ -258,7 +258,7 @@ feature_names_in_
     def _prepare(
         self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, classes: Any = None
     ) -> PreparedData:
-        given = X, column_or_1d(y, warn=True), sample_weight, sample_noise_variance
+        given = X, column_or_1d(_values.unmasked("y", y), warn=True), sample_weight, sample_noise_variance
         X, y, weights, _ = self._validate_rows(*given, y_numeric=False)
         check_classification_targets(seen := y[weights > 0])
         previous = self._previous()
@@ -276,7 +276,7 @@ feature_names_in_
 
     def _prepare_more(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
         _resolve.check_streaming_weights(self.class_weight)
-        given = X, column_or_1d(y, warn=True), sample_weight, sample_noise_variance
+        given = X, column_or_1d(_values.unmasked("y", y), warn=True), sample_weight, sample_noise_variance
         X, y, weights, _ = self._validate_rows(*given, y_numeric=False, reset=False)
         return self._encoded(X, self._indices(y, weights), weights, self.n_outputs_)
 
@@ -512,7 +512,7 @@ feature_names_in_
         True
         """
         p = self.predict_proba(X)
-        labels = column_or_1d(y)
+        labels = column_or_1d(_values.unmasked("y", y))
         if len(labels) != len(p):
             raise ValueError(f"y has {len(labels)} labels for {len(p)} rows of X; expected one for each row.")
         index = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)

@@ -819,7 +819,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         array([  1., -31.])
         """
         distribution = self.predict_dist(X)
-        targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+        targets = check_array(_values.unmasked("y", y), ensure_2d=False, dtype=np.float64, input_name="y")
         shape = distribution.mean().shape
         if targets.size != np.prod(shape):
             raise ValueError(f"y has shape {targets.shape}; expected {shape}, one target for each prediction.")

@@ -33,9 +33,9 @@ LEVELS = (
     "subsets evidence data_loss streaming leave_one_out",
     "mode",
     "selection jackknife",
-    "_persistence _progress",
+    "_persistence _progress _values",
     "_augment _budget _member_weights _memory _noise _prior_options _restoring _show _skorch _structure_options "
-    "_tables _threads _values counts nets",
+    "_tables _threads counts nets",
     "_cross_validation _map _noise_model _resolve mixtures reliability",
     "_data _diagnosis _past _loo _relevance",
     "_built_in _cross_fit _path _prediction",
