@@ -213,7 +213,8 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
                 origin = borrowed(self._lead, origin, fit, options)
             self._publish(trained, data, origin, seeds[2])
             self._kept = kept
-            hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), lambda: self._left_out(fit))
+            dispersion = fixed_dispersion(options, data.scale)
+            hyper = choose(fit, origin, options, dispersion, lambda: self._left_out(fit, in_order=True))
             if self._lead is None and self.noise_model_ is None and options.varying_noise is not False:
                 self.noise_model_ = self._learnt_noise(fit, hyper, data, options, seeds[0])
         if self.noise_model_ is not None and self.noise_model_.is_trained_under and data.noise is None:
@@ -388,7 +389,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
             options = self._options()
             fit = regrouped(self.laplace_, self._origin, options)
             dispersion = fixed_dispersion(options, self._scale)
-            hyper = choose(fit, self._origin, options, dispersion, lambda: self._left_out(fit))
+            hyper = choose(fit, self._origin, options, dispersion, lambda: self._left_out(fit, in_order=True))
             self._condition(fit, self._as_mixed(hyper))
             self._diagnose(options)
             self._others = tuple(other._twin().refit_laplace(**laplace_params) for other in self._models()[1:])
@@ -545,10 +546,10 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
     def _density(self, fit: LaplaceFit) -> Density:
         """What leave-one-out makes of a Gaussian over the outputs and a target."""
 
-    def _left_out(self, fit: LaplaceFit, asked: str = "leave-one-out") -> LeftOut:
-        """The rows of the fit; an error names what has asked for them where they are not there."""
+    def _left_out(self, fit: LaplaceFit, asked: str = "leave-one-out", *, in_order: bool = False) -> LeftOut:
+        """The rows of the fit, as given or in an order of their own; an error names what needs them and has none."""
         check_left_out(asked, self.augment, self.prior)
-        kept, memory = self._kept, self._options().memory
+        kept, memory = self._kept.in_order() if in_order and self._kept else self._kept, self._options().memory
         return rows_left_out(kept, fit.network, self._input_dtype, memory, self._density(fit), asked)
 
     def _loo_predictive(self, link: Link | None) -> Predictive:

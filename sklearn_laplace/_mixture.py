@@ -139,7 +139,7 @@ class LaplaceMixture(LaplacePrediction):
         """The rows under the noise that was found."""
 
     @abstractmethod
-    def _left_out(self, fit: LaplaceFit, asked: str = "leave-one-out") -> LeftOut:
+    def _left_out(self, fit: LaplaceFit, asked: str = "leave-one-out", *, in_order: bool = False) -> LeftOut:
         """The rows of the fit; an error names what has asked for them where they are not there."""
 
     @property

@@ -10,6 +10,7 @@ over rows are by weight, and rows of weight zero say nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -461,14 +462,15 @@ def _level(value: Any) -> Any:
 def _levels_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
     """A categorical column: its levels in order, the most frequent ones where there are many."""
     _kinds(values, name)
-    totals: dict[Any, float] = {}
+    weights_of: dict[Any, list[float]] = {}
     some_missing = False
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
         if weight > 0 and _is_missing(value):
             some_missing = True
         elif weight > 0:
             level = _level(value)
-            totals[level] = totals.get(level, 0.0) + weight
+            weights_of.setdefault(level, []).append(weight)
+    totals = {level: math.fsum(own) for level, own in weights_of.items()}  # the same for rows in any order
     ordered = sorted(totals)
     frequent = set(sorted(ordered, key=lambda level: -totals[level])[:MAX_LEVELS])
     own = {level: code for code, level in enumerate(level for level in ordered if level in frequent)}
@@ -531,7 +533,7 @@ def weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarr
     >>> weighted_quantiles(np.array([3.0, 1.0, 2.0]), np.array([2.0, 1.0, 0.0]), np.array([0.0, 0.5, 1.0]))
     array([1., 3., 3.])
     """
-    order = np.argsort(values, kind="stable")
+    order = np.lexsort((weights, values))  # equal values by weight: the sums are the same for rows in any order
     ordered, sums = values[order], np.cumsum(weights[order])
     # The least level is not above the first value's share, and rounding takes no level past the last one.
     at = np.maximum(levels * sums[-1] * (1 - 1e-12), np.finfo(float).tiny)

@@ -939,16 +939,16 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     def _noise_of(
         self, fit: LaplaceFit, hyper: Hyper, data: PreparedData, options: Options, seed: int
     ) -> NoiseModel | None:
-        cross, rows = self._origin.cross, self._kept or data
+        cross, rows = self._origin.cross, self._kept.in_order() if self._kept else data
         honest = cross is not None and bool(cross.networks)
         if cross is not None and honest:
             rows, held_out = data, cross.held_out(hyper)
         elif options.varying_noise:
-            held_out = self._left_out(fit, "likelihood='heteroscedastic'").errors(fit, hyper)
+            held_out = self._left_out(fit, "likelihood='heteroscedastic'", in_order=True).errors(fit, hyper)
         elif self._kept is None or self.net is not None or not len(self.hidden_layer_sizes):
             return None  # of a linear net Bayesian linear regression is expected
         elif data.total_weight >= FEW_FEATURES * effective_parameters(fit, hyper):
-            held_out = self._left_out(fit).expected_errors(fit, hyper)
+            held_out = self._left_out(fit, in_order=True).expected_errors(fit, hyper)
         else:
             return None
         chosen = {**self.get_params(deep=False), "hidden_layer_sizes": HIDDEN, "activation": "tanh", "n_bins": None}
