@@ -13,7 +13,7 @@ import numpy as np
 from . import _resolve
 from ._augment import augmented_inputs
 from ._map import Past, Start
-from ._noise import noise_per_target
+from ._noise import FEWEST_ROWS, noise_per_target
 from ._tables import Table
 
 SAME_RATIO = 1e-9
@@ -331,6 +331,8 @@ def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndar
 def mean_variance(data: PreparedData) -> float:
     """Mean variance of the targets over the outputs, in the network's units; 1 for classes.
 
+    A single row has no variance: the square of its target's size stands for it.
+
     Raises
     ------
     ValueError
@@ -339,6 +341,9 @@ def mean_variance(data: PreparedData) -> float:
     if data.targets.ndim == 1:
         return 1.0
     _, deviation, constant = spread(data.targets, data.weights)
+    if data.total_weight < FEWEST_ROWS:
+        deviation = np.abs(data.targets).max(axis=0)
+        constant = deviation == 0
     with np.errstate(over="ignore", under="ignore"):
         variances = np.where(constant, 0.0, deviation**2)
     if not np.isfinite(variances).all() or (variances[~constant] < np.finfo(float).tiny).any():

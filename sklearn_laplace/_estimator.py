@@ -20,10 +20,7 @@ import torch
 from sklearn.base import is_regressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Bunch, check_random_state
-from sklearn.utils.validation import (
-    check_is_fitted,
-    check_memory,
-)
+from sklearn.utils.validation import check_is_fitted, check_memory
 from torch import Tensor
 
 from . import _cross_validation, _resolve, _skorch, _values
@@ -32,6 +29,7 @@ from ._cross_fit import N_FOLDS
 from ._cross_validation import GivenRows
 from ._data import PreparedData, augmented
 from ._diagnosis import diagnose
+from ._few_rows import told_by_rows
 from ._kinds import check_one_kind, most_kinds
 from ._loo import LeftOut
 from ._map import MapResult, Past, Start
@@ -386,7 +384,8 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         with self._unchanged_on_failure(), single_thread(self._small):
             self.set_params(**laplace_params)
             self._prior_scores = None if "prior_precision" in laplace_params else self._prior_scores
-            options = self._options()
+            options = replace(self._options(), likelihood=self.laplace_.likelihood)
+            options = told_by_rows(options, self.laplace_.total_weight, self._scale)
             fit = regrouped(self.laplace_, self._origin, options)
             dispersion = fixed_dispersion(options, self._scale)
             hyper = choose(fit, self._origin, options, dispersion, lambda: self._left_out(fit, in_order=True))
@@ -537,7 +536,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         held_out = (False, False)
         if scores is not None:
             held_out = prior, prior and noise and not scores.is_capped(self.hyper_.dispersion)
-        given = self.laplace_, self.hyper_, self.n_effective_parameters_, evidence, options
+        given = self.laplace_, self.hyper_, self.n_effective_parameters_, evidence, self._options()
         diagnose(*given, held_out, n_different)
 
     # ------------------------------------------------------------------ leave-one-out

@@ -212,6 +212,41 @@ def test_values_that_differ_by_more_than_the_largest_number_are_refused():
         LaplaceRegressor().fit(far, y)
 
 
+@pytest.mark.parametrize("value", [0.0, 5.0, -2e-3, 1e300])
+@pytest.mark.parametrize("options", [{}, {"standardize_y": False}, {"prior_precision": "evidence"}])
+def test_one_row_tells_nothing_of_the_noise(value, options):
+    """The size of its target is all that is known: no interval is narrower, and none is much wider."""
+    if options == {"standardize_y": False} and value == 1e300:
+        return
+    size = abs(value) if value else 1.0
+    model = LaplaceRegressor(random_state=0, **options)
+    with pytest.warns(InterpolationWarning, match=r"the rows weigh 1 together.*Fit more rows, or give sigma_noise"):
+        model.fit([[3.0, 1.0]], [value])
+    mean, std = model.predict([[3.0, 1.0], [30.0, -10.0]], return_std=True)
+    np.testing.assert_allclose(model.sigma_noise_, size)
+    np.testing.assert_allclose(mean[0], value, atol=size)
+    assert (std >= size).all() and (std < 10 * size).all()
+    with pytest.warns(InterpolationWarning, match="the rows weigh 1 together"):
+        model.refit_laplace()
+    np.testing.assert_allclose(model.predict([[3.0, 1.0]], return_std=True)[1], std[0])
+
+
+def test_what_is_known_of_one_row_is_used():
+    """A given noise is the noise; more rows choose it again; two rows are as far apart as they are."""
+    model = LaplaceRegressor(random_state=0, sigma_noise=0.1).fit([[3.0]], [5.0])
+    assert model.sigma_noise_ == pytest.approx(0.1)
+    with pytest.warns(InterpolationWarning, match="the rows weigh 1 together"):
+        model = LaplaceRegressor(random_state=0).fit([[3.0]], [5.0], sample_noise_variance=[0.04])
+    assert model.sigma_noise_ == pytest.approx(0.2)
+    with pytest.warns(InterpolationWarning, match="the rows weigh 1 together"):
+        model = LaplaceRegressor(random_state=0).fit([[3.0]], [5.0])
+    X = np.linspace(2.0, 4.0, 20)[:, None]
+    model.partial_fit(X, 5.0 + 0.1 * np.random.default_rng(0).normal(size=20)).refit_laplace()
+    assert 0.05 < model.sigma_noise_ < 0.2
+    model = LaplaceRegressor(random_state=0).fit([[0.0], [1.0]], [5.0, 6.0])
+    assert (model.predict_std([[0.0], [0.5], [1.0]]) > 0.5).all()
+
+
 def test_outputs_on_very_different_scales_are_as_good_as_on_one():
     """1e-6 to 1e6: the predictions of y·s are those of y, times s, but for rounding in the training."""
     rng = np.random.default_rng(0)
