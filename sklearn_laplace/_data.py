@@ -290,10 +290,10 @@ def as_counts(weights: np.ndarray) -> np.ndarray:
     >>> as_counts(np.array([0.25, 0.25, 0.25, 0.25])), as_counts(np.array([2.0, 1.0])), as_counts(np.array([0.5]))
     (array([1., 1., 1., 1.]), array([2., 1.]), array([0.5]))
     """
-    total = weights.sum()
-    if len(weights) == 1 or total > 1 + 1e-9:
+    if len(weights) == 1 or weights.sum() > 1 + 1e-9:
         return weights
-    return weights * (total / (weights**2).sum())
+    shares = weights / np.exp2(np.frexp(weights.max())[1])  # of a power of two: squares of 1e-200 would vanish
+    return shares * (shares.sum() / (shares**2).sum())
 
 
 def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -6,6 +6,7 @@ case allows; no narrower far from the rows than among them.
 
 from __future__ import annotations
 
+import legal_tables
 import numpy as np
 import pytest
 from scipy.stats import norm
@@ -295,6 +296,16 @@ def test_copies_of_rows_are_no_more_rows_than_they_are():
     same = LaplaceRegressor(random_state=0, prior_precision=0.05, sigma_noise="residual")
     with pytest.warns(InterpolationWarning, match="for 25 different targets.*copies of each other"):
         same.fit(np.tile(X, (5, 1)), np.tile(y, 5))
+
+
+# ------------------------------------------------------------------------------ anything legal
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_legal_table_makes_a_default_fit_fail(seed):
+    """Constant, copied, extreme and missing columns, categories, dates, weights; ``legal_tables.py`` fits hundreds."""
+    table = legal_tables.legal_table(seed)
+    assert legal_tables.failure(table) is None, table.description
 
 
 # ------------------------------------------------------------------------------ classes
