@@ -536,6 +536,6 @@ def weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarr
     order = np.lexsort((weights, values))  # equal values by weight: the sums are the same for rows in any order
     ordered, sums = values[order], np.cumsum(weights[order])
     # The least level is not above the first value's share, and rounding takes no level past the last one.
-    at = np.maximum(levels * sums[-1] * (1 - 1e-12), np.finfo(float).tiny)
+    at = np.maximum(levels * sums[-1] * (1 - 1e-12), np.finfo(float).smallest_subnormal)
     found: np.ndarray = ordered[np.searchsorted(sums, at)]
     return found

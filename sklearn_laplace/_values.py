@@ -21,6 +21,8 @@ from sklearn.utils.validation import _check_sample_weight
 T = TypeVar("T")
 MOST = 2**31 - 1
 """Largest count that a user gives."""
+MOST_ROWS = 1e15
+"""Largest sum of weights, each of which is a number of rows: beyond, one row more is no other float64."""
 SIZES = (1e-60, 1e60)
 """Range of every positive number that a user gives."""
 
@@ -160,7 +162,7 @@ rows out, or fill in their values (numpy.ma.filled).
 
 
 def row_weights(sample_weight: Any, rows: Any) -> np.ndarray:
-    """Weights (n,) of rows, not negative and not all zero; 1 where none are given.
+    """Weights (n,) of rows, not negative, not all zero and worth no more rows than can be counted; 1 by default.
 
     Raises
     ------
@@ -175,6 +177,13 @@ def row_weights(sample_weight: Any, rows: Any) -> np.ndarray:
     weights: np.ndarray = _check_sample_weight(given, rows, dtype=np.float64, ensure_non_negative=True)
     if not (weights > 0).any():
         raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
+    with np.errstate(over="ignore"):
+        total = weights.sum()
+    if total > MOST_ROWS:
+        raise ValueError(
+            f"sample_weight sums to {total:.1e}; a weight of k is k copies of a row, and {MOST_ROWS:g} rows are the "
+            "most that can be counted. Divide all weights by their mean."
+        )
     return weights
 
 

@@ -182,7 +182,7 @@ def counts(rng, n):
 
 
 def tiny(rng, n):
-    return rng.random(n) * 10.0 ** rng.uniform(-200, -3)
+    return rng.random(n) * 10.0 ** rng.uniform(-300, -3)
 
 
 def any_positive(rng, n):

@@ -145,6 +145,8 @@ def test_the_evidence_checks_its_hyperparameters(fitted, kind, arguments, messag
         (-np.ones(30), "Negative values in data passed to `sample_weight`"),
         (np.ones(3), re.escape("sample_weight.shape == (3,), expected (30,)")),
         (np.full(30, np.nan), "Input sample_weight contains NaN"),
+        (np.full(30, 1e15), r"sample_weight sums to 3.0e\+16.*Divide all weights by their mean"),
+        (np.full(30, 1e308), r"sample_weight sums to inf.*Divide all weights by their mean"),
         (np.zeros(30), "at least one (non-zero number|row needs a positive weight)|zero for every row"),
     ],
 )

@@ -308,6 +308,15 @@ def test_no_legal_table_makes_a_default_fit_fail(seed):
     assert legal_tables.failure(table) is None, table.description
 
 
+@quiet
+def test_weights_of_many_rows_each_leave_a_fit():
+    """Where the noise's own net ends in numbers out of range, the noise is constant."""
+    X, y = curved(20, np.random.default_rng(0))
+    model = LaplaceRegressor(random_state=0, n_members=1).fit(X, y, sample_weight=np.full(20, 1e12))
+    mean, std = model.predict(NEW, return_std=True)
+    assert np.isfinite(mean).all() and np.isfinite(std).all() and (std > 0).all()
+
+
 # ------------------------------------------------------------------------------ classes
 
 
