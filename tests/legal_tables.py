@@ -1,6 +1,6 @@
 """Random legal tables: whatever a user may hand to a default fit without being wrong, drawn by a seed.
 
-``python tests/legal_tables.py 300`` fits 300 of them (an hour on one slow core) and prints what failed;
+``python tests/legal_tables.py 300`` fits 300 of them (a quarter of an hour on one core) and prints what failed;
 ``test_hard_data.py`` fits a few.
 """
 
