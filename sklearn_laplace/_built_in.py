@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ._data import PreparedData, spread
+from ._data import ROUNDING, PreparedData, spread
 from ._tables import Column, robust, weighted_quantiles
 from .likelihoods._base import Likelihood
 from .nets import MLP, TableMLP
@@ -109,7 +109,9 @@ def _drawn_in(
 
 def _mean_and_scale(X: np.ndarray, weights: np.ndarray) -> dict[str, list[float]]:
     mean, deviation, constant = _spread(X, weights)
-    return {"input_mean": mean.tolist(), "input_scale": np.where(constant, 1.0, deviation).tolist()}
+    # Of a constant column 1, and more where the rounding of its values is larger.
+    unit = np.maximum(1.0, ROUNDING * np.abs(mean))
+    return {"input_mean": mean.tolist(), "input_scale": np.where(constant, unit, deviation).tolist()}
 
 
 def _spread(X: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -13,12 +13,14 @@ import numpy as np
 from . import _resolve
 from ._augment import augmented_inputs
 from ._map import Past, Start
-from ._noise import noise_per_target
+from ._noise import FEWEST_ROWS, noise_per_target
 from ._tables import Table
 from ._values import SIZES
 
 SAME_RATIO = 1e-9
 """Relative difference of noise ratios that is rounding."""
+ROUNDING = 10 * np.finfo(float).eps
+"""Standard deviation of a column, relative to its largest value, that is rounding."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,31 @@ class TargetScale:
         """Σ_c log scale_c: what one row of weight 1 subtracts from a log density in the network's units."""
         return float(np.log(self.scale).sum())
 
+    def power(self, exponent: int) -> np.ndarray:
+        """The scale to a power, shape (C,): the unit of variances for 2.
+
+        Raises
+        ------
+        ValueError
+            When it is no float64.
+        """
+        with np.errstate(over="ignore", under="ignore"):
+            found: np.ndarray = self.scale**exponent
+        if not (np.isfinite(found) & (found > 0)).all():
+            raise ValueError(
+                f"y has the scale {self.scale.tolist()}, whose power {exponent} is out of range; variances need a "
+                "scale between 1e-162 and 1e+154. Ask for standard deviations, or fit with another unit for y."
+            )
+        return found
+
     def dispersion(self, sigma_noise: np.ndarray) -> float:
         """A given σ, one number or one for each target (C,), as φ.
 
         Raises
         ------
         ValueError
-            For other noise ratios between the targets than those that the curvature was made with.
+            For other noise ratios between the targets than those that the curvature was made with, and for a noise
+            that has nothing to do with the size of the targets.
         """
         root = noise_per_target(sigma_noise, len(self.scale)) / self.unit_noise
         if not np.allclose(root, root[0], rtol=SAME_RATIO, atol=0):
@@ -136,6 +156,15 @@ class PreparedData:
         noise = None if self.noise is None else self.noise[kept]
         return replace(self, X=self.X[kept], targets=self.targets[kept], weights=self.weights[kept], noise=noise)
 
+    def in_order(self) -> PreparedData:
+        """Large data in the order of :func:`row_keys`, small ones as they are."""
+        if self.total_weight <= _resolve.FLOAT32_ROWS:
+            return self
+        parts = (self.X, self.targets, self.weights) + (() if self.noise is None else (self.noise,))
+        order = row_keys(*parts).argsort(kind="stable")
+        X, targets, weights, *noise = (part[order] for part in parts)
+        return replace(self, X=X, targets=targets, weights=weights, noise=noise[0] if noise else None)
+
     def beside(self, given: PreparedData) -> PreparedData:
         """With the rows as they were given, in weights that count as those of these do; a copy of them."""
         share = self.total_weight / given.total_weight
@@ -158,10 +187,11 @@ class PreparedData:
 def canonical_rows(
     X: np.ndarray, targets: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows in a fixed order and equal ones merged, while the data are small (by weight); none of weight zero.
+    """Rows in a fixed order, none of weight zero; equal ones merged while the data are small (by weight).
 
-    So weights and repetitions, in any order, give the same numbers to the bit, standardisation included: training
-    amplifies rounding, and otherwise they would end in different modes.
+    So rows in any order give the same numbers to the bit, standardisation included, and so do weights and repetitions
+    of small data: training amplifies rounding, and otherwise they would end in different modes. The order of large data
+    is that of :func:`row_keys`.
 
     Parameters
     ----------
@@ -182,7 +212,8 @@ def canonical_rows(
 
 def _merged(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if weights.sum() > _resolve.FLOAT32_ROWS:
-        return X, targets, weights
+        order = row_keys(X, targets, weights).argsort(kind="stable")
+        return X[order], targets[order], weights[order]
     both = np.column_stack([X, targets])
     # Rows with the same gaps are equal. X has no infinity of its own, and NaN is not even equal to itself.
     unique, inverse = np.unique(np.where(np.isnan(both), np.inf, both), axis=0, return_inverse=True)
@@ -193,6 +224,35 @@ def _merged(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np
     order = np.random.default_rng(0).permutation(len(unique))
     found = unique[order, columns:].reshape(len(unique), *targets.shape[1:])
     return unique[order, :columns], found.astype(targets.dtype), merged[order]
+
+
+def row_keys(*parts: np.ndarray) -> np.ndarray:
+    """64-bit hashes (n,) of the rows of several arrays (n,) or (n, k), put side by side.
+
+    Equal rows have equal keys, with −0 equal to 0 and NaN to NaN; different ones have different keys, but for one pair
+    of rows in 2⁶⁴. Keys are in no order of the values. O(n k).
+
+    Examples
+    --------
+    >>> first, second, other = row_keys(np.array([[0.0, np.nan], [-0.0, -np.nan], [1.0, np.nan]]))
+    >>> bool(first == second), bool(first == other)
+    (True, False)
+    """
+    keys = np.zeros(len(parts[0]), dtype=np.uint64)
+    for part in parts:
+        for column in part.reshape(len(part), -1).T:
+            values = column.astype(np.float64) + 0.0
+            keys = _mixed(keys + np.where(np.isnan(values), np.nan, values).view(np.uint64))
+    return keys
+
+
+def _mixed(keys: np.ndarray) -> np.ndarray:
+    """Steele, Lea & Flood (2014), the finaliser of SplitMix: each bit depends on all bits."""
+    keys = keys + np.uint64(0x9E3779B97F4A7C15)
+    keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: np.ndarray = keys ^ (keys >> np.uint64(31))
+    return mixed
 
 
 def augmented(data: PreparedData, augment: Any, n_draws: int, seed: int) -> PreparedData:
@@ -228,10 +288,10 @@ def as_counts(weights: np.ndarray) -> np.ndarray:
     >>> as_counts(np.array([0.25, 0.25, 0.25, 0.25])), as_counts(np.array([2.0, 1.0])), as_counts(np.array([0.5]))
     (array([1., 1., 1., 1.]), array([2., 1.]), array([0.5]))
     """
-    total = weights.sum()
-    if len(weights) == 1 or total > 1 + 1e-9:
+    if len(weights) == 1 or weights.sum() > 1 + 1e-9:
         return weights
-    return weights * (total / (weights**2).sum())
+    shares = weights / np.exp2(np.frexp(weights.max())[1])  # of a power of two: squares of 1e-200 would vanish
+    return shares * (shares.sum() / (shares**2).sum())
 
 
 def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -242,27 +302,52 @@ def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndar
     Raises
     ------
     ValueError
-        When a column is too large for its variance to be finite.
+        When the values of a column differ by more than the largest float64.
 
     Examples
     --------
     >>> spread(np.array([[1e-13, 5.0], [3e-13, 5.0]]), np.ones(2))
     (array([2.e-13, 5.e+00]), array([1.e-13, 0.e+00]), array([False,  True]))
     """
-    mean = np.average(values, axis=0, weights=weights)
+    largest = np.abs(values).max(axis=0)
+    # A power of two, so that squares neither overflow nor vanish and nothing is rounded.
+    unit = np.exp2(np.frexp(largest)[1] - 1.0)
+    scaled = values / unit
+    mean = np.average(scaled, axis=0, weights=weights)
+    deviation = np.sqrt(np.average((scaled - mean) ** 2, axis=0, weights=weights))
+    constant = deviation * unit <= ROUNDING * largest
     with np.errstate(over="ignore", invalid="ignore"):
-        deviation = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weights))
-    if not np.isfinite(deviation).all():
+        mean, deviation, width = mean * unit, deviation * unit, np.ptp(values, axis=0)
+    if not np.isfinite(width).all():
         raise ValueError(
-            f"a column reaches {np.abs(values).max():.1e}, too large for its variance; use another unit for it."
+            f"a column reaches {np.abs(values).max():.1e} and its values differ by more than a float64 can hold; use "
+            "another unit for it."
         )
-    constant = deviation <= 10 * np.finfo(float).eps * np.abs(values).max(axis=0)
     return mean, deviation, constant
 
 
 def mean_variance(data: PreparedData) -> float:
-    """Mean variance of the targets over the outputs, in the network's units; 1 for classes."""
+    """Mean variance of the targets over the outputs, in the network's units; 1 for classes.
+
+    A single row has no variance: the square of its target's size stands for it.
+
+    Raises
+    ------
+    ValueError
+        For targets that are not standardised and whose variance is no float64.
+    """
     if data.targets.ndim == 1:
         return 1.0
     _, deviation, constant = spread(data.targets, data.weights)
-    return float(np.where(constant, 0.0, deviation**2).mean())
+    if data.total_weight < FEWEST_ROWS:
+        deviation = np.abs(data.targets).max(axis=0)
+        constant = deviation == 0
+    with np.errstate(over="ignore", under="ignore"):
+        variances = np.where(constant, 0.0, deviation**2)
+    if not np.isfinite(variances).all() or (variances[~constant] < np.finfo(float).tiny).any():
+        size = deviation.max() if np.isinf(variances).any() else deviation[~constant].min()
+        raise ValueError(
+            f"y has a standard deviation of {size:.1e}, whose square is out of range; it has to be between 1e-154 and "
+            "1e+154 where y is not standardised. Use standardize_y=True, or another unit for y."
+        )
+    return float(variances.mean())

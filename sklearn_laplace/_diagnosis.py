@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ._noise import FEWEST_ROWS
 from ._resolve import Options
 from .errors import InterpolationWarning, PinnedWarning, WeakPriorWarning
 from .laplace import Hyper, LaplaceFit
@@ -178,7 +179,7 @@ def diagnose(
     PinnedWarning
         When a given prior leaves the data next to no say.
     InterpolationWarning
-        When the noise is chosen from the residuals of a net that goes through all targets.
+        When the noise is chosen from the residuals of a net that goes through all targets, or from a single row.
     WeakPriorWarning
         When the prior is so weak that predictions are wider than the targets' own spread.
     """
@@ -187,8 +188,10 @@ def diagnose(
     chosen = options.prior_precision.free
     vitals = Vitals.of(fit, hyper, effective, evidence, n_different)
     category: type[UserWarning]
+    if options.sigma_noise.free and fit.likelihood.has_dispersion and fit.total_weight < FEWEST_ROWS:
+        message, category = _single(fit.total_weight), InterpolationWarning
     # A constant that the evidence prefers is an answer, and to hold weights at a mean of one's own is a wish.
-    if not chosen and fit.prior.mean is None and (vitals.pinned or vitals.undetermined):
+    elif not chosen and fit.prior.mean is None and (vitals.pinned or vitals.undetermined):
         message, category = _pinned(vitals), PinnedWarning
     elif options.sigma_noise.free and not held_out[1] and vitals.interpolates:
         message, category = _interpolates(vitals), InterpolationWarning
@@ -215,6 +218,14 @@ def _interpolates(vitals: Vitals) -> str:
         "nearly all of them, and what is left over says nothing of the noise, so that sigma_noise_ and all intervals "
         "may be far too narrow. Give sigma_noise as a number or as 'loo', a larger prior_precision or fewer hidden "
         "units, and look for rows that are copies of each other. For targets that are free of noise all is well."
+    )
+
+
+def _single(total_weight: float) -> str:
+    return (
+        f"the rows weigh {total_weight:.3g} together, and less than {FEWEST_ROWS} rows tell nothing of the noise: "
+        "sigma_noise_ is the size of the target itself (1 for a target of 0) where sample_noise_variance is not given. "
+        "Fit more rows, or give sigma_noise as a number."
     )
 
 

@@ -30,6 +30,7 @@ from ._cross_fit import N_FOLDS
 from ._cross_validation import GivenRows
 from ._data import PreparedData, augmented
 from ._diagnosis import diagnose
+from ._few_rows import told_by_rows
 from ._given import readable
 from ._kinds import check_one_kind, most_kinds
 from ._loo import LeftOut
@@ -213,7 +214,8 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
                 origin = borrowed(self._lead, origin, fit, options)
             self._publish(trained, data, origin, seeds[2])
             self._kept = kept
-            hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), lambda: self._left_out(fit))
+            dispersion = fixed_dispersion(options, data.scale)
+            hyper = choose(fit, origin, options, dispersion, lambda: self._left_out(fit, in_order=True))
             if self._lead is None and self.noise_model_ is None and options.varying_noise is not False:
                 self.noise_model_ = self._learnt_noise(fit, hyper, data, options, seeds[0])
         if self.noise_model_ is not None and self.noise_model_.is_trained_under and data.noise is None:
@@ -385,10 +387,11 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         with self._unchanged_on_failure(), single_thread(self._small):
             self.set_params(**laplace_params)
             self._prior_scores = None if "prior_precision" in laplace_params else self._prior_scores
-            options = self._options()
+            options = replace(self._options(), likelihood=self.laplace_.likelihood)
+            options = told_by_rows(options, self.laplace_.total_weight, self._scale)
             fit = regrouped(self.laplace_, self._origin, options)
             dispersion = fixed_dispersion(options, self._scale)
-            hyper = choose(fit, self._origin, options, dispersion, lambda: self._left_out(fit))
+            hyper = choose(fit, self._origin, options, dispersion, lambda: self._left_out(fit, in_order=True))
             self._condition(fit, self._as_mixed(hyper))
             self._diagnose(options)
             self._others = tuple(other._twin().refit_laplace(**laplace_params) for other in self._models()[1:])
@@ -535,7 +538,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         held_out = (False, False)
         if scores is not None:
             held_out = prior, prior and noise and not scores.is_capped(self.hyper_.dispersion)
-        given = self.laplace_, self.hyper_, self.n_effective_parameters_, evidence, options
+        given = self.laplace_, self.hyper_, self.n_effective_parameters_, evidence, self._options()
         diagnose(*given, held_out, n_different)
 
     # ------------------------------------------------------------------ leave-one-out
@@ -544,10 +547,10 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
     def _density(self, fit: LaplaceFit) -> Density:
         """What leave-one-out makes of a Gaussian over the outputs and a target."""
 
-    def _left_out(self, fit: LaplaceFit, asked: str = "leave-one-out") -> LeftOut:
-        """The rows of the fit; an error names what has asked for them where they are not there."""
+    def _left_out(self, fit: LaplaceFit, asked: str = "leave-one-out", *, in_order: bool = False) -> LeftOut:
+        """The rows of the fit, as given or in an order of their own; an error names what needs them and has none."""
         check_left_out(asked, self.augment, self.prior)
-        kept, memory = self._kept, self._options().memory
+        kept, memory = self._kept.in_order() if in_order and self._kept else self._kept, self._options().memory
         return rows_left_out(kept, fit.network, self._input_dtype, memory, self._density(fit), asked)
 
     @ordinary_tensors()

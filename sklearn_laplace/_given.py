@@ -67,6 +67,32 @@ def readable(given: Any, name: str) -> Any:
     return array if isinstance(given, Tensor) else given
 
 
+def unmasked(name: str, values: Any) -> Any:
+    """Values as they are, none of which is masked.
+
+    Raises
+    ------
+    ValueError
+        For a numpy masked array with masked values, which would count as if they were there.
+
+    Examples
+    --------
+    >>> unmasked("y", np.ma.array([1.0, 2.0, 3.0], mask=[False, True, False]))
+    Traceback (most recent call last):
+        ...
+    ValueError: y is a masked array with 1 masked value, first in row 1; a value is needed in each row. Leave these \
+rows out, or fill in their values (numpy.ma.filled).
+    """
+    if isinstance(values, np.ma.MaskedArray) and (mask := np.ma.getmaskarray(values)).any():
+        number = int(mask.sum())
+        raise ValueError(
+            f"{name} is a masked array with {number} masked value{'s' * (number > 1)}, first in row "
+            f"{np.argwhere(mask)[0, 0] if mask.ndim else 0}; a value is needed in each row. Leave these rows out, or "
+            "fill in their values (numpy.ma.filled)."
+        )
+    return values
+
+
 def _is_frame(given: Any) -> bool:
     return getattr(given, "columns", None) is not None and getattr(given, "dtypes", None) is not None
 
@@ -161,7 +187,7 @@ def as_numbers(given: Any, name: str) -> Any:
     >>> as_numbers([Decimal("0.5"), None], "y")
     array([0.5, nan])
     """
-    given = readable(given, name)
+    given = unmasked(name, readable(given, name))
     if given is None or issparse(given):
         return given
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeAlias
 
@@ -65,13 +65,14 @@ def _kept_back() -> Iterator[Caught]:
 def _say(caught: Caught, *, of_others: bool, counts: bool = True) -> None:
     """Warnings that were kept back: those of a net that does not count are not said.
 
-    Of other members than the first one of each kind is said; of bounds the first has warned, who has chosen.
+    Of other members than the first one of each kind is said; of bounds the first has warned, who has chosen. A training
+    factorises hundreds of times, and the first jitter tells of all.
     """
     said: set[type[Warning]] = set()
     for one in caught:
         message: Warning | str = one.message
         if issubclass(one.category, OF_MEMBERS):
-            if not counts or (of_others and one.category in said):
+            if not counts or (one.category in said and (of_others or issubclass(one.category, JitterWarning))):
                 continue
             message = f"another member of the mixture: {message}" if of_others else message
         elif of_others and issubclass(one.category, BoundWarning):
@@ -139,7 +140,7 @@ class LaplaceMixture(LaplacePrediction):
         """The rows under the noise that was found."""
 
     @abstractmethod
-    def _left_out(self, fit: LaplaceFit, asked: str = "leave-one-out") -> LeftOut:
+    def _left_out(self, fit: LaplaceFit, asked: str = "leave-one-out", *, in_order: bool = False) -> LeftOut:
         """The rows of the fit; an error names what has asked for them where they are not there."""
 
     @property
@@ -206,11 +207,10 @@ class LaplaceMixture(LaplacePrediction):
         said: list[Caught] = []
         for model, n_bins, own in zip((self, *(self._twin() for _ in drawn)), kinds, (seeds, *drawn), strict=True):
             not_alone = bool(leads)
-            told_later: AbstractContextManager[Caught] = _kept_back() if len(kinds) > 1 else nullcontext([])
             with (
                 task.subtask("member", n_stages) as stages,
                 suppress(*dispensable if not_alone else ()),
-                told_later as caught,
+                _kept_back() as caught,
             ):
                 found = model._as_lead({**parameters, "n_bins": n_bins}, data, kept, own, stages, alone=len(kinds) == 1)
                 if not not_alone or found.densities is not None:

@@ -22,6 +22,8 @@ from .likelihoods._base import Likelihood
 
 LEAST, LARGEST = 1e-60, 1e60
 """Range of a noise variance, in squared units of y."""
+FEWEST_ROWS = 2
+"""Sum of weights below which rows tell nothing of their noise."""
 
 
 def noise_variances(given: Any, likelihood: Likelihood, shape: tuple[int, int]) -> np.ndarray | None:

@@ -25,7 +25,7 @@ from ._memory import held
 from ._noise_model import NoiseModel
 from ._resolve import Options
 from ._show import ShownEstimator
-from ._tables import Table, check_rows
+from ._tables import Table, check_rows, with_gaps
 from ._threads import single_thread
 from .errors import NonFiniteError
 from .laplace import Hyper, LaplaceFit
@@ -176,7 +176,7 @@ def naming_rows(X: Any, table_of: Callable[[], Table | None]) -> Iterator[None]:
         if error.inputs is None or not len(error.inputs):
             raise
         table, X = table_of(), readable(X, "X")
-        X = check_array(X, dtype=np.float64, ensure_all_finite=False) if table is None else table.coded(X)
+        X = check_array(X, dtype=np.float64, ensure_all_finite=False) if table is None else table.coded(with_gaps(X))
         rows, found = torch.tensor(X).to(error.inputs), error.inputs[:NAMED_ROWS, None]
         same = ((rows == found) | (rows.isnan() & found.isnan())).all(-1).any(0)
         numbers = ", ".join(map(str, same.nonzero()[:, 0].tolist()))

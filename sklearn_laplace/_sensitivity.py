@@ -203,7 +203,7 @@ n_classes)
 
     def _per_column(self, values: Tensor, power: int = 1) -> np.ndarray:
         """Something for each row, column and output (n, d, C) in the units of y to a power; one output has no axis."""
-        found: np.ndarray = values.cpu().numpy() * self._scale.scale**power
+        found: np.ndarray = values.cpu().numpy() * self._scale.power(power)
         return found[..., 0] if self._single_output else found
 
     # ------------------------------------------------------------------ the ways of differentiation

@@ -23,6 +23,7 @@ from ._budget import automatic_structure
 from ._built_in import built_in_net
 from ._cross_fit import N_FOLDS, CrossFit, cross_fit, cross_fitted
 from ._data import PreparedData, TargetScale, mean_variance
+from ._few_rows import told_by_rows
 from ._loo import LeftOut
 from ._map import MapResult, Plan
 from ._memory import MemoryBudget
@@ -427,7 +428,8 @@ def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData, se
     if data.past is not None:
         check_past(options, parameters, data.past.fit)
         return replace(options, structure=type(data.past.fit.curvature), likelihood=data.past.fit.likelihood)
-    return replace(options, likelihood=options.likelihood.scaled_to(mean_variance(data), data.average_noise))
+    likelihood = options.likelihood.scaled_to(mean_variance(data), data.average_noise)
+    return told_by_rows(replace(options, likelihood=likelihood), data.total_weight, data.scale)
 
 
 def pass_over(

@@ -10,6 +10,7 @@ over rows are by weight, and rows of weight zero say nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -259,6 +260,7 @@ def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bo
     """
     X = readable(X, "X")
     given: dict[str, Any] = {"y": y, **how} if how else {}
+    X = with_gaps(X) if tables else _numbers_all_there(X)
     if not tables or is_plain(X):
         finite = {"ensure_all_finite": False} if tables else {}
         try:
@@ -273,6 +275,36 @@ def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bo
         check_array(rows, estimator=estimator)
         return X, None
     return X, check_X_y(rows, y, estimator=estimator, **how)[1]
+
+
+def with_gaps(X: Any) -> Any:
+    """X with its masked values as missing ones, where it is a numpy masked array.
+
+    Examples
+    --------
+    >>> with_gaps(np.ma.array([[1, 2], [3, 4]], mask=[[False, True], [False, False]]))
+    array([[ 1., nan],
+           [ 3.,  4.]])
+    """
+    if not isinstance(X, np.ma.MaskedArray):
+        return X
+    mask, values = np.ma.getmaskarray(X), X.data
+    if not mask.any() or values.dtype.kind not in "biufmMOUS":
+        return values
+    if values.dtype.kind in "mM":
+        return np.where(mask, np.array("NaT", dtype=values.dtype), values)
+    gap, dtype = (np.nan, np.float64) if values.dtype.kind in "biuf" else (None, np.object_)
+    return np.where(mask, np.array(gap, dtype=dtype), values.astype(dtype))
+
+
+def _numbers_all_there(X: Any) -> Any:
+    if isinstance(X, np.ma.MaskedArray) and (mask := np.ma.getmaskarray(X)).any():
+        raise ValueError(
+            f"X is a masked array with {mask.sum()} masked values, first in row {np.argwhere(mask)[0, 0]}, and the "
+            "given net needs numbers in all places. Impute them (sklearn.impute.SimpleImputer in a pipeline, on "
+            "X.filled(numpy.nan)), or use net=None, which takes masked values as missing ones."
+        )
+    return X
 
 
 def _explain(X: Any, error: Exception, tables: bool) -> None:
@@ -497,14 +529,15 @@ def _level(value: Any, name: str) -> Any:
 def _levels_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
     """A categorical column: its levels in order, the most frequent ones where there are many."""
     _kinds(values, name)
-    totals: dict[Any, float] = {}
+    weights_of: dict[Any, list[float]] = {}
     some_missing = False
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
         if weight > 0 and is_missing(value):
             some_missing = True
         elif weight > 0:
             level = _level(value, name)
-            totals[level] = totals.get(level, 0.0) + weight
+            weights_of.setdefault(level, []).append(weight)
+    totals = {level: math.fsum(own) for level, own in weights_of.items()}  # the same for rows in any order
     ordered = sorted(totals)
     frequent = set(sorted(ordered, key=lambda level: -totals[level])[:MAX_LEVELS])
     own = {level: code for code, level in enumerate(level for level in ordered if level in frequent)}
@@ -551,11 +584,12 @@ def robust(values: np.ndarray, weights: np.ndarray) -> tuple[float, float] | Non
     if len(values) == 0:
         return None
     least, low, median, high, most = weighted_quantiles(values, weights, np.array([0.0, TAILS, 0.5, 1 - TAILS, 1.0]))
-    width = (high - low) / NORMAL_RANGE
-    if least > 0 and high > DECADES * low:
+    if least > 0 and high / DECADES > low:
         return 0.0, float(low)
-    reach = max(most - median, median - least)
-    return (float(median), float(width)) if 0 < width < np.inf and reach > HEAVY_TAIL * width else None
+    with np.errstate(over="ignore"):
+        width, reach = (high - low) / NORMAL_RANGE, max(most - median, median - least)
+        heavy = 0 < width < np.inf and reach > HEAVY_TAIL * width
+    return (float(median), float(width)) if heavy else None
 
 
 def weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> np.ndarray:
@@ -566,9 +600,9 @@ def weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarr
     >>> weighted_quantiles(np.array([3.0, 1.0, 2.0]), np.array([2.0, 1.0, 0.0]), np.array([0.0, 0.5, 1.0]))
     array([1., 3., 3.])
     """
-    order = np.argsort(values, kind="stable")
+    order = np.lexsort((weights, values))  # equal values by weight: the sums are the same for rows in any order
     ordered, sums = values[order], np.cumsum(weights[order])
     # The least level is not above the first value's share, and rounding takes no level past the last one.
-    at = np.maximum(levels * sums[-1] * (1 - 1e-12), np.finfo(float).tiny)
+    at = np.maximum(levels * sums[-1] * (1 - 1e-12), np.finfo(float).smallest_subnormal)
     found: np.ndarray = ordered[np.searchsorted(sums, at)]
     return found

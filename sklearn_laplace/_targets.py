@@ -15,10 +15,10 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils.validation import _check_sample_weight
 
-from ._given import NUMBERS, as_float, as_numbers, is_missing, readable, shown
+from ._given import NUMBERS, as_float, as_numbers, is_missing, readable, shown, unmasked
 
-WEIGHTS = (1e-100, 1e30)
-"""Range of the largest weight: squares of weights, and their products with squares of numbers, have to be finite."""
+WEIGHTS = (1e-100, 1e15)
+"""Range of the largest weight and of their sum: beyond it one row more is no other float64."""
 
 EXACT = 2**53
 """Largest whole number up to which float64 holds all of them."""
@@ -55,7 +55,7 @@ targets.
     ValueError: y holds labels of the types int and str, such as 1 and 'a'. Make all of them strings, for example by \
 .astype(str), or all of them numbers.
     """
-    y = readable(y, name)
+    y = unmasked(name, readable(y, name))
     if issparse(y):
         raise TypeError(f"Sparse data was passed for {name}, but dense data is required. Use .toarray().")
     if y is None:
@@ -90,7 +90,7 @@ def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
     >>> check_weights([1.0, 1e40], np.zeros((2, 1)))
     Traceback (most recent call last):
         ...
-    ValueError: the largest sample_weight is 1e+40; expected 1e-100 to 1e+30, or 0 for rows that do not count. A \
+    ValueError: the largest sample_weight is 1e+40; expected 1e-100 to 1e+15, or 0 for rows that do not count. A \
 weight of k is the same as k copies of the row: divide all weights by their mean.
     """
     given = as_numbers(sample_weight, "sample_weight")
@@ -98,6 +98,11 @@ weight of k is the same as k copies of the row: divide all weights by their mean
     if not (weights > 0).any():
         raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
     check_largest(weights, "sample_weight")
+    if (total := weights.sum()) > WEIGHTS[1]:
+        raise ValueError(
+            f"sample_weight sums to {total:.1e}; a weight of k is k copies of a row, and {WEIGHTS[1]:g} rows are the "
+            "most that can be counted. Divide all weights by their mean."
+        )
     counting: np.ndarray = np.where(weights > WEIGHTS[0] * weights.max(), weights, 0.0)
     return counting
 

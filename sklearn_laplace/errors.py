@@ -232,7 +232,7 @@ class PinnedWarning(UserWarning):
 
 
 class InterpolationWarning(UserWarning):
-    """The net goes through all targets, so that the noise chosen from what is left over cannot be trusted.
+    """The net goes through all targets, or there is a single one, so that the noise cannot be chosen from the rows.
 
     Examples
     --------

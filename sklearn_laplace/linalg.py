@@ -17,6 +17,8 @@ JITTERS = (1e-12, 1e-10, 1e-8, 1e-6)
 """Multiples of the mean diagonal tried in turn when a Cholesky factorisation fails."""
 SUBTRACTION_ROUNDING = 1e-6
 """Negative eigenvalues, relative to the largest diagonal entry, that float32 rows leave when they are subtracted."""
+INDEFINITE = 1e-3
+"""Negative eigenvalues, relative to the largest, that are no rounding of a sum of outer products."""
 CLIP_ROUNDING = 1e-6
 """Negative eigenvalues, relative to the largest, that float32 rows make of zeros."""
 STRIP = 64
@@ -28,13 +30,16 @@ TOLERANCE, MAX_ITERATIONS = 1e-13, 500
 """Conjugate gradients end at this residual relative to the first, in the preconditioner's norm."""
 
 
-def cholesky(matrix: Tensor) -> Tensor:
+def cholesky(matrix: Tensor, floor: Tensor | None = None) -> Tensor:
     """Lower Cholesky factor of a symmetric positive definite matrix.
 
     Parameters
     ----------
     matrix : Tensor of shape (p, p)
         Only the lower triangle is read.
+    floor : Tensor of shape (p,), optional
+        A positive diagonal that is in the matrix; the rest is positive semi-definite but for rounding. Where the
+        largest jitter is too small, negative eigenvalues of the rest are set to zero.
 
     Returns
     -------
@@ -58,22 +63,33 @@ def cholesky(matrix: Tensor) -> Tensor:
         return factor
     _require_finite(matrix)
     size = matrix.diagonal().abs().mean().clamp_min(torch.finfo(matrix.dtype).tiny)
-    for jitter in JITTERS:
-        shifted = matrix.clone()
-        shifted.diagonal().add_(jitter * size)
-        factor, info = torch.linalg.cholesky_ex(shifted)
-        if int(info) == 0:
-            warnings.warn(
-                f"a {tuple(matrix.shape)} precision was not positive definite in floating point; "
-                f"{jitter:g} times its mean diagonal was added. A larger prior_precision avoids this.",
-                JitterWarning,
-                stacklevel=2,
-            )
-            return factor
+    for repaired in (lambda: matrix, lambda: None if floor is None else _above(matrix, floor)):
+        if (start := repaired()) is None:
+            break
+        for jitter in JITTERS:
+            shifted = start.clone()
+            shifted.diagonal().add_(jitter * size)
+            factor, info = torch.linalg.cholesky_ex(shifted)
+            if int(info) == 0:
+                warnings.warn(
+                    f"a {tuple(matrix.shape)} precision was not positive definite in floating point; "
+                    f"{jitter:g} times its mean diagonal was added. A larger prior_precision avoids this.",
+                    JitterWarning,
+                    stacklevel=2,
+                )
+                return factor
     raise NotPositiveDefiniteError(
         f"a {tuple(matrix.shape)} matrix is not positive definite, even with {JITTERS[-1]:g} times its mean "
         "diagonal added; use a larger prior_precision."
     )
+
+
+def _above(matrix: Tensor, floor: Tensor) -> Tensor | None:
+    """The matrix with the negative eigenvalues of all but the floor set to zero; None where they are no rounding."""
+    values, vectors = torch.linalg.eigh(matrix - floor.diag())
+    if not float(values[0]) >= -INDEFINITE * float(values[-1]):
+        return None
+    return (vectors * values.clamp_min(0.0)) @ vectors.mT + floor.diag()
 
 
 def eigh(matrix: Tensor, *, semidefinite: bool = True) -> tuple[Tensor, Tensor]:

@@ -37,6 +37,7 @@ from scipy.special import erf
 from sklearn.base import is_classifier
 from sklearn.utils.validation import _check_sample_weight, check_array, column_or_1d
 
+from ._given import unmasked
 from ._values import lookup
 from .counts import PoissonLogNormal
 from .mixtures import CountMixture, NormalMixture
@@ -424,7 +425,7 @@ def _distribution(metric: str, estimator: Any, X: Any) -> Any:
 def _judged(metric: str, estimator: Any, X: Any, y: Any) -> tuple[Any, np.ndarray]:
     """The predictive of a regressor, and the targets in the shape of its mean."""
     distribution = _distribution(metric, estimator, X)
-    targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+    targets = check_array(unmasked("y", y), ensure_2d=False, dtype=np.float64, input_name="y")
     shape = distribution.mean().shape
     if _columns(targets).shape != (shape[0], int(np.prod(shape[1:]))):
         raise ValueError(f"y has shape {targets.shape}; expected {shape}, one target for each prediction.")
@@ -433,7 +434,7 @@ def _judged(metric: str, estimator: Any, X: Any, y: Any) -> tuple[Any, np.ndarra
 
 def _log_probability(probabilities: np.ndarray, classes: np.ndarray, y: Any) -> np.ndarray:
     """log p of the true class, shape (n,); −inf for a class without probability."""
-    labels = column_or_1d(y)
+    labels = column_or_1d(unmasked("y", y))
     if len(labels) != len(probabilities):
         raise ValueError(f"y has {len(labels)} labels for {len(probabilities)} rows of X; expected one for each row.")
     true = np.asarray(labels)[:, None] == classes
@@ -480,6 +481,7 @@ def _over_outputs(values: np.ndarray, multioutput: Any) -> float | np.ndarray:
 def _column_averages(values: np.ndarray, sample_weight: Any) -> np.ndarray:
     """Weighted mean over the rows, one for each output."""
     columns = _columns(values).astype(np.float64)
+    sample_weight = unmasked("sample_weight", sample_weight)
     weights = _check_sample_weight(sample_weight, columns, dtype=np.float64, ensure_non_negative=True)
     present = weights > 0  # a row of weight zero is absent, whatever its value: 0 · (−inf) is no number
     return np.average(columns[present], axis=0, weights=weights[present])

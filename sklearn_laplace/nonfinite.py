@@ -155,7 +155,7 @@ def _in_backward(network: Network, likelihood: Likelihood | None, x: Tensor, *re
 def _cotangents(likelihood: Likelihood, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
     """What is pulled back: the residual and the columns of the curvature's factor, weighted, shape (n, C, 1 + K)."""
     residual = likelihood.residual(outputs, targets) * weights[:, None]
-    factor = likelihood.hessian_factor(outputs) * weights.sqrt()[:, None, None]
+    factor = likelihood.hessian_factor(outputs, targets) * weights.sqrt()[:, None, None]
     return torch.cat([residual[..., None], factor], -1)
 
 

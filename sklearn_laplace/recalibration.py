@@ -18,8 +18,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from scipy.stats import norm
 from sklearn.base import BaseEstimator, RegressorMixin, is_classifier
-from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted
+from sklearn.utils.validation import check_array, check_is_fitted
 
+from ._given import unmasked
+from ._targets import check_weights
 from ._values import fractions
 from .counts import PoissonLogNormal
 from .mixtures import CountMixture, NormalMixture
@@ -88,12 +90,10 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         """
         distribution = self._inner(X)
         mean, std = distribution.mean(), distribution.std()
-        targets = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
+        targets = check_array(unmasked("y", y), ensure_2d=False, dtype=np.float64, input_name="y")
         if len(targets) != len(mean) or targets.size != mean.size:
             raise ValueError(f"y has shape {targets.shape}; expected {mean.shape}, one target for each prediction.")
-        weights = _check_sample_weight(sample_weight, mean, dtype=np.float64, ensure_non_negative=True)
-        if not (weights > 0).any():
-            raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
+        weights = check_weights(sample_weight, mean)
         squares = ((targets.reshape(mean.shape) - mean) / std) ** 2
         scale = np.sqrt(np.average(squares, axis=0, weights=weights))
         if not (scale > 0).all():

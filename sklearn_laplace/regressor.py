@@ -459,6 +459,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             mean, scale, constant = spread(targets, reliability(weights, variances))
             # A constant target still has units: its own size.
             scale = np.where(constant, np.where(mean == 0, 1.0, np.abs(mean)), scale)
+            targets, all_targets = (np.where(constant, mean, own) for own in (targets, given[1]))
+            given = given[0], all_targets, *given[2:]
         sigma = None if sigma is None else noise_per_target(sigma, n_outputs)
         target_scale = TargetScale(mean, scale, unit_noise(sigma, variances, scale, weights), noisy_rows)
         return self._scaled(X, targets, weights, variances, target_scale).beside(self._scaled(*given, target_scale))
@@ -966,16 +968,16 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     def _noise_of(
         self, fit: LaplaceFit, hyper: Hyper, data: PreparedData, options: Options, seed: int
     ) -> NoiseModel | None:
-        cross, rows = self._origin.cross, self._kept or data
+        cross, rows = self._origin.cross, self._kept.in_order() if self._kept else data
         honest = cross is not None and bool(cross.networks)
         if cross is not None and honest:
             rows, held_out = data, cross.held_out(hyper)
         elif options.varying_noise:
-            held_out = self._left_out(fit, "likelihood='heteroscedastic'").errors(fit, hyper)
+            held_out = self._left_out(fit, "likelihood='heteroscedastic'", in_order=True).errors(fit, hyper)
         elif self._kept is None or self.net is not None or not len(self.hidden_layer_sizes):
             return None  # of a linear net Bayesian linear regression is expected
         elif data.total_weight >= FEW_FEATURES * effective_parameters(fit, hyper):
-            held_out = self._left_out(fit).expected_errors(fit, hyper)
+            held_out = self._left_out(fit, in_order=True).expected_errors(fit, hyper)
         else:
             return None
         chosen = {**self.get_params(deep=False), "hidden_layer_sizes": HIDDEN, "activation": "tanh", "n_bins": None}
@@ -1026,7 +1028,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         means, covariances = (torch.stack(part, -1) for part in zip(*every, strict=True))
         away = means - (means @ weights)[..., None]
         between = torch.einsum("nck,mck,k->nmc", away, away, weights)
-        covariance = (covariances @ weights + between).cpu().numpy() * self._scale.scale**2
+        covariance = (covariances @ weights + between).cpu().numpy() * self._scale.power(2)
         return covariance[..., 0] if self._single_output else covariance
 
     @ordinary_tensors()

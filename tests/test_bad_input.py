@@ -145,6 +145,8 @@ def test_the_evidence_checks_its_hyperparameters(fitted, kind, arguments, messag
         (-np.ones(30), "Negative values in data passed to `sample_weight`"),
         (np.ones(3), re.escape("sample_weight.shape == (3,), expected (30,)")),
         (np.full(30, np.nan), "Input sample_weight contains NaN"),
+        (np.full(30, 1e15), r"sample_weight sums to 3.0e\+16.*Divide all weights by their mean"),
+        (np.full(30, 1e308), r"the largest sample_weight is 1e\+308.*divide all weights by their mean"),
         (np.zeros(30), "at least one (non-zero number|row needs a positive weight)|zero for every row"),
     ],
 )
@@ -153,6 +155,46 @@ def test_weights_are_checked_wherever_they_are_taken(fitted, weights, message):
     for method in (LaplaceRegressor().fit, fitted[0].partial_fit, fitted[0].forget):
         with pytest.raises(ValueError, match=message):
             method(X, Y, sample_weight=weights)
+
+
+MASK = np.arange(30) == 7
+MASKED_X = np.ma.array(X, mask=np.arange(90).reshape(30, 3) % 31 == 0)
+
+
+def test_masked_values_of_X_are_missing_ones(fitted):
+    """As NaN, in numbers of any type and among categories; an error where the training has none."""
+    given = MASKED_X.filled(np.nan)
+    model = LaplaceRegressor(hidden_layer_sizes=(3,), n_members=1, random_state=0).fit(MASKED_X, Y)
+    expected = LaplaceRegressor(hidden_layer_sizes=(3,), n_members=1, random_state=0).fit(given, Y)
+    np.testing.assert_array_equal(model.predict_std(MASKED_X), expected.predict_std(given))
+    whole = np.ma.array(np.rint(3 * X).astype(int), mask=MASKED_X.mask)
+    same = LaplaceRegressor(hidden_layer_sizes=(3,), n_members=1, random_state=0).fit(whole, Y)
+    np.testing.assert_array_equal(same.predict(whole), same.predict(whole.astype(float).filled(np.nan)))
+    words = np.ma.array(np.column_stack([LABELS, LABELS[::-1]]), mask=MASKED_X.mask[:, :2])
+    same = LaplaceRegressor(hidden_layer_sizes=(3,), n_members=1, random_state=0).fit(words, Y)
+    np.testing.assert_array_equal(same.predict(words), same.predict(np.where(words.mask, None, words.data)))
+    for kind, method, arguments in calls(MASKED_X):
+        with pytest.raises(ValueError, match="Input X contains NaN in column 0"):
+            getattr(fitted[kind], method)(*arguments)
+    unmasked = np.ma.array(X, mask=False)
+    np.testing.assert_array_equal(fitted[0].predict(unmasked), fitted[0].predict(X))
+
+
+def test_masked_values_are_refused_where_a_value_is_needed(fitted):
+    """Targets, weights and noise variances, in each method; X of a given net."""
+    targets, labels, weights = (np.ma.array(values, mask=MASK) for values in (Y, LABELS, np.ones(30)))
+    message = "is a masked array with 1 masked value, first in row 7; a value is needed in each row. Leave these rows"
+    for method in ("fit", "partial_fit", "forget", "log_predictive_density"):
+        for model, y in zip(fitted, (targets, labels), strict=True):
+            with pytest.raises(ValueError, match=f"y {message}"):
+                getattr(model, method)(X, y)
+    with pytest.raises(ValueError, match=f"sample_weight {message}"):
+        LaplaceClassifier().fit(X, LABELS, sample_weight=weights)
+    with pytest.raises(ValueError, match=f"sample_noise_variance {message}"):
+        LaplaceRegressor().fit(X, Y, sample_noise_variance=weights)
+    model = LaplaceRegressor(nets.regressor(max_epochs=2), random_state=0)
+    with pytest.raises(ValueError, match=r"X is a masked array with 3 masked values, first in row 0.*use net=None"):
+        model.fit(MASKED_X, Y)
 
 
 def test_a_frozen_net_has_to_be_a_fitted_one_of_the_datas_width():

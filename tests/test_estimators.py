@@ -19,6 +19,7 @@ from sklearn_laplace.curvatures import GGN
 from sklearn_laplace.errors import (
     BoundWarning,
     HeldOutRowsWarning,
+    InterpolationWarning,
     MemoryBudgetError,
     NonFiniteLossError,
     UnsupportedCombinationError,
@@ -259,10 +260,17 @@ def test_poor_data_give_finite_widths(X, y):
     assert (std > 0).all() and (std < 20 * y.std()).all()
 
 
-@pytest.mark.parametrize(("X", "y"), [(X[:1], Y[:1]), (X, np.full(60, 3.0))], ids=["one-row", "constant-targets"])
-def test_targets_that_do_not_vary_are_reported(X, y):
-    """The noise cannot be told from none: the answer is the constant, with a warning."""
-    with pytest.warns(BoundWarning, match="noise variance = 1e-08"):
+@pytest.mark.parametrize(
+    ("X", "y", "category", "message"),
+    [
+        (X[:1], Y[:1], InterpolationWarning, "the rows weigh 1 together"),
+        (X, np.full(60, 3.0), BoundWarning, "noise variance = 1e-08"),
+    ],
+    ids=["one-row", "constant-targets"],
+)
+def test_targets_that_do_not_vary_are_reported(X, y, category, message):
+    """The noise cannot be told, or not from none: the answer is the constant, with a warning."""
+    with pytest.warns(category, match=message):
         model = LaplaceRegressor(random_state=0).fit(X, y)
     np.testing.assert_allclose(model.predict(X), y, atol=1e-3)
 

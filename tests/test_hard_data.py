@@ -6,6 +6,7 @@ case allows; no narrower far from the rows than among them.
 
 from __future__ import annotations
 
+import legal_tables
 import numpy as np
 import pytest
 from scipy.stats import norm
@@ -138,6 +139,115 @@ def test_constant_targets_are_predicted_as_they_are(value):
     assert np.isfinite(std).all() and (std > 0).all()
 
 
+ANGLES = np.linspace(0, 6, 60)
+JITTERED = {
+    "a-few-ulp": 1e6 + 1e-9 * np.sin(ANGLES),
+    "one-ulp": np.where(np.arange(60) % 3, 0.1, np.nextafter(0.1, 1.0)),
+    "negative": -1e6 + 1e-9 * np.sin(ANGLES),
+    "large": 1e15 + 0.125 * (np.arange(60) % 5),
+    "huge": 1e300 * (1 + np.finfo(float).eps * (np.arange(60) % 2)),
+    "small": 1e-300 * (1 + np.finfo(float).eps * (np.arange(60) % 2)),
+}
+
+
+@pytest.mark.parametrize("case", sorted(JITTERED))
+def test_targets_that_are_constant_but_for_rounding_are_constant(case):
+    """The same predictions and errors as for the constant, but for the mean's own rounding."""
+    X, y = ANGLES[::3, None], JITTERED[case][::3]
+    with pytest.warns(BoundWarning, match="constant"):
+        model = LaplaceRegressor(random_state=0).fit(X, y)
+    mean, std = model.predict(X, return_std=True)
+    np.testing.assert_allclose(mean, y[0], rtol=1e-12)
+    assert np.isfinite(std).all() and (std > 0).all()
+    with pytest.warns(BoundWarning, match="constant"):
+        constant = LaplaceRegressor(random_state=0).fit(X, np.full(20, y[0]))
+    np.testing.assert_allclose(std, constant.predict_std(X), rtol=1e-9)
+
+
+def test_one_target_of_several_may_be_constant_but_for_rounding():
+    """It is predicted as it is, and costs the other one nothing to speak of."""
+    X, y = curved(60, np.random.default_rng(0))
+    model = LaplaceRegressor(random_state=0).fit(X, np.column_stack([1e6 + 1e-9 * y, y]))
+    mean, std = model.predict(X, return_std=True)
+    np.testing.assert_allclose(mean[:, 0], 1e6, rtol=1e-2)
+    assert np.isfinite(std).all() and (std > 0).all()
+    assert np.corrcoef(mean[:, 1], y)[0, 1] > 0.9
+
+
+@pytest.mark.parametrize(("power", "n_bins"), [(-300, None), (-200, 4), (200, None), (300, 4)])
+def test_columns_of_any_magnitude_are_columns(power, n_bins):
+    """Statistics are those of the scaled column: its square neither vanishes nor overflows."""
+    X, y = curved(25, np.random.default_rng(0))
+    X_new, scale = NEW[:50], np.array([2.0 ** round(power / np.log10(2)), 1.0])
+    answers = [
+        LaplaceRegressor(random_state=0, n_members=1, n_bins=n_bins).fit(X * unit, y).predict(X_new * unit, True)
+        for unit in (np.ones(2), scale)
+    ]
+    np.testing.assert_allclose(answers[1], answers[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("power", [-300, 300])
+def test_targets_of_any_magnitude_are_targets(power):
+    """Mean and standard deviation are those of y, in its unit; where a variance is no float64 an error tells."""
+    X, y = curved(25, np.random.default_rng(0))
+    unit = 2.0 ** round(power / np.log10(2))
+    one, other = (LaplaceRegressor(random_state=0, n_members=1).fit(X, y * scale) for scale in (1.0, unit))
+    for small, large in zip(one.predict(NEW, return_std=True), other.predict(NEW, return_std=True), strict=True):
+        np.testing.assert_allclose(large / unit, small, rtol=1e-9)
+    np.testing.assert_allclose(other.sample_y(NEW, 2) / unit, one.sample_y(NEW, 2), rtol=1e-9)
+    shift = one.log_predictive_density(X, y) - other.log_predictive_density(X, y * unit)
+    np.testing.assert_allclose(shift, np.log(unit), rtol=1e-9)
+    with pytest.raises(ValueError, match=r"whose power 2 is out of range.*another unit for y"):
+        other.predict(NEW, return_cov=True)
+    with pytest.raises(ValueError, match=r"times the size of y.*in the units of y"):
+        LaplaceRegressor(sigma_noise=0.1).fit(X, y * unit)
+    with pytest.raises(ValueError, match=r"whose square is out of range.*standardize_y=True"):
+        LaplaceRegressor(standardize_y=False).fit(X, y * unit)
+
+
+def test_values_that_differ_by_more_than_the_largest_number_are_refused():
+    """Neither a mean nor a distance of theirs is a float64."""
+    X, y = curved(20, np.random.default_rng(0))
+    far = np.column_stack([X[:, 0], np.where(X[:, 1] > 0, 1.7e308, -1.7e308)])
+    with pytest.raises(ValueError, match=r"a column reaches 1.7e\+308.*use another unit"):
+        LaplaceRegressor().fit(far, y)
+
+
+@pytest.mark.parametrize("value", [0.0, 5.0, -2e-3, 1e300])
+@pytest.mark.parametrize("options", [{}, {"standardize_y": False}, {"prior_precision": "evidence"}])
+def test_one_row_tells_nothing_of_the_noise(value, options):
+    """The size of its target is all that is known: no interval is narrower, and none is much wider."""
+    if options == {"standardize_y": False} and value == 1e300:
+        return
+    size = abs(value) if value else 1.0
+    model = LaplaceRegressor(random_state=0, **options)
+    with pytest.warns(InterpolationWarning, match=r"the rows weigh 1 together.*Fit more rows, or give sigma_noise"):
+        model.fit([[3.0, 1.0]], [value])
+    mean, std = model.predict([[3.0, 1.0], [30.0, -10.0]], return_std=True)
+    np.testing.assert_allclose(model.sigma_noise_, size)
+    np.testing.assert_allclose(mean[0], value, atol=size)
+    assert (std >= size).all() and (std < 10 * size).all()
+    with pytest.warns(InterpolationWarning, match="the rows weigh 1 together"):
+        model.refit_laplace()
+    np.testing.assert_allclose(model.predict([[3.0, 1.0]], return_std=True)[1], std[0])
+
+
+def test_what_is_known_of_one_row_is_used():
+    """A given noise is the noise; more rows choose it again; two rows are as far apart as they are."""
+    model = LaplaceRegressor(random_state=0, sigma_noise=0.1).fit([[3.0]], [5.0])
+    assert model.sigma_noise_ == pytest.approx(0.1)
+    with pytest.warns(InterpolationWarning, match="the rows weigh 1 together"):
+        model = LaplaceRegressor(random_state=0).fit([[3.0]], [5.0], sample_noise_variance=[0.04])
+    assert model.sigma_noise_ == pytest.approx(0.2)
+    with pytest.warns(InterpolationWarning, match="the rows weigh 1 together"):
+        model = LaplaceRegressor(random_state=0).fit([[3.0]], [5.0])
+    X = np.linspace(2.0, 4.0, 20)[:, None]
+    model.partial_fit(X, 5.0 + 0.1 * np.random.default_rng(0).normal(size=20)).refit_laplace()
+    assert 0.05 < model.sigma_noise_ < 0.2
+    model = LaplaceRegressor(random_state=0).fit([[0.0], [1.0]], [5.0, 6.0])
+    assert (model.predict_std([[0.0], [0.5], [1.0]]) > 0.5).all()
+
+
 def test_outputs_on_very_different_scales_are_as_good_as_on_one():
     """1e-6 to 1e6: the predictions of y·s are those of y, times s, but for rounding in the training."""
     rng = np.random.default_rng(0)
@@ -186,6 +296,25 @@ def test_copies_of_rows_are_no_more_rows_than_they_are():
     same = LaplaceRegressor(random_state=0, prior_precision=0.05, sigma_noise="residual")
     with pytest.warns(InterpolationWarning, match="for 25 different targets.*copies of each other"):
         same.fit(np.tile(X, (5, 1)), np.tile(y, 5))
+
+
+# ------------------------------------------------------------------------------ anything legal
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_legal_table_makes_a_default_fit_fail(seed):
+    """Constant, copied, extreme and missing columns, categories, dates, weights; ``legal_tables.py`` fits hundreds."""
+    table = legal_tables.legal_table(seed)
+    assert legal_tables.failure(table) is None, table.description
+
+
+@quiet
+def test_weights_of_many_rows_each_leave_a_fit():
+    """Where the noise's own net ends in numbers out of range, the noise is constant."""
+    X, y = curved(20, np.random.default_rng(0))
+    model = LaplaceRegressor(random_state=0, n_members=1).fit(X, y, sample_weight=np.full(20, 1e12))
+    mean, std = model.predict(NEW, return_std=True)
+    assert np.isfinite(mean).all() and np.isfinite(std).all() and (std > 0).all()
 
 
 # ------------------------------------------------------------------------------ classes

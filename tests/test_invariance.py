@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _memory
+from sklearn_laplace._data import canonical_rows
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(60, 3))
@@ -44,6 +45,39 @@ def test_row_order_does_not_matter(model):
     first = answers(estimator.fit(X, y))
     order = np.random.default_rng(0).permutation(60)
     np.testing.assert_array_equal(answers(estimator.fit(X[order], y[order])), first)
+
+
+def many_rows(kind):
+    """6,000 rows of weight 10,500: gaps, zeros of both signs, copies, a categorical column, weights with fractions."""
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(6_000, 4)).round(2)
+    X[:, 3] = rng.integers(5, size=len(X))
+    X[rng.random(len(X)) < 0.1, 1] = np.nan
+    X[rng.random(len(X)) < 0.1, 2] = -0.0
+    y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=len(X))
+    X[::10], y[::10] = X[5], y[5]
+    return X, y if kind is LaplaceRegressor else y > 0, rng.uniform(0.5, 3.0, len(X)).round(1)
+
+
+@pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
+def test_row_order_does_not_matter_for_many_rows(kind):
+    """Mini-batches are the same too: to the bit."""
+    X, y, weights = many_rows(kind)
+    model = kind(hidden_layer_sizes=(3,), categorical_features=[3], max_epochs=1, n_members=1, random_state=0)
+    first = answers(model.fit(X, y, weights), X[:50])
+    order = np.random.default_rng(0).permutation(len(X))
+    np.testing.assert_array_equal(answers(model.fit(X[order], y[order], weights[order]), X[:50]), first)
+
+
+def test_many_rows_are_in_no_order_of_their_values():
+    """A mini-batch is a sample of all rows, also of a sorted table."""
+    X = np.arange(20_000.0)[:, None]
+    ordered, targets, _ = canonical_rows(X, X[:, 0], np.ones(len(X)))
+    np.testing.assert_array_equal(np.sort(targets), X[:, 0])
+    np.testing.assert_array_equal(ordered[:, 0], targets)
+    batches = targets.reshape(-1, 500)
+    assert abs(np.corrcoef(np.arange(len(X)), targets)[0, 1]) < 0.03
+    assert (np.abs(batches.mean(1) - 1e4) < 4 * 2e4 / np.sqrt(12 * 500)).all()
 
 
 def test_a_weight_of_k_is_k_copies_and_zero_is_absence(model):
@@ -200,6 +234,8 @@ def test_weights_that_sum_to_one_are_shares():
     model = LaplaceRegressor(hidden_layer_sizes=(5,), random_state=0)
     plain = model.fit(X, y).predict_std(X)
     np.testing.assert_allclose(model.fit(X, y, sample_weight=np.full(40, 1 / 40)).predict_std(X), plain, rtol=1e-6)
+    tiny = model.fit(X, y, sample_weight=np.full(40, 2.0**-700)).predict_std(X)  # whose squares are no float64
+    np.testing.assert_allclose(tiny, plain, rtol=1e-6)
     shares = rng.random(40)
     counted = model.fit(X, y, sample_weight=shares * shares.sum() / (shares**2).sum()).predict_std(X)
     shared = model.fit(X, y, sample_weight=shares / shares.sum())

@@ -10,10 +10,10 @@ from torch import nn
 
 from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace.curvatures import GGN
-from sklearn_laplace.errors import UnsupportedCombinationError
+from sklearn_laplace.errors import JitterWarning, NotPositiveDefiniteError, UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper, fit_laplace
 from sklearn_laplace.likelihoods import Categorical, Gaussian
-from sklearn_laplace.linalg import eigh
+from sklearn_laplace.linalg import cholesky, eigh
 from sklearn_laplace.nets import TableMLP
 from sklearn_laplace.network import Network
 from sklearn_laplace.structures import STRUCTURES, Full, Functional, LowRank, kron
@@ -326,3 +326,22 @@ def test_effective_parameters_of_the_dual_form_keep_their_digits(precision):
     values = torch.linalg.eigvalsh(rows @ rows.mT).clamp_min(0) / 0.1
     expected = (values / (values + precision)).sum()
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-12 * 201)
+
+
+def test_a_curvature_that_rounding_has_made_indefinite_is_repaired():
+    """As float32 rows leave it: the zeros of its spectrum are zeros again, under the prior that was asked for."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(30, 60, generator=generator, dtype=torch.float64)
+    noise = torch.randn(60, 60, generator=generator, dtype=torch.float64)
+    curvature = Full(1e4 * rows.mT @ rows + 3.0 * (noise + noise.mT), (60,))
+    with pytest.warns(JitterWarning, match="not positive definite in floating point"):
+        found = curvature.posterior(torch.ones(60, dtype=torch.float64), 1.0).marginal_variance()
+    expected = Full(1e4 * rows.mT @ rows, (60,)).posterior(torch.ones(60, dtype=torch.float64), 1.0).marginal_variance()
+    assert (found > 0.2 * expected).all() and (found < 1.01).all()
+
+
+def test_a_matrix_that_is_indefinite_of_itself_is_refused():
+    """No jitter makes a sum of outer products of it."""
+    matrix = torch.diag(torch.tensor([-1.0, 1.0], dtype=torch.float64))
+    with pytest.raises(NotPositiveDefiniteError, match="use a larger prior_precision"):
+        cholesky(matrix, torch.full((2,), 1e-3, dtype=torch.float64))

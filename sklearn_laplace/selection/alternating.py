@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from ..errors import NonFiniteError, NotPositiveDefiniteError
 from ..evidence import PRECISION_BOUNDS, log_evidence, mackay_fixed_point
 from ..laplace import Hyper, LaplaceFit
 from ..mode import Mode, Problem, gauss_newton_step, refine
@@ -111,8 +113,11 @@ def alternate(
     used, ratio = state.n_steps, FIRST_RATIO
     while free_prior and ratio > LAST_RATIO and used < max_steps:
         for proposal in _moves(state, ratio):
-            trial = _settle(problem, state.fit, proposal, state.damping, update_dispersion, min(each, max_steps - used))
-            used += trial.n_steps
+            steps = min(each, max_steps - used)
+            trial = _tried(problem, state, proposal, update_dispersion, steps)
+            used += steps if trial is None else trial.n_steps
+            if trial is None:
+                continue
             if trial.evidence > state.evidence + EVIDENCE_GAIN:
                 state = trial
                 break
@@ -124,6 +129,13 @@ def alternate(
         state = _settle(problem, state.fit, state.hyper, state.damping, update_dispersion, each)
         used += state.n_steps
     return Mode(state.fit, state.hyper, used, state.damping)
+
+
+def _tried(problem: Problem, state: _State, proposal: Hyper, update: Update, max_steps: int) -> _State | None:
+    """Where a move leads to; None where it leads out of what floating point can hold: the state so far is kept."""
+    with suppress(NotPositiveDefiniteError, NonFiniteError):
+        return _settle(problem, state.fit, proposal, state.damping, update, max_steps)
+    return None
 
 
 def _settle(

@@ -133,7 +133,7 @@ class Full(Curvature):
             return FullPosterior(vectors * total.rsqrt(), total.log().sum(), precision.expand(len(values)), False)
         matrix = scale * self.matrix
         matrix.diagonal().add_(precision)
-        factor = cholesky(matrix)
+        factor = cholesky(matrix, precision)
         return FullPosterior(factor, 2 * factor.diagonal().log().sum(), precision, True)
 
 

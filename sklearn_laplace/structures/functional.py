@@ -157,8 +157,8 @@ class Functional(Curvature):
         else:
             gram = self._gram_in_ratio(precision / precision[0]) / precision[0]
         system = scale * gram
-        system.diagonal().add_(1.0)
-        return FunctionalPosterior(self.blocks, self.factors, precision, scale, gram, cholesky(system))
+        system.diagonal().add_(ones := torch.ones_like(system[0]))
+        return FunctionalPosterior(self.blocks, self.factors, precision, scale, gram, cholesky(system, ones))
 
 
 @dataclass(frozen=True)
