@@ -251,6 +251,8 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         far is the prior of the new rows: for a linear net with Gaussian noise, exactly Bayesian linear regression on
         all rows. Prior precision, noise and the scales of X and y stay; :meth:`refit_laplace` chooses the former two
         again. ``net_`` stays as it was trained. Where the new rows say much that is new, a fit on all rows is better.
+        "functional", which keeps every row, becomes "full" once its rows × outputs outnumber the weights: the same
+        posterior, and memory that no longer grows. ``structure_`` names the one in use.
 
         Parameters
         ----------
@@ -415,8 +417,8 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         given = replace(self._with_noise(given), scale=self._scale) if varies else given
         data = augmented(given.present(), self.augment, self.n_augmentations, self._seed)
         with single_thread(self._small):
-            found, exact = pass_over(self.laplace_, data, self._input_dtype, self._options().memory)
-            self._condition(change(self.laplace_, found, exact, self.hyper_), self.hyper_)
+            found = pass_over(self.laplace_, data, self._input_dtype, self._options().memory, added=change is add_rows)
+            self._condition(change(*found, self.hyper_), self.hyper_)
         return given
 
     # ------------------------------------------------------------------ the stages of fit

@@ -41,6 +41,7 @@ from .mode import Mode
 from .network import Network
 from .prior import Prior
 from .selection import HeldOutScores, maximise_evidence, warn_at_bounds
+from .streaming import with_room_for
 from .structures import Diag, Full, Functional
 from .structures._base import Curvature
 
@@ -431,27 +432,39 @@ def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData, se
 
 
 def pass_over(
-    fit: LaplaceFit, data: PreparedData, input_dtype: torch.dtype, memory: MemoryBudget
-) -> tuple[LaplaceFit, Curvature]:
-    """One pass over other rows with all that a fit was made with, and their curvature in exact form.
+    fit: LaplaceFit, data: PreparedData, input_dtype: torch.dtype, memory: MemoryBudget, *, added: bool
+) -> tuple[LaplaceFit, LaplaceFit, Curvature]:
+    """The fit in the form that takes these rows, one pass over them with all that it was made with, and their exact H.
+
+    Parameters
+    ----------
+    fit : LaplaceFit
+    data : PreparedData
+        The rows.
+    input_dtype : torch.dtype
+    memory : MemoryBudget
+    added : bool
+        Whether the rows are to be added; what takes some out stays in its form.
 
     Raises
     ------
     MemoryBudgetError
         When these rows and those of the fit would not fit in memory together.
     """
+    rule, per_row = fit.rule, fit.rule.n_columns(fit.likelihood, data.n_outputs)
+    n_dual = per_row * len(data.X)
+    fit = with_room_for(fit, n_dual) if added else fit
     network, structure = fit.network, type(fit.curvature)
     dtype, device = next(network.module.parameters()).dtype, network.theta.device
     rows = _as_tensors(data, input_dtype, dtype, device)
-    rule, per_row = fit.rule, fit.rule.n_columns(fit.likelihood, data.n_outputs)
-    n_dual = per_row * (len(rows) + round(fit.total_weight))
+    n_dual += fit.curvature.n_dual if isinstance(fit.curvature, Functional) else per_row * round(fit.total_weight)
     taken = memory.require(structure, network, n_dual, per_row, rule, **fit.curvature.options)
     chunks = rows.chunks(memory.pass_rows(structure, network, per_row, taken))
     found = fit_laplace(network, fit.likelihood, rule, structure, fit.prior, chunks, like=fit.curvature)
     if issubclass(structure, Full | Functional):
-        return found, found.curvature
+        return fit, found, found.curvature
     exact: type[Curvature] = Functional if Functional.accepts & rule.provides else Full
-    return found, fit_laplace(network, fit.likelihood, rule, exact, fit.prior, chunks).curvature
+    return fit, found, fit_laplace(network, fit.likelihood, rule, exact, fit.prior, chunks).curvature
 
 
 def rows_left_out(

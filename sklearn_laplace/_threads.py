@@ -11,12 +11,13 @@ own, but inherits the number.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+if sys.platform != "win32":
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 
