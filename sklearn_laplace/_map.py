@@ -22,7 +22,7 @@ from skorch.callbacks import Callback
 from torch import Tensor, nn
 
 from . import _skorch
-from ._budget import SINGLE_THREAD_FLOPS, budget_for, exact_cost
+from ._budget import SINGLE_THREAD_FLOPS, SINGLE_THREAD_PASS, budget_for, exact_cost
 from ._memory import MemoryBudget
 from ._progress import Task
 from ._skorch import TrainingRows
@@ -330,7 +330,7 @@ def fit_map(
         epochs = budget.epoch_steps if size == -1 else math.ceil(budget.epoch_steps * size / len(rows))
         net.set_params(batch_size=size, max_epochs=epochs)
     small = cost <= SINGLE_THREAD_FLOPS
-    with single_thread(small):
+    with single_thread(small or (not exact and len(rows) * network.n_parameters <= SINGLE_THREAD_PASS)):
         prior = plan.prior(network)
         problem = problem_of(network, prior, rows, n_dual, plan)
         hyper = _train_epochs(net, rows, network, prior, problem, plan, task)

@@ -19,7 +19,7 @@ from ._data import PreparedData, TargetScale, canonical_rows, spread
 from ._estimator import LaplaceEstimator
 from ._loo import density_of
 from ._noise import check_noisy_rows, noise_per_target, reliability, unit_noise
-from ._noise_model import DECISIVE, HIDDEN, NoiseModel, noise_model
+from ._noise_model import HIDDEN, NoiseModel, noise_model
 from ._resolve import Options
 from ._sensitivity import check_request
 from ._threads import single_thread
@@ -152,8 +152,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         there are none, of closed-form leave-one-out), and the mean trains on under it (``_noise_model.py``). "auto":
         that, where ``sigma_noise`` is "auto" and such nets are there, or hidden layers and 20 rows for each effective
         parameter, whose errors are those of the fit then, and its evidence is 5 nats above the density under the same
-        noise everywhere; else "gaussian". "poisson": counts, 0 and above, whose log rate is the net's output; the net
-        sees y as it is, predictions are mean rates, and their spread follows from rate and posterior.
+        noise everywhere; else "gaussian", as for many targets (about 60, beyond 300 rows 120). "poisson": counts, 0 and
+        above, whose log rate is the net's output; the net sees y as it is, predictions are mean rates, and their spread
+        follows from rate and posterior.
     prior_precision : {"auto", "evidence", "loo", "cv", "validation"}, float or array-like, default="auto"
         Precision δ of the Gaussian prior over the weights of the standardised net: chosen by a rule, or fixed for all
         weights, or fixed for each group of ``prior_structure`` (each parameter tensor under "scalar"). "evidence": that
@@ -952,8 +953,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         chosen = {**self.get_params(deep=False), "hidden_layer_sizes": HIDDEN, "activation": "tanh", "n_bins": None}
         source, arguments = built_in_net(chosen, data, options.likelihood, seed + NOISE_SEED)
         inputs, weights = (torch.from_numpy(part).to(fit.theta) for part in (rows.X, rows.weights))
-        found = noise_model(source(**arguments).to(inputs), inputs, weights, held_out, hyper.dispersion, seed)
-        if not (options.varying_noise or found.gain > DECISIVE):
+        given = source(**arguments).to(inputs), inputs, weights, held_out, hyper.dispersion, seed
+        if (found := noise_model(*given, always=bool(options.varying_noise))) is None:
             return None
         found.warn_at_bounds(inputs)
         return found.trained_under(inputs, weights) if honest else found
