@@ -104,8 +104,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Of the network; "auto" is float64 up to 10,000 rows. Sums and the posterior are float64 always.
     memory_budget : None, int or str, default=None
         Bytes, or a string such as "500MB" or "2GB", that the posterior's structure and the rows in work may take
-        together; None: all that the machine has. Structures that take more are refused, "auto" chooses another one,
-        and rows go through in smaller chunks. Data, net, its own epochs and temporaries of 32 MB come on top.
+        together; None: all that the process may have (machine, container, ``ulimit -v``). Structures that take more are
+        refused, "auto" chooses another one, and rows go through in smaller chunks. Data, net, its own epochs and
+        temporaries of 32 MB come on top.
     subset_of_weights : {"all", "last_layer", "subnetwork"}, list of str or dict, default="all"
         Which weights are random; the others stay at the mode. "subnetwork": those that ``subnetwork`` chooses once the
         net is trained. A list names parameter tensors of the net, or modules for all tensors in them: "block2" stands

@@ -173,6 +173,54 @@ def test_a_wrong_budget_is_refused(value):
             model.fit(X, y)
 
 
+def groups(root, lines, **limits):
+    """A tree of control groups, "/" of a name written "__"."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text("".join(f"{line}\n" for line in lines))
+    for name, limit in limits.items():
+        path = root / "sys/fs/cgroup" / name.replace("__", "/").replace("memory_", "memory.", 1)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{limit}\n")
+
+
+V2, V1 = "0::/pod/box", "4:memory,hugetlb:/docker/abc"
+UNLIMITED = 9223372036854771712
+
+
+@pytest.mark.parametrize(
+    ("lines", "limits", "expected"),
+    [
+        ([V2], {"pod__box__memory_max": 5000}, 5000),
+        ([V2], {"pod__memory_max": 4000, "pod__box__memory_max": 5000}, 4000),
+        ([V2], {"pod__memory_max": 4000, "pod__box__memory_max": "max"}, 4000),
+        ([V2], {"memory_max": 3000, "pod__memory_max": 4000}, 3000),
+        (["0::/"], {"memory_max": 3000}, 3000),
+        (["0::/../other"], {"memory_max": 3000}, 3000),
+        (["3:cpu:/x", V1, "0::/"], {"memory__docker__abc__memory_limit_in_bytes": 2000}, 2000),
+        ([V1], {"memory__memory_limit_in_bytes": 1000, "memory__docker__memory_limit_in_bytes": UNLIMITED}, 1000),
+        ([V1, V2], {"unified__pod__memory_max": 900, "memory__memory_limit_in_bytes": 1000}, 900),
+        ([V2], {"pod__box__memory_max": "max"}, None),
+        (["3:cpu:/x", "nonsense"], {"memory_max": 1000}, None),
+    ],
+)
+def test_the_default_is_the_smallest_limit_of_the_container(lines, limits, expected, tmp_path):
+    """Both versions of control groups, a group within a group, and a path of the host that is not mounted."""
+    groups(tmp_path, lines, **limits)
+    found = _memory._physical_memory(tmp_path)
+    assert found == (expected or _memory._physical_memory(tmp_path / "nothing"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
+def test_the_default_is_what_a_limit_of_the_address_space_leaves(monkeypatch, tmp_path):
+    """Beside the libraries, which are mapped already; at least one byte."""
+    import resource
+
+    for limit, expected in ((_memory.MAPPED + 5000, 5000), (1, 1)):
+        monkeypatch.setattr(resource, "getrlimit", lambda which, limit=limit: (limit, resource.RLIM_INFINITY))
+        assert _memory._physical_memory(tmp_path) == expected
+    assert str(MemoryBudget.of(None)) == "this process may have 1e-06 MB"
+
+
 def test_the_automatic_structure_stays_within_the_budget():
     """Exact, Kronecker factors, the diagonal: 101 weights; of a frozen net, which needs no other curvature."""
     net = nets.regressor(module__n_in=3, module__hidden=20, max_epochs=5)
