@@ -36,6 +36,7 @@ from ._diagnosis import diagnose
 from ._kinds import check_one_kind, most_kinds
 from ._loo import LeftOut
 from ._map import MapResult, Past, Start
+from ._memory import naming_the_budget
 from ._mixture import MEMBER_STAGES
 from ._noise import noise_variances
 from ._noise_model import NoiseModel
@@ -390,9 +391,8 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
             self._prior_scores = None if "prior_precision" in laplace_params else self._prior_scores
             options = self._options()
             fit = regrouped(self.laplace_, self._origin, options)
-            dispersion = fixed_dispersion(options, self._scale)
-            hyper = choose(fit, self._origin, options, dispersion, lambda: self._left_out(fit))
-            self._condition(fit, self._as_mixed(hyper))
+            given = fit, self._origin, options, fixed_dispersion(options, self._scale)
+            self._condition(fit, self._as_mixed(choose(*given, lambda: self._left_out(fit))))
             self._diagnose(options)
             self._others = tuple(other._twin().refit_laplace(**laplace_params) for other in self._models()[1:])
             self._weigh_members()
@@ -403,7 +403,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         """The estimator as it was after any failure; one that has to do with rows says which of X they are."""
         before = dict(self.__dict__)
         try:
-            with naming_rows(X, lambda: self._table):
+            with naming_the_budget(self.memory_budget), naming_rows(X, lambda: self._table):
                 yield
         except BaseException:  # an interrupt as well
             self.__dict__.clear()

@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, wraps
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from .curvatures._base import CurvatureRule
 from .errors import MemoryBudgetError
@@ -26,11 +28,15 @@ from .structures._base import Curvature, tensors_in
 if sys.platform != "win32":
     import resource
 
+P = ParamSpec("P")
+T = TypeVar("T")
 CHUNK_ELEMENTS = 2**21
 """Elements that one chunk of rows makes: 16 MB in float64."""
 CHUNK_ROWS = (64, 8192)
 ROW_BYTES = 5 * 8
 """Of each such element, with all that is made of it on the way (activations, factors, copies): up to five measured."""
+OUT_OF_MEMORY = "defaultcpuallocator", "out of memory", "bad_alloc", "allocate memory", "not enough memory"
+"""What a RuntimeError holds that is torch's word for a failed allocation."""
 UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
@@ -199,6 +205,57 @@ def held(*values: Any) -> int:
     """
     storages = (tensor.untyped_storage() for tensor in tensors_in(values))
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+@contextmanager
+def naming_the_budget(budget: object) -> Iterator[None]:
+    """An allocation that fails is reported with the budget and what to do.
+
+    Parameters
+    ----------
+    budget : None, int or str
+        The estimator's ``memory_budget``.
+
+    Raises
+    ------
+    MemoryBudgetError
+        In place of numpy's MemoryError and of the RuntimeError of torch's allocators.
+
+    Examples
+    --------
+    >>> with naming_the_budget("2GB"):
+    ...     raise MemoryError("Unable to allocate 4.00 GiB for an array")
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.MemoryBudgetError: memory ran out (Unable to allocate 4.00 GiB for an array), though \
+memory_budget allows 2.0 GB: data, net, its epochs and what else the process holds come on top. Give the process more \
+memory, a smaller memory_budget, hessian_structure='kron' or 'diag', subset_of_weights='last_layer', or fewer rows at \
+a time.
+    """
+    try:
+        yield
+    except MemoryBudgetError:
+        raise
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or any(word in str(error).lower() for word in OUT_OF_MEMORY)):
+            raise
+        said = re.sub(r"^\[enforce fail[^\]]*\][^.]*\. ", "", str(error).partition("\n")[0]).rstrip(". ")
+        raise MemoryBudgetError(
+            f"memory ran out{f' ({said})' if said else ''}, though {MemoryBudget.of(budget)}: data, net, its epochs "
+            "and what else the process holds come on top. Give the process more memory, a smaller memory_budget, "
+            "hessian_structure='kron' or 'diag', subset_of_weights='last_layer', or fewer rows at a time."
+        ) from error
+
+
+def within_memory(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """A method of an estimator, with :func:`naming_the_budget` around it."""
+
+    @wraps(method)
+    def reported(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with naming_the_budget(self.memory_budget):
+            return method(self, *args, **kwargs)
+
+    return reported
 
 
 def _row_width(structure: type[Curvature], network: Network, n_columns: int) -> int:

@@ -28,6 +28,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from . import _resolve, _values
+from ._memory import within_memory
 from ._mixture import LaplaceMixture
 from ._threads import single_thread
 from .errors import IncompleteWarning
@@ -90,6 +91,7 @@ class LaplaceSensitivity(LaplaceMixture):
 
     _single_output = False
 
+    @within_memory
     def explain_std(self, X: Any, *, baseline: Any = None) -> np.ndarray:
         """Why a row is uncertain: its epistemic variance, shared out among the columns by integrated gradients.
 
@@ -174,6 +176,7 @@ n_classes)
 
     # ------------------------------------------------------------------ asked by the estimators
 
+    @within_memory
     def _sloped(self, X: Any, X_std: Any = None, kind: str | None = None) -> tuple[Predictive, Tensor, Tensor | None]:
         """Moments of the rows with the noise of the inputs, the mean's gradient, and that of the std of some kind.
 

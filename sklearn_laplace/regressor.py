@@ -18,6 +18,7 @@ from ._built_in import built_in_net
 from ._data import PreparedData, TargetScale, canonical_rows, spread
 from ._estimator import LaplaceEstimator
 from ._loo import density_of
+from ._memory import within_memory
 from ._noise import check_noisy_rows, noise_per_target, reliability, unit_noise
 from ._noise_model import HIDDEN, NoiseModel, noise_model
 from ._resolve import Options
@@ -877,6 +878,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         variance = self.hyper_.dispersion * ratios.gather(-1, chosen.view(draws.shape).to(ratios.device))
         return draws + variance.sqrt() * noise
 
+    @within_memory
     def _jackknife(self, X: Any, levels: np.ndarray) -> np.ndarray:
         """Ends of the jackknife+ intervals, in the units of y."""
         fit, asked = self.laplace_, next(name for name, left_out in _resolve.INTERVAL_METHODS.items() if left_out)
@@ -992,6 +994,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         std = np.sqrt(variance.clamp_min(0.0).cpu().numpy()) * self._scale.scale
         return std[:, 0] if self._single_output else std
 
+    @within_memory
     def _covariance(self, X: Any) -> np.ndarray:
         """Joint covariance over rows, one matrix an output."""
         every = [member._own_covariance(X) for member in self._models()]

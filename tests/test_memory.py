@@ -153,6 +153,62 @@ def test_chunks_of_a_few_rows_give_the_same_answers(structure, monkeypatch):
     assert 1 <= min(steps) <= max(steps) < 20
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of the address space as on Linux")
+def test_memory_that_runs_out_is_reported_with_the_budget():
+    """A process at the end of its address space: fit (torch) and prediction, and the estimator is as it was."""
+    run("""
+        import os, resource
+        import numpy as np
+        from sklearn_laplace import LaplaceRegressor
+        from sklearn_laplace.errors import MemoryBudgetError
+
+        X = np.random.default_rng(0).normal(size=(2000, 20))
+        y = np.sin(X[:, 0])
+        given = {"n_members": 1, "prior_precision": 1.0, "sigma_noise": 0.1, "max_epochs": 1, "random_state": 0}
+        small = LaplaceRegressor(**given, hidden_layer_sizes=(20,)).fit(X[:50], y[:50])
+        wide = LaplaceRegressor(**given, hidden_layer_sizes=(100,), hessian_structure="full", memory_budget="4GB")
+        expected, far = small.predict_std(X[:5]), np.zeros((20_000, 20))
+        used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (used + 5 * 10**7, resource.RLIM_INFINITY))
+        messages = []
+        for model, call in (
+            (wide, lambda: wide.fit(X, y)),
+            (small, lambda: small.predict(far, return_cov=True)),
+            (small, lambda: small.sample_y(far, 1000)),
+        ):
+            before = set(vars(model))
+            try:
+                call()
+            except MemoryBudgetError as error:
+                messages.append(str(error))
+                assert isinstance(error, MemoryError) and error.__cause__ is not None
+            assert set(vars(model)) == before
+        assert len(messages) == 3, messages
+        assert all("memory ran out (" in one and "a smaller memory_budget" in one for one in messages), messages
+        assert "though memory_budget allows 4.0 GB" in messages[0], messages
+        np.testing.assert_array_equal(small.predict_std(X[:5]), expected)
+    """)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "memory ran out, though"),
+        (RuntimeError("[enforce fail at x.cpp:1] . DefaultCPUAllocator: can't allocate memory: 8 bytes."), "(Default"),
+        (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore"), "allocate 2 GiB),"),
+    ],
+)
+def test_only_failed_allocations_are_errors_of_memory(error, said):
+    """Of numpy, of torch, of a GPU; the budget's own error and anything else pass."""
+    with pytest.raises(MemoryBudgetError) as caught, _memory.naming_the_budget(None):
+        raise error
+    assert said in str(caught.value) and "this process may have" in str(caught.value)
+    for other in (RuntimeError("a bug"), MemoryBudgetError("as it is"), ValueError("out of memory")):
+        with pytest.raises(type(other)) as caught, _memory.naming_the_budget(None):
+            raise other
+        assert caught.value is other
+
+
 # ---------------------------------------------------------------------- the parameter
 
 
