@@ -187,7 +187,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         n_kinds = most_kinds(parameters, given[0])
         again = options.varying_noise is not False  # the first one's training may be repeated
         with self._reported(n_kinds * most, *given) as task:
-            data = replace(self._after_previous(prepare()), table=self._table)
+            data = replace(self._after_previous(prepare()), table=self._table, quick=self._is_quick)
             seeds = check_random_state(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
             data = augmented(data, self.augment, self.n_augmentations, seeds[2])
             kept, data = data.unmerged, replace(data, unmerged=None)

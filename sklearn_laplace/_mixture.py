@@ -118,6 +118,7 @@ class LaplaceMixture(LaplacePrediction):
     _lead: Origin | None = None
     _kept: PreparedData | None = None
     _is_candidate = False
+    _is_quick = False
     _n_bins: int | None = None
     _shares: np.ndarray | None = None
     _factor = 1.0

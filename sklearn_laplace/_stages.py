@@ -134,6 +134,7 @@ def train(
         memory=options.memory,
         past=data.past,
         again=None if data.start is None else data.start.hyper,
+        quick=data.quick,
         softens=options.by_held_out[0] and not options.likelihood.has_dispersion,
     )
     if isinstance(net, FrozenEstimator):

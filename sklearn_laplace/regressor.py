@@ -180,7 +180,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         ``prior_precision_grid`` by its mean score over the folds of ``cv``, or on the validation set that ``fit`` gets;
         noise and all else are chosen for each candidate as ever. "cv" is what ``GridSearchCV`` over δ gives: with a
         number for ``map_prior_precision`` by K + 1 trainings for K folds, whatever the grid ("validation": by one);
-        with "same" each candidate trains in each fold.
+        with "same" each candidate trains in each fold. Where ``n_members`` is "auto", a candidate is one net in a fold,
+        with a few steps, "evidence" for "auto" noise and one noise for all rows; a number gives the same as the search.
     prior_structure : {"scalar", "layer", "tensor", "ard", "parameter"}, default="scalar"
         Which weights share a precision: all of them; weights and bias of a layer; a parameter tensor; the weights of an
         input column in the first layer, and each tensor elsewhere (automatic relevance determination); none. "kron"
