@@ -16,6 +16,8 @@ from .structures._base import Curvature
 SMALL_ROWS = 300
 SINGLE_THREAD_FLOPS = 2e8
 """Multiply-adds of one exact step up to which more than one thread does not pay."""
+SINGLE_THREAD_PASS = 1e7
+"""The same of a forward pass over all rows, rows × weights, for a training without exact steps."""
 FULL_BATCH_ROWS = 10_000
 """Rows up to which nets go by steps over all of them, in Kronecker form, where exact ones are too dear: those steps
 grow with the rows, and a training by mini-batches has 5,000 steps however many rows there are."""

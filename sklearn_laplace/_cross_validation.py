@@ -5,7 +5,8 @@ fitted without the rows :math:`D_k` under δ, and s a score, by default the mean
 through ``clone``, ``set_params``, ``fit``, ``refit_laplace`` and what it predicts; what a fit is stands elsewhere.
 
 Where a fixed precision trains the net, δ changes after the training alone: K trainings score any number of candidates,
-and one more is the model of all rows.
+and one more is the model of all rows. Otherwise each candidate is trained in each fold: of a default mixture one net,
+under one noise, by as few steps as cross-fitted nets take. Its scores rank the candidates as those of the mixture do.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import clone, is_classifier
+from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.metrics import check_scoring, get_scorer, get_scorer_names
 from sklearn.metrics._scorer import _BaseScorer  # a scorer takes weights where its metric does, which only it knows
 from sklearn.model_selection import check_cv
@@ -38,6 +39,9 @@ from .errors import BoundWarning, NonFiniteError, UnsupportedCombinationError
 GRID = np.logspace(-3, 3, 13)
 """Two candidates a decade around 1, the natural precision of the built-in net; a given net's is about its fan-in."""
 N_FOLDS = 5
+ONE_NET: dict[str, Any] = {"n_members": 1, "n_bins": None}
+ONE_NOISE: dict[str, Any] = {"likelihood": "gaussian", "sigma_noise": "evidence"}
+"""What a default mixture's candidates are in the folds: one net of one kind under one noise, trained by a few steps."""
 Scorer = Callable[..., Any]
 """From (model, X, y), or (model, X, y, sample_weight), to a number; higher is better."""
 
@@ -161,14 +165,19 @@ class HeldOut(ABC):
             With two parts: the choice, and the fit of all rows.
         """
 
-    def candidates(self, model: Any, rows: GivenRows) -> Iterator[Any]:
-        """The model fitted to the rows under each candidate: one object, where one training is enough."""
+    def candidates(self, model: Any, rows: GivenRows, *, is_quick: bool = False) -> Iterator[Any]:
+        """The model fitted to the rows under each candidate, quickly where it is only scored.
+
+        One object, where one training is enough.
+        """
         fitted = None
         for precision in self.grid.tolist():
             if fitted is not None and self.one_training:
                 fitted.refit_laplace(prior_precision=precision)
             else:
-                fitted = rows.fitted(_candidate(model, precision))
+                candidate = _candidate(model, precision)
+                candidate._is_quick = is_quick
+                fitted = rows.fitted(candidate)
             yield fitted
 
     def score(self, model: Any, rows: GivenRows) -> float:
@@ -266,8 +275,9 @@ class CrossValidation(HeldOut):
         """The score of every candidate."""
         try:
             with task:
-                alone = clone(model).set_params(n_jobs=1)
-                return [self.score(fitted, test) for fitted in self.candidates(alone, train)]
+                alone, is_quick = clone(model).set_params(n_jobs=1), not self.one_training and _is_automatic(model)
+                alone = alone.set_params(**_cheaper(model)) if is_quick else alone
+                return [self.score(fitted, test) for fitted in self.candidates(alone, train, is_quick=is_quick)]
         except NonFiniteError as error:  # before it was said where in the fold its rows are: they are sought in all
             raise error.__cause__ if isinstance(error.__cause__, NonFiniteError) else error from None
         except Exception as error:
@@ -484,6 +494,22 @@ def _candidate(model: Any, precision: float) -> Any:
     candidate = clone(model).set_params(prior_precision=precision)
     candidate._is_candidate = True
     return candidate
+
+
+def _is_automatic(model: Any) -> bool:
+    """Whether the number of members is left at its default, and the net is the built-in one."""
+    return model.net is None and repr(model.n_members) == repr(_defaults(model)["n_members"])
+
+
+def _cheaper(model: Any) -> dict[str, Any]:
+    """Parameters of a candidate that is only scored, for those at their defaults."""
+    options = {**ONE_NET, **(ONE_NOISE if is_regressor(model) else {})}
+    given, defaults = model.get_params(deep=False), _defaults(model)
+    return {name: value for name, value in options.items() if repr(given[name]) == repr(defaults[name])}
+
+
+def _defaults(model: Any) -> dict[str, Any]:
+    return {name: known.default for name, known in inspect.signature(type(model)).parameters.items()}
 
 
 def _takes_weights(scorer: Scorer) -> bool:

@@ -123,6 +123,8 @@ class PreparedData:
         Where an earlier training has ended, of these rows or of a part of them.
     alone : bool
         Whether no nets without a part of the rows are to be trained beside; from a start under its prior precisions.
+    quick : bool
+        Whether the net is only to be scored, and a few steps are enough.
     table : Table, optional
         What the columns of X hold, for the built-in net.
     """
@@ -138,6 +140,7 @@ class PreparedData:
     has_copies: bool = False
     start: Start | None = None
     alone: bool = False
+    quick: bool = False
     table: Table | None = None
 
     @property

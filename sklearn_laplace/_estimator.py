@@ -6,26 +6,24 @@ arrays in the units of y. A fit that fails leaves the estimator as it was.
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pickle import PicklingError
 from typing import Any, Self
 
-import joblib
 import numpy as np
 import torch
 from sklearn.base import is_regressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Bunch
-from sklearn.utils.validation import check_is_fitted, check_memory
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from . import _cross_validation, _resolve, _skorch, _values
 from ._augment import check_forgetting
 from ._autograd import ordinary_tensors
+from ._cached_training import cached_training
 from ._cross_fit import N_FOLDS
 from ._cross_validation import GivenRows
 from ._data import PreparedData, augmented
@@ -35,6 +33,7 @@ from ._given import readable
 from ._kinds import check_one_kind, most_kinds
 from ._loo import LeftOut
 from ._map import MapResult, Past, Start
+from ._memory import naming_the_budget
 from ._mixture import MEMBER_STAGES
 from ._noise import noise_variances
 from ._noise_model import NoiseModel
@@ -58,14 +57,11 @@ from ._stages import (
     regrouped,
     rows_left_out,
     tempering,
-    train,
 )
-from ._stages import neutral as without_laplace_options
 from ._state import StoredEstimator
 from ._tables import Table, check_rows, column_names
 from ._targets import check_targets, check_weights
 from ._threads import single_thread
-from .errors import UncachedWarning
 from .evidence import effective_parameters, log_evidence
 from .laplace import Hyper, LaplaceFit
 from .latent import Components, LatentGaussian, Predictive
@@ -186,7 +182,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         n_kinds = most_kinds(parameters, given[0])
         again = options.varying_noise is not False  # the first one's training may be repeated
         with self._reported(n_kinds * most, *given) as task:
-            data = replace(self._after_previous(prepare()), table=self._table)
+            data = replace(self._after_previous(prepare()), table=self._table, quick=self._is_quick)
             seeds = _values.random_numbers(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
             data = augmented(data, self.augment, self.n_augmentations, seeds[2])
             kept, data = data.unmerged, replace(data, unmerged=None)
@@ -206,7 +202,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         """One net and its posterior; trained on, where the noise varies, under the noise that was found."""
         self._n_bins = parameters["n_bins"]
         with task.subtask("training", TRAINING_STAGES) as own:
-            trained = self._train(parameters, data, list(seeds[:2]), own)
+            trained = cached_training(self._kind, parameters, data, list(seeds[:2]), own)
         with task.subtask("posterior"), single_thread(trained.is_small):
             options = options_for(self._kind, parameters, data, seeds[2])
             fit, origin = approximate(trained, data, options, built_in=self.net is None)
@@ -252,6 +248,8 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         far is the prior of the new rows: for a linear net with Gaussian noise, exactly Bayesian linear regression on
         all rows. Prior precision, noise and the scales of X and y stay; :meth:`refit_laplace` chooses the former two
         again. ``net_`` stays as it was trained. Where the new rows say much that is new, a fit on all rows is better.
+        "functional", which keeps every row, becomes "full" once its rows × outputs outnumber the weights: the same
+        posterior, and memory that no longer grows. ``structure_`` names the one in use.
 
         Parameters
         ----------
@@ -390,9 +388,8 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
             options = replace(self._options(), likelihood=self.laplace_.likelihood)
             options = told_by_rows(options, self.laplace_.total_weight, self._scale)
             fit = regrouped(self.laplace_, self._origin, options)
-            dispersion = fixed_dispersion(options, self._scale)
-            hyper = choose(fit, self._origin, options, dispersion, lambda: self._left_out(fit, in_order=True))
-            self._condition(fit, self._as_mixed(hyper))
+            given = fit, self._origin, options, fixed_dispersion(options, self._scale)
+            self._condition(fit, self._as_mixed(choose(*given, lambda: self._left_out(fit, in_order=True))))
             self._diagnose(options)
             self._others = tuple(other._twin().refit_laplace(**laplace_params) for other in self._models()[1:])
             self._weigh_members()
@@ -403,7 +400,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         """The estimator as it was after any failure; one that has to do with rows says which of X they are."""
         before = dict(self.__dict__)
         try:
-            with naming_rows(X, lambda: self._table), ordinary_tensors():
+            with naming_the_budget(self.memory_budget), naming_rows(X, lambda: self._table), ordinary_tensors():
                 yield
         except BaseException:  # an interrupt as well
             self.__dict__.clear()
@@ -417,8 +414,8 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         given = replace(self._with_noise(given), scale=self._scale) if varies else given
         data = augmented(given.present(), self.augment, self.n_augmentations, self._seed)
         with single_thread(self._small):
-            found, exact = pass_over(self.laplace_, data, self._input_dtype, self._options().memory)
-            self._condition(change(self.laplace_, found, exact, self.hyper_), self.hyper_)
+            found = pass_over(self.laplace_, data, self._input_dtype, self._options().memory, added=change is add_rows)
+            self._condition(change(*found, self.hyper_), self.hyper_)
         return given
 
     # ------------------------------------------------------------------ the stages of fit
@@ -473,25 +470,6 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
                 f"{previous.n_outputs_}; give the same likelihood and net."
             )
         return replace(data, past=Past(previous.laplace_, previous.hyper_, previous.net_.module_), unmerged=None)
-
-    def _train(self, parameters: dict[str, Any], data: PreparedData, seeds: list[int], task: Task) -> MapResult:
-        """The MAP stage, from the cache where there is one and it has seen this training."""
-        memory = check_memory(self.memory)
-        frozen = isinstance(self.net, FrozenEstimator) or self.prior is not None
-        if memory.location is None or self.random_state is None or frozen:
-            return train(self._kind, parameters, data, seeds, self.memory_budget, task)
-        try:
-            joblib.hash(parameters["net"])
-        except (PicklingError, AttributeError, TypeError) as error:
-            warnings.warn(
-                f"memory= is not used: net={type(self.net).__name__}(…) cannot be hashed ({error}). Define its module "
-                "in an importable file.",
-                UncachedWarning,
-                stacklevel=4,
-            )
-            return train(self._kind, parameters, data, seeds, self.memory_budget, task)
-        cached = memory.cache(train, ignore=["memory_budget", "task"])
-        return cached(self._kind, without_laplace_options(parameters), data, seeds, self.memory_budget, task)
 
     def _publish(self, trained: MapResult, data: PreparedData, origin: Origin, seed: int) -> None:
         """Set the fitted attributes that only a training changes."""

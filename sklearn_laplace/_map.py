@@ -22,7 +22,7 @@ from skorch.callbacks import Callback
 from torch import Tensor, nn
 
 from . import _skorch
-from ._budget import SINGLE_THREAD_FLOPS, budget_for, exact_cost
+from ._budget import SINGLE_THREAD_FLOPS, SINGLE_THREAD_PASS, budget_for, exact_cost
 from ._memory import MemoryBudget
 from ._progress import Task
 from ._skorch import TrainingRows
@@ -41,6 +41,8 @@ from .selection import alternate, maximise_evidence
 from .structures import Diag, Full, Functional, Kron
 from .structures._base import Curvature
 
+QUICK_STEPS = 14
+"""Gauss–Newton steps of a net that is only to be scored, as many as cross-fitted nets take."""
 KRON_REFINE_STEPS = 20
 """L-BFGS steps at the end in the metric of an approximate curvature."""
 EPOCH_DAMPING = 0.7
@@ -152,6 +154,8 @@ class Plan:
         Where a training under much the same circumstances has ended.
     softens : bool
         Whether rows that were held out may weaken the prior.
+    quick : bool
+        Whether a few Gauss–Newton steps are enough, near a mode: of a net that is only to be scored.
     """
 
     likelihood: Likelihood
@@ -164,6 +168,7 @@ class Plan:
     past: Past | None = None
     again: Hyper | None = None
     softens: bool = False
+    quick: bool = False
 
     @property
     def free_dispersion(self) -> bool:
@@ -330,7 +335,7 @@ def fit_map(
         epochs = budget.epoch_steps if size == -1 else math.ceil(budget.epoch_steps * size / len(rows))
         net.set_params(batch_size=size, max_epochs=epochs)
     small = cost <= SINGLE_THREAD_FLOPS
-    with single_thread(small):
+    with single_thread(small or (not exact and len(rows) * network.n_parameters <= SINGLE_THREAD_PASS)):
         prior = plan.prior(network)
         problem = problem_of(network, prior, rows, n_dual, plan)
         hyper = _train_epochs(net, rows, network, prior, problem, plan, task)
@@ -340,7 +345,7 @@ def fit_map(
         with task.subtask("mode"):
             if exact or goes_on:
                 steps_of = budget.gauss_newton_steps if small else budget.dear_gauss_newton_steps
-                steps_of = steps_of // 4 if goes_on else steps_of
+                steps_of = QUICK_STEPS if plan.quick else steps_of // 4 if goes_on else steps_of
                 n_linear = (rows.inputs[0].numel() + 1) * n_outputs
                 found = _best_start(problem, fit, hyper, plan, steps_of, n_linear)
                 fit, hyper, steps, damping = found.fit, found.hyper, steps + found.n_steps, found.damping
@@ -349,8 +354,9 @@ def fit_map(
                     fit, hyper, free_prior=free_prior, free_dispersion=plan.free_dispersion, warn=False
                 )
             refine_steps = budget.refine_steps if exact else KRON_REFINE_STEPS
-            mode = _converge(problem, fit, hyper, plan, refine_steps, damping)
-        _warn_far(mode)
+            mode = _converge(problem, fit, hyper, plan, 0 if plan.quick else refine_steps, damping)
+        if not plan.quick:
+            _warn_far(mode)
     history = [dict(entry) for entry in net.history]
     return MapResult(
         _skorch.finish(net, mode.fit.network), mode, history, steps + mode.n_steps, small, rows.inputs.dtype

@@ -1,17 +1,23 @@
 """What may be held at once: the structure of a posterior, and one chunk of rows beside it.
 
-By default as much as the machine has; ``memory_budget`` puts a smaller number in its place. What takes more is refused
-before it is allocated, and rows go through the network in as many chunks as it takes. Not counted are the data, the
-net, its own training by epochs, and temporary arrays of up to 32 MB.
+By default as much as the process may have: the machine's memory, or less in a container (control groups) or under a
+limit of the address space; ``memory_budget`` puts a smaller number in its place. What takes more is refused before it
+is allocated, and rows go through the network in as many chunks as it takes. Not counted are the data, the net, its own
+training by epochs, and temporary arrays of up to 32 MB.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache, wraps
 from numbers import Real
-from typing import Any
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ._given import shown
 from .curvatures._base import CurvatureRule
@@ -20,11 +26,18 @@ from .network import Network
 from .structures import STRUCTURES, Diag, Kron
 from .structures._base import Curvature, tensors_in
 
+if sys.platform != "win32":
+    import resource
+
+P = ParamSpec("P")
+T = TypeVar("T")
 CHUNK_ELEMENTS = 2**21
 """Elements that one chunk of rows makes: 16 MB in float64."""
 CHUNK_ROWS = (64, 8192)
 ROW_BYTES = 5 * 8
 """Of each such element, with all that is made of it on the way (activations, factors, copies): up to five measured."""
+OUT_OF_MEMORY = "defaultcpuallocator", "out of memory", "bad_alloc", "allocate memory", "not enough memory"
+"""What a RuntimeError holds that is torch's word for a failed allocation."""
 UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
@@ -37,7 +50,7 @@ class MemoryBudget:
     size : int
         Bytes.
     given : bool
-        Whether the user has set it; otherwise it is the machine's memory.
+        Whether the user has set it; otherwise it is what the process may have.
 
     Examples
     --------
@@ -52,7 +65,7 @@ class MemoryBudget:
 
     @classmethod
     def of(cls, value: object) -> MemoryBudget:
-        """The budget that a user gives: bytes, a string with a unit, or None for the machine's memory.
+        """The budget that a user gives: bytes, a string with a unit, or None for what the process may have.
 
         Raises
         ------
@@ -75,7 +88,7 @@ class MemoryBudget:
 
     def __str__(self) -> str:
         amount = f"{self.size / 1e9:,.1f} GB" if self.size >= 1e9 else f"{self.size / 1e6:,.3g} MB"
-        return f"memory_budget allows {amount}" if self.given else f"this machine has {amount}"
+        return f"memory_budget allows {amount}" if self.given else f"this process may have {amount}"
 
     def share(self, n_jobs: int) -> MemoryBudget:
         """What each of so many workers may take."""
@@ -196,13 +209,125 @@ def held(*values: Any) -> int:
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
+@contextmanager
+def naming_the_budget(budget: object) -> Iterator[None]:
+    """An allocation that fails is reported with the budget and what to do.
+
+    Parameters
+    ----------
+    budget : None, int or str
+        The estimator's ``memory_budget``.
+
+    Raises
+    ------
+    MemoryBudgetError
+        In place of numpy's MemoryError and of the RuntimeError of torch's allocators.
+
+    Examples
+    --------
+    >>> with naming_the_budget("2GB"):
+    ...     raise MemoryError("Unable to allocate 4.00 GiB for an array")
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.MemoryBudgetError: memory ran out (Unable to allocate 4.00 GiB for an array), though \
+memory_budget allows 2.0 GB: data, net, its epochs and what else the process holds come on top. Give the process more \
+memory, a smaller memory_budget, hessian_structure='kron' or 'diag', subset_of_weights='last_layer', or fewer rows at \
+a time.
+    """
+    try:
+        yield
+    except MemoryBudgetError:
+        raise
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or any(word in str(error).lower() for word in OUT_OF_MEMORY)):
+            raise
+        said = re.sub(r"^\[enforce fail[^\]]*\][^.]*\. ", "", str(error).partition("\n")[0]).rstrip(". ")
+        raise MemoryBudgetError(
+            f"memory ran out{f' ({said})' if said else ''}, though {MemoryBudget.of(budget)}: data, net, its epochs "
+            "and what else the process holds come on top. Give the process more memory, a smaller memory_budget, "
+            "hessian_structure='kron' or 'diag', subset_of_weights='last_layer', or fewer rows at a time."
+        ) from error
+
+
+def within_memory(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """A method of an estimator, with :func:`naming_the_budget` around it."""
+
+    @wraps(method)
+    def reported(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with naming_the_budget(self.memory_budget):
+            return method(self, *args, **kwargs)
+
+    return reported
+
+
 def _row_width(structure: type[Curvature], network: Network, n_columns: int) -> int:
     """Elements of one row: the factors, and what the structure makes of them."""
     return network.row_width(n_columns) + structure.row_width(network.blocks, n_columns)
 
 
-def _physical_memory() -> int:
+def _physical_memory(root: Path = Path("/")) -> int:
+    """Bytes that this process may have: the machine's, or less under a limit of its container or its address space.
+
+    Parameters
+    ----------
+    root : Path
+        Where ``proc`` and ``sys`` are.
+    """
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not on every system
-        return 8 * 2**30
+        installed = 8 * 2**30
+    return max(1, min([installed, *_cgroup_limits(root, os.getpid()), *_address_space()]))
+
+
+@lru_cache(maxsize=8)
+def _cgroup_limits(root: Path, process: int) -> tuple[int, ...]:
+    """Memory limits of the process's control groups, of both versions, and of all groups that these are in.
+
+    In a container the path may be that of the host, of which the mount shows the end alone: what is not there is
+    passed over, and the mount's own limit counts in any case.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return ()
+    found = []
+    for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
+        of_version_1 = "memory" in controllers.split(",")
+        if controllers and not of_version_1:
+            continue
+        mounts = ("memory",) if of_version_1 else ("", "unified")
+        steps = [step for step in path.split("/") if step not in ("", "..")]
+        for mount in mounts:
+            for depth in range(len(steps) + 1):
+                folder = root.joinpath("sys/fs/cgroup", mount, *steps[:depth])
+                found += _number_in(folder / ("memory.limit_in_bytes" if of_version_1 else "memory.max"))
+    return tuple(found)
+
+
+def _number_in(path: Path) -> list[int]:
+    """The number that is all of a file; none where there is no such file, or "max" in it."""
+    try:
+        return [int(path.read_text())]
+    except (OSError, ValueError):
+        return []
+
+
+def _address_space() -> list[int]:
+    """What a limit of the address space (``ulimit -v``) leaves beside the libraries that are loaded."""
+    if sys.platform == "win32":
+        return []
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return [] if limit == resource.RLIM_INFINITY else [limit - MAPPED]
+
+
+def _mapped() -> int:
+    """Bytes of the process's address space, 0 where that is not known."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
+MAPPED = _mapped()
+"""Address space in use when this is imported: the libraries', since what a fit holds counts by itself."""

@@ -25,6 +25,7 @@ from ._kinds import kinds_of_nets
 from ._loo import LeftOut
 from ._map import Start
 from ._member_weights import RowDensities, by_evidence, by_stacking, of_kinds
+from ._memory import within_memory
 from ._prediction import LaplacePrediction
 from ._progress import Task, without_callbacks
 from ._stages import Origin, options_for
@@ -118,6 +119,7 @@ class LaplaceMixture(LaplacePrediction):
     _lead: Origin | None = None
     _kept: PreparedData | None = None
     _is_candidate = False
+    _is_quick = False
     _n_bins: int | None = None
     _shares: np.ndarray | None = None
     _factor = 1.0
@@ -322,16 +324,19 @@ class LaplaceMixture(LaplacePrediction):
 
     # ------------------------------------------------------------------ asked together
 
+    @within_memory
     def _components(self, X: Any, link: Callable[[Self], Link | None]) -> Components:
         """The predictive as a mixture: over the members, and over what is not known of the noise."""
         parts = [member._own_components(X, link(member)) for member in self._models()]
         return Components.joined(parts, torch.from_numpy(self.member_weights_).to(parts[0].mean))
 
+    @within_memory
     def _mixed(self, own: Callable[[Self], Tensor]) -> Tensor:
         """The weighted mean of what each member says."""
         every = torch.stack([own(member) for member in self._models()], -1)
         return every @ torch.from_numpy(self.member_weights_).to(every)
 
+    @within_memory
     def _shared_draws(self, count: int, generator: torch.Generator, own: Callable[[Self, int], Tensor]) -> Tensor:
         """Draws of the mixture, the last axis: of each member as many as fall on it, in any order."""
         if not self._others:

@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ._budget import LARGE
+from ._budget import LARGE, budget_for
 from .curvatures import GGN
 from .data_loss import DataLoss
 from .errors import BoundWarning
@@ -172,8 +172,12 @@ class HeldOutErrors(Likelihood):
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """½ Σ [log(V + φ e^h) + e²/(V + φ e^h)], shape (n,)."""
+        return self.by_output(outputs, targets).sum(-1)
+
+    def by_output(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """½ [log(V + φ e^h) + e²/(V + φ e^h)], shape (n, C)."""
         squares, total, _ = self._parts(outputs, targets)
-        return 0.5 * (total.log() + squares / total).sum(-1)
+        return 0.5 * (total.log() + squares / total)
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """½ share (1 − e²/(V + φ e^h)), shape (n, C)."""
@@ -197,9 +201,16 @@ class HeldOutErrors(Likelihood):
 
 
 def noise_model(
-    net: nn.Module, inputs: Tensor, weights: Tensor, held_out: HeldOut, dispersion: float, seed: int = 0
-) -> NoiseModel:
-    """h, trained on what nets have said of rows that they have not seen.
+    net: nn.Module,
+    inputs: Tensor,
+    weights: Tensor,
+    held_out: HeldOut,
+    dispersion: float,
+    seed: int = 0,
+    *,
+    always: bool = True,
+) -> NoiseModel | None:
+    """h, trained on errors of held-out rows; None where it is not worth having, or too dear for its use.
 
     Parameters
     ----------
@@ -213,8 +224,13 @@ def noise_model(
         φ.
     seed : int
         Of the choice of rows where they are too many for exact steps: as many as these can take.
+    always : bool
+        Whether it is asked for in any case. Otherwise its evidence has to be decisive, and its exact steps, of P³
+        multiply-adds for a net that has as many outputs as there are targets, within the budget of the training's.
     """
     size = sum(parameter.numel() for parameter in net.parameters())
+    if not always and size**3 > budget_for(len(inputs)).exact_step:
+        return None
     most = max(int(LARGE.exact_step / size**2), LEAST_ROWS)
     chosen = torch.arange(len(inputs), device=inputs.device)
     if len(inputs) > most:
@@ -222,7 +238,8 @@ def noise_model(
     inputs, weights, errors = inputs[chosen], weights[chosen], held_out.errors[chosen]
     all_noise = _fitted(net, inputs, weights, errors, torch.zeros_like(errors), dispersion)
     variance = held_out.variance[chosen] * all_noise.ratios(inputs).sqrt().clamp_max(1.0)
-    return _fitted(net, inputs, weights, errors, variance, dispersion)
+    found = _fitted(net, inputs, weights, errors, variance, dispersion)
+    return found if always or found.gain > DECISIVE else None
 
 
 def _fitted(
@@ -249,9 +266,5 @@ def _same_everywhere(dispersion: float, targets: Tensor, weights: Tensor) -> flo
     """Largest log density of the errors under a noise of each output that does not vary, nats."""
     likelihood, total = HeldOutErrors(dispersion), float(weights.sum())
     levels = torch.linspace(-REACH, REACH, LEVELS, dtype=targets.dtype, device=targets.device)
-    found = -total * likelihood.log_normaliser(1.0, targets.shape[1] // 2)
-    for squares, variances in zip(*(part.unbind(1) for part in targets.chunk(2, 1)), strict=True):
-        observed = torch.stack([squares, variances], 1)
-        nll = torch.stack([weights @ likelihood.nll(level.expand(len(observed), 1), observed) for level in levels])
-        found -= float(nll.min())
-    return found
+    nll = torch.stack([weights @ likelihood.by_output(level.expand(1, 1), targets) for level in levels])
+    return -total * likelihood.log_normaliser(1.0, targets.shape[1] // 2) - float(nll.amin(0).sum())

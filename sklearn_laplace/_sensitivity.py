@@ -30,6 +30,7 @@ from torch import Tensor
 from . import _resolve, _values
 from ._autograd import ordinary_tensors
 from ._given import as_numbers, shown
+from ._memory import within_memory
 from ._mixture import LaplaceMixture
 from ._threads import single_thread
 from .errors import IncompleteWarning
@@ -93,6 +94,7 @@ class LaplaceSensitivity(LaplaceMixture):
     _single_output = False
 
     @ordinary_tensors()
+    @within_memory
     def explain_std(self, X: Any, *, baseline: Any = None) -> np.ndarray:
         """Why a row is uncertain: its epistemic variance, shared out among the columns by integrated gradients.
 
@@ -178,6 +180,7 @@ n_classes)
     # ------------------------------------------------------------------ asked by the estimators
 
     @ordinary_tensors()
+    @within_memory
     def _sloped(self, X: Any, X_std: Any = None, kind: str | None = None) -> tuple[Predictive, Tensor, Tensor | None]:
         """Moments of the rows with the noise of the inputs, the mean's gradient, and that of the std of some kind.
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from joblib import Parallel, delayed, effective_n_jobs
+from joblib import effective_n_jobs
 from sklearn.frozen import FrozenEstimator
 from skorch import NeuralNet
 from torch import Tensor, nn
@@ -31,17 +31,18 @@ from ._past import check_past, check_same_net, load
 from ._prior_options import check_temperature
 from ._progress import Task
 from ._resolve import Options
+from ._shared_pass import shared_out
 from ._skorch import TrainingRows
-from ._threads import single_thread
 from ._values import Choice
 from .by_name import listed, prior_mean, temperatures
 from .errors import UnsupportedCombinationError
-from .laplace import Hyper, LaplaceFit, Rows, fit_laplace
+from .laplace import Hyper, LaplaceFit, fit_laplace
 from .leave_one_out import Density
 from .mode import Mode
 from .network import Network
 from .prior import Prior
 from .selection import HeldOutScores, maximise_evidence, warn_at_bounds
+from .streaming import with_room_for
 from .structures import Diag, Full, Functional
 from .structures._base import Curvature
 
@@ -134,6 +135,7 @@ def train(
         memory=options.memory,
         past=data.past,
         again=None if data.start is None else data.start.hyper,
+        quick=data.quick,
         softens=options.by_held_out[0] and not options.likelihood.has_dispersion,
     )
     if isinstance(net, FrozenEstimator):
@@ -288,7 +290,7 @@ def approximate(
         given = (network, options.likelihood, options.rule, structure, prior)
         over: Callable[..., LaplaceFit] = partial(fit_laplace, *given, **told)
         if data.past is None:
-            fit = _shared_out(over, chunks, n_jobs, gradient=network.vector(everything.tensors(fit.gradient)))
+            fit = shared_out(over, chunks, n_jobs, gradient=network.vector(everything.tensors(fit.gradient)))
         else:  # the training's gradient has the past rows in it, which are added again here
             fit = over(chunks, past=data.past.fit)
     # The exact evidence of all weights is the one that the training has maximised, with the weights following.
@@ -314,37 +316,6 @@ def borrowed(lead: Origin, origin: Origin, fit: LaplaceFit, options: Options) ->
     if lead.cross is None:
         return origin
     return replace(origin, cross=CrossFit.of_another(lead.cross, _start(origin, fit, options)))
-
-
-def _shared_out(
-    over: Callable[..., LaplaceFit], chunks: Sequence[Rows], n_jobs: int, *, gradient: Tensor
-) -> LaplaceFit:
-    """A pass over contiguous shares of the chunks, one a worker; their sums are added in the order of the rows.
-
-    Parameters
-    ----------
-    over : callable
-        From chunks to a fit.
-    chunks : sequence of (inputs, targets, weights)
-    n_jobs : int
-    gradient : Tensor of shape (P,)
-        Of all rows.
-    """
-    n_jobs = min(n_jobs, len(chunks))
-    if n_jobs == 1:
-        return over(chunks, gradient=gradient)
-    shares = [chunks[i * len(chunks) // n_jobs : (i + 1) * len(chunks) // n_jobs] for i in range(n_jobs)]
-    known = torch.zeros_like(gradient)
-    parts = Parallel(n_jobs=n_jobs, prefer="threads")(delayed(_alone)(over, share, gradient=known) for share in shares)
-    first, *others = parts
-    for part in others:
-        first = first.merge(part)
-    return replace(first, gradient=gradient)
-
-
-def _alone(over: Callable[..., LaplaceFit], chunks: Sequence[Rows], **known: Tensor) -> LaplaceFit:
-    with single_thread(True):
-        return over(chunks, **known)
 
 
 def _variance(mode: Mode, rows: TrainingRows, options: Options) -> Tensor:
@@ -433,27 +404,39 @@ def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData, se
 
 
 def pass_over(
-    fit: LaplaceFit, data: PreparedData, input_dtype: torch.dtype, memory: MemoryBudget
-) -> tuple[LaplaceFit, Curvature]:
-    """One pass over other rows with all that a fit was made with, and their curvature in exact form.
+    fit: LaplaceFit, data: PreparedData, input_dtype: torch.dtype, memory: MemoryBudget, *, added: bool
+) -> tuple[LaplaceFit, LaplaceFit, Curvature]:
+    """The fit in the form that takes these rows, one pass over them with all that it was made with, and their exact H.
+
+    Parameters
+    ----------
+    fit : LaplaceFit
+    data : PreparedData
+        The rows.
+    input_dtype : torch.dtype
+    memory : MemoryBudget
+    added : bool
+        Whether the rows are to be added; what takes some out stays in its form.
 
     Raises
     ------
     MemoryBudgetError
         When these rows and those of the fit would not fit in memory together.
     """
+    rule, per_row = fit.rule, fit.rule.n_columns(fit.likelihood, data.n_outputs)
+    n_dual = per_row * len(data.X)
+    fit = with_room_for(fit, n_dual) if added else fit
     network, structure = fit.network, type(fit.curvature)
     dtype, device = next(network.module.parameters()).dtype, network.theta.device
     rows = _as_tensors(data, input_dtype, dtype, device)
-    rule, per_row = fit.rule, fit.rule.n_columns(fit.likelihood, data.n_outputs)
-    n_dual = per_row * (len(rows) + round(fit.total_weight))
+    n_dual += fit.curvature.n_dual if isinstance(fit.curvature, Functional) else per_row * round(fit.total_weight)
     taken = memory.require(structure, network, n_dual, per_row, rule, **fit.curvature.options)
     chunks = rows.chunks(memory.pass_rows(structure, network, per_row, taken))
     found = fit_laplace(network, fit.likelihood, rule, structure, fit.prior, chunks, like=fit.curvature)
     if issubclass(structure, Full | Functional):
-        return found, found.curvature
+        return fit, found, found.curvature
     exact: type[Curvature] = Functional if Functional.accepts & rule.provides else Full
-    return found, fit_laplace(network, fit.likelihood, rule, exact, fit.prior, chunks).curvature
+    return fit, found, fit_laplace(network, fit.likelihood, rule, exact, fit.prior, chunks).curvature
 
 
 def rows_left_out(

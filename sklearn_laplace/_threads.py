@@ -1,20 +1,31 @@
-"""One torch thread for small problems.
+"""One torch thread for small problems, and in every process that was forked.
 
 Products of a few hundred rows gain nothing from a second thread, and on a busy machine lose much: every parallel region
-waits for a thread that has no core. torch keeps the number per calling thread, so that it is set and put back there.
+waits for a thread that has no core. torch keeps the number per calling thread, so that it is set and restored there.
+
+OpenMP's worker threads do not exist in a forked process, but its pool still lists them: the next parallel region there
+waits forever. One torch thread makes no parallel region. A thread that starts in the forked process has a pool of its
+own, but inherits the number.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
+
 
 @contextmanager
 def single_thread(wanted: bool) -> Iterator[None]:
     """Run the block on one torch thread if that is wanted.
+
+    A process that was forked inside the block keeps one thread.
 
     Parameters
     ----------
@@ -29,7 +40,7 @@ def single_thread(wanted: bool) -> Iterator[None]:
     >>> torch.get_num_threads() == before
     True
     """
-    before = torch.get_num_threads()
+    before, process = torch.get_num_threads(), os.getpid()
     if not wanted or before == 1:
         yield
         return
@@ -37,4 +48,5 @@ def single_thread(wanted: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        if os.getpid() == process:
+            torch.set_num_threads(before)

@@ -86,7 +86,7 @@ class NotPositiveDefiniteError(ArithmeticError):
 
 
 class MemoryBudgetError(MemoryError):
-    """A structure that would not fit in memory, refused before its allocation.
+    """A structure that would not fit in memory, refused before its allocation, or memory that ran out on the way.
 
     Examples
     --------

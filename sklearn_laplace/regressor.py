@@ -15,12 +15,13 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from . import _resolve, _values
 from ._autograd import ordinary_tensors
-from ._built_in import built_in_net
 from ._data import PreparedData, TargetScale, canonical_rows, spread
 from ._estimator import LaplaceEstimator
+from ._learnt_noise import learnt_noise
 from ._loo import density_of
+from ._memory import within_memory
 from ._noise import check_noisy_rows, noise_per_target, reliability, unit_noise
-from ._noise_model import DECISIVE, HIDDEN, NoiseModel, noise_model
+from ._noise_model import NoiseModel
 from ._resolve import Options
 from ._sensitivity import check_request
 from ._targets import check_outputs, check_targets
@@ -35,8 +36,6 @@ from .mixtures import CountMixture, NormalMixture
 
 FEW_FEATURES = 20
 """Rows an effective parameter from which on a net has over-fitted none of them to speak of."""
-NOISE_SEED = 100
-"""What the seed of the noise's net is ahead of the mean's."""
 LARGEST = torch.finfo(torch.float64).max
 
 
@@ -106,8 +105,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Of the network; "auto" is float64 up to 10,000 rows. Sums and the posterior are float64 always.
     memory_budget : None, int or str, default=None
         Bytes, or a string such as "500MB" or "2GB", that the posterior's structure and the rows in work may take
-        together; None: all that the machine has. Structures that take more are refused, "auto" chooses another one,
-        and rows go through in smaller chunks. Data, net, its own epochs and temporaries of 32 MB come on top.
+        together; None: all that the process may have (machine, container, ``ulimit -v``). Structures that take more are
+        refused, "auto" chooses another one, and rows go through in smaller chunks. Data, net, its own epochs and
+        temporaries of 32 MB come on top.
     subset_of_weights : {"all", "last_layer", "subnetwork"}, list of str or dict, default="all"
         Which weights are random; the others stay at the mode. "subnetwork": those that ``subnetwork`` chooses once the
         net is trained. A list names parameter tensors of the net, or modules for all tensors in them: "block2" stands
@@ -154,8 +154,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         there are none, of closed-form leave-one-out), and the mean trains on under it (``_noise_model.py``). "auto":
         that, where ``sigma_noise`` is "auto" and such nets are there, or hidden layers and 20 rows for each effective
         parameter, whose errors are those of the fit then, and its evidence is 5 nats above the density under the same
-        noise everywhere; else "gaussian". "poisson": counts, 0 and above, whose log rate is the net's output; the net
-        sees y as it is, predictions are mean rates, and their spread follows from rate and posterior.
+        noise everywhere; else "gaussian", as for many targets (about 60, beyond 300 rows 120). "poisson": counts, 0 and
+        above, whose log rate is the net's output; the net sees y as it is, predictions are mean rates, and their spread
+        follows from rate and posterior.
     prior_precision : {"auto", "evidence", "loo", "cv", "validation"}, float or array-like, default="auto"
         Precision δ of the Gaussian prior over the weights of the standardised net: chosen by a rule, or fixed for all
         weights, or fixed for each group of ``prior_structure`` (each parameter tensor under "scalar"). "evidence": that
@@ -179,7 +180,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         ``prior_precision_grid`` by its mean score over the folds of ``cv``, or on the validation set that ``fit`` gets;
         noise and all else are chosen for each candidate as ever. "cv" is what ``GridSearchCV`` over δ gives: with a
         number for ``map_prior_precision`` by K + 1 trainings for K folds, whatever the grid ("validation": by one);
-        with "same" each candidate trains in each fold.
+        with "same" each candidate trains in each fold. Where ``n_members`` is "auto", a candidate is one net in a fold,
+        with a few steps, "evidence" for "auto" noise and one noise for all rows; a number gives the same as the search.
     prior_structure : {"scalar", "layer", "tensor", "ard", "parameter"}, default="scalar"
         Which weights share a precision: all of them; weights and bias of a layer; a parameter tensor; the weights of an
         input column in the first layer, and each tensor elsewhere (automatic relevance determination); none. "kron"
@@ -906,6 +908,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         return draws + variance.sqrt() * noise
 
     @ordinary_tensors()
+    @within_memory
     def _jackknife(self, X: Any, levels: np.ndarray) -> np.ndarray:
         """Ends of the jackknife+ intervals, in the units of y."""
         fit, asked = self.laplace_, next(name for name, left_out in _resolve.INTERVAL_METHODS.items() if left_out)
@@ -980,14 +983,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             held_out = self._left_out(fit, in_order=True).expected_errors(fit, hyper)
         else:
             return None
-        chosen = {**self.get_params(deep=False), "hidden_layer_sizes": HIDDEN, "activation": "tanh", "n_bins": None}
-        source, arguments = built_in_net(chosen, data, options.likelihood, seed + NOISE_SEED)
-        inputs, weights = (torch.from_numpy(part).to(fit.theta) for part in (rows.X, rows.weights))
-        found = noise_model(source(**arguments).to(inputs), inputs, weights, held_out, hyper.dispersion, seed)
-        if not (options.varying_noise or found.gain > DECISIVE):
-            return None
-        found.warn_at_bounds(inputs)
-        return found.trained_under(inputs, weights) if honest else found
+        return learnt_noise(self.get_params(deep=False), data, rows, held_out, fit, hyper, options, seed, honest=honest)
 
     def _noise_ratios(self, x: torch.Tensor) -> torch.Tensor:
         """Noise variances of rows at x, in units of φ, shape (n, C)."""
@@ -1021,6 +1017,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         std = np.sqrt(variance.clamp_min(0.0).cpu().numpy()) * self._scale.scale
         return std[:, 0] if self._single_output else std
 
+    @within_memory
     def _covariance(self, X: Any) -> np.ndarray:
         """Joint covariance over rows, one matrix an output."""
         every = [member._own_covariance(X) for member in self._models()]

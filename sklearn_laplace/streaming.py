@@ -29,10 +29,41 @@ from torch import Tensor
 
 from .laplace import Hyper, LaplaceFit
 from .linalg import conjugate_gradients
+from .structures import Full, Functional
 from .structures._base import Curvature
 
 LEAST_WEIGHT = 1e-9
 """What has to be left when rows are removed, relative to what there was."""
+
+
+def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
+    """The fit in the form that takes in more rows at the lower price: ``full`` where dual rows outnumber weights.
+
+    The dual form keeps every row, and its Gram matrix grows with their square. Both forms are the same posterior.
+
+    Parameters
+    ----------
+    fit : LaplaceFit
+    n_dual : int
+        Rows to come, times columns of the output factor.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sklearn_laplace.curvatures import GGN
+    >>> from sklearn_laplace.laplace import fit_laplace
+    >>> from sklearn_laplace.likelihoods import Gaussian
+    >>> from sklearn_laplace.network import Network
+    >>> network = Network.trace(torch.nn.Linear(1, 1).double(), torch.ones(1, 1).double())
+    >>> x, w = torch.ones(1, 1).double(), torch.ones(1).double()
+    >>> fit = fit_laplace(network, Gaussian(), GGN(), Functional, network.scalar_prior(), [(x, x, w)])
+    >>> [type(with_room_for(fit, n_dual).curvature).__name__ for n_dual in (1, 2)]  # one row so far, two weights
+    ['Functional', 'Full']
+    """
+    curvature, blocks = fit.curvature, fit.network.blocks
+    if not isinstance(curvature, Functional) or curvature.n_dual + n_dual <= fit.network.n_parameters:
+        return fit
+    return replace(fit, curvature=Full.of_rows(blocks, curvature.pieces, curvature.device))
 
 
 def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) -> LaplaceFit:

@@ -96,8 +96,11 @@ CASES = {
     ),
     "subnetwork": lambda: (regressor(subset_of_weights="subnetwork", n_subnetwork_weights=0.5), Y),
     "weight samples": lambda: (regressor(predictive="mc", n_samples=20), Y),
-    "a training a candidate": lambda: (regressor(map_prior_precision="same"), Y),
-    "a RandomState": lambda: (regressor(random_state=np.random.RandomState(5), map_prior_precision="same"), Y),
+    "a training a candidate": lambda: (regressor(map_prior_precision="same", n_members=1), Y),
+    "a RandomState": lambda: (
+        regressor(random_state=np.random.RandomState(5), map_prior_precision="same", n_members=1),
+        Y,
+    ),
     "labels": lambda: (classifier(class_weight="balanced"), LABELS),
     "two labels": lambda: (classifier(link="mc", n_samples=16, likelihood="bernoulli"), LABELS == "no"),
     "a module": lambda: (regressor(net=nets.Linear(3), hidden_layer_sizes=(50,)), Y),
@@ -166,7 +169,7 @@ def test_the_scores_of_a_linear_net_are_those_of_bayesian_linear_regression():
 )
 def test_other_scores_choose_by_themselves(scoring, trained_under):
     """Names and callables, as a search takes them; a score of the mean where the mean moves."""
-    model = regressor(map_prior_precision=trained_under, scoring=scoring).fit(X, Y)
+    model = regressor(map_prior_precision=trained_under, scoring=scoring, n_members=1).fit(X, Y)
     search = GridSearchCV(plain(model), {"prior_precision": GIVEN}, cv=FOLDS, scoring=scoring).fit(X, Y)
     assert_equal(model._prior_scores.mean, search.cv_results_["mean_test_score"])
 
@@ -185,6 +188,38 @@ def test_a_training_that_depends_on_the_precision_is_repeated(trainings):
     """map_prior_precision="same": each candidate in each fold, and the best of all rows."""
     regressor(map_prior_precision="same").fit(X, Y)
     assert trainings == 6 * [18] + [36]
+
+
+def test_candidates_of_a_default_mixture_are_nets_of_a_few_steps(monkeypatch):
+    """One net of one kind under one noise in the folds; the one of all rows is the mixture that was asked for.
+
+    A mixture for each of 65 candidates and folds would take minutes. With a number of members the folds have those.
+    """
+    seen, train = [], _estimator.train
+    names = ("n_members", "n_bins", "likelihood", "sigma_noise")
+
+    def watched(kind, parameters, data, *rest):
+        seen.append((*(parameters[name] for name in names), data.quick))
+        return train(kind, parameters, data, *rest)
+
+    monkeypatch.setattr(_estimator, "train", watched)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 2))
+    y = np.sin(2 * x[:, 0]) + 0.2 * rng.normal(size=120)
+    options = {"hidden_layer_sizes": (8,), "prior_precision": "cv", "prior_precision_grid": GIVEN, "cv": 2}
+    model = LaplaceRegressor(random_state=0, **options).fit(x, y)
+    assert seen[:6] == 6 * [(1, None, "gaussian", "evidence", True)]
+    assert len(model.members_) == 4 and not any(quick for *_, quick in seen[6:])
+    assert {one[:-1] for one in seen[6:]} == {("auto", None, "auto", "auto")}
+    assert model.prior_precision_ == 1.0 and model.score(x, y) > 0.8
+    best = LaplaceRegressor(random_state=0, hidden_layer_sizes=(8,), prior_precision=1.0).fit(x, y)
+    assert_equal(model.predict_std(x), best.predict_std(x))
+    seen.clear()
+    LaplaceRegressor(random_state=0, sigma_noise=0.3, n_bins=4, **options).fit(x, y)
+    assert seen[:6] == 6 * [(1, 4, "gaussian", 0.3, True)]
+    seen.clear()
+    LaplaceRegressor(random_state=0, n_members=1, **options).fit(x, y)
+    assert not any(quick for *_, quick in seen) and {one[2] for one in seen} == {"auto"}
 
 
 def test_a_cache_makes_another_fit_and_a_search_around_it_free(tmp_path):
@@ -257,7 +292,7 @@ def test_splits_may_come_from_groups_or_once():
 def test_weights_and_known_noise_go_with_their_rows(scoring):
     """Into the fit of a fold, and the weights into its score; by explicit fits."""
     noise = RNG.uniform(0.2, 2.0, size=36)
-    model = regressor(scoring=scoring, map_prior_precision="same", sigma_noise=0.4)
+    model = regressor(scoring=scoring, map_prior_precision="same", sigma_noise=0.4, n_members=1)
     model.fit(X, Y, sample_weight=WEIGHTS, sample_noise_variance=noise)
     expected = np.empty((2, 3))
     for k, (train, test) in enumerate(FOLDS):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import os
+import sys
+
 import joblib
 import numpy as np
 import pytest
@@ -51,6 +55,31 @@ def test_rows_are_shared_out(monkeypatch):
     monkeypatch.setattr(_stages, "_alone", watched)
     fitted(3, "kron")
     assert len(seen) == 3 and sum(seen) == 300 and max(seen) <= 128
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no control groups")
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_all_cores_are_those_of_the_quota(version, monkeypatch):
+    """joblib counts what a container may use: half a core is one worker."""
+    from joblib.externals.loky.backend import context
+
+    base = "/sys/fs/cgroup/"
+    files = {
+        "v1": {base + "cpu/cpu.cfs_quota_us": "50000\n", base + "cpu/cpu.cfs_period_us": "100000\n"},
+        "v2": {base + "cpu.max": "50000 100000\n"},
+    }[version]
+    exists = os.path.exists
+    monkeypatch.setattr(context, "open", lambda name, *mode: io.StringIO(files[name]), raising=False)
+    monkeypatch.setattr(
+        context.os.path, "exists", lambda name: name in files if str(name).startswith(base) else exists(name)
+    )
+    seen = []
+    pass_workers = _memory.MemoryBudget.pass_workers
+    monkeypatch.setattr(
+        _memory.MemoryBudget, "pass_workers", lambda *given: seen.append(given[-1]) or pass_workers(*given)
+    )
+    fitted(-1, "kron")
+    assert seen == [1]
 
 
 def test_predictions_are_the_same_to_the_bit():

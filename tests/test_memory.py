@@ -153,6 +153,62 @@ def test_chunks_of_a_few_rows_give_the_same_answers(structure, monkeypatch):
     assert 1 <= min(steps) <= max(steps) < 20
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits of the address space as on Linux")
+def test_memory_that_runs_out_is_reported_with_the_budget():
+    """A process at the end of its address space: fit (torch) and prediction, and the estimator is as it was."""
+    run("""
+        import os, resource
+        import numpy as np
+        from sklearn_laplace import LaplaceRegressor
+        from sklearn_laplace.errors import MemoryBudgetError
+
+        X = np.random.default_rng(0).normal(size=(2000, 20))
+        y = np.sin(X[:, 0])
+        given = {"n_members": 1, "prior_precision": 1.0, "sigma_noise": 0.1, "max_epochs": 1, "random_state": 0}
+        small = LaplaceRegressor(**given, hidden_layer_sizes=(20,)).fit(X[:50], y[:50])
+        wide = LaplaceRegressor(**given, hidden_layer_sizes=(100,), hessian_structure="full", memory_budget="4GB")
+        expected, far = small.predict_std(X[:5]), np.zeros((20_000, 20))
+        used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (used + 5 * 10**7, resource.RLIM_INFINITY))
+        messages = []
+        for model, call in (
+            (wide, lambda: wide.fit(X, y)),
+            (small, lambda: small.predict(far, return_cov=True)),
+            (small, lambda: small.sample_y(far, 1000)),
+        ):
+            before = set(vars(model))
+            try:
+                call()
+            except MemoryBudgetError as error:
+                messages.append(str(error))
+                assert isinstance(error, MemoryError) and error.__cause__ is not None
+            assert set(vars(model)) == before
+        assert len(messages) == 3, messages
+        assert all("memory ran out (" in one and "a smaller memory_budget" in one for one in messages), messages
+        assert "though memory_budget allows 4.0 GB" in messages[0], messages
+        np.testing.assert_array_equal(small.predict_std(X[:5]), expected)
+    """)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "memory ran out, though"),
+        (RuntimeError("[enforce fail at x.cpp:1] . DefaultCPUAllocator: can't allocate memory: 8 bytes."), "(Default"),
+        (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore"), "allocate 2 GiB),"),
+    ],
+)
+def test_only_failed_allocations_are_errors_of_memory(error, said):
+    """Of numpy, of torch, of a GPU; the budget's own error and anything else pass."""
+    with pytest.raises(MemoryBudgetError) as caught, _memory.naming_the_budget(None):
+        raise error
+    assert said in str(caught.value) and "this process may have" in str(caught.value)
+    for other in (RuntimeError("a bug"), MemoryBudgetError("as it is"), ValueError("out of memory")):
+        with pytest.raises(type(other)) as caught, _memory.naming_the_budget(None):
+            raise other
+        assert caught.value is other
+
+
 # ---------------------------------------------------------------------- the parameter
 
 
@@ -171,6 +227,54 @@ def test_a_wrong_budget_is_refused(value):
     for model, y in ((LaplaceRegressor(memory_budget=value), Y), (LaplaceClassifier(memory_budget=value), LABELS)):
         with pytest.raises(ValueError, match=r"memory_budget=.* has to be None, a number of bytes of at least 1, or a"):
             model.fit(X, y)
+
+
+def groups(root, lines, **limits):
+    """A tree of control groups, "/" of a name written "__"."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text("".join(f"{line}\n" for line in lines))
+    for name, limit in limits.items():
+        path = root / "sys/fs/cgroup" / name.replace("__", "/").replace("memory_", "memory.", 1)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{limit}\n")
+
+
+V2, V1 = "0::/pod/box", "4:memory,hugetlb:/docker/abc"
+UNLIMITED = 9223372036854771712
+
+
+@pytest.mark.parametrize(
+    ("lines", "limits", "expected"),
+    [
+        ([V2], {"pod__box__memory_max": 5000}, 5000),
+        ([V2], {"pod__memory_max": 4000, "pod__box__memory_max": 5000}, 4000),
+        ([V2], {"pod__memory_max": 4000, "pod__box__memory_max": "max"}, 4000),
+        ([V2], {"memory_max": 3000, "pod__memory_max": 4000}, 3000),
+        (["0::/"], {"memory_max": 3000}, 3000),
+        (["0::/../other"], {"memory_max": 3000}, 3000),
+        (["3:cpu:/x", V1, "0::/"], {"memory__docker__abc__memory_limit_in_bytes": 2000}, 2000),
+        ([V1], {"memory__memory_limit_in_bytes": 1000, "memory__docker__memory_limit_in_bytes": UNLIMITED}, 1000),
+        ([V1, V2], {"unified__pod__memory_max": 900, "memory__memory_limit_in_bytes": 1000}, 900),
+        ([V2], {"pod__box__memory_max": "max"}, None),
+        (["3:cpu:/x", "nonsense"], {"memory_max": 1000}, None),
+    ],
+)
+def test_the_default_is_the_smallest_limit_of_the_container(lines, limits, expected, tmp_path):
+    """Both versions of control groups, a group within a group, and a path of the host that is not mounted."""
+    groups(tmp_path, lines, **limits)
+    found = _memory._physical_memory(tmp_path)
+    assert found == (expected or _memory._physical_memory(tmp_path / "nothing"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
+def test_the_default_is_what_a_limit_of_the_address_space_leaves(monkeypatch, tmp_path):
+    """Beside the libraries, which are mapped already; at least one byte."""
+    import resource
+
+    for limit, expected in ((_memory.MAPPED + 5000, 5000), (1, 1)):
+        monkeypatch.setattr(resource, "getrlimit", lambda which, limit=limit: (limit, resource.RLIM_INFINITY))
+        assert _memory._physical_memory(tmp_path) == expected
+    assert str(MemoryBudget.of(None)) == "this process may have 1e-06 MB"
 
 
 def test_the_automatic_structure_stays_within_the_budget():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import time
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from torch import nn
 
 from sklearn_laplace import LaplaceRegressor, metrics
 from sklearn_laplace import _noise_model as noise
+from sklearn_laplace._budget import budget_for
 from sklearn_laplace._noise_model import HeldOutErrors, noise_model
 from sklearn_laplace.errors import BoundWarning, UnsupportedCombinationError
 from sklearn_laplace.mixtures import NormalMixture
@@ -209,6 +212,41 @@ def test_two_targets_have_noises_of_their_own():
     for column, truth in enumerate((level(X_NEW), level(X_NEW[:, ::-1]))):
         assert scipy.stats.spearmanr(aleatoric[:, column], truth).statistic > 0.8
     assert model.predict_quantiles(X_NEW, [0.1, 0.9]).shape == (300, 2, 2)
+
+
+def test_the_best_constant_noise_is_that_of_each_output():
+    """A grid of levels for all outputs at once, against one search an output."""
+    rng = np.random.default_rng(0)
+    squares, variances = (torch.from_numpy(rng.gamma(1.0, size=(20, 3)) * [1.0, 9.0, 0.1]) for _ in range(2))
+    weights = torch.from_numpy(rng.uniform(0.5, 2.0, size=20))
+    found = noise._same_everywhere(0.4, torch.cat([squares, variances], 1), weights)
+
+    def log_density(level, k):
+        scale = (variances[:, k] + 0.4 * float(np.exp(level))).sqrt()
+        return float(weights @ torch.distributions.Normal(0.0, scale).log_prob(squares[:, k].sqrt()))
+
+    levels = np.linspace(-noise.REACH, noise.REACH, noise.LEVELS)
+    assert found == pytest.approx(sum(max(log_density(level, k) for level in levels) for k in range(3)), rel=1e-9)
+
+
+def test_many_targets_have_one_noise_each_by_default():
+    """The exact steps of a net with 300 outputs would take minutes."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 5)), rng.normal(size=(60, 300))
+    before = time.process_time()
+    model = LaplaceRegressor(random_state=0).fit(x, y)
+    assert model.noise_model_ is None and model.predict_std(x).shape == (60, 300)
+    assert time.process_time() - before < 60  # of all threads, at six seconds on an idle machine
+
+
+def test_the_noise_is_left_out_where_its_steps_are_dearer_than_those_of_a_training(monkeypatch):
+    """Before any of them; "heteroscedastic" asks for them whatever they cost."""
+    x, errors = errors_of(lambda x: 0.5 * torch.exp(x))
+    monkeypatch.setattr(noise, "budget_for", lambda n_rows: replace(budget_for(n_rows), exact_step=19**3))
+    given = net(), x, errors.weights, errors, 0.25
+    assert noise_model(*given, always=False) is not None  # 19 weights
+    monkeypatch.setattr(noise, "budget_for", lambda n_rows: replace(budget_for(n_rows), exact_step=19**3 - 1))
+    assert noise_model(*given, always=False) is None and noise_model(*given, always=True) is not None
 
 
 def test_a_net_of_ones_own_learns_the_noise_by_leave_one_out():

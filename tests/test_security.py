@@ -6,7 +6,6 @@ Each attack was tried on the code before it was closed. ``docs/security.md`` sta
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import pickle
@@ -16,8 +15,8 @@ import sys
 import time
 import tracemalloc
 import warnings
-from pathlib import Path
 
+import crafted
 import nets
 import numpy as np
 import pytest
@@ -30,9 +29,6 @@ from torch import nn
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _files, _persistence, _restoring, load, save
 from sklearn_laplace._state import known
 from sklearn_laplace.errors import StateError
-
-sys.path.append(str(Path(__file__).parents[1] / "examples/benchmarks"))
-crafted = importlib.import_module("crafted")
 
 RNG = np.random.default_rng(37)
 X = RNG.normal(size=(40, 3))

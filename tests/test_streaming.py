@@ -12,7 +12,7 @@ import oracles
 import pytest
 import torch
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _memory
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _memory, load, save
 from sklearn_laplace.errors import MemoryBudgetError, NotPositiveDefiniteError, UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper
 from sklearn_laplace.streaming import add_rows
@@ -139,6 +139,55 @@ def test_a_diagonal_does_not_overshoot():
     ).fit(features[:20], np.zeros(20))
     moved = model.partial_fit(features[20:], np.ones(20)).predict(features)
     assert (moved > 0).all() and (moved < 1).all()
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_the_dual_form_becomes_the_primal_one_where_that_is_cheaper(outputs):
+    """Rows × outputs beyond the number of weights: the same posterior as `full`, and no more memory however many come.
+
+    rtol: two factorisations of one matrix.
+    """
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(400, 3))
+    y = np.sin(x @ rng.normal(size=(3, outputs))) + 0.1 * rng.normal(size=(400, outputs))
+    dual, primal = (
+        LaplaceRegressor(
+            hidden_layer_sizes=(20,), hessian_structure=name, prior_precision=1.0, sigma_noise=0.1, random_state=0
+        ).fit(x[:40], y[:40])
+        for name in ("functional", "full")
+    )
+    n_weights, names, sizes = dual.laplace_.network.n_parameters, [dual.structure_], []
+    for first in range(40, 400, 20):
+        for model in (dual, primal):
+            model.partial_fit(x[first : first + 20], y[first : first + 20])
+        names.append(dual.structure_)
+        sizes.append(_memory.held(dual.laplace_.curvature, dual.posterior_))
+    dual_rows = outputs * np.arange(40, 401, 20)
+    assert names == ["functional" if rows <= n_weights else "full" for rows in dual_rows] and {*names} > {"full"}
+    assert max(sizes) < 3 * 8 * n_weights**2 + 10**5
+    for got, expected in zip(dual.predict(x, return_std=True), primal.predict(x, return_std=True), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(
+        dual.predict_std(x, kind="epistemic"), primal.predict_std(x, kind="epistemic"), rtol=1e-6
+    )
+    np.testing.assert_allclose(dual.log_marginal_likelihood_value_, primal.log_marginal_likelihood_value_, rtol=1e-6)
+    assert dual.forget(x[380:], y[380:]).structure_ == "full"
+    np.testing.assert_allclose(dual.predict_std(x), primal.forget(x[380:], y[380:]).predict_std(x), rtol=1e-6)
+
+
+def test_members_and_classes_become_primal_as_well(tmp_path):
+    """Every net of a mixture; three columns a row. A copy on disk goes on."""
+    model = LaplaceClassifier(
+        hidden_layer_sizes=(4,), n_members=2, hessian_structure="functional", prior_precision=1.0, random_state=0
+    ).fit(X[:12], LABELS[:12])
+    assert model.structure_ == "functional"
+    model.partial_fit(X[12:], LABELS[12:])
+    assert [member.structure_ for member in model.members_] == ["full", "full"]
+    save(model, tmp_path / "model.safetensors")
+    again = load(tmp_path / "model.safetensors")
+    for one in (model, again):
+        one.partial_fit(X[:5], LABELS[:5])
+    np.testing.assert_array_equal(model.predict_proba(X), again.predict_proba(X))
 
 
 # ---------------------------------------------------------------------- nets that are not linear

@@ -72,9 +72,20 @@ class Full(Curvature):
         if batch.matrix is not None:
             self.lower.add_(batch.matrix)
             return replace(self, semidefinite=False)
-        factors = batch.jacobian.factors
-        if batch.jacobian.n_columns == 1:
-            rows = batch.jacobian.rows().flatten(0, 1)
+        return self._add_outer_products_(batch.jacobian)
+
+    @classmethod
+    def of_rows(cls, blocks: Sequence[Block], pieces: Sequence[FactoredJacobian], device: torch.device) -> Self:
+        """The sum of outer products of weighted rows SᵀJ: what ``functional`` holds, in this form."""
+        total = cls.zero(blocks, device)
+        for piece in pieces:
+            total = total._add_outer_products_(piece)
+        return total
+
+    def _add_outer_products_(self, jacobian: FactoredJacobian) -> Self:
+        factors = jacobian.factors
+        if jacobian.n_columns == 1:
+            rows = jacobian.rows().flatten(0, 1)
             self.lower.add_(lower_gram(rows, rows))
             return self
         starts = torch.tensor((0, *self.sizes)).cumsum(0).tolist()

@@ -68,6 +68,11 @@ class Functional(Curvature):
         held = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
         return 8 * n_dual * (held + 3 * n_dual)
 
+    @property
+    def n_dual(self) -> int:
+        """M = N·K, the number of dual rows held."""
+        return sum(piece.n_rows * piece.n_columns for piece in self.pieces)
+
     def copy(self) -> Self:
         """Itself: pieces are never changed in place."""
         return self

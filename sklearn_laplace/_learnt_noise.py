@@ -1,0 +1,61 @@
+"""A net for the noise that varies, from the parameters of an estimator and its held-out errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ._built_in import built_in_net
+from ._data import PreparedData
+from ._noise_model import HIDDEN, NoiseModel, noise_model
+from ._resolve import Options
+from .laplace import Hyper, LaplaceFit
+from .selection import HeldOut
+
+NOISE_SEED = 100
+"""Added to the seed of the net of the mean, for initial weights of its own."""
+
+
+def learnt_noise(
+    parameters: Mapping[str, Any],
+    data: PreparedData,
+    rows: PreparedData,
+    held_out: HeldOut,
+    fit: LaplaceFit,
+    hyper: Hyper,
+    options: Options,
+    seed: int,
+    *,
+    honest: bool,
+) -> NoiseModel | None:
+    """Train the net of the noise; None if the errors do not show that the noise varies.
+
+    Parameters
+    ----------
+    parameters : mapping
+        The estimator's.
+    data, rows : PreparedData
+        The rows of the fit, and those with held-out errors.
+    held_out : HeldOut
+        Errors of ``rows``.
+    fit : LaplaceFit
+    hyper : Hyper
+    options : Options
+    seed : int
+    honest : bool
+        Whether the errors come from nets trained without these rows; the mean is then trained under the noise.
+
+    Warns
+    -----
+    BoundWarning
+    """
+    chosen = {**parameters, "hidden_layer_sizes": HIDDEN, "activation": "tanh", "n_bins": None}
+    source, arguments = built_in_net(chosen, data, options.likelihood, seed + NOISE_SEED)
+    inputs, weights = (torch.from_numpy(part).to(fit.theta) for part in (rows.X, rows.weights))
+    given = source(**arguments).to(inputs), inputs, weights, held_out, hyper.dispersion, seed
+    if (found := noise_model(*given, always=bool(options.varying_noise))) is None:
+        return None
+    found.warn_at_bounds(inputs)
+    return found.trained_under(inputs, weights) if honest else found
