@@ -19,6 +19,7 @@ import json
 import math
 import os
 import re
+import sys
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -52,7 +53,7 @@ MOST_AXES = 32
 LEAST_KEY = 16
 """Bytes of a key for the HMAC."""
 MAC = "hmac-sha256"
-DTYPE = re.compile(r"[<>|=]?[biufcmMSU]\d{1,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?")
+DTYPE = re.compile(r"[<>|=]?[biufcmMSU][1-9]\d{0,8}(\[\d{0,9}[a-zA-Z]{1,2}\])?")
 """Names of data types whose bytes are their values."""
 
 
@@ -296,7 +297,15 @@ def _storable(values: np.ndarray) -> np.ndarray:
 
 
 def _array(found: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-    """The array that was stored."""
+    """The array that was stored.
+
+    Raises
+    ------
+    StateError
+        For text with numbers that are no characters, on which numpy fails later.
+    """
+    if dtype.kind == "U" and found.size and found.view(dtype.str[0].replace("|", "=") + "u4").max() > sys.maxunicode:
+        raise StateError(f"the state holds text with numbers that are no characters. {AGAIN}")
     return found if _is_native(dtype) else np.frombuffer(found.tobytes(), dtype=dtype).reshape(shape).copy()
 
 

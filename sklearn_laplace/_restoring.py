@@ -75,6 +75,8 @@ Whole = Callable[["Reader", type, Any], Any]
 """From a class and its parts to the object; the reader checks the types of the parts."""
 N_WORDS = 624
 """Of the state of a Mersenne twister."""
+SIZES = -16, 2**24
+"""Range of whole numbers in torch's layers and the built-in nets: axes may count from the end."""
 MOST_EMPTY = 2**20
 """Largest product of the other sizes of an array without elements: it takes no bytes, and stands for any width."""
 LONGEST = 200
@@ -461,6 +463,15 @@ def _with_attributes(reader: Reader, found: Any, values: Any) -> None:
     reader.check(found)
 
 
+def _check_sizes(kind: type, name: str, value: Any) -> None:
+    """Refuse whole numbers that are no sizes: torch does not check all of them before it allocates or indexes."""
+    if isinstance(value, tuple | list):
+        for one in value:
+            _check_sizes(kind, name, one)
+    if type(value) is int and not SIZES[0] <= value <= SIZES[1]:
+        raise StateError(f"the state gives a {kind.__name__} the {_short(name)} {_short(value)}. {DAMAGED}")
+
+
 def _as_module(reader: Reader, found: Any, values: Any) -> None:
     _named(reader, found, values)
     kind, held = type(found), reader.attributes(values)
@@ -471,6 +482,7 @@ def _as_module(reader: Reader, found: Any, values: Any) -> None:
                 raise StateError(f"the state gives a {kind.__name__} hooks that are not the user's own. {DAMAGED}")
         elif name in MODULE or reader.is_known(kind):
             reader.check_type(kind.__name__, name, value, MODULE.get(name, Any))
+            _check_sizes(kind, name, value)
         found.__dict__[name] = value
     parts = {name for group in ("_parameters", "_buffers", "_modules") for name in found.__dict__[group]}
     if replaced := parts & set(held):

@@ -145,6 +145,7 @@ FITTED = {
     "_factor": float,
     "_input_dtype": torch.dtype,
     "_is_candidate": bool,
+    "_is_quick": bool,
     "_is_compared": bool,
     "_kept": PreparedData | None,
     "_lead": Origin | None,
@@ -301,6 +302,11 @@ def _member(reader: Reader, kind: type, parts: Any) -> Any:
     return kind._joined({}, parts["member"])
 
 
+def _is_ours(kind: type, name: str) -> bool:
+    """Whether one of this package's classes defines a name."""
+    return any(name in vars(one) for one in kind.__mro__ if one.__module__.startswith(f"{_persistence.PACKAGE}."))
+
+
 def check_fitted(reader: Reader, kind: type, fitted: Any) -> None:
     """Check names and types of the attributes of a fitted estimator.
 
@@ -318,8 +324,11 @@ def check_fitted(reader: Reader, kind: type, fitted: Any) -> None:
     """
     reader.check_type(kind.__name__, "fitted", fitted, dict[str, object])
     is_foreign = not kind.__module__.startswith(f"{_persistence.PACKAGE}.")
+    names = set(kind._get_param_names()) if issubclass(kind, StoredEstimator) else set()
     for name, value in fitted.items():
-        if shadows(kind, name, is_foreign=is_foreign):
+        stands_for_another = name not in FITTED and name != "_others" and _is_ours(kind, name)
+        is_callback = not without_callbacks({name: value})
+        if shadows(kind, name, is_foreign=is_foreign) or name in names or stands_for_another or is_callback:
             raise StateError(f"the state gives a {kind.__name__} the attribute {name!r}, which no fit sets.")
         if name == "_others":
             reader.check_type(kind.__name__, name, value, tuple[kind, ...])  # type: ignore[valid-type]

@@ -15,6 +15,7 @@ import numpy as np
 from torch import nn
 
 from ._estimator import LaplaceEstimator
+from ._state import FITTED
 from .errors import StateError
 from .nets import MLP, TableMLP
 from .nets.mlp import Compress, Pieces, Scale, Shift, Standardise
@@ -30,7 +31,9 @@ BOUNDED = (
 MOST_LAYERS, MOST_AXES = 1000, 2
 """Calls of layers in a forward pass, and axes of a tensor in a layer: more of them would multiply by broadcasting."""
 N_ROWS = (2, 3)
-MOST_SAMPLES = 10**6
+OPTIONAL = {"feature_names_in_", "classes_", "_single_output", "_is_candidate", "_is_quick", "_prior_scores"}
+"""Attributes that some fits do not set."""
+MOST_SAMPLES = 10**5
 """Largest ``n_samples`` of a file."""
 FEW_SAMPLES = 20
 
@@ -55,13 +58,13 @@ def check_answers(model: LaplaceEstimator) -> None:
     >>> check_answers(model)
     Traceback (most recent call last):
         ...
-    sklearn_laplace.errors.StateError: the model cannot predict (AttributeError: 'LaplaceRegressor' object has no ...
+    sklearn_laplace.errors.StateError: the state holds a part of a fit, without hyper_.
     """
     fitted = sorted(set(vars(model)) - set(model.get_params(deep=False)))
     if not fitted:
         return
-    if not model.__sklearn_is_fitted__():
-        raise StateError(f"the state holds {', '.join(fitted[:3])}, … of a fit, and no posterior.")
+    if lacking := sorted(set(FITTED) - OPTIONAL - set(fitted)):
+        raise StateError(f"the state holds a part of a fit, without {', '.join(lacking[:3])}.")
     if type(model.n_samples) is not int or not 1 <= model.n_samples <= MOST_SAMPLES:
         raise StateError(
             f"the state has n_samples={model.n_samples!r:.50}; expected a number from 1 to {MOST_SAMPLES:,}."

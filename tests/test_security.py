@@ -611,13 +611,50 @@ def test_tensors_lie_on_devices_that_hold_values(device, file, path):
     refused_quickly(file.content(), path, "is not the name of a device")
 
 
+@pytest.mark.parametrize("size", [2**31, 2**62, -(2**31), -100])
+def test_sizes_of_layers_are_sizes(size, models, path):
+    """torch ends the process for some of them."""
+    save(models["layers"], path)
+    file = crafted.Crafted(path)
+    padding = {"training": False, "padding": ["tuple", [size, 1]], "output_size": ["tuple", [2, 2]]}
+    children = file.nodes[file.first("module", "Sequential")[2]["_modules"][1]][2]
+    children.append(["x", file.add(["module", ["known", "torch.nn.modules.fold.Fold"], padding])])
+    refused_quickly(file.content(), path, "the state gives a Fold the 'padding'")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("temperature", 3.0), ("_kind", "x"), ("_skl_callbacks", "x"), ("_nets", 3), ("a b", 1)]
+)
+def test_fitted_attributes_replace_no_others(name, value, file, path):
+    """Parameters, what the class holds, scikit-learn's callbacks."""
+    file.fitted().append([name, value])
+    refused_quickly(file.content(), path, "which no fit sets")
+
+
+def test_a_part_of_a_fit_is_none(file, path):
+    """Even where a layer that pads keeps the model from being tried."""
+    file.fitted()[:] = [pair for pair in file.fitted() if pair[0] != "_small"]
+    pad = ["module", ["known", "torch.nn.modules.padding.ReflectionPad1d"], {"training": False, "padding": 1}]
+    children = file.nodes[file.first("module", "MLP")[2]["_modules"][1]][2]
+    children.append(["x", file.add(pad)])
+    refused_quickly(file.content(), path, "a part of a fit, without _small")
+
+
+def test_text_is_of_characters(file, path):
+    """numpy fails on others when it is asked for them."""
+    place = file.add_array(np.array(["abc"]))
+    file.arrays[place] = np.frombuffer(np.full(3, 0xFFFFFFFF, np.uint32).tobytes(), np.uint8)
+    file.fitted().append(["_x", file.add(["array", place, [0]])])
+    refused_quickly(file.content(), path, "numbers that are no characters")
+
+
 def test_parts_that_do_not_fit_together_are_found_before_the_model_is_used(models, path):
     """A column of 10⁹ levels, a statistic of another shape, too many samples."""
     save(models["table"], path)
     original = crafted.Crafted(path)
     levels = original.copy()
-    levels.first("module", "Levels")[2]["n_levels"] = 10**9
-    refused_quickly(levels.content(), path, "embedding of 3 levels belongs to a column of 1000000000")
+    levels.first("module", "Levels")[2]["n_levels"] = 10**7
+    refused_quickly(levels.content(), path, "embedding of 3 levels belongs to a column of 10000000")
     samples = original.copy()
     next(pair for pair in samples.parameters() if pair[0] == "n_samples")[1] = 10**9
     refused_quickly(samples.content(), path, "n_samples=1000000000; expected")
