@@ -43,16 +43,16 @@ def test_workers_add_up_to_the_pass_of_one(structure, backend):
 
 def test_rows_are_shared_out(monkeypatch):
     """Three workers see the chunks once, each its own: a pass that one makes alone would not be worth the parameter."""
-    from sklearn_laplace import _stages
+    from sklearn_laplace import _shared_pass
 
     seen = []
-    alone = _stages._alone
+    alone = _shared_pass._alone
 
     def watched(over, chunks, **known):
         seen.append(sum(len(weights) for _, _, weights in chunks))
         return alone(over, chunks, **known)
 
-    monkeypatch.setattr(_stages, "_alone", watched)
+    monkeypatch.setattr(_shared_pass, "_alone", watched)
     fitted(3, "kron")
     assert len(seen) == 3 and sum(seen) == 300 and max(seen) <= 128
 
