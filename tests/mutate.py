@@ -57,8 +57,8 @@ MUTATIONS = (
     Mutation(
         "sampler with the factor in place of its inverse",
         "linalg.py",
-        "upper=False).mT.contiguous()",
-        "upper=False).contiguous()",
+        "root[start:stop, start:] = below.mT",
+        "root[start:, start:stop] = below",
         "contracts",
     ),
     Mutation(
@@ -323,8 +323,8 @@ MUTATIONS = (
     Mutation(
         "MacKay's noise without the effective parameters",
         "evidence.py",
-        "fit.total_weight * fit.n_outputs - fit.dispersion_power * float(gamma.sum())",
-        "fit.total_weight * fit.n_outputs",
+        "max(fit.total_weight * fit.n_outputs - fit.dispersion_power * gamma, 0.5)",
+        "max(fit.total_weight * fit.n_outputs, 0.5)",
         "evidence mode",
     ),
     Mutation(
