@@ -199,7 +199,7 @@ def test_targets_of_any_magnitude_are_targets(power):
     np.testing.assert_allclose(shift, np.log(unit), rtol=1e-9)
     with pytest.raises(ValueError, match=r"whose power 2 is out of range.*another unit for y"):
         other.predict(NEW, return_cov=True)
-    with pytest.raises(ValueError, match=r"times the size of y.*in the units of y"):
+    with pytest.raises(ValueError, match=r"times the scale of y.*in the units of y"):
         LaplaceRegressor(sigma_noise=0.1).fit(X, y * unit)
     with pytest.raises(ValueError, match=r"whose square is out of range.*standardize_y=True"):
         LaplaceRegressor(standardize_y=False).fit(X, y * unit)

@@ -162,7 +162,7 @@ class Functional(Curvature):
         else:
             gram = self._gram_in_ratio(precision / precision[0]) / precision[0]
         system = scale * gram
-        system.diagonal().add_(ones := torch.ones_like(system[0]))
+        system.diagonal().add_(ones := system.new_ones(len(system)))
         return FunctionalPosterior(self.blocks, self.factors, precision, scale, gram, cholesky(system, ones))
 
 
