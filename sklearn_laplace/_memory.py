@@ -36,8 +36,11 @@ CHUNK_ELEMENTS = 2**21
 CHUNK_ROWS = (64, 8192)
 ROW_BYTES = 5 * 8
 """Of each such element, with all that is made of it on the way (activations, factors, copies): up to five measured."""
-OUT_OF_MEMORY = "defaultcpuallocator", "out of memory", "bad_alloc", "allocate memory", "not enough memory"
-"""What a RuntimeError holds that is torch's word for a failed allocation."""
+OUT_OF_MEMORY = (
+    *("defaultcpuallocator", "out of memory", "bad_alloc", "allocate memory", "not enough memory"),
+    *("without setting an exception", "without exception set"),
+)
+"""Words of torch's RuntimeError and of Python's SystemError for a failed allocation."""
 UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
@@ -238,7 +241,7 @@ a time.
         yield
     except MemoryBudgetError:
         raise
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError, SystemError) as error:
         if not (isinstance(error, MemoryError) or any(word in str(error).lower() for word in OUT_OF_MEMORY)):
             raise
         said = re.sub(r"^\[enforce fail[^\]]*\][^.]*\. ", "", str(error).partition("\n")[0]).rstrip(". ")

@@ -195,6 +195,7 @@ def test_memory_that_runs_out_is_reported_with_the_budget():
     [
         (MemoryError(), "memory ran out, though"),
         (RuntimeError("[enforce fail at x.cpp:1] . DefaultCPUAllocator: can't allocate memory: 8 bytes."), "(Default"),
+        (SystemError("error return without exception set"), "memory ran out (error return"),
         (torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nMore"), "allocate 2 GiB),"),
     ],
 )
