@@ -20,6 +20,10 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
+END = ".saving"
+"""How the names of temporary files end."""
+LONGEST = 50
+"""Letters of the path's own name in them: a letter takes up to four bytes, and a name has at most 255."""
 ABANDONED = 3600.0
 """Age in seconds of an abandoned temporary file, where there are no locks."""
 
@@ -47,11 +51,16 @@ def write_whole(path: Path, content: bytes) -> None:
         raise FileNotFoundError(
             f"{path} cannot be written: there is no folder {folder}. Create it first, or give another path."
         )
-    path = path.resolve()
+    try:
+        path = path.resolve()
+    except RuntimeError as error:
+        raise OSError(f"{path} cannot be written: {error}. Give another path.") from error
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; give the name of a file.")
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is a device or a pipe; give the path of a regular file, or one that does not exist.")
     _remove_abandoned(path)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    beside = path.with_name(f"{_start(path)}{secrets.token_hex(8)}{END}")
     try:
         with beside.open("xb") as file:
             _lock(file)
@@ -59,16 +68,21 @@ def write_whole(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
             if path.exists():
-                beside.chmod(path.stat().st_mode)
+                beside.chmod(path.stat().st_mode & 0o777)
             os.replace(beside, path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
 
 
+def _start(path: Path) -> str:
+    """How the names of a path's temporary files begin, short enough for a file system."""
+    return f".{path.name[:LONGEST]}."
+
+
 def _remove_abandoned(path: Path) -> None:
     """Remove temporary files of earlier writers of this path that were killed."""
-    pattern = re.compile(re.escape(f".{path.name}.") + "[0-9a-f]{16}")
+    pattern = re.compile(re.escape(_start(path)) + "[0-9a-f]{16}" + re.escape(END))
     for entry in os.scandir(path.parent):
         if pattern.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
             with suppress(OSError):  # of another user, in use, or gone by now

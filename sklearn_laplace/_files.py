@@ -170,7 +170,7 @@ def load(
     tree = stored.tree
     with reading(str(path)):
         foreign = [_trusted(name, handed, str(path)) for name in tree["foreign"]]
-        reader = Reader(tree, stored.arrays, foreign, _known(), _whole)
+        reader = Reader(tree, stored.arrays, foreign, _known(), _whole, runs_foreign=False)
         found = reader.value()
         if not isinstance(found, StoredEstimator):
             raise StateError(f"{path} holds a {type(found).__name__}, and an estimator is needed. {AGAIN}")
@@ -341,6 +341,10 @@ def _read(path: Path, safetensors: ModuleType, key: bytes | None) -> StoredFile:
     ------
     StateError
     """
+    if path.exists() and not path.is_file():
+        raise StateError(
+            f"{path} is not a regular file. Give the path of a file that sklearn_laplace.save has written."
+        )
     with path.open("rb") as opened:
         start = opened.read(8)
         n_header = int.from_bytes(start, "little")

@@ -61,6 +61,8 @@ PLAIN = (*SCALARS, complex, slice, Tensor, nn.Module, torch.dtype, torch.device,
 """Types of plain values; containers of them are plain as well."""
 KEYS = (*SCALARS, complex, torch.dtype, torch.device, type(None))
 """Types of dictionary keys and set members, cheap to hash; tuples of them are allowed as well."""
+LARGEST_KEY = 2**63
+"""Whole numbers from here on are no keys: thousands of them may have the same hash."""
 MODULE = {
     "training": bool,
     "_parameters": dict[str, nn.Parameter | None],
@@ -77,6 +79,8 @@ N_WORDS = 624
 """Of the state of a Mersenne twister."""
 SIZES = -16, 2**24
 """Range of whole numbers in torch's layers and the built-in nets: axes may count from the end."""
+POSITIVE = ("num_heads", "groups", "num_groups")
+"""Sizes that torch divides by."""
 MOST_EMPTY = 2**20
 """Largest product of the other sizes of an array without elements: it takes no bytes, and stands for any width."""
 LONGEST = 200
@@ -151,6 +155,8 @@ class Reader:
     known : Known
     whole : callable, optional
         From the reader, a class and its parts to the object.
+    runs_foreign : bool
+        Whether code of the user's classes may run, as in a pickle: that of containers and of hashes of keys.
     """
 
     def __init__(
@@ -160,9 +166,11 @@ class Reader:
         foreign: Sequence[Any],
         known: Known,
         whole: Whole | None = None,
+        *,
+        runs_foreign: bool = True,
     ) -> None:
         self.tree, self.nodes, self.arrays, self.foreign = tree, tree["nodes"], arrays, foreign
-        self.known, self.whole = known, whole
+        self.known, self.whole, self.runs_foreign = known, whole, runs_foreign
         self._known_things = {id(thing) for thing in known.things.values()}
         self._given = {id(thing) for thing in foreign}
         self._found: dict[int, Any] = {}
@@ -296,7 +304,8 @@ class Reader:
     def key(self, stored: Any) -> Any:
         """A key of a dict or a member of a set."""
         found = self(stored)
-        if not (_is_key(found) or self.is_foreign(found)):
+        is_own = self.is_foreign(found) if self.runs_foreign else id(found) in self._given
+        if not (_is_key(found) or is_own):
             raise StateError(f"the state holds a {type(found).__name__} as a key. {DAMAGED}")
         return found
 
@@ -314,7 +323,9 @@ def _index(place: Any, values: Sequence[Any]) -> int:
 
 
 def _is_key(value: Any) -> bool:
-    return all(map(_is_key, value)) if type(value) is tuple else isinstance(value, KEYS)
+    if type(value) is tuple:
+        return all(map(_is_key, value))
+    return isinstance(value, KEYS) and not (isinstance(value, int) and abs(value) >= LARGEST_KEY)
 
 
 def _tensor(reader: Reader, place: int, axes: list[int], dtype: str, device: str, grad: bool | None) -> Any:
@@ -427,11 +438,19 @@ def _new_module(reader: Reader, kind: Any, values: Any) -> tuple[Any, Any]:
 
 
 def _new_list(reader: Reader, kind: Any, items: Any) -> tuple[Any, Any]:
-    return (list if kind is None else reader.kind(kind, list))(), items
+    return _container(reader, kind, list)(), items
 
 
 def _new_dict(reader: Reader, kind: Any, pairs: Any) -> tuple[Any, Any]:
-    return ({} if kind is None else reader.kind(kind, OrderedDict)()), pairs
+    return ({} if kind is None else _container(reader, kind, OrderedDict)()), pairs
+
+
+def _container(reader: Reader, kind: Any, base: type) -> Any:
+    """A class of lists or dictionaries; one of the user's only where its code may run."""
+    found = base if kind is None else reader.kind(kind, base)
+    if found is not base and not (reader.is_known(found) or reader.runs_foreign):
+        raise StateError(f"the state holds a {found.__name__}, whose code would run. {DAMAGED}")
+    return found
 
 
 def _new_bare(reader: Reader, kind: Any, values: Any) -> tuple[Any, Any]:
@@ -468,7 +487,8 @@ def _check_sizes(kind: type, name: str, value: Any) -> None:
     if isinstance(value, tuple | list):
         for one in value:
             _check_sizes(kind, name, one)
-    if type(value) is int and not SIZES[0] <= value <= SIZES[1]:
+    least = 1 if name in POSITIVE else SIZES[0]
+    if type(value) is int and not least <= value <= SIZES[1]:
         raise StateError(f"the state gives a {kind.__name__} the {_short(name)} {_short(value)}. {DAMAGED}")
 
 

@@ -98,6 +98,9 @@ OPTIONS = ("negative_slope", "alpha", "beta", "threshold", "approximate", "inpla
 """Keywords of these functions."""
 CLASS_OR_DATA = Any | type
 """Annotation of a net's parameters: plain data, or a class such as an optimiser's."""
+ITERATORS = ("iterator_train", "iterator_valid")
+OF_ITERATORS = ("batch_size", "shuffle", "seed", "drop_last")
+"""Options of these that are restored."""
 PARAMETER = CLASS_OR_DATA | NeuralNet | FrozenEstimator
 """Annotation of an estimator's parameters."""
 NET = {
@@ -197,15 +200,17 @@ def _of_frozen(name: str) -> Any:
 def _without_risks(net: NeuralNet) -> None:
     """Drop options of a net under which later calls would run what a file asks for.
 
-    Under ``compile`` torch's compiler starts the programs that its options name; under ``torch_load_kwargs`` the net's
-    ``load_params`` may unpickle.
+    Under ``compile`` torch's compiler starts the programs that its options name, an iterator may start workers, and
+    under ``torch_load_kwargs`` the net's ``load_params`` may unpickle.
     """
     if not all((vars(net).get("torch_load_kwargs") or {}).values()):
         net.__dict__["torch_load_kwargs"] = None
     if vars(net).get("compile"):
         net.__dict__["compile"] = False
-    for name in [name for name in vars(net) if name.startswith("compile__")]:
-        del net.__dict__[name]
+    for name in list(vars(net)):
+        owner, _, option = name.partition("__")
+        if (owner == "compile" and option) or (owner in ITERATORS and option and option not in OF_ITERATORS):
+            del net.__dict__[name]
 
 
 def _is_data(kind: Any) -> bool:

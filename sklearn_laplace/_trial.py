@@ -69,6 +69,9 @@ def check_answers(model: LaplaceEstimator) -> None:
         raise StateError(
             f"the state has n_samples={model.n_samples!r:.50}; expected a number from 1 to {MOST_SAMPLES:,}."
         )
+    names = vars(model).get("feature_names_in_")
+    if names is not None and not (names.shape == (model.n_features_in_,) and all(type(name) is str for name in names)):
+        raise StateError(f"the state names the columns {names!r:.100}; expected {model.n_features_in_} strings.")
     try:
         if all(map(_is_bounded, _modules(model))) and (rows := example_rows(model)) is not None:
             _answer(_twin(model), rows)
@@ -83,6 +86,8 @@ def _answer(model: Any, rows: np.ndarray) -> None:
         for answers in (model.predict(rows[:n_rows]), model.predict_std(rows[:n_rows])):
             if len(answers) != n_rows:
                 raise StateError(f"the model has {len(answers)} predictions for {n_rows} rows.")
+            if answers.dtype.kind == "f" and not np.isfinite(answers).all():
+                raise StateError("the model predicts numbers that are not finite.")
 
 
 def _twin(model: Any) -> Any:

@@ -325,6 +325,77 @@ def test_a_net_is_not_compiled_with_the_files_options(path):
     assert net.compile is False and not [name for name in vars(net) if name.startswith("compile__")]
 
 
+def test_a_net_starts_no_workers(file, path):
+    """An iterator's options of a file: their number, and what each of them calls first."""
+    more = {"iterator_valid__num_workers": 2, "iterator_valid__worker_init_fn": ["known", "torch.tanh"]}
+    file.first("bare", "NeuralNet")[2].update({**more, "iterator_valid__batch_size": 7})
+    file.write(path)
+    held = vars(load(path).net_)
+    assert held["iterator_valid__batch_size"] == 7 and not set(more) & set(held)
+
+
+class OwnList(list):
+    def __init__(self):
+        pytest.fail("it ran")
+
+
+class OwnKey:
+    def __hash__(self):
+        pytest.fail("it ran")
+
+
+def test_containers_and_keys_of_ones_own_do_not_run(path):
+    """Their ``__init__`` and ``__hash__`` would."""
+    save(LaplaceRegressor(augment=doubled), path)
+    original = crafted.Crafted(path)
+    foreign = original.add(["foreign", 1])
+    for node, match in (
+        (["list", foreign, []], "a OwnList, whose code would run"),
+        (["dict", None, [[original.add(["bare", foreign, {}]), 1]]], "a OwnKey as a key"),
+    ):
+        file = original.copy()
+        file.tree["foreign"].append(f"{__name__}.{match.split()[1].strip(',')}")
+        next(pair for pair in file.parameters() if pair[0] == "cv")[1] = file.add(node)
+        file.write(path)
+        with pytest.raises(StateError, match=match):
+            load(path, trusted=[doubled, OwnList, OwnKey])
+
+
+def doubled(X, random_state):
+    return X
+
+
+def test_whole_numbers_with_the_same_hash_are_no_keys(file, path):
+    """Equal modulo 2⁶¹ − 1: a megabyte of them took half a minute."""
+    pairs = [[k * (2**61 - 1), 1] for k in range(3000)]
+    file.fitted().append(["_x", file.add(["dict", None, pairs])])
+    refused_quickly(file.content(), path, "holds a int as a key")
+
+
+def test_heads_are_at_least_one(models, path):
+    """torch divides by them, and the process ends."""
+    save(models["layers"], path)
+    file = crafted.Crafted(path)
+    heads = ["module", ["known", "torch.nn.modules.activation.MultiheadAttention"], {"num_heads": 0}]
+    file.nodes[file.first("module", "Sequential")[2]["_modules"][1]][2].append(["x", file.add(heads)])
+    refused_quickly(file.content(), path, "the state gives a MultiheadAttention the 'num_heads'")
+
+
+def test_a_model_predicts_finite_numbers(file, path):
+    """A scale of NaN is of the right type and shape."""
+    place = file.nodes[file.first("data", "TargetScale")[2]["scale"][1]][1]
+    file.arrays[place] = np.array([np.nan])
+    refused_quickly(file.content(), path, "not finite")
+
+
+@pytest.mark.parametrize("names", [np.array(["a"]), np.array(["a", "b", "c", "d"]), np.arange(3)])
+def test_names_of_columns_are_as_many_strings(names, file, path):
+    """Predictions of a table compare its columns with them."""
+    array = file.add(["array", file.add_array(names), [0]])
+    file.fitted().append(["feature_names_in_", array])
+    refused_quickly(file.content(), path, "the state names the columns .* expected 3 strings")
+
+
 def test_a_file_names_no_cache(path, models):
     """joblib unpickles what it finds there."""
     save(LaplaceRegressor(memory=str(path.parent)), path)
@@ -836,7 +907,7 @@ def test_what_a_killed_save_left_is_removed_by_the_next(tmp_path):
     for _ in range(2):
         assert subprocess.run([sys.executable, "-c", KILLED, path], timeout=120).returncode == -9
     assert len(os.listdir(tmp_path)) == 1, "the second one has removed the first one's"
-    written, other = tmp_path / f".{path.name}.{'a' * 16}", tmp_path / f".{path.name}.bak"
+    written, other = tmp_path / f".{path.name}.{'a' * 16}.saving", tmp_path / f".{path.name}.{'a' * 16}"
     written.write_bytes(b"on the way")
     other.write_bytes(b"the user's")
     with written.open("rb") as file:
@@ -845,6 +916,22 @@ def test_what_a_killed_save_left_is_removed_by_the_next(tmp_path):
         assert sorted(os.listdir(tmp_path)) == sorted([written.name, other.name, path.name])
     save(LaplaceRegressor(), path)
     assert sorted(os.listdir(tmp_path)) == sorted([other.name, path.name])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pipes in folders")
+def test_what_is_no_file_is_neither_written_nor_read(tmp_path):
+    """Replacing a device would break the machine; reading a pipe would wait for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    os.symlink("loop", tmp_path / "loop")
+    for name in ("pipe", "loop"):
+        with pytest.raises(OSError, match=r"a device or a pipe|cannot be written|too many|Symlink loop|symbolic links"):
+            save(LaplaceRegressor(), tmp_path / name)
+    with pytest.raises(StateError, match="is not a regular file"):
+        load(tmp_path / "pipe")
+    save(LaplaceRegressor(), tmp_path / ("n" * 250))
+    (tmp_path / ("n" * 250)).chmod(0o4750)
+    save(LaplaceRegressor(), tmp_path / ("n" * 250))
+    assert (tmp_path / ("n" * 250)).stat().st_mode & 0o7777 == 0o750
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path, monkeypatch):
