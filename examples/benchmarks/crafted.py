@@ -279,6 +279,8 @@ class Watch:
             writes = set(str(arguments[1])) & set("wax+") or (isinstance(arguments[2], int) and arguments[2] & 3)
             if writes or not (self._is_first or str(arguments[0]) == self._path):
                 self.seen.append(f"open {arguments[0]!r}")
+        elif event == "compile" and str(arguments[0]).startswith("b'2 * "):
+            return  # joblib reads how many tasks it sends ahead
         elif event.startswith(self.SUSPECT) and not (self._is_first and event in self.OF_IMPORTS):
             self.seen.append(f"{event} {arguments!r:.100}")
 
