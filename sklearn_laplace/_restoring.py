@@ -59,10 +59,12 @@ DTYPES = {name: value for name, value in vars(torch).items() if isinstance(value
 SCALARS = (bool, int, float, str)
 PLAIN = (*SCALARS, complex, slice, Tensor, nn.Module, torch.dtype, torch.device, np.generic, np.random.RandomState)
 """Types of plain values; containers of them are plain as well."""
-KEYS = (*SCALARS, complex, torch.dtype, torch.device, type(None))
+KEYS = (*SCALARS, torch.dtype, torch.device, type(None))
 """Types of dictionary keys and set members, cheap to hash; tuples of them are allowed as well."""
 LARGEST_KEY = 2**63
 """Whole numbers from here on are no keys: thousands of them may have the same hash."""
+MOST_KEYS = 5000
+"""Keys of a dictionary that are no text."""
 MODULE = {
     "training": bool,
     "_parameters": dict[str, nn.Parameter | None],
@@ -312,7 +314,8 @@ class Reader:
 
 def _short(value: object) -> str:
     """The value as text for an error message, shortened."""
-    text = value if isinstance(value, str) and " " in value else repr(value)
+    is_data = value is None or isclass(value) or type(value) in (*SCALARS, list, tuple, dict, torch.Size)
+    text = repr(value) if is_data else f"a {type(value).__name__}"  # no code of the user's classes runs
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
@@ -386,6 +389,7 @@ def _size(reader: Reader, items: list[int]) -> torch.Size:
 def _random(reader: Reader, state: Any) -> np.random.RandomState:
     """The generator of a state; numpy itself does not check the position, and reads out of bounds."""
     given = reader(state)
+    reader.check_type("RandomState", "state", given, dict[str, object])
     reader.check_type("RandomState", "state", given["state"], dict[str, int | np.ndarray])
     key, place = given["state"]["key"], given["state"]["pos"]
     if given["bit_generator"] != GENERATOR or np.shape(key) != (N_WORDS,) or not 0 <= place <= N_WORDS:
@@ -512,11 +516,23 @@ def _as_module(reader: Reader, found: Any, values: Any) -> None:
     reader.check(found)
 
 
+def _keys(reader: Reader, stored: Sequence[Any]) -> list[Any]:
+    """Keys of a dictionary or members of a set; other keys than text may all have the same hash."""
+    found = [reader.key(one) for one in stored]
+    if sum(type(key) is not str for key in found) > MOST_KEYS:
+        raise StateError(f"the state holds more than {MOST_KEYS} keys that are no text. {DAMAGED}")
+    return found
+
+
+def _with_pairs(reader: Reader, found: Any, pairs: Any) -> None:
+    found.update(zip(_keys(reader, [key for key, _ in pairs]), [reader(value) for _, value in pairs], strict=True))
+
+
 SHELLS: dict[str, tuple[Callable[..., tuple[Any, Any]], Callable[[Reader, Any, Any], None]]] = {
     "module": (_new_module, _as_module),
     "bare": (_new_bare, _with_attributes),
     "list": (_new_list, lambda reader, found, items: found.extend(reader.items(items))),
-    "dict": (_new_dict, lambda reader, found, pairs: found.update({reader.key(k): reader(v) for k, v in pairs})),
+    "dict": (_new_dict, _with_pairs),
 }
 """Nodes that may contain themselves: how an empty one is made, and how it is filled."""
 READERS: dict[str, Callable[..., Any]] = {
@@ -525,7 +541,7 @@ READERS: dict[str, Callable[..., Any]] = {
     "foreign": lambda reader, place: reader.foreign[_index(place, reader.foreign)],
     "tuple": lambda reader, items: tuple(reader.items(items)),
     "size": _size,
-    "set": lambda reader, items: {reader.key(item) for item in items},
+    "set": lambda reader, items: set(_keys(reader, items)),
     "slice": lambda reader, items: slice(*reader.items(items)),
     "float": _float,
     "complex": _complex,

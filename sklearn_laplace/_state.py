@@ -209,7 +209,11 @@ def _without_risks(net: NeuralNet) -> None:
         net.__dict__["compile"] = False
     for name in list(vars(net)):
         owner, _, option = name.partition("__")
-        if (owner == "compile" and option) or (owner in ITERATORS and option and option not in OF_ITERATORS):
+        if (
+            (owner == "callbacks" and (isclass(vars(net)[name]) or "compile" in option))
+            or (owner == "compile" and option)
+            or (owner in ITERATORS and option and option not in OF_ITERATORS)
+        ):
             del net.__dict__[name]
 
 
@@ -337,5 +341,7 @@ def check_fitted(reader: Reader, kind: type, fitted: Any) -> None:
             raise StateError(f"the state gives a {kind.__name__} the attribute {name!r}, which no fit sets.")
         if name == "_others":
             reader.check_type(kind.__name__, name, value, tuple[kind, ...])  # type: ignore[valid-type]
+            if len({id(other) for other in value}) < len(value):
+                raise StateError(f"the state holds one member of a {kind.__name__} several times.")
         else:
             reader.check_type(kind.__name__, name, value, FITTED.get(name, Any))

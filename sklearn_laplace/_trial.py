@@ -28,8 +28,8 @@ BOUNDED = (
     *(MLP, TableMLP, Standardise, Compress, Pieces, Scale, Shift, Levels),
 )
 """Layers whose outputs are as large as inputs or weights."""
-MOST_LAYERS, MOST_AXES = 1000, 2
-"""Calls of layers in a forward pass, and axes of a tensor in a layer: more of them would multiply by broadcasting."""
+MOST_LAYERS = 1000
+"""Calls of layers in a forward pass."""
 N_ROWS = (2, 3)
 OPTIONAL = {"feature_names_in_", "classes_", "_single_output", "_is_candidate", "_is_quick", "_prior_scores"}
 """Attributes that some fits do not set."""
@@ -111,13 +111,14 @@ def _modules(model: Any) -> Iterator[nn.Module]:
 
 
 def _is_bounded(module: nn.Module) -> bool:
-    """Whether a forward pass takes memory and time as its weights do."""
+    """Whether a forward pass takes memory and time as its weights do: more axes would multiply by broadcasting."""
     layers = [layer for _, layer in islice(module.named_modules(remove_duplicate=False), MOST_LAYERS + 1)]
-    tensors = (tensor for layer in layers for tensor in (*layer._parameters.values(), *layer._buffers.values()))
+    tensors = [(tensor, 2) for layer in layers for tensor in layer._parameters.values()]
+    tensors += [(tensor, 1) for layer in layers for tensor in layer._buffers.values()]
     return (
         len(layers) <= MOST_LAYERS
         and all(type(layer) in BOUNDED for layer in layers)
-        and all(tensor is None or tensor.ndim <= MOST_AXES for tensor in tensors)
+        and all(tensor is None or tensor.ndim <= most for tensor, most in tensors)
     )
 
 

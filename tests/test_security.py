@@ -372,6 +372,32 @@ def test_whole_numbers_with_the_same_hash_are_no_keys(file, path):
     refused_quickly(file.content(), path, "holds a int as a key")
 
 
+@pytest.mark.parametrize("pair", [lambda k: ["complex", f"{-1000003 * k}+{k}j"], lambda k: ["tuple", [k, -k]]])
+def test_other_keys_are_few(pair, file, path):
+    """Complex numbers of one hash cost nothing to find."""
+    file.fitted().append(["_x", file.add(["dict", None, [[pair(k), 1] for k in range(20_000)]])])
+    refused_quickly(file.content(), path, "holds a complex as a key|more than 5000 keys that are no text")
+
+
+def test_a_member_is_held_once(models, path):
+    """Thousands of references to one would make thousands of predictions."""
+    save(models["mixture"], path)
+    file = crafted.Crafted(path)
+    others = next(pair[1] for pair in file.fitted() if pair[0] == "_others")
+    others[1] = others[1] * 3
+    refused_quickly(file.content(), path, "one member of a LaplaceRegressor several times")
+
+
+def test_a_callback_is_no_net_that_is_compiled(path):
+    """A default callback replaced by a class, with options of its own."""
+    save(LaplaceRegressor(NeuralNet(nn.Linear, criterion=nn.MSELoss, module__in_features=3)), path)
+    file = crafted.Crafted(path)
+    more = {"callbacks__epoch_timer": ["known", "skorch.net.NeuralNet"], "callbacks__epoch_timer__compile": True}
+    file.first("bare", "NeuralNet")[2].update(more)
+    file.write(path)
+    assert not set(more) & set(vars(load(path).net))
+
+
 def test_heads_are_at_least_one(models, path):
     """torch divides by them, and the process ends."""
     save(models["layers"], path)
