@@ -266,7 +266,9 @@ class Reader:
             return value.dtype != object or all(map(self.is_plain, value.flat))
         if isclass(value):
             return issubclass(value, nn.Module) or self.is_foreign(value)
-        callable_data = isinstance(value, partial | MethodType) or isfunction(value) or isbuiltin(value)
+        is_setter = isfunction(value) and self.is_known(value) and value.__module__.startswith("skorch")
+        callable_data = isinstance(value, partial | MethodType) or isbuiltin(value)
+        callable_data = callable_data or (isfunction(value) and not is_setter)
         return value is None or callable_data or isinstance(value, PLAIN) or self.is_foreign(value)
 
     def check_type(self, owner: str, name: str, value: Any, annotation: Any) -> None:

@@ -200,8 +200,8 @@ def _of_frozen(name: str) -> Any:
 def _without_risks(net: NeuralNet) -> None:
     """Drop options of a net under which later calls would run what a file asks for.
 
-    Under ``compile`` torch's compiler starts the programs that its options name, an iterator may start workers, and
-    under ``torch_load_kwargs`` the net's ``load_params`` may unpickle.
+    Under ``compile`` torch's compiler starts the programs that its options name, an iterator may start workers, a
+    callback may be replaced, and under ``torch_load_kwargs`` the net's ``load_params`` may unpickle.
     """
     if not all((vars(net).get("torch_load_kwargs") or {}).values()):
         net.__dict__["torch_load_kwargs"] = None
@@ -209,11 +209,7 @@ def _without_risks(net: NeuralNet) -> None:
         net.__dict__["compile"] = False
     for name in list(vars(net)):
         owner, _, option = name.partition("__")
-        if (
-            (owner == "callbacks" and (isclass(vars(net)[name]) or "compile" in option))
-            or (owner == "compile" and option)
-            or (owner in ITERATORS and option and option not in OF_ITERATORS)
-        ):
+        if option and (owner in ("callbacks", "compile") or (owner in ITERATORS and option not in OF_ITERATORS)):
             del net.__dict__[name]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ MOST_LAYERS = 1000
 N_ROWS = (2, 3)
 OPTIONAL = {"feature_names_in_", "classes_", "_single_output", "_is_candidate", "_is_quick", "_prior_scores"}
 """Attributes that some fits do not set."""
-MOST_SAMPLES = 10**5
+MOST_SAMPLES = 10**6
 """Largest ``n_samples`` of a file."""
 FEW_SAMPLES = 20
 
@@ -65,7 +66,7 @@ def check_answers(model: LaplaceEstimator) -> None:
         return
     if lacking := sorted(set(FITTED) - OPTIONAL - set(fitted)):
         raise StateError(f"the state holds a part of a fit, without {', '.join(lacking[:3])}.")
-    if type(model.n_samples) is not int or not 1 <= model.n_samples <= MOST_SAMPLES:
+    if not isinstance(model.n_samples, Integral) or not 1 <= model.n_samples <= MOST_SAMPLES:
         raise StateError(
             f"the state has n_samples={model.n_samples!r:.50}; expected a number from 1 to {MOST_SAMPLES:,}."
         )
@@ -73,12 +74,28 @@ def check_answers(model: LaplaceEstimator) -> None:
     if names is not None and not (names.shape == (model.n_features_in_,) and all(type(name) is str for name in names)):
         raise StateError(f"the state names the columns {names!r:.100}; expected {model.n_features_in_} strings.")
     try:
+        _check_sizes(model)
         if all(map(_is_bounded, _modules(model))) and (rows := example_rows(model)) is not None:
             _answer(_twin(model), rows)
     except StateError:
         raise
     except Exception as error:
         raise StateError(f"the model cannot predict ({type(error).__name__}: {str(error)[:300]}).") from error
+
+
+def _check_sizes(model: Any) -> None:
+    """Refuse blocks of more weights than the net has: torch would make matrices of their sizes."""
+    for member in model._models():
+        network, posterior = member.laplace_.network, vars(member.posterior_)
+        most = sum(tensor.numel() for tensor in network.module.parameters())
+        blocks = [block.size for block in network.layout.blocks]
+        held = [block.size for block in posterior.get("blocks", ())]
+        if max(sum(blocks), sum(held), sum(posterior.get("sizes", ()))) > most or min(blocks, default=1) < 1:
+            raise StateError(f"the state has blocks of {_few(blocks)} weights, and the net has {most}.")
+
+
+def _few(values: list[int]) -> str:
+    return ", ".join(map(str, values[:5]))
 
 
 def _answer(model: Any, rows: np.ndarray) -> None:

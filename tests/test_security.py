@@ -398,6 +398,26 @@ def test_a_callback_is_no_net_that_is_compiled(path):
     assert not set(more) & set(vars(load(path).net))
 
 
+def test_a_setter_is_no_value(file, path):
+    """As a callback's ``set_params`` skorch would call it, with the file's keywords."""
+    values = {"training": False, "set_params": ["known", "skorch.setter.optimizer_setter"]}
+    file.fitted().append(["_x", file.add(["module", ["known", IDENTITY], values])])
+    refused_quickly(file.content(), path, "a function as 'set_params' of Identity")
+
+
+def test_blocks_are_as_large_as_the_net(file, path):
+    """Matrices of their sizes would be made, from a file of 40 kB."""
+    file.first("data", "Block")[2]["inputs"] = 2**23
+    refused_quickly(file.content(), path, "the state has blocks of .* weights, and the net has 26")
+
+
+def test_whole_numbers_of_numpy_are_numbers_of_samples(models, path):
+    """A search over an array sets them."""
+    model = pickle.loads(pickle.dumps(models["regressor"])).set_params(n_samples=np.int64(50))
+    save(model, path)
+    assert load(path).n_samples == 50
+
+
 def test_heads_are_at_least_one(models, path):
     """torch divides by them, and the process ends."""
     save(models["layers"], path)
