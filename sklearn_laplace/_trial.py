@@ -128,15 +128,21 @@ def _modules(model: Any) -> Iterator[nn.Module]:
 
 
 def _is_bounded(module: nn.Module) -> bool:
-    """Whether a forward pass takes memory and time as its weights do: more axes would multiply by broadcasting."""
+    """Whether a forward pass takes memory and time as its weights do; False if there are layers of other types.
+
+    Raises
+    ------
+    StateError
+        For layers of these types that would take more: with more axes tensors multiply by broadcasting.
+    """
+    if not all(type(layer) in BOUNDED for layer in module.modules()):
+        return False
     layers = [layer for _, layer in islice(module.named_modules(remove_duplicate=False), MOST_LAYERS + 1)]
     tensors = [(tensor, 2) for layer in layers for tensor in layer._parameters.values()]
     tensors += [(tensor, 1) for layer in layers for tensor in layer._buffers.values()]
-    return (
-        len(layers) <= MOST_LAYERS
-        and all(type(layer) in BOUNDED for layer in layers)
-        and all(tensor is None or tensor.ndim <= most for tensor, most in tensors)
-    )
+    if len(layers) > MOST_LAYERS or any(tensor is not None and tensor.ndim > most for tensor, most in tensors):
+        raise StateError(f"the net has more than {MOST_LAYERS} layers, or a tensor of more axes than its layer takes.")
+    return True
 
 
 def example_rows(model: Any) -> np.ndarray | None:

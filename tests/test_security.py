@@ -375,7 +375,7 @@ def test_whole_numbers_with_the_same_hash_are_no_keys(file, path):
 @pytest.mark.parametrize("pair", [lambda k: ["complex", f"{-1000003 * k}+{k}j"], lambda k: ["tuple", [k, -k]]])
 def test_other_keys_are_few(pair, file, path):
     """Complex numbers of one hash cost nothing to find."""
-    file.fitted().append(["_x", file.add(["dict", None, [[pair(k), 1] for k in range(20_000)]])])
+    file.fitted().append(["_x", file.add(["dict", None, [[pair(k), 1] for k in range(8_000)]])])
     refused_quickly(file.content(), path, "holds a complex as a key|more than 5000 keys that are no text")
 
 
@@ -587,13 +587,17 @@ def test_loading_runs_no_code_of_trusted_classes(tmp_path, monkeypatch):
 
 
 def refused_quickly(content, path, match, seconds=2.0, megabytes=64):
+    """Time of the processor, since others may run beside; memory in a second run, which is slower."""
     path.write_bytes(content)
+    start = time.process_time()
+    with pytest.raises(StateError, match=match):
+        load(path)
+    taken = time.process_time() - start
     tracemalloc.start()
-    start = time.perf_counter()
     try:
         with pytest.raises(StateError, match=match):
             load(path)
-        taken, (_, peak) = time.perf_counter() - start, tracemalloc.get_traced_memory()
+        _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert taken < seconds and peak < megabytes * 2**20, (taken, peak)
@@ -833,10 +837,10 @@ def test_the_trial_is_bounded(add, file, path):
             children = file.nodes[node[2]["_modules"][1]][2]
             children += [[f"x{place}", entry] for place, entry in enumerate(add(file))]
     file.write(path)
-    before, start = _peak(), time.perf_counter()
+    before, start = _peak(), time.process_time()
     with contextlib.suppress(StateError):
         load(path)
-    assert time.perf_counter() - start < 2 and _peak() - before < 64 * 1024
+    assert time.process_time() - start < 2 and _peak() - before < 64 * 1024
 
 
 @pytest.mark.parametrize("name", ["regressor", "table", "classifier", "mixture", "layers"])

@@ -244,7 +244,7 @@ class Watch:
     """What the interpreter does while it is watched: audit events that reading a file has no need of.
 
     ``found = watch(path, load)`` calls ``load(path)`` twice and returns what the second call does; ``watch.seen`` lists
-    events, ``watch.seconds`` is the time of the slower call. torch imports parts of itself when they are first used: so
+    events, ``watch.seconds`` is the processor's time of the slower call. torch imports parts of itself when they are first used: so
     imports, and what comes with them, count in the second call alone.
     """
 
@@ -286,8 +286,8 @@ class Watch:
 
     @contextmanager
     def _watched(self, path: Any, *, is_first: bool) -> Iterator[None]:
-        self._is_first, self._path, start = is_first, str(path), time.perf_counter()
+        self._is_first, self._path, start = is_first, str(path), time.process_time()
         try:
             yield
         finally:
-            self._path, self.seconds = None, max(self.seconds, time.perf_counter() - start)
+            self._path, self.seconds = None, max(self.seconds, time.process_time() - start)
