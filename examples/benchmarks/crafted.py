@@ -244,9 +244,8 @@ class Watch:
     """What the interpreter does while it is watched: audit events that reading a file has no need of.
 
     ``found = watch(path, load)`` calls ``load(path)`` twice and returns what the second call does; ``watch.seen`` lists
-    events, ``watch.seconds`` is the processor's time of the slower
-    call. torch imports parts of itself when they are first used: so
-    imports, and what comes with them, count in the second call alone.
+    events, ``watch.seconds`` is the processor's time of the slower call. torch imports parts of itself when they are
+    first used: so imports, and what comes with them, count in the second call alone.
     """
 
     SUSPECT = (
