@@ -9,11 +9,29 @@ import numpy as np
 import torch
 from torch import nn
 
+from . import _resolve
 from ._data import ROUNDING, PreparedData, spread
 from ._tables import Column, robust, weighted_quantiles
 from .likelihoods._base import Likelihood
 from .nets import MLP, TableMLP
 from .nets.mlp import Pieces
+
+ALONE = {"hidden_layer_sizes": (50,), "activation": "tanh"}
+"""What "auto" means for a net that is trained alone."""
+
+
+def of_one_net(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters with the layers and the activation of a net that is trained alone, where they are left open.
+
+    Examples
+    --------
+    >>> of_one_net({"net": None, "hidden_layer_sizes": "auto", "activation": "relu"})
+    {'net': None, 'hidden_layer_sizes': (50,), 'activation': 'relu'}
+    """
+    if parameters["net"] is not None:
+        return dict(parameters)
+    found = {name: value for name, value in ALONE.items() if _resolve.is_auto(parameters[name])}
+    return {**parameters, **found}
 
 
 def built_in_net(
@@ -60,6 +78,60 @@ def built_in_net(
     none = (0,) * data.X.shape[1]
     levels, missing = (none, (False,) * len(none)) if table is None else (table.levels, table.flagged)
     return TableMLP, {"levels": levels, "missing": missing, **both}
+
+
+def table_net(
+    parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, n_bins: int | None
+) -> dict[str, Any]:
+    """What a :class:`~sklearn_laplace.nets.TableMLP` is made with that sees each number as itself and as pieces.
+
+    Parameters
+    ----------
+    parameters : mapping
+        Of which the sizes and the activation of the hidden layers count.
+    data : PreparedData
+    likelihood : Likelihood
+    n_bins : int or None
+        Pieces of each column; None for the numbers alone.
+    """
+    table = data.table
+    numeric = np.arange(data.X.shape[1]) if table is None else table.numeric
+    columns = () if table is None else tuple(table.columns[k] for k in numeric)
+    X = np.ascontiguousarray(data.X[:, numeric])
+    start = likelihood.output_start(torch.from_numpy(data.targets), torch.from_numpy(data.weights))
+    none = (0,) * data.X.shape[1]
+    levels, missing = (none, (False,) * len(none)) if table is None else (table.levels, table.flagged)
+    drawn_in, tails = _drawn_in(X, data.weights, columns)
+    edges = [[0.0] if n_bins is None else _edges(column, data.weights, n_bins) for column in drawn_in.T]
+    middle, width = _quartiles(X, data.weights)
+    return {
+        "levels": levels,
+        "missing": missing,
+        "out_features": data.n_outputs,
+        "hidden_layer_sizes": tuple(parameters["hidden_layer_sizes"]),
+        "activation": parameters["activation"],
+        "output_shift": None if start is None else start.tolist(),
+        "input_edges": edges,
+        "input_quartiles": (middle, width),
+        **tails,
+    }
+
+
+def _quartiles(X: np.ndarray, weights: np.ndarray) -> tuple[list[float], list[float]]:
+    """Median of each column and the distance of its quartiles; half the range where that is zero, or 1.
+
+    Values that differ by rounding alone are one: their column is constant.
+    """
+    medians, widths = [], []
+    for column in X.T:
+        seen = ~np.isnan(column)
+        low, middle, high = 0.0, 0.0, 0.0
+        if seen.any():
+            low, middle, high = weighted_quantiles(column[seen], weights[seen], np.array([0.25, 0.5, 0.75]))
+        width = high - low if high > low else np.ptp(column[seen]) / 2 if seen.any() else 0.0
+        medians.append(float(middle))
+        widths.append(float(width) if width > ROUNDING * abs(middle) else max(1.0, ROUNDING * abs(middle)))
+    return medians, widths
 
 
 def _statistics(X: np.ndarray, weights: np.ndarray, columns: tuple[Column, ...]) -> dict[str, Any]:

@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pickle import PicklingError
-from typing import Any
+from typing import Any, TypeVar
 
 import joblib
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_memory
 
 from ._data import PreparedData
-from ._map import MapResult
 from ._progress import Task
-from ._stages import neutral, train
+from ._stages import neutral
 from .errors import UncachedWarning
+
+Trained = TypeVar("Trained")
 
 
 def cached_training(
-    kind: str, parameters: Mapping[str, Any], data: PreparedData, seeds: list[int], task: Task
-) -> MapResult:
-    """Train a net, or return the same training from the cache.
+    train: Callable[..., Trained],
+    kind: str,
+    parameters: Mapping[str, Any],
+    data: PreparedData,
+    seeds: list[int],
+    task: Task,
+) -> Trained:
+    """Train a net or several, or return the same training from the cache.
 
     Nothing is cached without ``memory`` or without a fixed ``random_state``, for a frozen net, and after a previous
     posterior.
 
     Parameters
     ----------
+    train : callable
+        (kind, parameters, data, seeds, memory_budget, task) → what is to be cached.
     kind : str
         Of the estimator.
     parameters : mapping
@@ -56,7 +64,7 @@ def cached_training(
             stacklevel=4,
         )
         return train(kind, parameters, data, seeds, budget, task)
-    found: MapResult = memory.cache(train, ignore=["memory_budget", "task"])(
+    found: Trained = memory.cache(train, ignore=["memory_budget", "task"])(
         kind, neutral(parameters), data, seeds, budget, task
     )
     return found

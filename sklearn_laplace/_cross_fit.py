@@ -200,7 +200,7 @@ class CrossFit:
             squares = squares / factor
             logs = -0.5 * ((2 * math.pi * factor * variance).log() + squares).sum(1)
             return RowDensities(logs.cpu().numpy(), squares.sum(1).cpu().numpy(), squares.shape[1])
-        logs, density = torch.zeros(len(self.fold), dtype=torch.float64, device=device), _density(likelihood)
+        logs, density = torch.zeros(len(self.fold), dtype=torch.float64, device=device), density_for(likelihood)
         for k, (part, chunks) in enumerate(self.parts):
             posterior = part.posterior(hyper, spectral=False)
             rows = linear_rows(part.network, chunks)
@@ -338,7 +338,7 @@ def _under(
             mode = alternate(problem, start, hyper, free_prior=False, update_dispersion=plan.update, max_steps=steps)
         found.append(replace(fold, theta=mode.fit.network.theta))
         parts.append((mode.fit, rows.taken(fold.held_out).chunks(CHUNK)))
-    scores = held_out_scores(parts, hyper, _density(fit.likelihood))
+    scores = held_out_scores(parts, hyper, density_for(fit.likelihood))
     noise = (scores.squares / scores.freedom).clamp(*scores.bounds) if scores.freedom else torch.ones_like(scores.ridge)
     density = scores.log_density(noise) if scores.freedom else scores.constants
     return tuple(found), float(density.max())
@@ -383,11 +383,11 @@ def cross_fit(
         number[fold.held_out] = k
     fit = parts[0][0]
     known = not fit.likelihood.has_dispersion or (fit.likelihood.quadratic and fit.dispersion_power == 1)
-    densities = held_out_scores(parts, hyper, _density(fit.likelihood)) if known else None
+    densities = held_out_scores(parts, hyper, density_for(fit.likelihood)) if known else None
     return CrossFit(networks, number, densities, tuple(parts))
 
 
-def _density(likelihood: Likelihood) -> Density:
+def density_for(likelihood: Likelihood) -> Density:
     """That of classes under one link, whatever the fit's is: it can be changed afterwards.
 
     By the probit, which is too wide itself for many classes: nets of two thirds of the rows like a wider posterior than

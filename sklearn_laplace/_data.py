@@ -245,17 +245,17 @@ def row_keys(*parts: np.ndarray) -> np.ndarray:
     for part in parts:
         for column in part.reshape(len(part), -1).T:
             values = column.astype(np.float64) + 0.0
-            keys = _mixed(keys + np.where(np.isnan(values), np.nan, values).view(np.uint64))
+            keys = mixed(keys + np.where(np.isnan(values), np.nan, values).view(np.uint64))
     return keys
 
 
-def _mixed(keys: np.ndarray) -> np.ndarray:
+def mixed(keys: np.ndarray) -> np.ndarray:
     """Steele, Lea & Flood (2014), the finaliser of SplitMix: each bit depends on all bits."""
     keys = keys + np.uint64(0x9E3779B97F4A7C15)
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: np.ndarray = keys ^ (keys >> np.uint64(31))
-    return mixed
+    found: np.ndarray = keys ^ (keys >> np.uint64(31))
+    return found
 
 
 def augmented(data: PreparedData, augment: Any, n_draws: int, seed: int) -> PreparedData:

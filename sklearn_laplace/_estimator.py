@@ -57,6 +57,7 @@ from ._stages import (
     regrouped,
     rows_left_out,
     tempering,
+    train,
 )
 from ._state import StoredEstimator
 from ._tables import Table, check_rows, column_names
@@ -202,7 +203,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         """One net and its posterior; trained on, where the noise varies, under the noise that was found."""
         self._n_bins = parameters["n_bins"]
         with task.subtask("training", TRAINING_STAGES) as own:
-            trained = cached_training(self._kind, parameters, data, list(seeds[:2]), own)
+            trained = cached_training(train, self._kind, parameters, data, list(seeds[:2]), own)
         with task.subtask("posterior"), single_thread(trained.is_small):
             options = options_for(self._kind, parameters, data, seeds[2])
             fit, origin = approximate(trained, data, options, built_in=self.net is None)
@@ -410,9 +411,12 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
     def _change_rows(self, change: Callable[..., LaplaceFit], *rows: Any) -> PreparedData:
         """The rows as they were given."""
         given = self._prepare_more(*rows)
+        given = given if change is add_rows else self._without_unseen(given)
         varies = self.noise_model_ is not None and self.noise_model_.is_trained_under
         given = replace(self._with_noise(given), scale=self._scale) if varies else given
         data = augmented(given.present(), self.augment, self.n_augmentations, self._seed)
+        if not len(data.X):
+            return given
         with single_thread(self._small):
             found = pass_over(self.laplace_, data, self._input_dtype, self._options().memory, added=change is add_rows)
             self._condition(change(*found, self.hyper_), self.hyper_)

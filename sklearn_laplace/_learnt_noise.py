@@ -11,7 +11,6 @@ from ._built_in import built_in_net
 from ._data import PreparedData
 from ._noise_model import HIDDEN, NoiseModel, noise_model
 from ._resolve import Options
-from .laplace import Hyper, LaplaceFit
 from .selection import HeldOut
 
 NOISE_SEED = 100
@@ -23,12 +22,13 @@ def learnt_noise(
     data: PreparedData,
     rows: PreparedData,
     held_out: HeldOut,
-    fit: LaplaceFit,
-    hyper: Hyper,
+    like: torch.Tensor,
+    dispersion: float,
     options: Options,
     seed: int,
     *,
     honest: bool,
+    quick: bool = False,
 ) -> NoiseModel | None:
     """Train the net of the noise; None if the errors do not show that the noise varies.
 
@@ -40,12 +40,16 @@ def learnt_noise(
         The rows of the fit, and those with held-out errors.
     held_out : HeldOut
         Errors of ``rows``.
-    fit : LaplaceFit
-    hyper : Hyper
+    like : Tensor
+        In whose dtype and on whose device the noise is learnt.
+    dispersion : float
+        φ.
     options : Options
     seed : int
     honest : bool
         Whether the errors come from nets trained without these rows; the mean is then trained under the noise.
+    quick : bool
+        Whether a rough model is enough, for the weights of the rows in a training.
 
     Warns
     -----
@@ -53,9 +57,10 @@ def learnt_noise(
     """
     chosen = {**parameters, "hidden_layer_sizes": HIDDEN, "activation": "tanh", "n_bins": None}
     source, arguments = built_in_net(chosen, data, options.likelihood, seed + NOISE_SEED)
-    inputs, weights = (torch.from_numpy(part).to(fit.theta) for part in (rows.X, rows.weights))
-    given = source(**arguments).to(inputs), inputs, weights, held_out, hyper.dispersion, seed
-    if (found := noise_model(*given, always=bool(options.varying_noise))) is None:
+    inputs, weights = (torch.from_numpy(part).to(like) for part in (rows.X, rows.weights))
+    given = source(**arguments).to(inputs), inputs, weights, held_out, dispersion, seed
+    if (found := noise_model(*given, always=bool(options.varying_noise), quick=quick)) is None:
         return None
-    found.warn_at_bounds(inputs)
+    if not quick:
+        found.warn_at_bounds(inputs)
     return found.trained_under(inputs, weights) if honest else found

@@ -20,15 +20,18 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from . import _resolve
-from ._data import PreparedData
+from ._bagging import approximate_bag, is_bagged, train_bag
+from ._built_in import of_one_net
+from ._cached_training import cached_training
+from ._data import PreparedData, row_keys
 from ._kinds import kinds_of_nets
 from ._loo import LeftOut
-from ._map import Start
+from ._map import MapResult, Start
 from ._member_weights import RowDensities, by_evidence, by_stacking, of_kinds
 from ._memory import within_memory
 from ._prediction import LaplacePrediction
 from ._progress import Task, without_callbacks
-from ._stages import Origin, options_for
+from ._stages import TRAINING_STAGES, Origin, options_for
 from ._threads import single_thread
 from .errors import (
     BoundWarning,
@@ -124,6 +127,7 @@ class LaplaceMixture(LaplacePrediction):
     _shares: np.ndarray | None = None
     _factor = 1.0
     _is_compared = False
+    _unseen: np.ndarray | None = None
     _densities: RowDensities | None = None
 
     @abstractmethod
@@ -201,7 +205,11 @@ class LaplaceMixture(LaplacePrediction):
         which say as well how much less than each of them the mixture errs. Where there are no such nets the first kind
         is the only one.
         """
-        likelihood = options_for(self._kind, parameters, data, seeds[2]).likelihood
+        options = options_for(self._kind, parameters, data, seeds[2])
+        if is_bagged(parameters, data, options):
+            self._fit_bag(parameters, data, kept, seeds, task)
+            return
+        parameters, likelihood = of_one_net(parameters), options.likelihood
         kinds = kinds_of_nets(parameters, data, likelihood)
         drawn = np.random.RandomState(seeds[1]).randint(np.iinfo(np.int32).max, size=(len(kinds) - 1, 3)).tolist()
         dispensable = (*FAILURES, MemoryBudgetError) if isinstance(self.n_bins, str) else ()
@@ -241,6 +249,43 @@ class LaplaceMixture(LaplacePrediction):
                 member._factor = factor
                 member._condition(member.laplace_, member._as_mixed(member.hyper_))
 
+    def _fit_bag(
+        self,
+        parameters: dict[str, Any],
+        data: PreparedData,
+        kept: PreparedData | None,
+        seeds: list[int],
+        task: Task,
+    ) -> None:
+        """Train all members together, each without a part of the rows."""
+        self.noise_model_, self._lead, self._shares, self._factor = None, None, None, 1.0
+        self._is_compared, self._densities = False, None
+        with task.subtask("member", MEMBER_STAGES) as stages:
+            with stages.subtask("training", TRAINING_STAGES) as own:
+                bag = cached_training(train_bag, self._kind, parameters, data, seeds, own)
+            with stages.subtask("posterior"):
+                found = approximate_bag(bag, self._kind, parameters, data, seeds)
+        self.noise_model_, self._n_bins = found.noise_model, found.n_bins
+        members = (self, *(self._twin() for _ in found.members[1:]))
+        for place, (member, (trained, fit)) in enumerate(zip(members, found.members, strict=True)):
+            member._is_candidate = place > 0 or self._is_candidate
+            member._publish(trained, found.data, found.origin if place == 0 else found.origin_of_others, seeds[2])
+            member._unseen = np.unique(row_keys(data.X, data.targets)[found.held_out[place]])
+            member._kept = None if kept is None else member._without_unseen(kept)
+            member._condition(fit, found.hyper)
+        self._others = members[1:]
+
+    def _without_unseen(self, data: PreparedData) -> PreparedData:
+        """The rows, those of weight zero that this member has not seen in its training."""
+        if self._unseen is None:
+            return data
+        unseen = np.isin(row_keys(data.X, data.targets), self._unseen)
+        return replace(data, weights=np.where(unseen, 0.0, data.weights))
+
+    @abstractmethod
+    def _publish(self, trained: MapResult, data: PreparedData, origin: Origin, seed: int) -> None:
+        """Set the fitted attributes that only a training changes."""
+
     @abstractmethod
     def _condition(self, fit: LaplaceFit, hyper: Hyper) -> None:
         """Set the fitted attributes that the rows seen and the hyperparameters determine."""
@@ -261,7 +306,7 @@ class LaplaceMixture(LaplacePrediction):
     ) -> _Lead:
         """Fit this one as the first net of its kind, which others follow."""
         self.noise_model_, self._lead, self._shares, self._factor = None, None, None, 1.0
-        self._is_compared, self._densities = not alone, None
+        self._is_compared, self._densities, self._unseen = not alone, None, None
         start = self._fit_rows(parameters, data, kept, seeds, task)
         densities, self._densities = self._densities, None
         return _Lead(self, parameters, seeds[0], start, densities)
@@ -312,7 +357,8 @@ class LaplaceMixture(LaplacePrediction):
             self.member_weights_ = by_evidence(evidences)
         elif self._kept is not None:
             densities = np.stack([member._left_out_densities() for member in members])
-            self.member_weights_ = by_stacking(densities, self._kept.weights)
+            seen = [member._kept.weights for member in members if member._kept is not None]
+            self.member_weights_ = by_stacking(densities, np.max(seen, axis=0))
 
     def _left_out_densities(self) -> np.ndarray:
         """log p of each kept row as of the model without it (n,), nats, in the network's units."""

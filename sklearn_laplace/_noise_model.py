@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ._budget import LARGE, budget_for
+from ._budget import budget_for
 from .curvatures import GGN
 from .data_loss import DataLoss
 from .errors import BoundWarning
@@ -54,6 +54,8 @@ HIDDEN = (16,)
 the time."""
 STEPS = 60
 """Gauss–Newton steps of its training."""
+QUICK_STEPS, QUICK_STEP, LARGE_STEP = 20, 1e8, 1e9
+"""Steps of a rough model, and multiply-adds of one of them, for a rough model and a good one: they limit the rows."""
 NODES = 15
 """Of the quadrature over the log variance."""
 LARGEST_SPREAD = 1.5
@@ -209,6 +211,7 @@ def noise_model(
     seed: int = 0,
     *,
     always: bool = True,
+    quick: bool = False,
 ) -> NoiseModel | None:
     """h, trained on errors of held-out rows; None where it is not worth having, or too dear for its use.
 
@@ -227,23 +230,27 @@ def noise_model(
     always : bool
         Whether it is asked for in any case. Otherwise its evidence has to be decisive, and its exact steps, of P³
         multiply-adds for a net that has as many outputs as there are targets, within the budget of the training's.
+    quick : bool
+        Whether fewer rows and steps are enough.
     """
     size = sum(parameter.numel() for parameter in net.parameters())
     if not always and size**3 > budget_for(len(inputs)).exact_step:
         return None
-    most = max(int(LARGE.exact_step / size**2), LEAST_ROWS)
+    step, steps = (QUICK_STEP, QUICK_STEPS) if quick else (LARGE_STEP, STEPS)
+    most = max(int(step / size**2), LEAST_ROWS)
     chosen = torch.arange(len(inputs), device=inputs.device)
     if len(inputs) > most:
         chosen = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))[:most].to(inputs.device)
     inputs, weights, errors = inputs[chosen], weights[chosen], held_out.errors[chosen]
-    all_noise = _fitted(net, inputs, weights, errors, torch.zeros_like(errors), dispersion)
-    variance = held_out.variance[chosen] * all_noise.ratios(inputs).sqrt().clamp_max(1.0)
-    found = _fitted(net, inputs, weights, errors, variance, dispersion)
+    found = _fitted(net, inputs, weights, errors, torch.zeros_like(errors), dispersion, steps)
+    if bool(held_out.variance.any()):
+        variance = held_out.variance[chosen] * found.ratios(inputs).sqrt().clamp_max(1.0)
+        found = _fitted(net, inputs, weights, errors, variance, dispersion, steps)
     return found if always or found.gain > DECISIVE else None
 
 
 def _fitted(
-    net: nn.Module, inputs: Tensor, weights: Tensor, errors: Tensor, variance: Tensor, dispersion: float
+    net: nn.Module, inputs: Tensor, weights: Tensor, errors: Tensor, variance: Tensor, dispersion: float, steps: int
 ) -> NoiseModel:
     """h for errors (n, C) of predictions of these variances (n, C); the net stays untrained."""
     likelihood = HeldOutErrors(dispersion)
@@ -257,7 +264,7 @@ def _fitted(
         lambda network: DataLoss(network, likelihood, batches),
     )
     start = problem.linearise(network), Hyper(torch.ones(prior.n_groups, dtype=torch.float64, device=inputs.device))
-    found = alternate(problem, *start, free_prior=True, update_dispersion=lambda fit, hyper: hyper, max_steps=STEPS)
+    found = alternate(problem, *start, free_prior=True, update_dispersion=lambda fit, hyper: hyper, max_steps=steps)
     everywhere = _same_everywhere(dispersion, batches[0][1], weights)
     return NoiseModel(found.fit, found.hyper, log_evidence(found.fit, found.hyper) - everywhere)
 

@@ -35,7 +35,7 @@ from .links import Moderated, Plugin, Probit
 from .links._base import Link
 from .links.moderated import INVERSE
 from .nets import TableMLP
-from .nets.mlp import Compress, Pieces, Scale, Shift, Standardise
+from .nets.mlp import CLIP, Compress, NumbersAndPieces, Pieces, Scale, Shift, Standardise
 from .network import Network
 from .predictives import GLM
 from .structures._base import Posterior
@@ -415,9 +415,20 @@ def _compress(graph: Graph, layer: Compress, value: str) -> Made:
 
 
 def _pieces(graph: Graph, layer: Pieces, value: str) -> Made:
+    return _standardise(graph, layer, _parts_of(graph, layer, value))
+
+
+def _numbers_and_pieces(graph: Graph, layer: NumbersAndPieces, value: str) -> Made:
+    z = graph("Div", graph("Sub", value, _array(layer.median)), _array(layer.quartile))
+    root = graph("Sqrt", graph("Add", _square(graph, graph("Div", z, CLIP)), 1.0))
+    both = graph("Concat", graph("Div", z, root), _parts_of(graph, layer, value), axis=1)
+    return _standardise(graph, layer, both)
+
+
+def _parts_of(graph: Graph, layer: Pieces, value: str) -> str:
     columns = graph("Gather", _drawn_in(graph, layer, value), _array(layer.column).astype(np.int64), axis=1)
     parts = graph("Div", graph("Sub", columns, _array(layer.left)), _array(layer.length))
-    return _standardise(graph, layer, graph("Min", graph("Max", parts, _array(layer.low)), _array(layer.high)))
+    return graph("Min", graph("Max", parts, _array(layer.low)), _array(layer.high))
 
 
 def _drawn_in(graph: Graph, layer: Compress, value: str) -> str:
@@ -506,6 +517,7 @@ LAYERS: dict[type[nn.Module], Callable[[Graph, Any, str], Made]] = {
     Standardise: _standardise,
     Compress: _compress,
     Pieces: _pieces,
+    NumbersAndPieces: _numbers_and_pieces,
     Scale: _scale,
     Shift: _shift,
 }

@@ -59,7 +59,7 @@ DISPERSION_RULES = {
 }
 """What the training goes by; afterwards the rows that were left out have the last word."""
 FROM_DTYPE = "from_dtype"
-BUILT_IN_ONLY = {"hidden_layer_sizes": (50,), "activation": "tanh", "n_bins": AUTO, "categorical_features": FROM_DTYPE}
+BUILT_IN_ONLY = {"hidden_layer_sizes": AUTO, "activation": AUTO, "n_bins": AUTO, "categorical_features": FROM_DTYPE}
 """Options of the built-in net, at their defaults."""
 SUBNETWORK_ONLY = {"subnetwork": "variance", "n_subnetwork_weights": 0.1}
 """Options of ``subset_of_weights="subnetwork"``, at their defaults."""
@@ -86,6 +86,11 @@ WEIGHTINGS = {"uniform": None, LOO: True, EVIDENCE: False}
 """What the weights of a mixture's members go by: nothing, left-out rows, or the evidence."""
 SINGLE_LOGIT = {"auto": None, "categorical": False, "bernoulli": True}
 """Whether two classes share one logit; None where the given net decides."""
+
+
+def is_auto(value: Any) -> bool:
+    """Whether an option is left to the data."""
+    return isinstance(value, str) and value == AUTO
 
 
 @dataclass(frozen=True)
@@ -218,8 +223,9 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     check_taken(parameters, structure)
     subset = _subset(parameters, seed)
     _check_subset(subset, rule, parameters["hessian_structure"], structure)
-    lookup("activation", parameters["activation"], ACTIVATIONS)
-    layer_sizes(parameters["hidden_layer_sizes"])
+    lookup("activation", parameters["activation"], {AUTO: None, **ACTIVATIONS})
+    if not is_auto(parameters["hidden_layer_sizes"]):
+        layer_sizes(parameters["hidden_layer_sizes"])
     kinds("n_bins", parameters["n_bins"])
     optional_count("max_epochs", parameters["max_epochs"], 0)
     optional_count("batch_size", parameters["batch_size"], 1)

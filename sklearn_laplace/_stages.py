@@ -123,7 +123,7 @@ def train(
     """
     options = options_for(kind, {**parameters, "memory_budget": memory_budget}, data)
     net = parameters["net"]
-    rows = _tensors(data, options, built_in=net is None)
+    rows = tensors_of(data, options, built_in=net is None)
     fixed_noise = options.map_precision is not None
     plan = Plan(
         options.likelihood,
@@ -214,7 +214,7 @@ def _trace(module: nn.Module, rows: TrainingRows, data: PreparedData, options: O
     if log_outputs and verbose:
         print("the net's outputs are probabilities: their logarithms are taken as logits.")
     network = Network.trace(module, rows.inputs, log_outputs=log_outputs)
-    _posterior_layout(network, rows, data, options)
+    posterior_layout(network, rows, data, options)
     return network
 
 
@@ -268,11 +268,11 @@ def approximate(
     trained: MapResult, data: PreparedData, options: Options, *, built_in: bool
 ) -> tuple[LaplaceFit, Origin]:
     """The curvature of the weights asked for, and where a choice of hyperparameters starts from."""
-    rows = _tensors(data, options, built_in=built_in)
+    rows = tensors_of(data, options, built_in=built_in)
     everything = trained.mode.fit.network
     subset = options.subset.settled(everything, lambda: _variance(trained.mode, rows, options))
     options = replace(options, subset=subset)
-    network, structure, n_dual, taken = _posterior_layout(everything, rows, data, options)
+    network, structure, n_dual, taken = posterior_layout(everything, rows, data, options)
     prior = grouped(network, everything.parameter_names, options)
     told = options.structure_options.told(structure)
     exact = structure in (Full, Functional)
@@ -462,7 +462,7 @@ def rows_left_out(
     return LeftOut(_as_tensors(kept, input_dtype, dtype, network.theta.device), memory, density)
 
 
-def _tensors(data: PreparedData, options: Options, *, built_in: bool) -> TrainingRows:
+def tensors_of(data: PreparedData, options: Options, *, built_in: bool) -> TrainingRows:
     """The rows on their device, in float64 while they are few."""
     small = data.total_weight <= _resolve.FLOAT32_ROWS
     dtype = options.dtype or (torch.float64 if small else torch.float32)
@@ -479,7 +479,7 @@ def _as_tensors(data: PreparedData, input_dtype: torch.dtype, dtype: torch.dtype
     )
 
 
-def _posterior_layout(
+def posterior_layout(
     everything: Network, rows: TrainingRows, data: PreparedData, options: Options
 ) -> tuple[Network, type[Curvature], int, int]:
     """The network of the random weights, the structure of their posterior, the number of dual rows, and its bytes."""

@@ -26,6 +26,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from . import (
+    _bagging,
     _cross_fit,
     _cross_validation,
     _data,
@@ -67,6 +68,7 @@ from .structures._base import Posterior
 STATE_FORMAT = 2
 """Of what is pickled; another number means another layout."""
 DATA = (
+    _bagging,
     _cross_fit,
     _cross_validation,
     _data,
@@ -159,6 +161,7 @@ FITTED = {
     "_seed": int,
     "_shares": np.ndarray | None,
     "_single_output": bool,
+    "_unseen": np.ndarray | None,
     "_small": bool,
     "_table": Table | None,
 }

@@ -19,14 +19,14 @@ from ._estimator import LaplaceEstimator
 from ._state import FITTED
 from .errors import StateError
 from .nets import MLP, TableMLP
-from .nets.mlp import Compress, Pieces, Scale, Shift, Standardise
+from .nets.mlp import Compress, NumbersAndPieces, Pieces, Scale, Shift, Standardise
 from .nets.table import Levels
 
 BOUNDED = (
     *(nn.Linear, nn.Identity, nn.Sequential, nn.ModuleList, nn.Dropout, nn.LayerNorm, nn.BatchNorm1d),
     *(nn.Tanh, nn.ReLU, nn.GELU, nn.SiLU, nn.Softplus, nn.Sigmoid, nn.ELU, nn.SELU, nn.LeakyReLU, nn.Mish),
     *(nn.Softmax, nn.LogSoftmax),
-    *(MLP, TableMLP, Standardise, Compress, Pieces, Scale, Shift, Levels),
+    *(MLP, TableMLP, Standardise, Compress, Pieces, NumbersAndPieces, Scale, Shift, Levels),
 )
 """Layers whose outputs are as large as inputs or weights."""
 MOST_LAYERS = 1000

@@ -57,21 +57,25 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         brought to the mode. The sizes of the data are filled in where the module takes them. A
         ``FrozenEstimator(fitted skorch net)`` is kept as it is: nothing is retrained, the prior precision and the
         noise are chosen at its weights, and y is not standardised.
-    hidden_layer_sizes : tuple of int, default=(50,)
-        Hidden layers of the built-in net.
-    activation : {"tanh", "relu", "gelu", "silu", "softplus"}, default="tanh"
-        Activation of the built-in net.
+    hidden_layer_sizes : "auto" or tuple of int, default="auto"
+        Hidden layers of the built-in net. "auto": two layers of 48 to 128 units, more for more rows, in a fit that
+        trains its members together (see ``n_members``); (50,) in any other fit.
+    activation : {"auto", "tanh", "relu", "gelu", "silu", "softplus"}, default="auto"
+        Activation of the built-in net. "auto": "silu" where the members train together, else "tanh".
     n_bins : "auto", None, int, or tuple of int and None, default="auto"
-        Pieces of each column of numbers in the built-in net, between quantiles of the training's rows, which are its
-        inputs in place of the number (piecewise linear encoding; Gorishniy et al. 2022): functions that bend or jump
-        within a column come easily, as they do to trees. None: the number itself. A tuple, (None, 8) say: nets of each
-        kind in one mixture, ``n_members`` of each, a kind weighed by stacking (Yao et al. 2018): by what its nets say
-        of rows that they have not seen. One with less than a tenth of the weight has a single member where it is the
-        first, and none elsewhere; and it is the first alone where there are no such nets ("auto" of ``n_members``), a
-        previous posterior is the prior, or, of classes and counts, the others are not worth ten nats of these rows
-        together. "auto": (None, 8) beyond 300 rows, where the training of such nets goes over all rows in each step and
-        a column of numbers has more than two values; None elsewhere, and where nothing is left open: for a number of
-        ``n_members``, and for weights that are called by name. A fit with both kinds takes two to three times as long.
+        Pieces of each column of numbers in the built-in net, between quantiles of the training's rows (piecewise linear
+        encoding; Gorishniy et al. 2022): functions that bend or jump within a column come easily, as they do to trees.
+        None: the number itself. Where the members train together (``n_members``), the pieces are inputs beside the
+        number; "auto" is 8 of them, or up to 32 where there are many rows and held-out rows prefer that. In all other
+        fits they are inputs in its
+        place. A tuple, (None, 8) say: nets of each kind in one mixture, ``n_members`` of each, a kind weighed by
+        stacking (Yao et al. 2018): by what its nets say of rows that they have not seen. One with less than a tenth of
+        the weight has a single member where it is the first, and none elsewhere; and it is the first alone where there
+        are no such nets ("auto" of ``n_members``), a previous posterior is the prior, or, of classes and counts, the
+        others are not worth ten nats of these rows together. "auto" is (None, 8) there beyond 300 rows, where the
+        training of such nets goes over all rows in each step and a column of numbers has more than two values; None
+        elsewhere, and where nothing is left open: for a number of ``n_members``, and for weights that are called by
+        name. A fit with both kinds takes two to three times as long.
     categorical_features : "from_dtype", None, list of str or int, or mask, default="from_dtype"
         Which columns the built-in net takes as categories. "from_dtype": those of strings, and those whose data type
         is categorical in pandas or polars. None: no column. Otherwise those with these names or positions, or where the
@@ -236,12 +240,14 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     n_members : "auto" or int, default="auto"
         Nets of a mixture of Laplace approximations (Eschenhagen et al. 2021), each from initial weights of its own. All
         methods answer for the mixture: means, variances and covariances are its moments, quantiles and densities its
-        own. "auto": where three nets that have not seen a third of the rows each help to choose prior precision or
-        noise ("auto" of theirs, in the built-in net, of 40 rows or more), these train on with all rows, and are members
-        beside the first; otherwise one. What rows that were held out say, how the noise varies, and beside such nets
-        the prior precision of the training, are learnt once, with the first. Where the data leave one basin, members
-        may end as the same net. ``n_jobs`` of them train at a time.
-        Several are refused for a net that comes with its weights.
+        own. "auto" is eight for 1,500 rows or more, if prior precision and noise are left open too. These nets train
+        together, each without a quarter of the rows (``_bagging.py``). Two of them have not seen a given row. Their
+        errors on such rows choose prior precision and noise, and how the noise varies. For fewer rows: where three nets
+        that have not seen a third of the rows each help to choose prior precision or noise ("auto" of theirs, in the
+        built-in net, of 40 rows or more), these train on with all rows, and are members beside the first; otherwise
+        one. What rows that were held out say, how the noise varies, and beside such nets the prior precision of the
+        training, are learnt once, with the first. Where the data leave one basin, members may end as the same net.
+        ``n_jobs`` of them train at a time. Several are refused for a net that comes with its weights.
     member_weights : {"uniform", "loo", "evidence"}, default="uniform"
         Weights of the members: the same, of one kind (``n_bins``); those under which the mixture gives the training
         rows the largest density, each row as of the members without it (stacking, Yao et al. 2018); in proportion to
@@ -338,8 +344,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self,
         net: Any = None,
         *,
-        hidden_layer_sizes: tuple[int, ...] = (50,),
-        activation: str = "tanh",
+        hidden_layer_sizes: tuple[int, ...] | str = "auto",
+        activation: str = "auto",
         n_bins: int | str | tuple[int | None, ...] | None = "auto",
         categorical_features: Any = "from_dtype",
         max_epochs: int | None = None,
@@ -983,7 +989,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             held_out = self._left_out(fit, in_order=True).expected_errors(fit, hyper)
         else:
             return None
-        return learnt_noise(self.get_params(deep=False), data, rows, held_out, fit, hyper, options, seed, honest=honest)
+        given = data, rows, held_out, fit.theta, hyper.dispersion, options, seed
+        return learnt_noise(self.get_params(deep=False), *given, honest=honest)
 
     def _noise_ratios(self, x: torch.Tensor) -> torch.Tensor:
         """Noise variances of rows at x, in units of φ, shape (n, C)."""

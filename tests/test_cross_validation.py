@@ -26,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 from skorch import NeuralNetRegressor
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _cached_training
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _estimator
 from sklearn_laplace._cross_validation import GRID
 from sklearn_laplace.errors import BoundWarning, NonFiniteError, UnsupportedCombinationError
 from sklearn_laplace.metrics import neg_crps, neg_interval_score, neg_nlpd
@@ -79,8 +79,8 @@ def fitted_net():
 @pytest.fixture
 def trainings(monkeypatch):
     """How many rows each training has seen."""
-    seen, train = [], _cached_training.train
-    monkeypatch.setattr(_cached_training, "train", lambda *args: seen.append(len(args[2].X)) or train(*args))
+    seen, train = [], _estimator.train
+    monkeypatch.setattr(_estimator, "train", lambda *args: seen.append(len(args[2].X)) or train(*args))
     return seen
 
 
@@ -103,9 +103,9 @@ CASES = {
     ),
     "labels": lambda: (classifier(class_weight="balanced"), LABELS),
     "two labels": lambda: (classifier(link="mc", n_samples=16, likelihood="bernoulli"), LABELS == "no"),
-    "a module": lambda: (regressor(net=nets.Linear(3), hidden_layer_sizes=(50,)), Y),
-    "a skorch net": lambda: (regressor(net=skorch_net(), hidden_layer_sizes=(50,)), Y),
-    "a frozen net": lambda: (regressor(net=FrozenEstimator(fitted_net()), hidden_layer_sizes=(50,)), Y),
+    "a module": lambda: (regressor(net=nets.Linear(3), hidden_layer_sizes="auto"), Y),
+    "a skorch net": lambda: (regressor(net=skorch_net(), hidden_layer_sizes="auto"), Y),
+    "a frozen net": lambda: (regressor(net=FrozenEstimator(fitted_net()), hidden_layer_sizes="auto"), Y),
     "augmented": lambda: (regressor(augment=nudged, n_augmentations=2), Y),
     "after a posterior": lambda: (
         regressor(prior=FrozenEstimator(LaplaceRegressor(hidden_layer_sizes=(3,), random_state=0).fit(X[:20], Y[:20]))),
@@ -195,14 +195,14 @@ def test_candidates_of_a_default_mixture_are_nets_of_a_few_steps(monkeypatch):
 
     A mixture for each of 65 candidates and folds would take minutes. With a number of members the folds have those.
     """
-    seen, train = [], _cached_training.train
+    seen, train = [], _estimator.train
     names = ("n_members", "n_bins", "likelihood", "sigma_noise")
 
     def watched(kind, parameters, data, *rest):
         seen.append((*(parameters[name] for name in names), data.quick))
         return train(kind, parameters, data, *rest)
 
-    monkeypatch.setattr(_cached_training, "train", watched)
+    monkeypatch.setattr(_estimator, "train", watched)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 2))
     y = np.sin(2 * x[:, 0]) + 0.2 * rng.normal(size=120)
@@ -560,7 +560,7 @@ def test_rows_that_break_the_net_are_named_by_their_numbers_in_all_rows():
     rows[[20, 31]] = 1e200  # squared in the net: infinite
     for held_out in ([20, 31], [3, 4]):
         train = np.setdiff1d(np.arange(36), held_out)
-        model = regressor(net=Squared(), hidden_layer_sizes=(50,), cv=[(train, np.array(held_out))], max_epochs=1)
+        model = regressor(net=Squared(), hidden_layer_sizes="auto", cv=[(train, np.array(held_out))], max_epochs=1)
         with pytest.raises(NonFiniteError, match=r"First in rows of X: 20, 31\.$"):
             model.fit(rows, Y)
 

@@ -359,7 +359,7 @@ def test_what_cannot_be_carried_on_is_refused_before_training(before, options, e
     """By name, with a way out."""
     for each in (before, options):
         if "net" in each:
-            each["hidden_layer_sizes"] = (50,)
+            each["hidden_layer_sizes"] = "auto"
     frozen = previous(**before)
     monkeypatch.setattr(_map, "fit_map", lambda *args, **kwargs: pytest.fail("trained"))
     with pytest.raises(error, match=message):

@@ -19,7 +19,7 @@ from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _cached_training
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _estimator
 from sklearn_laplace.errors import BoundWarning, NonFiniteError
 from sklearn_laplace.metrics import neg_crps, neg_nlpd
 
@@ -64,8 +64,8 @@ def explicit(model, fit_with, held_out, score, **rows):
 @pytest.fixture
 def trainings(monkeypatch):
     """How many rows each training has seen."""
-    seen, train = [], _cached_training.train
-    monkeypatch.setattr(_cached_training, "train", lambda *args: seen.append(len(args[2].X)) or train(*args))
+    seen, train = [], _estimator.train
+    monkeypatch.setattr(_estimator, "train", lambda *args: seen.append(len(args[2].X)) or train(*args))
     return seen
 
 
@@ -205,7 +205,7 @@ def test_rows_of_the_set_that_break_the_net_are_named_as_such():
     rows = X_VAL.copy()
     rows[5] = 1e200
     torch.manual_seed(0)
-    model = regressor(net=Squared(3), hidden_layer_sizes=(50,))
+    model = regressor(net=Squared(3), hidden_layer_sizes="auto")
     with pytest.raises(NonFiniteError, match=r"First in rows of X: 5\. These are rows of X_val\.$"):
         model.fit(X, Y, X_val=rows, y_val=Y_VAL)
 

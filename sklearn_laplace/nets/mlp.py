@@ -22,6 +22,8 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "softplus": nn.Softplus,
 }
 """What ``activation`` may name."""
+CLIP = 3.0
+"""Where scaled numbers end."""
 
 
 class Standardise(nn.Module):
@@ -60,6 +62,11 @@ class Standardise(nn.Module):
         for name, value in double.items():
             setattr(self, name, value.to(self.like.device))
         return self
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """Which column each output comes from."""
+        return tuple(range(len(self.mean)))
 
     def forward(self, x: Tensor) -> Tensor:
         """Standardised columns, same shape (n, d), in the module's dtype."""
@@ -169,6 +176,11 @@ class Pieces(Compress):
             self.register_buffer(name, of_each.clone())
 
     @property
+    def sources(self) -> tuple[int, ...]:
+        """Which column each output comes from."""
+        return tuple(self.column.tolist())
+
+    @property
     def counts(self) -> tuple[int, ...]:
         """Pieces of each column."""
         return tuple(torch.bincount(self.column, minlength=len(self.centre)).tolist())
@@ -178,7 +190,7 @@ class Pieces(Compress):
         """Those of each column."""
         ends = self.left + self.length
         of_each = [self.column == k for k in range(len(self.centre))]
-        return [[*self.left[own].tolist(), float(ends[own][-1])] for own in of_each]
+        return [[*self.left[own].tolist(), *ends[own][-1:].tolist()] for own in of_each]
 
     @property
     def bends(self) -> list[Tensor]:
@@ -203,6 +215,68 @@ class Pieces(Compress):
         """Before they are standardised, (n, Σ K), float64."""
         parts = (self.drawn_in(x)[:, self.column] - self.left) / self.length
         return parts.clamp(self.low, self.high)
+
+
+class NumbersAndPieces(Pieces):
+    r"""Each column twice: as a number, robustly scaled and smoothly clipped, and as its pieces (:class:`Pieces`).
+
+    The number is :math:`z / \sqrt{1 + (z/3)^2}` with :math:`z = (x - m) / q`, m the median and q the distance between
+    the quartiles (Holzmüller, Grinsztajn & Steinwart 2024): linear near the median, and never beyond 3. A column with
+    fewer than two pieces has none, since one piece is the number again. The numbers come first, then all pieces.
+
+    Parameters
+    ----------
+    edges : sequence of sequence of float
+        Those of each column, rising.
+    median, quartile : sequence of float
+        m and q of each column.
+    centre, width : sequence of float, optional
+        As in :class:`Compress`, for the pieces.
+    mean, scale : sequence of float, optional
+        Of the columns that come out; by default zero and one for numbers, a half and one for pieces.
+
+    Examples
+    --------
+    >>> import torch
+    >>> NumbersAndPieces([[0.0, 1.0, 4.0]], [1.0], [2.0])(torch.tensor([[1.0], [5.0]])).round(decimals=3)
+    tensor([[ 0.0000,  0.5000, -0.5000],
+            [ 1.6640,  0.5000,  0.8330]])
+    """
+
+    median: Tensor
+    quartile: Tensor
+
+    def __init__(
+        self,
+        edges: Sequence[Sequence[float]],
+        median: Sequence[float],
+        quartile: Sequence[float],
+        centre: Sequence[float] | None = None,
+        width: Sequence[float] | None = None,
+        mean: Sequence[float] | None = None,
+        scale: Sequence[float] | None = None,
+    ) -> None:
+        edges = [own if len(own) > 2 else own[:1] for own in edges]
+        n_pieces = sum(len(own) - 1 for own in edges if len(own) > 1)
+        mean = [0.0] * len(edges) + [0.5] * n_pieces if mean is None else mean
+        scale = [1.0] * len(mean) if scale is None else scale
+        super().__init__(edges, centre, width, mean, scale)
+        self.register_buffer("median", torch.tensor(list(median), dtype=torch.float64))
+        self.register_buffer("quartile", torch.tensor(list(quartile), dtype=torch.float64))
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """Which column each output comes from."""
+        return (*range(len(self.centre)), *super().sources)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scaled numbers and pieces (n, d + Σ K) of columns (n, d), in the module's dtype; NaN stays NaN."""
+        return Standardise.forward(self, torch.cat([self.clipped(x), self.pieces(x)], 1))
+
+    def clipped(self, x: Tensor) -> Tensor:
+        """The numbers, (n, d), float64."""
+        z = (x.double() - self.median) / self.quartile
+        return z / (1 + (z / CLIP).square()).sqrt()
 
 
 class Scale(nn.Module):
@@ -315,6 +389,7 @@ def standardised(
     centre: Sequence[float] | None,
     width: Sequence[float] | None,
     edges: Sequence[Sequence[float]] | None = None,
+    quartiles: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> Standardise:
     """The first layer over columns of numbers.
 
@@ -323,6 +398,8 @@ def standardised(
     >>> standardised(1, [0.0], [1.0], None, None)
     Standardise()
     """
+    if edges is not None and quartiles is not None:
+        return NumbersAndPieces(edges, *quartiles, centre, width, mean, scale)
     if edges is not None:
         return Pieces(edges, centre, width, mean, scale)
     if centre is None or width is None:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from ..by_name import ColumnsModule
-from .mlp import ACTIVATIONS, Pieces, Scale, Shift, linear, standardised
+from .mlp import ACTIVATIONS, Scale, Shift, linear, standardised
 
 
 class Levels(nn.Module):
@@ -74,6 +74,9 @@ class TableMLP(ColumnsModule):
         their pieces where there are edges.
     input_edges : sequence of sequence of float, optional
         Of each column of numbers, see :class:`~sklearn_laplace.nets.mlp.Pieces`.
+    input_quartiles : tuple of two sequences of float, optional
+        Median and distance of the quartiles of each column of numbers, which then enter beside their pieces, see
+        :class:`~sklearn_laplace.nets.mlp.NumbersAndPieces`.
 
     Examples
     --------
@@ -101,6 +104,7 @@ class TableMLP(ColumnsModule):
         input_centre: Sequence[float] | None = None,
         input_width: Sequence[float] | None = None,
         input_edges: Sequence[Sequence[float]] | None = None,
+        input_quartiles: tuple[Sequence[float], Sequence[float]] | None = None,
         output_shift: Sequence[float] | None = None,
         seed: int = 0,
     ) -> None:
@@ -110,9 +114,9 @@ class TableMLP(ColumnsModule):
         flagged = [k for k in numeric if missing[k]]
         categorical = [k for k, n in enumerate(levels) if n > 0]
         statistics = input_mean, input_scale, input_centre, input_width
-        self.standardise = standardised(len(numeric), *statistics, input_edges)
-        counts = self.standardise.counts if isinstance(self.standardise, Pieces) else (1,) * len(numeric)
-        n_numbers = sum(counts) + len(flagged)
+        self.standardise = standardised(len(numeric), *statistics, input_edges, input_quartiles)
+        sources = self.standardise.sources
+        n_numbers = len(sources) + len(flagged)
         fan_in = n_numbers + len(categorical)
         self.factor = 1 / math.sqrt(fan_in)
         for name, columns in (("numeric", numeric), ("flagged", flagged), ("categorical", categorical)):
@@ -136,8 +140,8 @@ class TableMLP(ColumnsModule):
             behind.append(Shift(output_shift))
         self.behind = nn.Sequential(*behind)
         self.apart = tuple(f"embeddings.{place}.weight" for place in range(len(categorical)))
-        pieces = [k for k, count in zip(numeric, counts, strict=True) for _ in range(count)]
-        self.column_of = {"first.weight": (*pieces, *flagged)} if n_numbers else {}
+        columns = [numeric[k] for k in sources]
+        self.column_of = {"first.weight": (*columns, *flagged)} if n_numbers else {}
         self.column_of |= {name: (k,) * (levels[k] + 1) for name, k in zip(self.apart, categorical, strict=True)}
 
     def check_parts(self) -> None:
@@ -155,11 +159,15 @@ class TableMLP(ColumnsModule):
                     f"an embedding of {embedding.weight.shape[1] - 1} levels belongs to a column of {codes.n_levels}."
                 )
 
-    def forward(self, x: Tensor) -> Tensor:
-        """From coded columns (n, d), float64, to outputs (n, C)."""
+    def numbers(self, x: Tensor) -> Tensor:
+        """Encoded numbers and indicators of missing ones (n, D), of coded columns (n, d): what no weight changes."""
         numbers = self.standardise(x[:, self.numeric])
         flags = x[:, self.flagged].isnan().to(numbers.dtype)
-        inputs = torch.cat([torch.where(numbers.isnan(), 0.0, numbers), flags], 1)
+        return torch.cat([torch.where(numbers.isnan(), 0.0, numbers), flags], 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """From coded columns (n, d), float64, to outputs (n, C)."""
+        inputs = self.numbers(x)
         hidden = inputs.new_zeros(len(x), 1) if self.first is None else self.first(inputs * self.factor)
         for place, (codes, embedding) in enumerate(zip(self.codes, self.embeddings, strict=True)):
             hidden = hidden + embedding(codes(x[:, self.categorical[place]], hidden))

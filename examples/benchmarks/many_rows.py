@@ -1,0 +1,245 @@
+"""Regression with a thousand rows or more: how good a default fit is, how long it takes, beside boosted trees.
+
+``LaplaceRegressor(random_state=split)`` in one configuration, ``HistGradientBoostingRegressor()``, whose one standard
+deviation is the one of a tenth of its rows, which a first fit has not seen, and CatBoost with
+``loss_function="RMSEWithUncertainty"``, where it is installed. All run in one process, one after the other, on
+``--threads`` threads. RMSE and log-likelihood (nats a row) are in the units of y, coverage is that of the central 90 %.
+
+``python examples/benchmarks/many_rows.py --data DIR --out OUT`` judges held-out rows of the training parts; with
+``--test`` it judges the test parts. DIR holds the folders ``uci_regression``, ``regression_folds`` and ``tables``.
+It writes ``many_rows.csv``, one line a table, split and model, and prints the means.
+
+``--sizes 300,1000,3000`` fits so many rows of a few tables instead: seconds and log-likelihood against rows, written to
+``sizes.csv`` and drawn as ``sizes.png``. ``--option name=value`` fits with this option in place of all models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import csv
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.stats import norm
+from sklearn.ensemble import HistGradientBoostingRegressor
+
+from sklearn_laplace import LaplaceRegressor
+
+try:
+    from catboost import CatBoostRegressor
+except ImportError:
+    CatBoostRegressor = None
+
+MASKED = {
+    "power": ("uci_regression", 5),
+    "naval": ("uci_regression", 5),
+    "wine": ("uci_regression", 10),
+    "elevators": ("regression_folds", 2),
+    "sml": ("regression_folds", 2),
+}
+"""Tables with masks of their test rows: the folder, and how many splits are run."""
+CSV = {
+    "california": ("california_housing", "median_house_value", ()),
+    "diamonds": ("diamonds", "price", ()),
+    "bike": ("bike_sharing_hourly", "count", ("casual", "registered", "instant")),
+}
+"""Tables of mixed types: the file, the target, columns that are left out; a fifth of the rows is the test part."""
+HELD_OUT = 9
+"""One of so many training rows is judged without ``--test``."""
+LEVEL = 0.9
+MOST_LEVELS = 200
+"""Of a category that scikit-learn's trees take as one; more, such as dates, are numbers in their order."""
+COLUMNS = ("table", "split", "model", "rows", "RMSE", "log-likelihood", "coverage", "seconds")
+Prediction = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Mean, log density, lower and upper end."""
+
+
+def friedman(n_rows: int = 30_000) -> tuple[pd.DataFrame, np.ndarray]:
+    """Friedman's first function with twenty columns and noise of standard deviation one."""
+    random = np.random.default_rng(0)
+    X = random.uniform(size=(n_rows, 20))
+    mean = 10 * np.sin(np.pi * X[:, 0] * X[:, 1]) + 20 * (X[:, 2] - 0.5) ** 2 + 10 * X[:, 3] + 5 * X[:, 4]
+    return pd.DataFrame(X, columns=[f"x{k}" for k in range(20)]), mean + random.normal(size=n_rows)
+
+
+def parts(
+    data: Path, name: str, split: int, *, test: bool
+) -> tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]:
+    """Rows to fit and rows to judge."""
+    if name == "friedman":
+        X, y = friedman()
+        outside = np.arange(len(y)) % 5 == 0
+    elif name in CSV:
+        file, target, dropped = CSV[name]
+        X = pd.read_csv(data / "tables" / f"{file}.csv.gz").rename(columns={"cnt": "count"})
+        X = X.drop(columns=[column for column in dropped if column in X])
+        y = X.pop(target).to_numpy(float)
+        outside = np.zeros(len(y), dtype=bool)
+        outside[np.random.default_rng(split).permutation(len(y))[: len(y) // 5]] = True
+    else:
+        with np.load(data / MASKED[name][0] / f"{name}.npz") as table:
+            values, y, outside = table["X"].astype(float), table["y"].astype(float).ravel(), table["test_masks"][split]
+        X = pd.DataFrame(values, columns=[f"x{k}" for k in range(values.shape[1])])
+    outside = outside.astype(bool)
+    if not test:
+        kept = np.flatnonzero(~outside)
+        X, y = X.iloc[kept], y[kept]
+        outside = np.random.default_rng(100 + split).permutation(len(y)) % HELD_OUT == 0
+    return X[~outside], y[~outside], X[outside], y[outside]
+
+
+def ours(X: pd.DataFrame, y: np.ndarray, seed: int, **options: Any) -> Callable[[pd.DataFrame, np.ndarray], Prediction]:
+    """The default, or other options."""
+    model = LaplaceRegressor(random_state=seed, **options).fit(X, y)
+
+    def answer(X: pd.DataFrame, y: np.ndarray) -> Prediction:
+        mean, interval = model.predict_interval(X, LEVEL)
+        return mean, model.log_predictive_density(X, y), interval[:, 0, 0], interval[:, 1, 0]
+
+    return answer
+
+
+def normal(mean: np.ndarray, std: Any, y: np.ndarray) -> Prediction:
+    """What a normal distribution says of y."""
+    reach = norm.ppf((1 + LEVEL) / 2) * std
+    return mean, norm.logpdf(y, mean, std), mean - reach, mean + reach
+
+
+def boosting(X: pd.DataFrame, y: np.ndarray, seed: int) -> Callable[[pd.DataFrame, np.ndarray], Prediction]:
+    """scikit-learn's trees, with the standard deviation of held-out residuals."""
+    levels = {name: np.unique(X[name].astype(str)) for name in X.select_dtypes(exclude="number")}
+    few = [name for name, known in levels.items() if len(known) < MOST_LEVELS]
+
+    def coded(X: pd.DataFrame) -> pd.DataFrame:
+        return X.assign(**{name: np.searchsorted(known, X[name].astype(str)) for name, known in levels.items()})
+
+    held = np.random.default_rng(seed).permutation(len(y)) % 10 == 0
+    forest = HistGradientBoostingRegressor(categorical_features=few, random_state=seed)
+    std = np.sqrt(np.mean((forest.fit(coded(X[~held]), y[~held]).predict(coded(X[held])) - y[held]) ** 2))
+    forest.fit(coded(X), y)
+    return lambda X, y: normal(forest.predict(coded(X)), std, y)
+
+
+def catboost(X: pd.DataFrame, y: np.ndarray, seed: int) -> Callable[[pd.DataFrame, np.ndarray], Prediction]:
+    """CatBoost with a normal distribution for each row."""
+    named = list(X.select_dtypes(exclude="number"))
+    unit = float(np.std(y)) or 1.0
+
+    def filled(X: pd.DataFrame) -> pd.DataFrame:
+        return X.assign(**{name: X[name].astype(str) for name in named})
+
+    model = CatBoostRegressor(
+        loss_function="RMSEWithUncertainty",
+        verbose=0,
+        random_seed=seed,
+        thread_count=torch.get_num_threads(),
+        cat_features=named,
+        allow_writing_files=False,
+    )
+    model.fit(filled(X), y / unit)
+
+    def answer(X: pd.DataFrame, y: np.ndarray) -> Prediction:
+        mean, variance = model.predict(filled(X)).T
+        return normal(unit * mean, unit * np.sqrt(variance), y)
+
+    return answer
+
+
+MODELS = {"default": ours, "HistGradientBoosting": boosting} | ({"CatBoost": catboost} if CatBoostRegressor else {})
+
+
+def judged(
+    fit: Callable[..., Any], X: pd.DataFrame, y: np.ndarray, X_new: pd.DataFrame, y_new: np.ndarray, seed: int
+) -> tuple[float, ...]:
+    """RMSE, log-likelihood, coverage and seconds of the fit."""
+    start = time.perf_counter()
+    answer = fit(X, y, seed)
+    seconds = time.perf_counter() - start
+    mean, density, low, high = answer(X_new, y_new)
+    rmse = float(np.sqrt(np.mean((mean - y_new) ** 2)))
+    return rmse, float(np.mean(density)), float(np.mean((low <= y_new) & (y_new <= high))), seconds
+
+
+def table_of(found: list[tuple[Any, ...]]) -> str:
+    """Means over the splits, in markdown."""
+    frame = pd.DataFrame(found, columns=COLUMNS).drop(columns="split")
+    means = frame.groupby(["table", "rows", "model"], sort=False).mean().reset_index()
+    lines = ["| " + " | ".join(means.columns) + " |", "|" + "---|" * len(means.columns)]
+    lines += [
+        "| " + " | ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row) + " |" for row in means.values
+    ]
+    return "\n".join(lines)
+
+
+def write(path: Path, found: list[tuple[Any, ...]]) -> None:
+    """One line a result."""
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([COLUMNS, *found])
+
+
+def draw(path: Path, found: list[tuple[Any, ...]]) -> None:
+    """Seconds and log-likelihood of the default against rows."""
+    import matplotlib.pyplot as plt
+
+    frame = pd.DataFrame(found, columns=COLUMNS)
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    for name, own in frame[frame.model == "default"].groupby("table", sort=False):
+        axes[0].plot(own.rows, own.seconds, marker="o", label=name)
+        axes[1].plot(own.rows, own["log-likelihood"] - own["log-likelihood"].iloc[0], marker="o", label=name)
+    axes[0].set(xscale="log", yscale="log", xlabel="rows", ylabel="seconds of a default fit")
+    axes[1].set(xscale="log", xlabel="rows", ylabel="log-likelihood gained, nats a row")
+    axes[0].legend()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of the tables; Friedman's function needs none")
+    parser.add_argument("--out", type=Path, default=Path("."))
+    parser.add_argument("--test", action="store_true", help="judge the test parts")
+    parser.add_argument("--only", help="names of tables between commas")
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--sizes", help="numbers of rows between commas")
+    parser.add_argument("--splits", type=int, help="splits of each table at most")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--option", action="append", default=[], help="name=value of LaplaceRegressor, in place of all")
+    asked = parser.parse_args()
+    models = dict(MODELS)
+    for option in asked.option:
+        name, _, value = option.partition("=")
+        models[option] = partial(ours, **{name: ast.literal_eval(value)})
+    labels = asked.option or asked.models.split(",")
+    torch.set_num_threads(asked.threads)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    sizes = [int(size) for size in asked.sizes.split(",")] if asked.sizes else [0]
+    usual = "california,diamonds,bike,friedman" if asked.sizes else ",".join([*MASKED, *CSV])
+    found: list[tuple[Any, ...]] = []
+    for name in (asked.only or usual).split(","):
+        n_splits = min(MASKED.get(name, ("", 1))[1], asked.splits or 10)
+        for split in range(1 if asked.sizes else n_splits):
+            X, y, X_new, y_new = parts(asked.data, name, split, test=asked.test)
+            for size in sizes:
+                taken = np.random.default_rng(split).permutation(len(y))[: size or len(y)]
+                for label in labels:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")
+                        numbers = judged(models[label], X.iloc[taken], y[taken], X_new, y_new, split)
+                    found.append((name, split, label, len(taken), *numbers))
+                    print(*found[-1][:4], *(f"{value:.4g}" for value in numbers), flush=True)
+                    write(asked.out / ("sizes.csv" if asked.sizes else "many_rows.csv"), found)
+    print(table_of(found))
+    if asked.sizes:
+        draw(asked.out / "sizes.png", found)
+
+
+if __name__ == "__main__":
+    main()

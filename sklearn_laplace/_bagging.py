@@ -1,0 +1,531 @@
+r"""A fit of many rows: members that are trained together, each without a part of the rows.
+
+Eight nets train as one tensor program (``_training/batched.py``), each without a quarter of the rows
+(``_training/folds.py``). So two members have not seen a given row. Their errors there decide everything that a member's
+own rows cannot tell: the prior precision and the noise of the Laplace approximations, and how the noise varies with the
+inputs. Before, four nets train for a fifth of the steps, once with few pieces of each column and once with many. The
+smaller error of held-out rows decides how many pieces all members get.
+
+**Prior and noise.** The prior precision starts where the evidence of the first member is largest. The held-out rows
+choose a common factor f of it and, for every f, the noise :math:`\varphi` (``selection/held_out.py``). Factors whose
+density is within ``TOLERANCE`` nats a row of the best count as equal, and the one closest to 1 is taken.
+
+**The mixture errs less than a member.** A held-out row shows the errors of two members. All variances are multiplied
+by :math:`c_K`, the factor that suits a mixture of K = 8. The best factor is :math:`c_1` for one member, and
+:math:`c_2` for the equal mixture of two. What an average over m members removes of their variance is proportional to
+1 − 1/m, so that
+
+.. math:: \log c_K = \log c_1 + \frac{1 - 1/K}{1 - 1/2} (\log c_2 - \log c_1).
+
+**Noise that varies** is learnt twice from these errors (``_noise_model.py``): before the last cycle of the training,
+which then gives precise rows more weight, and after it for the predictions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from . import _resolve, _skorch
+from ._budget import SINGLE_THREAD_FLOPS
+from ._built_in import table_net
+from ._cross_fit import CrossFit, Scores, density_for
+from ._data import PreparedData
+from ._learnt_noise import learnt_noise
+from ._map import MapResult
+from ._noise_model import NoiseModel
+from ._progress import Task
+from ._resolve import Options
+from ._skorch import TrainingRows
+from ._stages import Origin, grouped, options_for, posterior_layout, tensors_of
+from ._threads import single_thread
+from ._training.batched import Stacked, pilot_error, train_members
+from ._training.folds import N_DEALS, N_FOLDS, held_out_rows
+from ._training.recipe import Recipe, recipe_for
+from .errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
+from .evidence import PRECISION_BOUNDS
+from .laplace import Hyper, LaplaceFit, fit_laplace
+from .leave_one_out import linear_rows
+from .likelihoods._base import without_noise
+from .mode import Mode
+from .nets import TableMLP
+from .network import Network
+from .selection import HeldOut, HeldOutScores, held_out_scores, maximise_evidence
+from .selection.held_out import PROPORTIONAL
+from .structures import Diag, Full, Kron
+from .structures._base import Curvature
+from .subsets._base import Subset
+
+LEAST_ROWS = 1500
+"""Rows from which a default fit is bagged. For fewer, Gauss–Newton steps over all rows are more accurate
+(``docs/decisions.md``)."""
+SCORED_ROWS = 125
+"""Held-out rows of each member that choose the prior precision: it is one number."""
+TOLERANCE = 0.002
+"""Nats a row within which prior precisions count as equally good."""
+LEAST_FACTOR = 0.05
+"""Of all variances of the mixture."""
+INTERVAL_ROWS = 20_000
+"""Most held-out rows whose scores make intervals."""
+EXACT_WEIGHTS = 512
+"""Random weights up to which the curvature is exact."""
+CHUNK = 512
+FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
+"""With which a model of the noise that nobody has asked for is left out."""
+
+
+def is_bagged(parameters: Mapping[str, Any], data: PreparedData, options: Options) -> bool:
+    """Whether a fit trains members together: the built-in net, many rows, and nothing that is said of a single net.
+
+    Parameters
+    ----------
+    parameters : mapping
+        The estimator's.
+    data : PreparedData
+    options : Options
+    """
+    likelihood = options.likelihood
+    open_choice = options.by_held_out[0] and options.map_precision is None and options.grouping.each == "net"
+    noise = not likelihood.has_dispersion or options.by_held_out[1]
+    free = isinstance(parameters["n_members"], str) and not options.prior_mean
+    free = free and isinstance(options.temperature, float) and parameters["max_epochs"] is None
+    suits = likelihood.has_dispersion and likelihood.quadratic
+    rows = len(data.X) >= LEAST_ROWS and data.past is None and not data.has_copies
+    one_kind = parameters["n_bins"] is None or isinstance(parameters["n_bins"], str | Integral)
+    deep = one_kind and parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
+    all_alike = type(options.subset).settled is Subset.settled  # not single weights of one net
+    return open_choice and noise and free and suits and rows and deep and all_alike
+
+
+@dataclass(frozen=True)
+class Bag:
+    """Members as they were trained.
+
+    Parameters
+    ----------
+    arguments : dict
+        Of the nets.
+    states : tuple of dict of str to Tensor
+        Of each net.
+    held_out : Tensor of shape (K, n), bool
+        The rows that a net has not seen.
+    noise : Tensor of shape (n, C) or None
+        Noise variances under which the last cycle has trained, up to a factor.
+    n_steps : int
+    """
+
+    arguments: dict[str, Any]
+    states: tuple[dict[str, Tensor], ...]
+    held_out: Tensor
+    noise: Tensor | None
+    n_steps: int
+
+
+def train_bag(
+    kind: str,
+    parameters: Mapping[str, Any],
+    data: PreparedData,
+    seeds: Sequence[int],
+    memory_budget: object,
+    task: Task,
+) -> Bag:
+    """Train the members: a function of its arguments, as :func:`~sklearn_laplace._stages.train` is.
+
+    Parameters
+    ----------
+    kind : str
+    parameters : mapping
+    data : PreparedData
+    seeds : sequence of int
+        Of the initial weights and of the order of the rows.
+    memory_budget : None, int or str
+    task : Task
+    """
+    options = options_for(kind, {**parameters, "memory_budget": memory_budget}, data)
+    rows = tensors_of(data, options, built_in=True)
+    recipe = _recipe(parameters, data)
+    held_out = torch.from_numpy(held_out_rows(data.X, data.targets)).to(rows.inputs.device)
+    seen, order, noise = (~held_out).double(), seeds[1] % 2**31, None
+    shape = {"hidden_layer_sizes": recipe.hidden_layer_sizes, "activation": recipe.activation}
+
+    def stacked_nets(n_bins: int | None, count: int) -> tuple[dict[str, Any], Stacked]:
+        arguments = table_net(shape, data, options.likelihood, n_bins)
+        modules = [TableMLP(**arguments, seed=seeds[0] + k).to(rows.weights) for k in range(count)]
+        return arguments, Stacked(modules)
+
+    def noise_of(outputs: Tensor) -> Tensor | None:
+        nonlocal noise
+        noise = _noise_so_far(outputs, held_out, rows, parameters, data, options, seeds[0])
+        return noise
+
+    with task.subtask("epochs"), single_thread(_is_small(recipe, data)):
+        n_bins = recipe.n_bins[0]
+        if len(recipe.n_bins) > 1:
+            errors = {}
+            for candidate in recipe.n_bins:
+                _, pilot = stacked_nets(candidate, N_FOLDS)
+                given = rows, seen[:N_FOLDS], options.likelihood, recipe.schedule, order
+                errors[candidate] = pilot_error(pilot, *given)
+            n_bins = min(errors, key=lambda candidate: errors[candidate])
+        arguments, stacked = stacked_nets(n_bins, len(held_out))
+        train_members(stacked, rows, seen, options.likelihood, recipe.schedule, order, noise_of)
+    return Bag(arguments, tuple(stacked.written()), held_out, noise, recipe.schedule.n_steps)
+
+
+def _is_small(recipe: Recipe, data: PreparedData) -> bool:
+    """Whether more than one thread would not pay."""
+    first, *others = [data.X.shape[1] * (1 + (recipe.n_bins[-1] or 0)), *recipe.hidden_layer_sizes]
+    products = sum(a * b for a, b in zip([first, *others[:-1]], others, strict=True))
+    return N_DEALS * N_FOLDS * recipe.schedule.batch_size * products <= SINGLE_THREAD_FLOPS
+
+
+def _recipe(parameters: Mapping[str, Any], data: PreparedData) -> Recipe:
+    """The default for these rows, with what the user has said in its place."""
+    n_numbers = data.X.shape[1] if data.table is None else len(data.table.numeric)
+    recipe = recipe_for(len(data.X), n_numbers)
+    if not _resolve.is_auto(parameters["hidden_layer_sizes"]):
+        recipe = replace(recipe, hidden_layer_sizes=tuple(parameters["hidden_layer_sizes"]))
+    if not _resolve.is_auto(parameters["activation"]):
+        recipe = replace(recipe, activation=parameters["activation"])
+    if not _resolve.is_auto(parameters["n_bins"]):
+        recipe = replace(recipe, n_bins=(parameters["n_bins"],))
+    schedule = {name: parameters[name] for name in ("lr", "batch_size") if parameters[name] is not None}
+    if schedule.get("batch_size") == -1:
+        schedule["batch_size"] = len(data.X)
+    return replace(recipe, schedule=replace(recipe.schedule, **schedule))
+
+
+def _noise_so_far(
+    outputs: Tensor,
+    held_out: Tensor,
+    rows: TrainingRows,
+    parameters: Mapping[str, Any],
+    data: PreparedData,
+    options: Options,
+    seed: int,
+) -> Tensor | None:
+    """Noise variances (n, C), as if all errors of held-out rows were noise; None where they do not vary."""
+    if options.varying_noise is False or data.noise is not None:
+        return None
+    errors = (rows.targets.double() - outputs) * held_out[..., None]
+    squares = errors.square().sum(0) / held_out.sum(0)[:, None]
+    weights = rows.weights.double()
+    low, high = options.likelihood.dispersion_bounds
+    dispersion = min(max(float(weights @ squares.mean(1) / weights.sum()), low), high)
+    found = HeldOut(squares.sqrt(), torch.zeros_like(squares), torch.ones_like(squares), weights)
+    model = _learnt(parameters, data, found, dispersion, options, seed, quick=True)
+    return None if model is None else model.ratios(rows.inputs.to(weights))
+
+
+def _learnt(
+    parameters: Mapping[str, Any],
+    data: PreparedData,
+    held_out: HeldOut,
+    dispersion: float,
+    options: Options,
+    seed: int,
+    *,
+    quick: bool = False,
+) -> NoiseModel | None:
+    """How the noise varies; None where it does not, or, unless it was asked for, where that cannot be learnt."""
+    given = data, data, held_out, held_out.weights, dispersion, options, seed
+    with suppress(*(() if options.varying_noise else FAILURES)):
+        return learnt_noise(parameters, *given, honest=not quick, quick=quick)
+    return None
+
+
+@dataclass(frozen=True)
+class BaggedScores(HeldOutScores):
+    """The log density of held-out rows along a grid, and the factor that suits the mixture.
+
+    Parameters
+    ----------
+    unit, ridge, squares, constants, freedom, bounds
+        See :class:`~sklearn_laplace.selection.HeldOutScores`.
+    factor : float
+        c_K, by which all variances are multiplied.
+    """
+
+    factor: float = 1.0
+
+    def suits(self, hyper: Hyper) -> bool:
+        """Whether the precisions are a multiple of those of the training."""
+        values = hyper.prior_precision
+        ratio = values / self.unit if values.shape == self.unit.shape else None
+        return ratio is not None and bool((ratio / ratio[0] - 1).abs().max() < PROPORTIONAL)
+
+    def is_capped(self, dispersion: float) -> bool:
+        """Never: the noise is the one of held-out rows."""
+        return False
+
+    def warn_at_end(self, hyper: Hyper) -> None:
+        """Nothing: a posterior that adds nothing to the spread of the members is no fault."""
+
+    def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
+        """The prior precision and noise of largest density, each if it is free, with the variances of the mixture.
+
+        Parameters
+        ----------
+        hyper : Hyper
+            What is not free keeps its value.
+        free_prior, free_dispersion : bool
+        """
+        if free_dispersion:
+            factor = hyper.prior_precision[0] / self.unit[0]
+            noise = (self.squares / self.freedom if free_prior else self.ridge / factor).clamp(*self.bounds)
+        else:
+            noise = torch.full_like(self.ridge, hyper.dispersion)
+        density, factors = self.log_density(noise), self.ridge / noise
+        near = density >= density.max() - max(1.0, TOLERANCE * self.freedom)
+        best = int(torch.where(near, factors.log().abs(), math.inf).argmin()) if free_prior else int(density.argmax())
+        values = factors[best] * self.unit if free_prior else hyper.prior_precision
+        dispersion = float(noise[best])
+        if free_prior and free_dispersion:
+            values, dispersion = values / self.factor, dispersion * self.factor
+        return replace(hyper, prior_precision=values.clamp(*PRECISION_BOUNDS), dispersion=dispersion)
+
+
+@dataclass(frozen=True)
+class Bagged:
+    """The Laplace approximations of all members.
+
+    Parameters
+    ----------
+    members : tuple of (MapResult, LaplaceFit)
+    hyper : Hyper
+        Of all members.
+    origin : Origin
+        With the scores of held-out rows.
+    noise_model : NoiseModel or None
+    data : PreparedData
+        The rows, under the noise that was found.
+    held_out : ndarray of shape (K, n), bool
+        The rows that a member has not seen.
+    n_bins : int or None
+        Most pieces of a column.
+    """
+
+    members: tuple[tuple[MapResult, LaplaceFit], ...]
+    hyper: Hyper
+    origin: Origin
+    noise_model: NoiseModel | None
+    data: PreparedData
+    held_out: np.ndarray
+    n_bins: int | None
+
+    @property
+    def origin_of_others(self) -> Origin:
+        """For members after the first, which makes the intervals of all."""
+        assert self.origin.cross is not None
+        return replace(self.origin, cross=replace(self.origin.cross, networks=(), scores=None))
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """Makes the Laplace approximations of the members of a bag, one pass over their rows each."""
+
+    networks: tuple[Network, ...]
+    bag: Bag
+    options: Options
+
+    def over(self, data: PreparedData) -> tuple[list[LaplaceFit], list[TrainingRows]]:
+        """The fits, and the rows that each member has not seen."""
+        rows = tensors_of(data, self.options, built_in=True)
+        fits, others = [], []
+        for network, held_out in zip(self.networks, self.bag.held_out, strict=True):
+            fits.append(self._fit(network, rows.taken((~held_out).nonzero()[:, 0]), data))
+            others.append(rows.taken(held_out.nonzero()[:, 0]))
+        return fits, others
+
+    def _fit(self, network: Network, rows: TrainingRows, data: PreparedData) -> LaplaceFit:
+        options = self.options
+        if options.structure is None:
+            options = replace(options, structure=self._structure(network, rows))
+        layout = posterior_layout(network, rows, data, options)
+        own, structure, n_dual, taken = layout
+        prior = grouped(own, network.parameter_names, options)
+        chunks = rows.chunks(options.memory.pass_rows(structure, own, n_dual // len(rows), taken))
+        told = options.structure_options.told(structure)
+        return fit_laplace(own, options.likelihood, options.rule, structure, prior, chunks, **told)
+
+    def _structure(self, network: Network, rows: TrainingRows) -> type[Curvature] | None:
+        """Exact for few weights, else Kronecker factors, which held-out rows like as much; None: what "auto" finds."""
+        options, outputs = self.options, network(rows.inputs[:1]).shape[1]
+        own, n_columns = options.subset.of(network, rows.inputs), options.rule.n_columns(options.likelihood, outputs)
+        kinds = (Full, Kron, Diag) if own.n_parameters <= EXACT_WEIGHTS else (Kron, Diag)
+        able = [kind for kind in kinds if kind.accepts & options.rule.provides & options.subset.provides]
+        fits = (kind for kind in able if options.memory.fits(kind, own, n_columns * len(rows), n_columns))
+        return next(fits, None)
+
+
+def approximate_bag(
+    bag: Bag, kind: str, parameters: Mapping[str, Any], data: PreparedData, seeds: Sequence[int]
+) -> Bagged:
+    """The Laplace approximations of the members, with what held-out rows choose.
+
+    Parameters
+    ----------
+    bag : Bag
+    kind : str
+    parameters : mapping
+    data : PreparedData
+    seeds : sequence of int
+    """
+    options = options_for(kind, parameters, data, seeds[2])
+    rows = tensors_of(data, options, built_in=True)
+    nets, networks = [], []
+    for state in bag.states:
+        net = _net(bag, state, rows, data, options, seeds[0])
+        networks.append(Network.trace(net.module_, rows.inputs))
+        nets.append(net)
+    passes = _Pass(tuple(networks), bag, options)
+    noise = None if bag.noise is None else bag.noise.cpu().numpy()
+    under = data if noise is None else under_noise(data, noise)
+    fits, held_out = passes.over(under)
+    scores, hyper = _scored(fits, held_out, options, None)
+    model = None
+    if options.varying_noise is not False and data.noise is None:
+        error, variance, varied = _errors(bag, fits, held_out, hyper, rows)
+        pair = HeldOut(error.mean(0), variance.mean(0), varied.mean(0), rows.weights.double())
+        average = hyper.dispersion
+        model = _learnt(parameters, data, pair, average, options, seeds[0])
+    if model is not None or noise is not None:
+        found = None if model is None else model.ratios(rows.inputs.to(rows.weights.double())).cpu().numpy()
+        under = data if found is None else under_noise(data, found)
+        fits, held_out = passes.over(under)
+        scores, hyper = _scored(fits, held_out, options, hyper)
+    errors = _errors(bag, fits, held_out, hyper, rows)
+    weights = rows.weights.double()
+    scores = replace(scores, factor=_factor(errors, hyper.dispersion, weights, len(fits)))
+    hyper = scores.chosen(hyper, free_prior=True, free_dispersion=True)
+    cross = CrossFit(tuple(networks), *_for_intervals(bag, errors, hyper, fits[0], scores, weights))
+    origin = Origin(hyper, fits[0].prior.names, networks[0].parameter_names, None, cross)
+    results = [
+        MapResult(
+            _skorch.finish(net, network), Mode(fit, hyper, bag.n_steps), [], bag.n_steps, False, rows.inputs.dtype
+        )
+        for net, network, fit in zip(nets, networks, fits, strict=True)
+    ]
+    n_bins = max((len(own) - 1 for own in bag.arguments["input_edges"]), default=0) or None
+    held = bag.held_out.cpu().numpy()
+    return Bagged(tuple(zip(results, fits, strict=True)), hyper, origin, model, under, held, n_bins)
+
+
+def under_noise(data: PreparedData, ratios: np.ndarray) -> PreparedData:
+    """The rows with noise variances (n, C), up to a factor, of which an average row has one."""
+    average = np.average(ratios, axis=0, weights=data.weights)
+    return replace(data, noise=ratios, scale=replace(data.scale, unit_noise=data.scale.scale * np.sqrt(average)))
+
+
+def _net(
+    bag: Bag, state: dict[str, Tensor], rows: TrainingRows, data: PreparedData, options: Options, seed: int
+) -> Any:
+    """A skorch net around one member's weights."""
+    given = TableMLP, bag.arguments, options.likelihood, rows, data.n_outputs
+    net = _skorch.build_net(*given, max_epochs=None, lr=None, batch_size=None, seed=seed, verbose=0)
+    _skorch.initialise(net, rows, data.n_outputs)
+    net.module_.load_state_dict(state)
+    net.module_.eval()
+    return net
+
+
+def _scored(
+    fits: Sequence[LaplaceFit], held_out: Sequence[TrainingRows], options: Options, before: Hyper | None
+) -> tuple[BaggedScores, Hyper]:
+    """What held-out rows say of prior precisions and noises, and the choice of one member."""
+    fit = fits[0]
+    if before is None:
+        start = Hyper(torch.ones(fit.prior.n_groups, dtype=torch.float64).to(fit.theta), _mean_square(fits, held_out))
+    else:
+        start = replace(before, dispersion=_mean_square(fits, held_out))
+    start = maximise_evidence(fit, start, free_prior=True, free_dispersion=False, warn=False)
+    parts = []
+    for k, (own, rows) in enumerate(zip(fits, held_out, strict=True)):
+        few = torch.randperm(len(rows), generator=torch.Generator().manual_seed(k))[:SCORED_ROWS].sort().values
+        parts.append((own, rows.taken(few.to(rows.inputs.device)).chunks(CHUNK)))
+    found = held_out_scores(parts, start, density_for(fit.likelihood))
+    scores = BaggedScores(found.unit, found.ridge, found.squares, found.constants, found.freedom, found.bounds)
+    return scores, scores.chosen(start, free_prior=True, free_dispersion=True)
+
+
+def _mean_square(fits: Sequence[LaplaceFit], held_out: Sequence[TrainingRows]) -> float:
+    """Mean squared error of held-out rows over their known noise."""
+    total, weight = 0.0, 0.0
+    for fit, rows in zip(fits, held_out, strict=True):
+        for x, targets, weights in rows.chunks(8 * CHUNK):
+            y, noise = without_noise(targets.double(), fit.n_outputs)
+            squares = ((y - fit.network(x).double()).square() / noise).mean(1)
+            total, weight = total + float(weights.double() @ squares), weight + float(weights.double().sum())
+    low, high = fits[0].likelihood.dispersion_bounds
+    return min(max(total / weight, low), high)
+
+
+def _errors(
+    bag: Bag, fits: Sequence[LaplaceFit], held_out: Sequence[TrainingRows], hyper: Hyper, rows: TrainingRows
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Errors, variances of the predictions and noise in units of φ of each row in each deal, (2, n, C) each."""
+    n_deals = int(bag.held_out[:, 0].sum())
+    per_deal = len(fits) // n_deals
+    shape = (n_deals, len(rows), fits[0].n_outputs)
+    zeros = torch.zeros(3, *shape, dtype=torch.float64, device=rows.inputs.device)
+    for k, (fit, own) in enumerate(zip(fits, held_out, strict=True)):
+        posterior, parts = fit.posterior(hyper), []
+        for part in linear_rows(fit.network, own.chunks(CHUNK)):
+            y, noise = without_noise(part.targets.double(), fit.n_outputs)
+            variance = posterior.covariance(part.jacobian).diagonal(dim1=1, dim2=2)
+            parts.append((y - part.outputs, variance, noise))
+        for whole, values in zip(zeros, zip(*parts, strict=True), strict=True):
+            whole[k // per_deal, bag.held_out[k]] = torch.cat(values).double()
+    error, variance, noise = zeros
+    return error, variance, noise
+
+
+def _factor(errors: tuple[Tensor, Tensor, Tensor], dispersion: float, weights: Tensor, n_members: int) -> float:
+    """c_K: see the module."""
+    error, variance, noise = errors
+    total = variance + dispersion * noise
+
+    def best(of_rows: Callable[[Tensor], Tensor]) -> float:
+        def loss(log_factor: float) -> float:
+            scaled = math.exp(log_factor) * total
+            return -float(weights @ of_rows(-0.5 * (scaled.log() + error.square() / scaled)).sum(1))
+
+        return float(minimize_scalar(loss, bounds=(math.log(LEAST_FACTOR), 1.5), method="bounded").x)
+
+    alone = best(lambda logs: logs.mean(0))
+    together = best(lambda logs: logs.logsumexp(0))
+    n_deals = len(error)
+    reach = (1 - 1 / n_members) / (1 - 1 / n_deals)
+    return max(math.exp(alone + reach * min(together - alone, 0.0)), LEAST_FACTOR)
+
+
+def _for_intervals(
+    bag: Bag,
+    errors: tuple[Tensor, Tensor, Tensor],
+    hyper: Hyper,
+    fit: LaplaceFit,
+    scores: BaggedScores,
+    weights: Tensor,
+) -> tuple[Tensor, BaggedScores, tuple[()], Scores]:
+    """What intervals need of each held-out row: its member, and its error over its standard deviation."""
+    error, variance, noise = errors
+    n_deals, n = error.shape[:2]
+    # One member of each deal has not seen a row; the sum below is its number.
+    by_deal = bag.held_out.view(n_deals, -1, n).double().argmax(1) + torch.arange(n_deals)[:, None] * (
+        len(bag.held_out) // n_deals
+    )
+    scaled = error.abs() / (variance + hyper.dispersion * noise).sqrt()
+    few = torch.randperm(n, generator=torch.Generator().manual_seed(0))[: INTERVAL_ROWS // n_deals].sort().values
+    few = few.to(error.device)
+    member, ratio, weight = by_deal[:, few].reshape(-1), scaled[:, few].flatten(0, 1), weights[few].repeat(n_deals)
+    kept = replace(hyper, temperature=1.0)
+    return member, scores, (), Scores(kept, fit.prior, ratio, weight, ratio, weight)

@@ -1,0 +1,1 @@
+"""How the members of a default fit are trained: all at once, each without a part of the rows."""

@@ -1,0 +1,66 @@
+"""How long members train, and how fast: a cyclic learning rate and a weight decay that ends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+LEAST_RATE = 1e-3
+"""In units of the largest learning rate."""
+CYCLES = 4
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long members train, and how fast.
+
+    Parameters
+    ----------
+    n_steps : int
+    batch_size : int
+    lr : float
+        Largest learning rate of the weights.
+    weight_decay : float
+        Each step multiplies weights by 1 − rate · decay.
+    """
+
+    n_steps: int
+    batch_size: int = 256
+    lr: float = 0.02
+    weight_decay: float = 0.02
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, in units of the largest.
+
+        Examples
+        --------
+        >>> [round(Schedule(15).rate(k), 3) for k in (0, 1, 3, 7)]  # zero after 1, 3, 7 and 15 of 15 steps
+        [0.001, 0.001, 0.001, 0.001]
+        """
+        cosine = math.cos(2 * math.pi * math.log2(1 + (2**CYCLES - 1) * step / self.n_steps))
+        return max(0.5 * (1 - cosine), LEAST_RATE)
+
+    def rate_of_cycle(self, step: int) -> float:
+        """The learning rate of a step in one further cycle, of as many steps, in units of the largest."""
+        return max(0.5 * (1 - math.cos(2 * math.pi * step / self.n_steps)), LEAST_RATE)
+
+    def decay(self, step: int) -> float:
+        """The weight decay of a step: constant for half of the steps, then down to zero by a cosine."""
+        part = step / self.n_steps
+        return self.weight_decay * (1.0 if part < 0.5 else 0.5 * (1 + math.cos(math.pi * (2 * part - 1))))
+
+    @property
+    def second_cycle(self) -> int:
+        """The step at which the second cycle ends."""
+        return max(round(self.n_steps * 3 / (2**CYCLES - 1)), 1)
+
+    @property
+    def last_cycle(self) -> int:
+        """The step with which the last cycle begins.
+
+        Examples
+        --------
+        >>> Schedule(15).last_cycle
+        7
+        """
+        return round(self.n_steps * (2 ** (CYCLES - 1) - 1) / (2**CYCLES - 1))

@@ -1,0 +1,346 @@
+r"""Training of several nets of one shape as one tensor program.
+
+The weights of K nets carry a leading dimension, so that one forward and one backward pass moves all of them.
+Mini-batches are shared; a mask says which net learns from which row. The nets train by Adam in single precision with
+
+- a learning rate that falls to zero four times, :math:`\tfrac12 (1 - \cos(2\pi \log_2(1 + 15u)))` where u is the part
+  of the steps that is done, and :math:`\beta_2 = .95` (Holzmüller, Grinsztajn & Steinwart 2024),
+- a learnable scale of each encoded column, which becomes a constant of the encoding afterwards,
+- decoupled weight decay, which falls to zero in the second half of the steps.
+
+Layers divide their inputs by √(fan-in) (``nets/mlp.py``); the last layer starts at zero. Before the last of the four
+cycles the rows may get weights: where the noise is small, errors count for more. If that cycle has much reduced the
+errors of held-out rows, further ones follow, as long as they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._skorch import TrainingRows
+from ..likelihoods._base import Likelihood, without_noise
+from ..nets import TableMLP
+from ._schedule import Schedule
+
+BETAS = (0.9, 0.95)
+SCALE_RATE, BIAS_RATE = 6.0, 0.1
+"""Learning rates of column scales and biases, in units of the one of the weights."""
+LEAST_SCALE = 1e-3
+"""Of a column after the training: the encoding divides by its reciprocal."""
+ENCODED_BYTES = 2**28
+"""Encoded rows up to this size are kept in memory; larger ones are encoded batch by batch."""
+MOST_CYCLES, REWARD = 3, 0.6
+"""Further cycles at most, each as long as all before, and the part to which a cycle has to bring the squared errors of
+held-out rows for another one to follow: targets almost without noise reward many steps."""
+CHUNK = 4096
+"""Rows that are encoded, or go through the nets without a gradient, at once."""
+
+
+class Stacked:
+    """The weights of K nets of one shape, side by side.
+
+    Parameters
+    ----------
+    modules : sequence of TableMLP
+        Of one shape; they stay as they are.
+    dtype : torch.dtype
+
+    Examples
+    --------
+    >>> nets = [TableMLP([0, 3], [False, False], 1, hidden_layer_sizes=(5,), seed=seed) for seed in (0, 1)]
+    >>> stacked, x = Stacked(nets), torch.tensor([[0.5, 1.0], [2.0, 3.0]], dtype=torch.float64)
+    >>> outputs = stacked(*Encoded.of(nets[0], x, torch.float32).taken(torch.arange(2)))
+    >>> torch.allclose(outputs, torch.stack([net(x) for net in nets]), atol=1e-6)
+    True
+    """
+
+    def __init__(self, modules: Sequence[TableMLP], dtype: torch.dtype = torch.float32) -> None:
+        first = modules[0]
+        self.modules, self.dtype, self.factor, self.behind = tuple(modules), dtype, first.factor, first.behind
+        numbers: list[list[Any]] = [] if first.first is None else [[module.first for module in modules]]
+        embeddings = [[module.embeddings[k] for module in modules] for k in range(len(first.embeddings))]
+        places = [k for k, layer in enumerate(first.behind) if isinstance(layer, nn.Linear)]
+        self.layers = [*numbers, *embeddings, *([module.behind[k] for module in modules] for k in places)]
+        self.n_numeric, self.n_first = len(numbers), len(numbers) + len(embeddings)
+        self.weights = [self._stacked(own, "weight") for own in self.layers]
+        self.biases = [None if own[0].bias is None else self._stacked(own, "bias") for own in self.layers]
+        self.scales = [torch.ones_like(weight[:, :1]) for weight in self.weights[: self.n_numeric]]
+
+    def _stacked(self, layers: Sequence[Any], name: str) -> Tensor:
+        return torch.stack([getattr(layer, name).detach().to(self.dtype) for layer in layers])
+
+    def start(self) -> None:
+        """Let the last layer begin at zero, and make all tensors leaves."""
+        self.weights[-1].zero_()
+        for tensor in self.tensors:
+            tensor.requires_grad_()
+
+    def __call__(self, numbers: Tensor, codes: Tensor) -> Tensor:
+        """Outputs (K, n, C) of encoded rows: numbers (n, D) and codes of categories (n, q)."""
+        hidden = self._first(numbers, codes)
+        layers = zip(self.weights[self.n_first :], self.biases[self.n_first :], strict=True)
+        for layer in self.behind:
+            if isinstance(layer, nn.Linear):
+                weight, bias = next(layers)
+                assert bias is not None
+                hidden = torch.baddbmm(bias[:, None], hidden, weight.mT)
+            else:
+                hidden = layer(hidden)
+        return hidden
+
+    def _first(self, numbers: Tensor, codes: Tensor) -> Tensor:
+        """Inputs (K, n, h) of the first activation."""
+        parts = []
+        if self.n_numeric:
+            weight, bias = self.weights[0] * (self.scales[0] * self.factor), self.biases[0]
+            assert bias is not None
+            parts.append(torch.baddbmm(bias[:, None], numbers.expand(len(weight), -1, -1), weight.mT))
+        for place in range(self.n_numeric, self.n_first):
+            looked_up = self.weights[place].mT[:, codes[:, place - self.n_numeric]] * self.factor
+            bias = self.biases[place]
+            parts.append(looked_up if bias is None else looked_up + bias[:, None])
+        return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that is trained."""
+        return [*self.scales, *self.weights, *(bias for bias in self.biases if bias is not None)]
+
+    def copied(self) -> list[Tensor]:
+        """Copies of all that is trained."""
+        return [tensor.detach().clone() for tensor in self.tensors]
+
+    @torch.no_grad()
+    def put(self, values: Sequence[Tensor]) -> None:
+        """Set all that is trained."""
+        for tensor, value in zip(self.tensors, values, strict=True):
+            tensor.copy_(value)
+
+    @torch.no_grad()
+    def written(self) -> list[dict[str, Tensor]]:
+        """The state of each net with these weights, in the net's dtype, the scales as constants of its encoding."""
+        return [self._state(k, module) for k, module in enumerate(self.modules)]
+
+    def _state(self, k: int, module: TableMLP) -> dict[str, Tensor]:
+        state = {name: value.clone() for name, value in module.state_dict().items()}
+        names = {id(layer): name for name, layer in module.named_modules()}
+        for own, weight, bias in zip(self.layers, self.weights, self.biases, strict=True):
+            name = names[id(own[k])]
+            state[f"{name}.weight"] = weight[k].to(state[f"{name}.weight"])
+            if bias is not None:
+                state[f"{name}.bias"] = bias[k].to(state[f"{name}.bias"])
+        for scale in self.scales:
+            _absorb(state, scale[k, 0].double())
+        return state
+
+
+def _absorb(state: dict[str, Tensor], scale: Tensor) -> None:
+    """Take column scales (D,) into a net's state: sizes into the encoding, signs and scales of indicators elsewhere."""
+    divisor, weight = state["standardise.scale"], state["first.weight"]
+    n_numbers = len(divisor)
+    sign = torch.where(scale < 0, -1.0, 1.0).to(scale)
+    state["first.weight"] = weight * torch.cat([sign[:n_numbers], scale[n_numbers:]]).to(weight)
+    state["standardise.scale"] = divisor / scale[:n_numbers].abs().clamp_min(LEAST_SCALE).to(divisor)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Rows as the first layer sees them.
+
+    Parameters
+    ----------
+    module : TableMLP
+    inputs : Tensor of shape (n, d), float64
+        Coded columns.
+    dtype : torch.dtype
+    numbers : Tensor of shape (n, D) or None
+        None where they are too large to keep.
+    """
+
+    module: TableMLP
+    inputs: Tensor
+    dtype: torch.dtype
+    numbers: Tensor | None
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, module: TableMLP, inputs: Tensor, dtype: torch.dtype) -> Encoded:
+        """Encode the rows, if they are small enough."""
+        width = 0 if module.first is None else module.first.weight.shape[1]
+        if 4 * len(inputs) * width > ENCODED_BYTES:
+            return cls(module, inputs, dtype, None)
+        parts = [module.numbers(chunk).to(dtype) for chunk in inputs.split(CHUNK)]
+        return cls(module, inputs, dtype, torch.cat(parts))
+
+    @torch.no_grad()
+    def taken(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Numbers and codes of some rows."""
+        own = self.inputs[chosen]
+        numbers = self.module.numbers(own).to(self.dtype) if self.numbers is None else self.numbers[chosen]
+        return numbers, own[:, self.module.categorical].long()
+
+
+def train_members(
+    stacked: Stacked,
+    rows: TrainingRows,
+    seen: Tensor,
+    likelihood: Likelihood,
+    schedule: Schedule,
+    seed: int,
+    noise_of: Callable[[Tensor], Tensor | None],
+) -> Tensor:
+    """Train all nets; returns what each says of all rows, (K, n, C), float64.
+
+    Parameters
+    ----------
+    stacked : Stacked
+        Changed in place.
+    rows : TrainingRows
+    seen : Tensor of shape (K, n)
+        One where a net learns from a row, else zero.
+    likelihood : Likelihood
+    schedule : Schedule
+    seed : int
+        Of the order of the rows.
+    noise_of : callable
+        Asked before the last cycle: from outputs (K, n, C) to noise variances (n, C), or None where they do not vary.
+        Of a Gaussian likelihood.
+    """
+    training = _Training.of(stacked, rows, seen, likelihood, schedule, seed)
+    held_out = (1 - seen) * rows.weights
+    training.run(schedule.rate, schedule.decay, range(schedule.last_cycle))
+    outputs = training.outputs()
+    error = _mean_square(rows, outputs, held_out)
+    if likelihood.quadratic and (noise := noise_of(outputs)) is not None:
+        training.precision = (noise.mean(0) / noise).to(training.precision)
+    training.run(schedule.rate, schedule.decay, range(schedule.last_cycle, schedule.n_steps))
+    outputs, before = training.outputs(), error
+    error = _mean_square(rows, outputs, held_out)
+    for _ in range(MOST_CYCLES if likelihood.quadratic else 0):
+        if not error < REWARD * before:
+            break
+        kept = stacked.copied()
+        training.run(schedule.rate_of_cycle, lambda step: 0.0, range(schedule.n_steps))
+        further = training.outputs()
+        before, error = error, _mean_square(rows, further, held_out)
+        if not error < before:
+            stacked.put(kept)
+            break
+        outputs = further
+    return outputs
+
+
+def pilot_error(
+    stacked: Stacked, rows: TrainingRows, seen: Tensor, likelihood: Likelihood, schedule: Schedule, seed: int
+) -> float:
+    """Mean squared error of held-out rows after two cycles of a training; the arguments are those of train_members."""
+    training = _Training.of(stacked, rows, seen, likelihood, schedule, seed)
+    training.run(schedule.rate, schedule.decay, range(schedule.second_cycle))
+    return _mean_square(rows, training.outputs(), (1 - seen) * rows.weights)
+
+
+@dataclass
+class _Training:
+    """A training under way.
+
+    Parameters
+    ----------
+    stacked : Stacked
+    encoded : Encoded
+    observed : Tensor with n rows
+        Targets as the likelihood takes them.
+    weights : Tensor of shape (K, n)
+        Of each row for each net.
+    precision : Tensor of shape (n, 1) or (n, C)
+        Of the errors, relative to the average.
+    likelihood : Likelihood
+    optimiser : Optimizer
+    generator : Generator
+        Of the order of the rows.
+    batch_size : int
+    """
+
+    stacked: Stacked
+    encoded: Encoded
+    observed: Tensor
+    weights: Tensor
+    precision: Tensor
+    likelihood: Likelihood
+    optimiser: torch.optim.Optimizer
+    generator: torch.Generator
+    batch_size: int
+
+    @classmethod
+    def of(
+        cls, stacked: Stacked, rows: TrainingRows, seen: Tensor, likelihood: Likelihood, schedule: Schedule, seed: int
+    ) -> _Training:
+        """At its start."""
+        dtype, n = stacked.dtype, len(rows)
+        observed = rows.observed.to(dtype) if rows.observed.is_floating_point() else rows.observed
+        weights = (seen * rows.weights).to(dtype)
+        stacked.start()
+        return cls(
+            stacked,
+            Encoded.of(stacked.modules[0], rows.inputs, dtype),
+            observed,
+            weights * (n / weights.sum(1, keepdim=True)),
+            torch.ones(n, 1, dtype=dtype, device=weights.device),
+            likelihood,
+            _optimiser(stacked, schedule),
+            torch.Generator().manual_seed(seed),
+            min(schedule.batch_size, n),
+        )
+
+    def run(self, rate: Callable[[int], float], decay: Callable[[int], float], steps: range) -> None:
+        """Take these steps, whose learning rates and weight decays are functions of their numbers."""
+        for step, chosen in zip(steps, self._batches(), strict=False):
+            for group in self.optimiser.param_groups:
+                group["lr"] = rate(step) * group["largest"]
+                group["weight_decay"] = decay(step) * group["decays"]
+            outputs = self.stacked(*self.encoded.taken(chosen))
+            losses = _losses(self.likelihood, outputs, self.observed[chosen], self.precision[chosen])
+            self.optimiser.zero_grad(set_to_none=True)
+            ((losses * self.weights[:, chosen]).sum() / len(chosen)).backward()
+            self.optimiser.step()
+
+    def _batches(self) -> Iterator[Tensor]:
+        """Rows of one batch after the other, from one random order after the other."""
+        n, device = len(self.observed), self.observed.device
+        while True:
+            order = torch.randperm(n, generator=self.generator).to(device)
+            yield from (batch for batch in order.split(self.batch_size) if len(batch) == self.batch_size)
+
+    @torch.no_grad()
+    def outputs(self) -> Tensor:
+        """Outputs of all nets for all rows, (K, n, C), float64."""
+        rows = torch.arange(len(self.observed), device=self.observed.device)
+        return torch.cat([self.stacked(*self.encoded.taken(chosen)) for chosen in rows.split(CHUNK)], 1).double()
+
+
+def _mean_square(rows: TrainingRows, outputs: Tensor, weights: Tensor) -> float:
+    """Mean squared error of rows (K, n) with these weights; zero where targets are no numbers."""
+    if rows.targets.ndim == 1:
+        return 0.0
+    squares = (outputs - rows.targets.double()).square().mean(-1)
+    return float((weights * squares).sum() / weights.sum())
+
+
+def _optimiser(stacked: Stacked, schedule: Schedule) -> torch.optim.Optimizer:
+    biases = [bias for bias in stacked.biases if bias is not None]
+    parts = ((stacked.scales, SCALE_RATE, 0.0), (stacked.weights, 1.0, 1.0), (biases, BIAS_RATE, 0.0))
+    groups = [{"params": p, "largest": rate * schedule.lr, "decays": decays} for p, rate, decays in parts if p]
+    return torch.optim.AdamW(groups, lr=schedule.lr, betas=BETAS, fused=True)
+
+
+def _losses(likelihood: Likelihood, outputs: Tensor, targets: Tensor, precision: Tensor) -> Tensor:
+    """Negative log-likelihood at unit dispersion of each net and row, (K, n)."""
+    if likelihood.quadratic:
+        y, noise = without_noise(targets, outputs.shape[-1])
+        return 0.5 * ((outputs - y).square() * (precision / noise)).sum(-1)
+    repeated = targets.repeat(len(outputs), *[1] * (targets.ndim - 1))
+    return likelihood.nll(outputs.flatten(0, 1), repeated).view(len(outputs), -1)

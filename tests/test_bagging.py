@@ -1,0 +1,294 @@
+"""Default fits of many rows: members that train together, each without a part of the rows."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+
+from sklearn_laplace import LaplaceRegressor, load, save
+from sklearn_laplace._skorch import TrainingRows
+from sklearn_laplace._training._schedule import Schedule
+from sklearn_laplace._training.batched import Encoded, Stacked, train_members
+from sklearn_laplace._training.folds import held_out_rows
+from sklearn_laplace.likelihoods import Gaussian
+from sklearn_laplace.nets import TableMLP
+
+N_ROWS = 1500
+
+
+def friedman(n_rows: int, seed: int = 0, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Friedman's first function of the first five of six columns."""
+    random = np.random.default_rng(seed)
+    X = random.uniform(size=(n_rows, 6))
+    mean = 10 * np.sin(np.pi * X[:, 0] * X[:, 1]) + 20 * (X[:, 2] - 0.5) ** 2 + 10 * X[:, 3] + 5 * X[:, 4]
+    return X, mean + noise * random.normal(size=n_rows)
+
+
+def wavy(n_rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A wave whose noise grows tenfold with the second column; the standard deviations too."""
+    random = np.random.default_rng(seed)
+    X = random.uniform(size=(n_rows, 2))
+    std = 0.05 * 10 ** X[:, 1]
+    return X, np.sin(6 * X[:, 0]) + std * random.normal(size=n_rows), std
+
+
+@pytest.fixture(scope="module")
+def fitted() -> LaplaceRegressor:
+    return LaplaceRegressor(random_state=0).fit(*friedman(N_ROWS))
+
+
+def nets(n: int, **options: object) -> list[TableMLP]:
+    given = {"input_edges": [[0.0, 0.4, 1.0]], "input_quartiles": ([0.5], [0.5]), "activation": "silu", **options}
+    arguments = [0, 3], [True, False], 1, (5, 4)
+    return [TableMLP(*arguments, seed=seed, **given).double() for seed in range(n)]
+
+
+def coded(n: int, seed: int = 0) -> torch.Tensor:
+    random = np.random.default_rng(seed)
+    X = np.column_stack([random.uniform(size=n), random.integers(0, 3, size=n)])
+    X[::7, 0] = np.nan
+    return torch.from_numpy(X)
+
+
+def test_every_row_is_unseen_by_one_member_of_each_deal():
+    X, y = friedman(103)
+    masks = held_out_rows(X, y[:, None])
+    assert masks.shape == (8, 103)
+    for deal in (masks[:4], masks[4:]):
+        assert (deal.sum(0) == 1).all()
+        assert set(deal.sum(1)) == {25, 26}
+
+
+def test_folds_belong_to_rows_and_not_to_places():
+    X, y = friedman(200)
+    X[100:150], y[100:150] = X[:50], y[:50]
+    masks, order = held_out_rows(X, y[:, None]), np.random.default_rng(1).permutation(200)
+    np.testing.assert_array_equal(held_out_rows(X[order], y[order, None]), masks[:, order])
+    np.testing.assert_array_equal(masks[:, 100:150], masks[:, :50])
+
+
+def test_classes_are_dealt_out_evenly():
+    X = np.random.default_rng(0).normal(size=(80, 2))
+    classes = np.repeat([0, 1], [72, 8])
+    masks = held_out_rows(X, classes)
+    assert (masks[:, classes == 1].sum(1) == 2).all()
+
+
+def test_stacked_nets_say_what_each_of_them_says():
+    modules, x = nets(3), coded(20)
+    stacked = Stacked(modules, torch.float64)
+    outputs = stacked(*Encoded.of(modules[0], x, torch.float64).taken(torch.arange(20)))
+    torch.testing.assert_close(outputs, torch.stack([module(x) for module in modules]))
+
+
+def test_column_scales_become_constants_of_the_encoding():
+    modules, x = nets(2), coded(20)
+    stacked = Stacked(modules, torch.float64)
+    random = torch.Generator().manual_seed(0)
+    for scale in stacked.scales:
+        scale.copy_(torch.randn(scale.shape, generator=random, dtype=torch.float64))
+    outputs = stacked(*Encoded.of(modules[0], x, torch.float64).taken(torch.arange(20)))
+    for module, state, own in zip(modules, stacked.written(), outputs, strict=True):
+        module.load_state_dict(state)
+        torch.testing.assert_close(module(x), own)
+        assert bool((module.standardise.scale > 0).all())
+
+
+@pytest.mark.parametrize("noise", [None, "varies"])
+def test_a_member_learns_nothing_from_rows_that_it_does_not_see(noise):
+    x, n = coded(40), 40
+    y = torch.randn(n, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    seen = torch.ones(2, n)
+    seen[0, :10] = 0
+    variances = None if noise is None else torch.linspace(0.1, 2, n, dtype=torch.float64)[:, None]
+
+    def trained(targets: torch.Tensor) -> torch.Tensor:
+        stacked = Stacked(nets(2), torch.float64)
+        rows = TrainingRows(x, targets, torch.ones(n, dtype=torch.float64))
+        return train_members(stacked, rows, seen, Gaussian(), Schedule(30, batch_size=16), 0, lambda outputs: variances)
+
+    other = y.clone()
+    other[:10] += 5
+    before, after = trained(y), trained(other)
+    torch.testing.assert_close(after[0], before[0], rtol=0, atol=0)
+    assert not torch.allclose(after[1], before[1])
+
+
+@pytest.mark.parametrize(("noise", "cycles"), [(0.0, True), (0.5, False)])
+def test_targets_without_noise_get_further_cycles(monkeypatch, noise, cycles):
+    x, n = coded(200), 200
+    x = torch.where(x.isnan(), 0.5, x)
+    generator = torch.Generator().manual_seed(0)
+    y = 3 * x[:, :1] - x[:, 1:] + noise * torch.randn(n, 1, generator=generator, dtype=torch.float64)
+    seen, steps = torch.ones(2, n), []
+    seen[0, ::2], seen[1, 1::2] = 0, 0
+    rate = Schedule.rate_of_cycle
+    monkeypatch.setattr(Schedule, "rate_of_cycle", lambda self, step: steps.append(step) or rate(self, step))
+    rows = TrainingRows(x, y, torch.ones(n, dtype=torch.float64))
+    outputs = train_members(
+        Stacked(nets(2)), rows, seen, Gaussian(), Schedule(100, batch_size=50), 0, lambda outputs: None
+    )
+    assert bool(steps) == cycles
+    assert outputs.shape == (2, n, 1)
+
+
+def test_a_default_fit_of_many_rows_has_eight_members(fitted):
+    assert len(fitted.members_) == 8
+    assert len(LaplaceRegressor(random_state=0).fit(*friedman(200)).members_) <= 4
+
+
+def test_it_predicts_as_well_as_a_boosted_forest(fitted):
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    X, y = friedman(2000, seed=1)
+    forest = HistGradientBoostingRegressor(random_state=0).fit(*friedman(N_ROWS))
+    assert np.mean((fitted.predict(X) - y) ** 2) < np.mean((forest.predict(X) - y) ** 2)
+
+
+def test_its_error_bars_cover_new_rows(fitted):
+    X, y = friedman(2000, seed=1)
+    mean, std = fitted.predict(X, return_std=True)
+    z = (y - mean) / std
+    assert 0.9 < np.std(z) < 1.1
+    assert 0.86 < np.mean(np.abs(z) < 1.645) < 0.94
+
+
+def test_intervals_of_held_out_rows_cover_new_rows(fitted):
+    X, y = friedman(1000, seed=1)
+    low, high = fitted.predict_interval(X, 0.9, method="jackknife+")[1][..., 0].T
+    assert 0.87 < np.mean((low <= y) & (y <= high)) < 0.96
+
+
+def test_error_bars_grow_away_from_the_rows(fitted):
+    X, _ = friedman(50, seed=1)
+    assert fitted.predict_std(X + 4).min() > 1.5 * np.median(fitted.predict_std(X))
+
+
+def test_noise_that_varies_is_found():
+    model = LaplaceRegressor(random_state=0).fit(*wavy(N_ROWS)[:2])
+    X, _, std = wavy(500, seed=1)
+    ratio = model.predict_std(X) / std
+    assert 0.7 < np.median(ratio) < 1.3
+    assert np.quantile(np.abs(np.log(ratio)), 0.9) < 0.5
+
+
+def test_the_same_seed_gives_the_same_model_whatever_the_order_of_the_rows(fitted):
+    X, y = friedman(N_ROWS)
+    order = np.random.default_rng(3).permutation(N_ROWS)
+    again = clone(fitted).fit(X[order], y[order])
+    np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
+
+
+def test_weights_are_repetitions(fitted):
+    X, y = friedman(N_ROWS)
+    weights = np.random.default_rng(0).integers(1, 3, size=N_ROWS)
+    weighted = LaplaceRegressor(random_state=0).fit(X, y, sample_weight=weights)
+    repeated = LaplaceRegressor(random_state=0).fit(np.repeat(X, weights, axis=0), np.repeat(y, weights))
+    np.testing.assert_allclose(weighted.predict_std(X[:50]), repeated.predict_std(X[:50]), rtol=1e-6)
+
+
+def test_choosing_again_changes_nothing(fitted):
+    before = fitted.predict_std(friedman(20)[0])
+    again = pickle.loads(pickle.dumps(fitted)).refit_laplace()
+    np.testing.assert_allclose(again.predict_std(friedman(20)[0]), before, rtol=1e-9)
+
+
+def test_a_file_gives_it_back_to_the_bit(fitted, tmp_path):
+    save(fitted, tmp_path / "model.laplace")
+    X = friedman(20, seed=2)[0]
+    again = load(tmp_path / "model.laplace")
+    np.testing.assert_array_equal(again.predict_std(X), fitted.predict_std(X))
+    ends = [model.predict_interval(X, method="jackknife+")[1] for model in (again, fitted)]
+    np.testing.assert_array_equal(*ends)
+
+
+def test_each_member_forgets_only_rows_that_it_has_seen(fitted):
+    X, y = friedman(N_ROWS)
+    model = pickle.loads(pickle.dumps(fitted)).forget(X[:40], y[:40])
+    before, after = ([member.laplace_.total_weight for member in own.members_] for own in (fitted, model))
+    forgotten = np.subtract(before, after)
+    assert forgotten.sum() == pytest.approx(6 * 40)
+    assert (forgotten < 40).all()
+
+
+def test_rows_that_came_and_went_leave_no_trace(fitted):
+    model, (X, y) = pickle.loads(pickle.dumps(fitted)), friedman(30, seed=5)
+    before = model.predict_std(X)
+    assert (model.partial_fit(X, y).predict_std(X) < before).all()
+    np.testing.assert_allclose(model.forget(X, y).predict_std(X), before, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"hessian_structure": "diag"},
+        {"hessian_structure": "ekfac"},
+        {"subset_of_weights": "last_layer"},
+        {"likelihood": "gaussian"},
+        {"hidden_layer_sizes": (20,), "activation": "tanh", "n_bins": None},
+        {"predictive": "mc", "n_samples": 20},
+    ],
+    ids=str,
+)
+def test_options_of_the_posterior_are_kept(options):
+    X, y = friedman(N_ROWS)
+    model = LaplaceRegressor(random_state=0, lr=0.01, **options).fit(X, y)
+    assert len(model.members_) == 8
+    assert model.score(*friedman(500, seed=1)) > 0.75
+    assert np.isfinite(model.predict_std(X[:20])).all()
+
+
+def hard(name: str) -> tuple[np.ndarray, np.ndarray]:
+    X, y = friedman(N_ROWS)
+    if name == "constant columns":
+        X = np.column_stack([X, np.full(N_ROWS, 3.0), 7 + 1e-15 * X[:, 0], X[:, 0]])
+    elif name == "two values":
+        y = (y > np.median(y)).astype(float)
+    elif name == "constant target":
+        y = np.full(N_ROWS, 2.5)
+    elif name == "no noise":
+        y = 3 * X[:, 0] - X[:, 1]
+    elif name == "outliers":
+        X[::100] *= 1e6
+        y[::50] *= 1e4
+    elif name == "scales":
+        X, y = X * 1e-200, y * 1e200
+    elif name == "two targets":
+        y = np.column_stack([y, -y])
+    elif name == "many columns":
+        X = np.random.default_rng(0).normal(size=(N_ROWS, 300))
+    return X, y
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "constant columns",
+        "two values",
+        "constant target",
+        "no noise",
+        "outliers",
+        "scales",
+        "two targets",
+        "many columns",
+    ],
+)
+def test_legal_data_is_fitted(name):
+    X, y = hard(name)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = LaplaceRegressor(random_state=0).fit(X, y)
+    mean, std = model.predict(X[:50], return_std=True)
+    assert np.isfinite(mean).all() and np.isfinite(std).all() and (std >= 0).all()
+    assert len(caught) <= 1, [str(one.message) for one in caught]
+
+
+def test_targets_without_noise_are_met():
+    X, y = hard("no noise")
+    model = LaplaceRegressor(random_state=0).fit(X, y)
+    assert np.sqrt(np.mean((model.predict(X) - y) ** 2)) < 0.02 * np.std(y)
