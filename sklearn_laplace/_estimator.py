@@ -411,7 +411,10 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
     def _change_rows(self, change: Callable[..., LaplaceFit], *rows: Any) -> PreparedData:
         """The rows as they were given."""
         given = self._prepare_more(*rows)
-        given = given if change is add_rows else self._without_unseen(given)
+        if change is add_rows:
+            self._see(given)
+        else:
+            given = self._without_unseen(given)
         varies = self.noise_model_ is not None and self.noise_model_.is_trained_under
         given = replace(self._with_noise(given), scale=self._scale) if varies else given
         data = augmented(given.present(), self.augment, self.n_augmentations, self._seed)

@@ -275,6 +275,11 @@ class LaplaceMixture(LaplacePrediction):
             member._condition(fit, found.hyper)
         self._others = members[1:]
 
+    def _see(self, data: PreparedData) -> None:
+        """Take note that this member now knows these rows."""
+        if self._unseen is not None:
+            self._unseen = np.setdiff1d(self._unseen, row_keys(data.X, data.targets))
+
     def _without_unseen(self, data: PreparedData) -> PreparedData:
         """The rows, those of weight zero that this member has not seen in its training."""
         if self._unseen is None:

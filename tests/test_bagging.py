@@ -216,6 +216,22 @@ def test_each_member_forgets_only_rows_that_it_has_seen(fitted):
     assert (forgotten < 40).all()
 
 
+def test_a_row_that_is_seen_again_is_seen_by_all(fitted):
+    X, y = friedman(N_ROWS)
+    model = pickle.loads(pickle.dumps(fitted)).partial_fit(X[:1], y[:1])
+    before = [member.laplace_.total_weight for member in model.members_]
+    after = [member.laplace_.total_weight for member in model.forget(X[:1], y[:1]).members_]
+    np.testing.assert_allclose(np.subtract(before, after), 1.0)
+
+
+def test_a_training_is_taken_from_the_cache(fitted, tmp_path, monkeypatch):
+    X, y = friedman(N_ROWS)
+    model = clone(fitted).set_params(memory=str(tmp_path)).fit(X, y)
+    monkeypatch.setattr("sklearn_laplace._bagging.train_members", None)
+    again = clone(model).set_params(hessian_structure="diag").fit(X, y)
+    np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
+
+
 def test_rows_that_came_and_went_leave_no_trace(fitted):
     model, (X, y) = pickle.loads(pickle.dumps(fitted)), friedman(30, seed=5)
     before = model.predict_std(X)
