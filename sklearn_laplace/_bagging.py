@@ -72,6 +72,9 @@ SCORED_ROWS = 125
 """Held-out rows of each member that choose the prior precision: it is one number."""
 TOLERANCE = 0.002
 """Nats a row within which prior precisions count as equally good."""
+WEAKEST = 0.3
+"""Least multiple of the prior precision of largest evidence. A weaker prior makes the posterior so wide that it stands
+in for noise that varies, and the model of that noise has nothing left to explain."""
 LEAST_FACTOR = 0.05
 """Of all variances of the mixture."""
 INTERVAL_ROWS = 20_000
@@ -285,6 +288,7 @@ class BaggedScores(HeldOutScores):
         else:
             noise = torch.full_like(self.ridge, hyper.dispersion)
         density, factors = self.log_density(noise), self.ridge / noise
+        density = torch.where(factors >= WEAKEST, density, -math.inf) if free_prior else density
         near = density >= density.max() - max(1.0, TOLERANCE * self.freedom)
         best = int(torch.where(near, factors.log().abs(), math.inf).argmin()) if free_prior else int(density.argmax())
         values = factors[best] * self.unit if free_prior else hyper.prior_precision

@@ -119,7 +119,7 @@ def test_a_member_learns_nothing_from_rows_that_it_does_not_see(noise):
     assert not torch.allclose(after[1], before[1])
 
 
-@pytest.mark.parametrize(("noise", "cycles"), [(0.0, True), (0.5, False)])
+@pytest.mark.parametrize(("noise", "cycles"), [(0.0, True), (2.0, False)])
 def test_targets_without_noise_get_further_cycles(monkeypatch, noise, cycles):
     x, n = coded(200), 200
     x = torch.where(x.isnan(), 0.5, x)
