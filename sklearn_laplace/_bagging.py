@@ -3,8 +3,8 @@ r"""A fit of many rows: members that are trained together, each without a part o
 Eight nets train as one tensor program (``_training/batched.py``), each without a quarter of the rows
 (``_training/folds.py``). So two members have not seen a given row. Their errors there decide everything that a member's
 own rows cannot tell: the prior precision and the noise of the Laplace approximations, and how the noise varies with the
-inputs. Before, four nets train for a fifth of the steps, once with few pieces of each column and once with many. The
-smaller error of held-out rows decides how many pieces all members get.
+inputs. Where the rows allow many pieces of each column, the four members of the second deal have many, and those of the
+first have few. If the held-out errors of one deal are much larger, its members are left out.
 
 **Prior and noise.** The prior precision starts where the evidence of the first member is largest. The held-out rows
 choose a common factor f of it and, for every f, the noise :math:`\varphi` (``selection/held_out.py``). Factors whose
@@ -27,6 +27,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import reduce
 from numbers import Integral
 from typing import Any
 
@@ -48,7 +49,7 @@ from ._resolve import Options
 from ._skorch import TrainingRows
 from ._stages import Origin, grouped, options_for, posterior_layout, tensors_of
 from ._threads import single_thread
-from ._training.batched import Stacked, pilot_error, train_members
+from ._training.batched import Stacked, mean_square, train_members
 from ._training.folds import N_DEALS, N_FOLDS, held_out_rows
 from ._training.recipe import Recipe, recipe_for
 from .errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
@@ -81,6 +82,8 @@ INTERVAL_ROWS = 20_000
 """Most held-out rows whose scores make intervals."""
 EXACT_WEIGHTS = 512
 """Random weights up to which the curvature is exact."""
+DECISIVE = 1.3
+"""Times the smaller error of held-out rows up to which members with another number of pieces are kept."""
 CHUNK = 512
 FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 """With which a model of the noise that nobody has asked for is left out."""
@@ -115,22 +118,33 @@ class Bag:
 
     Parameters
     ----------
-    arguments : dict
-        Of the nets.
+    arguments : tuple of dict
+        Of each net.
     states : tuple of dict of str to Tensor
         Of each net.
     held_out : Tensor of shape (K, n), bool
         The rows that a net has not seen.
-    noise : Tensor of shape (n, C) or None
-        Noise variances under which the last cycle has trained, up to a factor.
+    noise : tuple of Tensor of shape (n, C)
+        Noise variances, up to a factor, under which the last cycles have trained that saw them vary.
     n_steps : int
     """
 
-    arguments: dict[str, Any]
+    arguments: tuple[dict[str, Any], ...]
     states: tuple[dict[str, Tensor], ...]
     held_out: Tensor
-    noise: Tensor | None
+    noise: tuple[Tensor, ...]
     n_steps: int
+
+    def joined(self, other: Bag) -> Bag:
+        """The members of both."""
+        held_out = torch.cat([self.held_out, other.held_out])
+        arguments, states = self.arguments + other.arguments, self.states + other.states
+        return Bag(arguments, states, held_out, self.noise + other.noise, self.n_steps)
+
+    @property
+    def average_noise(self) -> Tensor | None:
+        """The geometric mean of the noise variances; None where none vary."""
+        return torch.stack(self.noise).log().mean(0).exp() if self.noise else None
 
 
 def train_bag(
@@ -157,31 +171,24 @@ def train_bag(
     rows = tensors_of(data, options, built_in=True)
     recipe = _recipe(parameters, data)
     held_out = torch.from_numpy(held_out_rows(data.X, data.targets)).to(rows.inputs.device)
-    seen, order, noise = (~held_out).double(), seeds[1] % 2**31, None
     shape = {"hidden_layer_sizes": recipe.hidden_layer_sizes, "activation": recipe.activation}
-
-    def stacked_nets(n_bins: int | None, count: int) -> tuple[dict[str, Any], Stacked]:
-        arguments = table_net(shape, data, options.likelihood, n_bins)
-        modules = [TableMLP(**arguments, seed=seeds[0] + k).to(rows.weights) for k in range(count)]
-        return arguments, Stacked(modules)
-
-    def noise_of(outputs: Tensor) -> Tensor | None:
-        nonlocal noise
-        noise = _noise_so_far(outputs, held_out, rows, parameters, data, options, seeds[0])
-        return noise
-
+    seed, groups = seeds[1] % 2**31, []
     with task.subtask("epochs"), single_thread(_is_small(recipe, data)):
-        n_bins = recipe.n_bins[0]
-        if len(recipe.n_bins) > 1:
-            errors = {}
-            for candidate in recipe.n_bins:
-                _, pilot = stacked_nets(candidate, N_FOLDS)
-                given = rows, seen[:N_FOLDS], options.likelihood, recipe.schedule, order
-                errors[candidate] = pilot_error(pilot, *given)
-            n_bins = min(errors, key=lambda candidate: errors[candidate])
-        arguments, stacked = stacked_nets(n_bins, len(held_out))
-        train_members(stacked, rows, seen, options.likelihood, recipe.schedule, order, noise_of)
-    return Bag(arguments, tuple(stacked.written()), held_out, noise, recipe.schedule.n_steps)
+        for place, n_bins in enumerate(recipe.n_bins):
+            own = held_out.chunk(len(recipe.n_bins))[place]
+            arguments = table_net(shape, data, options.likelihood, n_bins)
+            first = seeds[0] + place * len(own)
+            stacked = Stacked([TableMLP(**arguments, seed=first + k).to(rows.weights) for k in range(len(own))])
+            noise_of = _NoiseSoFar(own, rows, parameters, data, options, seeds[0])
+            outputs = train_members(stacked, rows, (~own).double(), options.likelihood, recipe.schedule, seed, noise_of)
+            states = tuple(stacked.written())
+            noise = () if noise_of.found is None else (noise_of.found,)
+            n_steps = recipe.schedule.n_steps
+            bag = Bag((arguments,) * len(own), states, own, noise, n_steps)
+            groups.append((mean_square(rows, outputs, own * rows.weights), bag))
+    least = min(error for error, _ in groups)
+    kept = [bag for error, bag in groups if error <= DECISIVE * least]
+    return reduce(Bag.joined, kept)
 
 
 def _is_small(recipe: Recipe, data: PreparedData) -> bool:
@@ -207,26 +214,44 @@ def _recipe(parameters: Mapping[str, Any], data: PreparedData) -> Recipe:
     return replace(recipe, schedule=replace(recipe.schedule, **schedule))
 
 
-def _noise_so_far(
-    outputs: Tensor,
-    held_out: Tensor,
-    rows: TrainingRows,
-    parameters: Mapping[str, Any],
-    data: PreparedData,
-    options: Options,
-    seed: int,
-) -> Tensor | None:
-    """Noise variances (n, C), as if all errors of held-out rows were noise; None where they do not vary."""
-    if options.varying_noise is False or data.noise is not None:
-        return None
-    errors = (rows.targets.double() - outputs) * held_out[..., None]
-    squares = errors.square().sum(0) / held_out.sum(0)[:, None]
-    weights = rows.weights.double()
-    low, high = options.likelihood.dispersion_bounds
-    dispersion = min(max(float(weights @ squares.mean(1) / weights.sum()), low), high)
-    found = HeldOut(squares.sqrt(), torch.zeros_like(squares), torch.ones_like(squares), weights)
-    model = _learnt(parameters, data, found, dispersion, options, seed, quick=True)
-    return None if model is None else model.ratios(rows.inputs.to(weights))
+@dataclass
+class _NoiseSoFar:
+    """Noise variances of the rows from held-out errors on the way of a training, as if all errors were noise.
+
+    Parameters
+    ----------
+    held_out : Tensor of shape (K, n), bool
+    rows : TrainingRows
+    parameters : mapping
+    data : PreparedData
+    options : Options
+    seed : int
+    found : Tensor of shape (n, C) or None
+        What came out of the last call.
+    """
+
+    held_out: Tensor
+    rows: TrainingRows
+    parameters: Mapping[str, Any]
+    data: PreparedData
+    options: Options
+    seed: int
+    found: Tensor | None = None
+
+    def __call__(self, outputs: Tensor) -> Tensor | None:
+        """Variances (n, C) from outputs (K, n, C), up to a factor; None where they do not vary."""
+        if self.options.varying_noise is False or self.data.noise is not None:
+            return None
+        rows, held_out = self.rows, self.held_out
+        errors = (rows.targets.double() - outputs) * held_out[..., None]
+        squares = errors.square().sum(0) / held_out.sum(0)[:, None]
+        weights = rows.weights.double()
+        low, high = self.options.likelihood.dispersion_bounds
+        dispersion = min(max(float(weights @ squares.mean(1) / weights.sum()), low), high)
+        found = HeldOut(squares.sqrt(), torch.zeros_like(squares), torch.ones_like(squares), weights)
+        model = _learnt(self.parameters, self.data, found, dispersion, self.options, self.seed, quick=True)
+        self.found = None if model is None else model.ratios(rows.inputs.to(weights))
+        return self.found
 
 
 def _learnt(
@@ -314,8 +339,8 @@ class Bagged:
         The rows, under the noise that was found.
     held_out : ndarray of shape (K, n), bool
         The rows that a member has not seen.
-    n_bins : int or None
-        Most pieces of a column.
+    n_bins : tuple of int or None
+        Most pieces of a column, of each member.
     """
 
     members: tuple[tuple[MapResult, LaplaceFit], ...]
@@ -324,7 +349,7 @@ class Bagged:
     noise_model: NoiseModel | None
     data: PreparedData
     held_out: np.ndarray
-    n_bins: int | None
+    n_bins: tuple[int | None, ...]
 
     @property
     def origin_of_others(self) -> Origin:
@@ -387,12 +412,12 @@ def approximate_bag(
     options = options_for(kind, parameters, data, seeds[2])
     rows = tensors_of(data, options, built_in=True)
     nets, networks = [], []
-    for state in bag.states:
-        net = _net(bag, state, rows, data, options, seeds[0])
+    for arguments, state in zip(bag.arguments, bag.states, strict=True):
+        net = _net(arguments, state, rows, data, options, seeds[0])
         networks.append(Network.trace(net.module_, rows.inputs))
         nets.append(net)
     passes = _Pass(tuple(networks), bag, options)
-    noise = None if bag.noise is None else bag.noise.cpu().numpy()
+    noise = None if bag.average_noise is None else bag.average_noise.cpu().numpy()
     under = data if noise is None else under_noise(data, noise)
     fits, held_out = passes.over(under)
     scores, hyper = _scored(fits, held_out, options, None)
@@ -419,7 +444,7 @@ def approximate_bag(
         )
         for net, network, fit in zip(nets, networks, fits, strict=True)
     ]
-    n_bins = max((len(own) - 1 for own in bag.arguments["input_edges"]), default=0) or None
+    n_bins = tuple(max((len(own) - 1 for own in a["input_edges"]), default=0) or None for a in bag.arguments)
     held = bag.held_out.cpu().numpy()
     return Bagged(tuple(zip(results, fits, strict=True)), hyper, origin, model, under, held, n_bins)
 
@@ -431,10 +456,15 @@ def under_noise(data: PreparedData, ratios: np.ndarray) -> PreparedData:
 
 
 def _net(
-    bag: Bag, state: dict[str, Tensor], rows: TrainingRows, data: PreparedData, options: Options, seed: int
+    arguments: dict[str, Any],
+    state: dict[str, Tensor],
+    rows: TrainingRows,
+    data: PreparedData,
+    options: Options,
+    seed: int,
 ) -> Any:
     """A skorch net around one member's weights."""
-    given = TableMLP, bag.arguments, options.likelihood, rows, data.n_outputs
+    given = TableMLP, arguments, options.likelihood, rows, data.n_outputs
     net = _skorch.build_net(*given, max_epochs=None, lr=None, batch_size=None, seed=seed, verbose=0)
     _skorch.initialise(net, rows, data.n_outputs)
     net.module_.load_state_dict(state)
@@ -505,9 +535,10 @@ def _factor(errors: tuple[Tensor, Tensor, Tensor], dispersion: float, weights: T
 
         return float(minimize_scalar(loss, bounds=(math.log(LEAST_FACTOR), 1.5), method="bounded").x)
 
-    alone = best(lambda logs: logs.mean(0))
+    alone, n_deals = best(lambda logs: logs.mean(0)), len(error)
+    if n_deals == 1:
+        return max(math.exp(alone), LEAST_FACTOR)
     together = best(lambda logs: logs.logsumexp(0))
-    n_deals = len(error)
     reach = (1 - 1 / n_members) / (1 - 1 / n_deals)
     return max(math.exp(alone + reach * min(together - alone, 0.0)), LEAST_FACTOR)
 

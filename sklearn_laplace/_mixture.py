@@ -265,10 +265,10 @@ class LaplaceMixture(LaplacePrediction):
                 bag = cached_training(train_bag, self._kind, parameters, data, seeds, own)
             with stages.subtask("posterior"):
                 found = approximate_bag(bag, self._kind, parameters, data, seeds)
-        self.noise_model_, self._n_bins = found.noise_model, found.n_bins
+        self.noise_model_ = found.noise_model
         members = (self, *(self._twin() for _ in found.members[1:]))
         for place, (member, (trained, fit)) in enumerate(zip(members, found.members, strict=True)):
-            member._is_candidate = place > 0 or self._is_candidate
+            member._is_candidate, member._n_bins = place > 0 or self._is_candidate, found.n_bins[place]
             member._publish(trained, found.data, found.origin if place == 0 else found.origin_of_others, seeds[2])
             member._unseen = np.unique(row_keys(data.X, data.targets)[found.held_out[place]])
             member._kept = None if kept is None else member._without_unseen(kept)

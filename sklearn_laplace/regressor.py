@@ -66,8 +66,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Pieces of each column of numbers in the built-in net, between quantiles of the training's rows (piecewise linear
         encoding; Gorishniy et al. 2022): functions that bend or jump within a column come easily, as they do to trees.
         None: the number itself. Where the members train together (``n_members``), the pieces are inputs beside the
-        number; "auto" is 8 of them, or up to 32 where there are many rows and held-out rows prefer that. In all other
-        fits they are inputs in its
+        number; "auto" is 8 of them, and up to 32 in half of the members where there are many rows. In all other fits
+        they are inputs in its
         place. A tuple, (None, 8) say: nets of each kind in one mixture, ``n_members`` of each, a kind weighed by
         stacking (Yao et al. 2018): by what its nets say of rows that they have not seen. One with less than a tenth of
         the weight has a single member where it is the first, and none elsewhere; and it is the first alone where there

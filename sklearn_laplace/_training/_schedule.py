@@ -50,11 +50,6 @@ class Schedule:
         return self.weight_decay * (1.0 if part < 0.5 else 0.5 * (1 + math.cos(math.pi * (2 * part - 1))))
 
     @property
-    def second_cycle(self) -> int:
-        """The step at which the second cycle ends."""
-        return max(round(self.n_steps * 3 / (2**CYCLES - 1)), 1)
-
-    @property
     def last_cycle(self) -> int:
         """The step with which the last cycle begins.
 

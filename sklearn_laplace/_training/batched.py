@@ -215,33 +215,24 @@ def train_members(
     held_out = (1 - seen) * rows.weights
     training.run(schedule.rate, schedule.decay, range(schedule.last_cycle))
     outputs = training.outputs()
-    error = _mean_square(rows, outputs, held_out)
+    error = mean_square(rows, outputs, held_out)
     if likelihood.quadratic and (noise := noise_of(outputs)) is not None:
         training.precision = (noise.mean(0) / noise).to(training.precision)
     training.run(schedule.rate, schedule.decay, range(schedule.last_cycle, schedule.n_steps))
     outputs, before = training.outputs(), error
-    error = _mean_square(rows, outputs, held_out)
+    error = mean_square(rows, outputs, held_out)
     for _ in range(MOST_CYCLES if likelihood.quadratic else 0):
         if not error < REWARD * before:
             break
         kept = stacked.copied()
         training.run(schedule.rate_of_cycle, lambda step: 0.0, range(schedule.n_steps))
         further = training.outputs()
-        before, error = error, _mean_square(rows, further, held_out)
+        before, error = error, mean_square(rows, further, held_out)
         if not error < before:
             stacked.put(kept)
             break
         outputs = further
     return outputs
-
-
-def pilot_error(
-    stacked: Stacked, rows: TrainingRows, seen: Tensor, likelihood: Likelihood, schedule: Schedule, seed: int
-) -> float:
-    """Mean squared error of held-out rows after two cycles of a training; the arguments are those of train_members."""
-    training = _Training.of(stacked, rows, seen, likelihood, schedule, seed)
-    training.run(schedule.rate, schedule.decay, range(schedule.second_cycle))
-    return _mean_square(rows, training.outputs(), (1 - seen) * rows.weights)
 
 
 @dataclass
@@ -322,7 +313,7 @@ class _Training:
         return torch.cat([self.stacked(*self.encoded.taken(chosen)) for chosen in rows.split(CHUNK)], 1).double()
 
 
-def _mean_square(rows: TrainingRows, outputs: Tensor, weights: Tensor) -> float:
+def mean_square(rows: TrainingRows, outputs: Tensor, weights: Tensor) -> float:
     """Mean squared error of rows (K, n) with these weights; zero where targets are no numbers."""
     if rows.targets.ndim == 1:
         return 0.0

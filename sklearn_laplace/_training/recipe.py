@@ -15,8 +15,8 @@ HIDDEN_AT, WIDTHS, WIDTH_POWER, WIDTH_STEP = 2500, (32, 128), 0.36, 16
 N_LAYERS, ACTIVATION = 2, "silu"
 STEPS_AT_1000, STEPS_POWER = 500, 0.5
 BINS, BINS_POWER = (8, 32), 0.5
-"""Least number of pieces, at 1,000 rows, and most; the power of the rows. Held-out rows choose between the least and
-what the rows allow."""
+"""Least number of pieces, at 1,000 rows, and most; the power of the rows. Members of one deal have the least, those
+of the other what the rows allow."""
 MOST_INPUTS = 1024
 """Encoded columns up to which there are as many pieces."""
 
@@ -30,7 +30,7 @@ class Recipe:
     hidden_layer_sizes : tuple of int
     activation : str
     n_bins : tuple of int or None
-        Candidates for the pieces of each number; None for the numbers alone.
+        Pieces of each number, one count a deal of the rows or one for all; None for the numbers alone.
     schedule : Schedule
     """
 
