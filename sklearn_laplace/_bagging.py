@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from numbers import Integral
 from typing import Any
 
@@ -50,7 +50,7 @@ from ._skorch import TrainingRows
 from ._stages import Origin, grouped, options_for, posterior_layout, tensors_of
 from ._threads import single_thread
 from ._training.batched import Stacked, mean_square, train_members
-from ._training.folds import N_DEALS, N_FOLDS, held_out_rows
+from ._training.folds import held_out_rows
 from ._training.recipe import Recipe, recipe_for
 from .errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from .evidence import PRECISION_BOUNDS
@@ -61,7 +61,6 @@ from .mode import Mode
 from .nets import TableMLP
 from .network import Network
 from .selection import HeldOut, HeldOutScores, held_out_scores, maximise_evidence
-from .selection.held_out import PROPORTIONAL
 from .structures import Diag, Full, Kron
 from .structures._base import Curvature
 from .subsets._base import Subset
@@ -74,8 +73,8 @@ SCORED_ROWS = 125
 TOLERANCE = 0.002
 """Nats a row within which prior precisions count as equally good."""
 WEAKEST = 0.3
-"""Least multiple of the prior precision of largest evidence. A weaker prior makes the posterior so wide that it stands
-in for noise that varies, and the model of that noise has nothing left to explain."""
+"""Least multiple of the prior precision of largest evidence. Under a weaker prior the posterior is so wide that it
+stands in for noise that varies. Then the model of that noise has nothing to explain."""
 LEAST_FACTOR = 0.05
 """Of all variances of the mixture."""
 INTERVAL_ROWS = 20_000
@@ -99,17 +98,20 @@ def is_bagged(parameters: Mapping[str, Any], data: PreparedData, options: Option
     data : PreparedData
     options : Options
     """
-    likelihood = options.likelihood
-    open_choice = options.by_held_out[0] and options.map_precision is None and options.grouping.each == "net"
-    noise = not likelihood.has_dispersion or options.by_held_out[1]
-    free = isinstance(parameters["n_members"], str) and not options.prior_mean
-    free = free and isinstance(options.temperature, float) and parameters["max_epochs"] is None
-    suits = likelihood.has_dispersion and likelihood.quadratic
-    rows = len(data.X) >= LEAST_ROWS and data.past is None and not data.has_copies
-    one_kind = parameters["n_bins"] is None or isinstance(parameters["n_bins"], str | Integral)
-    deep = one_kind and parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
-    all_alike = type(options.subset).settled is Subset.settled  # not single weights of one net
-    return open_choice and noise and free and suits and rows and deep and all_alike
+    built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
+    many = len(data.X) >= LEAST_ROWS and data.past is None and not data.has_copies
+    gaussian = options.likelihood.has_dispersion and options.likelihood.quadratic
+    # Prior and noise are chosen by held-out rows, one factor for all weights.
+    left_open = all(options.by_held_out) and options.map_precision is None and options.grouping.each == "net"
+    of_one_net = (
+        not isinstance(parameters["n_members"], str)
+        or not (parameters["n_bins"] is None or isinstance(parameters["n_bins"], str | Integral))
+        or parameters["max_epochs"] is not None
+        or bool(options.prior_mean)
+        or not isinstance(options.temperature, float)
+        or type(options.subset).settled is not Subset.settled  # single weights
+    )
+    return built_in and many and gaussian and left_open and not of_one_net
 
 
 @dataclass(frozen=True)
@@ -173,29 +175,24 @@ def train_bag(
     held_out = torch.from_numpy(held_out_rows(data.X, data.targets)).to(rows.inputs.device)
     shape = {"hidden_layer_sizes": recipe.hidden_layer_sizes, "activation": recipe.activation}
     seed, groups = seeds[1] % 2**31, []
-    with task.subtask("epochs"), single_thread(_is_small(recipe, data)):
+    with task.subtask("epochs"):
         for place, n_bins in enumerate(recipe.n_bins):
             own = held_out.chunk(len(recipe.n_bins))[place]
             arguments = table_net(shape, data, options.likelihood, n_bins)
             first = seeds[0] + place * len(own)
-            stacked = Stacked([TableMLP(**arguments, seed=first + k).to(rows.weights) for k in range(len(own))])
-            noise_of = _NoiseSoFar(own, rows, parameters, data, options, seeds[0])
-            outputs = train_members(stacked, rows, (~own).double(), options.likelihood, recipe.schedule, seed, noise_of)
-            states = tuple(stacked.written())
-            noise = () if noise_of.found is None else (noise_of.found,)
-            n_steps = recipe.schedule.n_steps
-            bag = Bag((arguments,) * len(own), states, own, noise, n_steps)
+            modules = [TableMLP(**arguments, seed=first + k).to(rows.weights) for k in range(len(own))]
+            if place == 0:  # what its posterior cannot hold is refused before any training
+                _layout(Network.trace(modules[0], rows.inputs), rows, data, options)
+            stacked = Stacked(modules)
+            noise_of = partial(_noise_so_far, own, rows, parameters, data, options, seeds[0])
+            flops = recipe.schedule.batch_size * sum(weight.numel() for weight in stacked.weights)
+            with single_thread(flops <= SINGLE_THREAD_FLOPS):
+                outputs, noise = train_members(stacked, rows, (~own).double(), recipe.schedule, seed, noise_of)
+            found = () if noise is None else (noise,)
+            bag = Bag((arguments,) * len(own), tuple(stacked.written()), own, found, recipe.schedule.n_steps)
             groups.append((mean_square(rows, outputs, own * rows.weights), bag))
     least = min(error for error, _ in groups)
-    kept = [bag for error, bag in groups if error <= DECISIVE * least]
-    return reduce(Bag.joined, kept)
-
-
-def _is_small(recipe: Recipe, data: PreparedData) -> bool:
-    """Whether more than one thread would not pay."""
-    first, *others = [data.X.shape[1] * (1 + (recipe.n_bins[-1] or 0)), *recipe.hidden_layer_sizes]
-    products = sum(a * b for a, b in zip([first, *others[:-1]], others, strict=True))
-    return N_DEALS * N_FOLDS * recipe.schedule.batch_size * products <= SINGLE_THREAD_FLOPS
+    return reduce(Bag.joined, [bag for error, bag in groups if error <= DECISIVE * least])
 
 
 def _recipe(parameters: Mapping[str, Any], data: PreparedData) -> Recipe:
@@ -214,44 +211,26 @@ def _recipe(parameters: Mapping[str, Any], data: PreparedData) -> Recipe:
     return replace(recipe, schedule=replace(recipe.schedule, **schedule))
 
 
-@dataclass
-class _NoiseSoFar:
-    """Noise variances of the rows from held-out errors on the way of a training, as if all errors were noise.
-
-    Parameters
-    ----------
-    held_out : Tensor of shape (K, n), bool
-    rows : TrainingRows
-    parameters : mapping
-    data : PreparedData
-    options : Options
-    seed : int
-    found : Tensor of shape (n, C) or None
-        What came out of the last call.
-    """
-
-    held_out: Tensor
-    rows: TrainingRows
-    parameters: Mapping[str, Any]
-    data: PreparedData
-    options: Options
-    seed: int
-    found: Tensor | None = None
-
-    def __call__(self, outputs: Tensor) -> Tensor | None:
-        """Variances (n, C) from outputs (K, n, C), up to a factor; None where they do not vary."""
-        if self.options.varying_noise is False or self.data.noise is not None:
-            return None
-        rows, held_out = self.rows, self.held_out
-        errors = (rows.targets.double() - outputs) * held_out[..., None]
-        squares = errors.square().sum(0) / held_out.sum(0)[:, None]
-        weights = rows.weights.double()
-        low, high = self.options.likelihood.dispersion_bounds
-        dispersion = min(max(float(weights @ squares.mean(1) / weights.sum()), low), high)
-        found = HeldOut(squares.sqrt(), torch.zeros_like(squares), torch.ones_like(squares), weights)
-        model = _learnt(self.parameters, self.data, found, dispersion, self.options, self.seed, quick=True)
-        self.found = None if model is None else model.ratios(rows.inputs.to(weights))
-        return self.found
+def _noise_so_far(
+    held_out: Tensor,
+    rows: TrainingRows,
+    parameters: Mapping[str, Any],
+    data: PreparedData,
+    options: Options,
+    seed: int,
+    outputs: Tensor,
+) -> Tensor | None:
+    """Noise variances (n, C), up to a factor, as if all errors of held-out rows were noise; None for no variation."""
+    if options.varying_noise is False or data.noise is not None:
+        return None
+    errors = (rows.targets.double() - outputs) * held_out[..., None]
+    squares = errors.square().sum(0) / held_out.sum(0)[:, None]
+    weights = rows.weights.double()
+    low, high = options.likelihood.dispersion_bounds
+    dispersion = min(max(float(weights @ squares.mean(1) / weights.sum()), low), high)
+    found = HeldOut(squares.sqrt(), torch.zeros_like(squares), torch.ones_like(squares), weights)
+    model = _learnt(parameters, data, found, dispersion, options, seed, quick=True)
+    return None if model is None else model.ratios(rows.inputs.to(weights))
 
 
 def _learnt(
@@ -287,9 +266,7 @@ class BaggedScores(HeldOutScores):
 
     def suits(self, hyper: Hyper) -> bool:
         """Whether the precisions are a multiple of those of the training."""
-        values = hyper.prior_precision
-        ratio = values / self.unit if values.shape == self.unit.shape else None
-        return ratio is not None and bool((ratio / ratio[0] - 1).abs().max() < PROPORTIONAL)
+        return self.is_multiple(hyper)
 
     def is_capped(self, dispersion: float) -> bool:
         """Never: the noise is the one of held-out rows."""
@@ -307,12 +284,7 @@ class BaggedScores(HeldOutScores):
             What is not free keeps its value.
         free_prior, free_dispersion : bool
         """
-        if free_dispersion:
-            factor = hyper.prior_precision[0] / self.unit[0]
-            noise = (self.squares / self.freedom if free_prior else self.ridge / factor).clamp(*self.bounds)
-        else:
-            noise = torch.full_like(self.ridge, hyper.dispersion)
-        density, factors = self.log_density(noise), self.ridge / noise
+        noise, density, factors = self.points(hyper, free_prior=free_prior, free_dispersion=free_dispersion)
         density = torch.where(factors >= WEAKEST, density, -math.inf) if free_prior else density
         near = density >= density.max() - max(1.0, TOLERANCE * self.freedom)
         best = int(torch.where(near, factors.log().abs(), math.inf).argmin()) if free_prior else int(density.argmax())
@@ -358,42 +330,34 @@ class Bagged:
         return replace(self.origin, cross=replace(self.origin.cross, networks=(), scores=None))
 
 
-@dataclass(frozen=True)
-class _Pass:
-    """Makes the Laplace approximations of the members of a bag, one pass over their rows each."""
+def _layout(
+    network: Network, rows: TrainingRows, data: PreparedData, options: Options
+) -> tuple[Network, type[Curvature], int, int]:
+    """As :func:`posterior_layout`; "auto" is exact for few weights, else in Kronecker form, which costs little."""
+    if options.structure is not None:
+        return posterior_layout(network, rows, data, options)
+    own, n_columns = options.subset.of(network, rows.inputs), options.rule.n_columns(options.likelihood, data.n_outputs)
+    kinds = (Full, Kron, Diag) if own.n_parameters <= EXACT_WEIGHTS else (Kron, Diag)
+    able = [kind for kind in kinds if kind.accepts & options.rule.provides & options.subset.provides]
+    fits = (kind for kind in able if options.memory.fits(kind, own, n_columns * len(rows), n_columns))
+    return posterior_layout(network, rows, data, replace(options, structure=next(fits, None)))
 
-    networks: tuple[Network, ...]
-    bag: Bag
-    options: Options
 
-    def over(self, data: PreparedData) -> tuple[list[LaplaceFit], list[TrainingRows]]:
-        """The fits, and the rows that each member has not seen."""
-        rows = tensors_of(data, self.options, built_in=True)
-        fits, others = [], []
-        for network, held_out in zip(self.networks, self.bag.held_out, strict=True):
-            fits.append(self._fit(network, rows.taken((~held_out).nonzero()[:, 0]), data))
-            others.append(rows.taken(held_out.nonzero()[:, 0]))
-        return fits, others
-
-    def _fit(self, network: Network, rows: TrainingRows, data: PreparedData) -> LaplaceFit:
-        options = self.options
-        if options.structure is None:
-            options = replace(options, structure=self._structure(network, rows))
-        layout = posterior_layout(network, rows, data, options)
-        own, structure, n_dual, taken = layout
+def _fits(
+    networks: Sequence[Network], bag: Bag, data: PreparedData, options: Options
+) -> tuple[list[LaplaceFit], list[TrainingRows]]:
+    """A pass over the rows that each member has seen, and the rows that it has not seen."""
+    rows = tensors_of(data, options, built_in=True)
+    fits, others = [], []
+    for network, held_out in zip(networks, bag.held_out, strict=True):
+        seen = rows.taken((~held_out).nonzero()[:, 0])
+        own, structure, n_dual, taken = _layout(network, seen, data, options)
         prior = grouped(own, network.parameter_names, options)
-        chunks = rows.chunks(options.memory.pass_rows(structure, own, n_dual // len(rows), taken))
+        chunks = seen.chunks(options.memory.pass_rows(structure, own, n_dual // len(seen), taken))
         told = options.structure_options.told(structure)
-        return fit_laplace(own, options.likelihood, options.rule, structure, prior, chunks, **told)
-
-    def _structure(self, network: Network, rows: TrainingRows) -> type[Curvature] | None:
-        """Exact for few weights, else Kronecker factors, which held-out rows like as much; None: what "auto" finds."""
-        options, outputs = self.options, network(rows.inputs[:1]).shape[1]
-        own, n_columns = options.subset.of(network, rows.inputs), options.rule.n_columns(options.likelihood, outputs)
-        kinds = (Full, Kron, Diag) if own.n_parameters <= EXACT_WEIGHTS else (Kron, Diag)
-        able = [kind for kind in kinds if kind.accepts & options.rule.provides & options.subset.provides]
-        fits = (kind for kind in able if options.memory.fits(kind, own, n_columns * len(rows), n_columns))
-        return next(fits, None)
+        fits.append(fit_laplace(own, options.likelihood, options.rule, structure, prior, chunks, **told))
+        others.append(rows.taken(held_out.nonzero()[:, 0]))
+    return fits, others
 
 
 def approximate_bag(
@@ -411,29 +375,27 @@ def approximate_bag(
     """
     options = options_for(kind, parameters, data, seeds[2])
     rows = tensors_of(data, options, built_in=True)
-    nets, networks = [], []
-    for arguments, state in zip(bag.arguments, bag.states, strict=True):
-        net = _net(arguments, state, rows, data, options, seeds[0])
-        networks.append(Network.trace(net.module_, rows.inputs))
-        nets.append(net)
-    passes = _Pass(tuple(networks), bag, options)
-    noise = None if bag.average_noise is None else bag.average_noise.cpu().numpy()
-    under = data if noise is None else under_noise(data, noise)
-    fits, held_out = passes.over(under)
-    scores, hyper = _scored(fits, held_out, options, None)
-    model = None
-    if options.varying_noise is not False and data.noise is None:
-        error, variance, varied = _errors(bag, fits, held_out, hyper, rows)
-        pair = HeldOut(error.mean(0), variance.mean(0), varied.mean(0), rows.weights.double())
-        average = hyper.dispersion
-        model = _learnt(parameters, data, pair, average, options, seeds[0])
-    if model is not None or noise is not None:
-        found = None if model is None else model.ratios(rows.inputs.to(rows.weights.double())).cpu().numpy()
-        under = data if found is None else under_noise(data, found)
-        fits, held_out = passes.over(under)
-        scores, hyper = _scored(fits, held_out, options, hyper)
-    errors = _errors(bag, fits, held_out, hyper, rows)
     weights = rows.weights.double()
+    nets = [
+        _net(arguments, state, rows, data, options, seeds[0])
+        for arguments, state in zip(bag.arguments, bag.states, strict=True)
+    ]
+    networks = [Network.trace(net.module_, rows.inputs) for net in nets]
+    under, model = data, None
+    if (noise := bag.average_noise) is not None:
+        under = data.under_noise(noise.cpu().numpy())
+    fits, held_out = _fits(networks, bag, under, options)
+    scores, hyper = _scored(fits, held_out, None)
+    errors = _errors(bag, fits, held_out, hyper, rows)
+    if options.varying_noise is not False and data.noise is None:
+        error, variance, known = (part.mean(0) for part in errors)
+        both = HeldOut(error, variance, known, weights)
+        model = _learnt(parameters, data, both, hyper.dispersion, options, seeds[0])
+    if model is not None or noise is not None:
+        under = data if model is None else data.under_noise(model.ratios(rows.inputs.to(weights)).cpu().numpy())
+        fits, held_out = _fits(networks, bag, under, options)
+        scores, hyper = _scored(fits, held_out, hyper)
+        errors = _errors(bag, fits, held_out, hyper, rows)
     scores = replace(scores, factor=_factor(errors, hyper.dispersion, weights, len(fits)))
     hyper = scores.chosen(hyper, free_prior=True, free_dispersion=True)
     cross = CrossFit(tuple(networks), *_for_intervals(bag, errors, hyper, fits[0], scores, weights))
@@ -447,12 +409,6 @@ def approximate_bag(
     n_bins = tuple(max((len(own) - 1 for own in a["input_edges"]), default=0) or None for a in bag.arguments)
     held = bag.held_out.cpu().numpy()
     return Bagged(tuple(zip(results, fits, strict=True)), hyper, origin, model, under, held, n_bins)
-
-
-def under_noise(data: PreparedData, ratios: np.ndarray) -> PreparedData:
-    """The rows with noise variances (n, C), up to a factor, of which an average row has one."""
-    average = np.average(ratios, axis=0, weights=data.weights)
-    return replace(data, noise=ratios, scale=replace(data.scale, unit_noise=data.scale.scale * np.sqrt(average)))
 
 
 def _net(
@@ -473,14 +429,12 @@ def _net(
 
 
 def _scored(
-    fits: Sequence[LaplaceFit], held_out: Sequence[TrainingRows], options: Options, before: Hyper | None
+    fits: Sequence[LaplaceFit], held_out: Sequence[TrainingRows], before: Hyper | None
 ) -> tuple[BaggedScores, Hyper]:
     """What held-out rows say of prior precisions and noises, and the choice of one member."""
     fit = fits[0]
-    if before is None:
-        start = Hyper(torch.ones(fit.prior.n_groups, dtype=torch.float64).to(fit.theta), _mean_square(fits, held_out))
-    else:
-        start = replace(before, dispersion=_mean_square(fits, held_out))
+    start = Hyper(torch.ones_like(fit.theta[: fit.prior.n_groups])) if before is None else before
+    start = replace(start, dispersion=_mean_square(fits, held_out))
     start = maximise_evidence(fit, start, free_prior=True, free_dispersion=False, warn=False)
     parts = []
     for k, (own, rows) in enumerate(zip(fits, held_out, strict=True)):
@@ -554,13 +508,12 @@ def _for_intervals(
     """What intervals need of each held-out row: its member, and its error over its standard deviation."""
     error, variance, noise = errors
     n_deals, n = error.shape[:2]
-    # One member of each deal has not seen a row; the sum below is its number.
-    by_deal = bag.held_out.view(n_deals, -1, n).double().argmax(1) + torch.arange(n_deals)[:, None] * (
-        len(bag.held_out) // n_deals
-    )
+    per_deal, device = len(bag.held_out) // n_deals, error.device
+    first = per_deal * torch.arange(n_deals, device=device)[:, None]
+    by_deal = first + bag.held_out.view(n_deals, per_deal, n).double().argmax(1)
     scaled = error.abs() / (variance + hyper.dispersion * noise).sqrt()
     few = torch.randperm(n, generator=torch.Generator().manual_seed(0))[: INTERVAL_ROWS // n_deals].sort().values
-    few = few.to(error.device)
+    few = few.to(device)
     member, ratio, weight = by_deal[:, few].reshape(-1), scaled[:, few].flatten(0, 1), weights[few].repeat(n_deals)
     kept = replace(hyper, temperature=1.0)
     return member, scores, (), Scores(kept, fit.prior, ratio, weight, ratio, weight)

@@ -51,19 +51,8 @@ def built_in_net(
     seed : int
         Of the initial weights.
     """
-    table = data.table
-    numeric = np.arange(data.X.shape[1]) if table is None else table.numeric
-    columns = () if table is None else tuple(table.columns[k] for k in numeric)
-    # In the order of rows, as it came: sums over another order round in another way.
-    X = np.ascontiguousarray(data.X[:, numeric])
-    start = likelihood.output_start(torch.from_numpy(data.targets), torch.from_numpy(data.weights))
-    both = {
-        "out_features": data.n_outputs,
-        "hidden_layer_sizes": tuple(parameters["hidden_layer_sizes"]),
-        "activation": parameters["activation"],
-        "output_shift": None if start is None else start.tolist(),
-        "seed": seed,
-    }
+    table, (X, columns) = data.table, _numbers(data)
+    both = _of_any_net(parameters, data, likelihood) | {"seed": seed}
     n_bins = parameters["n_bins"]
     if n_bins is None:
         both |= _statistics(X, data.weights, columns)
@@ -75,9 +64,36 @@ def built_in_net(
             both["input_edges"] = past.standardise.edges  # all other statistics come with its weights
         else:
             both |= _statistics_of_pieces(X, data.weights, columns, n_bins)
-    none = (0,) * data.X.shape[1]
-    levels, missing = (none, (False,) * len(none)) if table is None else (table.levels, table.flagged)
-    return TableMLP, {"levels": levels, "missing": missing, **both}
+    return TableMLP, {**_coding(data), **both}
+
+
+def _numbers(data: PreparedData) -> tuple[np.ndarray, tuple[Column, ...]]:
+    """The columns of numbers, and what is known of each where the rows are a table.
+
+    In the order of rows, as it came: sums over another order round in another way.
+    """
+    table = data.table
+    numeric = np.arange(data.X.shape[1]) if table is None else table.numeric
+    columns = () if table is None else tuple(table.columns[k] for k in numeric)
+    return np.ascontiguousarray(data.X[:, numeric]), columns
+
+
+def _coding(data: PreparedData) -> dict[str, Any]:
+    """Levels of each column, and which have an indicator of what is missing."""
+    if data.table is None:
+        return {"levels": (0,) * data.X.shape[1], "missing": (False,) * data.X.shape[1]}
+    return {"levels": data.table.levels, "missing": data.table.flagged}
+
+
+def _of_any_net(parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood) -> dict[str, Any]:
+    """Arguments of all built-in nets."""
+    start = likelihood.output_start(torch.from_numpy(data.targets), torch.from_numpy(data.weights))
+    return {
+        "out_features": data.n_outputs,
+        "hidden_layer_sizes": tuple(parameters["hidden_layer_sizes"]),
+        "activation": parameters["activation"],
+        "output_shift": None if start is None else start.tolist(),
+    }
 
 
 def table_net(
@@ -94,27 +110,11 @@ def table_net(
     n_bins : int or None
         Pieces of each column; None for the numbers alone.
     """
-    table = data.table
-    numeric = np.arange(data.X.shape[1]) if table is None else table.numeric
-    columns = () if table is None else tuple(table.columns[k] for k in numeric)
-    X = np.ascontiguousarray(data.X[:, numeric])
-    start = likelihood.output_start(torch.from_numpy(data.targets), torch.from_numpy(data.weights))
-    none = (0,) * data.X.shape[1]
-    levels, missing = (none, (False,) * len(none)) if table is None else (table.levels, table.flagged)
+    X, columns = _numbers(data)
     drawn_in, tails = _drawn_in(X, data.weights, columns)
     edges = [[0.0] if n_bins is None else _edges(column, data.weights, n_bins) for column in drawn_in.T]
-    middle, width = _quartiles(X, data.weights)
-    return {
-        "levels": levels,
-        "missing": missing,
-        "out_features": data.n_outputs,
-        "hidden_layer_sizes": tuple(parameters["hidden_layer_sizes"]),
-        "activation": parameters["activation"],
-        "output_shift": None if start is None else start.tolist(),
-        "input_edges": edges,
-        "input_quartiles": (middle, width),
-        **tails,
-    }
+    encoding = {"input_edges": edges, "input_quartiles": _quartiles(X, data.weights), **tails}
+    return {**_coding(data), **_of_any_net(parameters, data, likelihood), **encoding}
 
 
 def _quartiles(X: np.ndarray, weights: np.ndarray) -> tuple[list[float], list[float]]:

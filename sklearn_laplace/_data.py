@@ -180,6 +180,12 @@ class PreparedData:
         observed = (self.weights > 0).reshape(-1, *[1] * (self.targets.ndim - 1))
         return np.where(observed, self.targets, 0).astype(self.targets.dtype)
 
+    def under_noise(self, ratios: np.ndarray) -> PreparedData:
+        """These rows with noise variances (n, C), up to a factor; an average row has the noise φ."""
+        average = np.average(ratios, axis=0, weights=self.weights)
+        scale = replace(self.scale, unit_noise=self.scale.scale * np.sqrt(average))
+        return replace(self, noise=ratios, scale=scale)
+
     def followed_by(self, other: PreparedData) -> PreparedData:
         """These rows, then the other's."""
         noise = None if self.noise is None or other.noise is None else np.concatenate([self.noise, other.noise])
@@ -245,11 +251,11 @@ def row_keys(*parts: np.ndarray) -> np.ndarray:
     for part in parts:
         for column in part.reshape(len(part), -1).T:
             values = column.astype(np.float64) + 0.0
-            keys = mixed(keys + np.where(np.isnan(values), np.nan, values).view(np.uint64))
+            keys = rehashed(keys + np.where(np.isnan(values), np.nan, values).view(np.uint64))
     return keys
 
 
-def mixed(keys: np.ndarray) -> np.ndarray:
+def rehashed(keys: np.ndarray) -> np.ndarray:
     """Steele, Lea & Flood (2014), the finaliser of SplitMix: each bit depends on all bits."""
     keys = keys + np.uint64(0x9E3779B97F4A7C15)
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

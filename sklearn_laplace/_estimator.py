@@ -238,9 +238,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         """The rows under the noise that was found."""
         assert self.noise_model_ is not None
         ratios = self.noise_model_.ratios(torch.from_numpy(data.X).to(self.noise_model_.fit.theta)).cpu().numpy()
-        average = np.average(ratios, axis=0, weights=data.weights)
-        scale = replace(data.scale, unit_noise=data.scale.scale * np.sqrt(average))
-        return replace(data, noise=ratios, scale=scale)
+        return data.under_noise(ratios)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
         """Take in more rows without training: their curvature is added, and the mean of the linearised net moves.

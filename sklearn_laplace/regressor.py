@@ -242,12 +242,13 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         methods answer for the mixture: means, variances and covariances are its moments, quantiles and densities its
         own. "auto" is eight for 1,500 rows or more, if prior precision and noise are left open too. These nets train
         together, each without a quarter of the rows (``_bagging.py``). Two of them have not seen a given row. Their
-        errors on such rows choose prior precision and noise, and how the noise varies. For fewer rows: where three nets
-        that have not seen a third of the rows each help to choose prior precision or noise ("auto" of theirs, in the
-        built-in net, of 40 rows or more), these train on with all rows, and are members beside the first; otherwise
-        one. What rows that were held out say, how the noise varies, and beside such nets the prior precision of the
-        training, are learnt once, with the first. Where the data leave one basin, members may end as the same net.
-        ``n_jobs`` of them train at a time. Several are refused for a net that comes with its weights.
+        errors on such rows choose prior precision and noise, and how the noise varies. Four of the eight are left out
+        if their errors are much larger. For fewer rows "auto" is four, where prior precision or noise are chosen by
+        three nets that have not seen a third of the rows each. These train on with all rows, and are members beside the
+        first. Such nets are there for "auto" of prior precision or noise, the built-in net, and 40 rows or more. They
+        and the first one learn how the noise varies, and the prior precision of the training, once for all members. In
+        any other fit "auto" is one. Where the data leave one basin, members may end as the same net. ``n_jobs`` of them
+        train at a time. Several are refused for a net that comes with its weights.
     member_weights : {"uniform", "loo", "evidence"}, default="uniform"
         Weights of the members: the same, of one kind (``n_bins``); those under which the mixture gives the training
         rows the largest density, each row as of the members without it (stacking, Yao et al. 2018); in proportion to

@@ -15,7 +15,7 @@ from sklearn_laplace._skorch import TrainingRows
 from sklearn_laplace._training._schedule import Schedule
 from sklearn_laplace._training.batched import Encoded, Stacked, train_members
 from sklearn_laplace._training.folds import held_out_rows
-from sklearn_laplace.likelihoods import Gaussian
+from sklearn_laplace.errors import MemoryBudgetError
 from sklearn_laplace.nets import TableMLP
 
 N_ROWS = 1500
@@ -110,7 +110,7 @@ def test_a_member_learns_nothing_from_rows_that_it_does_not_see(noise):
     def trained(targets: torch.Tensor) -> torch.Tensor:
         stacked = Stacked(nets(2), torch.float64)
         rows = TrainingRows(x, targets, torch.ones(n, dtype=torch.float64))
-        return train_members(stacked, rows, seen, Gaussian(), Schedule(30, batch_size=16), 0, lambda outputs: variances)
+        return train_members(stacked, rows, seen, Schedule(30, batch_size=16), 0, lambda outputs: variances)[0]
 
     other = y.clone()
     other[:10] += 5
@@ -130,9 +130,7 @@ def test_targets_without_noise_get_further_cycles(monkeypatch, noise, cycles):
     rate = Schedule.rate_of_cycle
     monkeypatch.setattr(Schedule, "rate_of_cycle", lambda self, step: steps.append(step) or rate(self, step))
     rows = TrainingRows(x, y, torch.ones(n, dtype=torch.float64))
-    outputs = train_members(
-        Stacked(nets(2)), rows, seen, Gaussian(), Schedule(100, batch_size=50), 0, lambda outputs: None
-    )
+    outputs, _ = train_members(Stacked(nets(2)), rows, seen, Schedule(100, batch_size=50), 0, lambda outputs: None)
     assert bool(steps) == cycles
     assert outputs.shape == (2, n, 1)
 
@@ -304,6 +302,13 @@ def test_legal_data_is_fitted(name):
     mean, std = model.predict(X[:50], return_std=True)
     assert np.isfinite(mean).all() and np.isfinite(std).all() and (std >= 0).all()
     assert len(caught) <= 1, [str(one.message) for one in caught]
+
+
+def test_a_posterior_beyond_memory_is_refused_before_the_training(monkeypatch):
+    monkeypatch.setattr("sklearn_laplace._bagging.train_members", None)
+    model = LaplaceRegressor(hessian_structure="full", memory_budget="20MB", random_state=0)
+    with pytest.raises(MemoryBudgetError, match="memory_budget"):
+        model.fit(*friedman(N_ROWS))
 
 
 def test_targets_without_noise_are_met():

@@ -9,8 +9,8 @@ Mini-batches are shared; a mask says which net learns from which row. The nets t
 - decoupled weight decay, which falls to zero in the second half of the steps.
 
 Layers divide their inputs by √(fan-in) (``nets/mlp.py``); the last layer starts at zero. Before the last of the four
-cycles the rows may get weights: where the noise is small, errors count for more. If that cycle has much reduced the
-errors of held-out rows, further ones follow, as long as they do.
+cycles the rows may get weights: where the noise is small, errors count for more. Targets almost without noise reward
+many steps. So further cycles follow as long as each has much reduced the errors of held-out rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 
 from .._skorch import TrainingRows
-from ..likelihoods._base import Likelihood, without_noise
 from ..nets import TableMLP
 from ._schedule import Schedule
 
@@ -35,8 +34,8 @@ LEAST_SCALE = 1e-3
 ENCODED_BYTES = 2**28
 """Encoded rows up to this size are kept in memory; larger ones are encoded batch by batch."""
 MOST_CYCLES, REWARD = 3, 0.6
-"""Further cycles at most, each as long as all before, and the part to which a cycle has to bring the squared errors of
-held-out rows for another one to follow: targets almost without noise reward many steps."""
+"""Most further cycles, of as many steps as the schedule has. One follows if the cycle before has brought the squared
+errors of held-out rows below this part of what they were."""
 CHUNK = 4096
 """Rows that are encoded, or go through the nets without a gradient, at once."""
 
@@ -189,12 +188,11 @@ def train_members(
     stacked: Stacked,
     rows: TrainingRows,
     seen: Tensor,
-    likelihood: Likelihood,
     schedule: Schedule,
     seed: int,
     noise_of: Callable[[Tensor], Tensor | None],
-) -> Tensor:
-    """Train all nets; returns what each says of all rows, (K, n, C), float64.
+) -> tuple[Tensor, Tensor | None]:
+    """Train all nets on targets with normal noise.
 
     Parameters
     ----------
@@ -203,25 +201,30 @@ def train_members(
     rows : TrainingRows
     seen : Tensor of shape (K, n)
         One where a net learns from a row, else zero.
-    likelihood : Likelihood
     schedule : Schedule
     seed : int
         Of the order of the rows.
     noise_of : callable
         Asked before the last cycle: from outputs (K, n, C) to noise variances (n, C), or None where they do not vary.
-        Of a Gaussian likelihood.
+
+    Returns
+    -------
+    outputs : Tensor of shape (K, n, C), float64
+        What each net says of all rows.
+    noise : Tensor of shape (n, C) or None
+        What ``noise_of`` has answered.
     """
-    training = _Training.of(stacked, rows, seen, likelihood, schedule, seed)
+    training = _Training.of(stacked, rows, seen, schedule, seed)
     held_out = (1 - seen) * rows.weights
     training.run(schedule.rate, schedule.decay, range(schedule.last_cycle))
     outputs = training.outputs()
     error = mean_square(rows, outputs, held_out)
-    if likelihood.quadratic and (noise := noise_of(outputs)) is not None:
+    if (noise := noise_of(outputs)) is not None:
         training.precision = (noise.mean(0) / noise).to(training.precision)
     training.run(schedule.rate, schedule.decay, range(schedule.last_cycle, schedule.n_steps))
     outputs, before = training.outputs(), error
     error = mean_square(rows, outputs, held_out)
-    for _ in range(MOST_CYCLES if likelihood.quadratic else 0):
+    for _ in range(MOST_CYCLES):
         if not error < REWARD * before:
             break
         kept = stacked.copied()
@@ -232,7 +235,7 @@ def train_members(
             stacked.put(kept)
             break
         outputs = further
-    return outputs
+    return outputs, noise
 
 
 @dataclass
@@ -243,13 +246,11 @@ class _Training:
     ----------
     stacked : Stacked
     encoded : Encoded
-    observed : Tensor with n rows
-        Targets as the likelihood takes them.
+    targets : Tensor of shape (n, C)
     weights : Tensor of shape (K, n)
         Of each row for each net.
     precision : Tensor of shape (n, 1) or (n, C)
-        Of the errors, relative to the average.
-    likelihood : Likelihood
+        What squared errors are multiplied by.
     optimiser : Optimizer
     generator : Generator
         Of the order of the rows.
@@ -258,30 +259,25 @@ class _Training:
 
     stacked: Stacked
     encoded: Encoded
-    observed: Tensor
+    targets: Tensor
     weights: Tensor
     precision: Tensor
-    likelihood: Likelihood
     optimiser: torch.optim.Optimizer
     generator: torch.Generator
     batch_size: int
 
     @classmethod
-    def of(
-        cls, stacked: Stacked, rows: TrainingRows, seen: Tensor, likelihood: Likelihood, schedule: Schedule, seed: int
-    ) -> _Training:
+    def of(cls, stacked: Stacked, rows: TrainingRows, seen: Tensor, schedule: Schedule, seed: int) -> _Training:
         """At its start."""
         dtype, n = stacked.dtype, len(rows)
-        observed = rows.observed.to(dtype) if rows.observed.is_floating_point() else rows.observed
         weights = (seen * rows.weights).to(dtype)
         stacked.start()
         return cls(
             stacked,
             Encoded.of(stacked.modules[0], rows.inputs, dtype),
-            observed,
+            rows.targets.to(dtype),
             weights * (n / weights.sum(1, keepdim=True)),
-            torch.ones(n, 1, dtype=dtype, device=weights.device),
-            likelihood,
+            torch.ones_like(weights[0])[:, None] if rows.noise is None else (1 / rows.noise).to(dtype),
             _optimiser(stacked, schedule),
             torch.Generator().manual_seed(seed),
             min(schedule.batch_size, n),
@@ -294,14 +290,15 @@ class _Training:
                 group["lr"] = rate(step) * group["largest"]
                 group["weight_decay"] = decay(step) * group["decays"]
             outputs = self.stacked(*self.encoded.taken(chosen))
-            losses = _losses(self.likelihood, outputs, self.observed[chosen], self.precision[chosen])
+            squares = (outputs - self.targets[chosen]).square() * self.precision[chosen]
+            losses = 0.5 * squares.sum(-1)
             self.optimiser.zero_grad(set_to_none=True)
             ((losses * self.weights[:, chosen]).sum() / len(chosen)).backward()
             self.optimiser.step()
 
     def _batches(self) -> Iterator[Tensor]:
         """Rows of one batch after the other, from one random order after the other."""
-        n, device = len(self.observed), self.observed.device
+        n, device = len(self.targets), self.targets.device
         while True:
             order = torch.randperm(n, generator=self.generator).to(device)
             yield from (batch for batch in order.split(self.batch_size) if len(batch) == self.batch_size)
@@ -309,14 +306,12 @@ class _Training:
     @torch.no_grad()
     def outputs(self) -> Tensor:
         """Outputs of all nets for all rows, (K, n, C), float64."""
-        rows = torch.arange(len(self.observed), device=self.observed.device)
+        rows = torch.arange(len(self.targets), device=self.targets.device)
         return torch.cat([self.stacked(*self.encoded.taken(chosen)) for chosen in rows.split(CHUNK)], 1).double()
 
 
 def mean_square(rows: TrainingRows, outputs: Tensor, weights: Tensor) -> float:
-    """Mean squared error of rows (K, n) with these weights; zero where targets are no numbers."""
-    if rows.targets.ndim == 1:
-        return 0.0
+    """Mean squared error of rows with these weights (K, n)."""
     squares = (outputs - rows.targets.double()).square().mean(-1)
     return float((weights * squares).sum() / weights.sum())
 
@@ -326,12 +321,3 @@ def _optimiser(stacked: Stacked, schedule: Schedule) -> torch.optim.Optimizer:
     parts = ((stacked.scales, SCALE_RATE, 0.0), (stacked.weights, 1.0, 1.0), (biases, BIAS_RATE, 0.0))
     groups = [{"params": p, "largest": rate * schedule.lr, "decays": decays} for p, rate, decays in parts if p]
     return torch.optim.AdamW(groups, lr=schedule.lr, betas=BETAS, fused=True)
-
-
-def _losses(likelihood: Likelihood, outputs: Tensor, targets: Tensor, precision: Tensor) -> Tensor:
-    """Negative log-likelihood at unit dispersion of each net and row, (K, n)."""
-    if likelihood.quadratic:
-        y, noise = without_noise(targets, outputs.shape[-1])
-        return 0.5 * ((outputs - y).square() * (precision / noise)).sum(-1)
-    repeated = targets.repeat(len(outputs), *[1] * (targets.ndim - 1))
-    return likelihood.nll(outputs.flatten(0, 1), repeated).view(len(outputs), -1)

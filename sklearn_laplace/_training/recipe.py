@@ -1,7 +1,7 @@
 """How large the nets of a bagged fit are and how long they train, by the number of rows.
 
-All are powers of the number of rows, so that there is no size at which a fit changes abruptly. The constants were
-chosen on inner splits (``docs/decisions.md``).
+All are powers of the number of rows, so that there is no size at which a fit changes abruptly. ``docs/decisions.md``
+compares other values.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ HIDDEN_AT, WIDTHS, WIDTH_POWER, WIDTH_STEP = 2500, (32, 128), 0.36, 16
 N_LAYERS, ACTIVATION = 2, "silu"
 STEPS_AT_1000, STEPS_POWER = 500, 0.5
 BINS, BINS_POWER = (8, 32), 0.5
-"""Least number of pieces, at 1,000 rows, and most; the power of the rows. Members of one deal have the least, those
-of the other what the rows allow."""
+"""Pieces at 1,000 rows and at most, and the power of the rows. Members of the first deal have the former number."""
 MOST_INPUTS = 1024
 """Encoded columns up to which there are as many pieces."""
 

@@ -112,12 +112,15 @@ class HeldOutScores:
 
     def suits(self, hyper: Hyper) -> bool:
         """Whether the precisions are a multiple of those of the training, and not so far off that the grid ends."""
-        values = hyper.prior_precision
-        if values.shape != self.unit.shape:
+        ratio = float(hyper.prior_precision[0] / self.unit[0])
+        return self.is_multiple(hyper) and abs(math.log10(ratio)) <= DECADES - 1
+
+    def is_multiple(self, hyper: Hyper) -> bool:
+        """Whether the precisions are a multiple of those of the training."""
+        if hyper.prior_precision.shape != self.unit.shape:
             return False
-        ratio = values / self.unit
-        common = bool((ratio / ratio[0] - 1).abs().max() < PROPORTIONAL)
-        return common and abs(math.log10(float(ratio[0]))) <= DECADES - 1
+        ratio = hyper.prior_precision / self.unit
+        return bool((ratio / ratio[0] - 1).abs().max() < PROPORTIONAL)
 
     def around(self, hyper: Hyper) -> HeldOutScores:
         """The same scores for another net of these rows, whose training has ended under other precisions and noise."""
@@ -165,18 +168,28 @@ class HeldOutScores:
             factor = self.ridge[_closest(self.constants, self.ridge)]
             found = torch.where(factor < 1, factor**WIDER, factor) * self.unit
             return replace(hyper, prior_precision=found) if free_prior else hyper
-        if free_dispersion:
-            factor = hyper.prior_precision[0] / self.unit[0]
-            noise = (self.squares / self.freedom if free_prior else self.ridge / factor).clamp(*self.bounds)
-        else:
-            noise = torch.full_like(self.ridge, hyper.dispersion)
-        density, factors = self.log_density(noise), self.ridge / noise
+        noise, density, factors = self.points(hyper, free_prior=free_prior, free_dispersion=free_dispersion)
         best = _closest(density, factors) if free_prior else int(density.argmax())
         away = 0.5 * math.log(float(noise[best]) / hyper.dispersion) / TRUSTED
         part = math.tanh(away) / away if abs(away) > 1e-6 else 1.0
         values = factors[best] ** part * self.unit if free_prior else hyper.prior_precision
         values = values.clamp(*PRECISION_BOUNDS) if free_prior else values
         return replace(hyper, prior_precision=values, dispersion=hyper.dispersion * math.exp(2 * TRUSTED * part * away))
+
+    def points(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """At each point (k,) of the grid: φ, the log density under it, and the factor of the precisions.
+
+        Parameters
+        ----------
+        hyper, free_prior, free_dispersion
+            As for :meth:`chosen`.
+        """
+        if free_dispersion:
+            factor = hyper.prior_precision[0] / self.unit[0]
+            noise = (self.squares / self.freedom if free_prior else self.ridge / factor).clamp(*self.bounds)
+        else:
+            noise = torch.full_like(self.ridge, hyper.dispersion)
+        return noise, self.log_density(noise), self.ridge / noise
 
     def log_density(self, dispersion: Tensor) -> Tensor:
         """Σ w log p of the held-out rows at each point (k,), nats, for a φ of each."""
