@@ -186,15 +186,15 @@ def write(path: Path, found: list[tuple[Any, ...]]) -> None:
 
 
 def draw(path: Path, found: list[tuple[Any, ...]]) -> None:
-    """Seconds and log-likelihood of the default against rows."""
+    """Seconds and log-likelihood against rows."""
     import matplotlib.pyplot as plt
 
     frame = pd.DataFrame(found, columns=COLUMNS)
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for name, own in frame[frame.model == "default"].groupby("table", sort=False):
-        axes[0].plot(own.rows, own.seconds, marker="o", label=name)
+    for names, own in frame.groupby(["table", "model"], sort=False):
+        axes[0].plot(own.rows, own.seconds, marker="o", label=", ".join(names))
         axes[1].plot(own.rows, own["log-likelihood"] - own["log-likelihood"].iloc[0], marker="o", label=name)
-    axes[0].set(xscale="log", yscale="log", xlabel="rows", ylabel="seconds of a default fit")
+    axes[0].set(xscale="log", yscale="log", xlabel="rows", ylabel="seconds of a fit")
     axes[1].set(xscale="log", xlabel="rows", ylabel="log-likelihood gained, nats a row")
     axes[0].legend()
     figure.savefig(path, dpi=120)
