@@ -193,7 +193,7 @@ def draw(path: Path, found: list[tuple[Any, ...]]) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for names, own in frame.groupby(["table", "model"], sort=False):
         axes[0].plot(own.rows, own.seconds, marker="o", label=", ".join(names))
-        axes[1].plot(own.rows, own["log-likelihood"] - own["log-likelihood"].iloc[0], marker="o", label=name)
+        axes[1].plot(own.rows, own["log-likelihood"] - own["log-likelihood"].iloc[0], marker="o")
     axes[0].set(xscale="log", yscale="log", xlabel="rows", ylabel="seconds of a fit")
     axes[1].set(xscale="log", xlabel="rows", ylabel="log-likelihood gained, nats a row")
     axes[0].legend()
