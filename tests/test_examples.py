@@ -214,6 +214,14 @@ def test_a_benchmark_says_what_it_measures(script, run, capsys):
     assert f"python examples/benchmarks/{script.name}" in printed
 
 
+def test_fits_of_more_and_more_rows_are_written_and_drawn(run, tmp_path):
+    run(BENCHMARKS / "many_rows.py", "--quick", "--models", "HistGradientBoosting", "--out", str(tmp_path))
+    lines = (tmp_path / "sizes.csv").read_text(encoding="utf-8").splitlines()
+    assert [line.split(",")[3] for line in lines] == ["rows", "300", "1500"]
+    assert float(lines[2].split(",")[5]) > float(lines[1].split(",")[5])
+    assert (tmp_path / "sizes.png").stat().st_size > 1000
+
+
 def benchmark(name, monkeypatch):
     """A benchmark's module; what it imports lies beside it."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
