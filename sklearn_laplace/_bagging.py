@@ -3,19 +3,20 @@ r"""A fit of many rows: members that are trained together, each without a part o
 Eight nets train as one tensor program (``_training/batched.py``), each without a quarter of the rows
 (``_training/folds.py``). So two members have not seen a given row. Their errors there decide everything that a member's
 own rows cannot tell: the prior precision and the noise of the Laplace approximations, and how the noise varies with the
-inputs. Where the rows allow many pieces of each column, the four members of the second deal have many, and those of the
-first have few. If the held-out errors of one deal are much larger, its members are left out.
+inputs. The four members of the first deal suit smooth functions, those of the second functions with much detail
+(``_training/recipe.py``). Each deal has the share with which the mean of both errs least on held-out rows; a deal of
+almost no share is left out.
 
 **Prior and noise.** The prior precision starts where the evidence of the first member is largest. The held-out rows
 choose a common factor f of it and, for every f, the noise :math:`\varphi` (``selection/held_out.py``). Factors whose
 density is within ``TOLERANCE`` nats a row of the best count as equal, and the one closest to 1 is taken.
 
 **The mixture errs less than a member.** A held-out row shows the errors of two members. All variances are multiplied
-by :math:`c_K`, the factor that suits a mixture of K = 8. The best factor is :math:`c_1` for one member, and
-:math:`c_2` for the equal mixture of two. What an average over m members removes of their variance is proportional to
-1 − 1/m, so that
+by :math:`c_K`, the factor that suits the mixture of all. The best factor is :math:`c_1` for one member, and
+:math:`c_2` for the mixture of two. What an average with weights :math:`a_k` removes of the members' variance is
+proportional to :math:`1 - \sum_k a_k^2`. With weights b of the two deals it follows that
 
-.. math:: \log c_K = \log c_1 + \frac{1 - 1/K}{1 - 1/2} (\log c_2 - \log c_1).
+.. math:: \log c_K = \log c_1 + \frac{1 - \sum_k a_k^2}{1 - \sum_d b_d^2} (\log c_2 - \log c_1).
 
 **Noise that varies** is learnt twice from these errors (``_noise_model.py``): before the last cycle of the training,
 which then gives precise rows more weight, and after it for the predictions.
@@ -27,7 +28,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
+from itertools import chain
 from numbers import Integral
 from typing import Any
 
@@ -39,7 +41,7 @@ from torch import Tensor
 from . import _resolve, _skorch
 from ._budget import SINGLE_THREAD_FLOPS
 from ._built_in import table_net
-from ._cross_fit import CrossFit, Scores, density_for
+from ._cross_fit import LEAST_LEVEL, CrossFit, Scores, density_for
 from ._data import PreparedData
 from ._learnt_noise import learnt_noise
 from ._map import MapResult
@@ -49,9 +51,10 @@ from ._resolve import Options
 from ._skorch import TrainingRows
 from ._stages import Origin, grouped, options_for, posterior_layout, tensors_of
 from ._threads import single_thread
-from ._training.batched import Stacked, mean_square, train_members
+from ._training._schedule import Schedule
+from ._training.batched import Stacked, train_members
 from ._training.folds import held_out_rows
-from ._training.recipe import Recipe, recipe_for
+from ._training.recipe import Recipe, recipes_for
 from .errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from .evidence import PRECISION_BOUNDS
 from .laplace import Hyper, LaplaceFit, fit_laplace
@@ -81,8 +84,10 @@ INTERVAL_ROWS = 20_000
 """Most held-out rows whose scores make intervals."""
 EXACT_WEIGHTS = 512
 """Random weights up to which the curvature is exact."""
-DECISIVE = 1.3
-"""Times the smaller error of held-out rows up to which members with another number of pieces are kept."""
+LEAST_SHARE = 0.1
+"""Of a deal whose members are kept."""
+MOST_REACH = 2.0
+"""Most that :math:`\\log c_K - \\log c_1` is in units of :math:`\\log c_2 - \\log c_1`."""
 CHUNK = 512
 FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 """With which a model of the noise that nobody has asked for is left out."""
@@ -126,6 +131,8 @@ class Bag:
         Of each net.
     held_out : Tensor of shape (K, n), bool
         The rows that a net has not seen.
+    shares : tuple of float
+        Weight of each net in the mixture.
     noise : tuple of Tensor of shape (n, C)
         Noise variances, up to a factor, under which the last cycles have trained that saw them vary.
     n_steps : int
@@ -134,14 +141,34 @@ class Bag:
     arguments: tuple[dict[str, Any], ...]
     states: tuple[dict[str, Tensor], ...]
     held_out: Tensor
+    shares: tuple[float, ...]
     noise: tuple[Tensor, ...]
     n_steps: int
 
-    def joined(self, other: Bag) -> Bag:
-        """The members of both."""
-        held_out = torch.cat([self.held_out, other.held_out])
-        arguments, states = self.arguments + other.arguments, self.states + other.states
-        return Bag(arguments, states, held_out, self.noise + other.noise, self.n_steps)
+    @classmethod
+    def of_deals(cls, deals: Sequence[Bag], shares: Sequence[float]) -> Bag:
+        """The members of several deals, with the share of each deal; without those of almost no share."""
+        kept = [(deal, share) for deal, share in zip(deals, shares, strict=True) if share >= LEAST_SHARE]
+        total = sum(share for _, share in kept)
+        return cls(
+            tuple(chain.from_iterable(deal.arguments for deal, _ in kept)),
+            tuple(chain.from_iterable(deal.states for deal, _ in kept)),
+            torch.cat([deal.held_out for deal, _ in kept]),
+            tuple(chain.from_iterable([share / total * own for own in deal.shares] for deal, share in kept)),
+            tuple(chain.from_iterable(deal.noise for deal, _ in kept)),
+            max(deal.n_steps for deal, _ in kept),
+        )
+
+    @property
+    def n_deals(self) -> int:
+        """How many members have not seen a given row."""
+        return int(self.held_out[:, 0].sum())
+
+    @property
+    def deal_shares(self) -> Tensor:
+        """Weight of each deal in the mixture, (D,), float64."""
+        own = torch.tensor(self.shares, dtype=torch.float64, device=self.held_out.device)
+        return own.view(self.n_deals, -1).sum(1)
 
     @property
     def average_noise(self) -> Tensor | None:
@@ -171,44 +198,70 @@ def train_bag(
     """
     options = options_for(kind, {**parameters, "memory_budget": memory_budget}, data)
     rows = tensors_of(data, options, built_in=True)
-    recipe = _recipe(parameters, data)
-    held_out = torch.from_numpy(held_out_rows(data.X, data.targets)).to(rows.inputs.device)
-    shape = {"hidden_layer_sizes": recipe.hidden_layer_sizes, "activation": recipe.activation}
-    seed, groups = seeds[1] % 2**31, []
+    recipes = _recipes(parameters, data)
+    held_out = torch.from_numpy(held_out_rows(data.X, data.targets, len(recipes))).to(rows.inputs.device)
+    deals = []
     with task.subtask("epochs"):
-        for place, n_bins in enumerate(recipe.n_bins):
-            own = held_out.chunk(len(recipe.n_bins))[place]
-            arguments = table_net(shape, data, options.likelihood, n_bins)
+        for place, (recipe, own) in enumerate(zip(recipes, held_out.chunk(len(recipes)), strict=True)):
+            shape = {"hidden_layer_sizes": recipe.hidden_layer_sizes, "activation": recipe.activation}
+            arguments = table_net(shape, data, options.likelihood, recipe.n_bins)
             first = seeds[0] + place * len(own)
             modules = [TableMLP(**arguments, seed=first + k).to(rows.weights) for k in range(len(own))]
             if place == 0:  # what its posterior cannot hold is refused before any training
                 _layout(Network.trace(modules[0], rows.inputs), rows, data, options)
-            stacked = Stacked(modules)
             noise_of = partial(_noise_so_far, own, rows, parameters, data, options, seeds[0])
-            flops = recipe.schedule.batch_size * sum(weight.numel() for weight in stacked.weights)
-            with single_thread(flops <= SINGLE_THREAD_FLOPS):
-                outputs, noise = train_members(stacked, rows, (~own).double(), recipe.schedule, seed, noise_of)
-            found = () if noise is None else (noise,)
-            bag = Bag((arguments,) * len(own), tuple(stacked.written()), own, found, recipe.schedule.n_steps)
-            groups.append((mean_square(rows, outputs, own * rows.weights), bag))
-    least = min(error for error, _ in groups)
-    return reduce(Bag.joined, [bag for error, bag in groups if error <= DECISIVE * least])
+            deals.append(_trained(modules, arguments, recipe.schedule, rows, own, seeds[1] % 2**31, noise_of))
+    bags, outputs = zip(*deals, strict=True)
+    return Bag.of_deals(bags, _shares(rows, outputs, Bag.of_deals(bags, [1.0] * len(bags)).average_noise))
 
 
-def _recipe(parameters: Mapping[str, Any], data: PreparedData) -> Recipe:
+def _trained(
+    modules: Sequence[TableMLP],
+    arguments: dict[str, Any],
+    schedule: Schedule,
+    rows: TrainingRows,
+    held_out: Tensor,
+    seed: int,
+    noise_of: Callable[[Tensor], Tensor | None],
+) -> tuple[Bag, Tensor]:
+    """The members of one deal, and what they say of the rows that they have not seen (n, C)."""
+    stacked = Stacked(modules)
+    flops = schedule.batch_size * sum(weight.numel() for weight in stacked.weights)
+    with single_thread(flops <= SINGLE_THREAD_FLOPS):
+        outputs, noise = train_members(stacked, rows, (~held_out).double(), schedule, seed, noise_of)
+    n, found = len(modules), () if noise is None else (noise,)
+    bag = Bag((arguments,) * n, tuple(stacked.written()), held_out, (1 / n,) * n, found, schedule.n_steps)
+    return bag, (outputs * held_out[..., None]).sum(0)
+
+
+def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None) -> list[float]:
+    """Weights of one or two deals whose mean errs least on held-out rows, with outputs (n, C) of each deal."""
+    if len(outputs) == 1:
+        return [1.0]
+    first, second = outputs
+    known = torch.ones_like(first) if rows.noise is None else rows.noise.double()
+    precision = rows.weights.double()[:, None] / (known if noise is None else known * noise)
+    apart, error = second - first, rows.targets.double() - first
+    share = float((precision * apart * error).sum() / (precision * apart.square()).sum().clamp_min(LEAST_LEVEL))
+    share = min(max(share, 0.0), 1.0)
+    return [1 - share, share]
+
+
+def _recipes(parameters: Mapping[str, Any], data: PreparedData) -> tuple[Recipe, ...]:
     """The default for these rows, with what the user has said in its place."""
     n_numbers = data.X.shape[1] if data.table is None else len(data.table.numeric)
-    recipe = recipe_for(len(data.X), n_numbers)
+    said: dict[str, Any] = {}
     if not _resolve.is_auto(parameters["hidden_layer_sizes"]):
-        recipe = replace(recipe, hidden_layer_sizes=tuple(parameters["hidden_layer_sizes"]))
+        said["hidden_layer_sizes"] = tuple(parameters["hidden_layer_sizes"])
     if not _resolve.is_auto(parameters["activation"]):
-        recipe = replace(recipe, activation=parameters["activation"])
+        said["activation"] = parameters["activation"]
     if not _resolve.is_auto(parameters["n_bins"]):
-        recipe = replace(recipe, n_bins=(parameters["n_bins"],))
+        said["n_bins"] = parameters["n_bins"]
     schedule = {name: parameters[name] for name in ("lr", "batch_size") if parameters[name] is not None}
     if schedule.get("batch_size") == -1:
         schedule["batch_size"] = len(data.X)
-    return replace(recipe, schedule=replace(recipe.schedule, **schedule))
+    found = recipes_for(len(data.X), n_numbers)
+    return tuple(replace(recipe, schedule=replace(recipe.schedule, **schedule), **said) for recipe in found)
 
 
 def _noise_so_far(
@@ -313,6 +366,8 @@ class Bagged:
         The rows that a member has not seen.
     n_bins : tuple of int or None
         Most pieces of a column, of each member.
+    shares : ndarray of shape (K,)
+        Weight of each member.
     """
 
     members: tuple[tuple[MapResult, LaplaceFit], ...]
@@ -322,6 +377,7 @@ class Bagged:
     data: PreparedData
     held_out: np.ndarray
     n_bins: tuple[int | None, ...]
+    shares: np.ndarray
 
     @property
     def origin_of_others(self) -> Origin:
@@ -388,7 +444,7 @@ def approximate_bag(
     scores, hyper = _scored(fits, held_out, None)
     errors = _errors(bag, fits, held_out, hyper, rows)
     if options.varying_noise is not False and data.noise is None:
-        error, variance, known = (part.mean(0) for part in errors)
+        error, variance, known = (torch.tensordot(bag.deal_shares, part, 1) for part in errors)
         both = HeldOut(error, variance, known, weights)
         model = _learnt(parameters, data, both, hyper.dispersion, options, seeds[0])
     if model is not None or noise is not None:
@@ -396,7 +452,7 @@ def approximate_bag(
         fits, held_out = _fits(networks, bag, under, options)
         scores, hyper = _scored(fits, held_out, hyper)
         errors = _errors(bag, fits, held_out, hyper, rows)
-    scores = replace(scores, factor=_factor(errors, hyper.dispersion, weights, len(fits)))
+    scores = replace(scores, factor=_factor(errors, hyper.dispersion, weights, bag))
     hyper = scores.chosen(hyper, free_prior=True, free_dispersion=True)
     cross = CrossFit(tuple(networks), *_for_intervals(bag, errors, hyper, fits[0], scores, weights))
     origin = Origin(hyper, fits[0].prior.names, networks[0].parameter_names, None, cross)
@@ -408,7 +464,9 @@ def approximate_bag(
     ]
     n_bins = tuple(max((len(own) - 1 for own in a["input_edges"]), default=0) or None for a in bag.arguments)
     held = bag.held_out.cpu().numpy()
-    return Bagged(tuple(zip(results, fits, strict=True)), hyper, origin, model, under, held, n_bins)
+    return Bagged(
+        tuple(zip(results, fits, strict=True)), hyper, origin, model, under, held, n_bins, np.array(bag.shares)
+    )
 
 
 def _net(
@@ -461,9 +519,8 @@ def _errors(
     bag: Bag, fits: Sequence[LaplaceFit], held_out: Sequence[TrainingRows], hyper: Hyper, rows: TrainingRows
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Errors, variances of the predictions and noise in units of φ of each row in each deal, (2, n, C) each."""
-    n_deals = int(bag.held_out[:, 0].sum())
-    per_deal = len(fits) // n_deals
-    shape = (n_deals, len(rows), fits[0].n_outputs)
+    per_deal = len(fits) // bag.n_deals
+    shape = (bag.n_deals, len(rows), fits[0].n_outputs)
     zeros = torch.zeros(3, *shape, dtype=torch.float64, device=rows.inputs.device)
     for k, (fit, own) in enumerate(zip(fits, held_out, strict=True)):
         posterior, parts = fit.posterior(hyper), []
@@ -477,10 +534,10 @@ def _errors(
     return error, variance, noise
 
 
-def _factor(errors: tuple[Tensor, Tensor, Tensor], dispersion: float, weights: Tensor, n_members: int) -> float:
+def _factor(errors: tuple[Tensor, Tensor, Tensor], dispersion: float, weights: Tensor, bag: Bag) -> float:
     """c_K: see the module."""
     error, variance, noise = errors
-    total = variance + dispersion * noise
+    total, shares = variance + dispersion * noise, bag.deal_shares
 
     def best(of_rows: Callable[[Tensor], Tensor]) -> float:
         def loss(log_factor: float) -> float:
@@ -489,12 +546,12 @@ def _factor(errors: tuple[Tensor, Tensor, Tensor], dispersion: float, weights: T
 
         return float(minimize_scalar(loss, bounds=(math.log(LEAST_FACTOR), 1.5), method="bounded").x)
 
-    alone, n_deals = best(lambda logs: logs.mean(0)), len(error)
-    if n_deals == 1:
+    alone = best(lambda logs: torch.tensordot(shares, logs, 1))
+    if len(shares) == 1:
         return max(math.exp(alone), LEAST_FACTOR)
-    together = best(lambda logs: logs.logsumexp(0))
-    reach = (1 - 1 / n_members) / (1 - 1 / n_deals)
-    return max(math.exp(alone + reach * min(together - alone, 0.0)), LEAST_FACTOR)
+    together = best(lambda logs: (logs + shares.log()[:, None, None]).logsumexp(0))
+    reach = (1 - sum(share**2 for share in bag.shares)) / (1 - float(shares.square().sum()))
+    return max(math.exp(alone + min(reach, MOST_REACH) * min(together - alone, 0.0)), LEAST_FACTOR)
 
 
 def _for_intervals(
@@ -514,6 +571,7 @@ def _for_intervals(
     scaled = error.abs() / (variance + hyper.dispersion * noise).sqrt()
     few = torch.randperm(n, generator=torch.Generator().manual_seed(0))[: INTERVAL_ROWS // n_deals].sort().values
     few = few.to(device)
-    member, ratio, weight = by_deal[:, few].reshape(-1), scaled[:, few].flatten(0, 1), weights[few].repeat(n_deals)
+    weight = (bag.deal_shares[:, None] * weights[few]).flatten()
+    member, ratio = by_deal[:, few].reshape(-1), scaled[:, few].flatten(0, 1)
     kept = replace(hyper, temperature=1.0)
     return member, scores, (), Scores(kept, fit.prior, ratio, weight, ratio, weight)

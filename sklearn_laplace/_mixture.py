@@ -273,7 +273,7 @@ class LaplaceMixture(LaplacePrediction):
             member._unseen = np.unique(row_keys(data.X, data.targets)[found.held_out[place]])
             member._kept = None if kept is None else member._without_unseen(kept)
             member._condition(fit, found.hyper)
-        self._others = members[1:]
+        self._others, self._shares = members[1:], found.shares
 
     def _see(self, data: PreparedData) -> None:
         """Take note that this member now knows these rows."""

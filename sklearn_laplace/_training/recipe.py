@@ -14,45 +14,52 @@ HIDDEN_AT, WIDTHS, WIDTH_POWER, WIDTH_STEP = 2500, (32, 128), 0.36, 16
 """Rows at which hidden layers have 64 units, the least and most units, the power of the rows, a multiple of units."""
 N_LAYERS, ACTIVATION = 2, "silu"
 STEPS_AT_1000, STEPS_POWER = 500, 0.5
-BINS, BINS_POWER = (8, 32), 0.5
-"""Pieces at 1,000 rows and at most, and the power of the rows. Members of the first deal have the former number."""
-MOST_INPUTS = 1024
+RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
+"""Largest learning rate and weight decay of the members of each deal."""
+FEWEST_BINS, MOST_BINS, BINS_AT_1000 = 8, 128, 8
+"""Pieces of a column: of members of the first deal, at most, and for 1,000 rows. They grow with the rows."""
+MOST_INPUTS = 512
 """Encoded columns up to which there are as many pieces."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Shape and schedule of the members.
+    """Shape and schedule of the members of one deal of the rows.
 
     Parameters
     ----------
     hidden_layer_sizes : tuple of int
     activation : str
-    n_bins : tuple of int or None
-        Pieces of each number, one count a deal of the rows or one for all; None for the numbers alone.
+    n_bins : int or None
+        Pieces of each number; None for the numbers alone.
     schedule : Schedule
     """
 
     hidden_layer_sizes: tuple[int, ...]
     activation: str
-    n_bins: tuple[int | None, ...]
+    n_bins: int | None
     schedule: Schedule
 
 
-def recipe_for(n_rows: int, n_columns: int) -> Recipe:
-    """The default for so many rows and columns of numbers.
+def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
+    """The default of each deal, for so many rows and columns of numbers.
+
+    The first is for smooth functions: few pieces, small steps. The second is for functions with much detail.
 
     Examples
     --------
-    >>> recipe_for(2500, 10).hidden_layer_sizes, recipe_for(2500, 10).n_bins
-    ((64, 64), (8, 12))
-    >>> recipe_for(10**6, 20).hidden_layer_sizes, recipe_for(10**6, 20).schedule.n_steps
-    ((128, 128), 15811)
+    >>> [(recipe.hidden_layer_sizes, recipe.n_bins) for recipe in recipes_for(2500, 10)]
+    [((64, 64), 8), ((64, 64), 20)]
+    >>> [recipe.schedule.n_steps for recipe in recipes_for(10**6, 20)]
+    [15811, 15811]
     """
     units = WIDTH_STEP * round(64 * (n_rows / HIDDEN_AT) ** WIDTH_POWER / WIDTH_STEP)
     units = min(max(units, WIDTHS[0]), WIDTHS[1])
-    most = min(max(int(BINS[0] * (n_rows / 1000) ** BINS_POWER), BINS[0]), BINS[1])
-    candidates = sorted({min(count, MOST_INPUTS // max(n_columns, 1)) for count in (BINS[0], most)})
-    n_bins = tuple(count if count > 1 else None for count in candidates)
     steps = max(int(STEPS_AT_1000 * (n_rows / 1000) ** STEPS_POWER), 1)
-    return Recipe((units,) * N_LAYERS, ACTIVATION, n_bins, Schedule(steps))
+    most = min(max(BINS_AT_1000 * n_rows // 1000, FEWEST_BINS), MOST_BINS)
+    counts = (min(count, MOST_INPUTS // max(n_columns, 1)) for count in (FEWEST_BINS, most))
+    schedules = (Schedule(steps, lr=rate, weight_decay=decay) for rate, decay in zip(RATES, DECAYS, strict=True))
+    return tuple(
+        Recipe((units,) * N_LAYERS, ACTIVATION, count if count > 1 else None, schedule)
+        for count, schedule in zip(counts, schedules, strict=True)
+    )
