@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 LEAST_RATE = 1e-3
 """In units of the largest learning rate."""
@@ -22,12 +23,15 @@ class Schedule:
         Largest learning rate of the weights.
     weight_decay : float
         Each step multiplies weights by 1 − rate · decay.
+    most_further : int
+        Most further cycles, of ``n_steps`` each, where targets are almost without noise.
     """
 
     n_steps: int
     batch_size: int = 256
     lr: float = 0.02
     weight_decay: float = 0.02
+    most_further: int = 3
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, in units of the largest.
@@ -50,12 +54,18 @@ class Schedule:
         return self.weight_decay * (1.0 if part < 0.5 else 0.5 * (1 + math.cos(math.pi * (2 * part - 1))))
 
     @property
-    def last_cycle(self) -> int:
-        """The step with which the last cycle begins.
+    def cycles(self) -> list[tuple[int, int]]:
+        """First step of each cycle, and the one after its last.
 
         Examples
         --------
-        >>> Schedule(15).last_cycle
-        7
+        >>> Schedule(15).cycles
+        [(0, 1), (1, 3), (3, 7), (7, 15)]
         """
-        return round(self.n_steps * (2 ** (CYCLES - 1) - 1) / (2**CYCLES - 1))
+        ends = [round(self.n_steps * (2**k - 1) / (2**CYCLES - 1)) for k in range(CYCLES + 1)]
+        return list(pairwise(ends))
+
+    @property
+    def last_cycle(self) -> int:
+        """The step with which the last cycle begins."""
+        return self.cycles[-1][0]

@@ -6,7 +6,9 @@ Mini-batches are shared; a mask says which net learns from which row. The nets t
 - a learning rate that falls to zero four times, :math:`\tfrac12 (1 - \cos(2\pi \log_2(1 + 15u)))` where u is the part
   of the steps that is done, and :math:`\beta_2 = .95` (Holzmüller, Grinsztajn & Steinwart 2024),
 - a learnable scale of each encoded column, which becomes a constant of the encoding afterwards,
-- decoupled weight decay, which falls to zero in the second half of the steps.
+- decoupled weight decay, which falls to zero in the second half of the steps,
+- a Gaussian prior of precision δ, which adds :math:`\tfrac{\delta\varphi}{2n} |W|^2` to half the mean squared error.
+  The noise :math:`\varphi` is the error of held-out rows after the cycle before.
 
 Layers divide their inputs by √(fan-in) (``nets/mlp.py``); the last layer starts at zero. Before the last of the four
 cycles the rows may get weights: where the noise is small, errors count for more. Targets almost without noise reward
@@ -15,6 +17,7 @@ many steps. So further cycles follow as long as each has much reduced the errors
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,11 +34,13 @@ SCALE_RATE, BIAS_RATE = 6.0, 0.1
 """Learning rates of column scales and biases, in units of the one of the weights."""
 LEAST_SCALE = 1e-3
 """Of a column after the training: the encoding divides by its reciprocal."""
+NOISE_AT_START = 0.1
+"""φ of the first cycle, in units of the variance of the targets."""
 ENCODED_BYTES = 2**28
 """Encoded rows up to this size are kept in memory; larger ones are encoded batch by batch."""
-MOST_CYCLES, REWARD = 3, 0.6
-"""Most further cycles, of as many steps as the schedule has. One follows if the cycle before has brought the squared
-errors of held-out rows below this part of what they were."""
+REWARD = 0.6
+"""A further cycle follows if the one before has brought the squared errors of held-out rows below this part of what
+they were."""
 CHUNK = 4096
 """Rows that are encoded, or go through the nets without a gradient, at once."""
 
@@ -190,6 +195,7 @@ def train_members(
     seen: Tensor,
     schedule: Schedule,
     seed: int,
+    prior: Sequence[float],
     noise_of: Callable[[Tensor], Tensor | None],
 ) -> tuple[Tensor, Tensor | None]:
     """Train all nets on targets with normal noise.
@@ -204,6 +210,8 @@ def train_members(
     schedule : Schedule
     seed : int
         Of the order of the rows.
+    prior : sequence of K floats
+        δ, the prior precision of each net's weights.
     noise_of : callable
         Asked before the last cycle: from outputs (K, n, C) to noise variances (n, C), or None where they do not vary.
 
@@ -214,23 +222,24 @@ def train_members(
     noise : Tensor of shape (n, C) or None
         What ``noise_of`` has answered.
     """
-    training = _Training.of(stacked, rows, seen, schedule, seed)
+    training = _Training.of(stacked, rows, seen, schedule, seed, prior)
     held_out = (1 - seen) * rows.weights
-    training.run(schedule.rate, schedule.decay, range(schedule.last_cycle))
-    outputs = training.outputs()
-    error = mean_square(rows, outputs, held_out)
-    if (noise := noise_of(outputs)) is not None:
-        training.precision = (noise.mean(0) / noise).to(training.precision)
-    training.run(schedule.rate, schedule.decay, range(schedule.last_cycle, schedule.n_steps))
-    outputs, before = training.outputs(), error
-    error = mean_square(rows, outputs, held_out)
-    for _ in range(MOST_CYCLES):
+    outputs, noise, error = torch.empty(0), None, math.inf
+    for begin, end in schedule.cycles:
+        training.run(schedule.rate, schedule.decay, range(begin, end))
+        outputs = training.outputs()
+        training.noise = mean_squares(rows, outputs, held_out, training.precision.double()).to(training.noise)
+        errors = mean_squares(rows, outputs, held_out)
+        if end == schedule.last_cycle and (noise := noise_of(outputs)) is not None:
+            training.precision = (noise.mean(0) / noise).to(training.precision)
+        before, error = error, float(errors.mean())
+    for _ in range(schedule.most_further):
         if not error < REWARD * before:
             break
         kept = stacked.copied()
         training.run(schedule.rate_of_cycle, lambda step: 0.0, range(schedule.n_steps))
         further = training.outputs()
-        before, error = error, mean_square(rows, further, held_out)
+        before, error = error, float(mean_squares(rows, further, held_out).mean())
         if not error < before:
             stacked.put(kept)
             break
@@ -247,27 +256,41 @@ class _Training:
     stacked : Stacked
     encoded : Encoded
     targets : Tensor of shape (n, C)
-    weights : Tensor of shape (K, n)
-        Of each row for each net.
+    shares : Tensor of shape (K, n)
+        Weight of each row for each net, with the mean 1.
     precision : Tensor of shape (n, 1) or (n, C)
         What squared errors are multiplied by.
     optimiser : Optimizer
     generator : Generator
         Of the order of the rows.
     batch_size : int
+    prior : Tensor of shape (K,)
+        δ over the number of rows.
+    noise : Tensor of shape (K,)
+        φ, of which the prior counts.
     """
 
     stacked: Stacked
     encoded: Encoded
     targets: Tensor
-    weights: Tensor
+    shares: Tensor
     precision: Tensor
     optimiser: torch.optim.Optimizer
     generator: torch.Generator
     batch_size: int
+    prior: Tensor
+    noise: Tensor
 
     @classmethod
-    def of(cls, stacked: Stacked, rows: TrainingRows, seen: Tensor, schedule: Schedule, seed: int) -> _Training:
+    def of(
+        cls,
+        stacked: Stacked,
+        rows: TrainingRows,
+        seen: Tensor,
+        schedule: Schedule,
+        seed: int,
+        prior: Sequence[float],
+    ) -> _Training:
         """At its start."""
         dtype, n = stacked.dtype, len(rows)
         weights = (seen * rows.weights).to(dtype)
@@ -281,10 +304,14 @@ class _Training:
             _optimiser(stacked, schedule),
             torch.Generator().manual_seed(seed),
             min(schedule.batch_size, n),
+            torch.tensor(prior).to(weights) / weights.sum(1),
+            torch.full_like(weights[:, 0], NOISE_AT_START),
         )
 
     def run(self, rate: Callable[[int], float], decay: Callable[[int], float], steps: range) -> None:
         """Take these steps, whose learning rates and weight decays are functions of their numbers."""
+        penalty = self.prior * self.noise
+        is_penalised = bool(penalty.any())
         for step, chosen in zip(steps, self._batches(), strict=False):
             for group in self.optimiser.param_groups:
                 group["lr"] = rate(step) * group["largest"]
@@ -293,7 +320,10 @@ class _Training:
             squares = (outputs - self.targets[chosen]).square() * self.precision[chosen]
             losses = 0.5 * squares.sum(-1)
             self.optimiser.zero_grad(set_to_none=True)
-            ((losses * self.weights[:, chosen]).sum() / len(chosen)).backward()
+            loss = (losses * self.shares[:, chosen]).sum() / len(chosen)
+            if is_penalised:
+                loss = loss + 0.5 * sum(penalty @ weight.square().flatten(1).sum(1) for weight in self.stacked.weights)
+            loss.backward()
             self.optimiser.step()
 
     def _batches(self) -> Iterator[Tensor]:
@@ -310,10 +340,10 @@ class _Training:
         return torch.cat([self.stacked(*self.encoded.taken(chosen)) for chosen in rows.split(CHUNK)], 1).double()
 
 
-def mean_square(rows: TrainingRows, outputs: Tensor, weights: Tensor) -> float:
-    """Mean squared error of rows with these weights (K, n)."""
-    squares = (outputs - rows.targets.double()).square().mean(-1)
-    return float((weights * squares).sum() / weights.sum())
+def mean_squares(rows: TrainingRows, outputs: Tensor, weights: Tensor, precision: Tensor | float = 1.0) -> Tensor:
+    """Mean of precision · squared error (K,) of each net's outputs (K, n, C), rows with weights (K, n)."""
+    squares = ((outputs - rows.targets.double()).square() * precision).mean(-1)
+    return (weights * squares).sum(1) / weights.sum(1)
 
 
 def _optimiser(stacked: Stacked, schedule: Schedule) -> torch.optim.Optimizer:
