@@ -68,7 +68,7 @@ from .structures import Diag, Full, Kron
 from .structures._base import Curvature
 from .subsets._base import Subset
 
-LEAST_ROWS = 1500
+LEAST_ROWS = 950
 """Rows from which a default fit is bagged. For fewer, Gauss–Newton steps over all rows are more accurate
 (``docs/decisions.md``)."""
 SCORED_ROWS = 125

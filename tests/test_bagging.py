@@ -10,7 +10,7 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from sklearn_laplace import LaplaceRegressor, load, save
+from sklearn_laplace import LaplaceRegressor, _bagging, load, save
 from sklearn_laplace._skorch import TrainingRows
 from sklearn_laplace._training._schedule import Schedule
 from sklearn_laplace._training.batched import Encoded, Stacked, train_members
@@ -18,7 +18,7 @@ from sklearn_laplace._training.folds import held_out_rows
 from sklearn_laplace.errors import MemoryBudgetError
 from sklearn_laplace.nets import TableMLP
 
-N_ROWS = 1500
+N_ROWS = 1000
 
 
 def friedman(n_rows: int, seed: int = 0, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -110,7 +110,7 @@ def test_a_member_learns_nothing_from_rows_that_it_does_not_see(noise):
     def trained(targets: torch.Tensor) -> torch.Tensor:
         stacked = Stacked(nets(2), torch.float64)
         rows = TrainingRows(x, targets, torch.ones(n, dtype=torch.float64))
-        return train_members(stacked, rows, seen, Schedule(30, batch_size=16), 0, lambda outputs: variances)[0]
+        return train_members(stacked, rows, seen, Schedule(30, batch_size=16), 0, [0.0, 0.5], lambda outputs: variances)[0]
 
     other = y.clone()
     other[:10] += 5
@@ -130,9 +130,48 @@ def test_targets_without_noise_get_further_cycles(monkeypatch, noise, cycles):
     rate = Schedule.rate_of_cycle
     monkeypatch.setattr(Schedule, "rate_of_cycle", lambda self, step: steps.append(step) or rate(self, step))
     rows = TrainingRows(x, y, torch.ones(n, dtype=torch.float64))
-    outputs, _ = train_members(Stacked(nets(2)), rows, seen, Schedule(100, batch_size=50), 0, lambda outputs: None)
+    schedule = Schedule(100, batch_size=50)
+    outputs, _ = train_members(Stacked(nets(2)), rows, seen, schedule, 0, [0.0, 0.0], lambda outputs: None)
     assert bool(steps) == cycles
     assert outputs.shape == (2, n, 1)
+
+
+def test_the_prior_of_each_net_draws_its_weights_to_zero():
+    x, n = coded(100), 100
+    x = torch.where(x.isnan(), 0.5, x)
+    y = x[:, :1] + torch.randn(n, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows, seen = TrainingRows(x, y, torch.ones(n, dtype=torch.float64)), torch.ones(3, n)
+    seen[:, ::4] = 0
+    stacked = Stacked([nets(1)[0] for _ in range(3)], torch.float64)
+    train_members(stacked, rows, seen, Schedule(400, batch_size=50), 0, [0.0, 1.0, 30.0], lambda outputs: None)
+    sizes = sum(weight.square().flatten(1).sum(1) for weight in stacked.weights)
+    assert sizes[0] > 2 * sizes[1] > 8 * sizes[2]
+
+
+@pytest.mark.parametrize("noise", [None, "varies"])
+def test_deals_are_weighed_by_the_errors_of_their_mean(noise):
+    generator = torch.Generator().manual_seed(0)
+    y, *found = torch.randn(3, 50, 2, generator=generator, dtype=torch.float64)
+    variances = None if noise is None else torch.rand(50, 2, generator=generator, dtype=torch.float64) + 0.1
+    outputs = [y + found[0], y + 0.5 * found[1]]
+    rows = TrainingRows(torch.zeros(50, 1), y, torch.rand(50, generator=generator, dtype=torch.float64))
+
+    def loss(share: float) -> float:
+        squares = ((1 - share) * outputs[0] + share * outputs[1] - y).square()
+        return float((rows.weights[:, None] * (squares if variances is None else squares / variances)).sum())
+
+    shares = _bagging._shares(rows, outputs, variances)
+    grid = np.linspace(0, 1, 1001)
+    assert sum(shares) == pytest.approx(1)
+    assert shares[1] == pytest.approx(grid[np.argmin([loss(share) for share in grid])], abs=1e-3)
+
+
+def test_a_prior_is_tried_where_rows_are_noisy(fitted, monkeypatch):
+    """Friedman's function is smooth: without the prior its nets err more on rows that they have not seen."""
+    X, y = friedman(1000, seed=1)
+    monkeypatch.setattr("sklearn_laplace._bagging.PRIORS", (0.0,))
+    without = clone(fitted).fit(*friedman(N_ROWS))
+    assert np.mean((fitted.predict(X) - y) ** 2) < np.mean((without.predict(X) - y) ** 2)
 
 
 def test_a_default_fit_of_many_rows_has_eight_members(fitted):
