@@ -243,14 +243,18 @@ def _is_small(stacked: Stacked, schedule: Schedule) -> bool:
 def _prior(
     arguments: dict[str, Any], schedule: Schedule, rows: TrainingRows, held_out: Tensor, seed: int, order: int
 ) -> float:
-    """The prior precision under which a net errs least on rows (n,) that it has not seen, all tried side by side."""
+    """The prior precision under which a net errs least on rows (n,) that it has not seen, all tried side by side.
+
+    They are tried with fewer steps than the members take. The longer a net trains, the stronger is the prior that it
+    needs, so that the precision is multiplied by the ratio of the steps.
+    """
     stacked = Stacked([TableMLP(**arguments, seed=seed).to(rows.weights) for _ in PRIORS])
     short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
     seen = (~held_out).double().expand(len(PRIORS), -1)
     with single_thread(_is_small(stacked, schedule)):
         outputs, _ = train_members(stacked, rows, seen, short, order, PRIORS, lambda outputs: None)
     errors = mean_squares(rows, outputs, (held_out * rows.weights).expand(len(PRIORS), -1))
-    return PRIORS[int(errors.argmin())]
+    return min(PRIORS[int(errors.argmin())] * schedule.n_steps / short.n_steps, max(PRIORS))
 
 
 def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None) -> list[float]:

@@ -54,7 +54,7 @@ HIDDEN = (16,)
 the time."""
 STEPS = 60
 """Gauss–Newton steps of its training."""
-QUICK_STEPS, QUICK_STEP, LARGE_STEP = 20, 1e8, 1e9
+QUICK_STEPS, QUICK_STEP, LARGE_STEP = 20, 1e8, 5e8
 """Steps of a rough model, and multiply-adds of one of them, for a rough model and a good one: they limit the rows."""
 NODES = 15
 """Of the quadrature over the log variance."""
@@ -242,17 +242,26 @@ def noise_model(
     if len(inputs) > most:
         chosen = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))[:most].to(inputs.device)
     inputs, weights, errors = inputs[chosen], weights[chosen], held_out.errors[chosen]
-    found = _fitted(net, inputs, weights, errors, torch.zeros_like(errors), dispersion, steps)
-    if bool(held_out.variance.any()):
+    is_first = bool(held_out.variance.any())
+    first_steps = QUICK_STEPS if is_first else steps
+    found = _fitted(net, inputs, weights, errors, torch.zeros_like(errors), dispersion, first_steps)
+    if is_first:
         variance = held_out.variance[chosen] * found.ratios(inputs).sqrt().clamp_max(1.0)
-        found = _fitted(net, inputs, weights, errors, variance, dispersion, steps)
+        found = _fitted(net, inputs, weights, errors, variance, dispersion, steps, found)
     return found if always or found.gain > DECISIVE else None
 
 
 def _fitted(
-    net: nn.Module, inputs: Tensor, weights: Tensor, errors: Tensor, variance: Tensor, dispersion: float, steps: int
+    net: nn.Module,
+    inputs: Tensor,
+    weights: Tensor,
+    errors: Tensor,
+    variance: Tensor,
+    dispersion: float,
+    steps: int,
+    before: NoiseModel | None = None,
 ) -> NoiseModel:
-    """h for errors (n, C) of predictions of these variances (n, C); the net stays untrained."""
+    """h for errors (n, C) of predictions of these variances (n, C), from another one on; the net stays untrained."""
     likelihood = HeldOutErrors(dispersion)
     batches = [(inputs, torch.cat([errors.square(), variance], 1), weights)]
     network, rule = Network.trace(net, inputs), GGN()
@@ -264,6 +273,8 @@ def _fitted(
         lambda network: DataLoss(network, likelihood, batches),
     )
     start = problem.linearise(network), Hyper(torch.ones(prior.n_groups, dtype=torch.float64, device=inputs.device))
+    if before is not None:
+        start = problem.linearise(before.fit.network), before.hyper
     found = alternate(problem, *start, free_prior=True, update_dispersion=lambda fit, hyper: hyper, max_steps=steps)
     everywhere = _same_everywhere(dispersion, batches[0][1], weights)
     return NoiseModel(found.fit, found.hyper, log_evidence(found.fit, found.hyper) - everywhere)

@@ -310,7 +310,7 @@ class _Training:
 
     def run(self, rate: Callable[[int], float], decay: Callable[[int], float], steps: range) -> None:
         """Take these steps, whose learning rates and weight decays are functions of their numbers."""
-        penalty = self.prior * self.noise
+        penalty = (self.prior * self.noise)[:, None, None]
         is_penalised = bool(penalty.any())
         for step, chosen in zip(steps, self._batches(), strict=False):
             for group in self.optimiser.param_groups:
@@ -320,10 +320,11 @@ class _Training:
             squares = (outputs - self.targets[chosen]).square() * self.precision[chosen]
             losses = 0.5 * squares.sum(-1)
             self.optimiser.zero_grad(set_to_none=True)
-            loss = (losses * self.shares[:, chosen]).sum() / len(chosen)
+            ((losses * self.shares[:, chosen]).sum() / len(chosen)).backward()
             if is_penalised:
-                loss = loss + 0.5 * sum(penalty @ weight.square().flatten(1).sum(1) for weight in self.stacked.weights)
-            loss.backward()
+                for weight in self.stacked.weights:
+                    assert weight.grad is not None
+                    weight.grad.addcmul_(penalty, weight.detach())
             self.optimiser.step()
 
     def _batches(self) -> Iterator[Tensor]:

@@ -16,7 +16,7 @@ N_LAYERS, ACTIVATION = 2, "silu"
 STEPS_AT_1000, STEPS_POWER = 500, 0.5
 RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
 """Largest learning rate and weight decay of the members of each deal."""
-PRIORS, PILOT_STEPS = (0.0, 0.1, 0.5, 2.0), 1000
+PRIORS, PILOT_STEPS = (0.0, 0.1, 0.5, 2.0), 400
 """Prior precisions of the weights that are tried, and the most steps that each is tried with."""
 FEWEST_BINS, MOST_BINS, BINS_AT_1000 = 8, 128, 8
 """Pieces of a column: of members of the first deal, at most, and for 1,000 rows. They grow with the rows."""
