@@ -378,7 +378,14 @@ def continued(trained: MapResult, rows: TrainingRows, plan: Plan, factor: float)
     return replace(trained, net=net, mode=mode, n_steps=mode.n_steps, by_evidence=False)
 
 
-def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: int, plan: Plan) -> MapResult:
+def keep_mode(
+    net: NeuralNet,
+    network: Network,
+    rows: TrainingRows,
+    n_outputs: int,
+    plan: Plan,
+    structure: type[Curvature] | None = None,
+) -> MapResult:
     """A trained net as it is: the pass over the data at its weights, nothing retrained.
 
     Parameters
@@ -390,6 +397,8 @@ def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: i
     rows : TrainingRows
     n_outputs : int
     plan : Plan
+    structure : curvature class, optional
+        That of the pass; by default exact where that is affordable.
 
     Returns
     -------
@@ -401,7 +410,7 @@ def keep_mode(net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: i
     small = exact_cost(network.blocks, n_dual)[0] <= SINGLE_THREAD_FLOPS
     with single_thread(small):
         prior = plan.prior(network)
-        fit = problem_of(network, prior, rows, n_dual, plan, trained=True).linearise(network)
+        fit = problem_of(network, prior, rows, n_dual, plan, trained=True, asked=structure).linearise(network)
         hyper = plan.start(network, prior)
         mode = Mode(fit, plan.update(fit, hyper), 0)
     history = [dict(entry) for entry in net.history]
@@ -426,8 +435,9 @@ def problem_of(
     *,
     trained: bool = False,
     exact: bool | None = None,
+    asked: type[Curvature] | None = None,
 ) -> Problem:
-    """The rows as functions of a network, with the exact curvature where asked for; by default while it is affordable.
+    """The rows as functions of a network, in the structure asked for; by default the exact one while it is affordable.
 
     Raises
     ------
@@ -441,6 +451,7 @@ def problem_of(
     exact = cost <= budget_for(len(rows)).exact_step if exact is None else exact
     able: list[type[Curvature]] = [exact_form, large] if exact else [large]
     able = [*able, Diag] if trained else able[:1]
+    able = able if asked is None else [asked, Diag]
     n_dual += 0 if plan.past is None else plan.past.dual_rows(n_columns)
     structure = next((kind for kind in able if memory.fits(kind, network, n_dual, n_columns)), None)
     if structure is None:

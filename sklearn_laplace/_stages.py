@@ -43,7 +43,7 @@ from .network import Network
 from .prior import Prior
 from .selection import HeldOutScores, maximise_evidence, warn_at_bounds
 from .streaming import with_room_for
-from .structures import Diag, Full, Functional
+from .structures import Diag, Full, Functional, Kron
 from .structures._base import Curvature
 
 MAP_NEUTRAL: dict[str, Any] = {
@@ -142,11 +142,20 @@ def train(
         module = copy.deepcopy(net.estimator.module_).to(rows.weights)
         _skorch.check_module(module.eval(), rows, data.n_outputs)
         network = _trace(module, rows, data, options, verbose=parameters["verbose"])
-        return _map.keep_mode(_skorch.copied(net.estimator), network, rows, data.n_outputs, plan)
+        fixed = plan.precision is not None and not plan.free_dispersion
+        structure = _structure_of_pass(network, rows, data, options) if fixed else None
+        return _map.keep_mode(_skorch.copied(net.estimator), network, rows, data.n_outputs, plan, structure)
     if net is None:
         return _train_net(parameters, rows, data, plan, options, seeds, task)
     with _skorch.isolated_seed(seeds[1], rows.inputs.device):
         return _train_net(parameters, rows, data, plan, options, seeds, task)
+
+
+def _structure_of_pass(network: Network, rows: TrainingRows, data: PreparedData, options: Options) -> type[Curvature]:
+    """For a net whose weights, prior and noise are given: the posterior's own structure, so that one pass is enough."""
+    own, structure, _, _ = posterior_layout(network, rows, data, options)
+    whole = own.parameter_names == network.parameter_names and own.blocks == network.blocks
+    return structure if whole and structure in (Full, Functional, Kron) else Diag
 
 
 def _train_net(

@@ -240,7 +240,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     n_members : "auto" or int, default="auto"
         Nets of a mixture of Laplace approximations (Eschenhagen et al. 2021), each from initial weights of its own. All
         methods answer for the mixture: means, variances and covariances are its moments, quantiles and densities its
-        own. "auto" is eight for 1,500 rows or more, if prior precision and noise are left open too. These nets train
+        own. "auto" is eight for 950 rows or more, if prior precision and noise are left open too. These nets train
         together, each without a quarter of the rows (``_bagging.py``). Two of them have not seen a given row. Their
         errors on such rows choose prior precision and noise, and how the noise varies. Four of the eight are left out
         if their errors are much larger. For fewer rows "auto" is four, where prior precision or noise are chosen by

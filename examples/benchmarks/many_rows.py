@@ -11,7 +11,8 @@ It writes ``many_rows.csv``, one line a table, split and model, and prints the m
 
 ``--sizes 300,1000,3000`` fits so many rows of a few tables instead: seconds and log-likelihood against rows, written to
 ``sizes.csv`` and drawn as ``sizes.png``. ``--option name=value`` fits with this option in place of all models.
-``--quick`` needs no data: Friedman's function with 300 and 1,500 rows.
+``--quick`` needs no data: Friedman's function with 300 and 1,500 rows. ``--memory 1000000`` fits so many rows of it. It
+prints the seconds, and how much the largest resident memory of the process grew during the fit.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from __future__ import annotations
 import argparse
 import ast
 import csv
+import resource
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -201,6 +204,20 @@ def draw(path: Path, found: list[tuple[Any, ...]]) -> None:
     figure.savefig(path, dpi=120)
 
 
+def of_memory(n_rows: int) -> None:
+    """Seconds, memory and RMSE of a default fit of Friedman's function."""
+    X, y = friedman(n_rows + 10_000)
+    rows, targets = X.to_numpy(), y
+    scale = 2**20 if sys.platform != "darwin" else 2**30
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    model = LaplaceRegressor(random_state=0).fit(rows[:n_rows], targets[:n_rows])
+    seconds, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    error = model.predict(rows[n_rows:]) - targets[n_rows:]
+    density = model.log_predictive_density(rows[n_rows:], targets[n_rows:]).mean()
+    print(f"{n_rows} rows: {seconds:.0f} s, {(after - before) / scale:.2f} GB above the data, ", end="")
+    print(f"RMSE {np.sqrt(np.mean(error**2)):.4f}, log-likelihood {density:.4f}")
+
+
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -214,6 +231,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--option", action="append", default=[], help="name=value of LaplaceRegressor, in place of all")
     parser.add_argument("--quick", action="store_true", help="Friedman's function with 300 and 1,500 rows")
+    parser.add_argument("--memory", type=int, help="rows of Friedman's function, of which the memory is measured")
     asked = parser.parse_args()
     if asked.quick:
         asked.only, asked.sizes = "friedman", "300,1500"
@@ -223,6 +241,9 @@ def main() -> None:
         models[option] = partial(ours, **{name: ast.literal_eval(value)})
     labels = asked.option or asked.models.split(",")
     torch.set_num_threads(asked.threads)
+    if asked.memory:
+        of_memory(asked.memory)
+        return
     asked.out.mkdir(parents=True, exist_ok=True)
     sizes = [int(size) for size in asked.sizes.split(",")] if asked.sizes else [0]
     usual = "california,diamonds,bike,friedman" if asked.sizes else ",".join([*MASKED, *CSV])
