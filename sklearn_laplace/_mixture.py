@@ -20,7 +20,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from . import _resolve
-from ._bagging import approximate_bag, is_bagged, train_bag
+from ._bag import is_bagged, train_bag
+from ._bagging import approximate_bag
 from ._built_in import of_one_net
 from ._cached_training import cached_training
 from ._data import PreparedData, row_keys

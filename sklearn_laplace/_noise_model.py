@@ -54,7 +54,7 @@ HIDDEN = (16,)
 the time."""
 STEPS = 60
 """Gauss–Newton steps of its training."""
-QUICK_STEPS, QUICK_STEP, LARGE_STEP = 20, 1e8, 5e8
+QUICK_STEPS, QUICK_STEP, LARGE_STEP = 20, 1e8, 1e9
 """Steps of a rough model, and multiply-adds of one of them, for a rough model and a good one: they limit the rows."""
 NODES = 15
 """Of the quadrature over the log variance."""

@@ -1,0 +1,304 @@
+"""The members of a fit of many rows: when a fit has such members, and how they are trained.
+
+Eight nets train as one tensor program (``_training/batched.py``), each without a quarter of the rows
+(``_training/folds.py``). The four members of the first deal suit smooth functions, those of the second functions with
+much detail (``_training/recipe.py``). Each deal has the share with which the mean of both errs least on held-out rows.
+A deal of almost no share, or with much larger errors, is left out. The posteriors are made in ``_bagging.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from numbers import Integral
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _resolve
+from ._budget import SINGLE_THREAD_FLOPS
+from ._built_in import table_net
+from ._cross_fit import LEAST_LEVEL
+from ._data import PreparedData
+from ._learnt_noise import learnt_noise
+from ._noise_model import NoiseModel
+from ._progress import Task
+from ._resolve import Options
+from ._skorch import TrainingRows
+from ._stages import options_for, posterior_layout, tensors_of
+from ._threads import single_thread
+from ._training._schedule import Schedule
+from ._training.batched import Stacked, mean_squares, train_members
+from ._training.folds import held_out_rows
+from ._training.recipe import PILOT_STEPS, PRIORS, Recipe, recipes_for
+from .errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
+from .nets import TableMLP
+from .network import Network
+from .selection import HeldOut
+from .structures import Diag, Full, Kron
+from .structures._base import Curvature
+from .subsets._base import Subset
+
+LEAST_ROWS = 950
+"""Rows from which a default fit is bagged. For fewer, Gauss–Newton steps over all rows are more accurate
+(``docs/decisions.md``)."""
+LEAST_SHARE, DECISIVE = 0.1, 2.0
+"""Least share of a deal that is kept, and the most that its squared errors may be, in units of the other deal's. One
+noise cannot describe members of which some err much more."""
+EXACT_WEIGHTS = 512
+"""Random weights up to which the curvature is exact."""
+FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
+"""With which a model of the noise that nobody has asked for is left out."""
+
+
+def is_bagged(parameters: Mapping[str, Any], data: PreparedData, options: Options) -> bool:
+    """Whether a fit trains members together: the built-in net, many rows, and nothing that is said of a single net.
+
+    Parameters
+    ----------
+    parameters : mapping
+        The estimator's.
+    data : PreparedData
+    options : Options
+    """
+    built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
+    many = len(data.X) >= LEAST_ROWS and data.past is None and not data.has_copies
+    gaussian = options.likelihood.has_dispersion and options.likelihood.quadratic
+    # Prior and noise are chosen by held-out rows, one factor for all weights.
+    left_open = all(options.by_held_out) and options.map_precision is None and options.grouping.each == "net"
+    of_one_net = (
+        not isinstance(parameters["n_members"], str)
+        or not (parameters["n_bins"] is None or isinstance(parameters["n_bins"], str | Integral))
+        or parameters["max_epochs"] is not None
+        or bool(options.prior_mean)
+        or not isinstance(options.temperature, float)
+        or type(options.subset).settled is not Subset.settled  # single weights
+    )
+    return built_in and many and gaussian and left_open and not of_one_net
+
+
+@dataclass(frozen=True)
+class Bag:
+    """Members as they were trained.
+
+    Parameters
+    ----------
+    arguments : tuple of dict
+        Of each net.
+    states : tuple of dict of str to Tensor
+        Of each net.
+    held_out : Tensor of shape (K, n), bool
+        The rows that a net has not seen.
+    shares : tuple of float
+        Weight of each net in the mixture.
+    noise : tuple of Tensor of shape (n, C)
+        Noise variances, up to a factor, under which the last cycles have trained that saw them vary.
+    n_steps : int
+    """
+
+    arguments: tuple[dict[str, Any], ...]
+    states: tuple[dict[str, Tensor], ...]
+    held_out: Tensor
+    shares: tuple[float, ...]
+    noise: tuple[Tensor, ...]
+    n_steps: int
+
+    @classmethod
+    def of_deals(cls, deals: Sequence[Bag], shares: Sequence[float]) -> Bag:
+        """The members of several deals, with the share of each deal; without those of almost no share."""
+        kept = [(deal, share) for deal, share in zip(deals, shares, strict=True) if share >= LEAST_SHARE]
+        total = sum(share for _, share in kept)
+        return cls(
+            tuple(chain.from_iterable(deal.arguments for deal, _ in kept)),
+            tuple(chain.from_iterable(deal.states for deal, _ in kept)),
+            torch.cat([deal.held_out for deal, _ in kept]),
+            tuple(chain.from_iterable([share / total * own for own in deal.shares] for deal, share in kept)),
+            tuple(chain.from_iterable(deal.noise for deal, _ in kept)),
+            max(deal.n_steps for deal, _ in kept),
+        )
+
+    @property
+    def n_deals(self) -> int:
+        """How many members have not seen a given row."""
+        return int(self.held_out[:, 0].sum())
+
+    @property
+    def deal_shares(self) -> Tensor:
+        """Weight of each deal in the mixture, (D,), float64."""
+        own = torch.tensor(self.shares, dtype=torch.float64, device=self.held_out.device)
+        return own.view(self.n_deals, -1).sum(1)
+
+    @property
+    def average_noise(self) -> Tensor | None:
+        """The geometric mean of the noise variances; None where none vary."""
+        return torch.stack(self.noise).log().mean(0).exp() if self.noise else None
+
+
+def train_bag(
+    kind: str,
+    parameters: Mapping[str, Any],
+    data: PreparedData,
+    seeds: Sequence[int],
+    memory_budget: object,
+    task: Task,
+) -> Bag:
+    """Train the members: a function of its arguments, as :func:`~sklearn_laplace._stages.train` is.
+
+    Parameters
+    ----------
+    kind : str
+    parameters : mapping
+    data : PreparedData
+    seeds : sequence of int
+        Of the initial weights and of the order of the rows.
+    memory_budget : None, int or str
+    task : Task
+    """
+    options = options_for(kind, {**parameters, "memory_budget": memory_budget}, data)
+    rows = tensors_of(data, options, built_in=True)
+    recipes = _recipes(parameters, data)
+    held_out = torch.from_numpy(held_out_rows(data.X, data.targets, len(recipes))).to(rows.inputs.device)
+    deals, prior, order = [], 0.0, seeds[1] % 2**31
+    with task.subtask("epochs"):
+        for place, (recipe, own) in enumerate(zip(recipes, held_out.chunk(len(recipes)), strict=True)):
+            shape = {"hidden_layer_sizes": recipe.hidden_layer_sizes, "activation": recipe.activation}
+            arguments = table_net(shape, data, options.likelihood, recipe.n_bins)
+            first = seeds[0] + place * len(own)
+            modules = [TableMLP(**arguments, seed=first + k).to(rows.weights) for k in range(len(own))]
+            if place == 0:  # what its posterior cannot hold is refused before any training
+                layout_of(Network.trace(modules[0], rows.inputs), rows, data, options)
+                prior = _prior(arguments, recipe.schedule, rows, own[0], seeds[0], order)
+            noise_of = partial(_noise_so_far, own, rows, parameters, data, options, seeds[0])
+            deals.append(_trained(modules, arguments, recipe.schedule, rows, own, order, prior, noise_of))
+    bags, outputs = zip(*deals, strict=True)
+    return Bag.of_deals(bags, _shares(rows, outputs, Bag.of_deals(bags, [1.0] * len(bags)).average_noise))
+
+
+def _trained(
+    modules: Sequence[TableMLP],
+    arguments: dict[str, Any],
+    schedule: Schedule,
+    rows: TrainingRows,
+    held_out: Tensor,
+    seed: int,
+    prior: float,
+    noise_of: Callable[[Tensor], Tensor | None],
+) -> tuple[Bag, Tensor]:
+    """The members of one deal, and what they say of the rows that they have not seen (n, C)."""
+    stacked, priors = Stacked(modules), [prior] * len(modules)
+    with single_thread(_is_small(stacked, schedule)):
+        outputs, noise = train_members(stacked, rows, (~held_out).double(), schedule, seed, priors, noise_of)
+    n, found = len(modules), () if noise is None else (noise,)
+    bag = Bag((arguments,) * n, tuple(stacked.written()), held_out, (1 / n,) * n, found, schedule.n_steps)
+    return bag, (outputs * held_out[..., None]).sum(0)
+
+
+def _is_small(stacked: Stacked, schedule: Schedule) -> bool:
+    """Whether more than one thread does not pay."""
+    return schedule.batch_size * sum(weight.numel() for weight in stacked.weights) <= SINGLE_THREAD_FLOPS
+
+
+def _prior(
+    arguments: dict[str, Any], schedule: Schedule, rows: TrainingRows, held_out: Tensor, seed: int, order: int
+) -> float:
+    """The prior precision under which a net errs least on rows (n,) that it has not seen, all tried side by side.
+
+    They are tried with fewer steps than the members take. The longer a net trains, the stronger is the prior that it
+    needs, so that the precision is multiplied by the ratio of the steps.
+    """
+    stacked = Stacked([TableMLP(**arguments, seed=seed).to(rows.weights) for _ in PRIORS])
+    short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
+    seen = (~held_out).double().expand(len(PRIORS), -1)
+    with single_thread(_is_small(stacked, schedule)):
+        outputs, _ = train_members(stacked, rows, seen, short, order, PRIORS, lambda outputs: None)
+    errors = mean_squares(rows, outputs, (held_out * rows.weights).expand(len(PRIORS), -1))
+    return min(PRIORS[int(errors.argmin())] * schedule.n_steps / short.n_steps, max(PRIORS))
+
+
+def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None) -> list[float]:
+    """Weights of one or two deals whose mean errs least on held-out rows, with outputs (n, C) of each deal."""
+    if len(outputs) == 1:
+        return [1.0]
+    first, second = outputs
+    known = torch.ones_like(first) if rows.noise is None else rows.noise.double()
+    precision = rows.weights.double()[:, None] / (known if noise is None else known * noise)
+    apart, error = second - first, rows.targets.double() - first
+    share = float((precision * apart * error).sum() / (precision * apart.square()).sum().clamp_min(LEAST_LEVEL))
+    errors = [float((precision * (rows.targets.double() - own).square()).sum()) for own in outputs]
+    if max(errors) > DECISIVE * min(errors):
+        share = float(errors[1] < errors[0])
+    share = min(max(share, 0.0), 1.0)
+    return [1 - share, share]
+
+
+def _recipes(parameters: Mapping[str, Any], data: PreparedData) -> tuple[Recipe, ...]:
+    """The default for these rows, with what the user has said in its place."""
+    n_numbers = data.X.shape[1] if data.table is None else len(data.table.numeric)
+    said: dict[str, Any] = {}
+    if not _resolve.is_auto(parameters["hidden_layer_sizes"]):
+        said["hidden_layer_sizes"] = tuple(parameters["hidden_layer_sizes"])
+    if not _resolve.is_auto(parameters["activation"]):
+        said["activation"] = parameters["activation"]
+    if not _resolve.is_auto(parameters["n_bins"]):
+        said["n_bins"] = parameters["n_bins"]
+    schedule = {name: parameters[name] for name in ("lr", "batch_size") if parameters[name] is not None}
+    if schedule.get("batch_size") == -1:
+        schedule["batch_size"] = len(data.X)
+    found = recipes_for(len(data.X), n_numbers)
+    return tuple(replace(recipe, schedule=replace(recipe.schedule, **schedule), **said) for recipe in found)
+
+
+def _noise_so_far(
+    held_out: Tensor,
+    rows: TrainingRows,
+    parameters: Mapping[str, Any],
+    data: PreparedData,
+    options: Options,
+    seed: int,
+    outputs: Tensor,
+) -> Tensor | None:
+    """Noise variances (n, C), up to a factor, as if all errors of held-out rows were noise; None for no variation."""
+    if options.varying_noise is False or data.noise is not None:
+        return None
+    errors = (rows.targets.double() - outputs) * held_out[..., None]
+    squares = errors.square().sum(0) / held_out.sum(0)[:, None]
+    weights = rows.weights.double()
+    low, high = options.likelihood.dispersion_bounds
+    dispersion = min(max(float(weights @ squares.mean(1) / weights.sum()), low), high)
+    found = HeldOut(squares.sqrt(), torch.zeros_like(squares), torch.ones_like(squares), weights)
+    model = learnt_of(parameters, data, found, dispersion, options, seed, quick=True)
+    return None if model is None else model.ratios(rows.inputs.to(weights))
+
+
+def learnt_of(
+    parameters: Mapping[str, Any],
+    data: PreparedData,
+    held_out: HeldOut,
+    dispersion: float,
+    options: Options,
+    seed: int,
+    *,
+    quick: bool = False,
+) -> NoiseModel | None:
+    """How the noise varies; None where it does not, or, unless it was asked for, where that cannot be learnt."""
+    given = data, data, held_out, held_out.weights, dispersion, options, seed
+    with suppress(*(() if options.varying_noise else FAILURES)):
+        return learnt_noise(parameters, *given, honest=not quick, quick=quick)
+    return None
+
+
+def layout_of(
+    network: Network, rows: TrainingRows, data: PreparedData, options: Options
+) -> tuple[Network, type[Curvature], int, int]:
+    """As :func:`posterior_layout`; "auto" is exact for few weights, else in Kronecker form, which costs little."""
+    if options.structure is not None:
+        return posterior_layout(network, rows, data, options)
+    own, n_columns = options.subset.of(network, rows.inputs), options.rule.n_columns(options.likelihood, data.n_outputs)
+    kinds = (Full, Kron, Diag) if own.n_parameters <= EXACT_WEIGHTS else (Kron, Diag)
+    able = [kind for kind in kinds if kind.accepts & options.rule.provides & options.subset.provides]
+    fits = (kind for kind in able if options.memory.fits(kind, own, n_columns * len(rows), n_columns))
+    return posterior_layout(network, rows, data, replace(options, structure=next(fits, None)))
