@@ -13,12 +13,13 @@ from ._schedule import Schedule
 HIDDEN_AT, WIDTHS, WIDTH_POWER, WIDTH_STEP = 2500, (32, 128), 0.36, 16
 """Rows at which hidden layers have 64 units, the least and most units, the power of the rows, a multiple of units."""
 N_LAYERS, ACTIVATION = 2, "silu"
-STEPS_AT_1000, STEPS_POWER = 500, 0.5
+STEPS_AT_1000, STEPS_POWERS = (500, 450), (0.5, 0.6)
+"""Steps of each deal for 1,000 rows, and the powers of the rows."""
 RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
 """Largest learning rate and weight decay of the members of each deal."""
 PRIORS, PILOT_STEPS = (0.0, 0.1, 0.5, 2.0), 400
 """Prior precisions of the weights that are tried, and the most steps that each is tried with."""
-FEWEST_BINS, MOST_BINS, BINS_AT_1000 = 8, 128, 8
+FEWEST_BINS, MOST_BINS, BINS_AT_1000 = 8, 64, 8
 """Pieces of a column: of members of the first deal, at most, and for 1,000 rows. They grow with the rows."""
 MOST_INPUTS = 512
 """Encoded columns up to which there are as many pieces."""
@@ -53,14 +54,16 @@ def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
     >>> [(recipe.hidden_layer_sizes, recipe.n_bins) for recipe in recipes_for(2500, 10)]
     [((64, 64), 8), ((64, 64), 20)]
     >>> [recipe.schedule.n_steps for recipe in recipes_for(10**6, 20)]
-    [15811, 15811]
+    [15811, 28393]
     """
     units = WIDTH_STEP * round(64 * (n_rows / HIDDEN_AT) ** WIDTH_POWER / WIDTH_STEP)
     units = min(max(units, WIDTHS[0]), WIDTHS[1])
-    steps = max(int(STEPS_AT_1000 * (n_rows / 1000) ** STEPS_POWER), 1)
+    at_1000 = zip(STEPS_AT_1000, STEPS_POWERS, strict=True)
+    steps = [max(int(count * (n_rows / 1000) ** power), 1) for count, power in at_1000]
     most = min(max(BINS_AT_1000 * n_rows // 1000, FEWEST_BINS), MOST_BINS)
     counts = (min(count, MOST_INPUTS // max(n_columns, 1)) for count in (FEWEST_BINS, most))
-    schedules = (Schedule(steps, lr=rate, weight_decay=decay) for rate, decay in zip(RATES, DECAYS, strict=True))
+    settings = zip(steps, RATES, DECAYS, strict=True)
+    schedules = (Schedule(count, lr=rate, weight_decay=decay) for count, rate, decay in settings)
     return tuple(
         Recipe((units,) * N_LAYERS, ACTIVATION, count if count > 1 else None, schedule)
         for count, schedule in zip(counts, schedules, strict=True)
