@@ -6,19 +6,21 @@ import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import nets
 import numpy as np
 import pytest
 import torch
 from joblib import Memory
+from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV
 from skorch import NeuralNetClassifier, NeuralNetRegressor
 from skorch.callbacks import EarlyStopping, EpochScoring, LRScheduler
 from skorch.dataset import ValidSplit
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _map, _stages, metrics
 from sklearn_laplace.errors import HeldOutRowsWarning
 from sklearn_laplace.network import Network
 
@@ -274,3 +276,20 @@ def test_a_module_of_a_notebook_travels_to_worker_processes_and_back(tmp_path):
     )
     run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert run.stdout.strip() == "arrived", run.stderr
+
+
+@pytest.mark.parametrize("structure", ["kron", "diag", "full"])
+def test_a_frozen_net_with_given_prior_and_noise_takes_one_pass(monkeypatch, structure):
+    """The posterior's own: another one, to choose by, would be thrown away."""
+    passes = []
+    for module in (_map, _stages):
+        own = module.fit_laplace
+        counted = partial(lambda own, *given, **options: passes.append(given[3]) or own(*given, **options), own)
+        monkeypatch.setattr(module, "fit_laplace", counted)
+    inputs, targets = X.astype(np.float32), Y[:, None].astype(np.float32)
+    frozen = FrozenEstimator(NeuralNetRegressor(Bound(), max_epochs=2, verbose=0).fit(inputs, targets))
+    options = {"prior_precision": 1.0, "sigma_noise": 0.3, "hessian_structure": structure}
+    model = LaplaceRegressor(frozen, **options).fit(inputs, targets)
+    assert [kind.__name__.lower() for kind in passes] == [structure]
+    exact = LaplaceRegressor(frozen, **options | {"hessian_structure": "full"}).fit(inputs, targets)
+    np.testing.assert_allclose(model.predict(inputs), exact.predict(inputs))
