@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -147,12 +147,31 @@ class Bagged:
         return replace(self.origin, cross=replace(self.origin.cross, networks=(), scores=None))
 
 
+@dataclass(frozen=True)
+class _Unseen(Sequence[TrainingRows]):
+    """The rows that each member has not seen, taken when they are asked for: those of all are larger than the data."""
+
+    rows: TrainingRows
+    held_out: Tensor
+
+    def __len__(self) -> int:
+        return len(self.held_out)
+
+    @overload
+    def __getitem__(self, member: int) -> TrainingRows: ...
+    @overload
+    def __getitem__(self, member: slice) -> Sequence[TrainingRows]: ...
+    def __getitem__(self, member: int | slice) -> TrainingRows | Sequence[TrainingRows]:
+        if isinstance(member, slice):
+            return _Unseen(self.rows, self.held_out[member])
+        return self.rows.taken(self.held_out[member].nonzero()[:, 0])
+
+
 def _fits(
     networks: Sequence[Network], bag: Bag, data: PreparedData, options: Options
-) -> tuple[list[LaplaceFit], list[TrainingRows]]:
+) -> tuple[list[LaplaceFit], Sequence[TrainingRows]]:
     """A pass over the rows that each member has seen, and the rows that it has not seen."""
-    rows = tensors_of(data, options, built_in=True)
-    fits, others = [], []
+    rows, fits = tensors_of(data, options, built_in=True), []
     for network, held_out in zip(networks, bag.held_out, strict=True):
         seen = rows.taken((~held_out).nonzero()[:, 0])
         own, structure, n_dual, taken = layout_of(network, seen, data, options)
@@ -160,8 +179,7 @@ def _fits(
         chunks = seen.chunks(options.memory.pass_rows(structure, own, n_dual // len(seen), taken))
         told = options.structure_options.told(structure)
         fits.append(fit_laplace(own, options.likelihood, options.rule, structure, prior, chunks, **told))
-        others.append(rows.taken(held_out.nonzero()[:, 0]))
-    return fits, others
+    return fits, _Unseen(rows, bag.held_out)
 
 
 def approximate_bag(
