@@ -66,9 +66,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Pieces of each column of numbers in the built-in net, between quantiles of the training's rows (piecewise linear
         encoding; Gorishniy et al. 2022): functions that bend or jump within a column come easily, as they do to trees.
         None: the number itself. Where the members train together (``n_members``), the pieces are inputs beside the
-        number; "auto" is 8 of them, and up to 32 in half of the members where there are many rows. In all other fits
-        they are inputs in its
-        place. A tuple, (None, 8) say: nets of each kind in one mixture, ``n_members`` of each, a kind weighed by
+        number; "auto" is 8 of them, and up to 64 in half of the members where there are many rows. In all other fits
+        they are inputs in its place. A tuple, (None, 8) say: nets of each kind in one mixture, ``n_members`` of each, a kind weighed by
         stacking (Yao et al. 2018): by what its nets say of rows that they have not seen. One with less than a tenth of
         the weight has a single member where it is the first, and none elsewhere; and it is the first alone where there
         are no such nets ("auto" of ``n_members``), a previous posterior is the prior, or, of classes and counts, the
@@ -241,18 +240,19 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Nets of a mixture of Laplace approximations (Eschenhagen et al. 2021), each from initial weights of its own. All
         methods answer for the mixture: means, variances and covariances are its moments, quantiles and densities its
         own. "auto" is eight for 950 rows or more, if prior precision and noise are left open too. These nets train
-        together, each without a quarter of the rows (``_bagging.py``). Two of them have not seen a given row. Their
-        errors on such rows choose prior precision and noise, and how the noise varies. Four of the eight are left out
-        if their errors are much larger. For fewer rows "auto" is four, where prior precision or noise are chosen by
+        together, each without a quarter of the rows (``_bag.py``). Two of them have not seen a given row. Their errors
+        on such rows choose prior precision and noise, and how the noise varies. Four of the eight are for smooth
+        functions and four for functions with much detail: each half has the weight with which both err least together,
+        or is left out. For fewer rows "auto" is four, where prior precision or noise are chosen by
         three nets that have not seen a third of the rows each. These train on with all rows, and are members beside the
         first. Such nets are there for "auto" of prior precision or noise, the built-in net, and 40 rows or more. They
         and the first one learn how the noise varies, and the prior precision of the training, once for all members. In
         any other fit "auto" is one. Where the data leave one basin, members may end as the same net. ``n_jobs`` of them
         train at a time. Several are refused for a net that comes with its weights.
     member_weights : {"uniform", "loo", "evidence"}, default="uniform"
-        Weights of the members: the same, of one kind (``n_bins``); those under which the mixture gives the training
-        rows the largest density, each row as of the members without it (stacking, Yao et al. 2018); in proportion to
-        their evidence.
+        Weights of the members: the same, of one kind (``n_bins``) or half (``n_members``); those under which the
+        mixture gives the training rows the largest density, each row as of the members without it (stacking, Yao et al.
+        2018); in proportion to their evidence.
     n_jobs : int or None, default=None
         Workers over chunks of rows, in the posterior's pass and in predictions, one thread of torch each, and over the
         folds of ``prior_precision="cv"``; None: one, or what ``joblib.parallel_config`` says. "ekfac", "inf" and
