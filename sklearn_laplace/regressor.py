@@ -67,14 +67,14 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         encoding; Gorishniy et al. 2022): functions that bend or jump within a column come easily, as they do to trees.
         None: the number itself. Where the members train together (``n_members``), the pieces are inputs beside the
         number; "auto" is 8 of them, and up to 64 in half of the members where there are many rows. In all other fits
-        they are inputs in its place. A tuple, (None, 8) say: nets of each kind in one mixture, ``n_members`` of each, a kind weighed by
-        stacking (Yao et al. 2018): by what its nets say of rows that they have not seen. One with less than a tenth of
-        the weight has a single member where it is the first, and none elsewhere; and it is the first alone where there
-        are no such nets ("auto" of ``n_members``), a previous posterior is the prior, or, of classes and counts, the
-        others are not worth ten nats of these rows together. "auto" is (None, 8) there beyond 300 rows, where the
-        training of such nets goes over all rows in each step and a column of numbers has more than two values; None
-        elsewhere, and where nothing is left open: for a number of ``n_members``, and for weights that are called by
-        name. A fit with both kinds takes two to three times as long.
+        they are inputs in its place. A tuple, (None, 8) say: nets of each kind in one mixture, ``n_members`` of each, a
+        kind weighed by stacking (Yao et al. 2018): by what its nets say of rows that they have not seen. One with less
+        than a tenth of the weight has a single member where it is the first, and none elsewhere; and it is the first
+        alone where there are no such nets ("auto" of ``n_members``), a previous posterior is the prior, or, of classes
+        and counts, the others are not worth ten nats of these rows together. "auto" is (None, 8) there beyond 300 rows,
+        where the training of such nets goes over all rows in each step and a column of numbers has more than two
+        values; None elsewhere, and where nothing is left open: for a number of ``n_members``, and for weights that are
+        called by name. A fit with both kinds takes two to three times as long.
     categorical_features : "from_dtype", None, list of str or int, or mask, default="from_dtype"
         Which columns the built-in net takes as categories. "from_dtype": those of strings, and those whose data type
         is categorical in pandas or polars. None: no column. Otherwise those with these names or positions, or where the
