@@ -20,6 +20,11 @@ ALONE = {"hidden_layer_sizes": (50,), "activation": "tanh"}
 """What "auto" means for a net that is trained alone."""
 
 
+STATISTICS_ROWS = 100_000
+"""At least so many rows, evenly spread, give the quantiles of members that train together. All of them would take more
+memory than the training."""
+
+
 def of_one_net(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters with the layers and the activation of a net that is trained alone, where they are left open.
 
@@ -67,15 +72,15 @@ def built_in_net(
     return TableMLP, {**_coding(data), **both}
 
 
-def _numbers(data: PreparedData) -> tuple[np.ndarray, tuple[Column, ...]]:
-    """The columns of numbers, and what is known of each where the rows are a table.
+def _numbers(data: PreparedData, stride: int = 1) -> tuple[np.ndarray, tuple[Column, ...]]:
+    """The columns of numbers, of one row in ``stride``, and what is known of each where the rows are a table.
 
     In the order of rows, as it came: sums over another order round in another way.
     """
     table = data.table
     numeric = np.arange(data.X.shape[1]) if table is None else table.numeric
     columns = () if table is None else tuple(table.columns[k] for k in numeric)
-    return np.ascontiguousarray(data.X[:, numeric]), columns
+    return np.ascontiguousarray(data.X[::stride][:, numeric]), columns
 
 
 def _coding(data: PreparedData) -> dict[str, Any]:
@@ -110,10 +115,11 @@ def table_net(
     n_bins : int or None
         Pieces of each column; None for the numbers alone.
     """
-    X, columns = _numbers(data)
-    drawn_in, tails = _drawn_in(X, data.weights, columns)
-    edges = [[0.0] if n_bins is None else _edges(column, data.weights, n_bins) for column in drawn_in.T]
-    encoding = {"input_edges": edges, "input_quartiles": _quartiles(X, data.weights), **tails}
+    stride = max(len(data.X) // STATISTICS_ROWS, 1)
+    (X, columns), weights = _numbers(data, stride), data.weights[::stride]
+    drawn_in, tails = _drawn_in(X, weights, columns)
+    edges = [[0.0] if n_bins is None else _edges(column, weights, n_bins) for column in drawn_in.T]
+    encoding = {"input_edges": edges, "input_quartiles": _quartiles(X, weights), **tails}
     return {**_coding(data), **_of_any_net(parameters, data, likelihood), **encoding}
 
 

@@ -359,6 +359,16 @@ def test_a_posterior_beyond_memory_is_refused_before_the_training(monkeypatch):
         model.fit(*friedman(N_ROWS))
 
 
+def test_quantiles_of_some_rows_do_for_all(fitted, monkeypatch):
+    """Of very many rows not all are looked at to find where the pieces of a column begin and end."""
+    monkeypatch.setattr("sklearn_laplace._built_in.STATISTICS_ROWS", 200)
+    model = clone(fitted).fit(*friedman(N_ROWS))
+    edges, others = (np.array(each.net_.module_.standardise.edges) for each in (fitted, model))
+    assert edges.shape == others.shape and not np.array_equal(edges, others)
+    assert np.abs(edges - others).max() < 0.15
+    assert model.score(*friedman(500, seed=1)) > fitted.score(*friedman(500, seed=1)) - 0.02
+
+
 def test_targets_without_noise_are_met():
     X, y = hard("no noise")
     model = LaplaceRegressor(random_state=0).fit(X, y)
