@@ -135,7 +135,12 @@ class Bag:
     @property
     def average_noise(self) -> Tensor | None:
         """The geometric mean of the noise variances; None where none vary."""
-        return torch.stack(self.noise).log().mean(0).exp() if self.noise else None
+        return _average(self.noise)
+
+
+def _average(noise: Sequence[Tensor]) -> Tensor | None:
+    """The geometric mean of variances, if there are any."""
+    return torch.stack(list(noise)).log().mean(0).exp() if noise else None
 
 
 def train_bag(
@@ -175,7 +180,8 @@ def train_bag(
             noise_of = partial(_noise_so_far, own, rows, parameters, data, options, seeds[0])
             deals.append(_trained(modules, arguments, recipe.schedule, rows, own, order, prior, noise_of))
     bags, outputs = zip(*deals, strict=True)
-    return Bag.of_deals(bags, _shares(rows, outputs, Bag.of_deals(bags, [1.0] * len(bags)).average_noise))
+    noise = _average([own for bag in bags for own in bag.noise])
+    return Bag.of_deals(bags, _shares(rows, outputs, noise))
 
 
 def _trained(
@@ -220,18 +226,16 @@ def _prior(
 
 
 def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None) -> list[float]:
-    """Weights of one or two deals whose mean errs least on held-out rows, with outputs (n, C) of each deal."""
-    if len(outputs) == 1:
-        return [1.0]
+    """Weights of two deals, with which the mean of their outputs (n, C) errs least on held-out rows."""
     first, second = outputs
-    known = torch.ones_like(first) if rows.noise is None else rows.noise.double()
-    precision = rows.weights.double()[:, None] / (known if noise is None else known * noise)
+    variances = rows.noise if noise is None else noise
+    precision = rows.weights.double()[:, None] / (torch.ones_like(first) if variances is None else variances.double())
     apart, error = second - first, rows.targets.double() - first
     share = float((precision * apart * error).sum() / (precision * apart.square()).sum().clamp_min(LEAST_LEVEL))
+    share = min(max(share, 0.0), 1.0)
     errors = [float((precision * (rows.targets.double() - own).square()).sum()) for own in outputs]
     if max(errors) > DECISIVE * min(errors):
         share = float(errors[1] < errors[0])
-    share = min(max(share, 0.0), 1.0)
     return [1 - share, share]
 
 

@@ -21,9 +21,9 @@ which then gives precise rows more weight, and after it for the predictions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -148,28 +148,19 @@ class Bagged:
 
 
 @dataclass(frozen=True)
-class _Unseen(Sequence[TrainingRows]):
-    """The rows that each member has not seen, taken when they are asked for: those of all are larger than the data."""
+class _Unseen:
+    """The rows that each member has not seen, one member at a time: those of all are larger than the data."""
 
     rows: TrainingRows
     held_out: Tensor
 
-    def __len__(self) -> int:
-        return len(self.held_out)
-
-    @overload
-    def __getitem__(self, member: int) -> TrainingRows: ...
-    @overload
-    def __getitem__(self, member: slice) -> Sequence[TrainingRows]: ...
-    def __getitem__(self, member: int | slice) -> TrainingRows | Sequence[TrainingRows]:
-        if isinstance(member, slice):
-            return _Unseen(self.rows, self.held_out[member])
-        return self.rows.taken(self.held_out[member].nonzero()[:, 0])
+    def __iter__(self) -> Iterator[TrainingRows]:
+        return (self.rows.taken(own.nonzero()[:, 0]) for own in self.held_out)
 
 
 def _fits(
     networks: Sequence[Network], bag: Bag, data: PreparedData, options: Options
-) -> tuple[list[LaplaceFit], Sequence[TrainingRows]]:
+) -> tuple[list[LaplaceFit], _Unseen]:
     """A pass over the rows that each member has seen, and the rows that it has not seen."""
     rows, fits = tensors_of(data, options, built_in=True), []
     for network, held_out in zip(networks, bag.held_out, strict=True):
@@ -252,9 +243,7 @@ def _net(
     return net
 
 
-def _scored(
-    fits: Sequence[LaplaceFit], held_out: Sequence[TrainingRows], before: Hyper | None
-) -> tuple[BaggedScores, Hyper]:
+def _scored(fits: Sequence[LaplaceFit], held_out: _Unseen, before: Hyper | None) -> tuple[BaggedScores, Hyper]:
     """What held-out rows say of prior precisions and noises, and the choice of one member."""
     fit = fits[0]
     start = Hyper(torch.ones_like(fit.theta[: fit.prior.n_groups])) if before is None else before
@@ -269,7 +258,7 @@ def _scored(
     return scores, scores.chosen(start, free_prior=True, free_dispersion=True)
 
 
-def _mean_square(fits: Sequence[LaplaceFit], held_out: Sequence[TrainingRows]) -> float:
+def _mean_square(fits: Sequence[LaplaceFit], held_out: _Unseen) -> float:
     """Mean squared error of held-out rows over their known noise."""
     total, weight = 0.0, 0.0
     for fit, rows in zip(fits, held_out, strict=True):
@@ -282,7 +271,7 @@ def _mean_square(fits: Sequence[LaplaceFit], held_out: Sequence[TrainingRows]) -
 
 
 def _errors(
-    bag: Bag, fits: Sequence[LaplaceFit], held_out: Sequence[TrainingRows], hyper: Hyper, rows: TrainingRows
+    bag: Bag, fits: Sequence[LaplaceFit], held_out: _Unseen, hyper: Hyper, rows: TrainingRows
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Errors, variances of the predictions and noise in units of φ of each row in each deal, (2, n, C) each."""
     per_deal = len(fits) // bag.n_deals

@@ -272,9 +272,9 @@ def _fitted(
         lambda network: fit_laplace(network, likelihood, rule, structure, prior, batches),
         lambda network: DataLoss(network, likelihood, batches),
     )
-    start = problem.linearise(network), Hyper(torch.ones(prior.n_groups, dtype=torch.float64, device=inputs.device))
-    if before is not None:
-        start = problem.linearise(before.fit.network), before.hyper
+    ones = torch.ones(prior.n_groups, dtype=torch.float64, device=inputs.device)
+    first, hyper = (network, Hyper(ones)) if before is None else (before.fit.network, before.hyper)
+    start = problem.linearise(first), hyper
     found = alternate(problem, *start, free_prior=True, update_dispersion=lambda fit, hyper: hyper, max_steps=steps)
     everywhere = _same_everywhere(dispersion, batches[0][1], weights)
     return NoiseModel(found.fit, found.hyper, log_evidence(found.fit, found.hyper) - everywhere)

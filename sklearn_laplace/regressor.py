@@ -242,7 +242,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         own. "auto" is eight for 950 rows or more, if prior precision and noise are left open too. These nets train
         together, each without a quarter of the rows (``_bag.py``). Two of them have not seen a given row. Their errors
         on such rows choose prior precision and noise, and how the noise varies. Four of the eight are for smooth
-        functions and four for functions with much detail: each half has the weight with which both err least together,
+        functions and four for functions with much detail. Each half has the weight with which both err least together,
         or is left out. For fewer rows "auto" is four, where prior precision or noise are chosen by
         three nets that have not seen a third of the rows each. These train on with all rows, and are members beside the
         first. Such nets are there for "auto" of prior precision or noise, the built-in net, and 40 rows or more. They

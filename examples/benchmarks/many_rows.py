@@ -206,8 +206,8 @@ def draw(path: Path, found: list[tuple[Any, ...]]) -> None:
 
 def of_memory(n_rows: int) -> None:
     """Seconds, memory and RMSE of a default fit of Friedman's function."""
-    X, y = friedman(n_rows + 10_000)
-    rows, targets = X.to_numpy(), y
+    frame, targets = friedman(n_rows + 10_000)
+    rows = frame.to_numpy()
     scale = 2**20 if sys.platform != "darwin" else 2**30
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
     model = LaplaceRegressor(random_state=0).fit(rows[:n_rows], targets[:n_rows])
