@@ -32,6 +32,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -63,8 +64,9 @@ from .structures._base import Posterior
 
 N_FOLDS = 3
 """Three do as well as five on the benchmark's inner splits, at half the price."""
-STEPS = 14
-"""Gauss–Newton steps of each net; with 8 some are not there yet (yacht)."""
+STEPS, NOISY_STEPS = 14, 3
+"""Gauss–Newton steps of each net; with 8 some are not there yet (yacht). And those of nets that gradients have trained
+before."""
 LEAST_ROWS = 40
 """Fewer say too little of the noise."""
 SOFTER, WEAKEST, DECISIVE = 0.3, 0.03, 5.0
@@ -268,15 +270,15 @@ def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Seq
     if len(rows) < LEAST_ROWS or not _affordable(fit, len(rows)):
         return trained
     if plan.free_dispersion and plan.again is None:
-        hyper = replace(hyper, dispersion=plan.likelihood.dispersion_start)
-    dealt = zip(starts, _dealt(rows, len(starts)), strict=True)
-    folds, factor = tuple(Fold(start, held_out) for start, held_out in dealt), 1.0
+        hyper = replace(hyper, dispersion=plan.first_dispersion)
+    parts = zip(starts, dealt(rows, len(starts)), strict=True)
+    folds, factor = tuple(Fold(start, held_out) for start, held_out in parts), 1.0
     # What their trainings have to say is of no use to anyone: not until they have seen all rows.
     beside = task.subtask("nets beside it", None if plan.softens else len(folds))
     unable = suppress(NotPositiveDefiniteError, NonFiniteError, MemoryBudgetError)
     with beside, single_thread(trained.is_small), warnings.catch_warnings(), unable:
         warnings.simplefilter("ignore")
-        folds, density = _under(folds, fit, rows, plan, hyper, beside)
+        folds, density = _under(folds, fit, rows, plan, hyper, beside, NOISY_STEPS if plan.is_noisy else STEPS)
         while plan.softens and factor > WEAKEST:
             softer = replace(hyper, prior_precision=SOFTER * factor * hyper.prior_precision)
             trial, other = _under(folds, fit, rows, plan, softer, beside, STEPS // 2)
@@ -322,7 +324,7 @@ def _under(
     plan: Plan,
     hyper: Hyper,
     task: Task,
-    steps: int = STEPS,
+    steps: int,
 ) -> tuple[tuple[Fold, ...], float]:
     """The nets trained under these hyperparameters, and the largest density of the rows that they have not seen.
 
@@ -335,7 +337,8 @@ def _under(
         problem = problem_of(network, fit.prior, seen, len(seen) * n_columns, plan, exact=exact)
         start = problem.linearise(network)
         with task.subtask("net"):
-            mode = alternate(problem, start, hyper, free_prior=False, update_dispersion=plan.update, max_steps=steps)
+            train = partial(alternate, free_prior=False, update_dispersion=plan.update, short=plan.is_noisy)
+            mode = train(problem, start, hyper, max_steps=steps)
         found.append(replace(fold, theta=mode.fit.network.theta))
         parts.append((mode.fit, rows.taken(fold.held_out).chunks(CHUNK)))
     scores = held_out_scores(parts, hyper, density_for(fit.likelihood))
@@ -344,7 +347,7 @@ def _under(
     return tuple(found), float(density.max())
 
 
-def _dealt(rows: TrainingRows, n_folds: int) -> list[Tensor]:
+def dealt(rows: TrainingRows, n_folds: int) -> list[Tensor]:
     """The rows of each fold, in rising order: equal ones together, those of each class dealt out by themselves."""
     n, device = len(rows), rows.inputs.device
     both = torch.cat([rows.inputs.flatten(1).double(), rows.targets.reshape(n, -1).double()], 1)

@@ -13,6 +13,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from skorch.callbacks import Callback
 from torch import Tensor, nn
 
 from . import _skorch
-from ._budget import SINGLE_THREAD_FLOPS, SINGLE_THREAD_PASS, budget_for, exact_cost
+from ._budget import SINGLE_THREAD_FLOPS, SINGLE_THREAD_PASS, SMALL_ROWS, Budget, budget_for, exact_cost
 from ._memory import MemoryBudget
 from ._progress import Task
 from ._skorch import TrainingRows
@@ -43,6 +44,15 @@ from .structures._base import Curvature
 
 QUICK_STEPS = 14
 """Gauss–Newton steps of a net that is only to be scored, as many as cross-fitted nets take."""
+NOISELESS = 0.005
+"""Noise variance of standardised targets below which a net takes all of its steps, from initial weights: where there is
+next to no noise, second-order steps find more than gradients have left to be found."""
+BEGUN_DISPERSION = 0.5
+"""Dispersion that such a training starts from, in units of the squared errors of held-out rows."""
+START_STEPS, START_REFINE_STEPS = 8, 10
+"""Gauss–Newton and L-BFGS steps of a net that gradients have trained before, and that is not noiseless."""
+MEMBER_STEPS, MEMBER_REFINE_STEPS, NOISELESS_STEPS = 3, 6, 14
+"""Those of a net that knows how another one's training has ended, and its Gauss–Newton steps where it is noiseless."""
 KRON_REFINE_STEPS = 20
 """L-BFGS steps at the end in the metric of an approximate curvature."""
 EPOCH_DAMPING = 0.7
@@ -58,8 +68,9 @@ FIRST_LAYER, BEHIND = 10.0, 0.1
 comes in, from a weak one it seldom goes. The evidence of three random tables rose by 50 to 135 nats."""
 GROUPED_STEPS = 3
 """Times the Gauss–Newton steps where several prior precisions are chosen: unused columns take several moves to go."""
-CONVERGENCE_ROUNDS, CONVERGED_DISPERSION = 3, 1e-6
-"""Final rounds of a dispersion step and a refinement, and the change of log φ that ends them."""
+CONVERGENCE_ROUNDS, NOISY_ROUNDS, CONVERGED_DISPERSION = 3, 1, 1e-6
+"""Final rounds of a dispersion step and a refinement, the same where there is a noise to speak of, and the change of
+log φ that ends them."""
 FAR_FROM_MODE = 1.0
 """Distance to the mode, in posterior standard deviations per effective parameter, that gives a warning."""
 
@@ -156,6 +167,8 @@ class Plan:
         Whether rows that were held out may weaken the prior.
     quick : bool
         Whether a few Gauss–Newton steps are enough, near a mode: of a net that is only to be scored.
+    begun : float or None
+        Where gradients have trained the net before (``_training/start.py``): the squared error of held-out rows.
     """
 
     likelihood: Likelihood
@@ -169,6 +182,19 @@ class Plan:
     again: Hyper | None = None
     softens: bool = False
     quick: bool = False
+    begun: float | None = None
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether targets with a noise were seen to have more than next to none."""
+        known = self.begun if self.again is None else self.again.dispersion
+        return self.likelihood.has_dispersion and known is not None and known >= NOISELESS
+
+    @property
+    def first_dispersion(self) -> float:
+        """φ that a training starts from which nothing else is known of."""
+        start = self.likelihood.dispersion_start
+        return start if self.begun is None else min(start, BEGUN_DISPERSION * self.begun)
 
     @property
     def free_dispersion(self) -> bool:
@@ -179,7 +205,7 @@ class Plan:
         """Fixed values where given; else the past's, or the natural prior and a noise of the targets' variance."""
         ones = torch.ones(prior.n_groups, dtype=torch.float64, device=network.theta.device)
         values = ones if self.natural_start else network.natural_precisions(prior)
-        dispersion = self.likelihood.dispersion_start
+        dispersion = self.first_dispersion
         if self.again is not None:
             values, dispersion = self.again.prior_precision.to(ones), self.again.dispersion
         if self.past is not None:
@@ -344,8 +370,7 @@ def fit_map(
         free_prior = plan.precision is None
         with task.subtask("mode"):
             if exact or goes_on:
-                steps_of = budget.gauss_newton_steps if small else budget.dear_gauss_newton_steps
-                steps_of = QUICK_STEPS if plan.quick else steps_of // 4 if goes_on else steps_of
+                steps_of = _steps(plan, budget, len(rows), small=small, exact=exact)
                 n_linear = (rows.inputs[0].numel() + 1) * n_outputs
                 found = _best_start(problem, fit, hyper, plan, steps_of, n_linear)
                 fit, hyper, steps, damping = found.fit, found.hyper, steps + found.n_steps, found.damping
@@ -353,14 +378,37 @@ def fit_map(
                 hyper = maximise_evidence(
                     fit, hyper, free_prior=free_prior, free_dispersion=plan.free_dispersion, warn=False
                 )
-            refine_steps = budget.refine_steps if exact else KRON_REFINE_STEPS
-            mode = _converge(problem, fit, hyper, plan, 0 if plan.quick else refine_steps, damping)
+            refine_steps = _refine_steps(plan, budget, len(rows), exact=exact)
+            mode = _converge(problem, fit, hyper, plan, refine_steps, damping)
         if not plan.quick:
             _warn_far(mode)
     history = [dict(entry) for entry in net.history]
     return MapResult(
         _skorch.finish(net, mode.fit.network), mode, history, steps + mode.n_steps, small, rows.inputs.dtype
     )
+
+
+def _steps(plan: Plan, budget: Budget, n_rows: int, *, small: bool, exact: bool) -> int:
+    """Gauss–Newton steps of a net."""
+    if plan.quick:
+        return QUICK_STEPS
+    steps = budget.gauss_newton_steps if small else budget.dear_gauss_newton_steps
+    if not exact:
+        return steps // 4
+    if plan.again is not None and n_rows > SMALL_ROWS and plan.likelihood.has_dispersion:
+        return MEMBER_STEPS if plan.is_noisy else NOISELESS_STEPS
+    return START_STEPS if plan.is_noisy else steps
+
+
+def _refine_steps(plan: Plan, budget: Budget, n_rows: int, *, exact: bool) -> int:
+    """L-BFGS steps of a net at the end."""
+    if plan.quick:
+        return 0
+    if not exact:
+        return KRON_REFINE_STEPS
+    if plan.again is not None and n_rows > SMALL_ROWS and plan.likelihood.has_dispersion:
+        return MEMBER_REFINE_STEPS if plan.is_noisy else START_REFINE_STEPS
+    return START_REFINE_STEPS if plan.is_noisy else budget.refine_steps
 
 
 def continued(trained: MapResult, rows: TrainingRows, plan: Plan, factor: float) -> MapResult:
@@ -416,6 +464,12 @@ def keep_mode(
     history = [dict(entry) for entry in net.history]
     net.trim_for_prediction()
     return MapResult(net, mode, history, 0, small, rows.inputs.dtype, post_hoc=True)
+
+
+def is_exact(network: Network, rows: TrainingRows, n_outputs: int, plan: Plan) -> bool:
+    """Whether a training takes exact steps."""
+    cost, _ = _exact(network, rows, n_dual_rows(rows, plan.likelihood, n_outputs), plan.past)
+    return cost <= budget_for(len(rows)).exact_step
 
 
 def _exact(network: Network, rows: TrainingRows, n_dual: int, past: Past | None) -> tuple[float, type[Curvature]]:
@@ -474,8 +528,10 @@ def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max
     """The alternation from one start, or the best by evidence from several; several precisions share the steps."""
     free_prior = plan.precision is None
     first = free_prior and plan.past is None and plan.again is None
-    factors = _start_factors(fit) if first else [torch.ones_like(hyper.prior_precision)]
-    if several := free_prior and _has_groups(fit):
+    network, prior = fit.network, fit.prior
+    factors = _start_factors(network, prior) if first else [torch.ones_like(hyper.prior_precision)]
+    factors = factors[:1] if plan.begun is not None else factors
+    if several := free_prior and has_groups(network, prior):
         max_steps = GROUPED_STEPS * max_steps // len(factors)
     found: list[Mode] = []
     for factor in factors:
@@ -483,35 +539,35 @@ def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max
             break
         start, update = replace(hyper, prior_precision=factor * hyper.prior_precision), plan.update
         steps = max_steps // 2 if found and not several else max_steps
-        mode = alternate(problem, fit, start, free_prior=free_prior, update_dispersion=update, max_steps=steps)
-        found.append(mode)
+        train = partial(alternate, free_prior=free_prior, update_dispersion=update, short=plan.is_noisy)
+        found.append(train(problem, fit, start, max_steps=steps))
     if len(found) == 1:
         return found[0]
     best = max(found, key=lambda mode: log_evidence(mode.fit, mode.hyper))
     return replace(best, n_steps=sum(mode.n_steps for mode in found))
 
 
-def _has_groups(fit: LaplaceFit) -> bool:
+def has_groups(network: Network, prior: Prior) -> bool:
     """Whether several precisions were asked for, beside those that embeddings have anyway."""
-    return fit.prior.n_groups - int((_levels(fit) > 0).sum()) > 1
+    return prior.n_groups - int((_levels(network, prior) > 0).sum()) > 1
 
 
-def _levels(fit: LaplaceFit) -> Tensor:
+def _levels(network: Network, prior: Prior) -> Tensor:
     """How many embeddings each precision (G,) is of, float64; 0 where it is of something else."""
-    module, shapes = fit.network.module, fit.network.layout.shapes
+    module, shapes = network.module, network.layout.shapes
     apart = module.apart if isinstance(module, ColumnsModule) else ()
-    found = [shapes[name][1] if name in apart else 0 for name in fit.prior.names]
-    return torch.tensor(found, dtype=torch.float64, device=fit.theta.device)
+    found = [shapes[name][1] if name in apart else 0 for name in prior.names]
+    return torch.tensor(found, dtype=torch.float64, device=network.theta.device)
 
 
-def _start_factors(fit: LaplaceFit) -> list[Tensor]:
+def _start_factors(network: Network, prior: Prior) -> list[Tensor]:
     """What the natural precisions (G,) are multiplied by, start by start."""
-    groups, ones = fit.prior.groups, torch.ones(fit.prior.n_groups, dtype=torch.float64, device=fit.theta.device)
+    groups, ones = prior.groups, torch.ones(prior.n_groups, dtype=torch.float64, device=network.theta.device)
     # Many levels could take up each row's target at once, and nothing would be learnt of its numbers any more.
-    shared_out = _levels(fit).clamp_min(1.0)
+    shared_out = _levels(network, prior).clamp_min(1.0)
     factors = [factor * shared_out for factor in STARTS]
-    if _has_groups(fit):
-        first = groups[: fit.network.blocks[0].size].unique()
+    if has_groups(network, prior):
+        first = groups[: network.blocks[0].size].unique()
         factors.append((BEHIND * ones).index_fill(0, first, FIRST_LAYER))
     return factors
 
@@ -520,7 +576,8 @@ def _converge(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_s
     """The mode, with the dispersion that belongs to it."""
     mode = refine(problem, fit, hyper, max_steps, damping)
     steps = mode.n_steps
-    for _ in range(CONVERGENCE_ROUNDS if plan.free_dispersion else 0):
+    rounds = NOISY_ROUNDS if plan.is_noisy else CONVERGENCE_ROUNDS
+    for _ in range(rounds if plan.free_dispersion else 0):
         updated = plan.update(mode.fit, mode.hyper)
         if abs(math.log(updated.dispersion / mode.hyper.dispersion)) < CONVERGED_DISPERSION:
             break

@@ -19,9 +19,9 @@ from skorch import NeuralNet
 from torch import Tensor, nn
 
 from . import _map, _resolve, _skorch, _structure_options
-from ._budget import automatic_structure
+from ._budget import SMALL_ROWS, automatic_structure
 from ._built_in import built_in_net
-from ._cross_fit import N_FOLDS, CrossFit, cross_fit, cross_fitted
+from ._cross_fit import N_FOLDS, CrossFit, cross_fit, cross_fitted, dealt
 from ._data import PreparedData, TargetScale, mean_variance
 from ._few_rows import told_by_rows
 from ._loo import LeftOut
@@ -33,6 +33,7 @@ from ._progress import Task
 from ._resolve import Options
 from ._shared_pass import shared_out
 from ._skorch import TrainingRows
+from ._training.start import gradient_start
 from ._values import Choice
 from .by_name import listed, prior_mean, temperatures
 from .errors import UnsupportedCombinationError
@@ -196,19 +197,45 @@ def _train_net(
     elif is_ours and isinstance(options.prior_mean, dict):
         _start_at(net.module_, options.prior_mean)
     own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
+    deep = is_ours and len(parameters["hidden_layer_sizes"]) > 0  # a linear net has one mode, and knows itself
+    apart = data.past is None and not data.has_copies and not isinstance(options.prior_mean, dict)
+    beside = deep and apart and options.cross_fits and not (own_epochs or data.alone)
+    others: list[Any] = []
+    if beside and data.start is None:
+        others = [source(**arguments | {"seed": seeds[0] + 1 + k}).to(network.theta) for k in range(N_FOLDS)]
+        if _starts_by_gradients(network, rows, data, plan):
+            with task.subtask("epochs"):
+                plan = _begun([net.module_, *others], network, rows, plan, seeds[1])
     trained = _map.fit_map(net, network, rows, data.n_outputs, plan, task, own_epochs=own_epochs)
     if data.alone:
         return replace(trained, by_evidence=data.start is None or data.start.by_evidence)
-    deep = is_ours and len(parameters["hidden_layer_sizes"]) > 0  # a linear net has one mode, and knows itself
-    apart = data.past is None and not data.has_copies and not isinstance(options.prior_mean, dict)
-    if not (deep and apart and options.cross_fits) or own_epochs:
+    if not beside:
         return trained
     if data.start is not None:
         before = [torch.from_numpy(fold).to(network.theta) for fold in data.start.folds]
         return cross_fitted(trained, rows, plan, before, task)
-    others = [source(**arguments | {"seed": seeds[0] + 1 + k}) for k in range(N_FOLDS)]
-    starts = [trained.mode.fit.network.vector(dict(other.named_parameters())).to(network.theta) for other in others]
+    starts = [network.vector(dict(other.named_parameters())).to(network.theta) for other in others]
     return cross_fitted(trained, rows, plan, starts, task)
+
+
+def _starts_by_gradients(network: Network, rows: TrainingRows, data: PreparedData, plan: Plan) -> bool:
+    """Whether steps by gradients pay before exact ones: targets with normal noise, one prior precision, enough rows."""
+    normal = plan.likelihood.has_dispersion and plan.likelihood.quadratic
+    several = plan.precision is None and _map.has_groups(network, plan.prior(network))
+    exact = _map.is_exact(network, rows, data.n_outputs, plan)
+    return normal and exact and not several and len(rows) > SMALL_ROWS
+
+
+def _begun(modules: Sequence[Any], network: Network, rows: TrainingRows, plan: Plan, seed: int) -> Plan:
+    """Train the net and those beside it by gradients; they stay as they are where there is next to no noise."""
+    prior = float(plan.start(network, plan.prior(network)).prior_precision.mean())
+    found = gradient_start(modules, rows, dealt(rows, len(modules) - 1), prior, seed % 2**31)
+    begun = replace(plan, begun=found.dispersion)
+    if not begun.is_noisy:
+        return plan
+    for module, state in zip(modules, found.states, strict=True):
+        module.load_state_dict(state)
+    return begun
 
 
 def _start_at(module: nn.Module, means: Mapping[str, Tensor]) -> None:

@@ -453,9 +453,9 @@ def test_equal_rows_are_in_one_fold():
     """A row that a net has seen is not held out from it, whatever the copy."""
     rows = TrainingRows(*(torch.randn(20, k).double() for k in (3, 2)), torch.ones(20).double())
     twice = rows.taken(torch.arange(20).repeat(2))
-    for part in _cross_fit._dealt(twice, 3):
+    for part in _cross_fit.dealt(twice, 3):
         assert sorted(part[part < 20].tolist()) == sorted((part[part >= 20] - 20).tolist())
-    dealt = [part.tolist() for part in _cross_fit._dealt(rows, 3)]
+    dealt = [part.tolist() for part in _cross_fit.dealt(rows, 3)]
     assert dealt == [list(range(k, 20, 3)) for k in range(3)]
 
 

@@ -25,6 +25,8 @@ class Schedule:
         Each step multiplies weights by 1 − rate · decay.
     most_further : int
         Most further cycles, of ``n_steps`` each, where targets are almost without noise.
+    bias_rate : float
+        Learning rate of the biases, in units of the one of the weights.
     """
 
     n_steps: int
@@ -32,6 +34,7 @@ class Schedule:
     lr: float = 0.02
     weight_decay: float = 0.02
     most_further: int = 3
+    bias_rate: float = 0.1
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, in units of the largest.

@@ -10,9 +10,9 @@ Mini-batches are shared; a mask says which net learns from which row. The nets t
 - a Gaussian prior of precision δ, which adds :math:`\tfrac{\delta\varphi}{2n} |W|^2` to half the mean squared error.
   The noise :math:`\varphi` is the error of held-out rows after the cycle before.
 
-Layers divide their inputs by √(fan-in) (``nets/mlp.py``); the last layer starts at zero. Before the last of the four
-cycles the rows may get weights: where the noise is small, errors count for more. Targets almost without noise reward
-many steps. So further cycles follow as long as each has much reduced the errors of held-out rows.
+Layers divide their inputs by √(fan-in) (``nets/mlp.py``); the last layer of a member starts at zero. Before the last
+of the four cycles the rows may get weights: where the noise is small, errors count for more. Targets almost without
+noise reward many steps. So further cycles follow as long as each has much reduced the errors of held-out rows.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
 
 from .._skorch import TrainingRows
-from ..nets import TableMLP
+from ..nets import MLP, TableMLP
 from ._schedule import Schedule
 
-BETAS = (0.9, 0.95)
-SCALE_RATE, BIAS_RATE = 6.0, 0.1
-"""Learning rates of column scales and biases, in units of the one of the weights."""
+BETAS, EPSILON = (0.9, 0.95), 1e-8
+SCALE_RATE = 6.0
+"""Learning rate of column scales, in units of the one of the weights."""
 LEAST_SCALE = 1e-3
 """Of a column after the training: the encoding divides by its reciprocal."""
 NOISE_AT_START = 0.1
@@ -50,9 +51,11 @@ class Stacked:
 
     Parameters
     ----------
-    modules : sequence of TableMLP
+    modules : sequence of MLP with hidden layers, or of TableMLP
         Of one shape; they stay as they are.
     dtype : torch.dtype
+    learns_scales : bool
+        Whether each encoded column gets a learnable scale.
 
     Examples
     --------
@@ -63,9 +66,16 @@ class Stacked:
     True
     """
 
-    def __init__(self, modules: Sequence[TableMLP], dtype: torch.dtype = torch.float32) -> None:
-        first = modules[0]
-        self.modules, self.dtype, self.factor, self.behind = tuple(modules), dtype, first.factor, first.behind
+    def __init__(
+        self,
+        modules: Sequence[MLP] | Sequence[TableMLP],
+        dtype: torch.dtype = torch.float32,
+        *,
+        learns_scales: bool = True,
+    ) -> None:
+        first: MLP | TableMLP = modules[0]
+        self.modules: tuple[MLP | TableMLP, ...] = tuple(modules)
+        self.dtype, self.factor, self.behind = dtype, first.factor, first.behind
         numbers: list[list[Any]] = [] if first.first is None else [[module.first for module in modules]]
         embeddings = [[module.embeddings[k] for module in modules] for k in range(len(first.embeddings))]
         places = [k for k, layer in enumerate(first.behind) if isinstance(layer, nn.Linear)]
@@ -73,14 +83,16 @@ class Stacked:
         self.n_numeric, self.n_first = len(numbers), len(numbers) + len(embeddings)
         self.weights = [self._stacked(own, "weight") for own in self.layers]
         self.biases = [None if own[0].bias is None else self._stacked(own, "bias") for own in self.layers]
-        self.scales = [torch.ones_like(weight[:, :1]) for weight in self.weights[: self.n_numeric]]
+        with_scales = self.n_numeric if learns_scales else 0
+        self.scales = [torch.ones_like(weight[:, :1]) for weight in self.weights[:with_scales]]
 
     def _stacked(self, layers: Sequence[Any], name: str) -> Tensor:
         return torch.stack([getattr(layer, name).detach().to(self.dtype) for layer in layers])
 
-    def start(self) -> None:
-        """Let the last layer begin at zero, and make all tensors leaves."""
-        self.weights[-1].zero_()
+    def start(self, *, from_zero: bool) -> None:
+        """Make all tensors leaves; the last layer may begin at zero."""
+        if from_zero:
+            self.weights[-1].zero_()
         for tensor in self.tensors:
             tensor.requires_grad_()
 
@@ -101,7 +113,8 @@ class Stacked:
         """Inputs (K, n, h) of the first activation."""
         parts = []
         if self.n_numeric:
-            weight, bias = self.weights[0] * (self.scales[0] * self.factor), self.biases[0]
+            scale = self.scales[0] * self.factor if self.scales else self.factor
+            weight, bias = self.weights[0] * scale, self.biases[0]
             assert bias is not None
             parts.append(torch.baddbmm(bias[:, None], numbers.expand(len(weight), -1, -1), weight.mT))
         for place in range(self.n_numeric, self.n_first):
@@ -130,7 +143,7 @@ class Stacked:
         """The state of each net with these weights, in the net's dtype, the scales as constants of its encoding."""
         return [self._state(k, module) for k, module in enumerate(self.modules)]
 
-    def _state(self, k: int, module: TableMLP) -> dict[str, Tensor]:
+    def _state(self, k: int, module: MLP | TableMLP) -> dict[str, Tensor]:
         state = {name: value.clone() for name, value in module.state_dict().items()}
         names = {id(layer): name for name, layer in module.named_modules()}
         for own, weight, bias in zip(self.layers, self.weights, self.biases, strict=True):
@@ -158,7 +171,7 @@ class Encoded:
 
     Parameters
     ----------
-    module : TableMLP
+    module : MLP or TableMLP
     inputs : Tensor of shape (n, d), float64
         Coded columns.
     dtype : torch.dtype
@@ -166,14 +179,14 @@ class Encoded:
         None where they are too large to keep.
     """
 
-    module: TableMLP
+    module: MLP | TableMLP
     inputs: Tensor
     dtype: torch.dtype
     numbers: Tensor | None
 
     @classmethod
     @torch.no_grad()
-    def of(cls, module: TableMLP, inputs: Tensor, dtype: torch.dtype) -> Encoded:
+    def of(cls, module: MLP | TableMLP, inputs: Tensor, dtype: torch.dtype) -> Encoded:
         """Encode the rows, if they are small enough."""
         width = 0 if module.first is None else module.first.weight.shape[1]
         if 4 * len(inputs) * width > ENCODED_BYTES:
@@ -222,7 +235,7 @@ def train_members(
     noise : Tensor of shape (n, C) or None
         What ``noise_of`` has answered.
     """
-    training = _Training.of(stacked, rows, seen, schedule, seed, prior)
+    training = Training.of(stacked, rows, seen, schedule, seed, prior)
     held_out = (1 - seen) * rows.weights
     outputs, noise, error = torch.empty(0), None, math.inf
     for begin, end in schedule.cycles:
@@ -248,8 +261,8 @@ def train_members(
 
 
 @dataclass
-class _Training:
-    """A training under way.
+class Training:
+    """A training of several nets that is under way.
 
     Parameters
     ----------
@@ -260,7 +273,7 @@ class _Training:
         Weight of each row for each net, with the mean 1.
     precision : Tensor of shape (n, 1) or (n, C)
         What squared errors are multiplied by.
-    optimiser : Optimizer
+    optimisers : list of _Adam
     generator : Generator
         Of the order of the rows.
     batch_size : int
@@ -275,7 +288,7 @@ class _Training:
     targets: Tensor
     shares: Tensor
     precision: Tensor
-    optimiser: torch.optim.Optimizer
+    optimisers: list[_Adam]
     generator: torch.Generator
     batch_size: int
     prior: Tensor
@@ -290,18 +303,20 @@ class _Training:
         schedule: Schedule,
         seed: int,
         prior: Sequence[float],
-    ) -> _Training:
-        """At its start."""
+        *,
+        from_zero: bool = True,
+    ) -> Training:
+        """At its start, with the outputs at zero or as the initial weights make them."""
         dtype, n = stacked.dtype, len(rows)
         weights = (seen * rows.weights).to(dtype)
-        stacked.start()
+        stacked.start(from_zero=from_zero)
         return cls(
             stacked,
             Encoded.of(stacked.modules[0], rows.inputs, dtype),
             rows.targets.to(dtype),
             weights * (n / weights.sum(1, keepdim=True)),
             torch.ones_like(weights[0])[:, None] if rows.noise is None else (1 / rows.noise).to(dtype),
-            _optimiser(stacked, schedule),
+            _Adam.of(stacked, schedule),
             torch.Generator().manual_seed(seed),
             min(schedule.batch_size, n),
             torch.tensor(prior).to(weights) / weights.sum(1),
@@ -313,19 +328,16 @@ class _Training:
         penalty = (self.prior * self.noise)[:, None, None]
         is_penalised = bool(penalty.any())
         for step, chosen in zip(steps, self._batches(), strict=False):
-            for group in self.optimiser.param_groups:
-                group["lr"] = rate(step) * group["largest"]
-                group["weight_decay"] = decay(step) * group["decays"]
             outputs = self.stacked(*self.encoded.taken(chosen))
             squares = (outputs - self.targets[chosen]).square() * self.precision[chosen]
             losses = 0.5 * squares.sum(-1)
-            self.optimiser.zero_grad(set_to_none=True)
             ((losses * self.shares[:, chosen]).sum() / len(chosen)).backward()
             if is_penalised:
                 for weight in self.stacked.weights:
                     assert weight.grad is not None
                     weight.grad.addcmul_(penalty, weight.detach())
-            self.optimiser.step()
+            for optimiser in self.optimisers:
+                optimiser.step(rate(step), decay(step))
 
     def _batches(self) -> Iterator[Tensor]:
         """Rows of one batch after the other, from one random order after the other."""
@@ -347,8 +359,53 @@ def mean_squares(rows: TrainingRows, outputs: Tensor, weights: Tensor, precision
     return (weights * squares).sum(1) / weights.sum(1)
 
 
-def _optimiser(stacked: Stacked, schedule: Schedule) -> torch.optim.Optimizer:
-    biases = [bias for bias in stacked.biases if bias is not None]
-    parts = ((stacked.scales, SCALE_RATE, 0.0), (stacked.weights, 1.0, 1.0), (biases, BIAS_RATE, 0.0))
-    groups = [{"params": p, "largest": rate * schedule.lr, "decays": decays} for p, rate, decays in parts if p]
-    return torch.optim.AdamW(groups, lr=schedule.lr, betas=BETAS, fused=True)
+class _Adam:
+    """AdamW of tensors with a learning rate and a weight decay of their own.
+
+    By torch's function, since making one of torch's optimisers imports its compiler, which takes a second.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+    rate : float
+        Largest learning rate.
+    decays : bool
+        Whether they decay.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], rate: float, *, decays: bool) -> None:
+        self.tensors, self.rate, self.decays = list(tensors), rate, decays
+        self.first = [torch.zeros_like(tensor) for tensor in tensors]
+        self.second = [torch.zeros_like(tensor) for tensor in tensors]
+        self.counts = [torch.zeros((), device=tensor.device) for tensor in tensors]
+
+    @torch.no_grad()
+    def step(self, rate: float, decay: float) -> None:
+        """Take one step at this part of the largest rate, and let go of the gradients."""
+        gradients = [tensor.grad for tensor in self.tensors if tensor.grad is not None]
+        adamw(
+            self.tensors,
+            gradients,
+            self.first,
+            self.second,
+            [],
+            self.counts,
+            fused=True,
+            amsgrad=False,
+            beta1=BETAS[0],
+            beta2=BETAS[1],
+            lr=rate * self.rate,
+            weight_decay=decay * self.decays,
+            eps=EPSILON,
+            maximize=False,
+        )
+        for tensor in self.tensors:
+            tensor.grad = None
+
+    @classmethod
+    def of(cls, stacked: Stacked, schedule: Schedule) -> list[_Adam]:
+        """For all that is trained."""
+        biases = [bias for bias in stacked.biases if bias is not None]
+        parts = (stacked.scales, SCALE_RATE), (stacked.weights, 1.0), (biases, schedule.bias_rate)
+        weights = stacked.weights
+        return [cls(own, rate * schedule.lr, decays=own is weights) for own, rate in parts if own]

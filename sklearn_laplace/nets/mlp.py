@@ -381,6 +381,38 @@ class MLP(nn.Sequential):
             layers.append(Shift(output_shift))
         super().__init__(*layers)
 
+    # The parts of a :class:`~sklearn_laplace.nets.TableMLP` without categories, for programs that take either.
+    embeddings: tuple[nn.Module, ...] = ()
+
+    @property
+    def factor(self) -> float:
+        """What the inputs of the first linear layer are multiplied by."""
+        scale = self[1]
+        assert isinstance(scale, Scale)
+        return scale.factor
+
+    @property
+    def first(self) -> nn.Linear:
+        """The first linear layer."""
+        layer = self[2]
+        assert isinstance(layer, nn.Linear)
+        return layer
+
+    @property
+    def behind(self) -> tuple[nn.Module, ...]:
+        """What follows it."""
+        return tuple(self)[3:]
+
+    @property
+    def categorical(self) -> Tensor:
+        """Places of the columns of categories: there are none."""
+        return torch.zeros(0, dtype=torch.long, device=self.first.weight.device)
+
+    def numbers(self, x: Tensor) -> Tensor:
+        """Encoded columns (n, d): what no weight changes."""
+        encoded: Tensor = self[0](x)
+        return encoded
+
 
 def standardised(
     in_features: int,

@@ -38,6 +38,8 @@ NEAR, NEAR_DISPERSION = 0.7, 0.02
 """Gauss–Newton hands over when the Newton decrement and the change of log φ are below these."""
 REST_ROUNDS, REST_STEPS = 3, 12
 """Rounds of L-BFGS steps and a dispersion step at the end."""
+SHORT_ROUNDS, SHORT_STEPS, SHORT_INTERVAL = 1, 8, 2
+"""The same from good weights, and Gauss–Newton steps from one dispersion step to the next."""
 STEPS_FOR_ONE = 4
 """L-BFGS steps that cost as much as one Gauss–Newton step."""
 MAX_CORRECTION = 2.0
@@ -64,6 +66,7 @@ def alternate(
     free_prior: bool,
     update_dispersion: Update,
     max_steps: int,
+    short: bool = False,
 ) -> Mode:
     """Train weights, prior precisions and dispersion together.
 
@@ -81,6 +84,8 @@ def alternate(
     max_steps : int
         Largest number of Gauss–Newton steps: half of them at most before the first move of the prior, a sixth after
         each.
+    short : bool
+        Whether the weights are near enough to a mode for fewer L-BFGS and dispersion steps.
 
     Returns
     -------
@@ -109,12 +114,12 @@ def alternate(
     1.99
     """
     first, each = max(max_steps // 2, 1), max(max_steps // 6, 1)
-    state = _settle(problem, fit, hyper, START_DAMPING, update_dispersion, first if free_prior else max_steps)
+    state = _settle(problem, fit, hyper, START_DAMPING, update_dispersion, first if free_prior else max_steps, short)
     used, ratio = state.n_steps, FIRST_RATIO
     while free_prior and ratio > LAST_RATIO and used < max_steps:
         for proposal in _moves(state, ratio):
             steps = min(each, max_steps - used)
-            trial = _tried(problem, state, proposal, update_dispersion, steps)
+            trial = _tried(problem, state, proposal, update_dispersion, steps, short)
             used += steps if trial is None else trial.n_steps
             if trial is None:
                 continue
@@ -126,22 +131,33 @@ def alternate(
         else:
             ratio = math.sqrt(ratio)
     if len(state.hyper.prior_precision) > 1 and state.decrement > SETTLED:
-        state = _settle(problem, state.fit, state.hyper, state.damping, update_dispersion, each)
+        state = _settle(problem, state.fit, state.hyper, state.damping, update_dispersion, each, short)
         used += state.n_steps
     return Mode(state.fit, state.hyper, used, state.damping)
 
 
-def _tried(problem: Problem, state: _State, proposal: Hyper, update: Update, max_steps: int) -> _State | None:
+def _tried(
+    problem: Problem, state: _State, proposal: Hyper, update: Update, max_steps: int, short: bool
+) -> _State | None:
     """Where a move leads to; None where it leads out of what floating point can hold: the state so far is kept."""
     with suppress(NotPositiveDefiniteError, NonFiniteError):
-        return _settle(problem, state.fit, proposal, state.damping, update, max_steps)
+        return _settle(problem, state.fit, proposal, state.damping, update, max_steps, short)
     return None
 
 
 def _settle(
-    problem: Problem, fit: LaplaceFit, hyper: Hyper, damping: float, update_dispersion: Update, max_steps: int
+    problem: Problem,
+    fit: LaplaceFit,
+    hyper: Hyper,
+    damping: float,
+    update_dispersion: Update,
+    max_steps: int,
+    short: bool,
 ) -> _State:
     """Bring weights and dispersion to rest: Gauss–Newton steps while far away, then L-BFGS at fixed dispersions."""
+    rounds, rest_steps, interval = REST_ROUNDS, REST_STEPS, 1
+    if short:
+        rounds, rest_steps, interval = SHORT_ROUNDS, SHORT_STEPS, SHORT_INTERVAL
     steps = 0
     while steps < max_steps:
         moved = gauss_newton_step(problem, fit, hyper, damping)
@@ -149,13 +165,15 @@ def _settle(
         if moved.fit is None:
             break
         fit, steps = moved.fit, steps + 1
+        if steps % interval and moved.decrement >= NEAR:
+            continue
         updated = _limited(hyper, update_dispersion(fit, hyper))
         change = abs(math.log(updated.dispersion / hyper.dispersion))
         hyper = updated
         if moved.decrement < NEAR and change < NEAR_DISPERSION:
             break
-    for _ in range(REST_ROUNDS):
-        mode = refine(problem, fit, hyper, REST_STEPS, damping)
+    for _ in range(rounds):
+        mode = refine(problem, fit, hyper, rest_steps, damping)
         fit, steps = mode.fit, steps + mode.n_steps // STEPS_FOR_ONE
         updated = _limited(hyper, update_dispersion(fit, hyper))
         change = abs(math.log(updated.dispersion / hyper.dispersion))
