@@ -26,13 +26,13 @@ from ._cross_fit import LEAST_LEVEL
 from ._data import PreparedData
 from ._learnt_noise import learnt_noise
 from ._noise_model import NoiseModel
-from ._progress import Task
+from ._progress import Clock, Task
 from ._resolve import Options
 from ._skorch import TrainingRows
 from ._stages import options_for, posterior_layout, tensors_of
 from ._threads import single_thread
 from ._training._schedule import Schedule
-from ._training.batched import Stacked, mean_squares, train_members
+from ._training.batched import Stacked, mean_squares, seconds_of_step, train_members
 from ._training.folds import held_out_rows
 from ._training.recipe import PILOT_STEPS, PRIORS, Recipe, recipes_for
 from .errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
@@ -49,6 +49,8 @@ LEAST_ROWS = 950
 LEAST_SHARE, DECISIVE = 0.1, 2.0
 """Least share of a deal that is kept, and the most that its squared errors may be, in units of the other deal's. One
 noise cannot describe members of which some err much more."""
+PART_OF_TIME = 0.6
+"""Of ``max_time``, for the steps of the members; further cycles, the noise and the posteriors have the rest."""
 EXACT_WEIGHTS = 512
 """Random weights up to which the curvature is exact."""
 FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
@@ -168,7 +170,10 @@ def train_bag(
     recipes = _recipes(parameters, data)
     held_out = torch.from_numpy(held_out_rows(data.X, data.targets, len(recipes))).to(rows.inputs.device)
     deals, prior, order = [], 0.0, seeds[1] % 2**31
+    clock = task.clock
     with task.subtask("epochs"):
+        if clock.max_time is not None:
+            recipes = _in_time(recipes, rows, data, options, len(held_out) // len(recipes), clock)
         for place, (recipe, own) in enumerate(zip(recipes, held_out.chunk(len(recipes)), strict=True)):
             shape = {"hidden_layer_sizes": recipe.hidden_layer_sizes, "activation": recipe.activation}
             arguments = table_net(shape, data, options.likelihood, recipe.n_bins)
@@ -176,10 +181,15 @@ def train_bag(
             modules = [TableMLP(**arguments, seed=first + k).to(rows.weights) for k in range(len(own))]
             if place == 0:  # what its posterior cannot hold is refused before any training
                 layout_of(Network.trace(modules[0], rows.inputs), rows, data, options)
-                prior = _prior(arguments, recipe.schedule, rows, own[0], seeds[0], order)
+                prior = _prior(arguments, recipe.schedule, rows, own[0], seeds[0], order, clock.is_over)
             noise_of = partial(_noise_so_far, own, rows, parameters, data, options, seeds[0])
-            deals.append(_trained(modules, arguments, recipe.schedule, rows, own, order, prior, noise_of))
+            train = partial(train_members, noise_of=noise_of, is_over=clock.is_over)
+            deals.append(_trained(modules, arguments, recipe.schedule, rows, own, order, prior, train))
+            if clock.is_over():
+                break
     bags, outputs = zip(*deals, strict=True)
+    if len(bags) == 1:
+        return bags[0]
     noise = _average([own for bag in bags for own in bag.noise])
     return Bag.of_deals(bags, _shares(rows, outputs, noise))
 
@@ -192,15 +202,34 @@ def _trained(
     held_out: Tensor,
     seed: int,
     prior: float,
-    noise_of: Callable[[Tensor], Tensor | None],
+    train: Callable[..., tuple[Tensor, Tensor | None]],
 ) -> tuple[Bag, Tensor]:
     """The members of one deal, and what they say of the rows that they have not seen (n, C)."""
     stacked, priors = Stacked(modules), [prior] * len(modules)
     with single_thread(_is_small(stacked, schedule)):
-        outputs, noise = train_members(stacked, rows, (~held_out).double(), schedule, seed, priors, noise_of)
+        outputs, noise = train(stacked, rows, (~held_out).double(), schedule, seed, priors)
     n, found = len(modules), () if noise is None else (noise,)
     bag = Bag((arguments,) * n, tuple(stacked.written()), held_out, (1 / n,) * n, found, schedule.n_steps)
     return bag, (outputs * held_out[..., None]).sum(0)
+
+
+def _in_time(
+    recipes: Sequence[Recipe], rows: TrainingRows, data: PreparedData, options: Options, n_members: int, clock: Clock
+) -> tuple[Recipe, ...]:
+    """The recipes with as many steps as there is time for, of which a part is left for what follows the training."""
+    needed = 0.0
+    for place, recipe in enumerate(recipes):
+        shape = {"hidden_layer_sizes": recipe.hidden_layer_sizes, "activation": recipe.activation}
+        arguments = table_net(shape, data, options.likelihood, recipe.n_bins)
+        stacked = Stacked([TableMLP(**arguments, seed=0).to(rows.weights) for _ in range(n_members)])
+        with single_thread(_is_small(stacked, recipe.schedule)):
+            step = seconds_of_step(stacked, rows, recipe.schedule)
+        needed += step * (recipe.schedule.n_steps + (0 if place else min(recipe.schedule.n_steps, PILOT_STEPS)))
+    part = PART_OF_TIME * clock.left / needed
+    if part >= 1:
+        return tuple(recipes)
+    clock.was_cut = True
+    return tuple(replace(recipe, schedule=recipe.schedule.of_part(part)) for recipe in recipes)
 
 
 def _is_small(stacked: Stacked, schedule: Schedule) -> bool:
@@ -209,7 +238,13 @@ def _is_small(stacked: Stacked, schedule: Schedule) -> bool:
 
 
 def _prior(
-    arguments: dict[str, Any], schedule: Schedule, rows: TrainingRows, held_out: Tensor, seed: int, order: int
+    arguments: dict[str, Any],
+    schedule: Schedule,
+    rows: TrainingRows,
+    held_out: Tensor,
+    seed: int,
+    order: int,
+    is_over: Callable[[], bool],
 ) -> float:
     """The prior precision under which a net errs least on rows (n,) that it has not seen, all tried side by side.
 
@@ -220,7 +255,7 @@ def _prior(
     short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
     seen = (~held_out).double().expand(len(PRIORS), -1)
     with single_thread(_is_small(stacked, schedule)):
-        outputs, _ = train_members(stacked, rows, seen, short, order, PRIORS, lambda outputs: None)
+        outputs, _ = train_members(stacked, rows, seen, short, order, PRIORS, lambda outputs: None, is_over)
     errors = mean_squares(rows, outputs, (held_out * rows.weights).expand(len(PRIORS), -1))
     return min(PRIORS[int(errors.argmin())] * schedule.n_steps / short.n_steps, max(PRIORS))
 

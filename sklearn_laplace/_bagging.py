@@ -174,7 +174,12 @@ def _fits(
 
 
 def approximate_bag(
-    bag: Bag, kind: str, parameters: Mapping[str, Any], data: PreparedData, seeds: Sequence[int]
+    bag: Bag,
+    kind: str,
+    parameters: Mapping[str, Any],
+    data: PreparedData,
+    seeds: Sequence[int],
+    is_over: Callable[[], bool] = bool,
 ) -> Bagged:
     """The Laplace approximations of the members, with what held-out rows choose.
 
@@ -185,6 +190,8 @@ def approximate_bag(
     parameters : mapping
     data : PreparedData
     seeds : sequence of int
+    is_over : callable
+        → bool, whether there is no time for a model of the noise.
     """
     options = options_for(kind, parameters, data, seeds[2])
     rows = tensors_of(data, options, built_in=True)
@@ -200,7 +207,7 @@ def approximate_bag(
     fits, held_out = _fits(networks, bag, under, options)
     scores, hyper = _scored(fits, held_out, None)
     errors = _errors(bag, fits, held_out, hyper, rows)
-    if options.varying_noise is not False and data.noise is None:
+    if options.varying_noise is not False and data.noise is None and not is_over():
         error, variance, known = (torch.tensordot(bag.deal_shares, part, 1) for part in errors)
         both = HeldOut(error, variance, known, weights)
         model = learnt_of(parameters, data, both, hyper.dispersion, options, seeds[0])

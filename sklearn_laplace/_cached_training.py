@@ -29,8 +29,8 @@ def cached_training(
 ) -> Trained:
     """Train a net or several, or return the same training from the cache.
 
-    Nothing is cached without ``memory`` or without a fixed ``random_state``, for a frozen net, and after a previous
-    posterior.
+    Nothing is cached without ``memory`` or without a fixed ``random_state``, for a frozen net, after a previous
+    posterior, and with ``max_time``.
 
     Parameters
     ----------
@@ -52,7 +52,8 @@ def cached_training(
     """
     memory, net, budget = check_memory(parameters["memory"]), parameters["net"], parameters["memory_budget"]
     is_fixed = isinstance(net, FrozenEstimator) or parameters["prior"] is not None
-    if memory.location is None or parameters["random_state"] is None or is_fixed:
+    is_timed = parameters["max_time"] is not None
+    if memory.location is None or parameters["random_state"] is None or is_fixed or is_timed:
         return train(kind, parameters, data, seeds, budget, task)
     try:
         joblib.hash(net)

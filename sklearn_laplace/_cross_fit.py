@@ -267,7 +267,7 @@ def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Seq
         One part of which is their training; unknown of how many nets, where a weaker prior is tried.
     """
     fit, hyper = trained.mode.fit, trained.mode.hyper
-    if len(rows) < LEAST_ROWS or not _affordable(fit, len(rows)):
+    if len(rows) < LEAST_ROWS or not _affordable(fit, len(rows)) or plan.is_over():
         return trained
     if plan.free_dispersion and plan.again is None:
         hyper = replace(hyper, dispersion=plan.first_dispersion)
@@ -285,6 +285,8 @@ def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Seq
             if other < density + DECISIVE:
                 break
             folds, density, factor = trial, other, SOFTER * factor
+        if plan.is_over():  # they have not come far enough to say something
+            return trained
         return replace(continued(trained, rows, plan, factor) if factor < 1 else trained, folds=folds)
     return trained
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Self
 
@@ -41,7 +41,7 @@ from ._past import check_columns
 from ._path import prior_path
 from ._prediction import naming_rows
 from ._prior_options import check_left_out
-from ._progress import ReportedFit, Task
+from ._progress import Clock, ReportedFit, Task
 from ._relevance import relevance
 from ._resolve import Options
 from ._sensitivity import LaplaceSensitivity
@@ -78,6 +78,8 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
 
     augment: Any
     prior: Any
+    max_time: float | None
+    verbose: int
 
     @abstractmethod
     def predict_std(self, X: Any, *, kind: str, X_std: Any = None) -> np.ndarray:
@@ -165,7 +167,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
             if X_val is not None:
                 self._validate_rows(X_val, y_val, None, None, y_numeric=numeric, reset=False)
             rows = GivenRows.of(*given)
-            with self._reported(2, *given[:3]) as task:
+            with self._reported(self._clock(), 2, *given[:3]) as task:
                 fitted, scores = held_out.chosen(_cross_validation.without_rule(self), rows, task)
                 parameters = self.get_params(deep=False)
                 self.__dict__.update({name: value for name, value in vars(fitted).items() if name not in parameters})
@@ -182,7 +184,9 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         most = _resolve.n_members(self.n_members, N_FOLDS if options.cross_fits and self.net is None else 0)
         n_kinds = most_kinds(parameters, given[0])
         again = options.varying_noise is not False  # the first one's training may be repeated
-        with self._reported(n_kinds * most, *given) as task:
+        clock = self._clock()
+        cached = parameters["memory"] is not None and parameters["max_time"] is None
+        with nullcontext() if cached else clock.interruptible(), self._reported(clock, n_kinds * most, *given) as task:
             data = replace(self._after_previous(prepare()), table=self._table, quick=self._is_quick)
             seeds = _values.random_numbers(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
             data = augmented(data, self.augment, self.n_augmentations, seeds[2])
@@ -190,7 +194,12 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
             self._others = ()
             self._fit_members(parameters, data, kept, seeds, (1 + again) * MEMBER_STAGES, task)
             self._weigh_members()
+        clock.say_if_cut(stacklevel=4)
         return self
+
+    def _clock(self) -> Clock:
+        """When the training that begins now has to end."""
+        return Clock(self.max_time, int(self.verbose))
 
     def _fit_rows(
         self,
@@ -215,6 +224,8 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
             hyper = choose(fit, origin, options, dispersion, lambda: self._left_out(fit, in_order=True))
             if self._lead is None and self.noise_model_ is None and options.varying_noise is not False:
                 self.noise_model_ = self._learnt_noise(fit, hyper, data, options, seeds[0])
+                if self.noise_model_ is not None and self.noise_model_.is_trained_under and task.clock.is_over():
+                    self.noise_model_ = None  # there is no time for a training under it
         if self.noise_model_ is not None and self.noise_model_.is_trained_under and data.noise is None:
             again = replace(self._with_noise(data), start=trained.start())
             return self._fit_rows(parameters, again, kept and self._with_noise(kept), seeds, task)

@@ -23,10 +23,10 @@ from skorch.callbacks import Callback
 from torch import Tensor, nn
 
 from . import _skorch
-from ._budget import SINGLE_THREAD_FLOPS, SINGLE_THREAD_PASS, SMALL_ROWS, Budget, budget_for, exact_cost
+from ._budget import SINGLE_THREAD_FLOPS, SINGLE_THREAD_PASS, Budget, budget_for, exact_cost
 from ._memory import MemoryBudget
 from ._progress import Task
-from ._skorch import TrainingRows
+from ._skorch import TrainingRows, Watch
 from ._threads import single_thread
 from .by_name import ColumnsModule, unit_of
 from .curvatures import GGN
@@ -169,6 +169,10 @@ class Plan:
         Whether a few Gauss–Newton steps are enough, near a mode: of a net that is only to be scored.
     begun : float or None
         Where gradients have trained the net before (``_training/start.py``): the squared error of held-out rows.
+    many : bool
+        Whether there are more than ``SMALL_ROWS`` rows.
+    is_over : callable
+        → bool, whether the training has to end.
     """
 
     likelihood: Likelihood
@@ -183,12 +187,14 @@ class Plan:
     softens: bool = False
     quick: bool = False
     begun: float | None = None
+    many: bool = False
+    is_over: Callable[[], bool] = bool  # never
 
     @property
     def is_noisy(self) -> bool:
-        """Whether targets with a noise were seen to have more than next to none."""
+        """Whether the targets of many rows were seen to have more than next to no noise."""
         known = self.begun if self.again is None else self.again.dispersion
-        return self.likelihood.has_dispersion and known is not None and known >= NOISELESS
+        return self.many and self.likelihood.has_dispersion and known is not None and known >= NOISELESS
 
     @property
     def first_dispersion(self) -> float:
@@ -370,7 +376,7 @@ def fit_map(
         free_prior = plan.precision is None
         with task.subtask("mode"):
             if exact or goes_on:
-                steps_of = _steps(plan, budget, len(rows), small=small, exact=exact)
+                steps_of = _steps(plan, budget, small=small, exact=exact)
                 n_linear = (rows.inputs[0].numel() + 1) * n_outputs
                 found = _best_start(problem, fit, hyper, plan, steps_of, n_linear)
                 fit, hyper, steps, damping = found.fit, found.hyper, steps + found.n_steps, found.damping
@@ -378,9 +384,10 @@ def fit_map(
                 hyper = maximise_evidence(
                     fit, hyper, free_prior=free_prior, free_dispersion=plan.free_dispersion, warn=False
                 )
-            refine_steps = _refine_steps(plan, budget, len(rows), exact=exact)
+            refine_steps = _refine_steps(plan, budget, exact=exact)
             mode = _converge(problem, fit, hyper, plan, refine_steps, damping)
-        if not plan.quick:
+        # Of few steps by design, of which held-out rows judge what they are worth, mode_distance_ tells.
+        if not (plan.quick or plan.is_noisy or plan.is_over()):
             _warn_far(mode)
     history = [dict(entry) for entry in net.history]
     return MapResult(
@@ -388,25 +395,25 @@ def fit_map(
     )
 
 
-def _steps(plan: Plan, budget: Budget, n_rows: int, *, small: bool, exact: bool) -> int:
+def _steps(plan: Plan, budget: Budget, *, small: bool, exact: bool) -> int:
     """Gauss–Newton steps of a net."""
     if plan.quick:
         return QUICK_STEPS
     steps = budget.gauss_newton_steps if small else budget.dear_gauss_newton_steps
     if not exact:
         return steps // 4
-    if plan.again is not None and n_rows > SMALL_ROWS and plan.likelihood.has_dispersion:
+    if plan.again is not None and plan.many and plan.likelihood.has_dispersion:
         return MEMBER_STEPS if plan.is_noisy else NOISELESS_STEPS
     return START_STEPS if plan.is_noisy else steps
 
 
-def _refine_steps(plan: Plan, budget: Budget, n_rows: int, *, exact: bool) -> int:
+def _refine_steps(plan: Plan, budget: Budget, *, exact: bool) -> int:
     """L-BFGS steps of a net at the end."""
     if plan.quick:
         return 0
     if not exact:
         return KRON_REFINE_STEPS
-    if plan.again is not None and n_rows > SMALL_ROWS and plan.likelihood.has_dispersion:
+    if plan.again is not None and plan.many and plan.likelihood.has_dispersion:
         return MEMBER_REFINE_STEPS if plan.is_noisy else START_REFINE_STEPS
     return START_REFINE_STEPS if plan.is_noisy else budget.refine_steps
 
@@ -521,6 +528,7 @@ def problem_of(
     return Problem(
         lambda network: fit_laplace(network, likelihood, rule, structure, prior, chunks, past=past, **told),
         lambda network: DataLoss(network, likelihood, chunks, past),
+        plan.is_over,
     )
 
 
@@ -535,6 +543,8 @@ def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max
         max_steps = GROUPED_STEPS * max_steps // len(factors)
     found: list[Mode] = []
     for factor in factors:
+        if found and problem.is_over():
+            break
         if found and not several and effective_parameters(found[0].fit, found[0].hyper) > LITTLE * n_linear:
             break
         start, update = replace(hyper, prior_precision=factor * hyper.prior_precision), plan.update
@@ -609,7 +619,8 @@ def _train_epochs(
     try:
         with task.subtask("epochs", net.max_epochs) as epochs:
             net.callbacks_ = [*net.callbacks_, ("laplace_progress", EpochTasks(epochs))]
-            _skorch.run_epochs(net, rows, between if free else None, budget_for(len(rows)).evidence_steps)
+            period = max(1, net.max_epochs // budget_for(len(rows)).evidence_steps)
+            _skorch.run_epochs(net, rows, Watch(period, between if free else None, plan.is_over))
     except NonFiniteLossError:
         problem.linearise(network)  # which names the layer where the loss was not finite at the start
         raise

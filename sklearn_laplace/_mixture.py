@@ -227,7 +227,7 @@ class LaplaceMixture(LaplacePrediction):
                 if not not_alone or found.densities is not None:
                     leads.append(found)
                     said.append(caught)
-            if leads[0].densities is None:
+            if leads[0].densities is None or task.clock.is_over():
                 break
         densities = [lead.densities for lead in leads if lead.densities is not None]
         shares, factor = of_kinds(densities, data.weights) if len(leads) > 1 else (np.ones(1), 1.0)
@@ -265,7 +265,7 @@ class LaplaceMixture(LaplacePrediction):
             with stages.subtask("training", TRAINING_STAGES) as own:
                 bag = cached_training(train_bag, self._kind, parameters, data, seeds, own)
             with stages.subtask("posterior"):
-                found = approximate_bag(bag, self._kind, parameters, data, seeds)
+                found = approximate_bag(bag, self._kind, parameters, data, seeds, task.clock.is_over)
         self.noise_model_ = found.noise_model
         members = (self, *(self._twin() for _ in found.members[1:]))
         for place, (member, (trained, fit)) in enumerate(zip(members, found.members, strict=True)):
@@ -331,10 +331,12 @@ class LaplaceMixture(LaplacePrediction):
 
         first = lead.start
         n_nets = 0 if self._origin.cross is None else len(first.folds)
-        n_others = _resolve.n_members(self.n_members, n_nets) - 1
+        n_others = 0 if task.clock.is_over() else _resolve.n_members(self.n_members, n_nets) - 1
         dispensable = FAILURES if isinstance(self.n_members, str) else ()
 
         def fitted(place: int, seeds: list[int], own: Task) -> LaplaceMixture | None:
+            if own.clock.is_over():
+                return None
             other = self._twin()
             other._lead, other._is_candidate = self._origin, True
             start = first.of_fold(place) if first.folds else None

@@ -231,6 +231,8 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     optional_count("batch_size", parameters["batch_size"], 1)
     if parameters["lr"] is not None:
         positive("lr", parameters["lr"])
+    if parameters["max_time"] is not None:
+        positive("max_time", parameters["max_time"])
     if not isinstance(parameters["verbose"], Integral):
         raise ValueError(f"verbose={parameters['verbose']!r} has to be a whole number; 0 is silent.")
     check_augment(parameters["augment"])

@@ -267,11 +267,19 @@ class Watch(Callback):
     period : int
     between : callable or None
         Called with the net: an evidence step.
+    is_over : callable
+        → bool, whether the training has to end.
     """
 
-    def __init__(self, period: int, between: Callable[[NeuralNet], None] | None) -> None:
+    def __init__(self, period: int, between: Callable[[NeuralNet], None] | None, is_over: Callable[[], bool]) -> None:
         self.period = period
         self.between = between
+        self.is_over = is_over
+
+    def on_batch_end(self, net: NeuralNet, **kwargs: Any) -> None:
+        """See the class."""
+        if self.is_over():
+            raise KeyboardInterrupt  # which is how skorch's callbacks end a training
 
     def on_epoch_end(self, net: NeuralNet, **kwargs: Any) -> None:
         """See the class."""
@@ -539,22 +547,19 @@ def returns_probabilities(module: nn.Module, inputs: Tensor) -> bool:
     return bool(close) and bool((outputs >= 0).all())
 
 
-def run_epochs(net: NeuralNet, rows: TrainingRows, between: Callable[[NeuralNet], None] | None, n_between: int) -> int:
+def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch) -> int:
     """Train for the net's own number of epochs and return how many ran.
 
     Parameters
     ----------
     net : NeuralNet, initialised
     rows : TrainingRows
-    between : callable or None
-        Called about ``n_between`` times on the way, with the net.
-    n_between : int
+    watch : Watch
     """
     if net.max_epochs <= 0:
         return 0
     if isinstance(net.optimizer_, LateAdam):
         net.optimizer_.make()
-    watch = Watch(max(1, net.max_epochs // max(n_between, 1)), between)
     net.callbacks_ = [*net.callbacks_, ("laplace_watch", watch)]
     data = RowsDataset(rows)
     y = rows.targets.cpu().numpy()

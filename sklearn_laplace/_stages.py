@@ -33,7 +33,7 @@ from ._progress import Task
 from ._resolve import Options
 from ._shared_pass import shared_out
 from ._skorch import TrainingRows
-from ._training.start import gradient_start
+from ._training.start import begun, starts_by_gradients
 from ._values import Choice
 from .by_name import listed, prior_mean, temperatures
 from .errors import UnsupportedCombinationError
@@ -65,6 +65,7 @@ MAP_NEUTRAL: dict[str, Any] = {
     "n_members": "auto",
     "member_weights": "uniform",
     "random_state": None,
+    "max_time": None,  # a training that ended early is not cached
     "memory": None,
     "n_jobs": None,
     "memory_budget": None,  # handed to it beside them
@@ -138,6 +139,8 @@ def train(
         again=None if data.start is None else data.start.hyper,
         quick=data.quick,
         softens=options.by_held_out[0] and not options.likelihood.has_dispersion,
+        many=len(rows) > SMALL_ROWS,
+        is_over=task.clock.is_over,
     )
     if isinstance(net, FrozenEstimator):
         module = copy.deepcopy(net.estimator.module_).to(rows.weights)
@@ -183,7 +186,7 @@ def _train_net(
         lr=parameters["lr"],
         batch_size=parameters["batch_size"],
         seed=seeds[0],
-        verbose=int(parameters["verbose"]),
+        verbose=max(int(parameters["verbose"]) - 1, 0),
     )
     _skorch.initialise(net, rows, data.n_outputs)
     if data.past is not None:
@@ -203,9 +206,8 @@ def _train_net(
     others: list[Any] = []
     if beside and data.start is None:
         others = [source(**arguments | {"seed": seeds[0] + 1 + k}).to(network.theta) for k in range(N_FOLDS)]
-        if _starts_by_gradients(network, rows, data, plan):
-            with task.subtask("epochs"):
-                plan = _begun([net.module_, *others], network, rows, plan, seeds[1])
+        if starts_by_gradients(network, rows, data.n_outputs, plan):
+            plan = begun([net.module_, *others], network, rows, dealt(rows, N_FOLDS), plan, seeds[1], task)
     trained = _map.fit_map(net, network, rows, data.n_outputs, plan, task, own_epochs=own_epochs)
     if data.alone:
         return replace(trained, by_evidence=data.start is None or data.start.by_evidence)
@@ -216,26 +218,6 @@ def _train_net(
         return cross_fitted(trained, rows, plan, before, task)
     starts = [network.vector(dict(other.named_parameters())).to(network.theta) for other in others]
     return cross_fitted(trained, rows, plan, starts, task)
-
-
-def _starts_by_gradients(network: Network, rows: TrainingRows, data: PreparedData, plan: Plan) -> bool:
-    """Whether steps by gradients pay before exact ones: targets with normal noise, one prior precision, enough rows."""
-    normal = plan.likelihood.has_dispersion and plan.likelihood.quadratic
-    several = plan.precision is None and _map.has_groups(network, plan.prior(network))
-    exact = _map.is_exact(network, rows, data.n_outputs, plan)
-    return normal and exact and not several and len(rows) > SMALL_ROWS
-
-
-def _begun(modules: Sequence[Any], network: Network, rows: TrainingRows, plan: Plan, seed: int) -> Plan:
-    """Train the net and those beside it by gradients; they stay as they are where there is next to no noise."""
-    prior = float(plan.start(network, plan.prior(network)).prior_precision.mean())
-    found = gradient_start(modules, rows, dealt(rows, len(modules) - 1), prior, seed % 2**31)
-    begun = replace(plan, begun=found.dispersion)
-    if not begun.is_noisy:
-        return plan
-    for module, state in zip(modules, found.states, strict=True):
-        module.load_state_dict(state)
-    return begun
 
 
 def _start_at(module: nn.Module, means: Mapping[str, Tensor]) -> None:

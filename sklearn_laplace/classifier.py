@@ -77,6 +77,8 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         As in :class:`LaplaceRegressor`.
     random_state : int, RandomState or None, default=None
         Seeds the initial weights, the order of mini-batches and the draws.
+    max_time : float or None, default=None
+        As in :class:`LaplaceRegressor`.
     verbose : int, default=0
         As in :class:`LaplaceRegressor`; so are scikit-learn's callbacks (``set_callbacks``).
 
@@ -154,6 +156,7 @@ feature_names_in_
         member_weights: str = "uniform",
         n_jobs: int | None = None,
         random_state: Any = None,
+        max_time: float | None = None,
         verbose: int = 0,
     ) -> None:
         self.net = net
@@ -198,6 +201,7 @@ feature_names_in_
         self.member_weights = member_weights
         self.n_jobs = n_jobs
         self.random_state = random_state
+        self.max_time = max_time
         self.verbose = verbose
 
     def __sklearn_tags__(self) -> Any:

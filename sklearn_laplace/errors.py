@@ -312,6 +312,24 @@ class HeldOutRowsWarning(UserWarning):
     """
 
 
+class CutWarning(UserWarning):
+    """A training ended before it was done, by ``max_time`` or Ctrl-C. What there was so far was kept.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> X = np.linspace(0, 6, 60)[:, None]
+    >>> with warnings.catch_warnings():  # doctest: +IGNORE_EXCEPTION_DETAIL
+    ...     warnings.simplefilter("error", CutWarning)
+    ...     _ = LaplaceRegressor(max_time=1e-3, random_state=0).fit(X, np.sin(X[:, 0]))
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.CutWarning: …
+    """
+
+
 class UncachedWarning(UserWarning):
     """A cache was asked for and cannot be used.
 

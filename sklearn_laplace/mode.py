@@ -48,10 +48,13 @@ class Problem:
         Network → LaplaceFit: a pass over the data with curvature.
     loss : callable
         Network → :class:`~sklearn_laplace.data_loss.DataLoss`, the data's loss as a function of the weights.
+    is_over : callable
+        → bool, whether a search has to end where it is.
     """
 
     linearise: Callable[[Network], LaplaceFit]
     loss: Callable[[Network], DataLoss]
+    is_over: Callable[[], bool] = bool  # never
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,7 @@ def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int, damp
     memory = _Memory()
     steps, size = 0, 1.0
     decrement = float(gradient @ solved)
-    while steps < max_steps and decrement > DECREMENT**2:
+    while steps < max_steps and decrement > DECREMENT**2 and not problem.is_over():
         direction = -memory.inverse_hessian(gradient, solved)
         found = _armijo(objective, theta, direction, value, float(gradient @ direction), min(1.0, 4 * size))
         if found is None:

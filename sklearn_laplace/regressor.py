@@ -261,12 +261,18 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Seeds the initial weights, the order of mini-batches and the weight samples. torch's global generator is left as
         it was. All trainings of "cv" and "validation" start from one integer, or from copies of one RandomState, which
         stays as it was; from None each starts on its own.
+    max_time : float or None, default=None
+        Seconds after which training ends with the best state so far, and a :class:`~sklearn_laplace.errors.CutWarning`.
+        Schedules of many rows are laid out from measured steps so that they end in time. The posterior and the noise
+        model follow. With ``prior_precision="cv"`` or ``"validation"`` the limit holds for each training. The first
+        Ctrl-C does the same, unless trainings are cached (``memory``); the second one stops at once.
     verbose : int, default=0
-        0 prints nothing. 1 prints skorch's table, a line an epoch with its loss and seconds, for a net that trains by
-        epochs (a template, ``max_epochs``, or a net too large for Gauss–Newton steps), and a line where outputs are
-        taken for probabilities. Progress of all stages is shown by scikit-learn's callbacks (from 1.9 on), quiet unless
-        they are set: ``LaplaceRegressor().set_callbacks(sklearn.callback.ProgressBar())``, or set on a pipeline or
-        search around it. What a callback returns does not stop a fit.
+        0 prints nothing. 1 prints a line for each stage with its seconds, and one where outputs are taken for
+        probabilities. 2 prints skorch's table too, a line an epoch with its loss and seconds, for a net that trains by
+        epochs (a template, ``max_epochs``, or a net too large for Gauss–Newton steps). Progress of all stages is shown
+        by scikit-learn's callbacks (from 1.9 on), quiet unless they are set:
+        ``LaplaceRegressor().set_callbacks(sklearn.callback.ProgressBar())``, or set on a pipeline or search around it.
+        What a callback returns does not stop a fit.
 
     Attributes
     ----------
@@ -387,6 +393,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         member_weights: str = "uniform",
         n_jobs: int | None = None,
         random_state: Any = None,
+        max_time: float | None = None,
         verbose: int = 0,
     ) -> None:
         self.net = net
@@ -432,6 +439,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         self.member_weights = member_weights
         self.n_jobs = n_jobs
         self.random_state = random_state
+        self.max_time = max_time
         self.verbose = verbose
 
     def __sklearn_tags__(self) -> Any:

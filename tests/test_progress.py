@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
-from sklearn_laplace._progress import SILENT
+from sklearn_laplace._progress import Task
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))
@@ -275,13 +275,13 @@ def test_a_fit_is_quiet_by_default(capsys):
 
 def test_verbose_prints_the_epochs_of_a_template(capsys):
     """skorch's own table, one line an epoch; the built-in net without epochs has none."""
-    options = {"prior_precision": 1.0, "sigma_noise": 0.1, "random_state": 0, "verbose": 1}
+    options = {"prior_precision": 1.0, "sigma_noise": 0.1, "random_state": 0, "verbose": 2}
     LaplaceRegressor(template(max_epochs=2), **options).fit(X, Y)
     assert "train_loss" in capsys.readouterr().out
     LaplaceRegressor(hidden_layer_sizes=(4,), n_members=1, **options).fit(X, Y)
-    assert capsys.readouterr() == ("", "")
+    assert "train_loss" not in capsys.readouterr().out
 
 
-def test_without_callbacks_a_task_is_nothing():
-    """Parts of the silent task are the silent task: a fit without callbacks makes no tree."""
-    assert SILENT.subtask("training", 3) is SILENT
+def test_without_callbacks_a_task_has_no_context():
+    """A fit without callbacks makes no tree of scikit-learn's."""
+    assert Task().subtask("training", 3).context is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 LEAST_RATE = 1e-3
@@ -55,6 +55,17 @@ class Schedule:
         """The weight decay of a step: constant for half of the steps, then down to zero by a cosine."""
         part = step / self.n_steps
         return self.weight_decay * (1.0 if part < 0.5 else 0.5 * (1 + math.cos(math.pi * (2 * part - 1))))
+
+    def of_part(self, part: float) -> Schedule:
+        """One with this part of the steps, and no further cycles; all four cycles have a step.
+
+        Examples
+        --------
+        >>> Schedule(500).of_part(0.1).n_steps, Schedule(500).of_part(0.0).n_steps
+        (50, 15)
+        """
+        least = 2**CYCLES - 1
+        return replace(self, n_steps=max(int(part * self.n_steps), least), most_further=0)
 
     @property
     def cycles(self) -> list[tuple[int, int]]:

@@ -18,6 +18,7 @@ noise reward many steps. So further cycles follow as long as each has much reduc
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,8 @@ ENCODED_BYTES = 2**28
 REWARD = 0.6
 """A further cycle follows if the one before has brought the squared errors of held-out rows below this part of what
 they were."""
+TRIAL_STEPS = 5
+"""Steps that are made to see how long one takes, after as many that warm up."""
 CHUNK = 4096
 """Rows that are encoded, or go through the nets without a gradient, at once."""
 
@@ -210,6 +213,7 @@ def train_members(
     seed: int,
     prior: Sequence[float],
     noise_of: Callable[[Tensor], Tensor | None],
+    is_over: Callable[[], bool] = bool,
 ) -> tuple[Tensor, Tensor | None]:
     """Train all nets on targets with normal noise.
 
@@ -227,6 +231,8 @@ def train_members(
         δ, the prior precision of each net's weights.
     noise_of : callable
         Asked before the last cycle: from outputs (K, n, C) to noise variances (n, C), or None where they do not vary.
+    is_over : callable
+        → bool, whether the training has to end.
 
     Returns
     -------
@@ -239,18 +245,18 @@ def train_members(
     held_out = (1 - seen) * rows.weights
     outputs, noise, error = torch.empty(0), None, math.inf
     for begin, end in schedule.cycles:
-        training.run(schedule.rate, schedule.decay, range(begin, end))
+        training.run(schedule.rate, schedule.decay, range(begin, end), is_over)
         outputs = training.outputs()
         training.noise = mean_squares(rows, outputs, held_out, training.precision.double()).to(training.noise)
         errors = mean_squares(rows, outputs, held_out)
-        if end == schedule.last_cycle and (noise := noise_of(outputs)) is not None:
+        if end == schedule.last_cycle and not is_over() and (noise := noise_of(outputs)) is not None:
             training.precision = (noise.mean(0) / noise).to(training.precision)
         before, error = error, float(errors.mean())
     for _ in range(schedule.most_further):
-        if not error < REWARD * before:
+        if not error < REWARD * before or is_over():
             break
         kept = stacked.copied()
-        training.run(schedule.rate_of_cycle, lambda step: 0.0, range(schedule.n_steps))
+        training.run(schedule.rate_of_cycle, lambda step: 0.0, range(schedule.n_steps), is_over)
         further = training.outputs()
         before, error = error, float(mean_squares(rows, further, held_out).mean())
         if not error < before:
@@ -258,6 +264,24 @@ def train_members(
             break
         outputs = further
     return outputs, noise
+
+
+def seconds_of_step(stacked: Stacked, rows: TrainingRows, schedule: Schedule) -> float:
+    """How long one step of the nets takes, of a few that are made for nothing.
+
+    Parameters
+    ----------
+    stacked : Stacked
+        Of no use afterwards.
+    rows : TrainingRows
+    schedule : Schedule
+    """
+    seen = torch.ones(len(stacked.modules), len(rows), device=rows.inputs.device)
+    training = Training.of(stacked, rows, seen, schedule, 0, [1.0] * len(seen))
+    training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS))
+    begun = time.perf_counter()
+    training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS))
+    return (time.perf_counter() - begun) / TRIAL_STEPS
 
 
 @dataclass
@@ -323,11 +347,19 @@ class Training:
             torch.full_like(weights[:, 0], NOISE_AT_START),
         )
 
-    def run(self, rate: Callable[[int], float], decay: Callable[[int], float], steps: range) -> None:
+    def run(
+        self,
+        rate: Callable[[int], float],
+        decay: Callable[[int], float],
+        steps: range,
+        is_over: Callable[[], bool] = bool,
+    ) -> None:
         """Take these steps, whose learning rates and weight decays are functions of their numbers."""
         penalty = (self.prior * self.noise)[:, None, None]
         is_penalised = bool(penalty.any())
         for step, chosen in zip(steps, self._batches(), strict=False):
+            if is_over():
+                break
             outputs = self.stacked(*self.encoded.taken(chosen))
             squares = (outputs - self.targets[chosen]).square() * self.precision[chosen]
             losses = 0.5 * squares.sum(-1)

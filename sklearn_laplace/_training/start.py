@@ -8,14 +8,18 @@ before. Encoded columns have no learnable scales, since the nets share one encod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._map import Plan, has_groups, is_exact
+from .._progress import Task
 from .._skorch import TrainingRows
 from ..nets import MLP, TableMLP
+from ..network import Network
 from ._schedule import Schedule
 from .batched import Stacked, Training, mean_squares
 
@@ -39,7 +43,12 @@ class GradientStart:
 
 
 def gradient_start(
-    modules: Sequence[MLP] | Sequence[TableMLP], rows: TrainingRows, held_out: Sequence[Tensor], prior: float, seed: int
+    modules: Sequence[MLP] | Sequence[TableMLP],
+    rows: TrainingRows,
+    held_out: Sequence[Tensor],
+    prior: float,
+    seed: int,
+    is_over: Callable[[], bool] = bool,
 ) -> GradientStart:
     """Train nets side by side.
 
@@ -54,6 +63,8 @@ def gradient_start(
         δ.
     seed : int
         Of the order of the rows.
+    is_over : callable
+        → bool, whether the training has to end.
     """
     stacked = Stacked(modules, learns_scales=False)
     seen = torch.ones(len(modules), len(rows), dtype=torch.float64, device=rows.inputs.device)
@@ -62,10 +73,65 @@ def gradient_start(
     training = Training.of(stacked, rows, seen, SCHEDULE, seed, [prior] * len(modules), from_zero=False)
     outputs, precision = torch.empty(0), training.precision.double()
     for begin, end in SCHEDULE.cycles:
-        training.run(SCHEDULE.rate, SCHEDULE.decay, range(begin, end))
+        training.run(SCHEDULE.rate, SCHEDULE.decay, range(begin, end), is_over)
         outputs = training.outputs()
         noise = mean_squares(rows, outputs, seen * rows.weights, precision)
         training.noise = torch.minimum(training.noise, noise.to(training.noise))
     unseen = (1 - seen[1:]) * rows.weights
     errors = mean_squares(rows, outputs[1:], unseen, precision)
     return GradientStart(tuple(stacked.written()), float((errors * unseen.sum(1)).sum() / unseen.sum()))
+
+
+def starts_by_gradients(network: Network, rows: TrainingRows, n_outputs: int, plan: Plan) -> bool:
+    """Whether steps by gradients pay before exact ones: targets with normal noise, one prior precision, enough rows.
+
+    Parameters
+    ----------
+    network : Network
+    rows : TrainingRows
+    n_outputs : int
+    plan : Plan
+    """
+    normal = plan.likelihood.has_dispersion and plan.likelihood.quadratic
+    several = plan.precision is None and has_groups(network, plan.prior(network))
+    return plan.many and normal and not several and is_exact(network, rows, n_outputs, plan)
+
+
+def begun(
+    modules: Sequence[Any],
+    network: Network,
+    rows: TrainingRows,
+    held_out: Sequence[Tensor],
+    plan: Plan,
+    seed: int,
+    task: Task,
+) -> Plan:
+    """Train a net and those beside it by gradients; they stay as they are where there is next to no noise.
+
+    Parameters
+    ----------
+    modules : sequence of MLP or TableMLP
+    network : Network
+        The first one's.
+    rows : TrainingRows
+    held_out : sequence of Tensor of int64
+        The rows that each net after the first does not see.
+    plan : Plan
+    seed : int
+    task : Task
+        A part of which this is.
+
+    Returns
+    -------
+    Plan
+        That of the steps that follow.
+    """
+    prior = float(plan.start(network, plan.prior(network)).prior_precision.mean())
+    with task.subtask("epochs"):
+        found = gradient_start(modules, rows, held_out, prior, seed % 2**31, plan.is_over)
+    following = replace(plan, begun=found.dispersion)
+    if not following.is_noisy:
+        return plan
+    for module, state in zip(modules, found.states, strict=True):
+        module.load_state_dict(state)
+    return following

@@ -116,7 +116,7 @@ def alternate(
     first, each = max(max_steps // 2, 1), max(max_steps // 6, 1)
     state = _settle(problem, fit, hyper, START_DAMPING, update_dispersion, first if free_prior else max_steps, short)
     used, ratio = state.n_steps, FIRST_RATIO
-    while free_prior and ratio > LAST_RATIO and used < max_steps:
+    while free_prior and ratio > LAST_RATIO and used < max_steps and not problem.is_over():
         for proposal in _moves(state, ratio):
             steps = min(each, max_steps - used)
             trial = _tried(problem, state, proposal, update_dispersion, steps, short)
@@ -126,7 +126,7 @@ def alternate(
             if trial.evidence > state.evidence + EVIDENCE_GAIN:
                 state = trial
                 break
-            if used >= max_steps:
+            if used >= max_steps or problem.is_over():
                 break
         else:
             ratio = math.sqrt(ratio)
@@ -159,7 +159,7 @@ def _settle(
     if short:
         rounds, rest_steps, interval = SHORT_ROUNDS, SHORT_STEPS, SHORT_INTERVAL
     steps = 0
-    while steps < max_steps:
+    while steps < max_steps and not (steps and problem.is_over()):
         moved = gauss_newton_step(problem, fit, hyper, damping)
         damping = moved.damping
         if moved.fit is None:

@@ -1,0 +1,165 @@
+"""Training ends in time: ``max_time``, Ctrl-C, and a line for each stage."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import numpy as np
+import pytest
+from joblib import Memory
+from nets import regressor as template
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _estimator
+from sklearn_laplace._progress import Clock, Task
+from sklearn_laplace.errors import CutWarning
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(size=(1500, 5))
+Y = np.sin(6 * X[:, 0]) + X[:, 1] + 0.1 * RNG.normal(size=1500)
+
+
+class CountingClock(Clock):
+    """Time is over when this many questions were asked."""
+
+    questions = 0
+    most = 0
+
+    def is_over(self) -> bool:
+        self.questions += 1
+        self.was_cut |= self.questions > self.most
+        return self.was_cut
+
+
+def clock_of(most: int):
+    def made(self) -> Clock:
+        clock = CountingClock(self.max_time, self.verbose)
+        clock.most = most
+        return clock
+
+    return made
+
+
+def r2(model, n: int = 300) -> float:
+    return model.score(X[-n:], Y[-n:])
+
+
+@pytest.mark.parametrize("n_rows", [50, 400, 1200])
+def test_a_training_ends_at_its_time(n_rows):
+    """With 50, 400 and 1,200 rows, by each of the three trainings; all give a predictive distribution."""
+    begun = time.perf_counter()
+    with pytest.warns(CutWarning, match=r"max_time=0\.2"):
+        model = LaplaceRegressor(max_time=0.2, random_state=0).fit(X[:n_rows], Y[:n_rows])
+    assert time.perf_counter() - begun < 5
+    mean, std = model.predict(X[-300:], return_std=True)
+    assert np.isfinite(mean).all()
+    assert (std > 0).all()
+
+
+@pytest.mark.parametrize("n_rows", [60, 400, 1200])
+def test_wherever_a_training_is_cut_it_is_a_model(n_rows, monkeypatch):
+    """Ended at the first question of the clock, and after 2, 10, 50, 200, 1,000: never an exception, never far off."""
+    found = []
+    for most in (0, 2, 10, 50, 200, 1000):
+        monkeypatch.setattr(_estimator.LaplaceEstimator, "_clock", clock_of(most))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found.append(r2(LaplaceRegressor(random_state=0).fit(X[:n_rows], Y[:n_rows])))
+    assert min(found) > -0.5
+    assert found[-1] > 0.6
+
+
+def test_with_enough_time_nothing_is_different():
+    plain, timed = (LaplaceRegressor(max_time=limit, random_state=0).fit(X[:80], Y[:80]) for limit in (None, 1e3))
+    np.testing.assert_array_equal(timed.predict(X), plain.predict(X))
+
+
+def test_members_that_train_together_have_a_schedule_that_ends_in_time():
+    """Fewer steps, with all cycles: better than a full schedule that is broken off."""
+    with pytest.warns(CutWarning):
+        model = LaplaceRegressor(max_time=1.0, random_state=0).fit(X[:1200], Y[:1200])
+    assert r2(model) > 0.8
+    assert len(model.members_) in (4, 8)
+
+
+def test_a_template_ends_between_batches():
+    net = template(max_epochs=10**6)
+    with pytest.warns(CutWarning):
+        model = LaplaceRegressor(net, prior_precision=1.0, sigma_noise=0.1, max_time=1.0).fit(X[:100, :3], Y[:100])
+    assert 1 <= len(model.history_) < 10**5
+
+
+def test_classes_end_in_time():
+    with pytest.warns(CutWarning):
+        model = LaplaceClassifier(max_time=0.1, random_state=0).fit(X, Y > 1)
+    assert model.score(X, Y > 1) >= 0.5
+
+
+def test_what_ended_early_is_not_cached(tmp_path):
+    memory = Memory(tmp_path, verbose=0)
+    with pytest.warns(CutWarning):
+        LaplaceRegressor(max_time=0.01, random_state=0, memory=memory).fit(X[:200], Y[:200])
+    assert not list(tmp_path.rglob("output.pkl"))
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, "1", np.nan])
+def test_a_limit_is_a_positive_number(limit):
+    with pytest.raises(ValueError, match="max_time"):
+        LaplaceRegressor(max_time=limit).fit(X[:50], Y[:50])
+
+
+CTRL_C = """
+import os, signal, threading, warnings
+import numpy as np
+from sklearn_laplace import LaplaceRegressor
+signal.signal(signal.SIGINT, signal.default_int_handler)
+random = np.random.default_rng(0)
+X = random.uniform(size=(3000, 10))
+y = np.sin(6 * X[:, 0]) + 0.1 * random.normal(size=3000)
+timers = [threading.Timer(at, os.kill, (os.getpid(), signal.SIGINT)) for at in {times}]
+for timer in timers:
+    timer.daemon = True
+    timer.start()
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    model = LaplaceRegressor(random_state=0).fit(X, y)
+print([str(w.message) for w in caught if w.category.__name__ == "CutWarning"])
+print(np.isfinite(model.predict_std(X)).all(), signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGINT") or sys.platform == "win32", reason="signals of POSIX")
+def test_ctrl_c_keeps_what_there_is():
+    done = subprocess.run([sys.executable, "-c", CTRL_C.format(times=[0.6])], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "by Ctrl-C" in done.stdout
+    assert "True True" in done.stdout
+    assert "Press Ctrl-C again" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_a_second_ctrl_c_stops_at_once():
+    done = subprocess.run([sys.executable, "-c", CTRL_C.format(times=[0.6, 0.62])], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "KeyboardInterrupt" in done.stderr
+
+
+def test_verbose_prints_a_line_for_each_stage(capsys):
+    LaplaceRegressor(verbose=1, random_state=0).fit(X[:60], Y[:60])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines[:3]] == [
+        "member, training, mode",
+        "member, training, nets beside it",
+        "member, training",
+    ]
+    assert all(line.endswith(" s") for line in lines)
+
+
+def test_tasks_share_a_clock():
+    clock = Clock(max_time=1e-9)
+    assert Task(clock).subtask("member").subtask("training").clock is clock
+    assert clock.is_over()
+    assert clock.was_cut
