@@ -168,7 +168,7 @@ class Task:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is not None:
             return
-        if self.clock.verbose > 0 and self.path[-1] not in UNSAID:
+        if self.clock.verbose > 0 and self.path and self.path[-1] not in UNSAID:
             print(f"{', '.join(self.path)}: {time.perf_counter() - self._begun:.2f} s")
         if self.context is not None:
             self.context.call_on_fit_task_end(estimator=self.estimator)
