@@ -1,9 +1,9 @@
 r"""Where second-order steps start: a net and those beside it, trained by gradients side by side.
 
-A few hundred steps of Adam in single precision (``batched.py``) go most of the way, in the time of about five exact steps
-of each net. They do not choose a prior: that of the net, of precision δ, adds :math:`\tfrac{\delta\varphi}{2n} |W|^2` to
-half the mean squared error. The noise :math:`\varphi` is the error of the net's own rows after the cycle before. Encoded
-columns have no learnable scales, since the nets share one encoding.
+A few hundred steps of Adam in single precision (``batched.py``) go most of the way, in the time of about five exact
+steps of each net. They do not choose a prior: that of the net, of precision δ, adds :math:`\tfrac{\delta\varphi}{2n}
+|W|^2` to half the mean squared error. The noise :math:`\varphi` is the error of the net's own rows after the cycle
+before. Encoded columns have no learnable scales, since the nets share one encoding.
 """
 
 from __future__ import annotations
