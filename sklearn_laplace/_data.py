@@ -159,6 +159,30 @@ class PreparedData:
         noise = None if self.noise is None else self.noise[kept]
         return replace(self, X=self.X[kept], targets=self.targets[kept], weights=self.weights[kept], noise=noise)
 
+    def weight_unit(self) -> float:
+        """What a weight of one counts: less than one where the mean is larger and no row has the inputs of another one.
+
+        Equal rows have been merged. A target with noise does not repeat to the last digit, so that such rows are copies
+        and not further measurements. Equal weights of all rows say as little. A noise that the data choose cannot tell
+        more rows from less noise.
+
+        Examples
+        --------
+        >>> scale = TargetScale(np.zeros(1), np.ones(1))
+        >>> X, y = np.array([[0.0], [1.0]]), np.zeros((2, 1))
+        >>> [PreparedData(X, y, np.array(w), 1, scale).weight_unit() for w in ([2.0, 6.0], [0.5, 0.5])]
+        [0.25, 1.0]
+        >>> PreparedData(0 * X, y, np.array([2.0, 6.0]), 1, scale).weight_unit()
+        1.0
+        """
+        total, n = self.total_weight, len(self.X)
+        return 1.0 if total <= n or len(np.unique(row_keys(self.X))) < n else n / total
+
+    def weighted(self, unit: float) -> PreparedData:
+        """With all weights times a unit."""
+        kept = None if self.unmerged is None else self.unmerged.weighted(unit)
+        return replace(self, weights=self.weights * unit, unmerged=kept)
+
     def in_order(self) -> PreparedData:
         """Large data in the order of :func:`row_keys`, small ones as they are."""
         if self.total_weight <= _resolve.FLOAT32_ROWS:

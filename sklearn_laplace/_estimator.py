@@ -112,7 +112,9 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
             Targets, or class labels of any type.
         sample_weight : array-like of shape (n_samples,), optional
             Weights, not negative. A weight of k is the same as k copies of the row. Weights that sum to one at most
-            are shares (AdaBoost's are), of as many rows as they are worth: (Σw)² / Σw² of them (Kish 1965).
+            are shares (AdaBoost's are), of as many rows as they are worth: (Σw)² / Σw² of them (Kish 1965). Where rows
+            that were held out choose prior and noise ("auto"), weights of a larger mean are divided by it, unless rows
+            with the same inputs have different targets: copies of rows say nothing new.
         sample_noise_variance : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
             What is known of the noise of each row beforehand, such as the squared error of a measurement; above zero,
             in squared units of y. Row n has the noise variance σ²·v, with the σ that ``sigma_noise`` gives (1.0: v
@@ -189,6 +191,9 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         with nullcontext() if cached else clock.interruptible(), self._reported(clock, n_kinds * most, *given) as task:
             data = replace(self._after_previous(prepare()), table=self._table, quick=self._is_quick)
             seeds = _values.random_numbers(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
+            deep = self.net is None and len(parameters["hidden_layer_sizes"]) > 0
+            self._weight_unit = data.weight_unit() if deep and options.leaves_noise_open and self.prior is None else 1.0
+            data = data.weighted(self._weight_unit) if self._weight_unit != 1.0 else data
             data = augmented(data, self.augment, self.n_augmentations, seeds[2])
             kept, data = data.unmerged, replace(data, unmerged=None)
             self._others = ()
@@ -419,7 +424,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
 
     def _change_rows(self, change: Callable[..., LaplaceFit], *rows: Any) -> PreparedData:
         """The rows as they were given."""
-        given = self._prepare_more(*rows)
+        given = self._prepare_more(*rows).weighted(self._weight_unit)
         if change is add_rows:
             self._see(given)
         else:

@@ -127,6 +127,7 @@ class LaplaceMixture(LaplacePrediction):
     _n_bins: int | None = None
     _shares: np.ndarray | None = None
     _factor = 1.0
+    _weight_unit = 1.0
     _is_compared = False
     _unseen: np.ndarray | None = None
     _densities: RowDensities | None = None

@@ -159,6 +159,11 @@ class Options:
         return alone and self.prior_precision.rule == AUTO, alone and self.sigma_noise.rule == AUTO
 
     @property
+    def leaves_noise_open(self) -> bool:
+        """Whether rows that were held out choose the prior and a normal noise."""
+        return all((self.cross_fits, *self.by_held_out, self.likelihood.has_dispersion, self.likelihood.quadratic))
+
+    @property
     def cross_fits(self) -> bool:
         """Whether nets without a part of the rows each would serve."""
         return any(self.by_held_out) and self.map_precision is None
@@ -229,10 +234,9 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     kinds("n_bins", parameters["n_bins"])
     optional_count("max_epochs", parameters["max_epochs"], 0)
     optional_count("batch_size", parameters["batch_size"], 1)
-    if parameters["lr"] is not None:
-        positive("lr", parameters["lr"])
-    if parameters["max_time"] is not None:
-        positive("max_time", parameters["max_time"])
+    for name in ("lr", "max_time"):
+        if parameters[name] is not None:
+            positive(name, parameters[name])
     if not isinstance(parameters["verbose"], Integral):
         raise ValueError(f"verbose={parameters['verbose']!r} has to be a whole number; 0 is silent.")
     check_augment(parameters["augment"])

@@ -162,6 +162,7 @@ FITTED = {
     "_shares": np.ndarray | None,
     "_single_output": bool,
     "_unseen": np.ndarray | None,
+    "_weight_unit": float,
     "_small": bool,
     "_table": Table | None,
 }

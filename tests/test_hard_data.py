@@ -10,6 +10,7 @@ import legal_tables
 import numpy as np
 import pytest
 from scipy.stats import norm
+from sklearn.datasets import load_diabetes
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace.errors import BoundWarning, InterpolationWarning
@@ -412,3 +413,41 @@ def test_labels_at_random_cost_next_to_nothing(n, n_classes):
         frequencies = np.log(np.bincount(y, minlength=n_classes) / n)
         gains.append(found[np.arange(2000), y_new].mean() - frequencies[y_new].mean())
     assert np.mean(gains) >= -0.02 and min(gains) >= -0.06
+
+
+@pytest.mark.parametrize("weight", [2, 10])
+def test_copies_of_all_rows_say_nothing_new(weight):
+    """Each row twice, or a weight of ten everywhere: the fit of the rows once, of which R² fell from .50 to .06."""
+    X, y = load_diabetes(return_X_y=True)
+    X, y = X[:100], y[:100]
+    once = LaplaceRegressor(random_state=0).fit(X, y)
+    weighted = LaplaceRegressor(random_state=0).fit(X, y, sample_weight=np.full(100, weight))
+    copied = LaplaceRegressor(random_state=0).fit(np.repeat(X, weight, axis=0), np.repeat(y, weight))
+    for other in (weighted, copied):
+        np.testing.assert_allclose(other.predict(X), once.predict(X), rtol=1e-6)
+        np.testing.assert_allclose(other.predict_std(X), once.predict_std(X), rtol=1e-6)
+
+
+def test_rows_measured_again_count_again():
+    """The same inputs with other targets are measurements: their weights stay, and so they do under a given noise."""
+    random = np.random.default_rng(0)
+    X = np.repeat(random.normal(size=(40, 2)), 2, axis=0)
+    y = X[:, 0] + 0.3 * random.normal(size=80)
+    weights = np.full(80, 3.0)
+    assert LaplaceRegressor(random_state=0).fit(X, y, sample_weight=weights).laplace_.total_weight == 240
+    given = LaplaceRegressor(sigma_noise=0.3, random_state=0).fit(X[::2], y[::2], sample_weight=weights[::2])
+    assert given.laplace_.total_weight == 120
+
+
+def test_rows_that_come_later_count_as_those_of_the_fit():
+    """Taking in half of the copies and taking them out again ends where it began."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(60, 2))
+    y = X[:, 0] + 0.3 * random.normal(size=60)
+    weights = np.full(60, 4.0)
+    model = LaplaceRegressor(hessian_structure="full", random_state=0).fit(X, y, sample_weight=weights)
+    before, total = model.predict_std(X), model.laplace_.total_weight
+    model.partial_fit(X[:10], y[:10], weights[:10])
+    assert model.laplace_.total_weight == pytest.approx(total + 10)
+    model.forget(X[:10], y[:10], weights[:10])
+    np.testing.assert_allclose(model.predict_std(X), before, rtol=1e-6)
