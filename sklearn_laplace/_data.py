@@ -168,7 +168,7 @@ class PreparedData:
 
         Examples
         --------
-        >>> scale = TargetScale(np.zeros(1), np.ones(1))
+        >>> scale = TargetScale(np.zeros(1), np.ones(1), np.ones(1))
         >>> X, y = np.array([[0.0], [1.0]]), np.zeros((2, 1))
         >>> [PreparedData(X, y, np.array(w), 1, scale).weight_unit() for w in ([2.0, 6.0], [0.5, 0.5])]
         [0.25, 1.0]
