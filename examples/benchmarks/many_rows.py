@@ -44,7 +44,7 @@ except ImportError:
 
 MASKED = {
     "power": ("uci_regression", 5),
-    "naval": ("uci_regression", 5),
+    "naval": ("uci_regression", 10),
     "wine": ("uci_regression", 10),
     "elevators": ("regression_folds", 2),
     "sml": ("regression_folds", 2),

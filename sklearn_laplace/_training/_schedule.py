@@ -27,6 +27,8 @@ class Schedule:
         Most further cycles, of ``n_steps`` each, where targets are almost without noise.
     bias_rate : float
         Learning rate of the biases, in units of the one of the weights.
+    noise_power : float
+        In the last cycle rows have the weights 1/ratioᵖ, where ratio is their noise variance and p this power.
     """
 
     n_steps: int
@@ -35,6 +37,7 @@ class Schedule:
     weight_decay: float = 0.02
     most_further: int = 3
     bias_rate: float = 0.1
+    noise_power: float = 1.0
 
     def rate(self, step: int) -> float:
         """The learning rate of a step, in units of the largest.

@@ -11,7 +11,8 @@ Mini-batches are shared; a mask says which net learns from which row. The nets t
   The noise :math:`\varphi` is the error of held-out rows after the cycle before.
 
 Layers divide their inputs by √(fan-in) (``nets/mlp.py``); the last layer of a member starts at zero. Before the last
-of the four cycles the rows may get weights: where the noise is small, errors count for more. Targets almost without
+of the four cycles the rows may get weights: where the noise is small, errors count for more. They are a power of the
+reciprocal noise variances, since long trainings under the full weights forget the noisy rows. Targets almost without
 noise reward many steps. So further cycles follow as long as each has much reduced the errors of held-out rows.
 """
 
@@ -250,7 +251,7 @@ def train_members(
         training.noise = mean_squares(rows, outputs, held_out, training.precision.double()).to(training.noise)
         errors = mean_squares(rows, outputs, held_out)
         if end == schedule.last_cycle and not is_over() and (noise := noise_of(outputs)) is not None:
-            training.precision = (noise.mean(0) / noise).to(training.precision)
+            training.precision = (noise.mean(0) / noise).pow(schedule.noise_power).to(training.precision)
         before, error = error, float(errors.mean())
     for _ in range(schedule.most_further):
         if not error < REWARD * before or is_over():

@@ -17,6 +17,8 @@ STEPS_AT_1000, STEPS_POWERS = (500, 450), (0.5, 0.6)
 """Steps of each deal for 1,000 rows, and the powers of the rows."""
 RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
 """Largest learning rate and weight decay of the members of each deal."""
+FULL_NOISE_ROWS, NOISE_POWER = 10_000, 0.2
+"""Rows up to which the weights of the last cycle are reciprocal noise variances, and how fast their power falls."""
 PRIORS, PILOT_STEPS = (0.0, 0.1, 0.5, 2.0), 400
 """Prior precisions of the weights that are tried, and the most steps that each is tried with."""
 FEWEST_BINS, MOST_BINS, BINS_AT_1000 = 8, 64, 8
@@ -62,8 +64,9 @@ def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
     steps = [max(int(count * (n_rows / 1000) ** power), 1) for count, power in at_1000]
     most = min(max(BINS_AT_1000 * n_rows // 1000, FEWEST_BINS), MOST_BINS)
     counts = (min(count, MOST_INPUTS // max(n_columns, 1)) for count in (FEWEST_BINS, most))
+    power = min((n_rows / FULL_NOISE_ROWS) ** -NOISE_POWER, 1.0)
     settings = zip(steps, RATES, DECAYS, strict=True)
-    schedules = (Schedule(count, lr=rate, weight_decay=decay) for count, rate, decay in settings)
+    schedules = (Schedule(n, lr=rate, weight_decay=decay, noise_power=power) for n, rate, decay in settings)
     return tuple(
         Recipe((units,) * N_LAYERS, ACTIVATION, count if count > 1 else None, schedule)
         for count, schedule in zip(counts, schedules, strict=True)
