@@ -7,12 +7,7 @@ prior precision and the noise of the Laplace approximations, and how the noise v
 choose a common factor f of it and, for every f, the noise :math:`\varphi` (``selection/held_out.py``). Factors whose
 density is within ``TOLERANCE`` nats a row of the best count as equal, and the one closest to 1 is taken.
 
-**The mixture errs less than a member.** A held-out row shows the errors of two members. All variances are multiplied
-by :math:`c_K`, the factor that suits the mixture of all. The best factor is :math:`c_1` for one member, and
-:math:`c_2` for the mixture of two. What an average with weights :math:`a_k` removes of the members' variance is
-proportional to :math:`1 - \sum_k a_k^2`. With weights b of the two deals it follows that
-
-.. math:: \log c_K = \log c_1 + \frac{1 - \sum_k a_k^2}{1 - \sum_d b_d^2} (\log c_2 - \log c_1).
+**The mixture errs less than a member**, and its errors have heavy tails: see ``_ensemble/calibration.py``.
 
 **Noise that varies** is learnt twice from these errors (``_noise_model.py``): before the last cycle of the training,
 which then gives precise rows more weight, and after it for the predictions.
@@ -27,15 +22,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from . import _skorch
 from ._bag import Bag, layout_of, learnt_of
 from ._cross_fit import CrossFit, Scores, density_for
 from ._data import PreparedData
+from ._ensemble.calibration import HeldOutDeals, calibrated
 from ._map import MapResult
-from ._noise_model import NoiseModel
+from ._noise_model import NoiseModel, believed
 from ._resolve import Options
 from ._skorch import TrainingRows
 from ._stages import Origin, grouped, options_for, tensors_of
@@ -55,12 +50,8 @@ TOLERANCE = 0.002
 WEAKEST = 0.3
 """Least multiple of the prior precision of largest evidence. Under a weaker prior the posterior is so wide that it
 stands in for noise that varies. Then the model of that noise has nothing to explain."""
-LEAST_FACTOR = 0.05
-"""Of all variances of the mixture."""
 INTERVAL_ROWS = 20_000
 """Most held-out rows whose scores make intervals."""
-MOST_REACH = 2.0
-"""Most that :math:`\\log c_K - \\log c_1` is in units of :math:`\\log c_2 - \\log c_1`."""
 CHUNK = 512
 
 
@@ -216,7 +207,14 @@ def approximate_bag(
         fits, held_out = _fits(networks, bag, under, options)
         scores, hyper = _scored(fits, held_out, hyper)
         errors = _errors(bag, fits, held_out, hyper, rows)
-    scores = replace(scores, factor=_factor(errors, hyper.dispersion, weights, bag))
+    error, variance, ratio = errors
+    inputs = rows.inputs.to(weights)
+    spread_known = None if model is None else believed(model.log_ratio(inputs).variance)
+    deals = HeldOutDeals(error, variance, hyper.dispersion * ratio, spread_known, weights, bag.deal_shares)
+    factor, tails = calibrated(deals, bag.shares)
+    if model is not None:
+        model = replace(model, spread=tails)
+    scores = replace(scores, factor=factor)
     hyper = scores.chosen(hyper, free_prior=True, free_dispersion=True)
     cross = CrossFit(tuple(networks), *_for_intervals(bag, errors, hyper, fits[0], scores, weights))
     origin = Origin(hyper, fits[0].prior.names, networks[0].parameter_names, None, cross)
@@ -294,26 +292,6 @@ def _errors(
             whole[k // per_deal, bag.held_out[k]] = torch.cat(values).double()
     error, variance, noise = zeros
     return error, variance, noise
-
-
-def _factor(errors: tuple[Tensor, Tensor, Tensor], dispersion: float, weights: Tensor, bag: Bag) -> float:
-    """c_K: see the module."""
-    error, variance, noise = errors
-    total, shares = variance + dispersion * noise, bag.deal_shares
-
-    def best(of_rows: Callable[[Tensor], Tensor]) -> float:
-        def loss(log_factor: float) -> float:
-            scaled = math.exp(log_factor) * total
-            return -float(weights @ of_rows(-0.5 * (scaled.log() + error.square() / scaled)).sum(1))
-
-        return float(minimize_scalar(loss, bounds=(math.log(LEAST_FACTOR), 1.5), method="bounded").x)
-
-    alone = best(lambda logs: torch.tensordot(shares, logs, 1))
-    if len(shares) == 1:
-        return max(math.exp(alone), LEAST_FACTOR)
-    together = best(lambda logs: (logs + shares.log()[:, None, None]).logsumexp(0))
-    reach = (1 - sum(share**2 for share in bag.shares)) / (1 - float(shares.square().sum()))
-    return max(math.exp(alone + min(reach, MOST_REACH) * min(together - alone, 0.0)), LEAST_FACTOR)
 
 
 def _for_intervals(

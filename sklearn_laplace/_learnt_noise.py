@@ -13,6 +13,9 @@ from ._noise_model import HIDDEN, NoiseModel, noise_model
 from ._resolve import Options
 from .selection import HeldOut
 
+MOST_LEVELS = 32
+"""Of a category whose levels the net of the noise tells apart: the exact steps of its training grow with the cube of
+its weights. Of a category with more levels it knows the first alone, all others are unknown ones."""
 NOISE_SEED = 100
 """Added to the seed of the net of the mean, for initial weights of its own."""
 
@@ -58,6 +61,8 @@ def learnt_noise(
     chosen = {**parameters, "hidden_layer_sizes": HIDDEN, "activation": "tanh", "n_bins": None}
     source, arguments = built_in_net(chosen, data, options.likelihood, seed + NOISE_SEED)
     inputs, weights = (torch.from_numpy(part).to(like) for part in (rows.X, rows.weights))
+    if "levels" in arguments:
+        arguments["levels"] = tuple(1 if n > MOST_LEVELS else n for n in arguments["levels"])
     given = source(**arguments).to(inputs), inputs, weights, held_out, dispersion, seed
     if (found := noise_model(*given, always=bool(options.varying_noise), quick=quick)) is None:
         return None

@@ -86,6 +86,9 @@ class NoiseModel:
         Whether the mean has been trained under this noise, and rows that come later count by theirs.
     log_level : float
         What h is counted from: trained under the noise, φ is the variance of an average row.
+    spread : float
+        τ, the standard deviation of what the inputs do not tell of h. It makes the tails of the noise heavier
+        (``_ensemble/calibration.py``); the mean of e^h stays.
     """
 
     fit: LaplaceFit
@@ -93,6 +96,7 @@ class NoiseModel:
     gain: float
     is_trained_under: bool = False
     log_level: float = 0.0
+    spread: float = 0.0
 
     def trained_under(self, inputs: Tensor, weights: Tensor) -> NoiseModel:
         """For a training of rows at inputs (n, d), of these weights (n,), whose ratios have the mean 1."""
@@ -123,11 +127,10 @@ class NoiseModel:
     def nodes(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Weights (J,) and values of e^h (n, C, J) of the quadrature over h."""
         log_ratio = self.log_ratio(inputs)
-        roots, weights = (
-            torch.from_numpy(part).to(log_ratio.mean) for part in np.polynomial.hermite_e.hermegauss(NODES)
-        )
-        values = log_ratio.mean[..., None] + log_ratio.variance.clamp(0.0, LARGEST_SPREAD**2).sqrt()[..., None] * roots
-        return weights / weights.sum(), values.clamp(-REACH, REACH).exp()
+        roots, weights = normal_nodes(log_ratio.mean)
+        deviation = (believed(log_ratio.variance) + self.spread**2).sqrt()
+        values = log_ratio.mean[..., None] - self.spread**2 / 2 + deviation[..., None] * roots
+        return weights, values.clamp(-REACH, REACH).exp()
 
     def components(self, moments: Predictive, inputs: Tensor, dispersion: float) -> Components:
         """The predictive of rows at inputs (n, d), whose outputs have these moments, under the noise φ e^h."""
@@ -151,6 +154,17 @@ class NoiseModel:
                 BoundWarning,
                 stacklevel=2,
             )
+
+
+def normal_nodes(like: Tensor) -> tuple[Tensor, Tensor]:
+    """Roots (J,) and weights (J,) of the quadrature over a standard normal variable."""
+    roots, weights = (torch.from_numpy(part).to(like) for part in np.polynomial.hermite_e.hermegauss(NODES))
+    return roots, weights / weights.sum()
+
+
+def believed(log_variance: Tensor) -> Tensor:
+    """The variances of h that are taken for true."""
+    return log_variance.clamp(0.0, LARGEST_SPREAD**2)
 
 
 @dataclass(frozen=True)

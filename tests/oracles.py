@@ -1366,3 +1366,17 @@ def pieces(values: np.ndarray, edges: Sequence[float]) -> np.ndarray:
                 share = 1.0
             found[n, k] = share
     return found
+
+
+def log_density_of_error(
+    error: float, variance: float, noise: float, log_variance: float, factor: float, spread: float
+) -> float:
+    """Log density of an error whose log noise is normal, but for ½ log 2π, by adaptive quadrature over it."""
+    deviation = math.sqrt(log_variance + spread**2)
+
+    def integrand(z: float) -> float:
+        total = factor * (variance + noise * math.exp(z * deviation - spread**2 / 2))
+        return math.exp(-0.5 * (z**2 + error**2 / total)) / math.sqrt(2 * math.pi * total)
+
+    value, _ = scipy.integrate.quad(integrand, -12, 12, epsabs=1e-14, epsrel=1e-12, limit=500)
+    return math.log(value)

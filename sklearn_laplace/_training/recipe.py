@@ -12,7 +12,9 @@ from ._schedule import Schedule
 
 HIDDEN_AT, WIDTHS, WIDTH_POWER, WIDTH_STEP = 2500, (32, 128), 0.36, 16
 """Rows at which hidden layers have 64 units, the least and most units, the power of the rows, a multiple of units."""
-N_LAYERS, ACTIVATION = 2, "silu"
+N_LAYERS = 2
+ACTIVATIONS = ("silu", "relu")
+"""Of the hidden layers of each deal."""
 STEPS_AT_1000, STEPS_POWERS = (500, 450), (0.5, 0.6)
 """Steps of each deal for 1,000 rows, and the powers of the rows."""
 RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
@@ -49,7 +51,8 @@ class Recipe:
 def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
     """The default of each deal, for so many rows and columns of numbers.
 
-    The first is for smooth functions: few pieces, small steps. The second is for functions with much detail.
+    The first is for smooth functions: few pieces, small steps, a smooth activation. The second is for functions with
+    much detail.
 
     Examples
     --------
@@ -68,6 +71,6 @@ def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
     settings = zip(steps, RATES, DECAYS, strict=True)
     schedules = (Schedule(n, lr=rate, weight_decay=decay, noise_power=power) for n, rate, decay in settings)
     return tuple(
-        Recipe((units,) * N_LAYERS, ACTIVATION, count if count > 1 else None, schedule)
-        for count, schedule in zip(counts, schedules, strict=True)
+        Recipe((units,) * N_LAYERS, activation, count if count > 1 else None, schedule)
+        for activation, count, schedule in zip(ACTIVATIONS, counts, schedules, strict=True)
     )

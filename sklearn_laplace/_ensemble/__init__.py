@@ -1,0 +1,1 @@
+"""What members that train together are as one predictive distribution."""
