@@ -7,7 +7,8 @@ prior precision and the noise of the Laplace approximations, and how the noise v
 choose a common factor f of it and, for every f, the noise :math:`\varphi` (``selection/held_out.py``). Factors whose
 density is within ``TOLERANCE`` nats a row of the best count as equal, and the one closest to 1 is taken.
 
-**The mixture errs less than a member**, and its errors have heavy tails: see ``_ensemble/calibration.py``.
+**Calibration.** A mixture is more accurate than its members, and its errors have heavy tails. Held-out rows determine
+a factor of all variances and the tails of the noise (``_ensemble/calibration.py``).
 
 **Noise that varies** is learnt twice from these errors (``_noise_model.py``): before the last cycle of the training,
 which then gives precise rows more weight, and after it for the predictions.

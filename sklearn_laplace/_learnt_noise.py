@@ -14,8 +14,8 @@ from ._resolve import Options
 from .selection import HeldOut
 
 MOST_LEVELS = 32
-"""Of a category whose levels the net of the noise tells apart: the exact steps of its training grow with the cube of
-its weights. Of a category with more levels it knows the first alone, all others are unknown ones."""
+"""Largest number of levels of a category that the noise net distinguishes. In a larger category every level but the
+first counts as unknown, since an exact step costs the cube of the number of weights."""
 NOISE_SEED = 100
 """Added to the seed of the net of the mean, for initial weights of its own."""
 

@@ -87,8 +87,8 @@ class NoiseModel:
     log_level : float
         What h is counted from: trained under the noise, φ is the variance of an average row.
     spread : float
-        τ, the standard deviation of what the inputs do not tell of h. It makes the tails of the noise heavier
-        (``_ensemble/calibration.py``); the mean of e^h stays.
+        τ, an additional standard deviation of h in predictions. It makes the tails of the noise heavier and leaves
+        E[e^h] unchanged (``_ensemble/calibration.py``).
     """
 
     fit: LaplaceFit

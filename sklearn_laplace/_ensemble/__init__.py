@@ -1,1 +1,1 @@
-"""What members that train together are as one predictive distribution."""
+"""Ensembles of members that train together."""

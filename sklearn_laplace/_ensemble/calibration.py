@@ -1,23 +1,21 @@
-r"""Variances and tails of a mixture, by the errors of rows that its members have not seen.
+r"""Calibration of an ensemble's variances and noise tails on held-out rows.
 
-A held-out row has an error in each deal of the rows, from the member of that deal that has not seen it. One deal
-shows how large the errors of one member are. Two show as well how much smaller those of a mixture are.
+Each row is held out by one member of every deal. The error of one deal shows how accurate a single member is. The
+errors of two deals show in addition how much averaging improves the prediction.
 
-**The factor.** All variances of the mixture are multiplied by :math:`c_K`, the factor that suits K members. The best
-factor is :math:`c_1` for one member, and :math:`c_2` for the mixture of two. What an average with weights
-:math:`a_k` removes of the members' variance is proportional to :math:`1 - \sum_k a_k^2`. With weights b of the two
-deals it follows that
+**Factor.** All variances of the ensemble are multiplied by :math:`c_K`. The best factor for one member is
+:math:`c_1`, and that for the mixture of two members is :math:`c_2`. Averaging with weights :math:`a_k` removes a part
+of the members' variance that is proportional to :math:`1 - \sum_k a_k^2`. With the weights b of the deals,
 
 .. math:: \log c_K = \log c_1 + \frac{1 - \sum_k a_k^2}{1 - \sum_d b_d^2} (\log c_2 - \log c_1).
 
-**The tails.** Where a model of the noise is there (``_noise_model.py``), its log variance h at a row is Gaussian.
-Errors of real tables have heavier tails than that gives. So h may vary further, with the standard deviation
-:math:`\tau` and the mean of :math:`e^h` as before. A row then has the density
+**Tails.** A noise model (``_noise_model.py``) gives the log noise variance h of a row a normal distribution with
+variance s². Real errors often have heavier tails. So h gets an additional standard deviation :math:`\tau`, with
+:math:`E[e^h]` unchanged. The density of an error e of a prediction with variance V is
 
-.. math:: p(e) = \int N\big(e; 0, c(V + \varphi e^{h - \tau^2/2 + z\sqrt{s^2 + \tau^2}})\big) N(z; 0, 1)\, dz,
+.. math:: p(e) = \int N\big(e; 0, c(V + \varphi e^{h - \tau^2/2 + z\sqrt{s^2 + \tau^2}})\big) N(z; 0, 1)\, dz.
 
-s² the variance of h. :math:`\tau` has the largest density of the mixture of two, and is zero where that gains next to
-nothing.
+:math:`\tau` maximises the held-out density of the mixture of two. It is zero if that gains less than ``WORTH`` nats.
 """
 
 from __future__ import annotations
@@ -39,15 +37,15 @@ MOST_REACH = 2.0
 SPREADS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5)
 """Values of τ that are tried."""
 WORTH = 2.0
-"""Nats by which heavier tails have to raise the density of the held-out rows."""
+"""Nats that τ > 0 has to gain on the held-out rows."""
 MOST_ROWS = 4000
-"""Held-out rows that choose τ and the factors: they are three numbers."""
+"""Held-out rows from which τ and the factors are estimated, at most."""
 ACCURACY = 1e-3
 
 
 @dataclass(frozen=True)
 class HeldOutDeals:
-    """Errors of held-out rows in D deals, as normal distributions of known moments.
+    """Errors of held-out rows in D deals, with the variances predicted for them.
 
     Parameters
     ----------
@@ -71,7 +69,7 @@ class HeldOutDeals:
     shares: Tensor
 
     def some(self, most: int = MOST_ROWS) -> HeldOutDeals:
-        """With as many rows at most, chosen at random by a fixed seed."""
+        """A random sample of at most this many rows, with a fixed seed."""
         n = len(self.weights)
         if n <= most:
             return self
@@ -82,7 +80,7 @@ class HeldOutDeals:
         return HeldOutDeals(errors, variance, noise, log_variance, self.weights[few], self.shares)
 
     def log_densities(self, factor: float, spread: float = 0.0) -> Tensor:
-        """Log density of each error (D, n, C), but for a constant, under variances times a factor and tails τ."""
+        """Log density of each error (D, n, C), up to a constant, for a factor of all variances and a spread τ."""
         if self.log_variance is None:
             return self._normal(factor, self.noise)
         roots, weights = normal_nodes(self.errors)

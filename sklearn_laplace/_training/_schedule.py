@@ -28,7 +28,7 @@ class Schedule:
     bias_rate : float
         Learning rate of the biases, in units of the one of the weights.
     noise_power : float
-        In the last cycle rows have the weights 1/ratioᵖ, where ratio is their noise variance and p this power.
+        Exponent p of the row weights v⁻ᵖ of the last cycle, with v the noise variance of a row.
     """
 
     n_steps: int

@@ -10,10 +10,11 @@ Mini-batches are shared; a mask says which net learns from which row. The nets t
 - a Gaussian prior of precision δ, which adds :math:`\tfrac{\delta\varphi}{2n} |W|^2` to half the mean squared error.
   The noise :math:`\varphi` is the error of held-out rows after the cycle before.
 
-Layers divide their inputs by √(fan-in) (``nets/mlp.py``); the last layer of a member starts at zero. Before the last
-of the four cycles the rows may get weights: where the noise is small, errors count for more. They are a power of the
-reciprocal noise variances, since long trainings under the full weights forget the noisy rows. Targets almost without
-noise reward many steps. So further cycles follow as long as each has much reduced the errors of held-out rows.
+Layers divide their inputs by √(fan-in) (``nets/mlp.py``); the last layer of a member starts at zero.
+
+Before the last of the four cycles the rows may get weights, a power of their inverse noise variances. The exponent is
+below one for many rows, because long trainings with the full weights lose accuracy on noisy rows. Targets almost
+without noise reward many steps. So further cycles follow as long as each has much reduced the errors of held-out rows.
 """
 
 from __future__ import annotations

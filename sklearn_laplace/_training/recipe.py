@@ -14,13 +14,14 @@ HIDDEN_AT, WIDTHS, WIDTH_POWER, WIDTH_STEP = 2500, (32, 128), 0.36, 16
 """Rows at which hidden layers have 64 units, the least and most units, the power of the rows, a multiple of units."""
 N_LAYERS = 2
 ACTIVATIONS = ("silu", "relu")
-"""Of the hidden layers of each deal."""
+"""Activation of the hidden layers of each deal."""
 STEPS_AT_1000, STEPS_POWERS = (500, 450), (0.5, 0.6)
 """Steps of each deal for 1,000 rows, and the powers of the rows."""
 RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
 """Largest learning rate and weight decay of the members of each deal."""
 FULL_NOISE_ROWS, NOISE_POWER = 10_000, 0.2
-"""Rows up to which the weights of the last cycle are reciprocal noise variances, and how fast their power falls."""
+"""Rows up to which rows are weighted by their inverse noise variance in the last cycle. Beyond, weights are a power of
+it, with an exponent that falls as this power of the number of rows."""
 PRIORS, PILOT_STEPS = (0.0, 0.1, 0.5, 2.0), 400
 """Prior precisions of the weights that are tried, and the most steps that each is tried with."""
 FEWEST_BINS, MOST_BINS, BINS_AT_1000 = 8, 64, 8
