@@ -20,11 +20,11 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from . import _resolve
-from ._bag import is_bagged, train_bag
-from ._bagging import approximate_bag
 from ._built_in import of_one_net
 from ._cached_training import cached_training
 from ._data import PreparedData, row_keys
+from ._ensemble.approximate import approximate_bag
+from ._ensemble.train import is_bagged, train_bag
 from ._kinds import kinds_of_nets
 from ._loo import LeftOut
 from ._map import MapResult, Start

@@ -26,7 +26,6 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from . import (
-    _bagging,
     _cross_fit,
     _cross_validation,
     _data,
@@ -53,6 +52,7 @@ from . import (
 from ._annotations import field_types
 from ._cross_validation import PriorScores
 from ._data import PreparedData, TargetScale
+from ._ensemble import approximate
 from ._noise_model import NoiseModel
 from ._persistence import LAYERS, Known, name_of, shadows
 from ._progress import callbacks_of, without_callbacks
@@ -68,7 +68,7 @@ from .structures._base import Posterior
 STATE_FORMAT = 2
 """Of what is pickled; another number means another layout."""
 DATA = (
-    _bagging,
+    approximate,
     _cross_fit,
     _cross_validation,
     _data,

@@ -240,10 +240,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Nets of a mixture of Laplace approximations (Eschenhagen et al. 2021), each from initial weights of its own. All
         methods answer for the mixture: means, variances and covariances are its moments, quantiles and densities its
         own. "auto" is eight for 950 rows or more, if prior precision and noise are left open too. These nets train
-        together, each without a quarter of the rows (``_bag.py``). Two of them have not seen a given row. Their errors
-        on such rows choose prior precision and noise, and how the noise varies. Four of the eight are for smooth
-        functions and four for functions with much detail. Each half has the weight with which both err least together,
-        or is left out. For fewer rows "auto" is four, where prior precision or noise are chosen by
+        together, each without one of four folds (``_ensemble/``). Every row is held out by two of them, and the errors
+        there determine prior precision and noise, how the noise varies, and its tails. Four of the eight suit smooth
+        functions and four suit functions with much detail. Held-out rows weight the two halves, and may drop one. For fewer rows "auto" is four, where prior precision or noise are chosen by
         three nets that have not seen a third of the rows each. These train on with all rows, and are members beside the
         first. Such nets are there for "auto" of prior precision or noise, the built-in net, and 40 rows or more. They
         and the first one learn how the noise varies, and the prior precision of the training, once for all members. In

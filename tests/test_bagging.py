@@ -10,7 +10,8 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from sklearn_laplace import LaplaceRegressor, _bag, load, save
+from sklearn_laplace import LaplaceRegressor, load, save
+from sklearn_laplace._ensemble import train
 from sklearn_laplace._skorch import TrainingRows
 from sklearn_laplace._training._schedule import Schedule
 from sklearn_laplace._training.batched import Encoded, Stacked, train_members
@@ -161,7 +162,7 @@ def test_deals_are_weighed_by_the_errors_of_their_mean(noise):
         squares = ((1 - share) * outputs[0] + share * outputs[1] - y).square()
         return float((rows.weights[:, None] * (squares if variances is None else squares / variances)).sum())
 
-    shares = _bag._shares(rows, outputs, variances)
+    shares = train._shares(rows, outputs, variances)
     grid = np.linspace(0, 1, 1001)
     assert sum(shares) == pytest.approx(1)
     assert shares[1] == pytest.approx(grid[np.argmin([loss(share) for share in grid])], abs=1e-3)
@@ -171,14 +172,14 @@ def test_a_deal_that_errs_much_more_is_left_out():
     y = torch.randn(50, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     rows = TrainingRows(torch.zeros(50, 1), y, torch.ones(50))
     noise = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
-    assert _bag._shares(rows, [y + noise, y + noise.flip(0) * 2], None) == [1.0, 0.0]
-    assert _bag._shares(rows, [y + 2 * noise.flip(0), y + noise], None) == [0.0, 1.0]
+    assert train._shares(rows, [y + noise, y + noise.flip(0) * 2], None) == [1.0, 0.0]
+    assert train._shares(rows, [y + 2 * noise.flip(0), y + noise], None) == [0.0, 1.0]
 
 
 def test_a_prior_is_tried_where_rows_are_noisy(fitted, monkeypatch):
     """Friedman's function is smooth: without the prior its nets err more on rows that they have not seen."""
     X, y = friedman(1000, seed=1)
-    monkeypatch.setattr("sklearn_laplace._bag.PRIORS", (0.0,))
+    monkeypatch.setattr("sklearn_laplace._ensemble.train.PRIORS", (0.0,))
     without = clone(fitted).fit(*friedman(N_ROWS))
     assert np.mean((fitted.predict(X) - y) ** 2) < np.mean((without.predict(X) - y) ** 2)
 
@@ -273,7 +274,7 @@ def test_a_row_that_is_seen_again_is_seen_by_all(fitted):
 def test_a_training_is_taken_from_the_cache(fitted, tmp_path, monkeypatch):
     X, y = friedman(N_ROWS)
     model = clone(fitted).set_params(memory=str(tmp_path)).fit(X, y)
-    monkeypatch.setattr("sklearn_laplace._bag.train_members", None)
+    monkeypatch.setattr("sklearn_laplace._ensemble.train.train_members", None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch 2.4 warns when it reads what it has pickled
         again = clone(model).set_params(hessian_structure="diag").fit(X, y)
@@ -353,7 +354,7 @@ def test_legal_data_is_fitted(name):
 
 
 def test_a_posterior_beyond_memory_is_refused_before_the_training(monkeypatch):
-    monkeypatch.setattr("sklearn_laplace._bag.train_members", None)
+    monkeypatch.setattr("sklearn_laplace._ensemble.train.train_members", None)
     model = LaplaceRegressor(hessian_structure="full", memory_budget="20MB", random_state=0)
     with pytest.raises(MemoryBudgetError, match="memory_budget"):
         model.fit(*friedman(N_ROWS))

@@ -3,7 +3,7 @@
 Eight nets train as one tensor program (``_training/batched.py``), each without a quarter of the rows
 (``_training/folds.py``). The four members of the first deal suit smooth functions, those of the second functions with
 much detail (``_training/recipe.py``). Each deal has the share with which the mean of both errs least on held-out rows.
-A deal of almost no share, or with much larger errors, is left out. The posteriors are made in ``_bagging.py``.
+A deal of almost no share, or with much larger errors, is left out. ``approximate.py`` makes the posteriors.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _resolve
-from ._budget import SINGLE_THREAD_FLOPS
-from ._built_in import table_net
-from ._cross_fit import LEAST_LEVEL
-from ._data import PreparedData
-from ._learnt_noise import learnt_noise
-from ._noise_model import NoiseModel
-from ._progress import Clock, Task
-from ._resolve import Options
-from ._skorch import TrainingRows
-from ._stages import options_for, posterior_layout, tensors_of
-from ._threads import single_thread
-from ._training._schedule import Schedule
-from ._training.batched import Stacked, mean_squares, seconds_of_step, train_members
-from ._training.folds import held_out_rows
-from ._training.recipe import PILOT_STEPS, PRIORS, Recipe, recipes_for
-from .errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
-from .nets import TableMLP
-from .network import Network
-from .selection import HeldOut
-from .structures import Diag, Full, Kron
-from .structures._base import Curvature
-from .subsets._base import Subset
+from .. import _resolve
+from .._budget import SINGLE_THREAD_FLOPS
+from .._built_in import table_net
+from .._cross_fit import LEAST_LEVEL
+from .._data import PreparedData
+from .._learnt_noise import learnt_noise
+from .._noise_model import NoiseModel
+from .._progress import Clock, Task
+from .._resolve import Options
+from .._skorch import TrainingRows
+from .._stages import options_for, posterior_layout, tensors_of
+from .._threads import single_thread
+from .._training._schedule import Schedule
+from .._training.batched import Stacked, mean_squares, seconds_of_step, train_members
+from .._training.folds import held_out_rows
+from .._training.recipe import PILOT_STEPS, PRIORS, Recipe, recipes_for
+from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
+from ..nets import TableMLP
+from ..network import Network
+from ..selection import HeldOut
+from ..structures import Diag, Full, Kron
+from ..structures._base import Curvature
+from ..subsets._base import Subset
 
 LEAST_ROWS = 950
 """Rows from which a default fit is bagged. For fewer, Gauss–Newton steps over all rows are more accurate

@@ -1,4 +1,4 @@
-r"""The posteriors of a fit of many rows, whose members train together, each without a part of the rows (``_bag.py``).
+r"""The posteriors of a fit of many rows, whose members train together, each without a part of the rows (``train.py``).
 
 Two members have not seen a given row. Their errors there decide everything that a member's own rows cannot tell: the
 prior precision and the noise of the Laplace approximations, and how the noise varies with the inputs.
@@ -8,7 +8,7 @@ choose a common factor f of it and, for every f, the noise :math:`\varphi` (``se
 density is within ``TOLERANCE`` nats a row of the best count as equal, and the one closest to 1 is taken.
 
 **Calibration.** A mixture is more accurate than its members, and its errors have heavy tails. Held-out rows determine
-a factor of all variances and the tails of the noise (``_ensemble/calibration.py``).
+a factor of all variances and the tails of the noise (``calibration.py``).
 
 **Noise that varies** is learnt twice from these errors (``_noise_model.py``): before the last cycle of the training,
 which then gives precise rows more weight, and after it for the predictions.
@@ -25,24 +25,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import _skorch
-from ._bag import Bag, layout_of, learnt_of
-from ._cross_fit import CrossFit, Scores, density_for
-from ._data import PreparedData
-from ._ensemble.calibration import HeldOutDeals, calibrated
-from ._map import MapResult
-from ._noise_model import NoiseModel, believed
-from ._resolve import Options
-from ._skorch import TrainingRows
-from ._stages import Origin, grouped, options_for, tensors_of
-from .evidence import PRECISION_BOUNDS
-from .laplace import Hyper, LaplaceFit, fit_laplace
-from .leave_one_out import linear_rows
-from .likelihoods._base import without_noise
-from .mode import Mode
-from .nets import TableMLP
-from .network import Network
-from .selection import HeldOut, HeldOutScores, held_out_scores, maximise_evidence
+from .. import _skorch
+from .._cross_fit import CrossFit, Scores, density_for
+from .._data import PreparedData
+from .._map import MapResult
+from .._noise_model import NoiseModel, believed
+from .._resolve import Options
+from .._skorch import TrainingRows
+from .._stages import Origin, grouped, options_for, tensors_of
+from ..evidence import PRECISION_BOUNDS
+from ..laplace import Hyper, LaplaceFit, fit_laplace
+from ..leave_one_out import linear_rows
+from ..likelihoods._base import without_noise
+from ..mode import Mode
+from ..nets import TableMLP
+from ..network import Network
+from ..selection import HeldOut, HeldOutScores, held_out_scores, maximise_evidence
+from .calibration import HeldOutDeals, calibrated
+from .train import Bag, layout_of, learnt_of
 
 SCORED_ROWS = 125
 """Held-out rows of each member that choose the prior precision: it is one number."""
