@@ -237,16 +237,17 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         parameters alone (with a number for ``map_prior_precision`` also in prior and noise) share one. Needs an integer
         ``random_state``. The rows are part of the key, and with them what ``augment`` makes of them.
     n_members : "auto" or int, default="auto"
-        Nets of a mixture of Laplace approximations (Eschenhagen et al. 2021), each from initial weights of its own. All
-        methods answer for the mixture: means, variances and covariances are its moments, quantiles and densities its
-        own. "auto" is eight for 950 rows or more, if prior precision and noise are left open too. These nets train
-        together, each without one of four folds (``_ensemble/``). Every row is held out by two of them, and the errors
-        there determine prior precision and noise, how the noise varies, and its tails. Four of the eight suit smooth
-        functions and four suit functions with much detail. Held-out rows weight the two halves, and may drop one. For
-        fewer rows "auto" is four, where prior precision or noise are chosen by three nets that were trained without a
-        third of the rows each. These train on with all rows, and are members in addition to the first. Such nets are there for "auto" of prior precision or noise, the built-in net, and 40 rows or more. They
-        and the first one learn how the noise varies, and the prior precision of the training, once for all members. In
-        any other fit "auto" is one. Where the data leave one basin, members may end as the same net. ``n_jobs`` of them
+        Nets of a mixture of Laplace approximations (Eschenhagen et al. 2021), each from initial weights of its own.
+        All methods answer for the mixture: means, variances and covariances are its moments, quantiles and densities
+        its own. "auto" is eight for 950 rows or more, if prior precision and noise are left open too. These nets
+        train together, each without one of four folds (``_ensemble/``). Every row is held out by two of them, and the
+        errors there determine prior precision and noise, how the noise varies, and its tails. Four of the eight suit
+        smooth functions and four suit functions with much detail. Held-out rows weight the two halves, and may drop
+        one. For fewer rows "auto" is four, where prior precision or noise are chosen by three nets that were trained
+        without a third of the rows each. These train on with all rows, and are members in addition to the first. Such
+        nets are there for "auto" of prior precision or noise, the built-in net, and 40 rows or more. They and the
+        first one learn how the noise varies, and the prior precision of the training, once for all members. In any
+        other fit "auto" is one. Where the data leave one basin, members may end as the same net. ``n_jobs`` of them
         train at a time. Several are refused for a net that comes with its weights.
     member_weights : {"uniform", "loo", "evidence"}, default="uniform"
         Weights of the members: the same, of one kind (``n_bins``) or half (``n_members``); those under which the
