@@ -13,10 +13,12 @@ from ._schedule import Schedule
 HIDDEN_AT, WIDTHS, WIDTH_POWER, WIDTH_STEP = 2500, (32, 128), 0.36, 16
 """Rows at which hidden layers have 64 units, the least and most units, the power of the rows, a multiple of units."""
 N_LAYERS = 2
-ACTIVATIONS = ("silu", "relu")
-"""Activation of the hidden layers of each deal."""
+SMOOTH, KINKED, KINKED_ROWS = "silu", "relu", 5000
+"""Activation of the first deal, that of the second one, and the rows up to which it is: beyond, both are smooth."""
 STEPS_AT_1000, STEPS_POWERS = (500, 450), (0.5, 0.6)
 """Steps of each deal for 1,000 rows, and the powers of the rows."""
+MORE_STEPS, MORE_POWER = 1.5, -0.37
+"""Factor of these steps for 1,000 rows, and the power of the rows with which it falls to one."""
 RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
 """Largest learning rate and weight decay of the members of each deal."""
 FULL_NOISE_ROWS, NOISE_POWER = 10_000, 0.2
@@ -65,13 +67,15 @@ def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
     units = WIDTH_STEP * round(64 * (n_rows / HIDDEN_AT) ** WIDTH_POWER / WIDTH_STEP)
     units = min(max(units, WIDTHS[0]), WIDTHS[1])
     at_1000 = zip(STEPS_AT_1000, STEPS_POWERS, strict=True)
-    steps = [max(int(count * (n_rows / 1000) ** power), 1) for count, power in at_1000]
+    more = max(MORE_STEPS * (n_rows / 1000) ** MORE_POWER, 1.0)
+    steps = [max(int(more * count * (n_rows / 1000) ** power), 1) for count, power in at_1000]
     most = min(max(BINS_AT_1000 * n_rows // 1000, FEWEST_BINS), MOST_BINS)
     counts = (min(count, MOST_INPUTS // max(n_columns, 1)) for count in (FEWEST_BINS, most))
     power = min((n_rows / FULL_NOISE_ROWS) ** -NOISE_POWER, 1.0)
+    activations = SMOOTH, KINKED if n_rows <= KINKED_ROWS else SMOOTH
     settings = zip(steps, RATES, DECAYS, strict=True)
     schedules = (Schedule(n, lr=rate, weight_decay=decay, noise_power=power) for n, rate, decay in settings)
     return tuple(
         Recipe((units,) * N_LAYERS, activation, count if count > 1 else None, schedule)
-        for activation, count, schedule in zip(ACTIVATIONS, counts, schedules, strict=True)
+        for activation, count, schedule in zip(activations, counts, schedules, strict=True)
     )
