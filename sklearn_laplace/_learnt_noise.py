@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ._approximation.calibration import with_tails
 from ._built_in import built_in_net
 from ._data import PreparedData
 from ._noise_model import HIDDEN, NoiseModel, noise_model
@@ -32,6 +33,7 @@ def learnt_noise(
     *,
     honest: bool,
     quick: bool = False,
+    with_own_tails: bool = True,
 ) -> NoiseModel | None:
     """Train the net of the noise; None if the errors do not show that the noise varies.
 
@@ -53,6 +55,8 @@ def learnt_noise(
         Whether the errors come from nets trained without these rows; the mean is then trained under the noise.
     quick : bool
         Whether a rough model is enough, for the weights of the rows in a training.
+    with_own_tails : bool
+        Whether these errors determine the tails of the noise.
 
     Warns
     -----
@@ -68,4 +72,5 @@ def learnt_noise(
         return None
     if not quick:
         found.warn_at_bounds(inputs)
+        found = with_tails(found, inputs, held_out, dispersion, seed) if with_own_tails else found
     return found.trained_under(inputs, weights) if honest else found

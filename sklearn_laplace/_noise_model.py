@@ -65,6 +65,8 @@ REACH = math.log(1e6)
 """Log variances go this far from those of the average noise, to either side: a thousandfold in standard deviation."""
 DECISIVE = 5.0
 """Nats of evidence that make a noise that varies worth having: "very strong" in Kass & Raftery (1995)."""
+LEAST_KEPT = 0.1
+"""Least part of the precision of h at a row that is taken to come from the other rows."""
 LEVELS = 281
 """Constant values of h that are tried."""
 LEAST_ROWS = 1000
@@ -88,7 +90,7 @@ class NoiseModel:
         What h is counted from: trained under the noise, φ is the variance of an average row.
     spread : float
         τ, an additional standard deviation of h in predictions. It makes the tails of the noise heavier and leaves
-        E[e^h] unchanged (``_ensemble/calibration.py``).
+        E[e^h] unchanged (``_approximation/calibration.py``).
     """
 
     fit: LaplaceFit
@@ -123,6 +125,29 @@ class NoiseModel:
         """E[e^h], shape (n, C)."""
         weights, values = self.nodes(inputs)
         return values @ weights
+
+    def left_out(
+        self, inputs: Tensor, errors: Tensor, variance: Tensor, weights: Tensor, dispersion: float
+    ) -> LatentGaussian:
+        """h at rows of the training, each as of the model without that row, by a Newton step.
+
+        Parameters
+        ----------
+        inputs : Tensor of shape (n, d)
+        errors, variance : Tensor of shape (n, C)
+            Errors that h was trained on, and variances of the predictions.
+        weights : Tensor of shape (n,)
+        dispersion : float
+            φ of that training.
+        """
+        found = self.log_ratio(inputs)
+        h = found.mean + self.log_level
+        likelihood, targets = HeldOutErrors(dispersion), torch.cat([errors.square(), variance], 1)
+        pull = weights[:, None] * likelihood.residual(h, targets)
+        curvature = weights[:, None] * likelihood.hessian_factor(h, targets).diagonal(dim1=1, dim2=2).square()
+        kept = (1 - found.variance * curvature).clamp_min(LEAST_KEPT)
+        without = found.variance / kept
+        return LatentGaussian((h + without * pull).clamp(-REACH, REACH) - self.log_level, torch.diag_embed(without))
 
     def nodes(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Weights (J,) and values of e^h (n, C, J) of the quadrature over h."""
@@ -250,11 +275,8 @@ def noise_model(
     size = sum(parameter.numel() for parameter in net.parameters())
     if not always and size**3 > budget_for(len(inputs)).exact_step:
         return None
-    step, steps = (QUICK_STEP, QUICK_STEPS) if quick else (LARGE_STEP, STEPS)
-    most = max(int(step / size**2), LEAST_ROWS)
-    chosen = torch.arange(len(inputs), device=inputs.device)
-    if len(inputs) > most:
-        chosen = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))[:most].to(inputs.device)
+    steps = QUICK_STEPS if quick else STEPS
+    chosen = training_rows(len(inputs), size, seed, quick=quick).to(inputs.device)
     inputs, weights, errors = inputs[chosen], weights[chosen], held_out.errors[chosen]
     is_first = bool(held_out.variance.any())
     first_steps = QUICK_STEPS if is_first else steps
@@ -263,6 +285,14 @@ def noise_model(
         variance = held_out.variance[chosen] * found.ratios(inputs).sqrt().clamp_max(1.0)
         found = _fitted(net, inputs, weights, errors, variance, dispersion, steps, found)
     return found if always or found.gain > DECISIVE else None
+
+
+def training_rows(n_rows: int, n_weights: int, seed: int, *, quick: bool = False) -> Tensor:
+    """Which of the rows h is trained on, (m,), int64: all, or a random sample that its exact steps can afford."""
+    most = max(int((QUICK_STEP if quick else LARGE_STEP) / n_weights**2), LEAST_ROWS)
+    if n_rows <= most:
+        return torch.arange(n_rows)
+    return torch.randperm(n_rows, generator=torch.Generator().manual_seed(seed))[:most]
 
 
 def _fitted(

@@ -38,7 +38,7 @@ LEVELS = (
     "_tables _targets _threads _values counts nets",
     "_cross_validation _map _noise_model _resolve mixtures reliability",
     "_data _diagnosis _past _loo _relevance",
-    "_built_in _cross_fit _few_rows _path _prediction _shared_pass _training",
+    "_approximation _built_in _cross_fit _few_rows _path _prediction _shared_pass _training",
     "_kinds _learnt_noise _stages",
     "_cached_training _ensemble",
     "_mixture _state",

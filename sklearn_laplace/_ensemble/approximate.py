@@ -8,7 +8,7 @@ choose a common factor f of it and, for every f, the noise :math:`\varphi` (``se
 density is within ``TOLERANCE`` nats a row of the best count as equal, and the one closest to 1 is taken.
 
 **Calibration.** A mixture is more accurate than its members, and its errors have heavy tails. Held-out rows determine
-a factor of all variances and the tails of the noise (``calibration.py``).
+a factor of all variances and the tails of the noise (``_approximation/calibration.py``).
 
 **Noise that varies** is learnt twice from these errors (``_noise_model.py``): before the last cycle of the training,
 which then gives precise rows more weight, and after it for the predictions.
@@ -26,10 +26,11 @@ import torch
 from torch import Tensor
 
 from .. import _skorch
+from .._approximation.calibration import HeldOutDeals, calibrated, left_out_noise
 from .._cross_fit import CrossFit, Scores, density_for
 from .._data import PreparedData
 from .._map import MapResult
-from .._noise_model import NoiseModel, believed
+from .._noise_model import NoiseModel
 from .._resolve import Options
 from .._skorch import TrainingRows
 from .._stages import Origin, grouped, options_for, tensors_of
@@ -41,7 +42,6 @@ from ..mode import Mode
 from ..nets import TableMLP
 from ..network import Network
 from ..selection import HeldOut, HeldOutScores, held_out_scores, maximise_evidence
-from .calibration import HeldOutDeals, calibrated
 from .train import Bag, layout_of, learnt_of
 
 SCORED_ROWS = 125
@@ -193,7 +193,7 @@ def approximate_bag(
         for arguments, state in zip(bag.arguments, bag.states, strict=True)
     ]
     networks = [Network.trace(net.module_, rows.inputs) for net in nets]
-    under, model = data, None
+    under, model, learnt_from, before = data, None, None, 1.0
     if (noise := bag.average_noise) is not None:
         under = data.under_noise(noise.cpu().numpy())
     fits, held_out = _fits(networks, bag, under, options)
@@ -201,20 +201,20 @@ def approximate_bag(
     errors = _errors(bag, fits, held_out, hyper, rows)
     if options.varying_noise is not False and data.noise is None and not is_over():
         error, variance, known = (torch.tensordot(bag.deal_shares, part, 1) for part in errors)
-        both = HeldOut(error, variance, known, weights)
-        model = learnt_of(parameters, data, both, hyper.dispersion, options, seeds[0])
+        learnt_from = HeldOut(error, variance, known, weights)
+        before = hyper.dispersion
+        model = learnt_of(parameters, data, learnt_from, before, options, seeds[0])
     if model is not None or noise is not None:
         under = data if model is None else data.under_noise(model.ratios(rows.inputs.to(weights)).cpu().numpy())
         fits, held_out = _fits(networks, bag, under, options)
         scores, hyper = _scored(fits, held_out, hyper)
         errors = _errors(bag, fits, held_out, hyper, rows)
-    error, variance, ratio = errors
-    inputs = rows.inputs.to(weights)
-    spread_known = None if model is None else believed(model.log_ratio(inputs).variance)
-    deals = HeldOutDeals(error, variance, hyper.dispersion * ratio, spread_known, weights, bag.deal_shares)
+    deals = HeldOutDeals(errors[0], errors[1], hyper.dispersion * errors[2], None, weights, bag.deal_shares)
+    if model is not None and learnt_from is not None:
+        chosen, noise_of_rows = left_out_noise(model, rows.inputs.to(weights), learnt_from, before, seeds[0])
+        deals = deals.under(chosen, hyper.dispersion, noise_of_rows)
     factor, tails = calibrated(deals, bag.shares)
-    if model is not None:
-        model = replace(model, spread=tails)
+    model = None if model is None else replace(model, spread=tails)
     scores = replace(scores, factor=factor)
     hyper = scores.chosen(hyper, free_prior=True, free_dispersion=True)
     cross = CrossFit(tuple(networks), *_for_intervals(bag, errors, hyper, fits[0], scores, weights))

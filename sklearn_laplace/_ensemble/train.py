@@ -326,7 +326,7 @@ def learnt_of(
     """How the noise varies; None where it does not, or, unless it was asked for, where that cannot be learnt."""
     given = data, data, held_out, held_out.weights, dispersion, options, seed
     with suppress(*(() if options.varying_noise else FAILURES)):
-        return learnt_noise(parameters, *given, honest=not quick, quick=quick)
+        return learnt_noise(parameters, *given, honest=not quick, quick=quick, with_own_tails=False)
     return None
 
 

@@ -15,20 +15,23 @@ variance s². Real errors often have heavier tails. So h gets an additional stan
 
 .. math:: p(e) = \int N\big(e; 0, c(V + \varphi e^{h - \tau^2/2 + z\sqrt{s^2 + \tau^2}})\big) N(z; 0, 1)\, dz.
 
-:math:`\tau` maximises the held-out density of the mixture of two. It is zero if that gains less than ``WORTH`` nats.
+For each row h is predicted without that row, by a Newton step. :math:`\tau` maximises the held-out density of the
+mixture of the deals. It is ``USUAL_SPREAD`` unless another value gains ``WORTH`` nats.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from .._noise_model import normal_nodes
+from .._noise_model import NoiseModel, believed, normal_nodes, training_rows
+from ..latent import LatentGaussian
+from ..selection import HeldOut
 
 FACTORS = 0.05, 4.5
 """Least and largest factor of all variances."""
@@ -36,8 +39,8 @@ MOST_REACH = 2.0
 """Most that :math:`\\log c_K - \\log c_1` is in units of :math:`\\log c_2 - \\log c_1`."""
 SPREADS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5)
 """Values of τ that are tried."""
-WORTH = 2.0
-"""Nats that τ > 0 has to gain on the held-out rows."""
+USUAL_SPREAD, WORTH = 0.5, 2.0
+"""τ of most tables, and the nats that another value has to gain on the held-out rows."""
 MOST_ROWS = 4000
 """Held-out rows from which τ and the factors are estimated, at most."""
 ACCURACY = 1e-3
@@ -78,6 +81,12 @@ class HeldOutDeals:
         errors, variance, noise = (part[:, few] for part in (self.errors, self.variance, self.noise))
         log_variance = None if self.log_variance is None else self.log_variance[few]
         return HeldOutDeals(errors, variance, noise, log_variance, self.weights[few], self.shares)
+
+    def under(self, chosen: Tensor, dispersion: float, log_ratio: LatentGaussian) -> HeldOutDeals:
+        """Some rows under a noise level φ and these distributions (m, C) of the log ratios h of their noise."""
+        errors, variance = (part[:, chosen] for part in (self.errors, self.variance))
+        noise = (dispersion * log_ratio.mean.exp()).expand_as(errors)
+        return HeldOutDeals(errors, variance, noise, believed(log_ratio.variance), self.weights[chosen], self.shares)
 
     def log_densities(self, factor: float, spread: float = 0.0) -> Tensor:
         """Log density of each error (D, n, C), up to a constant, for a factor of all variances and a spread τ."""
@@ -131,11 +140,68 @@ def calibrated(rows: HeldOutDeals, shares: Sequence[float]) -> tuple[float, floa
     spreads = SPREADS if rows.log_variance is not None else SPREADS[:1]
     together = [rows.best_factor(rows.of_all, spread) for spread in spreads]
     best = max(range(len(spreads)), key=lambda place: together[place][1])
-    if together[best][1] - together[0][1] < WORTH:
-        best = 0
+    usual = len(spreads) > 1 and spreads.index(USUAL_SPREAD)
+    if together[best][1] - together[usual][1] < WORTH:
+        best = usual
     alone, _ = rows.best_factor(rows.of_one, spreads[best])
     if len(rows.shares) == 1:
         return math.exp(alone), spreads[best]
     reach = (1 - sum(share**2 for share in shares)) / (1 - float(rows.shares.square().sum()))
     log_factor = alone + min(reach, MOST_REACH) * min(together[best][0] - alone, 0.0)
     return max(math.exp(log_factor), FACTORS[0]), spreads[best]
+
+
+def left_out_noise(
+    model: NoiseModel, inputs: Tensor, learnt_from: HeldOut, dispersion: float, seed: int
+) -> tuple[Tensor, LatentGaussian]:
+    """Log noise ratios of rows, each predicted by the noise model without that row.
+
+    Parameters
+    ----------
+    model : NoiseModel
+    inputs : Tensor of shape (n, d)
+    learnt_from : HeldOut
+        Errors of all rows that the model was trained with.
+    dispersion : float
+        φ of that training.
+    seed : int
+        Of its choice of rows.
+
+    Returns
+    -------
+    chosen : Tensor of shape (m,), int64
+        At most ``MOST_ROWS`` rows of the training.
+    log_ratio : LatentGaussian over (m, C)
+    """
+    chosen = training_rows(len(inputs), model.fit.network.n_parameters, seed)
+    few = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(0))[:MOST_ROWS]
+    chosen = chosen[few].sort().values.to(inputs.device)
+    own = inputs[chosen]
+    raw = model.ratios(own) * math.exp(model.log_level)
+    variance = learnt_from.variance[chosen] * raw.sqrt().clamp_max(1.0)
+    given = learnt_from.errors[chosen], variance, learnt_from.weights[chosen]
+    return chosen, model.left_out(own, *given, dispersion)
+
+
+def with_tails(model: NoiseModel, inputs: Tensor, held_out: HeldOut, dispersion: float, seed: int) -> NoiseModel:
+    """A noise model with the τ that suits the errors that it was trained with.
+
+    Parameters
+    ----------
+    model : NoiseModel
+    inputs : Tensor of shape (n, d)
+    held_out : HeldOut
+        Errors of these rows, and variances of their predictions under one noise for all.
+    dispersion : float
+        φ of the training of the model.
+    seed : int
+        Of its choice of rows.
+    """
+    weights = held_out.weights
+    deal = torch.ones_like(weights[:1])
+    errors, variance, noise = (part[None] for part in (held_out.errors, held_out.variance, held_out.noise))
+    deals = HeldOutDeals(errors, variance, noise, None, weights, deal)
+    level = dispersion * math.exp(model.log_level)
+    chosen, log_ratio = left_out_noise(model, inputs.to(weights), held_out, dispersion, seed)
+    _, spread = calibrated(deals.under(chosen, level, log_ratio), (1.0,))
+    return replace(model, spread=spread)
