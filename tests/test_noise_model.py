@@ -17,10 +17,16 @@ from torch import nn
 from sklearn_laplace import LaplaceRegressor, metrics
 from sklearn_laplace import _noise_model as noise
 from sklearn_laplace._budget import budget_for
-from sklearn_laplace._noise_model import HeldOutErrors, noise_model
+from sklearn_laplace._noise_model import HeldOutErrors, NoiseModel, noise_model
+from sklearn_laplace.curvatures import GGN
+from sklearn_laplace.data_loss import DataLoss
 from sklearn_laplace.errors import BoundWarning, UnsupportedCombinationError
+from sklearn_laplace.laplace import Hyper, fit_laplace
 from sklearn_laplace.mixtures import NormalMixture
-from sklearn_laplace.selection import HeldOut
+from sklearn_laplace.mode import Problem, refine
+from sklearn_laplace.network import Network
+from sklearn_laplace.selection import HeldOut, alternate
+from sklearn_laplace.structures import Full
 
 RNG = np.random.default_rng(3)
 X, X_NEW = RNG.uniform(-2, 2, size=(150, 2)), RNG.uniform(-2, 2, size=(300, 2))
@@ -102,6 +108,36 @@ def test_what_is_not_known_of_the_noise_is_integrated_over():
     log_ratio = found.log_ratio(x[:6])
     expected = (log_ratio.mean + 0.5 * log_ratio.variance).exp()
     torch.testing.assert_close(found.mean_ratio(x[:6]), expected, rtol=1e-6, atol=0)
+
+
+def test_the_noise_of_a_row_left_out_is_that_of_a_refit():
+    """Under the same prior; the rows are the five whose own error moves the model most."""
+    x, errors = errors_of(lambda x: 0.5 * torch.exp(x))
+    likelihood, variance = HeldOutErrors(0.25), torch.full_like(errors.errors, 0.02)
+    targets = torch.cat([errors.errors.square(), variance], 1)
+
+    def problem(weights):
+        rows = [(x, targets, weights)]
+        return Problem(
+            lambda network: fit_laplace(network, likelihood, GGN(), Full, network.scalar_prior(), rows),
+            lambda network: DataLoss(network, likelihood, rows),
+        )
+
+    ones = errors.weights
+    start = problem(ones).linearise(Network.trace(net(), x))
+    first, stays = Hyper(torch.ones(1).double()), lambda fit, hyper: hyper
+    found = alternate(problem(ones), start, first, free_prior=True, update_dispersion=stays, max_steps=60)
+    hyper = found.hyper
+    fit = refine(problem(ones), found.fit, hyper, 200).fit
+    model = NoiseModel(fit, hyper, 0.0)
+    inside, left_out = model.log_ratio(x).mean, model.left_out(x, errors.errors, variance, ones, 0.25).mean
+    for k in (left_out - inside).abs()[:, 0].argsort(descending=True)[:5].tolist():
+        weights = ones.clone()
+        weights[k] = 0.0
+        without = problem(weights)
+        refit = refine(without, without.linearise(fit.network), hyper, 200).fit.network(x[k : k + 1])
+        expected = float((refit - inside[k]).detach())
+        assert float(left_out[k] - inside[k]) == pytest.approx(expected, abs=0.15 * abs(expected) + 0.002)
 
 
 def test_noise_that_runs_away_is_bounded_and_reported(monkeypatch):
