@@ -1,6 +1,6 @@
 """Damage, crafted files, interrupts, forks, threads, a full disk, little address space and odd tables.
 
-``python examples/benchmarks/faults.py`` (it takes half an hour) tries each part and prints a line for each: how many
+``python examples/benchmarks/faults.py`` (it takes an hour) tries each part and prints a line for each: how many
 tries, how many ended as they should, and what went wrong otherwise. ``--part NAME`` runs one of them, ``--csv PATH``
 writes the table of ``docs/benchmarks.md``. As they should means:
 
