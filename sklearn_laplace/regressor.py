@@ -61,7 +61,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Hidden layers of the built-in net. "auto": two layers of 48 to 128 units, more for more rows, in a fit that
         trains its members together (see ``n_members``); (50,) in any other fit.
     activation : {"auto", "tanh", "relu", "gelu", "silu", "softplus"}, default="auto"
-        Activation of the built-in net. "auto": "silu" where the members train together, else "tanh".
+        Activation of the built-in net. "auto": "silu" where the members train together ("gelu" for half of
+        them up to 5,000 rows), else "tanh".
     n_bins : "auto", None, int, or tuple of int and None, default="auto"
         Pieces of each column of numbers in the built-in net, between quantiles of the training's rows (piecewise linear
         encoding; Gorishniy et al. 2022): functions that bend or jump within a column come easily, as they do to trees.

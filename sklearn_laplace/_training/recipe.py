@@ -13,15 +13,15 @@ from ._schedule import Schedule
 HIDDEN_AT, WIDTHS, WIDTH_POWER, WIDTH_STEP = 2500, (32, 128), 0.36, 16
 """Rows at which hidden layers have 64 units, the least and most units, the power of the rows, a multiple of units."""
 N_LAYERS = 2
-SMOOTH, KINKED, KINKED_ROWS = "silu", "relu", 5000
-"""Activation of the first deal, that of the second one, and the rows up to which it is: beyond, both are smooth."""
+SMOOTH, DETAILED, DETAILED_ROWS = "silu", "gelu", 5000
+"""Activation of the first deal, and that of the second one up to a number of rows; beyond, both have the first."""
 STEPS_AT_1000, STEPS_POWERS = (500, 450), (0.5, 0.6)
 """Steps of each deal for 1,000 rows, and the powers of the rows."""
 MORE_STEPS, MORE_POWER = 1.5, -0.37
 """Factor of these steps for 1,000 rows, and the power of the rows with which it falls to one."""
 RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
 """Largest learning rate and weight decay of the members of each deal."""
-FULL_NOISE_ROWS, NOISE_POWER = 10_000, 0.2
+FULL_NOISE_ROWS, NOISE_POWER = 10_000, 0.3
 """Rows up to which rows are weighted by their inverse noise variance in the last cycle. Beyond, weights are a power of
 it, with an exponent that falls as this power of the number of rows."""
 PRIORS, PILOT_STEPS = (0.0, 0.1, 0.5, 2.0), 400
@@ -72,7 +72,7 @@ def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
     most = min(max(BINS_AT_1000 * n_rows // 1000, FEWEST_BINS), MOST_BINS)
     counts = (min(count, MOST_INPUTS // max(n_columns, 1)) for count in (FEWEST_BINS, most))
     power = min((n_rows / FULL_NOISE_ROWS) ** -NOISE_POWER, 1.0)
-    activations = SMOOTH, KINKED if n_rows <= KINKED_ROWS else SMOOTH
+    activations = SMOOTH, DETAILED if n_rows <= DETAILED_ROWS else SMOOTH
     settings = zip(steps, RATES, DECAYS, strict=True)
     schedules = (Schedule(n, lr=rate, weight_decay=decay, noise_power=power) for n, rate, decay in settings)
     return tuple(
