@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,13 +11,13 @@ import torch
 from ._approximation.calibration import with_tails
 from ._built_in import built_in_net
 from ._data import PreparedData
-from ._noise_model import HIDDEN, NoiseModel, noise_model
+from ._noise_model import HIDDEN, TrainedNoise, noise_model
 from ._resolve import Options
 from .selection import HeldOut
 
 MOST_LEVELS = 32
-"""Largest number of levels of a category that the noise net distinguishes. In a larger category every level but the
-first counts as unknown, since an exact step costs the cube of the number of weights."""
+"""Largest number of levels of a category that the noise net distinguishes, since an exact step costs the cube of the
+number of weights. Of a larger category it has two indicators, of the first and of the second level."""
 NOISE_SEED = 100
 """Added to the seed of the net of the mean, for initial weights of its own."""
 
@@ -34,7 +35,7 @@ def learnt_noise(
     honest: bool,
     quick: bool = False,
     with_own_tails: bool = True,
-) -> NoiseModel | None:
+) -> TrainedNoise | None:
     """Train the net of the noise; None if the errors do not show that the noise varies.
 
     Parameters
@@ -71,6 +72,6 @@ def learnt_noise(
     if (found := noise_model(*given, always=bool(options.varying_noise), quick=quick)) is None:
         return None
     if not quick:
-        found.warn_at_bounds(inputs)
-        found = with_tails(found, inputs, held_out, dispersion, seed) if with_own_tails else found
-    return found.trained_under(inputs, weights) if honest else found
+        found.model.warn_at_bounds(inputs)
+        found = with_tails(found) if with_own_tails else found
+    return replace(found, model=found.model.trained_under(inputs, weights)) if honest else found

@@ -126,29 +126,6 @@ class NoiseModel:
         weights, values = self.nodes(inputs)
         return values @ weights
 
-    def left_out(
-        self, inputs: Tensor, errors: Tensor, variance: Tensor, weights: Tensor, dispersion: float
-    ) -> LatentGaussian:
-        """h at rows of the training, each as of the model without that row, by a Newton step.
-
-        Parameters
-        ----------
-        inputs : Tensor of shape (n, d)
-        errors, variance : Tensor of shape (n, C)
-            Errors that h was trained on, and variances of the predictions.
-        weights : Tensor of shape (n,)
-        dispersion : float
-            φ of that training.
-        """
-        found = self.log_ratio(inputs)
-        h = found.mean + self.log_level
-        likelihood, targets = HeldOutErrors(dispersion), torch.cat([errors.square(), variance], 1)
-        pull = weights[:, None] * likelihood.residual(h, targets)
-        curvature = weights[:, None] * likelihood.hessian_factor(h, targets).diagonal(dim1=1, dim2=2).square()
-        kept = (1 - found.variance * curvature).clamp_min(LEAST_KEPT)
-        without = found.variance / kept
-        return LatentGaussian((h + without * pull).clamp(-REACH, REACH) - self.log_level, torch.diag_embed(without))
-
     def nodes(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Weights (J,) and values of e^h (n, C, J) of the quadrature over h."""
         log_ratio = self.log_ratio(inputs)
@@ -181,6 +158,59 @@ class NoiseModel:
             )
 
 
+@dataclass(frozen=True)
+class TrainedNoise:
+    """A noise model and what it was trained on.
+
+    Parameters
+    ----------
+    model : NoiseModel
+    chosen : Tensor of shape (m,), int64
+        Rows of the training among all.
+    inputs : Tensor of shape (m, d)
+    errors, variance : Tensor of shape (m, C)
+        Errors, and variances of the predictions, noise apart.
+    weights : Tensor of shape (m,)
+    dispersion : float
+        φ.
+    """
+
+    model: NoiseModel
+    chosen: Tensor
+    inputs: Tensor
+    errors: Tensor
+    variance: Tensor
+    weights: Tensor
+    dispersion: float
+
+    def some(self, most: int) -> TrainedNoise:
+        """With a random sample of at most so many rows, by a fixed seed; the model stays."""
+        few = torch.randperm(len(self.chosen), generator=torch.Generator().manual_seed(0))[:most].sort().values
+        few = few.to(self.chosen.device)
+        return replace(
+            self,
+            chosen=self.chosen[few],
+            inputs=self.inputs[few],
+            errors=self.errors[few],
+            variance=self.variance[few],
+            weights=self.weights[few],
+        )
+
+    def left_out(self) -> LatentGaussian:
+        """h at each row of the training, predicted without that row by a Newton step.
+
+        Outputs are independent of each other, given the weights of the net.
+        """
+        found = self.model.log_ratio(self.inputs)
+        h, level = found.mean + self.model.log_level, self.model.log_level
+        likelihood, targets = HeldOutErrors(self.dispersion), torch.cat([self.errors.square(), self.variance], 1)
+        weights = self.weights[:, None]
+        pull = weights * likelihood.residual(h, targets)
+        curvature = weights * likelihood.hessian_factor(h, targets).diagonal(dim1=1, dim2=2).square()
+        without = found.variance / (1 - found.variance * curvature).clamp_min(LEAST_KEPT)
+        return LatentGaussian((h + without * pull).clamp(-REACH, REACH) - level, torch.diag_embed(without))
+
+
 def normal_nodes(like: Tensor) -> tuple[Tensor, Tensor]:
     """Roots (J,) and weights (J,) of the quadrature over a standard normal variable."""
     roots, weights = (torch.from_numpy(part).to(like) for part in np.polynomial.hermite_e.hermegauss(NODES))
@@ -188,7 +218,7 @@ def normal_nodes(like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def believed(log_variance: Tensor) -> Tensor:
-    """The variances of h that are taken for true."""
+    """Variances of h, at most ``LARGEST_SPREAD``²."""
     return log_variance.clamp(0.0, LARGEST_SPREAD**2)
 
 
@@ -251,8 +281,8 @@ def noise_model(
     *,
     always: bool = True,
     quick: bool = False,
-) -> NoiseModel | None:
-    """h, trained on errors of held-out rows; None where it is not worth having, or too dear for its use.
+) -> TrainedNoise | None:
+    """Train h on errors of held-out rows; None where it is not worth having, or too dear for its use.
 
     Parameters
     ----------
@@ -280,11 +310,14 @@ def noise_model(
     inputs, weights, errors = inputs[chosen], weights[chosen], held_out.errors[chosen]
     is_first = bool(held_out.variance.any())
     first_steps = QUICK_STEPS if is_first else steps
-    found = _fitted(net, inputs, weights, errors, torch.zeros_like(errors), dispersion, first_steps)
+    variance = torch.zeros_like(errors)
+    found = _fitted(net, inputs, weights, errors, variance, dispersion, first_steps)
     if is_first:
         variance = held_out.variance[chosen] * found.ratios(inputs).sqrt().clamp_max(1.0)
         found = _fitted(net, inputs, weights, errors, variance, dispersion, steps, found)
-    return found if always or found.gain > DECISIVE else None
+    if not (always or found.gain > DECISIVE):
+        return None
+    return TrainedNoise(found, chosen, inputs, errors, variance, weights, dispersion)
 
 
 def training_rows(n_rows: int, n_weights: int, seed: int, *, quick: bool = False) -> Tensor:

@@ -207,9 +207,9 @@ def _moments(graph: Graph, estimator: Any) -> dict[str, str]:
 def _mean_ratio(graph: Graph, noise: NoiseModel) -> str:
     """E[e^h], shape (n, C): what the noise is at x over what it is on average."""
     latent = _gaussian(graph, noise.fit.network, noise.posterior, None)
-    mean = graph("Sub", latent.mean, noise.log_level)
+    mean = graph("Sub", latent.mean, noise.log_level + noise.spread**2 / 2)
     variance = graph("ReduceSumSquare", latent.root, axes=[2], keepdims=0)
-    std = graph("Sqrt", graph("Min", variance, LARGEST_SPREAD**2))
+    std = graph("Sqrt", graph("Add", graph("Min", variance, LARGEST_SPREAD**2), noise.spread**2))
     roots, weights = np.polynomial.hermite_e.hermegauss(NODES)
     at_nodes = graph("Add", _unsqueezed(graph, mean, 2), graph("Mul", _unsqueezed(graph, std, 2), roots))
     values = graph("Exp", graph("Max", graph("Min", at_nodes, REACH), -REACH))

@@ -600,8 +600,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             moments = self._moments(X)
             return self._in_units(moments.mean), self._std(moments, self.return_std_kind)
         # The mean of f plus noise is that of f, for which forward passes are enough.
-        additive = self.laplace_.likelihood.additive_noise
-        mean = self._in_units(self._outputs(X) if additive else self._moments(X).mean)
+        mean = self._in_units(self._outputs(X) if self.laplace_.likelihood.additive_noise else self._moments(X).mean)
         return (mean, self._covariance(X)) if return_cov else mean
 
     def predict_std(self, X: Any, *, kind: str = "total", X_std: Any = None) -> np.ndarray:
@@ -995,12 +994,14 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             held_out = self._left_out(fit, "likelihood='heteroscedastic'", in_order=True).errors(fit, hyper)
         elif self._kept is None or self.net is not None or not len(self.hidden_layer_sizes):
             return None  # of a linear net Bayesian linear regression is expected
-        elif data.total_weight >= FEW_FEATURES * effective_parameters(fit, hyper):
-            held_out = self._left_out(fit, in_order=True).expected_errors(fit, hyper)
-        else:
+        elif data.total_weight < FEW_FEATURES * effective_parameters(fit, hyper):
             return None
+        else:
+            held_out = self._left_out(fit, in_order=True).expected_errors(fit, hyper)
         given = data, rows, held_out, fit.theta, hyper.dispersion, options, seed
-        return learnt_noise(self.get_params(deep=False), *given, honest=honest)
+        tails = honest or bool(options.varying_noise)  # expected errors have none
+        found = learnt_noise(self.get_params(deep=False), *given, honest=honest, with_own_tails=tails)
+        return None if found is None else found.model
 
     def _noise_ratios(self, x: torch.Tensor) -> torch.Tensor:
         """Noise variances of rows at x, in units of φ, shape (n, C)."""

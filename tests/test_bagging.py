@@ -13,9 +13,11 @@ from sklearn.base import clone
 from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._ensemble import train
 from sklearn_laplace._skorch import TrainingRows
+from sklearn_laplace._training import batched
 from sklearn_laplace._training._schedule import Schedule
 from sklearn_laplace._training.batched import Encoded, Stacked, train_members
 from sklearn_laplace._training.folds import held_out_rows
+from sklearn_laplace._training.recipe import recipes_for
 from sklearn_laplace.errors import MemoryBudgetError
 from sklearn_laplace.nets import TableMLP
 
@@ -136,6 +138,37 @@ def test_targets_without_noise_get_further_cycles(monkeypatch, noise, cycles):
     outputs, _ = train_members(Stacked(nets(2)), rows, seen, schedule, 0, [0.0, 0.0], lambda outputs: None)
     assert bool(steps) == cycles
     assert outputs.shape == (2, n, 1)
+
+
+def test_rows_are_weighed_by_a_power_of_their_noise():
+    """The last cycle multiplies squared errors by (mean/v)ᵖ."""
+    X = coded(40)
+    rows = TrainingRows(X, X[:, :1].nan_to_num(), torch.ones(40))
+    seen = torch.ones(2, 40)
+    seen[0, :20], seen[1, 20:] = 0, 0
+    noise = torch.linspace(0.5, 2.0, 40)[:, None]
+    weighted: dict[float, torch.Tensor] = {}
+    for power in (1.0, 0.5):
+        found: list[batched.Training] = []
+        start = batched.Training.of
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(batched.Training, "of", lambda *given, start=start, f=found: f.append(start(*given)) or f[-1])
+            schedule = Schedule(30, noise_power=power, most_further=0)
+            train_members(Stacked(nets(2)), rows, seen, schedule, 0, [0.0, 0.0], lambda outputs: noise)
+        weighted[power] = found[0].precision
+    torch.testing.assert_close(weighted[1.0], noise.mean() / noise)
+    torch.testing.assert_close(weighted[0.5], (noise.mean() / noise).sqrt())
+
+
+def test_recipes_change_smoothly_with_the_rows():
+    """Powers of the rows, more steps for few of them, and weights that are closer to equal for many."""
+    at = {n: recipes_for(n, 10) for n in (1000, 3000, 5000, 5001, 10_000, 40_000, 10**6)}
+    assert [recipe.schedule.n_steps for recipe in at[1000]] == [750, 675]
+    assert [recipe.schedule.n_steps for recipe in at[10_000]] == [1581, 1791]
+    assert [at[n][1].activation for n in (5000, 5001)] == ["gelu", "silu"]
+    assert {recipes[0].activation for recipes in at.values()} == {"silu"}
+    powers = [at[n][0].schedule.noise_power for n in (1000, 10_000, 40_000, 10**6)]
+    assert powers[:2] == [1.0, 1.0] and powers[2] == pytest.approx(4**-0.3) and powers[3] < 0.3
 
 
 def test_the_prior_of_each_net_draws_its_weights_to_zero():

@@ -10,9 +10,9 @@ deviation is the one of a tenth of its rows, which a first fit has not seen, and
 It writes ``many_rows.csv``, one line a table, split and model, and prints the means.
 
 ``--sizes 300,1000,3000`` fits so many rows of a few tables instead: seconds and log-likelihood against rows, written to
-``sizes.csv`` and drawn as ``sizes.png``. ``--prototype FILE`` adds a model: a Python file with the function
-``fit_predict(X, y, X_new, seed)``, which returns mean, standard deviation and anything else, and with the options
-``o.K``, ``o.h`` and ``o.epochs``: members, hidden units and epochs. ``--option name=value`` fits with this option in
+``sizes.csv`` and drawn as ``sizes.png``. ``--prototype FILE`` adds a model. The Python file has a function
+``fit_predict(X, y, X_new, seed)``, whose first two results are mean and standard deviation. Its options ``o.K``,
+``o.h`` and ``o.epochs`` are members, hidden units and epochs. ``--option name=value`` fits with this option in
 place of all models.
 ``--quick`` needs no data: Friedman's function with 300 and 1,500 rows. ``--memory 1000000`` fits so many rows of it. It
 prints the seconds, and how much the largest resident memory of the process grew during the fit.

@@ -29,9 +29,8 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from .._noise_model import NoiseModel, believed, normal_nodes, training_rows
+from .._noise_model import TrainedNoise, believed, normal_nodes
 from ..latent import LatentGaussian
-from ..selection import HeldOut
 
 FACTORS = 0.05, 4.5
 """Least and largest factor of all variances."""
@@ -71,7 +70,7 @@ class HeldOutDeals:
     weights: Tensor
     shares: Tensor
 
-    def some(self, most: int = MOST_ROWS) -> HeldOutDeals:
+    def some(self, most: int) -> HeldOutDeals:
         """A random sample of at most this many rows, with a fixed seed."""
         n = len(self.weights)
         if n <= most:
@@ -136,7 +135,7 @@ def calibrated(rows: HeldOutDeals, shares: Sequence[float]) -> tuple[float, floa
     -------
     factor, spread : float
     """
-    rows = rows.some()
+    rows = rows.some(MOST_ROWS)
     spreads = SPREADS if rows.log_variance is not None else SPREADS[:1]
     together = [rows.best_factor(rows.of_all, spread) for spread in spreads]
     best = max(range(len(spreads)), key=lambda place: together[place][1])
@@ -151,57 +150,13 @@ def calibrated(rows: HeldOutDeals, shares: Sequence[float]) -> tuple[float, floa
     return max(math.exp(log_factor), FACTORS[0]), spreads[best]
 
 
-def left_out_noise(
-    model: NoiseModel, inputs: Tensor, learnt_from: HeldOut, dispersion: float, seed: int
-) -> tuple[Tensor, LatentGaussian]:
-    """Log noise ratios of rows, each predicted by the noise model without that row.
-
-    Parameters
-    ----------
-    model : NoiseModel
-    inputs : Tensor of shape (n, d)
-    learnt_from : HeldOut
-        Errors of all rows that the model was trained with.
-    dispersion : float
-        φ of that training.
-    seed : int
-        Of its choice of rows.
-
-    Returns
-    -------
-    chosen : Tensor of shape (m,), int64
-        At most ``MOST_ROWS`` rows of the training.
-    log_ratio : LatentGaussian over (m, C)
-    """
-    chosen = training_rows(len(inputs), model.fit.network.n_parameters, seed)
-    few = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(0))[:MOST_ROWS]
-    chosen = chosen[few].sort().values.to(inputs.device)
-    own = inputs[chosen]
-    raw = model.ratios(own) * math.exp(model.log_level)
-    variance = learnt_from.variance[chosen] * raw.sqrt().clamp_max(1.0)
-    given = learnt_from.errors[chosen], variance, learnt_from.weights[chosen]
-    return chosen, model.left_out(own, *given, dispersion)
-
-
-def with_tails(model: NoiseModel, inputs: Tensor, held_out: HeldOut, dispersion: float, seed: int) -> NoiseModel:
-    """A noise model with the τ that suits the errors that it was trained with.
-
-    Parameters
-    ----------
-    model : NoiseModel
-    inputs : Tensor of shape (n, d)
-    held_out : HeldOut
-        Errors of these rows, and variances of their predictions under one noise for all.
-    dispersion : float
-        φ of the training of the model.
-    seed : int
-        Of its choice of rows.
-    """
-    weights = held_out.weights
-    deal = torch.ones_like(weights[:1])
-    errors, variance, noise = (part[None] for part in (held_out.errors, held_out.variance, held_out.noise))
-    deals = HeldOutDeals(errors, variance, noise, None, weights, deal)
-    level = dispersion * math.exp(model.log_level)
-    chosen, log_ratio = left_out_noise(model, inputs.to(weights), held_out, dispersion, seed)
-    _, spread = calibrated(deals.under(chosen, level, log_ratio), (1.0,))
-    return replace(model, spread=spread)
+def with_tails(trained: TrainedNoise) -> TrainedNoise:
+    """A noise model with the τ that suits the errors that it was trained on."""
+    known = trained.some(MOST_ROWS)
+    errors, variance = known.errors[None], known.variance[None]
+    one = torch.ones_like(known.weights[:1])
+    rows = HeldOutDeals(errors, variance, torch.ones_like(errors), None, known.weights, one)
+    level = known.dispersion * math.exp(known.model.log_level)
+    everything = torch.arange(len(known.chosen), device=errors.device)
+    _, spread = calibrated(rows.under(everything, level, known.left_out()), (1.0,))
+    return replace(trained, model=replace(trained.model, spread=spread))

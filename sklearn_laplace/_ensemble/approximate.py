@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from .. import _skorch
-from .._approximation.calibration import HeldOutDeals, calibrated, left_out_noise
+from .._approximation.calibration import MOST_ROWS, HeldOutDeals, calibrated
 from .._cross_fit import CrossFit, Scores, density_for
 from .._data import PreparedData
 from .._map import MapResult
@@ -193,7 +193,7 @@ def approximate_bag(
         for arguments, state in zip(bag.arguments, bag.states, strict=True)
     ]
     networks = [Network.trace(net.module_, rows.inputs) for net in nets]
-    under, model, learnt_from, before = data, None, None, 1.0
+    under, model, trained = data, None, None
     if (noise := bag.average_noise) is not None:
         under = data.under_noise(noise.cpu().numpy())
     fits, held_out = _fits(networks, bag, under, options)
@@ -201,20 +201,20 @@ def approximate_bag(
     errors = _errors(bag, fits, held_out, hyper, rows)
     if options.varying_noise is not False and data.noise is None and not is_over():
         error, variance, known = (torch.tensordot(bag.deal_shares, part, 1) for part in errors)
-        learnt_from = HeldOut(error, variance, known, weights)
-        before = hyper.dispersion
-        model = learnt_of(parameters, data, learnt_from, before, options, seeds[0])
+        found = HeldOut(error, variance, known, weights)
+        trained = learnt_of(parameters, data, found, hyper.dispersion, options, seeds[0])
+        model = None if trained is None else trained.model
     if model is not None or noise is not None:
         under = data if model is None else data.under_noise(model.ratios(rows.inputs.to(weights)).cpu().numpy())
         fits, held_out = _fits(networks, bag, under, options)
         scores, hyper = _scored(fits, held_out, hyper)
         errors = _errors(bag, fits, held_out, hyper, rows)
     deals = HeldOutDeals(errors[0], errors[1], hyper.dispersion * errors[2], None, weights, bag.deal_shares)
-    if model is not None and learnt_from is not None:
-        chosen, noise_of_rows = left_out_noise(model, rows.inputs.to(weights), learnt_from, before, seeds[0])
-        deals = deals.under(chosen, hyper.dispersion, noise_of_rows)
-    factor, tails = calibrated(deals, bag.shares)
-    model = None if model is None else replace(model, spread=tails)
+    if trained is not None:
+        known = trained.some(MOST_ROWS)
+        deals = deals.under(known.chosen, hyper.dispersion, known.left_out())
+    factor, spread = calibrated(deals, bag.shares)
+    model = None if model is None else replace(model, spread=spread)
     scores = replace(scores, factor=factor)
     hyper = scores.chosen(hyper, free_prior=True, free_dispersion=True)
     cross = CrossFit(tuple(networks), *_for_intervals(bag, errors, hyper, fits[0], scores, weights))

@@ -25,7 +25,7 @@ from .._built_in import table_net
 from .._cross_fit import LEAST_LEVEL
 from .._data import PreparedData
 from .._learnt_noise import learnt_noise
-from .._noise_model import NoiseModel
+from .._noise_model import TrainedNoise
 from .._progress import Clock, Task
 from .._resolve import Options
 from .._skorch import TrainingRows
@@ -98,7 +98,7 @@ class Bag:
     shares : tuple of float
         Weight of each net in the mixture.
     noise : tuple of Tensor of shape (n, C)
-        Noise variances, up to a factor, under which the last cycles have trained that saw them vary.
+        Noise variances v, up to a factor, of which the row weights of the last cycles are a power.
     n_steps : int
     """
 
@@ -309,8 +309,8 @@ def _noise_so_far(
     low, high = options.likelihood.dispersion_bounds
     dispersion = min(max(float(weights @ squares.mean(1) / weights.sum()), low), high)
     found = HeldOut(squares.sqrt(), torch.zeros_like(squares), torch.ones_like(squares), weights)
-    model = learnt_of(parameters, data, found, dispersion, options, seed, quick=True)
-    return None if model is None else model.ratios(rows.inputs.to(weights))
+    trained = learnt_of(parameters, data, found, dispersion, options, seed, quick=True)
+    return None if trained is None else trained.model.ratios(rows.inputs.to(weights))
 
 
 def learnt_of(
@@ -322,7 +322,7 @@ def learnt_of(
     seed: int,
     *,
     quick: bool = False,
-) -> NoiseModel | None:
+) -> TrainedNoise | None:
     """How the noise varies; None where it does not, or, unless it was asked for, where that cannot be learnt."""
     given = data, data, held_out, held_out.weights, dispersion, options, seed
     with suppress(*(() if options.varying_noise else FAILURES)):

@@ -22,8 +22,8 @@ MORE_STEPS, MORE_POWER = 1.5, -0.37
 RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
 """Largest learning rate and weight decay of the members of each deal."""
 FULL_NOISE_ROWS, NOISE_POWER = 10_000, 0.3
-"""Rows up to which rows are weighted by their inverse noise variance in the last cycle. Beyond, weights are a power of
-it, with an exponent that falls as this power of the number of rows."""
+"""Rows up to which the last cycle weights each row by its inverse noise variance. Beyond, the exponent of the weights is
+(``FULL_NOISE_ROWS`` / rows) to the power ``NOISE_POWER``."""
 PRIORS, PILOT_STEPS = (0.0, 0.1, 0.5, 2.0), 400
 """Prior precisions of the weights that are tried, and the most steps that each is tried with."""
 FEWEST_BINS, MOST_BINS, BINS_AT_1000 = 8, 64, 8
