@@ -22,7 +22,7 @@ MORE_STEPS, MORE_POWER = 1.5, -0.37
 RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
 """Largest learning rate and weight decay of the members of each deal."""
 FULL_NOISE_ROWS, NOISE_POWER = 10_000, 0.3
-"""Rows up to which the last cycle weights each row by its inverse noise variance. Beyond, the exponent of the weights is
+"""Rows up to which the last cycle weights each row by its inverse noise variance. Beyond, the weights have the exponent
 (``FULL_NOISE_ROWS`` / rows) to the power ``NOISE_POWER``."""
 PRIORS, PILOT_STEPS = (0.0, 0.1, 0.5, 2.0), 400
 """Prior precisions of the weights that are tried, and the most steps that each is tried with."""
