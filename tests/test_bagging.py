@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import warnings
 
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
 from sklearn.base import clone
 
 from sklearn_laplace import LaplaceRegressor, load, save
@@ -184,21 +186,27 @@ def test_the_prior_of_each_net_draws_its_weights_to_zero():
 
 
 @pytest.mark.parametrize("noise", [None, "varies"])
-def test_deals_are_weighed_by_the_errors_of_their_mean(noise):
+def test_deals_are_weighed_by_stacking(noise):
     generator = torch.Generator().manual_seed(0)
     y, *found = torch.randn(3, 50, 2, generator=generator, dtype=torch.float64)
     variances = None if noise is None else torch.rand(50, 2, generator=generator, dtype=torch.float64) + 0.1
     outputs = [y + found[0], y + 0.8 * found[1]]
     rows = TrainingRows(torch.zeros(50, 1), y, torch.rand(50, generator=generator, dtype=torch.float64))
 
-    def loss(share: float) -> float:
-        squares = ((1 - share) * outputs[0] + share * outputs[1] - y).square()
-        return float((rows.weights[:, None] * (squares if variances is None else squares / variances)).sum())
+    std = torch.ones(50, 2) if variances is None else variances.sqrt()
+
+    def density(share: float) -> float:
+        def loss(log_scale: float) -> float:
+            apart = [torch.distributions.Normal(own, math.exp(log_scale) * std).log_prob(y).sum(1) for own in outputs]
+            mixed = torch.logaddexp(apart[0] + math.log(1 - share), apart[1] + math.log(share))
+            return -float(rows.weights @ mixed)
+
+        return -float(minimize_scalar(loss, bounds=(-2, 2), method="bounded").fun)
 
     shares = train._shares(rows, outputs, variances)
-    grid = np.linspace(0, 1, 1001)
+    grid = np.linspace(0.01, 0.99, 99)
     assert sum(shares) == pytest.approx(1)
-    assert shares[1] == pytest.approx(grid[np.argmin([loss(share) for share in grid])], abs=1e-3)
+    assert shares[1] == pytest.approx(grid[np.argmax([density(share) for share in grid])], abs=0.02)
 
 
 def test_a_deal_that_errs_much_more_is_left_out():

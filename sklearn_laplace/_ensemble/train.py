@@ -46,6 +46,8 @@ from ..subsets._base import Subset
 LEAST_ROWS = 950
 """Rows from which a default fit is bagged. For fewer, Gauss–Newton steps over all rows are more accurate
 (``docs/decisions.md``)."""
+EM_STEPS = 100
+"""Of the weights of the deals."""
 LEAST_SHARE, DECISIVE = 0.1, 2.0
 """Least share of a deal that is kept, and the most that its squared errors may be, in units of the other deal's. One
 noise cannot describe members of which some err much more."""
@@ -261,17 +263,28 @@ def _prior(
 
 
 def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None) -> list[float]:
-    """Weights of two deals, with which the mean of their outputs (n, C) errs least on held-out rows."""
-    first, second = outputs
+    """Weights of two deals: those of the mixture with the largest density of held-out rows (stacking, by EM).
+
+    Each deal predicts normal distributions with its outputs (n, C) as means. Their variances are those of the noise times
+    a common factor. A deal has weight zero if its squared errors are ``DECISIVE`` times those of the other, by geometric
+    means.
+    """
     variances = rows.noise if noise is None else noise
-    precision = rows.weights.double()[:, None] / (torch.ones_like(first) if variances is None else variances.double())
-    apart, error = second - first, rows.targets.double() - first
-    share = float((precision * apart * error).sum() / (precision * apart.square()).sum().clamp_min(LEAST_LEVEL))
-    share = min(max(share, 0.0), 1.0)
-    errors = [float((precision * (rows.targets.double() - own).square()).sum()) for own in outputs]
-    if max(errors) > DECISIVE * min(errors):
-        share = float(errors[1] < errors[0])
-    return [1 - share, share]
+    weights, n_outputs = rows.weights.double(), outputs[0].shape[1]
+    errors = torch.stack([(rows.targets.double() - own).square() for own in outputs])
+    squares = (errors if variances is None else errors / variances.double()).clamp_min(torch.finfo(torch.float64).tiny)
+    sizes = (squares.log().mean(2) @ weights / weights.sum()).exp()
+    if sizes.max() > DECISIVE * sizes.min():
+        return (sizes == sizes.min()).double().tolist()
+    distances = squares.sum(2)
+    share = torch.full_like(sizes, 0.5)
+    factor = distances @ weights / (weights.sum() * n_outputs)
+    level = float(share @ factor)
+    for _ in range(EM_STEPS):
+        part = (share.log()[:, None] - 0.5 * distances / level).softmax(0) * weights
+        share = (part.sum(1) / weights.sum()).clamp_min(LEAST_LEVEL)
+        level = float((part * distances).sum()) / float(weights.sum() * n_outputs)
+    return (share / share.sum()).tolist()
 
 
 def _recipes(parameters: Mapping[str, Any], data: PreparedData) -> tuple[Recipe, ...]:
