@@ -265,9 +265,9 @@ def _prior(
 def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None) -> list[float]:
     """Weights of two deals: those of the mixture with the largest density of held-out rows (stacking, by EM).
 
-    Each deal predicts normal distributions with its outputs (n, C) as means. Their variances are those of the noise times
-    a common factor. A deal has weight zero if its squared errors are ``DECISIVE`` times those of the other, by geometric
-    means.
+    Each deal predicts normal distributions with its outputs (n, C) as means. Their variances are those of the noise
+    times a common factor. A deal has weight zero if its squared errors are ``DECISIVE`` times those of the other, by
+    geometric means.
     """
     variances = rows.noise if noise is None else noise
     weights, n_outputs = rows.weights.double(), outputs[0].shape[1]
