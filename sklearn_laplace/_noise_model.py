@@ -185,8 +185,7 @@ class TrainedNoise:
 
     def some(self, most: int) -> TrainedNoise:
         """With a random sample of at most so many rows, by a fixed seed; the model stays."""
-        few = torch.randperm(len(self.chosen), generator=torch.Generator().manual_seed(0))[:most].sort().values
-        few = few.to(self.chosen.device)
+        few = sample_of(len(self.chosen), most).to(self.chosen.device)
         return replace(
             self,
             chosen=self.chosen[few],
@@ -209,6 +208,11 @@ class TrainedNoise:
         curvature = weights * likelihood.hessian_factor(h, targets).diagonal(dim1=1, dim2=2).square()
         without = found.variance / (1 - found.variance * curvature).clamp_min(LEAST_KEPT)
         return LatentGaussian((h + without * pull).clamp(-REACH, REACH) - level, torch.diag_embed(without))
+
+
+def sample_of(n_rows: int, most: int) -> Tensor:
+    """Sorted places of all rows, or of a random sample of this size with a fixed seed."""
+    return torch.randperm(n_rows, generator=torch.Generator().manual_seed(0))[:most].sort().values
 
 
 def normal_nodes(like: Tensor) -> tuple[Tensor, Tensor]:

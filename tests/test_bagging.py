@@ -217,6 +217,13 @@ def test_a_deal_that_errs_much_more_is_left_out():
     assert train._shares(rows, [y + 2 * noise.flip(0), y + noise], None) == [0.0, 1.0]
 
 
+def test_a_few_rows_without_an_error_leave_out_no_deal():
+    y, noise = torch.randn(2, 50, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows, exact = TrainingRows(torch.zeros(50, 1), y, torch.ones(50)), noise.clone()
+    exact[:2] = 0.0
+    assert min(train._shares(rows, [y + noise.flip(0), y + exact], None)) > 0
+
+
 def test_a_prior_is_tried_where_rows_are_noisy(fitted, monkeypatch):
     """Friedman's function is smooth: without the prior its nets err more on rows that they have not seen."""
     X, y = friedman(1000, seed=1)

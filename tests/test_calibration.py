@@ -19,7 +19,7 @@ from sklearn_laplace._approximation.calibration import HeldOutDeals, calibrated
 N = 3000
 
 
-def deals(errors, *, n_deals=2, log_variance=0.0, variance=0.1, shares=None):
+def deals(errors, *, n_deals=2, log_variance=0.0, variance=0.1):
     """Errors (D, n, 1) of predictions with this variance, beside noise of variance one."""
     shape = errors.shape
     return HeldOutDeals(
@@ -28,7 +28,7 @@ def deals(errors, *, n_deals=2, log_variance=0.0, variance=0.1, shares=None):
         torch.ones(shape, dtype=torch.float64),
         None if log_variance is None else torch.full(shape[1:], log_variance, dtype=torch.float64),
         torch.ones(shape[1], dtype=torch.float64),
-        torch.full((n_deals,), 1 / n_deals, dtype=torch.float64) if shares is None else torch.tensor(shares).double(),
+        torch.full((n_deals,), 1 / n_deals, dtype=torch.float64),
     )
 
 
@@ -39,7 +39,7 @@ def errors_of(random, *, spread=0.0, own=0.1, noise=1.0, n=N, n_deals=2):
 
 
 def of_eight(own):
-    """The factor of eight members that err by this variance on their own, in units of noise and own error together."""
+    """The factor of eight members whose own error has this share of the variance of an error."""
     return (1 - own * 7 / 8) - own * 7 / 8
 
 
@@ -91,7 +91,7 @@ def test_the_factor_is_the_size_of_the_errors(scale):
 
 @pytest.mark.parametrize("own", [0.1, 0.2])
 def test_a_mixture_of_members_that_err_on_their_own_needs_less_variance(monkeypatch, own):
-    """Of two, half of the own error is gone and half of that is between them: 1 − own; the rest in proportion."""
+    """Two members need the factor 1 − own. Eight average 7/8 in place of 1/2 of the own error away."""
     monkeypatch.setattr(calibration, "MOST_ROWS", 40_000)
     random = np.random.default_rng(5)
     found = deals(errors_of(random, own=own, noise=1 - own, n=40_000), variance=own)

@@ -147,7 +147,7 @@ def test_the_noise_of_a_row_left_out_is_that_of_a_refit(level):
 
 
 def test_the_variance_of_predictions_is_the_one_of_the_training():
-    """At the mode of the training, weights times the gradients of all rows sum to the prior's."""
+    """The stored rows and variances give the gradient of the training again."""
     x, errors = errors_of(lambda x: 0.5 * torch.exp(x), n=400)
     known = HeldOut(errors.errors, torch.full_like(errors.errors, 0.2), errors.noise, errors.weights)
     trained = noise_model(net(), x, known.weights, known, 0.25)

@@ -29,7 +29,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from .._noise_model import TrainedNoise, believed, normal_nodes
+from .._noise_model import TrainedNoise, believed, normal_nodes, sample_of
 from ..latent import LatentGaussian
 
 FACTORS = 0.05, 4.5
@@ -72,11 +72,7 @@ class HeldOutDeals:
 
     def some(self, most: int) -> HeldOutDeals:
         """A random sample of at most this many rows, with a fixed seed."""
-        n = len(self.weights)
-        if n <= most:
-            return self
-        few = torch.randperm(n, generator=torch.Generator().manual_seed(0))[:most].sort().values
-        few = few.to(self.weights.device)
+        few = sample_of(len(self.weights), most).to(self.weights.device)
         errors, variance, noise = (part[:, few] for part in (self.errors, self.variance, self.noise))
         log_variance = None if self.log_variance is None else self.log_variance[few]
         return HeldOutDeals(errors, variance, noise, log_variance, self.weights[few], self.shares)
@@ -136,27 +132,26 @@ def calibrated(rows: HeldOutDeals, shares: Sequence[float]) -> tuple[float, floa
     factor, spread : float
     """
     rows = rows.some(MOST_ROWS)
-    spreads = SPREADS if rows.log_variance is not None else SPREADS[:1]
-    together = [rows.best_factor(rows.of_all, spread) for spread in spreads]
-    best = max(range(len(spreads)), key=lambda place: together[place][1])
-    usual = len(spreads) > 1 and spreads.index(USUAL_SPREAD)
+    spreads, usual = (SPREADS, USUAL_SPREAD) if rows.log_variance is not None else ((0.0,), 0.0)
+    together = {spread: rows.best_factor(rows.of_all, spread) for spread in spreads}
+    best = max(spreads, key=lambda spread: together[spread][1])
     if together[best][1] - together[usual][1] < WORTH:
         best = usual
-    alone, _ = rows.best_factor(rows.of_one, spreads[best])
+    alone, _ = rows.best_factor(rows.of_one, best)
     if len(rows.shares) == 1:
-        return math.exp(alone), spreads[best]
+        return math.exp(alone), best
     reach = (1 - sum(share**2 for share in shares)) / (1 - float(rows.shares.square().sum()))
     log_factor = alone + min(reach, MOST_REACH) * min(together[best][0] - alone, 0.0)
-    return max(math.exp(log_factor), FACTORS[0]), spreads[best]
+    return max(math.exp(log_factor), FACTORS[0]), best
 
 
 def with_tails(trained: TrainedNoise) -> TrainedNoise:
     """A noise model with the τ that suits the errors that it was trained on."""
     known = trained.some(MOST_ROWS)
-    errors, variance = known.errors[None], known.variance[None]
+    log_ratio = known.left_out()
+    noise = known.dispersion * (log_ratio.mean + known.model.log_level).exp()
+    errors, variance, noise = (part[None] for part in (known.errors, known.variance, noise))
     one = torch.ones_like(known.weights[:1])
-    rows = HeldOutDeals(errors, variance, torch.ones_like(errors), None, known.weights, one)
-    level = known.dispersion * math.exp(known.model.log_level)
-    everything = torch.arange(len(known.chosen), device=errors.device)
-    _, spread = calibrated(rows.under(everything, level, known.left_out()), (1.0,))
+    rows = HeldOutDeals(errors, variance, noise, believed(log_ratio.variance), known.weights, one)
+    _, spread = calibrated(rows, (1.0,))
     return replace(trained, model=replace(trained.model, spread=spread))

@@ -51,6 +51,8 @@ EM_STEPS = 100
 LEAST_SHARE, DECISIVE = 0.1, 2.0
 """Least share of a deal that is kept, and the most that its squared errors may be, in units of the other deal's. One
 noise cannot describe members of which some err much more."""
+NO_ERROR = 1e-6
+"""Least squared error that counts for this, in units of the mean."""
 PART_OF_TIME = 0.6
 """Of ``max_time``, for the steps of the members; further cycles, the noise and the posteriors have the rest."""
 EXACT_WEIGHTS = 512
@@ -272,14 +274,15 @@ def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None)
     variances = rows.noise if noise is None else noise
     weights, n_outputs = rows.weights.double(), outputs[0].shape[1]
     errors = torch.stack([(rows.targets.double() - own).square() for own in outputs])
-    squares = (errors if variances is None else errors / variances.double()).clamp_min(torch.finfo(torch.float64).tiny)
-    sizes = (squares.log().mean(2) @ weights / weights.sum()).exp()
+    tiny = torch.finfo(torch.float64).tiny
+    squares = (errors if variances is None else errors / variances.double()).clamp_min(tiny)
+    # Rows without an error, whose logarithm is -inf, must not decide alone.
+    sizes = (squares.clamp_min(NO_ERROR * squares.mean()).log().mean(2) @ weights / weights.sum()).exp()
     if sizes.max() > DECISIVE * sizes.min():
         return (sizes == sizes.min()).double().tolist()
     distances = squares.sum(2)
     share = torch.full_like(sizes, 0.5)
-    factor = distances @ weights / (weights.sum() * n_outputs)
-    level = float(share @ factor)
+    level = float(share @ distances @ weights) / float(weights.sum() * n_outputs)
     for _ in range(EM_STEPS):
         part = (share.log()[:, None] - 0.5 * distances / level).softmax(0) * weights
         share = (part.sum(1) / weights.sum()).clamp_min(LEAST_LEVEL)

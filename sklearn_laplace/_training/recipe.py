@@ -54,8 +54,7 @@ class Recipe:
 def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
     """The default of each deal, for so many rows and columns of numbers.
 
-    The first is for smooth functions: few pieces, small steps, a smooth activation. The second is for functions with
-    much detail.
+    The first suits smooth functions: few pieces, small steps. The second suits functions with much detail.
 
     Examples
     --------
