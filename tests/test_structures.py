@@ -89,6 +89,24 @@ def test_the_density_of_weights_is_around_the_moved_mean():
         fit.log_prob(theta[:, :2], model.hyper_)
 
 
+@pytest.mark.parametrize("kind", contracts.KINDS)
+@pytest.mark.parametrize("structure", sorted(name for name, held in STRUCTURES.items() if held.has_one_basis))
+@given(data=st.data())
+@few
+def test_one_basis_serves_all_precisions(structure, kind, data):
+    """The covariances of the outputs under each of several precisions are those of the dense posterior."""
+    problem = data.draw(problems("all", kind))
+    network = problem.network
+    new = contracts.random_rows(kind, 5, problem.x.shape[1], problem.network(problem.x).shape[1], seed=1)[0]
+    covariance = problem.fit(structure).curvature.covariance_by_precision(problem.jacobian(new))
+    H = contracts.dense_curvature(structure, problem)
+    J = oracles.jacobian(problem.module, network.parameter_names, new)
+    for precision in torch.tensor([0.1, 1.0, 30.0]).double():
+        P = oracles.posterior_precision(H, precision.expand(network.n_parameters), 1.0)
+        expected = oracles.glm_covariance(J, contracts.to_oracle(network, P))
+        contracts.close(covariance(precision), expected, 1e-8, f"covariance of the outputs under {precision}")
+
+
 def test_a_precision_for_each_parameter_is_refused_where_the_form_is_lost():
     """Within one input column all precisions have to be equal; the message says what to use instead."""
     problem = contracts.example("gaussian")

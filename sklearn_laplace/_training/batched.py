@@ -121,7 +121,9 @@ class Stacked:
             scale = self.scales[0] * self.factor if self.scales else self.factor
             weight, bias = self.weights[0] * scale, self.biases[0]
             assert bias is not None
-            parts.append(torch.baddbmm(bias[:, None], numbers.expand(len(weight), -1, -1), weight.mT))
+            # All nets see the same numbers: one product with the weights of all is faster than one for each.
+            product = torch.addmm(bias.flatten(), numbers, weight.flatten(0, 1).mT)
+            parts.append(product.view(len(numbers), *bias.shape).transpose(0, 1))
         for place in range(self.n_numeric, self.n_first):
             looked_up = self.weights[place].mT[:, codes[:, place - self.n_numeric]] * self.factor
             bias = self.biases[place]
@@ -383,8 +385,11 @@ class Training:
     @torch.no_grad()
     def outputs(self) -> Tensor:
         """Outputs of all nets for all rows, (K, n, C), float64."""
-        rows = torch.arange(len(self.targets), device=self.targets.device)
-        return torch.cat([self.stacked(*self.encoded.taken(chosen)) for chosen in rows.split(CHUNK)], 1).double()
+        found = torch.empty(*self.shares.shape, self.targets.shape[1], dtype=torch.float64, device=self.targets.device)
+        # Pieces that are kept between large temporary arrays would keep the memory of these from being used again.
+        for chosen in torch.arange(len(self.targets), device=self.targets.device).split(CHUNK):
+            found[:, chosen] = self.stacked(*self.encoded.taken(chosen)).double()
+        return found
 
 
 def mean_squares(rows: TrainingRows, outputs: Tensor, weights: Tensor, precision: Tensor | float = 1.0) -> Tensor:

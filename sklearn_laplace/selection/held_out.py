@@ -201,8 +201,8 @@ def held_out_scores(
 ) -> HeldOutScores:
     """The scores of rows that were held out from nets.
 
-    Costs an eigendecomposition of each net's curvature and, for n rows in all, n C² P products a point; where the
-    structure has no such basis, or the precisions are several, a factorisation and n C covariances each.
+    Costs an eigendecomposition of each net's curvature and, for n rows in all, n C² P products a point. Where the
+    structure has no such basis, or the precisions are several, it costs a factorisation and n C covariances a point.
 
     Parameters
     ----------
@@ -267,6 +267,12 @@ def _covariances(
     """Of each point of the grid (k, G) and each batch: the point's number, the rows, covariances (n, C, C) at φ = 1."""
     every = linear_rows(fit.network, batches)
     basis = None if dear else fit.curvature.eigenbasis()
+    if basis is None and fit.curvature.has_one_basis and precisions.shape[1] == 1:
+        for rows in every:
+            covariance = fit.curvature.covariance_by_precision(rows.jacobian)
+            for place, value in enumerate(precisions[:, 0]):
+                yield place, rows, covariance(value)
+        return
     if basis is None:
         for place, values in enumerate(precisions):
             posterior = fit.posterior(Hyper(values))

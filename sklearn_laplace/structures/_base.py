@@ -80,6 +80,9 @@ class Curvature(ABC):
     has_spectrum: ClassVar[bool] = True
     """Whether :meth:`eigenvalues` are cheaper than a posterior, so that the evidence of one precision goes by them."""
 
+    has_one_basis: ClassVar[bool] = False
+    """Whether :meth:`covariance_by_precision` is there."""
+
     @classmethod
     @abstractmethod
     def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:
@@ -165,6 +168,17 @@ class Curvature(ABC):
     def eigenbasis(self) -> Eigenbasis | None:
         """The eigenvectors of H, where H is the whole sum and not a part or a product of its factors; else None."""
         return None
+
+    def covariance_by_precision(self, jacobian: FactoredJacobian) -> Callable[[Tensor], Tensor]:
+        """Covariances of the outputs (n, K, K) at unit scale, as a function of one prior precision (0-d).
+
+        One basis serves all precisions. Only where :attr:`has_one_basis`.
+
+        Parameters
+        ----------
+        jacobian : FactoredJacobian
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no basis that serves all precisions.")
 
     @abstractmethod
     def posterior(self, precision: Tensor, scale: float) -> Posterior:

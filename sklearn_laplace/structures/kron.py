@@ -18,7 +18,7 @@ and the eigenvectors of B and Ã diagonalise the middle exactly. :meth:`Kron.dam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedCombinationError
-from ..jacobian import Batch, Block, DenseFactor, FactoredJacobian, LayerFactor, SharedFactor
+from ..jacobian import Batch, Block, DenseFactor, Factor, FactoredJacobian, LayerFactor, SharedFactor
 from ..linalg import eigh, gram, require_semidefinite
 from ._base import Curvature, Posterior, WeightSharing
 
@@ -100,6 +100,7 @@ class Kron(Curvature):
     accepts: ClassVar[frozenset[str]] = frozenset({"layers"})
     holds: ClassVar[frozenset[str]] = frozenset({"layer", "column"})
     takes: ClassVar[frozenset[str]] = frozenset({"bias", "weight_sharing", "damping"})
+    has_one_basis: ClassVar[bool] = True
 
     @classmethod
     def zero(
@@ -208,6 +209,24 @@ class Kron(Curvature):
             spectrum = 1 + scale * torch.outer(outputs, values)
             posteriors.append(KronBlockPosterior(output_basis, whiten[:, None] * vectors, spectrum, matrix[0]))
         return KronPosterior(tuple(posteriors), tuple(sizes))
+
+    def covariance_by_precision(self, jacobian: FactoredJacobian) -> Callable[[Tensor], Tensor]:
+        """The rows go into the eigenbasis of the factors once, whatever the precision."""
+        parts = []
+        for part, factor in zip(self.parts, jacobian.factors, strict=True):
+            (outputs, output_basis), (inputs, input_basis) = part.spectra(self.total_weight)
+            dtype = factor.values.dtype if isinstance(factor, DenseFactor) else factor.inputs.dtype
+            if isinstance(factor, DenseFactor):
+                rotated: Factor = DenseFactor(factor.values @ input_basis.to(dtype))
+            else:
+                rotated = factor.rotate(output_basis.to(dtype), input_basis.to(dtype))
+            parts.append((torch.outer(outputs, inputs).flatten(), rotated))
+
+        def covariance(precision: Tensor) -> Tensor:
+            inner = [rotated.weighted_inner(1 / (values + precision)).double() for values, rotated in parts]
+            return torch.stack(inner).sum(0)
+
+        return covariance
 
     def damped_posterior(self, precision: Tensor, scale: float) -> KronPosterior:
         r"""With √δ within each factor: eq. 9 of Ritter et al. (2018), for one precision a block.
