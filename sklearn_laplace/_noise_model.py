@@ -52,8 +52,9 @@ from .structures._base import Posterior
 HIDDEN = (16,)
 """Units of the net of the log variance: on inner splits of five tables 10 and 50 did the same, and 10 in a quarter of
 the time."""
-STEPS = 60
-"""Gauss–Newton steps of its training."""
+STEPS, MANY_STEPS, MANY_ROWS = 60, 30, 950
+"""Gauss–Newton steps of its training, and those of a training of many rows: on inner splits of 1,000 to 3,000 rows 30
+steps are as good as 60 or better, on those of fewer rows a little worse (``docs/decisions.md``)."""
 QUICK_STEPS, QUICK_STEP, LARGE_STEP = 20, 1e8, 1e9
 """Steps of a rough model, and multiply-adds of one of them, for a rough model and a good one: they limit the rows."""
 NODES = 15
@@ -309,7 +310,7 @@ def noise_model(
     size = sum(parameter.numel() for parameter in net.parameters())
     if not always and size**3 > budget_for(len(inputs)).exact_step:
         return None
-    steps = QUICK_STEPS if quick else STEPS
+    steps = QUICK_STEPS if quick else STEPS if len(inputs) < MANY_ROWS else MANY_STEPS
     chosen = training_rows(len(inputs), size, seed, quick=quick).to(inputs.device)
     inputs, weights, errors = inputs[chosen], weights[chosen], held_out.errors[chosen]
     is_first = bool(held_out.variance.any())

@@ -114,8 +114,19 @@ def eigh(matrix: Tensor, *, semidefinite: bool = True) -> tuple[Tensor, Tensor]:
     tensor([0., 2.])
     """
     _require_finite(matrix)
-    values, vectors = torch.linalg.eigh(matrix)
+    values, vectors = _of_diagonal(matrix) if _is_diagonal(matrix) else torch.linalg.eigh(matrix)
     return values.clamp_min(0.0) if semidefinite else clipped(values), vectors
+
+
+def _is_diagonal(matrix: Tensor) -> bool:
+    """Whether all other elements are zero, as in the input factor of a layer behind indicators."""
+    return int(matrix.count_nonzero()) == int(matrix.diagonal().count_nonzero())
+
+
+def _of_diagonal(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, rising, and eigenvectors of a diagonal matrix."""
+    values, order = matrix.diagonal().sort(stable=True)
+    return values, torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)[:, order]
 
 
 def eigvalsh(matrix: Tensor) -> Tensor:

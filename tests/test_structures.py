@@ -16,6 +16,7 @@ from sklearn_laplace.likelihoods import Categorical, Gaussian
 from sklearn_laplace.linalg import cholesky, eigh
 from sklearn_laplace.nets import TableMLP
 from sklearn_laplace.network import Network
+from sklearn_laplace.prior import Prior
 from sklearn_laplace.structures import STRUCTURES, Full, Functional, LowRank, kron
 from sklearn_laplace.subsets import SUBSETS, Subnetwork
 
@@ -90,21 +91,37 @@ def test_the_density_of_weights_is_around_the_moved_mean():
 
 
 @pytest.mark.parametrize("kind", contracts.KINDS)
-@pytest.mark.parametrize("structure", sorted(name for name, held in STRUCTURES.items() if held.has_one_basis))
 @given(data=st.data())
 @few
-def test_one_basis_serves_all_precisions(structure, kind, data):
-    """The covariances of the outputs under each of several precisions are those of the dense posterior."""
+def test_one_basis_serves_all_precisions(kind, data):
+    """Of Kronecker factors, with one precision a block: the covariances are those of the dense posterior under each."""
     problem = data.draw(problems("all", kind))
     network = problem.network
+    sizes = torch.tensor([block.size for block in network.blocks])
+    by_block = Prior(torch.arange(len(sizes)).repeat_interleave(sizes), tuple(block.name for block in network.blocks))
+    prior = by_block if data.draw(st.booleans()) else network.scalar_prior()
+    curvature = problem.fit("kron", prior).curvature
     new = contracts.random_rows(kind, 5, problem.x.shape[1], problem.network(problem.x).shape[1], seed=1)[0]
-    covariance = problem.fit(structure).curvature.covariance_by_precision(problem.jacobian(new))
-    H = contracts.dense_curvature(structure, problem)
+    covariance = curvature.covariance_by_precision(problem.jacobian(new))
+    H = contracts.dense_curvature("kron", problem)
     J = oracles.jacobian(problem.module, network.parameter_names, new)
-    for precision in torch.tensor([0.1, 1.0, 30.0]).double():
-        P = oracles.posterior_precision(H, precision.expand(network.n_parameters), 1.0)
+    assert curvature.has_one_basis(prior.groups)
+    for precision in (0.1, 1.0, 30.0):
+        values = precision * torch.linspace(1, 3, prior.n_groups, dtype=torch.float64)
+        P = oracles.posterior_precision(H, values[prior.groups], 1.0)
         expected = oracles.glm_covariance(J, contracts.to_oracle(network, P))
-        contracts.close(covariance(precision), expected, 1e-8, f"covariance of the outputs under {precision}")
+        contracts.close(covariance(prior.precision(values)), expected, 1e-8, f"covariance of the outputs, {precision}")
+
+
+def test_columns_with_precisions_of_their_own_share_no_basis():
+    """Nor does a structure without Kronecker factors have one: it says so."""
+    problem = contracts.example("gaussian")
+    curvature = problem.fit("kron").curvature
+    assert not curvature.has_one_basis(torch.arange(problem.network.n_parameters))
+    diagonal = problem.fit("diag").curvature
+    assert not diagonal.has_one_basis(torch.zeros(problem.network.n_parameters, dtype=torch.long))
+    with pytest.raises(NotImplementedError, match="Diag has no basis"):
+        diagonal.covariance_by_precision(problem.jacobian(problem.x))
 
 
 def test_a_precision_for_each_parameter_is_refused_where_the_form_is_lost():
@@ -118,6 +135,28 @@ def test_a_precision_for_each_parameter_is_refused_where_the_form_is_lost():
         with pytest.raises(UnsupportedCombinationError, match=r"hessian_structure='kron'.*layer 'body\.\d'") as e:
             curvature.posterior(refused, 1.0)
         assert "'scalar', 'layer', 'tensor' or 'ard'" in str(e.value) and "'full' or 'diag'" in str(e.value)
+
+
+def test_a_diagonal_matrix_needs_no_decomposition(monkeypatch):
+    """Such as the input factor of a layer behind indicators: eigenvalues rise, eigenvectors are unit vectors."""
+    matrix = torch.tensor([3.0, 0.0, 1.0, 1.0]).double().diag()
+    monkeypatch.setattr(torch.linalg, "eigh", lambda matrix: pytest.fail("decomposed"))
+    values, vectors = eigh(matrix)
+    assert values.tolist() == [0.0, 1.0, 1.0, 3.0]
+    assert torch.equal(vectors @ values.diag() @ vectors.mT, matrix)
+    assert torch.equal(vectors @ vectors.mT, torch.eye(4).double())
+
+
+def test_the_input_factor_of_indicators_is_the_dense_one():
+    """Of levels, some rows with none: only its diagonal is summed."""
+    net = TableMLP([0, 3], [False, False], 1, hidden_layer_sizes=(4,), seed=0).double()
+    x = torch.tensor([[0.1, 0.0], [0.2, 2.0], [0.3, 2.0], [0.4, 3.0]]).double()
+    network, weights = Network.trace(net, x), torch.tensor([1.0, 2.0, 0.5, 1.0]).double()
+    batches = [(x, torch.zeros(4, 1).double(), weights)]
+    curvature = fit_laplace(network, Gaussian(), GGN(), STRUCTURES["kron"], network.scalar_prior(), batches).curvature
+    (found,) = (part.input_sum for part in curvature.parts if part.block.name.startswith("embeddings"))
+    levels = torch.nn.functional.one_hot(x[:, 1].long(), 4).double() * net.factor
+    contracts.close(found, levels.mT @ (levels * weights[:, None]), 1e-12, "input factor")
 
 
 def test_kron_decomposes_its_factors_once_for_all_precisions(monkeypatch):

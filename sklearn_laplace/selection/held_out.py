@@ -267,11 +267,11 @@ def _covariances(
     """Of each point of the grid (k, G) and each batch: the point's number, the rows, covariances (n, C, C) at φ = 1."""
     every = linear_rows(fit.network, batches)
     basis = None if dear else fit.curvature.eigenbasis()
-    if basis is None and fit.curvature.has_one_basis and precisions.shape[1] == 1:
+    if basis is None and fit.curvature.has_one_basis(fit.prior.groups):
         for rows in every:
             covariance = fit.curvature.covariance_by_precision(rows.jacobian)
-            for place, value in enumerate(precisions[:, 0]):
-                yield place, rows, covariance(value)
+            for place, values in enumerate(precisions):
+                yield place, rows, covariance(fit.prior.precision(values))
         return
     if basis is None:
         for place, values in enumerate(precisions):

@@ -80,9 +80,6 @@ class Curvature(ABC):
     has_spectrum: ClassVar[bool] = True
     """Whether :meth:`eigenvalues` are cheaper than a posterior, so that the evidence of one precision goes by them."""
 
-    has_one_basis: ClassVar[bool] = False
-    """Whether :meth:`covariance_by_precision` is there."""
-
     @classmethod
     @abstractmethod
     def zero(cls, blocks: Sequence[Block], device: torch.device) -> Self:
@@ -169,14 +166,26 @@ class Curvature(ABC):
         """The eigenvectors of H, where H is the whole sum and not a part or a product of its factors; else None."""
         return None
 
-    def covariance_by_precision(self, jacobian: FactoredJacobian) -> Callable[[Tensor], Tensor]:
-        """Covariances of the outputs (n, K, K) at unit scale, as a function of one prior precision (0-d).
+    def has_one_basis(self, groups: Tensor) -> bool:
+        """Whether one basis serves all prior precisions of these groups (P,), as :meth:`covariance_by_precision` needs.
 
-        One basis serves all precisions. Only where :attr:`has_one_basis`.
+        Parameters
+        ----------
+        groups : Tensor of shape (P,), int64
+        """
+        return False
+
+    def covariance_by_precision(self, jacobian: FactoredJacobian) -> Callable[[Tensor], Tensor]:
+        """Covariances of the outputs (n, K, K) at unit scale, as a function of prior precisions, 0-d or (P,).
 
         Parameters
         ----------
         jacobian : FactoredJacobian
+
+        Raises
+        ------
+        NotImplementedError
+            Without such a basis.
         """
         raise NotImplementedError(f"{type(self).__name__} has no basis that serves all precisions.")
 

@@ -100,7 +100,6 @@ class Kron(Curvature):
     accepts: ClassVar[frozenset[str]] = frozenset({"layers"})
     holds: ClassVar[frozenset[str]] = frozenset({"layer", "column"})
     takes: ClassVar[frozenset[str]] = frozenset({"bias", "weight_sharing", "damping"})
-    has_one_basis: ClassVar[bool] = True
 
     @classmethod
     def zero(
@@ -146,7 +145,11 @@ class Kron(Curvature):
                 weights = (batch.weights / factor.inputs.shape[1])[:, None, None]
                 part.input_sum.add_(gram(factor.inputs.flatten(0, 1), (factor.inputs * weights).flatten(0, 1)))
             else:
-                part.input_sum.add_(gram(factor.inputs, factor.inputs * batch.weights[:, None]))
+                weighted = factor.inputs * batch.weights[:, None]
+                if _are_indicators(factor.inputs):
+                    part.input_sum.diagonal().add_((factor.inputs * weighted).sum(0).double())
+                else:
+                    part.input_sum.add_(gram(factor.inputs, weighted))
         return replace(self, total_weight=self.total_weight + batch.total_weight)
 
     def merge(self, other: Self) -> Self:
@@ -167,7 +170,7 @@ class Kron(Curvature):
     def times(self, vector: Tensor) -> Tensor:
         """B V A, layer by layer."""
         pieces = []
-        for part, piece in zip(self.parts, vector.split([part.block.size for part in self.parts]), strict=True):
+        for part, piece in zip(self.parts, vector.split(self._sizes), strict=True):
             outputs, inputs = part.factors(self.total_weight)
             pieces.append((outputs @ piece.view(part.block.outputs, part.block.inputs) @ inputs).flatten())
         return torch.cat(pieces)
@@ -186,7 +189,7 @@ class Kron(Curvature):
 
     def posterior(self, precision: Tensor, scale: float) -> KronPosterior:
         """The eigendecompositions of the factors are kept; one more of an input factor whose columns' δ differ."""
-        sizes = [part.block.size for part in self.parts]
+        sizes = self._sizes
         precision = precision.expand(sum(sizes))
         posteriors = []
         for part, delta in zip(self.parts, precision.split(sizes), strict=True):
@@ -210,8 +213,12 @@ class Kron(Curvature):
             posteriors.append(KronBlockPosterior(output_basis, whiten[:, None] * vectors, spectrum, matrix[0]))
         return KronPosterior(tuple(posteriors), tuple(sizes))
 
+    def has_one_basis(self, groups: Tensor) -> bool:
+        """Whether each block is in one group."""
+        return all(bool((own == own[0]).all()) for own in groups.split(self._sizes))
+
     def covariance_by_precision(self, jacobian: FactoredJacobian) -> Callable[[Tensor], Tensor]:
-        """The rows go into the eigenbasis of the factors once, whatever the precision."""
+        """The rows go into the eigenbasis of the factors once, whatever the precisions, one for each block."""
         parts = []
         for part, factor in zip(self.parts, jacobian.factors, strict=True):
             (outputs, output_basis), (inputs, input_basis) = part.spectra(self.total_weight)
@@ -223,10 +230,19 @@ class Kron(Curvature):
             parts.append((torch.outer(outputs, inputs).flatten(), rotated))
 
         def covariance(precision: Tensor) -> Tensor:
-            inner = [rotated.weighted_inner(1 / (values + precision)).double() for values, rotated in parts]
+            of_each = precision.expand(sum(self._sizes)).split(self._sizes)
+            inner = [
+                rotated.weighted_inner(1 / (values + own[0])).double()
+                for (values, rotated), own in zip(parts, of_each, strict=True)
+            ]
             return torch.stack(inner).sum(0)
 
         return covariance
+
+    @property
+    def _sizes(self) -> list[int]:
+        """Parameters in each block."""
+        return [part.block.size for part in self.parts]
 
     def damped_posterior(self, precision: Tensor, scale: float) -> KronPosterior:
         r"""With √δ within each factor: eq. 9 of Ritter et al. (2018), for one precision a block.
@@ -243,7 +259,7 @@ class Kron(Curvature):
         UnsupportedCombinationError
             When the precisions differ within a block.
         """
-        sizes = [part.block.size for part in self.parts]
+        sizes = self._sizes
         rows = self.total_weight.clamp_min(torch.finfo(torch.float64).tiny)
         posteriors = []
         for part, piece in zip(self.parts, precision.expand(sum(sizes)).split(sizes), strict=True):
@@ -257,6 +273,11 @@ class Kron(Curvature):
                 total = torch.outer(outer + delta.sqrt(), inner + delta.sqrt())
             posteriors.append(KronBlockPosterior.diagonal(output_basis, input_basis, total, delta))
         return KronPosterior(tuple(posteriors), tuple(sizes))
+
+
+def _are_indicators(inputs: Tensor) -> bool:
+    """Whether each row (n, I) has at most one element that is not zero, such as the level of a category."""
+    return bool((inputs.count_nonzero(1) <= 1).all())
 
 
 def one_precision(values: Tensor, block: Block, needed_by: str, instead: str) -> Tensor:
