@@ -266,7 +266,7 @@ class LaplaceMixture(LaplacePrediction):
             with stages.subtask("training", TRAINING_STAGES) as own:
                 bag = cached_training(train_bag, self._kind, parameters, data, seeds, own)
             with stages.subtask("posterior"):
-                found = approximate_bag(bag, self._kind, parameters, data, seeds, task.clock.is_over)
+                found = approximate_bag(bag, self._kind, parameters, data, seeds, task.clock)
         self.noise_model_ = found.noise_model
         members = (self, *(self._twin() for _ in found.members[1:]))
         for place, (member, (trained, fit)) in enumerate(zip(members, found.members, strict=True)):

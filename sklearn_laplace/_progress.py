@@ -84,7 +84,17 @@ class Clock:
         >>> Clock().is_over(), Clock(max_time=0.0).is_over()
         (False, True)
         """
-        if self.is_interrupted or self.left <= 0:
+        return self.needs(0.0)
+
+    def needs(self, seconds: float) -> bool:
+        """Whether there is no more time left than this, which is remembered as an early end.
+
+        Examples
+        --------
+        >>> Clock().needs(1e6), Clock(max_time=5.0).needs(1e6)
+        (False, True)
+        """
+        if self.is_interrupted or self.left <= seconds:
             self.was_cut = True
             return True
         return False

@@ -14,6 +14,7 @@ from joblib import Memory
 from nets import regressor as template
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _estimator
+from sklearn_laplace._ensemble import approximate
 from sklearn_laplace._progress import Clock, Task
 from sklearn_laplace.errors import CutWarning
 
@@ -83,6 +84,22 @@ def test_members_that_train_together_have_a_schedule_that_ends_in_time():
         model = LaplaceRegressor(max_time=1.0, random_state=0).fit(X[:1200], Y[:1200])
     assert r2(model) > 0.8
     assert len(model.members_) in (4, 8)
+
+
+def test_without_time_for_a_second_pass_a_rough_noise_model_is_kept(monkeypatch):
+    """The noise still varies with the inputs as it does in the data, after one pass over the rows."""
+    random = np.random.default_rng(0)
+    x = random.uniform(-1, 1, size=(1000, 2))
+    level = np.exp(1.5 * x[:, 1])
+    y = x[:, 0] + level * random.normal(size=1000)
+    passes, made = [], approximate._fits
+    monkeypatch.setattr(approximate, "_fits", lambda *given: passes.append(0) or made(*given))
+    monkeypatch.setattr(approximate, "PASSES_LEFT", 1e9)
+    with pytest.warns(CutWarning):
+        model = LaplaceRegressor(max_time=1e4, random_state=0).fit(x, y)
+    assert len(passes) == 1
+    ratio = model.predict_std(x, kind="aleatoric") / level
+    assert 0.6 < ratio.min() < ratio.max() < 1.7
 
 
 def test_a_template_ends_between_batches():

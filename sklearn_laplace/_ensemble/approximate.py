@@ -17,7 +17,7 @@ which then gives precise rows more weight, and after it for the predictions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from .._cross_fit import CrossFit, Scores, density_for
 from .._data import PreparedData
 from .._map import MapResult
 from .._noise_model import NoiseModel
+from .._progress import Clock
 from .._resolve import Options
 from .._skorch import TrainingRows
 from .._stages import Origin, grouped, options_for, tensors_of
@@ -51,6 +52,8 @@ TOLERANCE = 0.002
 WEAKEST = 0.3
 """Least multiple of the prior precision of largest evidence. Under a weaker prior the posterior is so wide that it
 stands in for noise that varies. Then the model of that noise has nothing to explain."""
+PASSES_LEFT = 2.0
+"""Passes that there has to be time for after the first one: the noise takes about as long as the second."""
 INTERVAL_ROWS = 20_000
 """Most held-out rows whose scores make intervals."""
 CHUNK = 512
@@ -171,7 +174,7 @@ def approximate_bag(
     parameters: Mapping[str, Any],
     data: PreparedData,
     seeds: Sequence[int],
-    is_over: Callable[[], bool] = bool,
+    clock: Clock,
 ) -> Bagged:
     """The Laplace approximations of the members, with what held-out rows choose.
 
@@ -182,8 +185,8 @@ def approximate_bag(
     parameters : mapping
     data : PreparedData
     seeds : sequence of int
-    is_over : callable
-        → bool, whether there is no time for a model of the noise.
+    clock : Clock
+        Where it has no time for a second pass, a rough model of the noise is enough.
     """
     options = options_for(kind, parameters, data, seeds[2])
     rows = tensors_of(data, options, built_in=True)
@@ -196,15 +199,18 @@ def approximate_bag(
     under, model, trained = data, None, None
     if (noise := bag.average_noise) is not None:
         under = data.under_noise(noise.cpu().numpy())
+    begun = clock.elapsed
     fits, held_out = _fits(networks, bag, under, options)
     scores, hyper = _scored(fits, held_out, None)
     errors = _errors(bag, fits, held_out, hyper, rows)
-    if options.varying_noise is not False and data.noise is None and not is_over():
+    is_short = clock.needs(PASSES_LEFT * (clock.elapsed - begun))
+    if options.varying_noise is not False and data.noise is None and (noise is not None or not is_short):
         error, variance, known = (torch.tensordot(bag.deal_shares, part, 1) for part in errors)
         found = HeldOut(error, variance, known, weights)
-        trained = learnt_of(parameters, data, found, hyper.dispersion, options, seeds[0])
+        given = found, hyper.dispersion, options, seeds[0]
+        trained = learnt_of(parameters, data, *given, honest=True, quick=is_short)
         model = None if trained is None else trained.model
-    if model is not None or noise is not None:
+    if (model is None and noise is not None) or (model is not None and not is_short):
         under = data if model is None else data.under_noise(model.ratios(rows.inputs.to(weights)).cpu().numpy())
         fits, held_out = _fits(networks, bag, under, options)
         scores, hyper = _scored(fits, held_out, hyper)

@@ -325,7 +325,7 @@ def _noise_so_far(
     low, high = options.likelihood.dispersion_bounds
     dispersion = min(max(float(weights @ squares.mean(1) / weights.sum()), low), high)
     found = HeldOut(squares.sqrt(), torch.zeros_like(squares), torch.ones_like(squares), weights)
-    trained = learnt_of(parameters, data, found, dispersion, options, seed, quick=True)
+    trained = learnt_of(parameters, data, found, dispersion, options, seed, honest=False, quick=True)
     return None if trained is None else trained.model.ratios(rows.inputs.to(weights))
 
 
@@ -337,12 +337,13 @@ def learnt_of(
     options: Options,
     seed: int,
     *,
-    quick: bool = False,
+    honest: bool,
+    quick: bool,
 ) -> TrainedNoise | None:
     """How the noise varies; None where it does not, or, unless it was asked for, where that cannot be learnt."""
     given = data, data, held_out, held_out.weights, dispersion, options, seed
     with suppress(*(() if options.varying_noise else FAILURES)):
-        return learnt_noise(parameters, *given, honest=not quick, quick=quick, with_own_tails=False)
+        return learnt_noise(parameters, *given, honest=honest, quick=quick, with_own_tails=False)
     return None
 
 
