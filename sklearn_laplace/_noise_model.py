@@ -52,9 +52,9 @@ from .structures._base import Posterior
 HIDDEN = (16,)
 """Units of the net of the log variance: on inner splits of five tables 10 and 50 did the same, and 10 in a quarter of
 the time."""
-STEPS, MANY_STEPS, MANY_ROWS = 60, 30, 950
-"""Gauss–Newton steps of its training, and those of a training of many rows: on inner splits of 1,000 to 3,000 rows 30
-steps are as good as 60 or better, on those of fewer rows a little worse (``docs/decisions.md``)."""
+STEPS, MANY_STEPS, MANY_ROWS = 60, 30, 2000
+"""Gauss–Newton steps of its training, and those of a training of many rows: on inner splits of 3,000 rows 30 steps are
+as good as 60 or better, with fewer rows on some tables a little worse (``docs/decisions.md``)."""
 QUICK_STEPS, QUICK_STEP, LARGE_STEP = 20, 1e8, 1e9
 """Steps of a rough model, and multiply-adds of one of them, for a rough model and a good one: they limit the rows."""
 NODES = 15
