@@ -1,15 +1,18 @@
-"""What both estimators share: parameters, validation, ``fit`` as a handful of calls. Prediction is in ``_prediction``.
+"""What both estimators share: parameters, validation and units; ``fit`` as a handful of calls.
 
 Here the user's units begin: inputs and targets come in as arrays, are standardised, and moments go back out as float64
-arrays in the units of y. A fit that fails leaves the estimator as it was.
+arrays in the units of y. An estimator holds one ensemble (``_ensemble/``), which is replaced as a whole and never
+changed. A fit that fails leaves the estimator as it was.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Self
 
 import numpy as np
@@ -23,63 +26,99 @@ from torch import Tensor
 from . import _cross_validation, _resolve, _skorch, _values
 from ._augment import check_forgetting
 from ._autograd import ordinary_tensors
-from ._cached_training import cached_training
 from ._cross_fit import N_FOLDS
-from ._cross_validation import GivenRows
-from ._data import PreparedData, augmented
-from ._diagnosis import diagnose
-from ._few_rows import told_by_rows
+from ._cross_validation import GivenRows, PriorScores
+from ._data import PreparedData, TargetScale, augmented
+from ._ensemble.ensemble import Ensemble, reweighted
+from ._ensemble.fit import MEMBER_STAGES, FitRequest, diagnosed, fit_ensemble
+from ._ensemble.input_gradients import attributions, baseline_of, check_varied, deviations, sloped, some
+from ._ensemble.member import Member
+from ._ensemble.update import refitted, with_rows, without_rows
 from ._given import readable
 from ._kinds import check_one_kind, most_kinds
-from ._loo import LeftOut
-from ._map import MapResult, Past, Start
+from ._map import Past
 from ._memory import naming_the_budget
-from ._mixture import MEMBER_STAGES
 from ._noise import noise_variances
-from ._noise_model import NoiseModel
 from ._past import check_columns
 from ._path import prior_path
-from ._prediction import naming_rows
 from ._prior_options import check_left_out
-from ._progress import Clock, ReportedFit, Task
+from ._progress import Clock, ReportedFit
 from ._relevance import relevance
 from ._resolve import Options
-from ._sensitivity import LaplaceSensitivity
-from ._stages import (
-    TRAINING_STAGES,
-    Origin,
-    approximate,
-    borrowed,
-    choose,
-    fixed_dispersion,
-    options_for,
-    pass_over,
-    regrouped,
-    rows_left_out,
-    tempering,
-    train,
-)
+from ._show import ShownEstimator
+from ._stages import tempering
 from ._state import StoredEstimator
-from ._tables import Table, check_rows, column_names
+from ._tables import Table, check_rows, column_names, naming_rows
 from ._targets import check_targets, check_weights
 from ._threads import single_thread
-from .evidence import effective_parameters, log_evidence
-from .laplace import Hyper, LaplaceFit
-from .latent import Components, LatentGaussian, Predictive
-from .leave_one_out import Density
-from .likelihoods._base import Link
+from .errors import IncompleteWarning
+from .evidence import log_evidence
+from .latent import LatentGaussian, Predictive
 from .links._base import centred
-from .streaming import add_rows, remove_rows
-from .structures import STRUCTURES
 
 
-class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
+class Fitted:
+    """An attribute that the estimator's ensemble holds.
+
+    Parameters
+    ----------
+    path : str
+        Names of attributes from the ensemble on.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._get = attrgetter(path)
+
+    def __get__(self, estimator: Any, kind: type) -> Any:
+        if estimator is None:
+            return self
+        check_is_fitted(estimator)
+        return self._get(estimator._ensemble)
+
+    def __set__(self, estimator: Any, value: Any) -> None:
+        raise AttributeError("attributes of a fit cannot be set; call fit or refit_laplace.")
+
+
+class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, ABC):
     """Parameters and ``fit`` of :class:`LaplaceRegressor` and :class:`LaplaceClassifier`."""
 
     augment: Any
     prior: Any
+    memory_budget: Any
+    member_weights: str
+    n_members: int | str
+    n_samples: int
     max_time: float | None
     verbose: int
+    _kind: str
+    _ensemble: Ensemble
+    _table: Table | None = None
+    _prior_scores: PriorScores | None = None
+    _single_output = False
+    _weight_unit = 1.0
+    _is_candidate = False
+    _is_quick = False
+
+    net_ = Fitted("first.net")
+    laplace_ = Fitted("first.fit")
+    posterior_ = Fitted("first.posterior")
+    hyper_ = Fitted("first.hyper")
+    noise_model_ = Fitted("first.noise_model")
+    n_outputs_ = Fitted("first.fit.n_outputs")
+    prior_precision_ = Fitted("first.prior_precision")
+    prior_groups_ = Fitted("first.fit.prior.names")
+    structure_ = Fitted("first.structure")
+    log_marginal_likelihood_value_ = Fitted("first.log_evidence")
+    n_effective_parameters_ = Fitted("first.n_effective_parameters")
+    gradient_norm_ = Fitted("first.gradient_norm")
+    mode_distance_ = Fitted("first.mode_distance")
+    history_ = Fitted("first.history")
+    n_iter_ = Fitted("first.n_steps")
+    member_weights_ = Fitted("weights")
+    _origin = Fitted("first.origin")
+    _scale = Fitted("first.scale")
+    _kept = Fitted("first.kept")
+    _seed = Fitted("first.seed")
 
     @abstractmethod
     def predict_std(self, X: Any, *, kind: str, X_std: Any = None) -> np.ndarray:
@@ -91,7 +130,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         return tags
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "posterior_")
+        return hasattr(self, "_ensemble")
 
     def fit(
         self,
@@ -174,7 +213,8 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
                 parameters = self.get_params(deep=False)
                 self.__dict__.update({name: value for name, value in vars(fitted).items() if name not in parameters})
                 self._prior_scores, self._is_candidate = scores, False
-            self._diagnose(self._options())
+            options = self._options()
+            diagnosed(self._ensemble.first, options, options)
         return self
 
     def _fit(self, prepare: Callable[[], PreparedData], *given: Any) -> Self:
@@ -196,65 +236,15 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
             data = data.weighted(self._weight_unit) if self._weight_unit != 1.0 else data
             data = augmented(data, self.augment, self.n_augmentations, seeds[2])
             kept, data = data.unmerged, replace(data, unmerged=None)
-            self._others = ()
-            self._fit_members(parameters, data, kept, seeds, (1 + again) * MEMBER_STAGES, task)
-            self._weigh_members()
+            request = FitRequest(self._kind, parameters, options, data, kept, seeds, self._is_candidate)
+            ensemble = fit_ensemble(request, (1 + again) * MEMBER_STAGES, task)
+            self._ensemble = reweighted(ensemble, self.member_weights, options)
         clock.say_if_cut(stacklevel=4)
         return self
 
     def _clock(self) -> Clock:
         """When the training that begins now has to end."""
         return Clock(self.max_time, int(self.verbose))
-
-    def _fit_rows(
-        self,
-        parameters: dict[str, Any],
-        data: PreparedData,
-        kept: PreparedData | None,
-        seeds: Sequence[int],
-        task: Task,
-    ) -> Start:
-        """One net and its posterior; trained on, where the noise varies, under the noise that was found."""
-        self._n_bins = parameters["n_bins"]
-        with task.subtask("training", TRAINING_STAGES) as own:
-            trained = cached_training(train, self._kind, parameters, data, list(seeds[:2]), own)
-        with task.subtask("posterior"), single_thread(trained.is_small):
-            options = options_for(self._kind, parameters, data, seeds[2])
-            fit, origin = approximate(trained, data, options, built_in=self.net is None)
-            if self._lead is not None:
-                origin = borrowed(self._lead, origin, fit, options)
-            self._publish(trained, data, origin, seeds[2])
-            self._kept = kept
-            dispersion = fixed_dispersion(options, data.scale)
-            hyper = choose(fit, origin, options, dispersion, lambda: self._left_out(fit, in_order=True))
-            if self._lead is None and self.noise_model_ is None and options.varying_noise is not False:
-                self.noise_model_ = self._learnt_noise(fit, hyper, data, options, seeds[0])
-                if self.noise_model_ is not None and self.noise_model_.is_trained_under and task.clock.is_over():
-                    self.noise_model_ = None  # there is no time for a training under it
-        if self.noise_model_ is not None and self.noise_model_.is_trained_under and data.noise is None:
-            again = replace(self._with_noise(data), start=trained.start())
-            return self._fit_rows(parameters, again, kept and self._with_noise(kept), seeds, task)
-        with single_thread(trained.is_small):
-            self._condition(fit, hyper)
-            if origin.cross is not None and origin.cross.networks:
-                if self._is_compared:
-                    self._densities = origin.cross.densities_of_rows(replace(hyper, temperature=1.0))
-                scored = origin.cross.scored(hyper, lambda: self._left_out(fit), fit)
-                self._origin = replace(origin, cross=scored)
-            self._diagnose(options, len(data.X) if data.past is None else None)
-        return trained.start()
-
-    def _learnt_noise(
-        self, fit: LaplaceFit, hyper: Hyper, data: PreparedData, options: Options, seed: int
-    ) -> NoiseModel | None:
-        """How the noise varies with the inputs; None where it does not, or nothing tells."""
-        return None
-
-    def _with_noise(self, data: PreparedData) -> PreparedData:
-        """The rows under the noise that was found."""
-        assert self.noise_model_ is not None
-        ratios = self.noise_model_.ratios(torch.from_numpy(data.X).to(self.noise_model_.fit.theta)).cpu().numpy()
-        return data.under_noise(ratios)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
         """Take in more rows without training: their curvature is added, and the mean of the linearised net moves.
@@ -299,10 +289,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         if not self.__sklearn_is_fitted__():
             return self.fit(X, y, sample_weight, sample_noise_variance)
         with self._unchanged_on_failure(X):
-            self._others = tuple(other._twin() for other in self._models()[1:])
-            for member in self._models():
-                data = member._change_rows(add_rows, X, y, sample_weight, sample_noise_variance)
-                member._kept = None if member._kept is None else member._kept.followed_by(data)
+            self._ensemble = self._changed(with_rows, X, y, sample_weight, sample_noise_variance)
         return self
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
@@ -349,11 +336,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         check_is_fitted(self)
         check_forgetting(self.augment)
         with self._unchanged_on_failure(X):
-            self._others = tuple(other._twin() for other in self._models()[1:])
-            for member in self._models():
-                member._change_rows(remove_rows, X, y, sample_weight, sample_noise_variance)
-                member._origin = replace(member._origin, cross=None)
-                member._kept = None  # not even those that stay: a row that is to be forgotten may be there in any form
+            self._ensemble = self._changed(without_rows, X, y, sample_weight, sample_noise_variance)
         return self
 
     def refit_laplace(self, **laplace_params: Any) -> Self:
@@ -396,18 +379,13 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         parameters = self._parameters()
         _resolve.check_post_hoc(laplace_params, parameters)
         _cross_validation.check_without_rows({**parameters, **laplace_params}, "refit_laplace")
-        check_one_kind(laplace_params, [member._n_bins for member in self._models()])
-        with self._unchanged_on_failure(), single_thread(self._small):
+        check_one_kind(laplace_params, [member.n_bins for member in self._ensemble.members])
+        with self._unchanged_on_failure():
             self.set_params(**laplace_params)
             self._prior_scores = None if "prior_precision" in laplace_params else self._prior_scores
-            options = replace(self._options(), likelihood=self.laplace_.likelihood)
-            options = told_by_rows(options, self.laplace_.total_weight, self._scale)
-            fit = regrouped(self.laplace_, self._origin, options)
-            given = fit, self._origin, options, fixed_dispersion(options, self._scale)
-            self._condition(fit, self._as_mixed(choose(*given, lambda: self._left_out(fit, in_order=True))))
-            self._diagnose(options)
-            self._others = tuple(other._twin().refit_laplace(**laplace_params) for other in self._models()[1:])
-            self._weigh_members()
+            options = self._options()
+            ensemble = refitted(self._ensemble, options, is_candidate=self._is_candidate)
+            self._ensemble = reweighted(ensemble, self.member_weights, options)
         return self
 
     @contextmanager
@@ -422,32 +400,30 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
             self.__dict__.update(before)
             raise
 
-    def _change_rows(self, change: Callable[..., LaplaceFit], *rows: Any) -> PreparedData:
-        """The rows as they were given."""
-        given = self._prepare_more(*rows).weighted(self._weight_unit)
-        if change is add_rows:
-            self._see(given)
-        else:
-            given = self._without_unseen(given)
-        varies = self.noise_model_ is not None and self.noise_model_.is_trained_under
-        given = replace(self._with_noise(given), scale=self._scale) if varies else given
-        data = augmented(given.present(), self.augment, self.n_augmentations, self._seed)
-        if not len(data.X):
-            return given
-        with single_thread(self._small):
-            found = pass_over(self.laplace_, data, self._input_dtype, self._options().memory, added=change is add_rows)
-            self._condition(change(*found, self.hyper_), self.hyper_)
-        return given
+    def _changed(self, change: Callable[..., Member], *rows: Any) -> Ensemble:
+        """The ensemble with each member changed by rows."""
+        options = self._options()
 
-    # ------------------------------------------------------------------ the stages of fit
+        def copies(data: PreparedData, seed: int) -> PreparedData:
+            return augmented(data, self.augment, self.n_augmentations, seed)
+
+        members = []
+        for member in self._ensemble.members:
+            data = self._prepare_more(*rows, scale=member.scale).weighted(self._weight_unit)
+            members.append(change(member, data, options, copies))
+        return replace(self._ensemble, members=tuple(members))
+
+    # ------------------------------------------------------------------ rows and options
 
     @abstractmethod
     def _prepare(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
         """Validate the data and bring the targets into the network's units."""
 
     @abstractmethod
-    def _prepare_more(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
-        """Validate rows that come after the fit, in the units that it has settled."""
+    def _prepare_more(
+        self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, scale: TargetScale
+    ) -> PreparedData:
+        """Validate rows that come after the fit, in the units of a member."""
 
     def _validate_rows(
         self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, y_numeric: bool, reset: bool = True
@@ -492,80 +468,58 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
             )
         return replace(data, past=Past(previous.laplace_, previous.hyper_, previous.net_.module_), unmerged=None)
 
-    def _publish(self, trained: MapResult, data: PreparedData, origin: Origin, seed: int) -> None:
-        """Set the fitted attributes that only a training changes."""
-        gradient = trained.mode.fit.objective_gradient(trained.mode.hyper)
-        self.net_ = trained.net
-        self.gradient_norm_ = float(gradient.norm()) / max(trained.mode.fit.total_weight, 1.0)
-        self.mode_distance_ = trained.mode.decrement
-        self.history_ = trained.history
-        self.n_iter_ = trained.n_steps
-        self.n_outputs_ = data.n_outputs
-        self._origin = origin
-        self._scale = data.scale
-        self._seed = seed
-        self._small = trained.is_small
-        self._input_dtype = trained.input_dtype
+    def _parameters(self) -> dict[str, Any]:
+        """All parameters by name, with the prior precision that held-out rows have chosen in place of its rule."""
+        return _cross_validation.settled(self.get_params(deep=False), self._prior_scores)
 
-    def _condition(self, fit: LaplaceFit, hyper: Hyper) -> None:
-        """Set the fitted attributes that the rows seen and the hyperparameters determine."""
-        posterior = fit.posterior(hyper)
-        # MacKay's formulas are those of exact damping: another one shapes what is predicted, and no evidence.
-        self.posterior_ = fit.damped_posterior(hyper) if self._options().structure_options.damped else posterior
-        precision = hyper.prior_precision.cpu().numpy()
-        self.laplace_ = fit
-        self.hyper_ = hyper
-        self.prior_precision_ = float(precision[0]) if fit.prior.n_groups == 1 else precision
-        self.prior_groups_ = fit.prior.names
-        self.structure_ = next(k for k, v in STRUCTURES.items() if isinstance(fit.curvature, v))
-        evidence = log_evidence(fit, hyper, posterior)
-        self.log_marginal_likelihood_value_ = evidence - fit.total_weight * self._scale.log_volume
-        self.n_effective_parameters_ = effective_parameters(fit, hyper, posterior)
+    def _options(self) -> Options:
+        return _resolve.resolve(self._kind, self._parameters())
 
-    def _as_mixed(self, hyper: Hyper) -> Hyper:
-        if self._factor == 1 or not all(self._options().by_held_out):
-            return hyper
-        precision, dispersion = hyper.prior_precision / self._factor, hyper.dispersion * self._factor
-        return replace(hyper, prior_precision=precision, dispersion=dispersion)
+    @contextmanager
+    def _asked(self, X: Any) -> Iterator[tuple[Tensor, Options]]:
+        """Rows as a tensor, and the options, to answer with; errors name the memory budget and the rows of X."""
+        check_is_fitted(self)
+        table, member, options = self._table, self._ensemble.first, self._options()
+        with naming_the_budget(self.memory_budget), naming_rows(X, lambda: table), ordinary_tensors():
+            rows, _ = check_rows(self, X, tables=table is not None, reset=False)
+            rows = rows if table is None else table.coded(rows)
+            yield torch.tensor(rows, dtype=member.input_dtype, device=member.posterior.device), options
 
-    def _diagnose(self, options: Options, n_different: int | None = None) -> None:
-        """Warn where this posterior should not be trusted, if it is the one that was asked for."""
-        if self._is_candidate:
-            return
-        evidence = self.log_marginal_likelihood_value_ + self.laplace_.total_weight * self._scale.log_volume
-        scores, (prior, noise) = self._origin.held_out(self.laplace_, self.hyper_), options.by_held_out
-        held_out = (False, False)
-        if scores is not None:
-            held_out = prior, prior and noise and not scores.is_capped(self.hyper_.dispersion)
-        given = self.laplace_, self.hyper_, self.n_effective_parameters_, evidence, self._options()
-        diagnose(*given, held_out, n_different)
+    # ------------------------------------------------------------------ members
+
+    @property
+    def members_(self) -> list[Self]:
+        """The nets of the mixture, each as an estimator of its own that is fitted; this one alone without a mixture.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 6, 40)[:, None]
+        >>> model = LaplaceRegressor(n_members=2, prior_precision=1.0, sigma_noise=0.1, random_state=0)
+        >>> len(model.fit(X, np.sin(X[:, 0])).members_)
+        2
+        """
+        check_is_fitted(self)
+        return [
+            self._around(self._ensemble.of_one(member), n_members=1, n_bins=member.n_bins)
+            for member in self._ensemble.members
+        ]
+
+    def _around(self, ensemble: Ensemble, **parameters: Any) -> Self:
+        """Another estimator with the same attributes but for its ensemble and some parameters; without callbacks."""
+        given, fitted = self._split()
+        found: Self = self._joined({**given, **parameters}, {**fitted, "_ensemble": ensemble})
+        return found
 
     # ------------------------------------------------------------------ leave-one-out
 
-    @abstractmethod
-    def _density(self, fit: LaplaceFit) -> Density:
-        """What leave-one-out makes of a Gaussian over the outputs and a target."""
-
-    def _left_out(self, fit: LaplaceFit, asked: str = "leave-one-out", *, in_order: bool = False) -> LeftOut:
-        """The rows of the fit, as given or in an order of their own; an error names what needs them and has none."""
-        check_left_out(asked, self.augment, self.prior)
-        kept, memory = self._kept.in_order() if in_order and self._kept else self._kept, self._options().memory
-        return rows_left_out(kept, fit.network, self._input_dtype, memory, self._density(fit), asked)
-
-    @ordinary_tensors()
-    def _loo_predictive(self, link: Link | None) -> Predictive:
-        """Moments of each training row's target as of the model without the row, in the network's units."""
-        parts = []
-        for member in self._models():
-            fit, hyper = member.laplace_, member.hyper_
-            with single_thread(self._small):
-                left_out = member._left_out(fit, "loo_predict")
-                moments = fit.likelihood.predict(left_out.latent(fit, hyper), hyper.dispersion, link)
-                if (varying := member.noise_model_) is not None:
-                    ratios = varying.ratios(left_out.rows.inputs.to(varying.fit.theta))
-                    moments = replace(moments, aleatoric_variance=hyper.dispersion * ratios)
-            parts.append(Components.of(moments))
-        return Components.joined(parts, torch.from_numpy(self.member_weights_).to(parts[0].mean)).moments
+    def _loo_predictive(self) -> Predictive:
+        """Moments of each training row's target under the model without the row, in the network's units."""
+        check_is_fitted(self)
+        check_left_out("loo_predict", self.augment, self.prior)
+        with ordinary_tensors():
+            return self._ensemble.left_out_moments(self._options())
 
     @property
     @ordinary_tensors()
@@ -582,10 +536,11 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         ['cv_score', 'log_marginal_likelihood', 'loo_log_density', 'prior_precision', 'validation_score']
         """
         check_is_fitted(self)
-        known = self._kept is not None and self.augment is None and self.prior is None
-        with single_thread(self._small):
-            left_out = self._left_out(self.laplace_) if known else None
-            given = self.laplace_, self.hyper_, self._options(), left_out
+        member, options = self._ensemble.first, self._options()
+        known = member.kept is not None and self.augment is None and self.prior is None
+        with single_thread(member.is_small):
+            left_out = member.left_out(options, "leave-one-out") if known else None
+            given = member.fit, member.hyper, options, left_out
             return Bunch(**prior_path(*given, self._scale.log_volume, self._prior_scores))
 
     # ------------------------------------------------------------------ what both kinds answer
@@ -686,16 +641,16 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
         check_is_fitted(self)
         likelihood = self.laplace_.likelihood
 
-        def own(member: Self) -> Tensor:
-            return torch.cat(member._answers(X, moments))
-
-        def moments(latent: LatentGaussian, x: Tensor) -> Tensor:
+        def moments(latent: LatentGaussian, _: Tensor) -> Tensor:
             logits = likelihood.class_logits(latent)
             logits = centred(logits) if likelihood.over_classes else logits
             return torch.stack([logits.mean, logits.variance, logits.mean.square()], -1)
 
-        mean, variance, square = self._mixed(own).unbind(-1)
-        variance = (variance + (square - mean.square()) * bool(self._others)).mean(-1)
+        with self._asked(X) as (x, options):
+            found = self._ensemble.mean_of(lambda member: torch.cat(member.answers(x, options, moments)))
+            mean, variance, square = found.unbind(-1)
+        several = len(self._ensemble.members) > 1
+        variance = (variance + (square - mean.square()) * several).mean(-1)
         return -variance.clamp_min(torch.finfo(torch.float64).tiny).log().cpu().numpy()
 
     @ordinary_tensors()
@@ -754,3 +709,91 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, LaplaceSensitivity):
             found = tempering(self.laplace_.network, _resolve.temperature(temperature))
             hyper = replace(hyper, temperature=found)
         return log_evidence(self.laplace_, hyper) - self.laplace_.total_weight * self._scale.log_volume
+
+    def explain_std(self, X: Any, *, baseline: Any = None) -> np.ndarray:
+        """Why a row is uncertain: its epistemic variance, shared out among the columns by integrated gradients.
+
+        The gradient of the variance, averaged on the straight way from a baseline to the row, times the way in each
+        column (Sundararajan, Taly & Yan 2017). What a column gets is how much of the variance is due to this column
+        being where it is and not where it is in the baseline: negative where that makes the net more certain. A column
+        that the predictive does not depend on gets nothing.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Of numbers, none missing.
+        baseline : array-like of shape (n_features,), optional
+            Where the way begins; the weighted mean of the training rows by default.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features), (n_samples, n_features, n_outputs) or (n_samples, n_features, \
+n_classes)
+            The sum over the columns is ``predict_std(X, kind="epistemic")**2`` minus that of the baseline, in squared
+            units of y. For classes the variance is that of each logit against the mean of the logits, of which
+            :meth:`score_samples` has the mean over the classes.
+
+        Raises
+        ------
+        ValueError
+            For columns of categories, missing values, a baseline that does not fit, or where none is known: after
+            :meth:`forget`, and with ``prior``.
+
+        Warns
+        -----
+        IncompleteWarning
+            When the attributions of a row do not add up, since its variance jumps on the way: that of a net with
+            ``activation="relu"`` does, at every kink.
+
+        Notes
+        -----
+        Sixteen rows on the way or more, or four between each two places where a column passes from one piece to the
+        next (``n_bins``), up to 64 times as many until the sum is right to a millionth; each costs as much as a
+        gradient of :meth:`predict`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, X[:, 0])
+        >>> first, second = model.explain_std([[9.0, 0.0]])[0]  # far away in the first column
+        >>> bool(first > 10 * abs(second))
+        True
+
+        Of a linear net, from another baseline:
+
+        >>> X = np.random.default_rng(0).normal(size=(30, 2))
+        >>> model = LaplaceRegressor(hidden_layer_sizes=(), sigma_noise=0.1, n_members=1, random_state=0)
+        >>> shares = model.fit(X, X[:, 0] - X[:, 1]).explain_std([[5.0, 0.0], [5.0, 5.0]], baseline=[0.0, 0.0])
+        >>> shares.shape, bool(shares[0, 0] > 0), bool(shares[0, 1] == 0)
+        ((2, 2), True, True)
+        """
+        with self._asked(X) as (x, options):
+            check_varied(x, self._table)
+            start = baseline_of(baseline, self._kept, self.n_features_in_).to(x)
+            found, missed = attributions(self._ensemble, start, x, options)
+        if missed:
+            warnings.warn(
+                f"the attributions of {len(missed)} rows do not add up to the difference of their epistemic variances "
+                f"(rows {some(missed)}): the variance jumps on the way from the baseline, as it does at every kink of "
+                "activation='relu'. Use 'tanh', 'gelu', 'silu' or 'softplus', or a nearer baseline.",
+                IncompleteWarning,
+                stacklevel=2,
+            )
+        return self._per_column(found, 2)
+
+    def _sloped(self, X: Any, X_std: Any = None, kind: str | None = None) -> tuple[Predictive, Tensor, Tensor | None]:
+        """Moments of the rows with the noise of the inputs, the mean's gradient, and that of the std of some kind.
+
+        In the network's units of y and the user's units of X; gradients of shape (n, d, C).
+        """
+        with self._asked(X) as (x, options):
+            check_varied(x, self._table)
+            noise = None if X_std is None else torch.from_numpy(deviations(X_std, tuple(x.shape))).to(x.device)
+            return sloped(self._ensemble, x, options, noise, kind)
+
+    def _per_column(self, values: Tensor, power: int = 1) -> np.ndarray:
+        """Values of each row, column and output (n, d, C), in the units of y to a power; one output has no axis."""
+        found: np.ndarray = values.cpu().numpy() * self._scale.power(power)
+        return found[..., 0] if self._single_output else found

@@ -41,7 +41,7 @@ from .classifier import LaplaceClassifier
 from .errors import NotStorableError, StateError
 from .regressor import LaplaceRegressor
 
-FORMAT, VERSION, TREE = "sklearn_laplace", "1", "tree"
+FORMAT, VERSION, TREE = "sklearn_laplace", "2", "tree"
 NATIVE = frozenset(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
 """Data types that are stored as they are; all others as bytes."""
 AGAIN = "Write it again with sklearn_laplace.save, or fit again."

@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache, wraps
+from functools import lru_cache
 from numbers import Real
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 from ._given import shown
 from .curvatures._base import CurvatureRule
@@ -29,8 +29,6 @@ from .structures._base import Curvature, tensors_in
 if sys.platform != "win32":
     import resource
 
-P = ParamSpec("P")
-T = TypeVar("T")
 CHUNK_ELEMENTS = 2**21
 """Elements that one chunk of rows makes: 16 MB in float64."""
 CHUNK_ROWS = (64, 8192)
@@ -250,17 +248,6 @@ a time.
             "and what else the process holds come on top. Give the process more memory, a smaller memory_budget, "
             "hessian_structure='kron' or 'diag', subset_of_weights='last_layer', or fewer rows at a time."
         ) from error
-
-
-def within_memory(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """A method of an estimator, with :func:`naming_the_budget` around it."""
-
-    @wraps(method)
-    def reported(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with naming_the_budget(self.memory_budget):
-            return method(self, *args, **kwargs)
-
-    return reported
 
 
 def _row_width(structure: type[Curvature], network: Network, n_columns: int) -> int:

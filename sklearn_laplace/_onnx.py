@@ -148,7 +148,7 @@ def _check(estimator: LaplaceEstimator) -> None:
             f"link={estimator.get_params()['link']!r} is not exported to ONNX; use refit_laplace(link='moderated'), "
             "'probit' or 'plugin'."
         )
-    networks = [member.laplace_.network for member in estimator._models()]
+    networks = [member.fit.network for member in estimator._ensemble.members]
     networks += [noise.fit.network for noise in _noise_models(estimator).values()]
     size = sum(8 * network.n_parameters**2 for network in networks)
     if size > LARGEST_FILE and options.link is not Plugin:
@@ -161,7 +161,7 @@ def _check(estimator: LaplaceEstimator) -> None:
 
 def _noise_models(estimator: Any) -> dict[int, NoiseModel]:
     """Those of the kinds of nets, by their identity: members of a kind share one."""
-    found = (member.noise_model_ for member in estimator._models())
+    found = (member.noise_model for member in estimator._ensemble.members)
     return {id(noise): noise for noise in found if noise is not None}
 
 
@@ -177,14 +177,14 @@ def _shape(estimator: LaplaceEstimator) -> tuple[int, ...]:
 def _moments(graph: Graph, estimator: Any) -> dict[str, str]:
     """Mean and standard deviations of a regressor, in the units of y."""
     found, ratios = [], {key: _mean_ratio(graph, noise) for key, noise in _noise_models(estimator).items()}
-    for member in estimator._models():
-        fit = member.laplace_
-        latent = _gaussian(graph, fit.network, member.posterior_, fit.shift)
+    for member in estimator._ensemble.members:
+        fit = member.fit
+        latent = _gaussian(graph, fit.network, member.posterior, fit.shift)
         variance = graph("ReduceSumSquare", latent.root, axes=[2], keepdims=0)
-        if member.noise_model_ is None:
-            aleatoric = graph.constant(member._noise_variance().cpu().numpy())
+        if member.noise_model is None:
+            aleatoric = graph.constant(member.noise_variance.cpu().numpy())
         else:
-            aleatoric = graph("Mul", ratios[id(member.noise_model_)], member.hyper_.dispersion)
+            aleatoric = graph("Mul", ratios[id(member.noise_model)], member.hyper.dispersion)
         found.append((latent.mean, variance, aleatoric))
     weights = estimator.member_weights_
     mean = _weighted(graph, [one[0] for one in found], weights)
@@ -219,16 +219,16 @@ def _mean_ratio(graph: Graph, noise: NoiseModel) -> str:
 def _probabilities(graph: Graph, estimator: Any) -> dict[str, str]:
     """Class probabilities by the link."""
     to_logits = estimator.laplace_.likelihood.logits(torch.eye(estimator.n_outputs_, dtype=torch.float64)).numpy()
-    found = []
-    for member in estimator._models():
-        fit = member.laplace_
-        if member._options().link is Plugin:
+    found, link = [], estimator._options().link
+    for member in estimator._ensemble.members:
+        fit = member.fit
+        if link is Plugin:
             outputs = _linearised(graph, fit.network, fit.shift)[0]
             found.append(graph("Softmax", graph("MatMul", outputs, to_logits), axis=-1))
         else:
-            latent = _gaussian(graph, fit.network, member.posterior_, fit.shift)
+            latent = _gaussian(graph, fit.network, member.posterior, fit.shift)
             root = graph("MatMul", np.ascontiguousarray(to_logits.T), latent.root)
-            found.append(_moderated(graph, graph("MatMul", latent.mean, to_logits), root, member._options().link))
+            found.append(_moderated(graph, graph("MatMul", latent.mean, to_logits), root, link))
     return {"probabilities": _weighted(graph, found, estimator.member_weights_)}
 
 

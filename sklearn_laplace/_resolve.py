@@ -53,10 +53,7 @@ BY_EVIDENCE = (AUTO, EVIDENCE)
 PRIOR_RULES = (AUTO, EVIDENCE, LOO, "cv", "validation")
 BALANCED = "balanced"
 DEFAULT_LINK, SAMPLE_LINK = "moderated", "mc"
-DISPERSION_RULES = {
-    **dict.fromkeys((AUTO, EVIDENCE, LOO), mackay_dispersion),
-    "residual": residual_dispersion,
-}
+DISPERSION_RULES = {**dict.fromkeys((AUTO, EVIDENCE, LOO), mackay_dispersion), "residual": residual_dispersion}
 """What the training goes by; afterwards the rows that were left out have the last word."""
 FROM_DTYPE = "from_dtype"
 BUILT_IN_ONLY = {"hidden_layer_sizes": AUTO, "activation": AUTO, "n_bins": AUTO, "categorical_features": FROM_DTYPE}
@@ -106,6 +103,8 @@ class Options:
     structure_options : StructureOptions
     likelihood : Likelihood
     predictive : PosteriorPredictive class
+    n_samples : int
+        Weight samples of the predictive, and draws of the link.
     link : Link class or None
     grouping : Grouping
         Which weights share a prior precision.
@@ -133,6 +132,7 @@ class Options:
     structure_options: StructureOptions
     likelihood: Likelihood
     predictive: type[PosteriorPredictive]
+    n_samples: int
     link: type[Link] | None
     grouping: Grouping
     prior_precision: Choice
@@ -249,7 +249,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         lookup("return_std_kind", parameters["return_std_kind"], dict.fromkeys(STD_KINDS))
         if not isinstance(parameters["standardize_y"], bool | np.bool_):
             raise ValueError(f"standardize_y={parameters['standardize_y']!r} has to be True or False.")
-    count("n_samples", parameters["n_samples"])
+    n_samples = count("n_samples", parameters["n_samples"])
     _check_members(parameters)
     precision = choice("prior_precision", parameters["prior_precision"], PRIOR_RULES, array=True)
     grouping = grouping_of(lookup("prior_structure", parameters["prior_structure"], GROUPINGS), precision.value)
@@ -272,6 +272,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         structure_options=structure_options,
         likelihood=likelihood,
         predictive=predictive,
+        n_samples=n_samples,
         link=_link(predictive, parameters) if "link" in parameters else None,
         grouping=grouping,
         prior_precision=precision,

@@ -51,21 +51,20 @@ from . import (
 )
 from ._annotations import field_types
 from ._cross_validation import PriorScores
-from ._data import PreparedData, TargetScale
 from ._ensemble import approximate
-from ._noise_model import NoiseModel
+from ._ensemble import ensemble as _ensemble
+from ._ensemble import member as _member
+from ._ensemble.ensemble import Ensemble
+from ._ensemble.member import Member
 from ._persistence import LAYERS, Known, name_of, shadows
 from ._progress import callbacks_of, without_callbacks
 from ._restoring import Reader, reading
-from ._stages import Origin
 from ._tables import Table
 from .errors import StateError
-from .laplace import Hyper, LaplaceFit
 from .likelihoods._base import Likelihood
 from .nets import TableMLP, mlp, table
-from .structures._base import Posterior
 
-STATE_FORMAT = 2
+STATE_FORMAT = 3
 """Of what is pickled; another number means another layout."""
 DATA = (
     approximate,
@@ -76,6 +75,8 @@ DATA = (
     _stages,
     _tables,
     _values,
+    _ensemble,
+    _member,
     jacobian,
     laplace,
     network,
@@ -130,43 +131,15 @@ FITTED = {
     "n_features_in_": int,
     "feature_names_in_": np.ndarray,
     "classes_": np.ndarray,
-    "n_outputs_": int,
-    "net_": NeuralNet,
-    "history_": list[dict[str, Any]],
-    "n_iter_": int,
-    "gradient_norm_": float,
-    "mode_distance_": float,
-    "laplace_": LaplaceFit,
-    "posterior_": Posterior,
-    "hyper_": Hyper,
-    "prior_precision_": float | np.ndarray,
-    "prior_groups_": tuple[str, ...],
-    "structure_": str,
-    "log_marginal_likelihood_value_": float,
-    "n_effective_parameters_": float,
-    "noise_model_": NoiseModel | None,
-    "member_weights_": np.ndarray,
-    "_densities": None,
-    "_factor": float,
-    "_input_dtype": torch.dtype,
+    "_ensemble": Ensemble,
     "_is_candidate": bool,
     "_is_quick": bool,
-    "_is_compared": bool,
-    "_kept": PreparedData | None,
-    "_lead": Origin | None,
-    "_n_bins": int | None,
-    "_origin": Origin,
     "_prior_scores": PriorScores | None,
-    "_scale": TargetScale,
-    "_seed": int,
-    "_shares": np.ndarray | None,
     "_single_output": bool,
-    "_unseen": np.ndarray | None,
-    "_weight_unit": float,
-    "_small": bool,
     "_table": Table | None,
+    "_weight_unit": float,
 }
-"""Annotations of a fitted estimator's attributes; ``_others``, further members, have the estimator's own class."""
+"""Annotations of a fitted estimator's attributes."""
 
 
 @cache
@@ -238,13 +211,14 @@ class StoredEstimator(BaseEstimator):
     Parameters travel as they are: what the user has given is the user's.
     """
 
-    _others: tuple[Any, ...] = ()
-
     def _nets(self) -> Iterable[Any]:
         """What may need classes of the user's."""
-        held = vars(self)
-        nets = [held[name] for name in ("net", "net_") if name in held]
+        nets = [self.get_params(deep=False)["net"], *(member.net for member in self._members())]
         return [*nets, *(module for net in nets for module in _skorch.modules_of(net))]
+
+    def _members(self) -> tuple[Member, ...]:
+        """All of them; none if the estimator is not fitted."""
+        return vars(self)["_ensemble"].members if "_ensemble" in vars(self) else ()
 
     def _split(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Parameters and fitted attributes."""
@@ -259,18 +233,10 @@ class StoredEstimator(BaseEstimator):
         return found
 
     def _settle(self, parameters: Mapping[str, Any], fitted: dict[str, Any]) -> None:
-        """Take on parameters and fitted attributes, also for the other members of a mixture."""
-        if "net_" in fitted:
-            _skorch.move_to_present_device(fitted["net_"])
+        """Take on parameters and fitted attributes."""
         self.__dict__.update({**parameters, **fitted})
-        for other in self._others:
-            if "net_" in vars(other):
-                _skorch.move_to_present_device(other.net_)
-            other.__dict__.update(parameters)
-
-    def _member_parts(self, value: Any) -> Any:
-        """The fitted attributes of another member; its parameters are this one's."""
-        return {"member": value._split()[1]} if any(value is other for other in self._others) else None
+        for member in self._members():
+            _skorch.move_to_present_device(member.net)
 
     def _known(self) -> Known:
         found = known()
@@ -282,7 +248,7 @@ class StoredEstimator(BaseEstimator):
             "requirements": _persistence.requirements(type(self).__name__, self._nets()),
             "format": STATE_FORMAT,
             "parameters": parameters,
-            "fitted": _persistence.pack(fitted, self._known(), self._member_parts),
+            "fitted": _persistence.pack(fitted, self._known()),
             **callbacks_of(vars(self)),
         }
 
@@ -294,21 +260,13 @@ class StoredEstimator(BaseEstimator):
                 f"{found!r}, needed format {STATE_FORMAT}. Open it with the version that wrote it, or fit again."
             )
         with reading("the state"):
-            reader = Reader.of(state["fitted"], self._known(), _member)
+            reader = Reader.of(state["fitted"], self._known())
             fitted, parameters = reader.value(), dict(state["parameters"])
             check_fitted(reader, type(self), fitted)
             if unknown := set(parameters) - set(self._get_param_names()):
                 raise StateError(f"a {type(self).__name__} has no parameters {sorted(map(str, unknown))}.")
             self._settle(parameters, fitted)
         self.__dict__.update(callbacks_of(state))
-
-
-def _member(reader: Reader, kind: type, parts: Any) -> Any:
-    """Another member of a mixture, still without its parameters."""
-    if not issubclass(kind, StoredEstimator) or not isinstance(parts, dict) or set(parts) != {"member"}:
-        raise StateError(f"the state holds a {kind.__name__} where a member of a mixture is needed.")
-    check_fitted(reader, kind, parts["member"])
-    return kind._joined({}, parts["member"])
 
 
 def _is_ours(kind: type, name: str) -> bool:
@@ -335,13 +293,17 @@ def check_fitted(reader: Reader, kind: type, fitted: Any) -> None:
     is_foreign = not kind.__module__.startswith(f"{_persistence.PACKAGE}.")
     names = set(kind._get_param_names()) if issubclass(kind, StoredEstimator) else set()
     for name, value in fitted.items():
-        stands_for_another = name not in FITTED and name != "_others" and _is_ours(kind, name)
+        stands_for_another = name not in FITTED and _is_ours(kind, name)
         is_callback = not without_callbacks({name: value})
         if shadows(kind, name, is_foreign=is_foreign) or name in names or stands_for_another or is_callback:
             raise StateError(f"the state gives a {kind.__name__} the attribute {name!r}, which no fit sets.")
-        if name == "_others":
-            reader.check_type(kind.__name__, name, value, tuple[kind, ...])  # type: ignore[valid-type]
-            if len({id(other) for other in value}) < len(value):
-                raise StateError(f"the state holds one member of a {kind.__name__} several times.")
-        else:
-            reader.check_type(kind.__name__, name, value, FITTED.get(name, Any))
+        reader.check_type(kind.__name__, name, value, FITTED.get(name, Any))
+    if "_ensemble" in fitted:
+        _check_members(kind, fitted["_ensemble"])
+
+
+def _check_members(kind: type, held: Ensemble) -> None:
+    if len({id(one) for one in held.members}) < len(held.members):
+        raise StateError(f"the state holds one member of a {kind.__name__} several times.")
+    if not held.members or held.weights.shape != (len(held.members),):
+        raise StateError(f"the state of a {kind.__name__} needs members, and a weight for each of them.")

@@ -11,17 +11,20 @@ over rows are by weight, and rows of weight zero say nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.utils import _safe_indexing, check_array, check_X_y
 from sklearn.utils.validation import _num_samples, validate_data
 
 from ._given import NUMBERS, as_float, is_missing, no_table, readable, shown
+from .errors import NonFiniteError
 
 MAX_LEVELS = 1000
 """Levels of a column with embeddings of their own, the most frequent ones; rarer ones share one."""
@@ -44,7 +47,7 @@ NORMAL_RANGE = 3.2897072539029444
 KNOWN = ("Complex", "Expected", "Found", "Sparse")
 """How scikit-learn's messages begin that give the reason themselves."""
 NAMED = 5
-"""Values or columns that a message lists."""
+"""Values, columns or rows that a message lists."""
 
 
 @dataclass(frozen=True)
@@ -606,3 +609,19 @@ def weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarr
     at = np.maximum(levels * sums[-1] * (1 - 1e-12), np.finfo(float).smallest_subnormal)
     found: np.ndarray = ordered[np.searchsorted(sums, at)]
     return found
+
+
+@contextmanager
+def naming_rows(X: Any, table_of: Callable[[], Table | None]) -> Iterator[None]:
+    """An error about values that are not finite says which rows of X they come from."""
+    try:
+        yield
+    except NonFiniteError as error:
+        if error.inputs is None or not len(error.inputs):
+            raise
+        table, X = table_of(), readable(X, "X")
+        X = check_array(X, dtype=np.float64, ensure_all_finite=False) if table is None else table.coded(with_gaps(X))
+        rows, found = torch.tensor(X).to(error.inputs), error.inputs[:NAMED, None]
+        same = ((rows == found) | (rows.isnan() & found.isnan())).all(-1).any(0)
+        numbers = ", ".join(map(str, same.nonzero()[:, 0].tolist()))
+        raise type(error)(f"{error} First in rows of X: {numbers}.", error.inputs) from error

@@ -55,11 +55,11 @@ def check_answers(model: LaplaceEstimator) -> None:
     >>> from sklearn_laplace import LaplaceRegressor
     >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit([[0.0], [1.0]], [0.0, 1.0])
     >>> check_answers(model)
-    >>> del model.hyper_
+    >>> del model._weight_unit
     >>> check_answers(model)
     Traceback (most recent call last):
         ...
-    sklearn_laplace.errors.StateError: the state holds a part of a fit, without hyper_.
+    sklearn_laplace.errors.StateError: the state holds a part of a fit, without _weight_unit.
     """
     fitted = sorted(set(vars(model)) - set(model.get_params(deep=False)))
     if not fitted:
@@ -85,8 +85,8 @@ def check_answers(model: LaplaceEstimator) -> None:
 
 def _check_sizes(model: Any) -> None:
     """Refuse blocks of more weights than the net has: torch would make matrices of their sizes."""
-    for member in model._models():
-        network, posterior = member.laplace_.network, vars(member.posterior_)
+    for member in model._ensemble.members:
+        network, posterior = member.fit.network, vars(member.posterior)
         most = sum(tensor.numel() for tensor in network.module.parameters())
         blocks = [block.size for block in network.layout.blocks]
         held = [block.size for block in posterior.get("blocks", ())]
@@ -109,21 +109,17 @@ def _answer(model: Any, rows: np.ndarray) -> None:
 
 def _twin(model: Any) -> Any:
     """A copy without column names, since the rows are an array, and with few weight samples."""
-    twins = [member._twin() for member in model._models()]
-    for twin in twins:
-        twin.n_samples = min(twin.n_samples, FEW_SAMPLES)
-        if "feature_names_in_" in vars(twin):
-            del twin.feature_names_in_
-    first, *others = twins
-    first._others = tuple(others)
-    return first
+    found = model._around(model._ensemble, n_samples=min(model.n_samples, FEW_SAMPLES))
+    if "feature_names_in_" in vars(found):
+        del found.feature_names_in_
+    return found
 
 
 def _modules(model: Any) -> Iterator[nn.Module]:
-    for member in model._models():
-        noise = member.noise_model_
-        fits = [member.laplace_] if noise is None else [member.laplace_, noise.fit]
-        yield member.net_.module_
+    for member in model._ensemble.members:
+        noise = member.noise_model
+        fits = [member.fit] if noise is None else [member.fit, noise.fit]
+        yield member.net.module_
         yield from (fit.network.module for fit in fits)
 
 

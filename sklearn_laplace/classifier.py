@@ -13,16 +13,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from . import _resolve, _values
-from ._autograd import ordinary_tensors
 from ._data import PreparedData, TargetScale, canonical_rows
+from ._ensemble.member import Member
 from ._estimator import LaplaceEstimator
-from ._loo import density_of
 from ._targets import check_largest, check_same_kind, check_targets
 from .errors import UnsupportedCombinationError
-from .laplace import LaplaceFit
 from .latent import LatentGaussian, Predictive
-from .leave_one_out import Density
-from .links._base import softmax_samples, standard_normals
+from .links._base import softmax_samples
 
 
 class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
@@ -282,7 +279,9 @@ feature_names_in_
         data = self._encoded(*canonical_rows(X, index, weights), n_outputs).present()
         return data.beside(self._encoded(X, index, weights, n_outputs))
 
-    def _prepare_more(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
+    def _prepare_more(
+        self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, scale: TargetScale
+    ) -> PreparedData:
         _resolve.check_streaming_weights(self.class_weight)
         given = X, _labels(y, warn=True), sample_weight, sample_noise_variance
         X, y, weights, _ = self._validate_rows(*given, y_numeric=False, reset=False)
@@ -333,13 +332,16 @@ feature_names_in_
         >>> model.predict_proba([[0.0, 1.0], [1.0, -0.5], [0.5, 0.25]]).round(1).tolist()
         [[0.9, 0.1], [0.1, 0.9], [0.5, 0.5]]
         """
-        check_is_fitted(self)
+        with self._asked(X) as (x, options):
 
-        def own(member: Self) -> torch.Tensor:
-            link, likelihood = member._link(), member.laplace_.likelihood
-            return torch.cat(member._answers(X, lambda latent, _: link.mean(likelihood.class_logits(latent))))
+            def probabilities(member: Member) -> torch.Tensor:
+                link, likelihood = member.link(options), member.fit.likelihood
+                assert link is not None
+                return torch.cat(
+                    member.answers(x, options, lambda latent, _: link.mean(likelihood.class_logits(latent)))
+                )
 
-        return self._mixed(own).cpu().numpy()
+            return self._ensemble.mean_of(probabilities).cpu().numpy()
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithm of :meth:`predict_proba`, shape (n_samples, n_classes).
@@ -445,7 +447,7 @@ feature_names_in_
         """
         check_is_fitted(self)
         _values.flag("return_std", return_std)
-        moments = self._loo_predictive(self._link())
+        moments = self._loo_predictive()
         mean = moments.mean.cpu().numpy()
         return (mean, moments.epistemic_variance.clamp_min(0.0).sqrt().cpu().numpy()) if return_std else mean
 
@@ -483,18 +485,20 @@ feature_names_in_
         """
         if _values.lookup("measure", measure, {"variance": True, "entropy": False}):
             return super().predict_uncertainty(X)
-        check_is_fitted(self)
+        with self._asked(X) as (x, options):
 
-        def own(member: Self) -> torch.Tensor:
-            draws, likelihood = member._link().draws, member.laplace_.likelihood
+            def averages(member: Member) -> torch.Tensor:
+                likelihood, link = member.fit.likelihood, member.link(options)
+                assert link is not None
+                draws = link.draws
 
-            def averages(latent: LatentGaussian, _: torch.Tensor) -> torch.Tensor:
-                p = softmax_samples(likelihood.class_logits(latent), draws)
-                return torch.cat([p.mean(0), _entropy(p).mean(0)[:, None]], 1)
+                def of_rows(latent: LatentGaussian, _: torch.Tensor) -> torch.Tensor:
+                    p = softmax_samples(likelihood.class_logits(latent), draws)
+                    return torch.cat([p.mean(0), _entropy(p).mean(0)[:, None]], 1)
 
-            return torch.cat(member._answers(X, averages))
+                return torch.cat(member.answers(x, options, of_rows))
 
-        found = self._mixed(own)
+            found = self._ensemble.mean_of(averages)
         total, aleatoric = _entropy(found[:, :-1]).cpu().numpy(), found[:, -1].cpu().numpy()
         return Bunch(total=total, aleatoric=aleatoric, epistemic=np.maximum(total - aleatoric, 0.0))
 
@@ -555,7 +559,6 @@ feature_names_in_
         with np.errstate(divide="ignore"):
             return np.where(known, np.log(p[np.arange(len(p)), index]), -np.inf)
 
-    @ordinary_tensors()
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, *, kind: str = "total") -> np.ndarray:
         """Draw from the predictive, jointly over the rows.
 
@@ -584,25 +587,18 @@ feature_names_in_
         labels = _values.lookup("kind", kind, {"total": True, "epistemic": False})
         count = _values.count("n_samples", n_samples)
         generator = _values.generator(random_state)
-        draws = self._shared_draws(count, generator, lambda member, share: member._own_draws(X, share, generator))
-        probabilities = self.laplace_.likelihood.logits(draws).softmax(1)
+        with self._asked(X) as (x, options):
+            draws = self._ensemble.draws(count, generator, lambda member, own: member.draws(x, options, own, generator))
+            probabilities = self.laplace_.likelihood.logits(draws).softmax(1).cpu()
         if not labels:
-            return probabilities.cpu().numpy()
+            return probabilities.numpy()
         uniform = torch.rand(len(probabilities), 1, count, generator=generator, dtype=torch.float64)
-        drawn = (probabilities.cpu().cumsum(1) < uniform).sum(1).clamp_max(len(self.classes_) - 1)
+        drawn = (probabilities.cumsum(1) < uniform).sum(1).clamp_max(len(self.classes_) - 1)
         return self.classes_[drawn.numpy()]
 
-    def _density(self, fit: LaplaceFit) -> Density:
-        return density_of(fit.likelihood, self._link())
-
     def _moments(self, X: Any) -> Predictive:
-        check_is_fitted(self)
-        return self._components(X, lambda member: member._link()).moments
-
-    def _link(self) -> Any:
-        link = self._options().link
-        assert link is not None
-        return link(standard_normals(int(self.n_samples), len(self.classes_), self._seed))
+        with self._asked(X) as (x, options):
+            return self._ensemble.components(x, options).moments
 
 
 def _labels(y: Any, *, warn: bool = False) -> np.ndarray:

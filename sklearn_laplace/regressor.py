@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,29 +12,17 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from . import _resolve, _values
-from ._autograd import ordinary_tensors
 from ._data import PreparedData, TargetScale, canonical_rows, spread
+from ._ensemble.input_gradients import check_request
+from ._ensemble.member import Member
 from ._estimator import LaplaceEstimator
-from ._learnt_noise import learnt_noise
-from ._loo import density_of
-from ._memory import within_memory
 from ._noise import check_noisy_rows, noise_per_target, reliability, unit_noise
-from ._noise_model import NoiseModel
-from ._resolve import Options
-from ._sensitivity import check_request
+from ._prior_options import check_left_out
 from ._targets import check_outputs, check_targets
-from ._threads import single_thread
 from .counts import PoissonLogNormal
-from .errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError, UnsupportedCombinationError
-from .evidence import effective_parameters
-from .laplace import Hyper, LaplaceFit
-from .latent import LatentGaussian, Predictive
-from .leave_one_out import Density
+from .errors import UnsupportedCombinationError
+from .latent import Components, LatentGaussian, Predictive
 from .mixtures import CountMixture, NormalMixture
-
-FEW_FEATURES = 20
-"""Rows an effective parameter from which on a net has over-fitted none of them to speak of."""
-LARGEST = torch.finfo(torch.float64).max
 
 
 class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
@@ -483,14 +469,16 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         target_scale = TargetScale(mean, scale, unit_noise(sigma, variances, scale, weights), noisy_rows)
         return self._scaled(X, targets, weights, variances, target_scale).beside(self._scaled(*given, target_scale))
 
-    def _prepare_more(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
+    def _prepare_more(
+        self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, scale: TargetScale
+    ) -> PreparedData:
         given = X, y, sample_weight, sample_noise_variance
         X, y, weights, variances = self._validate_rows(*given, y_numeric=True, reset=False)
         targets = y.astype(np.float64).reshape(len(y), -1)
         check_outputs(targets.shape[1], self.n_outputs_)
         _resolve.check_targets(self.laplace_.likelihood, targets[weights > 0])
-        check_noisy_rows(variances is not None, self._scale.noisy_rows)
-        return self._scaled(X, targets, weights, variances, self._scale)
+        check_noisy_rows(variances is not None, scale.noisy_rows)
+        return self._scaled(X, targets, weights, variances, scale)
 
     @staticmethod
     def _scaled(
@@ -522,7 +510,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         check_is_fitted(self)
         if not self.laplace_.likelihood.has_dispersion:
             raise AttributeError(f"likelihood={self.likelihood!r} has no noise of its own, and so no sigma_noise_.")
-        sigma = np.sqrt(self._mixed(lambda member: member._noise_variance()).numpy()) * self._scale.scale
+        sigma = np.sqrt(self._ensemble.mean_of(lambda member: member.noise_variance).numpy()) * self._scale.scale
         return float(sigma[0]) if self._single_output else sigma
 
     def predict(
@@ -671,9 +659,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         """
         check_is_fitted(self)
         if not self.laplace_.likelihood.additive_noise:
-            rates = tuple(member._log_rates(X) for member in self._models())
+            rates = self._log_rates(X)
             return rates[0] if len(rates) == 1 else CountMixture(rates, self.member_weights_)
-        parts = self._components(X, lambda member: None)
+        parts = self._components(X)
         if len(parts.weights) == 1:
             return norm(self._in_units(parts.moments.mean), self._std(parts.moments, "total"))
         variance = (parts.epistemic_variance + parts.aleatoric_variance).clamp_min(0.0)
@@ -811,7 +799,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         """
         check_is_fitted(self)
         _values.flag("return_std", return_std)
-        moments = self._loo_predictive(None)
+        moments = self._loo_predictive()
         mean = self._in_units(moments.mean)
         return (mean, self._std(moments, self.return_std_kind)) if return_std else mean
 
@@ -899,35 +887,17 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         noisy = _values.lookup("kind", kind, {"total": True, "epistemic": False})
         count = _values.count("n_samples", n_samples)
         generator = _values.generator(random_state)
+        with self._asked(X) as (x, options):
 
-        def own(member: Self, share: int) -> torch.Tensor:
-            return member._targets_drawn(X, share, generator, noisy=noisy)
+            def drawn(member: Member, own: int) -> torch.Tensor:
+                return member.target_draws(x, options, own, generator, noisy=noisy)
 
-        return self._in_units(self._shared_draws(count, generator, own))
+            return self._in_units(self._ensemble.draws(count, generator, drawn))
 
-    @ordinary_tensors()
-    def _targets_drawn(self, X: Any, count: int, generator: torch.Generator, *, noisy: bool) -> torch.Tensor:
-        """Joint draws of one net (n, C, count), with the noise of the targets or without, in the network's units."""
-        draws, likelihood = self._own_draws(X, count, generator), self.laplace_.likelihood
-        if not noisy:
-            return likelihood.conditional_mean(draws)
-        if not likelihood.additive_noise:
-            uniforms = torch.rand(draws.shape, generator=generator, dtype=torch.float64).clamp_min(2.0**-54)
-            return likelihood.sample(draws, uniforms.to(draws.device))
-        noise = torch.randn(draws.shape, generator=generator, dtype=torch.float64).to(draws.device)
-        if self.noise_model_ is None:
-            return draws + self._noise_variance().sqrt().to(draws)[:, None] * noise
-        weights, ratios = self.noise_model_.nodes(self._inputs(X))
-        chosen = torch.multinomial(weights.cpu(), draws.shape.numel(), replacement=True, generator=generator)
-        variance = self.hyper_.dispersion * ratios.gather(-1, chosen.view(draws.shape).to(ratios.device))
-        return draws + variance.sqrt() * noise
-
-    @ordinary_tensors()
-    @within_memory
     def _jackknife(self, X: Any, levels: np.ndarray) -> np.ndarray:
         """Ends of the jackknife+ intervals, in the units of y."""
-        fit, asked = self.laplace_, next(name for name, left_out in _resolve.INTERVAL_METHODS.items() if left_out)
-        if self._scale.noisy_rows or not fit.likelihood.has_dispersion:
+        asked = next(name for name, left_out in _resolve.INTERVAL_METHODS.items() if left_out)
+        if self._scale.noisy_rows or not self.laplace_.likelihood.has_dispersion:
             differ = (
                 "sample_noise_variance says that they differ" if self._scale.noisy_rows else "those of counts differ"
             )
@@ -935,93 +905,33 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
                 f"method={asked!r} takes the residual of every row as one that any new row could have, and {differ}. "
                 "Use method='normal'."
             )
-        with single_thread(self._small):
-            inputs, wanted = self._inputs(X), torch.from_numpy(levels).to(fit.theta)
-            leads = [k for k, member in enumerate(self._models()) if member._is_scored]
-            if not leads or fit.shift is not None:  # their nets do not know later rows
-                if self.noise_model_ is not None:
-                    raise UnsupportedCombinationError(
-                        f"method={asked!r} needs cross-fitted nets that know all rows where the noise varies: of "
-                        "single rows left out every residual counts as one that any row could have. Use "
-                        "method='normal', or fit again."
-                    )
-                found = self._left_out(fit, f"method={asked!r}").intervals(fit, self.hyper_, inputs, wanted)
-            else:
-                shares = np.add.reduceat(self.member_weights_, leads).tolist()
-                counted = [(self._models()[k], share) for k, share in zip(leads, shares, strict=True) if share > 0]
-                found = torch.stack([share * lead._cross_fitted_ends(inputs, wanted) for lead, share in counted]).sum(0)
-            self._require_finite(found.clamp(-LARGEST, LARGEST), X, [inputs])  # an end may be infinite
+        check_left_out(f"method={asked!r}", self.augment, self.prior)
+        with self._asked(X) as (x, options):
+            wanted = torch.from_numpy(levels).to(self.laplace_.theta)
+            found = self._ensemble.intervals(x, wanted, options, f"method={asked!r}")
         ends: np.ndarray = found.cpu().numpy() * self._scale.scale + self._scale.mean
         return ends[..., 0] if self._single_output else ends
 
-    @property
-    def _is_scored(self) -> bool:
-        """Whether nets that have not seen a part of the rows stand beside this one."""
-        return self._origin.cross is not None and self._origin.cross.scores is not None
+    def _outputs(self, X: Any) -> torch.Tensor:
+        with self._asked(X) as (x, options):
+            return self._ensemble.outputs(x, options)
 
-    def _cross_fitted_ends(self, inputs: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
-        """Of one kind of nets, see :meth:`CrossFit.intervals`."""
-        assert self._origin.cross is not None
-        noise = self._noise_ratios if self.noise_model_ is None else self.noise_model_.ratios
-        return self._origin.cross.intervals(self.laplace_, inputs, levels, self._options().memory, noise)
-
-    def _density(self, fit: LaplaceFit) -> Density:
-        return density_of(fit.likelihood)
-
-    def _learnt_noise(
-        self, fit: LaplaceFit, hyper: Hyper, data: PreparedData, options: Options, seed: int
-    ) -> NoiseModel | None:
-        if data.noise is not None or data.past is not None:
-            if options.varying_noise:
-                raise UnsupportedCombinationError(
-                    f"likelihood={self.likelihood!r} learns the noise, and here it is known in ratio (sigma_noise for "
-                    "several targets) or belongs to a previous posterior. Use 'gaussian'."
-                )
-            return None
-        failures = () if options.varying_noise else (MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError)
-        with suppress(*failures):
-            return self._noise_of(fit, replace(hyper, temperature=1.0), data, options, seed)  # as all that is chosen
-        return None
-
-    def _noise_of(
-        self, fit: LaplaceFit, hyper: Hyper, data: PreparedData, options: Options, seed: int
-    ) -> NoiseModel | None:
-        cross, rows = self._origin.cross, self._kept.in_order() if self._kept else data
-        honest = cross is not None and bool(cross.networks)
-        if cross is not None and honest:
-            rows, held_out = data, cross.held_out(hyper)
-        elif options.varying_noise:
-            held_out = self._left_out(fit, "likelihood='heteroscedastic'", in_order=True).errors(fit, hyper)
-        elif self._kept is None or self.net is not None or not len(self.hidden_layer_sizes):
-            return None  # of a linear net Bayesian linear regression is expected
-        elif data.total_weight < FEW_FEATURES * effective_parameters(fit, hyper):
-            return None
-        else:
-            held_out = self._left_out(fit, in_order=True).expected_errors(fit, hyper)
-        given = data, rows, held_out, fit.theta, hyper.dispersion, options, seed
-        tails = honest or bool(options.varying_noise)  # expected errors have none
-        found = learnt_noise(self.get_params(deep=False), *given, honest=honest, with_own_tails=tails)
-        return None if found is None else found.model
-
-    def _noise_ratios(self, x: torch.Tensor) -> torch.Tensor:
-        """Noise variances of rows at x, in units of φ, shape (n, C)."""
-        if self.noise_model_ is not None:
-            return self.noise_model_.mean_ratio(x)
-        return self.laplace_.likelihood.noise_variance(1.0, self.n_outputs_).expand(len(x), -1)
-
-    def _noise_variance(self) -> torch.Tensor:
-        """Of a new row, in the network's units, shape (C,)."""
-        return self.laplace_.likelihood.noise_variance(self.hyper_.dispersion, self.n_outputs_)
+    def _components(self, X: Any) -> Components:
+        with self._asked(X) as (x, options):
+            return self._ensemble.components(x, options)
 
     def _moments(self, X: Any) -> Predictive:
-        check_is_fitted(self)
-        return self._components(X, lambda member: None).moments
+        return self._components(X).moments
 
-    def _log_rates(self, X: Any) -> PoissonLogNormal:
-        """Of one net."""
-        parts = self._answers(X, lambda latent, _: torch.stack([latent.mean, latent.variance]))
-        log_rate, variance = torch.cat(parts, 1)
-        return PoissonLogNormal(self._in_units(log_rate), self._in_units(variance))
+    def _log_rates(self, X: Any) -> tuple[PoissonLogNormal, ...]:
+        """Distributions of the counts under each member."""
+
+        def moments(latent: LatentGaussian, _: torch.Tensor) -> torch.Tensor:
+            return torch.stack([latent.mean, latent.variance])
+
+        with self._asked(X) as (x, options):
+            found = [torch.cat(member.answers(x, options, moments), 1) for member in self._ensemble.members]
+        return tuple(PoissonLogNormal(self._in_units(mean), self._in_units(variance)) for mean, variance in found)
 
     def _in_units(self, outputs: torch.Tensor, *, shift: bool = True) -> np.ndarray:
         """Outputs (n, C) or (n, C, …) in those of y; without the shift, distances between them."""
@@ -1035,31 +945,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         std = np.sqrt(variance.clamp_min(0.0).cpu().numpy()) * self._scale.scale
         return std[:, 0] if self._single_output else std
 
-    @within_memory
     def _covariance(self, X: Any) -> np.ndarray:
         """Joint covariance over rows, one matrix an output."""
-        every = [member._own_covariance(X) for member in self._models()]
-        weights = torch.from_numpy(self.member_weights_).to(every[0][0])
-        means, covariances = (torch.stack(part, -1) for part in zip(*every, strict=True))
-        away = means - (means @ weights)[..., None]
-        between = torch.einsum("nck,mck,k->nmc", away, away, weights)
-        covariance = (covariances @ weights + between).cpu().numpy() * self._scale.power(2)
+        with self._asked(X) as (x, options):
+            covariance = self._ensemble.covariance(x, options).cpu().numpy() * self._scale.power(2)
         return covariance[..., 0] if self._single_output else covariance
-
-    @ordinary_tensors()
-    def _own_covariance(self, X: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Means (n, C) of new targets under one net and their joint covariance (n, n, C), in the network's units."""
-        x, fit = self._inputs(X), self.laplace_
-        joint = self._rule().joint_covariance(fit.network, self.posterior_, x, fit.shift)
-        self._require_finite(joint, X, [x])
-        n, k = len(x), self.n_outputs_
-        per_output = joint.view(n, k, n, k).diagonal(dim1=1, dim2=3)
-        likelihood, dispersion, outputs = self.laplace_.likelihood, self.hyper_.dispersion, self._own_outputs(X)
-        if self.noise_model_ is None:
-            covariance = likelihood.joint_covariance(outputs, per_output, dispersion)
-        else:
-            covariance = per_output + torch.diag_embed(dispersion * self._noise_ratios(x).mT).movedim(0, -1)
-        if not likelihood.additive_noise:
-            latent = LatentGaussian(outputs, torch.diag_embed(per_output.diagonal().mT))
-            outputs = likelihood.predict(latent, 1.0, None).mean
-        return outputs, covariance

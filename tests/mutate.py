@@ -91,9 +91,9 @@ MUTATIONS = (
     ),
     Mutation(
         "the evidence of damped precisions",
-        "_estimator.py",
+        "_ensemble/member.py",
         "evidence = log_evidence(fit, hyper, posterior)",
-        "evidence = log_evidence(fit, hyper, self.posterior_)",
+        "evidence = log_evidence(fit, hyper, shaped)",
         "structure_options",
     ),
     Mutation(
@@ -301,9 +301,9 @@ MUTATIONS = (
     ),
     Mutation(
         "log density not in the units of y",
-        "_estimator.py",
-        "evidence - fit.total_weight * self._scale.log_volume",
-        "evidence + 0 * self._scale.log_volume",
+        "_ensemble/member.py",
+        "evidence - fit.total_weight * scale.log_volume",
+        "evidence + 0 * scale.log_volume",
         "invariance methods",
     ),
     Mutation(

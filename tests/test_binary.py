@@ -99,7 +99,8 @@ def test_the_second_class_is_that_of_the_logit():
     """classes_ is sorted; σ(f) belongs to its second entry, moderated by MacKay's formula."""
     model = LaplaceClassifier(nets.binary(), random_state=0).fit(X, LABELS)
     assert model.classes_.tolist() == ["ham", "spam"]
-    (latent,) = model._answers(X_NEW, lambda latent, _: latent)
+    with model._asked(X_NEW) as (x, options):
+        (latent,) = model._ensemble.first.answers(x, options, lambda latent, _: latent)
     f, v = latent.mean[:, 0], latent.variance[:, 0]
     p = model.predict_proba(X_NEW)
     np.testing.assert_allclose(p[:, 1], torch.sigmoid(f / (1 + torch.pi / 8 * v).sqrt()), rtol=1e-10)
@@ -168,7 +169,8 @@ def test_everything_a_classifier_answers():
     labels = model.sample_y(features[:5], 4000)
     np.testing.assert_allclose((labels == 1).mean(1), exact.predict_proba(features[:5])[:, 1], atol=0.04)
     scores = model.score_samples(np.vstack([features[:1], [[50.0, 50.0]]]))
-    (latent,) = model._answers(features[:1], lambda latent, _: latent)
+    with model._asked(features[:1]) as (x, options):
+        (latent,) = model._ensemble.first.answers(x, options, lambda latent, _: latent)
     assert scores[0] > scores[1]
     np.testing.assert_allclose(scores[0], -np.log(float(latent.variance[0, 0]) / 4), rtol=1e-9)  # each of (−f/2, f/2)
     density = model.log_predictive_density(features, y)

@@ -128,8 +128,9 @@ def plain(heavy) -> LaplaceRegressor:
     """The same model without the tails."""
     model = pickle.loads(pickle.dumps(heavy))
     assert model.noise_model_.spread == heavy.noise_model_.spread
-    for member in model._models():
-        member.noise_model_ = dataclasses.replace(member.noise_model_, spread=0.0)
+    bare = dataclasses.replace(model.noise_model_, spread=0.0)
+    members = tuple(dataclasses.replace(member, noise_model=bare) for member in model._ensemble.members)
+    model._ensemble = dataclasses.replace(model._ensemble, members=members)
     return model
 
 

@@ -125,7 +125,8 @@ def test_a_linear_net_is_poisson_regression(structure):
 
 def test_predictions_are_those_of_one_distribution(model):
     """Mean, spread and its parts, quantiles, intervals and densities from the same Gaussian over the log rate."""
-    (latent,) = model._answers(X_NEW, lambda latent, _: latent)
+    with model._asked(X_NEW) as (x, options):
+        (latent,) = model._ensemble.first.answers(x, options, lambda latent, _: latent)
     m, v = latent.mean[:, 0].numpy(), latent.variance[:, 0].numpy()
     distribution = model.predict_dist(X_NEW)
     mean, std = model.predict(X_NEW, return_std=True)

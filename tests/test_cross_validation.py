@@ -26,8 +26,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 from skorch import NeuralNetRegressor
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _estimator
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._cross_validation import GRID
+from sklearn_laplace._ensemble import fit as ensemble_fit
 from sklearn_laplace.errors import BoundWarning, NonFiniteError, UnsupportedCombinationError
 from sklearn_laplace.metrics import neg_crps, neg_interval_score, neg_nlpd
 
@@ -79,8 +80,8 @@ def fitted_net():
 @pytest.fixture
 def trainings(monkeypatch):
     """How many rows each training has seen."""
-    seen, train = [], _estimator.train
-    monkeypatch.setattr(_estimator, "train", lambda *args: seen.append(len(args[2].X)) or train(*args))
+    seen, train = [], ensemble_fit.train
+    monkeypatch.setattr(ensemble_fit, "train", lambda *args: seen.append(len(args[2].X)) or train(*args))
     return seen
 
 
@@ -195,14 +196,14 @@ def test_candidates_of_a_default_mixture_are_nets_of_a_few_steps(monkeypatch):
 
     A mixture for each of 65 candidates and folds would take minutes. With a number of members the folds have those.
     """
-    seen, train = [], _estimator.train
+    seen, train = [], ensemble_fit.train
     names = ("n_members", "n_bins", "likelihood", "sigma_noise")
 
     def watched(kind, parameters, data, *rest):
         seen.append((*(parameters[name] for name in names), data.quick))
         return train(kind, parameters, data, *rest)
 
-    monkeypatch.setattr(_estimator, "train", watched)
+    monkeypatch.setattr(ensemble_fit, "train", watched)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 2))
     y = np.sin(2 * x[:, 0]) + 0.2 * rng.normal(size=120)

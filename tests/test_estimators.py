@@ -14,7 +14,9 @@ from sklearn.base import clone
 from skorch import NeuralNetRegressor
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _budget, _estimator, _memory
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _budget, _memory
+from sklearn_laplace._ensemble import fit as ensemble_fit
+from sklearn_laplace._ensemble import update
 from sklearn_laplace.curvatures import GGN
 from sklearn_laplace.errors import (
     BoundWarning,
@@ -498,7 +500,7 @@ def test_an_interrupted_choice_leaves_the_estimator_as_it_was(monkeypatch, metho
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_estimator, "choose", interrupt)
+    monkeypatch.setattr(ensemble_fit if method == "fit" else update, "choose", interrupt)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X, Y) if method == "fit" else model.refit_laplace(temperature=0.5)
     assert vars(model) == before

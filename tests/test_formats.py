@@ -406,7 +406,7 @@ def changed(path, change_tree=lambda tree: None, change_arrays=lambda arrays: No
 def test_another_version_is_refused(stored):
     """What it would have meant is not known."""
     changed(stored, version="7")
-    with pytest.raises(ValueError, match=r"is of version '7' of the format, this version .* reads '1'"):
+    with pytest.raises(ValueError, match=r"is of version '7' of the format, this version .* reads '2'"):
         load(stored)
 
 

@@ -116,7 +116,9 @@ def test_predictions_share_what_is_left(monkeypatch):
     rows = {}
     for n_jobs in (None, 4):
         model.set_params(n_jobs=n_jobs, memory_budget="1MB")
-        chunks, workers = model._chunks(X)
+        with model._asked(X) as (x, options):
+            size, workers = model._ensemble.first.chunk_size(options)
+            chunks = x.split(size)
         rows[n_jobs] = len(chunks[0]) * workers
         assert workers == (n_jobs or 1)
     assert rows[None] / 2 < rows[4] <= rows[None]

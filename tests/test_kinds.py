@@ -17,9 +17,10 @@ from sklearn.frozen import FrozenEstimator
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
 from sklearn_laplace._cross_fit import CrossFit
 from sklearn_laplace._data import PreparedData, TargetScale
+from sklearn_laplace._ensemble import fit as ensemble_fit
+from sklearn_laplace._ensemble.fit import LEAST_SHARE
 from sklearn_laplace._kinds import kinds_of_nets
 from sklearn_laplace._member_weights import RowDensities, of_kinds
-from sklearn_laplace._mixture import LEAST_SHARE
 from sklearn_laplace.errors import BoundWarning, ModeWarning, NotPositiveDefiniteError
 from sklearn_laplace.latent import LatentGaussian
 from sklearn_laplace.likelihoods import Categorical, Gaussian
@@ -111,7 +112,7 @@ def test_kinds_are_weighed_by_stacking_of_rows_that_were_held_out(monkeypatch):
         np.average(np.log((1 - share) * np.exp(one.scaled(f)) + share * np.exp(other.scaled(f))), weights=counts)
         for f in grid
     ]
-    assert model._factor == pytest.approx(grid[int(np.argmax(along))], abs=4e-3)
+    assert model._ensemble.factor == pytest.approx(grid[int(np.argmax(along))], abs=4e-3)
 
 
 def test_variances_times_a_factor_are_those_of_another_normal():
@@ -136,7 +137,7 @@ def test_noise_that_is_given_stays():
     """The factor is of what rows that were held out have chosen, and of nothing else."""
     model = LaplaceRegressor(**SMALL, n_bins=KINDS, sigma_noise=0.8).fit(X, Y)
     assert {member.n_bins for member in model.members_} == {None, 6}
-    assert model._factor < 1
+    assert model._ensemble.factor < 1
     assert model.sigma_noise_ == pytest.approx(0.8)
 
 
@@ -226,11 +227,13 @@ def test_without_nets_that_hold_rows_out_the_first_kind_is_alone():
 def test_a_kind_with_little_to_say_has_one_member_or_none(monkeypatch):
     """The first one stays, as it is what a previous posterior, intervals and attributes are of."""
     for shares, expected in (([0.95, 0.05], [None] * 4), ([0.05, 0.95], [None, 6, 6, 6, 6])):
-        monkeypatch.setattr("sklearn_laplace._mixture.of_kinds", lambda *_, shares=shares: (np.array(shares), 0.5))
+        monkeypatch.setattr("sklearn_laplace._ensemble.fit.of_kinds", lambda *_, shares=shares: (np.array(shares), 0.5))
         model = LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian").fit(X, Y)
         assert [member.n_bins for member in model.members_] == expected
         assert model.member_weights_.sum() == pytest.approx(1)
-        assert (model._factor == 1) == (None in expected and 6 not in expected), "a kind alone is what it is alone"
+        assert (model._ensemble.factor == 1) == (None in expected and 6 not in expected), (
+            "a kind alone is what it is alone"
+        )
 
 
 @pytest.mark.parametrize("rule", ["evidence", "loo"])
@@ -418,15 +421,15 @@ def test_a_net_of_ones_own_is_the_only_kind(monkeypatch):
 )
 def test_only_kinds_that_count_are_warned_of(monkeypatch, shares, expected):
     """How far a net with next to no weight is from its mode is nobody's concern."""
-    monkeypatch.setattr("sklearn_laplace._mixture.of_kinds", lambda *_: (np.array(shares), 1.0))
-    original = LaplaceRegressor._fit_rows
+    monkeypatch.setattr("sklearn_laplace._ensemble.fit.of_kinds", lambda *_: (np.array(shares), 1.0))
+    original = ensemble_fit.fit_member
 
-    def warning(self, parameters, data, *rest):
-        if not data.alone:
-            warnings.warn(f"{parameters['n_bins']} pieces", ModeWarning, stacklevel=1)
-        return original(self, parameters, data, *rest)
+    def warning(request, *rest, **more):
+        if not request.data.alone:
+            warnings.warn(f"{request.parameters['n_bins']} pieces", ModeWarning, stacklevel=1)
+        return original(request, *rest, **more)
 
-    monkeypatch.setattr(LaplaceRegressor, "_fit_rows", warning)
+    monkeypatch.setattr(ensemble_fit, "fit_member", warning)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian", n_members=1).fit(X, Y)
@@ -438,14 +441,14 @@ def test_only_kinds_that_count_are_warned_of(monkeypatch, shares, expected):
 def test_a_kind_that_fails_is_left_out_where_it_was_not_asked_for(monkeypatch):
     """By its name its failure is the fit's."""
     monkeypatch.setattr("sklearn_laplace._kinds.SMALL_ROWS", 60)
-    original = LaplaceRegressor._fit_rows
+    original = ensemble_fit.fit_member
 
-    def failing(self, parameters, *rest):
-        if parameters["n_bins"] is not None:
+    def failing(request, *rest, **more):
+        if request.parameters["n_bins"] is not None:
             raise NotPositiveDefiniteError("no")
-        return original(self, parameters, *rest)
+        return original(request, *rest, **more)
 
-    monkeypatch.setattr(LaplaceRegressor, "_fit_rows", failing)
+    monkeypatch.setattr(ensemble_fit, "fit_member", failing)
     given = {**SMALL, "likelihood": "gaussian"}
     assert len(LaplaceRegressor(**given, n_bins="auto").fit(X, Y).members_) == 4
     with pytest.raises(NotPositiveDefiniteError):

@@ -14,7 +14,8 @@ from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _estimator
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._ensemble import fit as ensemble_fit
 from sklearn_laplace.errors import BoundWarning, MemoryBudgetError, UnsupportedCombinationError
 
 RNG = np.random.default_rng(41)
@@ -261,7 +262,7 @@ def test_what_cannot_be_left_out_is_refused_before_a_training(monkeypatch):
     def never(*args):
         raise AssertionError("trained")
 
-    monkeypatch.setattr(_estimator, "train", never)
+    monkeypatch.setattr(ensemble_fit, "train", never)
     for name, model in trained.items():
         for option in CHOSEN:
             with pytest.raises(UnsupportedCombinationError, match=f"{option}='loo' cannot be used with {name}"):

@@ -99,10 +99,11 @@ def test_the_entropy_splits_into_that_of_functions_and_what_they_disagree_about(
     labels = (rows[:, 0] + 0.7 * rng.normal(size=60) > 0).astype(int) + (n_classes > 2) * (rows[:, 1] > 0.8)
     model = LaplaceClassifier(n_members=n_members, prior_precision=0.1, n_samples=4096, random_state=0)
     found = model.fit(rows, labels).predict_uncertainty(2 * rows[:4], measure="entropy")
-    latents = [
-        member._answers(2 * rows[:4], lambda latent, _: torch.cat([latent.mean[:, :, None], latent.covariance], 2))
-        for member in model.members_
-    ]
+    with model._asked(2 * rows[:4]) as (x, options):
+        latents = [
+            member.answers(x, options, lambda latent, _: torch.cat([latent.mean[:, :, None], latent.covariance], 2))
+            for member in model._ensemble.members
+        ]
     both = torch.stack([torch.cat(parts) for parts in latents], 1)
     weights = torch.from_numpy(model.member_weights_)
     expected = np.array([oracles.entropy_parts(row[..., 0], row[..., 1:], weights) for row in both])

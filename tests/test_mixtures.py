@@ -18,7 +18,8 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, train_test_split
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _estimator, metrics
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics
+from sklearn_laplace._ensemble import fit as ensemble_fit
 from sklearn_laplace._member_weights import by_stacking
 from sklearn_laplace.counts import PoissonLogNormal
 from sklearn_laplace.errors import BoundWarning, NonFiniteError, UnsupportedCombinationError
@@ -345,7 +346,7 @@ def test_what_goes_by_the_evidence_has_gone_by_it_in_the_first(options):
 
 def test_members_are_left_out_where_they_cannot_be_trained(monkeypatch):
     """Of "auto"; of a number that was asked for it is an error. Without the nets' say there are none either."""
-    original, calls = _estimator.approximate, []
+    original, calls = ensemble_fit.approximate, []
 
     def failing(*args, **options):
         calls.append(args)
@@ -353,7 +354,7 @@ def test_members_are_left_out_where_they_cannot_be_trained(monkeypatch):
             raise NonFiniteError("no")
         return original(*args, **options)
 
-    monkeypatch.setattr(_estimator, "approximate", failing)
+    monkeypatch.setattr(ensemble_fit, "approximate", failing)
     model = LaplaceRegressor(**SMALL).fit(X, Y)
     assert len(model.members_) == 3 and model.member_weights_.shape == (3,)
     calls.clear()

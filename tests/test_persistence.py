@@ -267,10 +267,10 @@ def test_a_net_that_pickle_cannot_name_still_travels_to_worker_processes():
     [
         (
             {"weights": 1, "bias": 2},
-            r"not the state of a LaplaceRegressor.*found \['bias', 'weights'\], needed format 2",
+            r"not the state of a LaplaceRegressor.*found \['bias', 'weights'\], needed format 3",
         ),
-        ({"format": 99}, "found 99, needed format 2. Open it with the version that wrote it, or fit again"),
-        ([1, 2], "found 'list', needed format 2"),
+        ({"format": 99}, "found 99, needed format 3. Open it with the version that wrote it, or fit again"),
+        ([1, 2], "found 'list', needed format 3"),
     ],
 )
 def test_a_foreign_state_is_refused(state, message):

@@ -124,7 +124,7 @@ def test_nothing_of_a_fits_tasks_stays_on_the_estimators(plain, watched):
     """Neither on the estimator nor on the other members, which were made while scikit-learn had put its own there."""
     model, _ = watched
     assert vars(model).keys() - vars(plain).keys() == {"_skl_callbacks"}
-    for own, other in zip(model._others, plain._others, strict=True):
+    for own, other in zip(model.members_, plain.members_, strict=True):
         assert vars(own).keys() == vars(other).keys()
     model = LaplaceRegressor(**ONE).fit(X, Y)
     assert not [name for name in vars(model) if "callback" in name]

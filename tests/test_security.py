@@ -263,7 +263,7 @@ def test_no_attribute_stands_in_for_a_method(kind, owner, name, file, path):
 
 
 @pytest.mark.parametrize(
-    "name", ["predict", "fit", "members_", "prior_path_", "__class__", "_options", "_others", "net_"]
+    "name", ["predict", "fit", "members_", "prior_path_", "__class__", "_options", "_ensemble", "net_"]
 )
 def test_no_fitted_attribute_stands_in_for_a_method(name, file, path):
     """Methods and properties of the estimator, and attributes of another type than a fit's."""
@@ -383,8 +383,8 @@ def test_a_member_is_held_once(models, path):
     """Thousands of references to one would make thousands of predictions."""
     save(models["mixture"], path)
     file = crafted.Crafted(path)
-    others = next(pair[1] for pair in file.fitted() if pair[0] == "_others")
-    others[1] = others[1] * 3
+    members = file.first("data", "Ensemble")[2]["members"]
+    members[1] = members[1] * 3
     refused_quickly(file.content(), path, "one member of a LaplaceRegressor several times")
 
 
@@ -754,11 +754,11 @@ def test_fitted_attributes_replace_no_others(name, value, file, path):
 
 def test_a_part_of_a_fit_is_none(file, path):
     """Even where a layer that pads keeps the model from being tried."""
-    file.fitted()[:] = [pair for pair in file.fitted() if pair[0] != "_small"]
+    file.fitted()[:] = [pair for pair in file.fitted() if pair[0] != "_weight_unit"]
     pad = ["module", ["known", "torch.nn.modules.padding.ReflectionPad1d"], {"training": False, "padding": 1}]
     children = file.nodes[file.first("module", "MLP")[2]["_modules"][1]][2]
     children.append(["x", file.add(pad)])
-    refused_quickly(file.content(), path, "a part of a fit, without _small")
+    refused_quickly(file.content(), path, "a part of a fit, without _weight_unit")
 
 
 def test_text_is_of_characters(file, path):

@@ -13,6 +13,7 @@ from sklearn.pipeline import make_pipeline
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._ensemble import input_gradients
 from sklearn_laplace.errors import IncompleteWarning, UnsupportedCombinationError
 
 QUICK = {
@@ -199,7 +200,8 @@ def test_a_small_budget_gives_the_same_gradients(model):
     """Rows go through in chunks; none sees another one."""
     budget = fitted(memory_budget=2_000_000)
     rows = np.tile(X_NEW, (200, 1))
-    assert len(list(budget._small_chunks(budget._inputs(rows)))) > 1
+    with budget._asked(rows) as (x, options):
+        assert len(list(input_gradients._small_chunks(budget._ensemble, x, options))) > 1
     found, expected = budget.predict(rows, **GRADIENTS)[3], model.predict(X_NEW, **GRADIENTS)[3]
     np.testing.assert_allclose(found, np.tile(expected, (200, 1)), rtol=1e-6)
 

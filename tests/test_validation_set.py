@@ -19,7 +19,8 @@ from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _estimator
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._ensemble import fit as ensemble_fit
 from sklearn_laplace.errors import BoundWarning, NonFiniteError
 from sklearn_laplace.metrics import neg_crps, neg_nlpd
 
@@ -64,8 +65,8 @@ def explicit(model, fit_with, held_out, score, **rows):
 @pytest.fixture
 def trainings(monkeypatch):
     """How many rows each training has seen."""
-    seen, train = [], _estimator.train
-    monkeypatch.setattr(_estimator, "train", lambda *args: seen.append(len(args[2].X)) or train(*args))
+    seen, train = [], ensemble_fit.train
+    monkeypatch.setattr(ensemble_fit, "train", lambda *args: seen.append(len(args[2].X)) or train(*args))
     return seen
 
 

@@ -21,7 +21,7 @@ import safetensors
 import safetensors.numpy
 
 NATIVE = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"}
-METADATA = {"format": "sklearn_laplace", "version": "1"}
+METADATA = {"format": "sklearn_laplace", "version": "2"}
 
 
 class Crafted:
@@ -75,7 +75,7 @@ class Crafted:
 
     def fitted(self) -> list[Any]:
         """Names and values of the fitted attributes."""
-        pairs: list[Any] = next(node[2] for node in self.nodes if node[0] == "dict" and _has(node[2], "hyper_"))
+        pairs: list[Any] = next(node[2] for node in self.nodes if node[0] == "dict" and _has(node[2], "_ensemble"))
         return pairs
 
     def parameters(self) -> list[Any]:

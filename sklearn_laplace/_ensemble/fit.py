@@ -1,0 +1,385 @@
+"""How the members of an ensemble are trained and weighed.
+
+A fit of many rows trains all members together (``train.py``). In any other fit the first net of each kind (``n_bins``)
+is trained first. Cross-fitted nets hold out a part of the rows each. Their densities of these rows weigh the kinds by
+stacking, and choose a factor of all variances, since a mixture errs less than its members. Without such nets the first
+kind is the only one. Further members of a kind continue these nets on all rows.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import joblib
+import numpy as np
+
+from .. import _resolve
+from .._built_in import of_one_net
+from .._cached_training import cached_training
+from .._data import PreparedData, row_keys
+from .._diagnosis import diagnose
+from .._kinds import kinds_of_nets
+from .._loo import LeftOut
+from .._map import MapResult, Start
+from .._member_weights import RowDensities, of_kinds
+from .._noise_model import NoiseModel
+from .._prior_options import check_left_out
+from .._progress import Task
+from .._resolve import Options
+from .._stages import TRAINING_STAGES, Origin, approximate, borrowed, choose, fixed_dispersion, options_for, train
+from .._threads import single_thread
+from ..errors import (
+    BoundWarning,
+    ClippedWarning,
+    JitterWarning,
+    MemoryBudgetError,
+    ModeWarning,
+    NonFiniteError,
+    NotPositiveDefiniteError,
+)
+from ..laplace import Hyper, LaplaceFit
+from .approximate import approximate_bag
+from .ensemble import Ensemble
+from .member import Member, conditioned, left_out_of, with_noise
+from .noise import fitted_noise
+from .train import is_bagged, train_bag
+
+OF_MEMBERS = ModeWarning, ClippedWarning, JitterWarning
+"""Warnings that concern one net alone."""
+FAILURES = NonFiniteError, NotPositiveDefiniteError
+"""Errors after which a net is left out, unless it was explicitly requested."""
+MEMBER_STAGES = 2
+"""Training and posterior: the tasks of a member."""
+LEAST_SHARE = 0.1
+"""Least weight of a kind of nets that has more than one member."""
+
+Caught: TypeAlias = "list[warnings.WarningMessage]"
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """What the fit of an ensemble or of a member is given.
+
+    Parameters
+    ----------
+    kind : str
+        "regressor" or "classifier".
+    parameters : mapping
+        The estimator's parameters by name.
+    options : Options
+        Resolved from them.
+    data : PreparedData
+    kept : PreparedData or None
+        The rows as they were given, for leave-one-out.
+    seeds : list of three int
+    is_candidate : bool
+        Whether the fit is only scored, and does not diagnose itself.
+    """
+
+    kind: str
+    parameters: Mapping[str, Any]
+    options: Options
+    data: PreparedData
+    kept: PreparedData | None
+    seeds: list[int]
+    is_candidate: bool = False
+
+    def settled(self) -> Options:
+        """The options under the units of these rows."""
+        return options_for(self.kind, self.parameters, self.data, self.seeds[2])
+
+    def under_noise(self, noise_model: NoiseModel) -> FitRequest:
+        """The request with the noise variances of a model for each row."""
+        kept = None if self.kept is None else with_noise(self.kept, noise_model)
+        return replace(self, data=with_noise(self.data, noise_model), kept=kept)
+
+    def left_out(self, fit: LaplaceFit, trained: MapResult, asked: str, *, in_order: bool) -> LeftOut:
+        """The rows of the fit, to be left out one at a time."""
+        check_left_out(asked, self.parameters["augment"], self.parameters["prior"])
+        given = self.kept, trained.input_dtype, self.seeds[2], fit, self.options, asked
+        return left_out_of(*given, in_order=in_order)
+
+
+@dataclass(frozen=True)
+class FittedMember:
+    """A member that was trained alone, with what later ones need.
+
+    Parameters
+    ----------
+    member : Member
+    start : Start
+        End state of its training and of the cross-fitted nets.
+    densities : RowDensities or None
+        Densities of held-out rows, if they were requested and there are such nets.
+    """
+
+    member: Member
+    start: Start
+    densities: RowDensities | None
+
+
+def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
+    """Train the first net of each kind, then the other members of the kinds that count.
+
+    Parameters
+    ----------
+    request : FitRequest
+    n_stages : int
+        Tasks of a member, at most.
+    task : Task
+
+    Returns
+    -------
+    Ensemble
+        With uniform weights, or the weights of the kinds.
+    """
+    options = request.settled()
+    if is_bagged(request.parameters, request.data, options):
+        return _fit_bag(request, task)
+    request = replace(request, parameters=of_one_net(request.parameters))
+    leads = _fit_leads(request, kinds_of_nets(request.parameters, request.data, options.likelihood), n_stages, task)
+    densities = [lead.densities for lead, _, _ in leads if lead.densities is not None]
+    shares, factor = of_kinds(densities, request.data.weights) if len(leads) > 1 else (np.ones(1), 1.0)
+    counted = [share > LEAST_SHARE for share in shares.tolist()]
+    for place, (_, _, caught) in enumerate(leads):
+        if place == 0 or counted[place]:
+            _issue(caught, of_others=place > 0, counts=counted[place])
+    members: list[Member] = []
+    weights: list[float] = []
+    for place, (lead, own, _) in enumerate(leads):
+        if place == 0 or counted[place]:
+            later = _fit_later(own, lead, task) if counted[place] else []
+            members += [lead.member, *later]
+            weights += [float(shares[place]) / (1 + len(later))] * (1 + len(later))
+    if not any(counted[1:]):
+        return _equal(members)
+    members = [_as_mixed(member, factor, request.options) for member in members]
+    return replace(_equal(members), shares=np.array(weights) / sum(weights), factor=factor)
+
+
+def _equal(members: list[Member]) -> Ensemble:
+    return Ensemble(tuple(members), np.full(len(members), 1 / len(members)))
+
+
+def _as_mixed(member: Member, factor: float, options: Options) -> Member:
+    return member.conditioned(member.fit, mixed(member.hyper, factor, options), options)
+
+
+def mixed(hyper: Hyper, factor: float, options: Options) -> Hyper:
+    """The hyperparameters with all variances multiplied by a factor, if held-out rows have chosen them."""
+    if factor == 1 or not all(options.by_held_out):
+        return hyper
+    return replace(hyper, prior_precision=hyper.prior_precision / factor, dispersion=hyper.dispersion * factor)
+
+
+def _fit_leads(
+    request: FitRequest, kinds: tuple[int | None, ...], n_stages: int, task: Task
+) -> list[tuple[FittedMember, FitRequest, Caught]]:
+    """The first net of each kind, with its request and its warnings."""
+    drawn = np.random.RandomState(request.seeds[1]).randint(np.iinfo(np.int32).max, size=(len(kinds) - 1, 3)).tolist()
+    dispensable = (*FAILURES, MemoryBudgetError) if isinstance(request.parameters["n_bins"], str) else ()
+    leads: list[tuple[FittedMember, FitRequest, Caught]] = []
+    for n_bins, seeds in zip(kinds, (request.seeds, *drawn), strict=True):
+        is_first = not leads
+        own = replace(request, parameters={**request.parameters, "n_bins": n_bins}, seeds=seeds)
+        with (
+            task.subtask("member", n_stages) as stages,
+            suppress(*() if is_first else dispensable),
+            _kept_back() as caught,
+        ):
+            lead = fit_member(own, stages, is_compared=len(kinds) > 1)
+            if is_first or lead.densities is not None:
+                leads.append((lead, own, caught))
+        if leads[0][0].densities is None or task.clock.is_over():
+            break
+    return leads
+
+
+def _fit_later(request: FitRequest, lead: FittedMember, task: Task) -> list[Member]:
+    """The members of a kind after its first one, under its prior precisions and its noise.
+
+    The cross-fitted nets continue on all rows. Any further member starts from initial weights of its own. Without
+    cross-fitted nets each member has the precisions of its own evidence. A net that cannot be trained is left out,
+    unless a number of members was given.
+    """
+    first, start, noise_model = lead.member, lead.start, lead.member.noise_model
+    if request.data.noise is None and noise_model is not None and noise_model.is_trained_under:
+        request = request.under_noise(noise_model)
+    n_nets = 0 if first.origin.cross is None else len(start.folds)
+    n_members = request.parameters["n_members"]
+    n_others = 0 if task.clock.is_over() else _resolve.n_members(n_members, n_nets) - 1
+    dispensable = FAILURES if isinstance(n_members, str) else ()
+
+    def fitted(place: int, seeds: list[int], own: Task) -> Member | None:
+        if own.clock.is_over():
+            return None
+        data = replace(request.data, alone=True, start=start.of_fold(place) if start.folds else None)
+        asked = replace(request, data=data, seeds=seeds, is_candidate=True)
+        with own, single_thread(n_jobs > 1), suppress(*dispensable):
+            return replace(fit_member(asked, own, lead=first.origin, noise_model=noise_model).member, is_later=True)
+        return None
+
+    drawn = np.random.RandomState(request.seeds[0]).randint(np.iinfo(np.int32).max, size=(n_others, 3)).tolist()
+    n_jobs = min(joblib.effective_n_jobs(request.parameters["n_jobs"]), max(n_others, 1))
+    tasks = [task.subtask("member", MEMBER_STAGES) for _ in drawn]  # numbered here, before there are threads
+    fits = (joblib.delayed(fitted)(place, *given) for place, given in enumerate(zip(drawn, tasks, strict=True)))
+    with _kept_back() as caught:
+        found = joblib.Parallel(n_jobs, require="sharedmem")(fits)
+    _issue(caught, of_others=True)
+    return [other for other in found if other is not None]
+
+
+def fit_member(
+    request: FitRequest,
+    task: Task,
+    *,
+    lead: Origin | None = None,
+    noise_model: NoiseModel | None = None,
+    is_compared: bool = False,
+) -> FittedMember:
+    """Train one net and approximate its posterior; if the noise varies, train on under the noise that was found.
+
+    Parameters
+    ----------
+    request : FitRequest
+    task : Task
+        With at most ``MEMBER_STAGES`` subtasks, twice as many if the noise may vary.
+    lead : Origin or None
+        That of the first member of the kind, whose choice of hyperparameters is followed.
+    noise_model : NoiseModel or None
+        One that was found before.
+    is_compared : bool
+        Whether densities of held-out rows are needed.
+    """
+    data, seeds = request.data, request.seeds
+    with task.subtask("training", TRAINING_STAGES) as own:
+        trained = cached_training(train, request.kind, request.parameters, data, list(seeds[:2]), own)
+    with task.subtask("posterior"), single_thread(trained.is_small):
+        options = request.settled()
+        fit, origin = approximate(trained, data, options, built_in=request.parameters["net"] is None)
+        origin = origin if lead is None else borrowed(lead, origin, fit, options)
+        left_out = partial(request.left_out, fit, trained)
+        dispersion = fixed_dispersion(options, data.scale)
+        hyper = choose(fit, origin, options, dispersion, lambda: left_out("leave-one-out", in_order=True))
+        if lead is None and noise_model is None and options.varying_noise is not False:
+            rows = data, request.kept
+            noise_model = fitted_noise(fit, hyper, origin, rows, request.parameters, options, left_out, seeds[0])
+            if noise_model is not None and noise_model.is_trained_under and task.clock.is_over():
+                noise_model = None  # there is no time for a training under it
+    if noise_model is not None and noise_model.is_trained_under and data.noise is None:
+        again = request.under_noise(noise_model)
+        again = replace(again, data=replace(again.data, start=trained.start()))
+        return fit_member(again, task, lead=lead, noise_model=noise_model, is_compared=is_compared)
+    with single_thread(trained.is_small):
+        member = _member(request, trained, fit, hyper, origin, noise_model)
+        densities = None
+        if origin.cross is not None and origin.cross.networks:
+            if is_compared:
+                densities = origin.cross.densities_of_rows(replace(hyper, temperature=1.0))
+            scored = origin.cross.scored(hyper, lambda: left_out("leave-one-out", in_order=False), fit)
+            member = replace(member, origin=replace(origin, cross=scored))
+        if not request.is_candidate:
+            diagnosed(member, options, request.options, len(data.X) if data.past is None else None)
+    return FittedMember(member, trained.start(), densities)
+
+
+def _fit_bag(request: FitRequest, task: Task) -> Ensemble:
+    """Train all members together, each without a part of the rows."""
+    kind, parameters, data, seeds = request.kind, request.parameters, request.data, request.seeds
+    with task.subtask("member", MEMBER_STAGES) as stages:
+        with stages.subtask("training", TRAINING_STAGES) as own:
+            bag = cached_training(train_bag, kind, parameters, data, seeds, own)
+        with stages.subtask("posterior"):
+            found = approximate_bag(bag, kind, parameters, data, seeds, task.clock)
+    members = []
+    for place, (trained, fit) in enumerate(found.members):
+        origin = found.origin if place == 0 else found.origin_of_others
+        member = _member(replace(request, data=found.data), trained, fit, found.hyper, origin, found.noise_model)
+        unseen = np.unique(row_keys(data.X, data.targets)[found.held_out[place]])
+        member = replace(member, unseen=unseen, n_bins=found.n_bins[place], is_later=place > 0)
+        kept = None if request.kept is None else member.without_unseen(request.kept)
+        members.append(replace(member, kept=kept))
+    return replace(_equal(members), shares=found.shares)
+
+
+def _member(
+    request: FitRequest,
+    trained: MapResult,
+    fit: LaplaceFit,
+    hyper: Hyper,
+    origin: Origin,
+    noise_model: NoiseModel | None,
+) -> Member:
+    gradient = trained.mode.fit.objective_gradient(trained.mode.hyper)
+    return Member(
+        **conditioned(fit, hyper, request.data.scale, request.options),
+        net=trained.net,
+        origin=origin,
+        scale=request.data.scale,
+        noise_model=noise_model,
+        kept=request.kept,
+        unseen=None,
+        n_bins=request.parameters["n_bins"],
+        seed=request.seeds[2],
+        input_dtype=trained.input_dtype,
+        is_small=trained.is_small,
+        gradient_norm=float(gradient.norm()) / max(trained.mode.fit.total_weight, 1.0),
+        mode_distance=trained.mode.decrement,
+        history=trained.history,
+        n_steps=trained.n_steps,
+        is_later=False,
+    )
+
+
+def diagnosed(member: Member, settled: Options, options: Options, n_different: int | None = None) -> None:
+    """Warn if the posterior of a member should not be trusted.
+
+    Parameters
+    ----------
+    member : Member
+    settled : Options
+        Under the units of the rows.
+    options : Options
+        As the user has set them.
+    n_different : int or None
+        Number of different rows, if it is known.
+    """
+    evidence = member.log_evidence + member.fit.total_weight * member.scale.log_volume
+    scores, (prior, noise) = member.origin.held_out(member.fit, member.hyper), settled.by_held_out
+    held_out = (False, False)
+    if scores is not None:
+        held_out = prior, prior and noise and not scores.is_capped(member.hyper.dispersion)
+    given = member.fit, member.hyper, member.n_effective_parameters, evidence, options
+    diagnose(*given, held_out, n_different)
+
+
+@contextmanager
+def _kept_back() -> Iterator[Caught]:
+    """Record all warnings, to be issued later."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield caught
+
+
+def _issue(caught: Caught, *, of_others: bool, counts: bool = True) -> None:
+    """Issue recorded warnings, except those about a net that does not count.
+
+    For later members, issue one warning per category; the first member has already issued bound warnings. A training
+    factorises hundreds of times, so that one jitter warning stands for all.
+    """
+    issued: set[type[Warning]] = set()
+    for one in caught:
+        message: Warning | str = one.message
+        if issubclass(one.category, OF_MEMBERS):
+            if not counts or (one.category in issued and (of_others or issubclass(one.category, JitterWarning))):
+                continue
+            message = f"another member of the mixture: {message}" if of_others else message
+        elif of_others and issubclass(one.category, BoundWarning):
+            continue
+        issued.add(one.category)
+        warnings.warn_explicit(message, one.category, one.filename, one.lineno)

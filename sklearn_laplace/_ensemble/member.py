@@ -1,0 +1,384 @@
+"""One net of an ensemble and its posterior: what it predicts, in the network's units.
+
+A member takes rows as tensors and the resolved options. It knows neither the estimator, its parameters nor the units of
+the targets. Rows are processed in chunks that fit the memory budget, several of them at a time with ``n_jobs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import joblib
+import numpy as np
+import torch
+from skorch import NeuralNet
+from torch import Tensor
+
+from .._data import PreparedData, TargetScale, row_keys
+from .._loo import LeftOut, density_of
+from .._memory import held
+from .._noise_model import NoiseModel
+from .._resolve import Options
+from .._stages import Origin, rows_left_out
+from .._threads import single_thread
+from ..evidence import effective_parameters, log_evidence
+from ..laplace import Hyper, LaplaceFit
+from ..latent import Components, LatentGaussian, Predictive
+from ..links._base import Link, standard_normals
+from ..nonfinite import not_finite
+from ..predictives._base import PosteriorPredictive
+from ..structures import STRUCTURES
+from ..structures._base import Posterior
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One net and its posterior.
+
+    Parameters
+    ----------
+    net : NeuralNet
+        Trained skorch net.
+    fit : LaplaceFit
+    hyper : Hyper
+    posterior : Posterior
+    log_evidence : float
+        Nats, for targets in their own units.
+    n_effective_parameters : float
+        MacKay's γ.
+    origin : Origin
+        Where the hyperparameters come from.
+    scale : TargetScale
+        Units of the targets and of their noise.
+    noise_model : NoiseModel or None
+        How the noise varies with the inputs; None if it does not.
+    kept : PreparedData or None
+        Rows of the fit, in their original order, for leave-one-out; None if they are not kept.
+    unseen : ndarray of shape (n,), uint64, or None
+        Keys of the rows that were held out from the training.
+    n_bins : int or None
+        Pieces of each numeric column; None for the numbers themselves.
+    seed : int
+        Seed of all draws.
+    input_dtype : torch.dtype
+        Of the rows that the net takes.
+    is_small : bool
+        Whether the net is so small that one thread is fastest.
+    gradient_norm : float
+        Norm of the gradient at the mode, nats per row.
+    mode_distance : float
+        Newton decrement at the mode.
+    history : list of dict
+        skorch's record of the epochs.
+    n_steps : int
+        Epochs and steps of the training.
+    is_later : bool
+        Whether the member follows another one of its kind, which has issued the warnings.
+    """
+
+    net: NeuralNet
+    fit: LaplaceFit
+    hyper: Hyper
+    posterior: Posterior
+    log_evidence: float
+    n_effective_parameters: float
+    origin: Origin
+    scale: TargetScale
+    noise_model: NoiseModel | None
+    kept: PreparedData | None
+    unseen: np.ndarray | None
+    n_bins: int | None
+    seed: int
+    input_dtype: torch.dtype
+    is_small: bool
+    gradient_norm: float
+    mode_distance: float
+    history: list[dict[str, Any]]
+    n_steps: int
+    is_later: bool
+
+    def conditioned(self, fit: LaplaceFit, hyper: Hyper, options: Options) -> Member:
+        """The member with another fit at the same weights, or other hyperparameters."""
+        return replace(self, **conditioned(fit, hyper, self.scale, options))
+
+    @property
+    def prior_precision(self) -> float | np.ndarray:
+        """A number, or one for each group of weights, shape (G,)."""
+        values = self.hyper.prior_precision.cpu().numpy()
+        return float(values[0]) if self.fit.prior.n_groups == 1 else values
+
+    @property
+    def structure(self) -> str:
+        """Name of the posterior's structure."""
+        return next(name for name, kind in STRUCTURES.items() if isinstance(self.fit.curvature, kind))
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether scores of held-out rows are there for intervals."""
+        return self.origin.cross is not None and self.origin.cross.scores is not None
+
+    # ------------------------------------------------------------------ predictions
+
+    def predictive(self, options: Options) -> PosteriorPredictive:
+        """The way from the posterior to the outputs; its weight samples are the same in every call."""
+        return options.predictive.prepared(self.posterior, options.n_samples, self.seed)
+
+    def link(self, options: Options) -> Link | None:
+        """The link of a classifier; None for a regressor."""
+        return link_of(self.fit, options, self.seed)
+
+    def outputs(self, x: Tensor, options: Options) -> Tensor:
+        """Mean of the outputs (n, C), float64; forward passes alone if the predictive allows it."""
+        fit = self.fit
+        with single_thread(self.is_small):
+            predictive = self.predictive(options)
+            return torch.cat(
+                self._chunked(x, options, lambda part: _with_sum(predictive.mean(fit.network, part, fit.shift)))
+            )
+
+    def latent(self, x: Tensor, options: Options) -> LatentGaussian:
+        """Distribution of the outputs of a few rows, differentiable in the rows."""
+        return self.predictive(options).latent(self.fit.network, self.posterior, x, self.fit.shift)
+
+    def answers(self, x: Tensor, options: Options, answer: Callable[[LatentGaussian, Tensor], T]) -> list[T]:
+        """A function of the distribution of the outputs, chunk by chunk.
+
+        Parameters
+        ----------
+        x : Tensor of shape (n, …)
+        options : Options
+        answer : callable
+            (latent, rows of the chunk) → answer.
+
+        Raises
+        ------
+        NonFiniteError
+            If an output is NaN or infinite.
+        """
+        fit, posterior = self.fit, self.posterior
+        with single_thread(self.is_small):
+            predictive = self.predictive(options)
+
+            def answered(part: Tensor) -> tuple[T, Tensor]:
+                latent = predictive.latent(fit.network, posterior, part, fit.shift)
+                return answer(latent, part), latent.mean.sum() + latent.covariance.sum()
+
+            return self._chunked(x, options, answered)
+
+    def components(self, x: Tensor, options: Options) -> Components:
+        """Moments of the targets (n, C), as a mixture over what is not known of the noise."""
+        link = self.link(options)
+        return Components.of_rows(self.answers(x, options, lambda latent, part: self.targets(latent, part, link)))
+
+    def targets(self, latent: LatentGaussian, x: Tensor, link: Link | None) -> Components:
+        """Moments of the targets of rows whose outputs have this distribution."""
+        dispersion, varying = self.hyper.dispersion, self.noise_model
+        moments = self.fit.likelihood.predict(latent, dispersion, link)
+        return Components.of(moments) if varying is None else varying.components(moments, x, dispersion)
+
+    def draws(self, x: Tensor, options: Options, n_samples: int, generator: torch.Generator) -> Tensor:
+        """Joint draws of the outputs (n, C, n_samples): the network's or the linearised network's."""
+        predictive, fit = options.predictive, self.fit
+        with single_thread(self.is_small):
+            deviations = self.posterior.sample(n_samples, generator)
+
+            def drawn(part: Tensor) -> tuple[Tensor, Tensor]:
+                return _with_sum(predictive.functions(fit.network, deviations, part, fit.shift))
+
+            return torch.cat(self._chunked(x, options, drawn, n_samples))
+
+    def target_draws(
+        self, x: Tensor, options: Options, n_samples: int, generator: torch.Generator, *, noisy: bool
+    ) -> Tensor:
+        """Joint draws of numeric targets (n, C, n_samples), with or without their noise."""
+        draws, likelihood = self.draws(x, options, n_samples, generator), self.fit.likelihood
+        if not noisy:
+            return likelihood.conditional_mean(draws)
+        if not likelihood.additive_noise:
+            uniforms = torch.rand(draws.shape, generator=generator, dtype=torch.float64).clamp_min(2.0**-54)
+            return likelihood.sample(draws, uniforms.to(draws.device))
+        noise = torch.randn(draws.shape, generator=generator, dtype=torch.float64).to(draws.device)
+        if self.noise_model is None:
+            return draws + self.noise_variance.sqrt().to(draws)[:, None] * noise
+        weights, ratios = self.noise_model.nodes(x)
+        chosen = torch.multinomial(weights.cpu(), draws.shape.numel(), replacement=True, generator=generator)
+        variance = self.hyper.dispersion * ratios.gather(-1, chosen.view(draws.shape).to(ratios.device))
+        return draws + variance.sqrt() * noise
+
+    def joint_covariance(self, x: Tensor, options: Options) -> tuple[Tensor, Tensor]:
+        """Means (n, C) of new numeric targets and their joint covariance over the rows (n, n, C)."""
+        fit, n, n_outputs = self.fit, len(x), self.fit.n_outputs
+        joint = self.predictive(options).joint_covariance(fit.network, self.posterior, x, fit.shift)
+        self.require_finite(joint, [x])
+        per_output = joint.view(n, n_outputs, n, n_outputs).diagonal(dim1=1, dim2=3)
+        outputs, dispersion = self.outputs(x, options), self.hyper.dispersion
+        if self.noise_model is None:
+            covariance = fit.likelihood.joint_covariance(outputs, per_output, dispersion)
+        else:
+            covariance = per_output + torch.diag_embed(dispersion * self.noise_ratios(x).mT).movedim(0, -1)
+        if not fit.likelihood.additive_noise:
+            latent = LatentGaussian(outputs, torch.diag_embed(per_output.diagonal().mT))
+            outputs = fit.likelihood.predict(latent, 1.0, None).mean
+        return outputs, covariance
+
+    def noise_ratios(self, x: Tensor) -> Tensor:
+        """Noise variances at x in units of φ, shape (n, C)."""
+        if self.noise_model is not None:
+            return self.noise_model.mean_ratio(x)
+        return self.fit.likelihood.noise_variance(1.0, self.fit.n_outputs).expand(len(x), -1)
+
+    @property
+    def noise_variance(self) -> Tensor:
+        """Noise variance of a new row, shape (C,)."""
+        return self.fit.likelihood.noise_variance(self.hyper.dispersion, self.fit.n_outputs)
+
+    # ------------------------------------------------------------------ rows of the fit
+
+    def left_out(self, options: Options, asked: str) -> LeftOut:
+        """The kept rows, to be left out one at a time; an error names what needs them."""
+        return left_out_of(self.kept, self.input_dtype, self.seed, self.fit, options, asked)
+
+    def left_out_moments(self, options: Options, link: Link | None) -> Predictive:
+        """Moments of each row's target under the model without the row, by a link."""
+        with single_thread(self.is_small):
+            left_out = self.left_out(options, "loo_predict")
+            latent, dispersion = left_out.latent(self.fit, self.hyper), self.hyper.dispersion
+            moments = self.fit.likelihood.predict(latent, dispersion, link)
+            if (varying := self.noise_model) is None:
+                return moments
+            ratios = varying.ratios(left_out.rows.inputs.to(varying.fit.theta))
+            return replace(moments, aleatoric_variance=dispersion * ratios)
+
+    def left_out_densities(self, options: Options, asked: str) -> np.ndarray:
+        """log p (n,) of each row under the model without the row, nats."""
+        with single_thread(self.is_small):
+            left_out = self.left_out(options, asked)
+            latent = left_out.latent(self.fit, self.hyper)
+            found = left_out.density(latent, left_out.rows.observed, self.hyper.dispersion)
+        return found.cpu().numpy()
+
+    def without_unseen(self, data: PreparedData) -> PreparedData:
+        """The rows, with weight zero for those that were held out from the training."""
+        if self.unseen is None:
+            return data
+        unseen = np.isin(row_keys(data.X, data.targets), self.unseen)
+        return replace(data, weights=np.where(unseen, 0.0, data.weights))
+
+    def under_noise(self, data: PreparedData) -> PreparedData:
+        """The rows with the noise variances of the model that the net was trained under, if there is one."""
+        if self.noise_model is None or not self.noise_model.is_trained_under:
+            return data
+        return replace(with_noise(data, self.noise_model), scale=self.scale)
+
+    # ------------------------------------------------------------------ chunks
+
+    def chunk_size(self, options: Options, n_draws: int = 0) -> tuple[int, int]:
+        """Rows of a chunk, and how many chunks may be processed at once."""
+        network, posterior = self.fit.network, self.posterior
+        width = max(
+            posterior.row_width(network.blocks, self.fit.n_outputs),
+            network.row_width(self.fit.n_outputs),
+            self.fit.n_outputs * options.n_samples,
+            n_draws * max(block.outputs for block in network.blocks),
+        )
+        taken, memory = held(posterior, self.fit.curvature), options.memory
+        n_jobs = memory.chunk_workers(width, taken, joblib.effective_n_jobs(options.n_jobs))
+        return memory.chunk_rows(width, taken, n_jobs), n_jobs
+
+    def _chunked(
+        self, x: Tensor, options: Options, function: Callable[[Tensor], tuple[T, Tensor]], n_draws: int = 0
+    ) -> list[T]:
+        """The function of each chunk; the sum that it returns has to be finite."""
+        rows, n_jobs = self.chunk_size(options, n_draws)
+        chunks = x.split(rows)
+        n_jobs = min(n_jobs, len(chunks))
+
+        def alone(part: Tensor) -> tuple[T, Tensor]:
+            with single_thread(n_jobs > 1):
+                return function(part)
+
+        found = joblib.Parallel(n_jobs, require="sharedmem")(joblib.delayed(alone)(part) for part in chunks)
+        self.require_finite(torch.stack([total for _, total in found]), chunks)
+        return [value for value, _ in found]
+
+    def require_finite(self, values: Tensor, chunks: Sequence[Tensor]) -> None:
+        """Raise an error that names the layer and the rows if a value is not finite.
+
+        Raises
+        ------
+        NonFiniteError
+        """
+        if not bool(torch.isfinite(values).all()):
+            raise not_finite(self.fit.network, [(part,) for part in chunks])
+
+
+def conditioned(fit: LaplaceFit, hyper: Hyper, scale: TargetScale, options: Options) -> dict[str, Any]:
+    """The fields of a :class:`Member` that follow from its fit and hyperparameters."""
+    posterior = fit.posterior(hyper)
+    # MacKay's formulas are those of exact damping: another one shapes what is predicted, and no evidence.
+    shaped = fit.damped_posterior(hyper) if options.structure_options.damped else posterior
+    evidence = log_evidence(fit, hyper, posterior)
+    return {
+        "fit": fit,
+        "hyper": hyper,
+        "posterior": shaped,
+        "log_evidence": evidence - fit.total_weight * scale.log_volume,
+        "n_effective_parameters": effective_parameters(fit, hyper, posterior),
+    }
+
+
+def link_of(fit: LaplaceFit, options: Options, seed: int) -> Link | None:
+    """The link of a classifier with its draws; None for a regressor."""
+    if options.link is None:
+        return None
+    n_classes = max(fit.n_outputs, 2)
+    return options.link(standard_normals(options.n_samples, n_classes, seed))
+
+
+def left_out_of(
+    kept: PreparedData | None,
+    input_dtype: torch.dtype,
+    seed: int,
+    fit: LaplaceFit,
+    options: Options,
+    asked: str = "leave-one-out",
+    *,
+    in_order: bool = False,
+) -> LeftOut:
+    """Rows of a fit, to be left out one at a time.
+
+    Parameters
+    ----------
+    kept : PreparedData or None
+    input_dtype : torch.dtype
+    seed : int
+        Seed of the link's draws.
+    fit : LaplaceFit
+    options : Options
+    asked : str
+        What needs the rows, for the message.
+    in_order : bool
+        Sort many rows by their keys.
+
+    Raises
+    ------
+    UnsupportedCombinationError
+        If the rows were not kept.
+    """
+    kept = kept.in_order() if in_order and kept else kept
+    density = density_of(fit.likelihood, link_of(fit, options, seed))
+    return rows_left_out(kept, fit.network, input_dtype, options.memory, density, asked)
+
+
+def with_noise(data: PreparedData, noise_model: NoiseModel) -> PreparedData:
+    """The rows with the noise variances of a model."""
+    ratios = noise_model.ratios(torch.from_numpy(data.X).to(noise_model.fit.theta)).cpu().numpy()
+    return data.under_noise(ratios)
+
+
+def _with_sum(values: Tensor) -> tuple[Tensor, Tensor]:
+    return values, values.sum()

@@ -1,0 +1,88 @@
+"""Changes of a fitted ensemble without training: other Laplace parameters, more rows, fewer rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from .._data import PreparedData, row_keys
+from .._few_rows import told_by_rows
+from .._resolve import Options
+from .._stages import choose, fixed_dispersion, pass_over, regrouped
+from .._threads import single_thread
+from ..laplace import LaplaceFit
+from ..streaming import add_rows, remove_rows
+from .ensemble import Ensemble
+from .fit import diagnosed, mixed
+from .member import Member, left_out_of
+
+Copies = Callable[[PreparedData, int], PreparedData]
+"""(rows, seed) → the rows with their augmented copies."""
+
+
+def refitted(ensemble: Ensemble, options: Options, *, is_candidate: bool) -> Ensemble:
+    """The ensemble under other options of the posterior, at the same weights and curvature.
+
+    Parameters
+    ----------
+    ensemble : Ensemble
+    options : Options
+    is_candidate : bool
+        Whether the fit is only scored, and does not diagnose itself.
+    """
+    members = []
+    for member in ensemble.members:
+        with single_thread(member.is_small):
+            settled = replace(options, likelihood=member.fit.likelihood)
+            settled = told_by_rows(settled, member.fit.total_weight, member.scale)
+            found = _refitted(member, settled, options, ensemble.factor)
+            if not (is_candidate or member.is_later):
+                diagnosed(found, settled, options)
+            members.append(found)
+    return replace(ensemble, members=tuple(members))
+
+
+def _refitted(member: Member, settled: Options, options: Options, factor: float) -> Member:
+    fit = regrouped(member.fit, member.origin, settled)
+    rows = member.kept, member.input_dtype, member.seed
+    dispersion = fixed_dispersion(settled, member.scale)
+    hyper = choose(fit, member.origin, settled, dispersion, lambda: left_out_of(*rows, fit, options, in_order=True))
+    return member.conditioned(fit, mixed(hyper, factor, options), options)
+
+
+def with_rows(member: Member, data: PreparedData, options: Options, copies: Copies) -> Member:
+    """A member with more rows.
+
+    Parameters
+    ----------
+    member : Member
+    data : PreparedData
+        The rows, in the member's units.
+    options : Options
+    copies : callable
+        (rows, seed) → rows with their augmented copies.
+    """
+    unseen = None if member.unseen is None else np.setdiff1d(member.unseen, row_keys(data.X, data.targets))
+    data = member.under_noise(data)
+    kept = None if member.kept is None else member.kept.followed_by(data)
+    found = _changed(member, data.present(), options, copies, added=True)
+    return replace(found, unseen=unseen, kept=kept)
+
+
+def without_rows(member: Member, data: PreparedData, options: Options, copies: Copies) -> Member:
+    """A member with fewer rows, see :func:`with_rows`; it keeps no rows, since one may be there in any form."""
+    data = member.under_noise(member.without_unseen(data))
+    found = _changed(member, data.present(), options, copies, added=False)
+    return replace(found, origin=replace(found.origin, cross=None), kept=None)
+
+
+def _changed(member: Member, data: PreparedData, options: Options, copies: Copies, *, added: bool) -> Member:
+    data = copies(data, member.seed)
+    if not len(data.X):
+        return member
+    change: Callable[..., LaplaceFit] = add_rows if added else remove_rows
+    with single_thread(member.is_small):
+        found = pass_over(member.fit, data, member.input_dtype, options.memory, added=added)
+        return member.conditioned(change(*found, member.hyper), member.hyper, options)
