@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import is_regressor
+from sklearn.base import BaseEstimator, is_regressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
@@ -53,7 +53,7 @@ from ._targets import check_targets, check_weights
 from ._threads import single_thread
 from .errors import IncompleteWarning
 from .evidence import log_evidence
-from .latent import LatentGaussian, Predictive
+from .latent import Components, LatentGaussian, Predictive
 from .links._base import centred
 
 
@@ -79,7 +79,7 @@ class Fitted:
         raise AttributeError("attributes of a fit cannot be set; call fit or refit_laplace.")
 
 
-class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, ABC):
+class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, BaseEstimator, ABC):
     """Parameters and ``fit`` of :class:`LaplaceRegressor` and :class:`LaplaceClassifier`."""
 
     augment: Any
@@ -484,6 +484,11 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, ABC):
             rows, _ = check_rows(self, X, tables=table is not None, reset=False)
             rows = rows if table is None else table.coded(rows)
             yield torch.tensor(rows, dtype=member.input_dtype, device=member.posterior.device), options
+
+    def _components(self, X: Any) -> Components:
+        """The predictive of each row as a mixture, in the network's units."""
+        with self._asked(X) as (x, options):
+            return self._ensemble.components(x, options)
 
     # ------------------------------------------------------------------ members
 

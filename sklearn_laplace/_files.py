@@ -32,6 +32,7 @@ import numpy as np
 
 from ._atomic import write_whole
 from ._autograd import ordinary_tensors
+from ._estimator import LaplaceEstimator
 from ._persistence import Describer, Known, Skeleton, name_of
 from ._restoring import Reader, parsed, reading
 from ._state import PARAMETER, StoredEstimator, check_fitted, known
@@ -172,7 +173,7 @@ def load(
         foreign = [_trusted(name, handed, str(path)) for name in tree["foreign"]]
         reader = Reader(tree, stored.arrays, foreign, _known(), _whole, runs_foreign=False)
         found = reader.value()
-        if not isinstance(found, StoredEstimator):
+        if not isinstance(found, LaplaceEstimator):
             raise StateError(f"{path} holds a {type(found).__name__}, and an estimator is needed. {AGAIN}")
         reader.check_complete()
         if not foreign:  # the user's own code does not run while a file is read

@@ -7,6 +7,7 @@ that all of them would count as changed, and a module prints its layers, one a l
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from sklearn.base import BaseEstimator
@@ -37,16 +38,17 @@ class Words:
         return self.words
 
 
-class ShownEstimator(BaseEstimator):
+class ShownEstimator:
     """An estimator whose parameter ``net`` is printed in a line."""
 
     net: Any
+    get_params: Callable[..., dict[str, Any]]
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         found: str = BaseEstimator.__repr__(self._with_short_net(), N_CHAR_MAX)
         return found
 
-    def _with_short_net(self) -> BaseEstimator:
+    def _with_short_net(self) -> Any:
         """Unfitted, of the same parameters but for the net; only to be printed."""
         twin = object.__new__(type(self))
         twin.__dict__.update(self.get_params(deep=False))

@@ -12,7 +12,7 @@ from dataclasses import is_dataclass, replace
 from functools import cache
 from inspect import isclass
 from types import ModuleType
-from typing import Any, get_origin
+from typing import Any, ClassVar, get_origin
 
 import numpy as np
 import torch
@@ -205,11 +205,14 @@ def _own(module: ModuleType) -> Iterator[type]:
     return (kind for kind in vars(module).values() if isclass(kind) and kind.__module__ == module.__name__)
 
 
-class StoredEstimator(BaseEstimator):
+class StoredEstimator:
     """An estimator whose fitted attributes are pickled as a description: see the module.
 
     Parameters travel as they are: what the user has given is the user's.
     """
+
+    get_params: Callable[..., dict[str, Any]]
+    _get_param_names: ClassVar[Callable[[], list[str]]]
 
     def _nets(self) -> Iterable[Any]:
         """What may need classes of the user's."""
@@ -263,7 +266,7 @@ class StoredEstimator(BaseEstimator):
             reader = Reader.of(state["fitted"], self._known())
             fitted, parameters = reader.value(), dict(state["parameters"])
             check_fitted(reader, type(self), fitted)
-            if unknown := set(parameters) - set(self._get_param_names()):
+            if unknown := set(parameters) - set(type(self)._get_param_names()):
                 raise StateError(f"a {type(self).__name__} has no parameters {sorted(map(str, unknown))}.")
             self._settle(parameters, fitted)
         self.__dict__.update(callbacks_of(state))

@@ -18,7 +18,7 @@ from ._ensemble.member import Member
 from ._estimator import LaplaceEstimator
 from ._targets import check_largest, check_same_kind, check_targets
 from .errors import UnsupportedCombinationError
-from .latent import LatentGaussian, Predictive
+from .latent import LatentGaussian
 from .links._base import softmax_samples
 
 
@@ -411,7 +411,7 @@ feature_names_in_
                 "p, and so not the variance p (1 − p) of a class. Average predict_proba over draws of the inputs."
             )
         _values.lookup("kind", kind, dict.fromkeys(_resolve.STD_KINDS))
-        return _resolve.variance_of_kind(self._moments(X), kind).clamp_min(0.0).sqrt().cpu().numpy()
+        return _resolve.variance_of_kind(self._components(X).moments, kind).clamp_min(0.0).sqrt().cpu().numpy()
 
     def loo_predict(self, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Class probabilities of each training row as of the model without it, in closed form: no refit.
@@ -595,10 +595,6 @@ feature_names_in_
         uniform = torch.rand(len(probabilities), 1, count, generator=generator, dtype=torch.float64)
         drawn = (probabilities.cumsum(1) < uniform).sum(1).clamp_max(len(self.classes_) - 1)
         return self.classes_[drawn.numpy()]
-
-    def _moments(self, X: Any) -> Predictive:
-        with self._asked(X) as (x, options):
-            return self._ensemble.components(x, options).moments
 
 
 def _labels(y: Any, *, warn: bool = False) -> np.ndarray:

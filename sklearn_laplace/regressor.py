@@ -21,7 +21,7 @@ from ._prior_options import check_left_out
 from ._targets import check_outputs, check_targets
 from .counts import PoissonLogNormal
 from .errors import UnsupportedCombinationError
-from .latent import Components, LatentGaussian, Predictive
+from .latent import LatentGaussian, Predictive
 from .mixtures import CountMixture, NormalMixture
 
 
@@ -585,10 +585,12 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             asked = [self._per_column(slope) for slope in slopes if slope is not None and return_mean_grad]
             return *found, *(slope[0] if len(slope) == 1 else slope for slope in asked)
         if return_std:
-            moments = self._moments(X)
+            moments = self._components(X).moments
             return self._in_units(moments.mean), self._std(moments, self.return_std_kind)
         # The mean of f plus noise is that of f, for which forward passes are enough.
-        mean = self._in_units(self._outputs(X) if self.laplace_.likelihood.additive_noise else self._moments(X).mean)
+        mean = self._in_units(
+            self._outputs(X) if self.laplace_.likelihood.additive_noise else self._components(X).moments.mean
+        )
         return (mean, self._covariance(X)) if return_cov else mean
 
     def predict_std(self, X: Any, *, kind: str = "total", X_std: Any = None) -> np.ndarray:
@@ -630,7 +632,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         """
         check_is_fitted(self)
         _values.lookup("kind", kind, dict.fromkeys(_resolve.STD_KINDS))
-        return self._std(self._moments(X) if X_std is None else self._sloped(X, X_std)[0], kind)
+        return self._std(self._components(X).moments if X_std is None else self._sloped(X, X_std)[0], kind)
 
     def predict_dist(self, X: Any) -> Any:
         """Predictive distribution of each row, independent of the others, noise included.
@@ -915,13 +917,6 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     def _outputs(self, X: Any) -> torch.Tensor:
         with self._asked(X) as (x, options):
             return self._ensemble.outputs(x, options)
-
-    def _components(self, X: Any) -> Components:
-        with self._asked(X) as (x, options):
-            return self._ensemble.components(x, options)
-
-    def _moments(self, X: Any) -> Predictive:
-        return self._components(X).moments
 
     def _log_rates(self, X: Any) -> tuple[PoissonLogNormal, ...]:
         """Distributions of the counts under each member."""
