@@ -30,9 +30,10 @@ from ._cross_fit import N_FOLDS
 from ._cross_validation import GivenRows, PriorScores
 from ._data import PreparedData, TargetScale, augmented
 from ._ensemble.ensemble import Ensemble, reweighted
-from ._ensemble.fit import MEMBER_STAGES, FitRequest, diagnosed, fit_ensemble
-from ._ensemble.input_gradients import attributions, baseline_of, check_varied, deviations, sloped, some
+from ._ensemble.fit import MEMBER_STAGES, diagnosed, fit_ensemble
+from ._ensemble.input_gradients import InputGradients, baseline_of, check_varied, deviations, some
 from ._ensemble.member import Member
+from ._ensemble.request import FitRequest
 from ._ensemble.update import refitted, with_rows, without_rows
 from ._given import readable
 from ._kinds import check_one_kind, most_kinds
@@ -777,7 +778,7 @@ n_classes)
         with self._asked(X) as (x, options):
             check_varied(x, self._table)
             start = baseline_of(baseline, self._kept, self.n_features_in_).to(x)
-            found, missed = attributions(self._ensemble, start, x, options)
+            found, missed = InputGradients(self._ensemble, options).attributions(start, x)
         if missed:
             warnings.warn(
                 f"the attributions of {len(missed)} rows do not add up to the difference of their epistemic variances "
@@ -796,7 +797,7 @@ n_classes)
         with self._asked(X) as (x, options):
             check_varied(x, self._table)
             noise = None if X_std is None else torch.from_numpy(deviations(X_std, tuple(x.shape))).to(x.device)
-            return sloped(self._ensemble, x, options, noise, kind)
+            return InputGradients(self._ensemble, options).sloped(x, noise, kind)
 
     def _per_column(self, values: Tensor, power: int = 1) -> np.ndarray:
         """Values of each row, column and output (n, d, C), in the units of y to a power; one output has no axis."""

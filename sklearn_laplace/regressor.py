@@ -588,9 +588,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             moments = self._components(X).moments
             return self._in_units(moments.mean), self._std(moments, self.return_std_kind)
         # The mean of f plus noise is that of f, for which forward passes are enough.
-        mean = self._in_units(
-            self._outputs(X) if self.laplace_.likelihood.additive_noise else self._components(X).moments.mean
-        )
+        is_additive = self.laplace_.likelihood.additive_noise
+        mean = self._in_units(self._outputs(X) if is_additive else self._components(X).moments.mean)
         return (mean, self._covariance(X)) if return_cov else mean
 
     def predict_std(self, X: Any, *, kind: str = "total", X_std: Any = None) -> np.ndarray:

@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._ensemble import input_gradients
+from sklearn_laplace._ensemble.input_gradients import InputGradients
 from sklearn_laplace.errors import IncompleteWarning, UnsupportedCombinationError
 
 QUICK = {
@@ -201,7 +201,7 @@ def test_a_small_budget_gives_the_same_gradients(model):
     budget = fitted(memory_budget=2_000_000)
     rows = np.tile(X_NEW, (200, 1))
     with budget._asked(rows) as (x, options):
-        assert len(list(input_gradients._small_chunks(budget._ensemble, x, options))) > 1
+        assert len(list(InputGradients(budget._ensemble, options)._small_chunks(x))) > 1
     found, expected = budget.predict(rows, **GRADIENTS)[3], model.predict(X_NEW, **GRADIENTS)[3]
     np.testing.assert_allclose(found, np.tile(expected, (200, 1)), rtol=1e-6)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,6 +39,12 @@ class Ensemble:
     shares: np.ndarray | None = None
     factor: float = 1.0
 
+    @classmethod
+    def of(cls, members: Sequence[Member], shares: np.ndarray | None = None, factor: float = 1.0) -> Ensemble:
+        """The members with these shares as their weights, or with equal ones."""
+        equal = np.full(len(members), 1 / len(members))
+        return cls(tuple(members), equal if shares is None else shares, shares, factor)
+
     @property
     def first(self) -> Member:
         """The member whose net, posterior and hyperparameters are the estimator's attributes."""
@@ -46,7 +52,7 @@ class Ensemble:
 
     def of_one(self, member: Member) -> Ensemble:
         """An ensemble of one of the members."""
-        return replace(self, members=(replace(member, is_later=False),), weights=np.ones(1), shares=None)
+        return Ensemble.of([replace(member, is_later=False)], factor=self.factor)
 
     def mean_of(self, answer: Callable[[Member], Tensor]) -> Tensor:
         """The weighted mean of the members' answers."""
@@ -147,8 +153,7 @@ def reweighted(ensemble: Ensemble, rule: str, options: Options) -> Ensemble:
     """
     members, left_out = ensemble.members, _resolve.WEIGHTINGS[rule]
     if left_out is None or len(members) == 1:
-        equal = np.full(len(members), 1 / len(members))
-        return replace(ensemble, weights=equal if ensemble.shares is None else ensemble.shares)
+        return Ensemble.of(members, ensemble.shares, ensemble.factor)
     if not left_out:
         return replace(ensemble, weights=by_evidence(np.array([member.log_evidence for member in members])))
     kept = [member.kept.weights for member in members if member.kept is not None]

@@ -9,11 +9,11 @@ kind is the only one. Further members of a kind continue these nets on all rows.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import joblib
 import numpy as np
@@ -21,17 +21,15 @@ import numpy as np
 from .. import _resolve
 from .._built_in import of_one_net
 from .._cached_training import cached_training
-from .._data import PreparedData, row_keys
+from .._data import row_keys
 from .._diagnosis import diagnose
 from .._kinds import kinds_of_nets
-from .._loo import LeftOut
 from .._map import MapResult, Start
 from .._member_weights import RowDensities, of_kinds
 from .._noise_model import NoiseModel
-from .._prior_options import check_left_out
 from .._progress import Task
 from .._resolve import Options
-from .._stages import TRAINING_STAGES, Origin, approximate, borrowed, choose, fixed_dispersion, options_for, train
+from .._stages import TRAINING_STAGES, Origin, approximate, borrowed, choose, fixed_dispersion, train
 from .._threads import single_thread
 from ..errors import (
     BoundWarning,
@@ -45,8 +43,9 @@ from ..errors import (
 from ..laplace import Hyper, LaplaceFit
 from .approximate import approximate_bag
 from .ensemble import Ensemble
-from .member import Member, conditioned, left_out_of, with_noise
+from .member import Member, conditioned
 from .noise import fitted_noise
+from .request import FitRequest
 from .train import is_bagged, train_bag
 
 OF_MEMBERS = ModeWarning, ClippedWarning, JitterWarning
@@ -59,50 +58,6 @@ LEAST_SHARE = 0.1
 """Least weight of a kind of nets that has more than one member."""
 
 Caught: TypeAlias = "list[warnings.WarningMessage]"
-
-
-@dataclass(frozen=True)
-class FitRequest:
-    """What the fit of an ensemble or of a member is given.
-
-    Parameters
-    ----------
-    kind : str
-        "regressor" or "classifier".
-    parameters : mapping
-        The estimator's parameters by name.
-    options : Options
-        Resolved from them.
-    data : PreparedData
-    kept : PreparedData or None
-        The rows as they were given, for leave-one-out.
-    seeds : list of three int
-    is_candidate : bool
-        Whether the fit is only scored, and does not diagnose itself.
-    """
-
-    kind: str
-    parameters: Mapping[str, Any]
-    options: Options
-    data: PreparedData
-    kept: PreparedData | None
-    seeds: list[int]
-    is_candidate: bool = False
-
-    def settled(self) -> Options:
-        """The options under the units of these rows."""
-        return options_for(self.kind, self.parameters, self.data, self.seeds[2])
-
-    def under_noise(self, noise_model: NoiseModel) -> FitRequest:
-        """The request with the noise variances of a model for each row."""
-        kept = None if self.kept is None else with_noise(self.kept, noise_model)
-        return replace(self, data=with_noise(self.data, noise_model), kept=kept)
-
-    def left_out(self, fit: LaplaceFit, trained: MapResult, asked: str, *, in_order: bool) -> LeftOut:
-        """The rows of the fit, to be left out one at a time."""
-        check_left_out(asked, self.parameters["augment"], self.parameters["prior"])
-        given = self.kept, trained.input_dtype, self.seeds[2], fit, self.options, asked
-        return left_out_of(*given, in_order=in_order)
 
 
 @dataclass(frozen=True)
@@ -157,17 +112,10 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
             members += [lead.member, *later]
             weights += [float(shares[place]) / (1 + len(later))] * (1 + len(later))
     if not any(counted[1:]):
-        return _equal(members)
-    members = [_as_mixed(member, factor, request.options) for member in members]
-    return replace(_equal(members), shares=np.array(weights) / sum(weights), factor=factor)
-
-
-def _equal(members: list[Member]) -> Ensemble:
-    return Ensemble(tuple(members), np.full(len(members), 1 / len(members)))
-
-
-def _as_mixed(member: Member, factor: float, options: Options) -> Member:
-    return member.conditioned(member.fit, mixed(member.hyper, factor, options), options)
+        return Ensemble.of(members)
+    options = request.options
+    members = [member.conditioned(member.fit, mixed(member.hyper, factor, options), options) for member in members]
+    return Ensemble.of(members, np.array(weights) / sum(weights), factor)
 
 
 def mixed(hyper: Hyper, factor: float, options: Options) -> Hyper:
@@ -263,12 +211,10 @@ def fit_member(
         options = request.settled()
         fit, origin = approximate(trained, data, options, built_in=request.parameters["net"] is None)
         origin = origin if lead is None else borrowed(lead, origin, fit, options)
-        left_out = partial(request.left_out, fit, trained)
-        dispersion = fixed_dispersion(options, data.scale)
-        hyper = choose(fit, origin, options, dispersion, lambda: left_out("leave-one-out", in_order=True))
+        left_out = partial(request.left_out, fit, trained.input_dtype)
+        hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), left_out)
         if lead is None and noise_model is None and options.varying_noise is not False:
-            rows = data, request.kept
-            noise_model = fitted_noise(fit, hyper, origin, rows, request.parameters, options, left_out, seeds[0])
+            noise_model = fitted_noise(request, fit, hyper, origin, options, left_out)
             if noise_model is not None and noise_model.is_trained_under and task.clock.is_over():
                 noise_model = None  # there is no time for a training under it
     if noise_model is not None and noise_model.is_trained_under and data.noise is None:
@@ -281,7 +227,7 @@ def fit_member(
         if origin.cross is not None and origin.cross.networks:
             if is_compared:
                 densities = origin.cross.densities_of_rows(replace(hyper, temperature=1.0))
-            scored = origin.cross.scored(hyper, lambda: left_out("leave-one-out", in_order=False), fit)
+            scored = origin.cross.scored(hyper, partial(left_out, in_order=False), fit)
             member = replace(member, origin=replace(origin, cross=scored))
         if not request.is_candidate:
             diagnosed(member, options, request.options, len(data.X) if data.past is None else None)
@@ -304,7 +250,7 @@ def _fit_bag(request: FitRequest, task: Task) -> Ensemble:
         member = replace(member, unseen=unseen, n_bins=found.n_bins[place], is_later=place > 0)
         kept = None if request.kept is None else member.without_unseen(request.kept)
         members.append(replace(member, kept=kept))
-    return replace(_equal(members), shares=found.shares)
+    return Ensemble.of(members, found.shares)
 
 
 def _member(

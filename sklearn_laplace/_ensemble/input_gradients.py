@@ -18,6 +18,7 @@ All of it in the units of X as they are given: a net's own standardisation is pa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -132,131 +133,131 @@ def baseline_of(baseline: Any, kept: PreparedData | None, n_columns: int) -> Ten
     return torch.from_numpy(sums / np.maximum(weights.sum(0), np.finfo(float).tiny))
 
 
-def attributions(ensemble: Ensemble, start: Tensor, ends: Tensor, options: Options) -> tuple[Tensor, list[int]]:
-    """Integrated gradients of the epistemic variance (n, d, C), and the rows where they do not add up.
+@dataclass(frozen=True)
+class InputGradients:
+    """Derivatives in the inputs of what an ensemble predicts.
 
     Parameters
     ----------
     ensemble : Ensemble
-    start : Tensor of shape (d,)
-        The baseline.
-    ends : Tensor of shape (n, d)
     options : Options
-
-    Raises
-    ------
-    NonFiniteError
-    """
-    with single_thread(ensemble.first.is_small):
-        at_ends, at_start = (_epistemic(ensemble, x, options) for x in (ends, start[None]))
-        difference, tolerance = at_ends - at_start, COMPLETE * (at_ends + at_start)
-        found = torch.zeros(*ends.shape, difference.shape[1], dtype=torch.float64, device=ends.device)
-        open_, panels = torch.arange(len(ends), device=ends.device), 1
-        while len(open_) and panels <= MOST_PANELS:
-            found[open_] = _integrated(ensemble, start, ends[open_], options, panels)
-            missed = (found[open_].sum(1) - difference[open_]).abs() > tolerance[open_]
-            open_, panels = open_[missed.any(1)], 2 * panels
-    ensemble.first.require_finite(found, [ends])
-    return found, open_.tolist()
-
-
-def sloped(
-    ensemble: Ensemble, x: Tensor, options: Options, noise: Tensor | None = None, kind: str | None = None
-) -> tuple[Predictive, Tensor, Tensor | None]:
-    """Moments of the targets, the gradient of their mean, and that of the standard deviation of some kind.
-
-    Parameters
-    ----------
-    ensemble : Ensemble
-    x : Tensor of shape (n, d)
-    options : Options
-    noise : Tensor of shape (n, d), or None
-        Standard deviations of the inputs.
-    kind : str or None
-        Of the standard deviation; None for no gradient of it.
-
-    Returns
-    -------
-    moments : Predictive
-        With the noise of the inputs.
-    mean_gradient, std_gradient : Tensor of shape (n, d, C)
     """
 
-    def answered(moments: Predictive, leaf: Tensor) -> list[Tensor]:
-        slopes = [row_gradients(moments.mean, leaf)]
-        if kind is not None:
-            slopes.append(root_gradients(_resolve.variance_of_kind(moments, kind), leaf))
-        parts = (moments.mean, moments.epistemic_variance, moments.aleatoric_variance)
-        return [part.detach() for part in (*parts, *slopes)]
+    ensemble: Ensemble
+    options: Options
 
-    with single_thread(ensemble.first.is_small):
-        mean, epistemic, aleatoric, *slopes = _differentiated(ensemble, x, options, answered)
-    ensemble.first.require_finite(torch.stack([part.sum() for part in (mean, epistemic, *slopes)]), [x])
-    if noise is not None:
-        aleatoric = aleatoric + (slopes[0] * noise[..., None]).square().sum(1)
-    return Predictive(mean, epistemic, aleatoric), slopes[0], slopes[1] if kind is not None else None
+    def attributions(self, start: Tensor, ends: Tensor) -> tuple[Tensor, list[int]]:
+        """Integrated gradients of the epistemic variance (n, d, C), and the rows where they do not add up.
 
+        Parameters
+        ----------
+        start : Tensor of shape (d,)
+            The baseline.
+        ends : Tensor of shape (n, d)
 
-def moments_at(ensemble: Ensemble, x: Tensor, options: Options) -> Predictive:
-    """Moments of the targets of rows; for classes of their logits, against the mean logit.
+        Raises
+        ------
+        NonFiniteError
+        """
+        with single_thread(self.ensemble.first.is_small):
+            at_ends, at_start = (self._epistemic(x) for x in (ends, start[None]))
+            difference, tolerance = at_ends - at_start, COMPLETE * (at_ends + at_start)
+            found = torch.zeros(*ends.shape, difference.shape[1], dtype=torch.float64, device=ends.device)
+            open_, panels = torch.arange(len(ends), device=ends.device), 1
+            while len(open_) and panels <= MOST_PANELS:
+                found[open_] = self._integrated(start, ends[open_], panels)
+                missed = (found[open_].sum(1) - difference[open_]).abs() > tolerance[open_]
+                open_, panels = open_[missed.any(1)], 2 * panels
+        self.ensemble.first.require_finite(found, [ends])
+        return found, open_.tolist()
 
-    A graph leads to x if x requires a gradient. Probabilities have moments by draws, which are no smooth function of
-    x: the signs of eigenvectors are in them (``links/_base.py``).
-    """
-    parts = []
-    for member in ensemble.members:
-        latent, likelihood = member.latent(x, options), member.fit.likelihood
-        if likelihood.over_classes:
-            logits = centred(likelihood.class_logits(latent))
-            parts.append(Components.of(Predictive(logits.mean, logits.variance, torch.zeros_like(logits.mean))))
-        else:
-            parts.append(member.targets(latent, x, None))
-    return ensemble.joined(parts).moments
+    def sloped(
+        self, x: Tensor, noise: Tensor | None = None, kind: str | None = None
+    ) -> tuple[Predictive, Tensor, Tensor | None]:
+        """Moments of the targets, the gradient of their mean, and that of the standard deviation of some kind.
 
+        Parameters
+        ----------
+        x : Tensor of shape (n, d)
+        noise : Tensor of shape (n, d), or None
+            Standard deviations of the inputs.
+        kind : str or None
+            Of the standard deviation; None for no gradient of it.
 
-def _differentiated(
-    ensemble: Ensemble, x: Tensor, options: Options, answer: Callable[[Predictive, Tensor], list[Tensor]]
-) -> list[Tensor]:
-    """Functions of the moments of rows that can be differentiated in the rows, chunk by chunk."""
-    parts = []
-    for chunk in _small_chunks(ensemble, x, options):
-        leaf = chunk.detach().clone().requires_grad_()
-        parts.append(answer(moments_at(ensemble, leaf, options), leaf))
-    return [torch.cat(part) for part in zip(*parts, strict=True)]
+        Returns
+        -------
+        moments : Predictive
+            With the noise of the inputs.
+        mean_gradient, std_gradient : Tensor of shape (n, d, C)
+        """
 
+        def answered(moments: Predictive, leaf: Tensor) -> list[Tensor]:
+            slopes = [row_gradients(moments.mean, leaf)]
+            if kind is not None:
+                slopes.append(root_gradients(_resolve.variance_of_kind(moments, kind), leaf))
+            parts = (moments.mean, moments.epistemic_variance, moments.aleatoric_variance)
+            return [part.detach() for part in (*parts, *slopes)]
 
-def _small_chunks(ensemble: Ensemble, x: Tensor, options: Options) -> Iterator[Tensor]:
-    one = len(x) == 1  # an optimiser asks for one row, thousands of times
-    rows = 1 if one else ensemble.first.chunk_size(options)[0] // (GRAPH * len(ensemble.members))
-    yield from x.split(max(rows, 1))
+        with single_thread(self.ensemble.first.is_small):
+            mean, epistemic, aleatoric, *slopes = self._differentiated(x, answered)
+        self.ensemble.first.require_finite(torch.stack([part.sum() for part in (mean, epistemic, *slopes)]), [x])
+        if noise is not None:
+            aleatoric = aleatoric + (slopes[0] * noise[..., None]).square().sum(1)
+        return Predictive(mean, epistemic, aleatoric), slopes[0], slopes[1] if kind is not None else None
 
+    def moments_at(self, x: Tensor) -> Predictive:
+        """Moments of the targets of rows; for classes of their logits, against the mean logit.
 
-def _epistemic(ensemble: Ensemble, x: Tensor, options: Options) -> Tensor:
-    """Epistemic variances (n, C)."""
-    chunks = _small_chunks(ensemble, x, options)
-    return torch.cat([moments_at(ensemble, chunk, options).epistemic_variance for chunk in chunks])
+        A graph leads to x if x requires a gradient. Probabilities have moments by draws, which are no smooth function
+        of x: the signs of eigenvectors are in them (``links/_base.py``).
+        """
+        parts = []
+        for member in self.ensemble.members:
+            latent, likelihood = member.latent(x, self.options), member.fit.likelihood
+            if likelihood.over_classes:
+                logits = centred(likelihood.class_logits(latent))
+                parts.append(Components.of(Predictive(logits.mean, logits.variance, torch.zeros_like(logits.mean))))
+            else:
+                parts.append(member.targets(latent, x, None))
+        return self.ensemble.joined(parts).moments
 
+    def _differentiated(self, x: Tensor, answer: Callable[[Predictive, Tensor], list[Tensor]]) -> list[Tensor]:
+        """Functions of the moments of rows that can be differentiated in the rows, chunk by chunk."""
+        parts = []
+        for chunk in self._small_chunks(x):
+            leaf = chunk.detach().clone().requires_grad_()
+            parts.append(answer(self.moments_at(leaf), leaf))
+        return [torch.cat(part) for part in zip(*parts, strict=True)]
 
-def _integrated(ensemble: Ensemble, start: Tensor, ends: Tensor, options: Options, panels: int) -> Tensor:
-    """Integrated gradients (n, d, C), by so many panels of the way between its bends."""
-    found = []
-    for end in ends:
-        places, shares = (torch.from_numpy(part).to(ends) for part in nodes(_bends(ensemble, start, end), panels))
-        way = start + places[:, None] * (end - start)
-        (slopes,) = _differentiated(ensemble, way, options, lambda m, leaf: [row_gradients(m.epistemic_variance, leaf)])
-        found.append(torch.einsum("t,tdc->dc", shares, slopes))
-    return torch.stack(found) * (ends - start).double()[..., None]
+    def _small_chunks(self, x: Tensor) -> Iterator[Tensor]:
+        one = len(x) == 1  # an optimiser asks for one row, thousands of times
+        rows = 1 if one else self.ensemble.first.chunk_size(self.options)[0] // (GRAPH * len(self.ensemble.members))
+        yield from x.split(max(rows, 1))
 
+    def _epistemic(self, x: Tensor) -> Tensor:
+        """Epistemic variances (n, C)."""
+        chunks = self._small_chunks(x)
+        return torch.cat([self.moments_at(chunk).epistemic_variance for chunk in chunks])
 
-def _bends(ensemble: Ensemble, start: Tensor, end: Tensor) -> np.ndarray:
-    """Parts t of the way at which a column passes from one piece to the next, with both ends, rising."""
-    found = [torch.tensor([0.0, 1.0], dtype=torch.float64)]
-    for module in (member.fit.network.module for member in ensemble.members):
-        if isinstance(module, TableMLP) and isinstance(module.standardise, Pieces):
-            for k, own in zip(module.numeric.tolist(), module.standardise.bends, strict=True):
-                part = ((own - start[k]) / (end[k] - start[k])).cpu()
-                found.append(part[(part > 0) & (part < 1)])
-    return np.unique(torch.cat(found).numpy())
+    def _integrated(self, start: Tensor, ends: Tensor, panels: int) -> Tensor:
+        """Integrated gradients (n, d, C), by so many panels of the way between its bends."""
+        found = []
+        for end in ends:
+            places, shares = (torch.from_numpy(part).to(ends) for part in nodes(self._bends(start, end), panels))
+            way = start + places[:, None] * (end - start)
+            (slopes,) = self._differentiated(way, lambda m, leaf: [row_gradients(m.epistemic_variance, leaf)])
+            found.append(torch.einsum("t,tdc->dc", shares, slopes))
+        return torch.stack(found) * (ends - start).double()[..., None]
+
+    def _bends(self, start: Tensor, end: Tensor) -> np.ndarray:
+        """Parts t of the way at which a column passes from one piece to the next, with both ends, rising."""
+        found = [torch.tensor([0.0, 1.0], dtype=torch.float64)]
+        for module in (member.fit.network.module for member in self.ensemble.members):
+            if isinstance(module, TableMLP) and isinstance(module.standardise, Pieces):
+                for k, own in zip(module.numeric.tolist(), module.standardise.bends, strict=True):
+                    part = ((own - start[k]) / (end[k] - start[k])).cpu()
+                    found.append(part[(part > 0) & (part < 1)])
+        return np.unique(torch.cat(found).numpy())
 
 
 def nodes(cuts: np.ndarray, panels: int) -> tuple[np.ndarray, np.ndarray]:

@@ -6,12 +6,10 @@ for each effective parameter has over-fitted none of them, and its own errors se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
-from .._data import PreparedData
 from .._learnt_noise import learnt_noise
 from .._loo import LeftOut
 from .._noise_model import NoiseModel
@@ -20,45 +18,43 @@ from .._stages import Origin
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError, UnsupportedCombinationError
 from ..evidence import effective_parameters
 from ..laplace import Hyper, LaplaceFit
+from ..selection import HeldOut
+from .request import FitRequest
 
+FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
+"""Errors after which the noise is taken to be the same everywhere, unless a model of it was explicitly requested."""
 FEW_FEATURES = 20
 """Rows per effective parameter from which on the net has over-fitted none of them."""
 
 
 def fitted_noise(
+    request: FitRequest,
     fit: LaplaceFit,
     hyper: Hyper,
     origin: Origin,
-    rows: tuple[PreparedData, PreparedData | None],
-    parameters: Mapping[str, Any],
     options: Options,
     left_out: Callable[..., LeftOut],
-    seed: int,
 ) -> NoiseModel | None:
     """Learn how the noise varies; None if it does not, or if nothing shows it.
 
     Parameters
     ----------
+    request : FitRequest
     fit : LaplaceFit
     hyper : Hyper
     origin : Origin
         With the cross-fitted nets, if there are any.
-    rows : PreparedData, and PreparedData or None
-        Rows of the training, and the rows as they were given.
-    parameters : mapping
-        The estimator's.
     options : Options
-        With ``varying_noise`` not False.
+        Under the units of the rows; ``varying_noise`` is not False.
     left_out : callable
-        (what needs the rows, in_order) → LeftOut.
-    seed : int
+        What needs the rows → LeftOut.
 
     Raises
     ------
     UnsupportedCombinationError
         If the noise is known in ratio, or belongs to a previous posterior.
     """
-    data = rows[0]
+    data, parameters, hyper = request.data, request.parameters, replace(hyper, temperature=1.0)
     if data.noise is not None or data.past is not None:
         if options.varying_noise:
             raise UnsupportedCombinationError(
@@ -66,37 +62,34 @@ def fitted_noise(
                 "for several targets) or belongs to a previous posterior. Use 'gaussian'."
             )
         return None
-    failures = () if options.varying_noise else (MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError)
-    with suppress(*failures):
-        cold = replace(hyper, temperature=1.0)  # as all that is chosen
-        return _noise_of(fit, cold, origin, rows, parameters, options, left_out, seed)
+    with suppress(*(() if options.varying_noise else FAILURES)):
+        honest = origin.cross is not None and bool(origin.cross.networks)
+        held_out = _errors(request, fit, hyper, origin, options, left_out)
+        if held_out is None:
+            return None
+        rows = data if honest or request.kept is None else request.kept.in_order()
+        given = data, rows, held_out, fit.theta, hyper.dispersion, options, request.seeds[0]
+        tails = honest or bool(options.varying_noise)  # expected errors have none
+        found = learnt_noise(parameters, *given, honest=honest, with_own_tails=tails)
+        return None if found is None else found.model
     return None
 
 
-def _noise_of(
+def _errors(
+    request: FitRequest,
     fit: LaplaceFit,
     hyper: Hyper,
     origin: Origin,
-    rows: tuple[PreparedData, PreparedData | None],
-    parameters: Mapping[str, Any],
     options: Options,
     left_out: Callable[..., LeftOut],
-    seed: int,
-) -> NoiseModel | None:
-    cross, (data, kept) = origin.cross, rows
-    honest = cross is not None and bool(cross.networks)
-    known = data if honest or kept is None else kept.in_order()
-    if cross is not None and honest:
-        held_out = cross.held_out(hyper)
-    elif options.varying_noise:
-        held_out = left_out("likelihood='heteroscedastic'", in_order=True).errors(fit, hyper)
-    elif kept is None or parameters["net"] is not None or not len(parameters["hidden_layer_sizes"]):
+) -> HeldOut | None:
+    if origin.cross is not None and origin.cross.networks:
+        return origin.cross.held_out(hyper)
+    if options.varying_noise:
+        return left_out("likelihood='heteroscedastic'").errors(fit, hyper)
+    is_deep = request.parameters["net"] is None and len(request.parameters["hidden_layer_sizes"]) > 0
+    if request.kept is None or not is_deep:
         return None  # of a linear net Bayesian linear regression is expected
-    elif data.total_weight < FEW_FEATURES * effective_parameters(fit, hyper):
+    if request.data.total_weight < FEW_FEATURES * effective_parameters(fit, hyper):
         return None
-    else:
-        held_out = left_out("leave-one-out", in_order=True).expected_errors(fit, hyper)
-    given = data, known, held_out, fit.theta, hyper.dispersion, options, seed
-    tails = honest or bool(options.varying_noise)  # expected errors have none
-    found = learnt_noise(parameters, *given, honest=honest, with_own_tails=tails)
-    return None if found is None else found.model
+    return left_out().expected_errors(fit, hyper)
