@@ -147,18 +147,6 @@ def test_a_diagonal_matrix_needs_no_decomposition(monkeypatch):
     assert torch.equal(vectors @ vectors.mT, torch.eye(4).double())
 
 
-def test_the_input_factor_of_indicators_is_the_dense_one():
-    """Of levels, some rows with none: only its diagonal is summed."""
-    net = TableMLP([0, 3], [False, False], 1, hidden_layer_sizes=(4,), seed=0).double()
-    x = torch.tensor([[0.1, 0.0], [0.2, 2.0], [0.3, 2.0], [0.4, 3.0]]).double()
-    network, weights = Network.trace(net, x), torch.tensor([1.0, 2.0, 0.5, 1.0]).double()
-    batches = [(x, torch.zeros(4, 1).double(), weights)]
-    curvature = fit_laplace(network, Gaussian(), GGN(), STRUCTURES["kron"], network.scalar_prior(), batches).curvature
-    (found,) = (part.input_sum for part in curvature.parts if part.block.name.startswith("embeddings"))
-    levels = torch.nn.functional.one_hot(x[:, 1].long(), 4).double() * net.factor
-    contracts.close(found, levels.mT @ (levels * weights[:, None]), 1e-12, "input factor")
-
-
 def test_kron_decomposes_its_factors_once_for_all_precisions(monkeypatch):
     """Only precisions that differ within a layer make other input factors."""
     curvature, found = contracts.example("categorical").fit("kron").curvature, []

@@ -145,11 +145,7 @@ class Kron(Curvature):
                 weights = (batch.weights / factor.inputs.shape[1])[:, None, None]
                 part.input_sum.add_(gram(factor.inputs.flatten(0, 1), (factor.inputs * weights).flatten(0, 1)))
             else:
-                weighted = factor.inputs * batch.weights[:, None]
-                if _are_indicators(factor.inputs):
-                    part.input_sum.diagonal().add_((factor.inputs * weighted).sum(0).double())
-                else:
-                    part.input_sum.add_(gram(factor.inputs, weighted))
+                part.input_sum.add_(gram(factor.inputs, factor.inputs * batch.weights[:, None]))
         return replace(self, total_weight=self.total_weight + batch.total_weight)
 
     def merge(self, other: Self) -> Self:
@@ -273,11 +269,6 @@ class Kron(Curvature):
                 total = torch.outer(outer + delta.sqrt(), inner + delta.sqrt())
             posteriors.append(KronBlockPosterior.diagonal(output_basis, input_basis, total, delta))
         return KronPosterior(tuple(posteriors), tuple(sizes))
-
-
-def _are_indicators(inputs: Tensor) -> bool:
-    """Whether each row (n, I) has at most one element that is not zero, such as the level of a category."""
-    return bool((inputs.count_nonzero(1) <= 1).all())
 
 
 def one_precision(values: Tensor, block: Block, needed_by: str, instead: str) -> Tensor:
