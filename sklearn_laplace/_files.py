@@ -208,7 +208,7 @@ def _known() -> Known:
 
 
 def _parts(value: Any) -> Any:
-    """Parameters and fitted attributes of an estimator, of its previous ones and of its other members."""
+    """Parameters and fitted attributes of an estimator, and of its previous ones."""
     if not isinstance(value, StoredEstimator):
         return None
     parameters, fitted = value._split()

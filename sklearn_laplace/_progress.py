@@ -84,14 +84,14 @@ class Clock:
         >>> Clock().is_over(), Clock(max_time=0.0).is_over()
         (False, True)
         """
-        return self.needs(0.0)
+        return self.lacks(0.0)
 
-    def needs(self, seconds: float) -> bool:
-        """Whether there is no more time left than this, which is remembered as an early end.
+    def lacks(self, seconds: float) -> bool:
+        """Whether no more than this many seconds are left; if so, the training counts as cut.
 
         Examples
         --------
-        >>> Clock().needs(1e6), Clock(max_time=5.0).needs(1e6)
+        >>> Clock().lacks(1e6), Clock(max_time=5.0).lacks(1e6)
         (False, True)
         """
         if self.is_interrupted or self.left <= seconds:

@@ -6,9 +6,10 @@ classes of the modules below, the built-in nets, torch's layers and optimisers, 
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import is_dataclass, replace
+from dataclasses import is_dataclass
 from functools import cache
 from inspect import isclass
 from types import ModuleType
@@ -65,6 +66,9 @@ from .likelihoods._base import Likelihood
 from .nets import TableMLP, mlp, table
 
 STATE_FORMAT = 3
+MOST_MEMBERS = 1000
+"""Of an ensemble in a file: a loaded model checks each."""
+ROUNDING = 1e-9
 """Of what is pickled; another number means another layout."""
 DATA = (
     approximate,
@@ -241,17 +245,13 @@ class StoredEstimator:
         for member in self._members():
             _skorch.move_to_present_device(member.net)
 
-    def _known(self) -> Known:
-        found = known()
-        return replace(found, things={**found.things, name_of(type(self)): type(self)})
-
     def __getstate__(self) -> dict[str, Any]:
         parameters, fitted = self._split()
         return {
             "requirements": _persistence.requirements(type(self).__name__, self._nets()),
             "format": STATE_FORMAT,
             "parameters": parameters,
-            "fitted": _persistence.pack(fitted, self._known()),
+            "fitted": _persistence.pack(fitted, known()),
             **callbacks_of(vars(self)),
         }
 
@@ -263,7 +263,7 @@ class StoredEstimator:
                 f"{found!r}, needed format {STATE_FORMAT}. Open it with the version that wrote it, or fit again."
             )
         with reading("the state"):
-            reader = Reader.of(state["fitted"], self._known())
+            reader = Reader.of(state["fitted"], known())
             fitted, parameters = reader.value(), dict(state["parameters"])
             check_fitted(reader, type(self), fitted)
             if unknown := set(parameters) - set(type(self)._get_param_names()):
@@ -308,5 +308,17 @@ def check_fitted(reader: Reader, kind: type, fitted: Any) -> None:
 def _check_members(kind: type, held: Ensemble) -> None:
     if len({id(one) for one in held.members}) < len(held.members):
         raise StateError(f"the state holds one member of a {kind.__name__} several times.")
-    if not held.members or held.weights.shape != (len(held.members),):
-        raise StateError(f"the state of a {kind.__name__} needs members, and a weight for each of them.")
+    if not 0 < len(held.members) <= MOST_MEMBERS:
+        raise StateError(f"the state of a {kind.__name__} needs 1 to {MOST_MEMBERS} members.")
+    for weights in (held.weights, held.shares):
+        if weights is not None and not _are_weights(weights, len(held.members)):
+            raise StateError(f"the state of a {kind.__name__} needs a weight for each member, of sum one.")
+    if not 0 < held.factor < math.inf:
+        raise StateError(f"the state of a {kind.__name__} multiplies variances by {held.factor!r}.")
+
+
+def _are_weights(values: np.ndarray, n_members: int) -> bool:
+    """Whether these are finite weights of sum one, none below zero."""
+    if values.shape != (n_members,) or values.dtype != np.float64:
+        return False
+    return bool(np.isfinite(values).all() and (values >= 0).all() and abs(values.sum() - 1) < ROUNDING)

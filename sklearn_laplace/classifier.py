@@ -590,11 +590,11 @@ feature_names_in_
         with self._asked(X) as (x, options):
             draws = self._ensemble.draws(count, generator, lambda member, own: member.draws(x, options, own, generator))
             probabilities = self.laplace_.likelihood.logits(draws).softmax(1).cpu()
-        if not labels:
-            return probabilities.numpy()
-        uniform = torch.rand(len(probabilities), 1, count, generator=generator, dtype=torch.float64)
-        drawn = (probabilities.cumsum(1) < uniform).sum(1).clamp_max(len(self.classes_) - 1)
-        return self.classes_[drawn.numpy()]
+            if not labels:
+                return probabilities.numpy()
+            uniform = torch.rand(len(probabilities), 1, count, generator=generator, dtype=torch.float64)
+            drawn = (probabilities.cumsum(1) < uniform).sum(1).clamp_max(len(self.classes_) - 1)
+            return self.classes_[drawn.numpy()]
 
 
 def _labels(y: Any, *, warn: bool = False) -> np.ndarray:

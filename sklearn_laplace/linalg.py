@@ -119,7 +119,7 @@ def eigh(matrix: Tensor, *, semidefinite: bool = True) -> tuple[Tensor, Tensor]:
 
 
 def _is_diagonal(matrix: Tensor) -> bool:
-    """Whether all other elements are zero, as in the input factor of a layer behind indicators."""
+    """Whether all elements off the diagonal are zero, as in the input factor of one-hot inputs."""
     return int(matrix.count_nonzero()) == int(matrix.diagonal().count_nonzero())
 
 

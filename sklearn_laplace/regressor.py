@@ -725,7 +725,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             features in all rows the intervals are too short (.84 to .89 for .90 was measured on five tables). That
             needs the training rows, which a fit keeps, and an exact curvature, as :meth:`loo_predict`. A row of weight
             w counts as w of them. With too few rows for a level an end is infinite. Rows with noise variances of their
-            own are refused. Of a mixture the intervals are the first member's.
+            own are refused. Of a mixture the ends are weighted means over
+            its kinds of nets.
 
         Returns
         -------

@@ -6,6 +6,8 @@ Each attack was tried on the code before it was closed. ``docs/security.md`` sta
 from __future__ import annotations
 
 import contextlib
+import copy
+import dataclasses
 import json
 import os
 import pickle
@@ -386,6 +388,29 @@ def test_a_member_is_held_once(models, path):
     members = file.first("data", "Ensemble")[2]["members"]
     members[1] = members[1] * 3
     refused_quickly(file.content(), path, "one member of a LaplaceRegressor several times")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"weights": lambda n: np.r_[2.0, np.full(n - 1, -1 / (n - 1))]},
+        {"weights": lambda n: np.r_[np.nan, np.full(n - 1, 1 / (n - 1))]},
+        {"weights": lambda n: np.full(n, 1j / n)},
+        {"shares": lambda n: np.full(n + 1, 1 / (n + 1))},
+        {"shares": lambda n: np.full(n, 1.0)},
+        {"factor": lambda n: 0.0},
+        {"factor": lambda n: float("nan")},
+        {"members": lambda n: ()},
+    ],
+)
+def test_weights_of_members_are_weights(changed, models, path):
+    """Each finite, none below zero, of sum one; and a factor of variances above zero."""
+    model = copy.copy(models["mixture"])
+    values = {name: make(len(model._ensemble.members)) for name, make in changed.items()}
+    model._ensemble = dataclasses.replace(model._ensemble, **values)
+    save(model, path)
+    with pytest.raises(StateError, match=r"a weight for each member|multiplies variances|needs 1 to 1000 members"):
+        load(path)
 
 
 def test_a_callback_is_no_net_that_is_compiled(path):

@@ -86,20 +86,30 @@ def test_members_that_train_together_have_a_schedule_that_ends_in_time():
     assert len(model.members_) in (4, 8)
 
 
-def test_without_time_for_a_second_pass_a_rough_noise_model_is_kept(monkeypatch):
-    """The noise still varies with the inputs as it does in the data, after one pass over the rows."""
+def test_without_time_for_more_scores_a_rough_noise_model_is_kept(monkeypatch):
+    """The noise still varies with the inputs as it does in the data, and rows are forgotten under it."""
     random = np.random.default_rng(0)
     x = random.uniform(-1, 1, size=(1000, 2))
     level = np.exp(1.5 * x[:, 1])
     y = x[:, 0] + level * random.normal(size=1000)
-    passes, made = [], approximate._fits
-    monkeypatch.setattr(approximate, "_fits", lambda *given: passes.append(0) or made(*given))
+    scored, made = [], approximate._scored
+    monkeypatch.setattr(approximate, "_scored", lambda *given: scored.append(0) or made(*given))
     monkeypatch.setattr(approximate, "PASSES_LEFT", 1e9)
     with pytest.warns(CutWarning):
         model = LaplaceRegressor(max_time=1e4, random_state=0).fit(x, y)
-    assert len(passes) == 1
+    assert len(scored) == 1
     ratio = model.predict_std(x, kind="aleatoric") / level
     assert 0.6 < ratio.min() < ratio.max() < 1.7
+    before = model.predict_std(x[:5], kind="epistemic")
+    assert (model.forget(x[:300], y[:300]).predict_std(x[:5], kind="epistemic") > before).all()
+
+
+def test_a_fit_without_noise_to_learn_is_not_cut_by_it(monkeypatch):
+    """No warning that the training ended early where nothing was left out."""
+    monkeypatch.setattr(approximate, "PASSES_LEFT", 1e9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CutWarning)
+        LaplaceRegressor(likelihood="gaussian", max_time=1e4, random_state=0).fit(X[:1000], Y[:1000])
 
 
 def test_a_template_ends_between_batches():

@@ -1,1 +1,1 @@
-"""Ensembles of members that train together."""
+"""Ensembles: members, their training, weights and updates."""

@@ -53,7 +53,8 @@ WEAKEST = 0.3
 """Least multiple of the prior precision of largest evidence. Under a weaker prior the posterior is so wide that it
 stands in for noise that varies. Then the model of that noise has nothing to explain."""
 PASSES_LEFT = 2.0
-"""Passes that there has to be time for after the first one: the noise takes about as long as the second."""
+"""A second pass is scored only if this many times the duration of the first one is left: the noise model takes about as
+long."""
 INTERVAL_ROWS = 20_000
 """Most held-out rows whose scores make intervals."""
 CHUNK = 512
@@ -186,7 +187,8 @@ def approximate_bag(
     data : PreparedData
     seeds : sequence of int
     clock : Clock
-        Where it has no time for a second pass, a rough model of the noise is enough.
+        Without time for a second pass with all scores, the noise that varies gets a rough model, and the scores stay
+        those of the first pass.
     """
     options = options_for(kind, parameters, data, seeds[2])
     rows = tensors_of(data, options, built_in=True)
@@ -203,18 +205,20 @@ def approximate_bag(
     fits, held_out = _fits(networks, bag, under, options)
     scores, hyper = _scored(fits, held_out, None)
     errors = _errors(bag, fits, held_out, hyper, rows)
-    is_short = clock.needs(PASSES_LEFT * (clock.elapsed - begun))
-    if options.varying_noise is not False and data.noise is None and (noise is not None or not is_short):
+    learns = options.varying_noise is not False and data.noise is None
+    is_short = learns and clock.lacks(PASSES_LEFT * (clock.elapsed - begun))
+    if learns and (noise is not None or not is_short):
         error, variance, known = (torch.tensordot(bag.deal_shares, part, 1) for part in errors)
         found = HeldOut(error, variance, known, weights)
         given = found, hyper.dispersion, options, seeds[0]
         trained = learnt_of(parameters, data, *given, honest=True, quick=is_short)
         model = None if trained is None else trained.model
-    if (model is None and noise is not None) or (model is not None and not is_short):
+    if model is not None or noise is not None:
         under = data if model is None else data.under_noise(model.ratios(rows.inputs.to(weights)).cpu().numpy())
         fits, held_out = _fits(networks, bag, under, options)
-        scores, hyper = _scored(fits, held_out, hyper)
-        errors = _errors(bag, fits, held_out, hyper, rows)
+        if model is None or not is_short:
+            scores, hyper = _scored(fits, held_out, hyper)
+            errors = _errors(bag, fits, held_out, hyper, rows)
     deals = HeldOutDeals(errors[0], errors[1], hyper.dispersion * errors[2], None, weights, bag.deal_shares)
     if trained is not None:
         known = trained.some(MOST_ROWS)

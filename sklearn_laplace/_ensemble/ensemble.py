@@ -12,6 +12,7 @@ from torch import Tensor
 from .. import _resolve
 from .._member_weights import by_evidence, by_stacking
 from .._resolve import Options
+from .._threads import single_thread
 from ..errors import UnsupportedCombinationError
 from ..latent import Components, Predictive
 from .member import Member
@@ -117,6 +118,10 @@ class Ensemble:
         UnsupportedCombinationError
             If the noise varies, and no nets with held-out rows know all rows.
         """
+        with single_thread(self.first.is_small):
+            return self._intervals(x, levels, options, asked)
+
+    def _intervals(self, x: Tensor, levels: Tensor, options: Options, asked: str) -> Tensor:
         first = self.first
         leads = [k for k, member in enumerate(self.members) if member.is_scored]
         if leads and first.fit.shift is None:

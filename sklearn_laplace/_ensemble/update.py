@@ -72,7 +72,10 @@ def with_rows(member: Member, data: PreparedData, options: Options, copies: Copi
 
 
 def without_rows(member: Member, data: PreparedData, options: Options, copies: Copies) -> Member:
-    """A member with fewer rows, see :func:`with_rows`; it keeps no rows, since one may be there in any form."""
+    """A member with fewer rows, see :func:`with_rows`.
+
+    The kept rows are dropped, because a forgotten row cannot be matched to them reliably.
+    """
     data = member.under_noise(member.without_unseen(data))
     found = _changed(member, data.present(), options, copies, added=False)
     return replace(found, origin=replace(found.origin, cross=None), kept=None)

@@ -386,7 +386,7 @@ class Training:
     def outputs(self) -> Tensor:
         """Outputs of all nets for all rows, (K, n, C), float64."""
         found = torch.empty(*self.shares.shape, self.targets.shape[1], dtype=torch.float64, device=self.targets.device)
-        # Pieces that are kept between large temporary arrays would keep the memory of these from being used again.
+        # Allocated at once: small results between large temporary arrays fragment the memory.
         for chosen in torch.arange(len(self.targets), device=self.targets.device).split(CHUNK):
             found[:, chosen] = self.stacked(*self.encoded.taken(chosen)).double()
         return found

@@ -203,6 +203,7 @@ def held_out_scores(
 
     Costs an eigendecomposition of each net's curvature and, for n rows in all, n C² P products a point. Where the
     structure has no such basis, or the precisions are several, it costs a factorisation and n C covariances a point.
+    The rows of Kronecker factors with one precision a block are rotated once for all points.
 
     Parameters
     ----------
