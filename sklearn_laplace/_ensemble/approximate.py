@@ -34,16 +34,16 @@ from .._noise_model import NoiseModel
 from .._progress import Clock
 from .._resolve import Options
 from .._skorch import TrainingRows
-from .._stages import Origin, grouped, options_for, tensors_of
+from .._stages import Origin, options_for, tensors_of
 from ..evidence import PRECISION_BOUNDS
-from ..laplace import Hyper, LaplaceFit, fit_laplace
+from ..laplace import Hyper, LaplaceFit
 from ..leave_one_out import linear_rows
 from ..likelihoods._base import without_noise
 from ..mode import Mode
 from ..nets import TableMLP
 from ..network import Network
 from ..selection import HeldOut, HeldOutScores, held_out_scores, maximise_evidence
-from .train import Bag, layout_of, learnt_of
+from .train import Bag, fit_of, learnt_of
 
 SCORED_ROWS = 125
 """Held-out rows of each member that choose the prior precision: it is one number."""
@@ -160,12 +160,7 @@ def _fits(
     """A pass over the rows that each member has seen, and the rows that it has not seen."""
     rows, fits = tensors_of(data, options, built_in=True), []
     for network, held_out in zip(networks, bag.held_out, strict=True):
-        seen = rows.taken((~held_out).nonzero()[:, 0])
-        own, structure, n_dual, taken = layout_of(network, seen, data, options)
-        prior = grouped(own, network.parameter_names, options)
-        chunks = seen.chunks(options.memory.pass_rows(structure, own, n_dual // len(seen), taken))
-        told = options.structure_options.told(structure)
-        fits.append(fit_laplace(own, options.likelihood, options.rule, structure, prior, chunks, **told))
+        fits.append(fit_of(network, rows.taken((~held_out).nonzero()[:, 0]), data, options))
     return fits, _Unseen(rows, bag.held_out)
 
 

@@ -29,13 +29,14 @@ from .._noise_model import TrainedNoise
 from .._progress import Clock, Task
 from .._resolve import Options
 from .._skorch import TrainingRows
-from .._stages import options_for, posterior_layout, tensors_of
+from .._stages import grouped, options_for, posterior_layout, tensors_of
 from .._threads import single_thread
 from .._training._schedule import Schedule
 from .._training.batched import Stacked, mean_squares, seconds_of_step, train_members
 from .._training.folds import held_out_rows
 from .._training.recipe import PILOT_STEPS, PRIORS, Recipe, recipes_for
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
+from ..laplace import LaplaceFit, fit_laplace
 from ..nets import TableMLP
 from ..network import Network
 from ..selection import HeldOut
@@ -53,8 +54,11 @@ LEAST_SHARE, DECISIVE = 0.1, 2.0
 noise cannot describe members of which some err much more."""
 NO_ERROR = 1e-6
 """Least squared error that counts for this, in units of the mean."""
-PART_OF_TIME = 0.6
-"""Of ``max_time``, for the steps of the members; further cycles, the noise and the posteriors have the rest."""
+PART_OF_TIME, LEAST_PART = 0.6, 0.2
+"""Of ``max_time``, the most and the least for the steps of the members. Further cycles, the noise and the posteriors
+have the rest."""
+PASSES, PROBED_ROWS = 2.0, 512
+"""Passes over all rows that follow the training, and the rows of a pass by which their time is estimated."""
 EXACT_WEIGHTS = 512
 """Random weights up to which the curvature is exact."""
 FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
@@ -220,8 +224,9 @@ def _trained(
 def _in_time(
     recipes: Sequence[Recipe], rows: TrainingRows, data: PreparedData, options: Options, n_members: int, clock: Clock
 ) -> tuple[Recipe, ...]:
-    """The recipes with as many steps as there is time for, of which a part is left for what follows the training."""
-    needed = 0.0
+    """The recipes with as many steps as there is time for, beside the passes over the rows that follow."""
+    needed, passes = 0.0, 0.0
+    few = rows.taken(torch.arange(min(PROBED_ROWS, len(rows)), device=rows.inputs.device))
     for place, recipe in enumerate(recipes):
         shape = {"hidden_layer_sizes": recipe.hidden_layer_sizes, "activation": recipe.activation}
         arguments = table_net(shape, data, options.likelihood, recipe.n_bins)
@@ -229,7 +234,10 @@ def _in_time(
         with single_thread(_is_small(stacked, recipe.schedule)):
             step = seconds_of_step(stacked, rows, recipe.schedule)
         needed += step * (recipe.schedule.n_steps + (0 if place else min(recipe.schedule.n_steps, PILOT_STEPS)))
-    part = PART_OF_TIME * clock.left / needed
+        network, begun = Network.trace(stacked.modules[0], few.inputs), clock.elapsed
+        fit_of(network, few, data, options)
+        passes += n_members * (clock.elapsed - begun) * len(rows) / len(few)
+    part = min(PART_OF_TIME * clock.left, max(clock.left - PASSES * passes, LEAST_PART * clock.left)) / needed
     if part >= 1:
         return tuple(recipes)
     clock.was_cut = True
@@ -345,6 +353,15 @@ def learnt_of(
     with suppress(*(() if options.varying_noise else FAILURES)):
         return learnt_noise(parameters, *given, honest=honest, quick=quick, with_own_tails=False)
     return None
+
+
+def fit_of(network: Network, rows: TrainingRows, data: PreparedData, options: Options) -> LaplaceFit:
+    """A pass over the rows that a net has seen."""
+    own, structure, n_dual, taken = layout_of(network, rows, data, options)
+    prior = grouped(own, network.parameter_names, options)
+    chunks = rows.chunks(options.memory.pass_rows(structure, own, n_dual // len(rows), taken))
+    told = options.structure_options.told(structure)
+    return fit_laplace(own, options.likelihood, options.rule, structure, prior, chunks, **told)
 
 
 def layout_of(
