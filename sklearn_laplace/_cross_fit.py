@@ -2,9 +2,9 @@ r"""Cross-fitting: a few more nets, each trained without a part of the rows, tha
 
 They train under the prior precision that the evidence has chosen for all rows, each from initial weights of its own,
 for fourteen Gauss–Newton steps and some of L-BFGS at most, and estimate their own noise on the way. Afterwards they can
-train on with all rows, as members (``_ensemble/fit.py``). Before, two things rest on them: the prior precision and
-noise of the posterior (``selection/held_out.py``), and prediction intervals without any model of the noise's
-distribution, in the K-fold form of the jackknife+ (CV+, Barber et al. 2021). With
+train on with all rows, as members (``_ensemble/fit.py``). Before that they serve two purposes.
+They choose the prior precision and noise of the posterior (``selection/held_out.py``). And they give prediction
+intervals without a model of the noise's distribution: the jackknife+ with K folds (CV+, Barber et al. 2021). With
 :math:`\mu_{-k(n)}` the net that has not seen row n, :math:`s_{-k(n)}` the standard deviation of its prediction (noise
 included), and :math:`Z_n = |y_n - \mu_{-k(n)}(x_n)| / s_{-k(n)}(x_n)`, their ends are quantiles over the rows of
 

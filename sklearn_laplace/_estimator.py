@@ -116,10 +116,8 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, BaseEstimat
     history_ = Fitted("first.history")
     n_iter_ = Fitted("first.n_steps")
     member_weights_ = Fitted("weights")
-    _origin = Fitted("first.origin")
     _scale = Fitted("first.scale")
     _kept = Fitted("first.kept")
-    _seed = Fitted("first.seed")
 
     @abstractmethod
     def predict_std(self, X: Any, *, kind: str, X_std: Any = None) -> np.ndarray:
@@ -753,9 +751,9 @@ n_classes)
 
         Notes
         -----
-        Sixteen rows on the way or more, or four between each two places where a column passes from one piece to the
-        next (``n_bins``), up to 64 times as many until the sum is right to a millionth; each costs as much as a
-        gradient of :meth:`predict`.
+        The path has at least sixteen rows. With pieces (``n_bins``) it has four between any two places where a column
+        passes from one piece to the next. There are up to 64 times as many, until the sum is right to a millionth. Each
+        row costs as much as a gradient of :meth:`predict`.
 
         Examples
         --------

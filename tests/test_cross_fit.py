@@ -182,7 +182,7 @@ def test_nets_in_kronecker_form_are_of_no_more_rows_than_pay(digits, by_evidence
     """A training by mini-batches passes over many rows a few times only; steps over all of them would take longer."""
     monkeypatch.setattr(_cross_fit, "FULL_BATCH_ROWS", 299)
     model = LaplaceClassifier(random_state=0).fit(*digits[:2])
-    assert model._origin.cross is None and len(model.members_) == 1
+    assert model._ensemble.first.origin.cross is None and len(model.members_) == 1
     assert np.array_equal(model.predict_proba(digits[2]), by_evidence.predict_proba(digits[2]))
 
 
@@ -197,7 +197,7 @@ def test_nets_in_kronecker_form_are_of_no_more_classes_than_pay():
     """The choice by held-out rows grows with the square of the classes: a hundred would take a minute."""
     rows, labels = make_blobs(200, 5, centers=100, random_state=0)
     model = LaplaceClassifier(random_state=0).fit(rows, labels)
-    assert isinstance(model.laplace_.curvature, Kron) and model._origin.cross is None
+    assert isinstance(model.laplace_.curvature, Kron) and model._ensemble.first.origin.cross is None
 
 
 def test_a_regression_in_kronecker_form_has_one_net(digits):
@@ -205,7 +205,7 @@ def test_a_regression_in_kronecker_form_has_one_net(digits):
     seen, y, *_ = digits
     targets = np.eye(10)[y] + 0.1 * np.random.default_rng(0).normal(size=(len(y), 10))
     model = LaplaceRegressor(random_state=0).fit(seen, targets)
-    assert isinstance(model.laplace_.curvature, Kron) and model._origin.cross is None
+    assert isinstance(model.laplace_.curvature, Kron) and model._ensemble.first.origin.cross is None
 
 
 def trained_order():
@@ -215,12 +215,12 @@ def trained_order():
 
 def test_a_net_does_not_know_the_rows_that_it_is_asked_about(fitted):
     """Other targets in the rows that are held out from a net change the others and not this one."""
-    cross = fitted._origin.cross
+    cross = fitted._ensemble.first.origin.cross
     held_out = (cross.fold == 1).numpy()
     assert 20 <= held_out.sum() <= 40
     changed, rows = Y.copy(), trained_order()
     changed[rows[held_out]] = Y[rows[held_out]][::-1]
-    other = regressor(prior_precision="auto").fit(X, changed)._origin.cross
+    other = regressor(prior_precision="auto").fit(X, changed)._ensemble.first.origin.cross
     assert torch.equal(other.fold, cross.fold)
     starts = [net.theta for net in cross.networks]
     assert not torch.allclose(other.networks[0].theta, starts[0], atol=1e-3)
@@ -240,7 +240,7 @@ def spread(network, x, seen, hyper):
 
 def test_intervals_are_cv_plus_of_scores_over_standard_deviations(fitted):
     """Barber et al. (2021), eq. 11, row by row from the three nets, each score and each reach written out."""
-    cross, scale, hyper, rows = fitted._origin.cross, fitted._scale, fitted.hyper_, trained_order()
+    cross, scale, hyper, rows = fitted._ensemble.first.origin.cross, fitted._scale, fitted.hyper_, trained_order()
     x, y = torch.tensor(X[rows]), torch.tensor((Y[rows] - scale.mean[0]) / scale.scale[0])
     scores, fold, new = np.zeros(len(y)), cross.fold.numpy(), torch.tensor(NEW[:7])
     for k, network in enumerate(cross.networks):
@@ -264,9 +264,9 @@ def test_intervals_are_cv_plus_of_scores_over_standard_deviations(fitted):
 def test_what_a_classifier_keeps_has_no_rows():
     """Densities alone; a regressor's nets and scores are for intervals, and have no rows either."""
     rows, labels = make_moons(60, noise=0.2, random_state=0)
-    cross = LaplaceClassifier(hidden_layer_sizes=(5,), random_state=0).fit(rows, labels)._origin.cross
+    cross = LaplaceClassifier(hidden_layer_sizes=(5,), random_state=0).fit(rows, labels)._ensemble.first.origin.cross
     assert cross.parts == () == cross.networks and cross.scores is None and cross.densities is not None
-    assert regressor().fit(X, Y)._origin.cross.parts == ()
+    assert regressor().fit(X, Y)._ensemble.first.origin.cross.parts == ()
 
 
 def test_without_memory_for_leave_one_out_the_intervals_are_those_of_the_nets(fitted, monkeypatch):
@@ -278,7 +278,9 @@ def test_without_memory_for_leave_one_out_the_intervals_are_those_of_the_nets(fi
     expected = fitted.predict_interval(NEW, method="jackknife+")[1]
     monkeypatch.setattr(LeftOut, "latent", none)
     model = regressor().fit(X, Y)
-    torch.testing.assert_close(model._origin.cross.scores.factors(torch.tensor([0.9])), torch.ones(1, 1).double())
+    torch.testing.assert_close(
+        model._ensemble.first.origin.cross.scores.factors(torch.tensor([0.9])), torch.ones(1, 1).double()
+    )
     found = model.predict_interval(NEW, method="jackknife+")[1]
     assert np.diff(found[..., 0], axis=1).mean() > np.diff(expected[..., 0], axis=1).mean()
 
@@ -286,7 +288,7 @@ def test_without_memory_for_leave_one_out_the_intervals_are_those_of_the_nets(fi
 def test_rows_of_known_noise_have_nets_and_no_such_intervals():
     """What is known of a row's noise is in its score; a new row's is not known."""
     model = regressor().fit(X, Y, sample_noise_variance=np.linspace(0.5, 2.0, len(Y)))
-    assert model._origin.cross.scores.by_nets.shape == (len(Y), 1)
+    assert model._ensemble.first.origin.cross.scores.by_nets.shape == (len(Y), 1)
     assert np.isfinite(model.predict_std(NEW)).all()
     with pytest.raises(UnsupportedCombinationError, match="sample_noise_variance"):
         model.predict_interval(NEW, method="jackknife+")
@@ -316,10 +318,10 @@ def test_auto_is_the_evidence_where_there_are_no_such_nets(case):
     options = {"hidden_layer_sizes": (6,), "random_state": 0} | WITHOUT[case]
     auto = LaplaceRegressor(**options).fit(X, Y)
     evidence = LaplaceRegressor(prior_precision="evidence", sigma_noise="evidence", **options).fit(X, Y)
-    assert auto._origin.cross is None
+    assert auto._ensemble.first.origin.cross is None
     assert (auto.prior_precision_, auto.sigma_noise_) == (evidence.prior_precision_, evidence.sigma_noise_)
     few = regressor().fit(X[:30], Y[:30])
-    assert few._origin.cross is None
+    assert few._ensemble.first.origin.cross is None
 
 
 def test_the_mean_is_that_of_the_evidence_and_the_spread_is_not(fitted):
@@ -352,16 +354,16 @@ def test_choosing_again_without_data_chooses_the_same(options):
 def test_forget_drops_what_the_nets_have_said():
     """Their weights and residuals are made of rows that are to be forgotten."""
     model = regressor(hessian_structure="full").fit(X, Y)
-    assert model._origin.cross is not None
+    assert model._ensemble.first.origin.cross is not None
     model.forget(X[:5], Y[:5])
-    assert model._origin.cross is None
+    assert model._ensemble.first.origin.cross is None
 
 
 def test_a_posterior_as_prior_and_a_frozen_net_go_by_the_evidence(fitted):
     """There is no fresh start for either."""
     following = regressor(prior=FrozenEstimator(fitted)).fit(NEW[:60], NEW_Y[:60])
-    assert following._origin.cross is None
-    assert replace(following._origin, cross=None) == following._origin
+    assert following._ensemble.first.origin.cross is None
+    assert replace(following._ensemble.first.origin, cross=None) == following._ensemble.first.origin
 
 
 def test_the_noise_of_constant_targets_is_reported_at_its_bound():
@@ -394,7 +396,7 @@ def test_intervals_know_of_rows_that_came_later():
 
 def test_a_prior_far_from_the_trainings_leaves_the_noise_to_the_evidence(fitted):
     """A grid around the training's precision has no say there; its edge would be any number."""
-    far = 1e4 * fitted._origin.hyper.prior_precision[0].item()
+    far = 1e4 * fitted._ensemble.first.origin.hyper.prior_precision[0].item()
     found = pickle.loads(pickle.dumps(fitted)).refit_laplace(prior_precision=far).sigma_noise_
     expected = pickle.loads(pickle.dumps(fitted)).refit_laplace(prior_precision=far, sigma_noise="evidence")
     assert found == expected.sigma_noise_
@@ -420,7 +422,7 @@ def test_a_noise_that_the_nets_could_not_mend_is_reported():
     x, y = rng.normal(size=(60, 3)), 0.5 * rng.normal(size=60)
     with pytest.warns(InterpolationWarning):
         model = LaplaceRegressor(prior_precision=1e-4, random_state=0).fit(x, y)
-    assert model._origin.cross is not None and model.sigma_noise_ < 0.1
+    assert model._ensemble.first.origin.cross is not None and model.sigma_noise_ < 0.1
     regressor().fit(X, Y)
 
 
@@ -432,7 +434,7 @@ def test_a_basis_of_all_directions_has_nothing_outside(precision):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = LaplaceRegressor(prior_precision=precision, **options).fit(x, np.sin(x[:, 0]))
-    assert model._origin.cross is not None
+    assert model._ensemble.first.origin.cross is not None
     assert np.abs(model.predict(x) - np.sin(x[:, 0])).max() < 0.01
 
 
@@ -445,7 +447,7 @@ def test_a_net_that_cannot_be_trained_leaves_the_choice_to_the_evidence(monkeypa
     evidence = regressor(prior_precision="evidence", sigma_noise="evidence").fit(X, Y)
     monkeypatch.setattr(_cross_fit, "_under", failing)
     auto = regressor().fit(X, Y)
-    assert auto._origin.cross is None
+    assert auto._ensemble.first.origin.cross is None
     assert (auto.prior_precision_, auto.sigma_noise_) == (evidence.prior_precision_, evidence.sigma_noise_)
 
 
@@ -464,5 +466,8 @@ def test_without_memory_for_a_few_curvatures_auto_is_the_evidence():
     options = {"hidden_layer_sizes": (30,), "hessian_structure": "full", "random_state": 0}
     small = LaplaceRegressor(memory_budget="9MB", **options).fit(X, Y)
     evidence = LaplaceRegressor(prior_precision="evidence", sigma_noise="evidence", **options).fit(X, Y)
-    assert small._origin.cross is None and LaplaceRegressor(**options).fit(X, Y)._origin.cross is not None
+    assert (
+        small._ensemble.first.origin.cross is None
+        and LaplaceRegressor(**options).fit(X, Y)._ensemble.first.origin.cross is not None
+    )
     assert small.prior_precision_ == pytest.approx(evidence.prior_precision_, rel=1e-6)

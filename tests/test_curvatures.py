@@ -304,7 +304,7 @@ def test_more_fisher_samples_come_closer():
 
     assert error(500, 0) < 0.1 < error(1, 0)
     model = LaplaceRegressor(**fixed, curvature="mc_fisher", random_state=0).fit(X, Y)
-    assert model.laplace_.rule == MCFisher(1, model._seed)
+    assert model.laplace_.rule == MCFisher(1, model._ensemble.first.seed)
 
 
 @pytest.mark.parametrize("curvature", sorted(CURVATURES))

@@ -210,10 +210,10 @@ def test_the_first_member_is_the_net_alone(three):
 
 def test_what_was_chosen_on_held_out_rows_is_shared(three):
     """The nets beside the first become members under its precisions; the factor of the noise is the first one's."""
-    ratios = [m.hyper_.prior_precision / m._origin.hyper.prior_precision for m in three.members_]
-    noises = [m.hyper_.dispersion / m._origin.hyper.dispersion for m in three.members_]
-    assert len({float(m._origin.hyper.prior_precision[0]) for m in three.members_}) == 1
-    assert len({round(m._origin.hyper.dispersion, 6) for m in three.members_}) == 3
+    ratios = [m.hyper_.prior_precision / m._ensemble.first.origin.hyper.prior_precision for m in three.members_]
+    noises = [m.hyper_.dispersion / m._ensemble.first.origin.hyper.dispersion for m in three.members_]
+    assert len({float(m._ensemble.first.origin.hyper.prior_precision[0]) for m in three.members_}) == 1
+    assert len({round(m._ensemble.first.origin.hyper.dispersion, 6) for m in three.members_}) == 3
     assert [m.mode_distance_ < 1e-3 for m in three.members_] == [True] * 3  # of all rows, though a third came late
     np.testing.assert_allclose([float(r[0]) for r in ratios], float(ratios[0][0]), rtol=1e-6)
     np.testing.assert_allclose(noises, noises[0], rtol=1e-6)
@@ -305,7 +305,7 @@ def test_as_many_members_as_there_are_nets(three):
     assert len(four.members_) == 4 and len(five.members_) == 5
     for one, other in zip(four.members_, five.members_, strict=False):
         np.testing.assert_array_equal(one.predict(X_NEW), other.predict(X_NEW))
-    precisions = [float(m._origin.hyper.prior_precision[0]) for m in five.members_]
+    precisions = [float(m._ensemble.first.origin.hyper.prior_precision[0]) for m in five.members_]
     assert len(set(precisions)) == 1
     weights = {tuple(m.laplace_.theta.tolist()) for m in five.members_}
     assert len(weights) == 5
@@ -338,7 +338,7 @@ def test_any_more_members_are_as_good_as_those_that_were_beside_the_first():
 def test_what_goes_by_the_evidence_has_gone_by_it_in_the_first(options):
     """Members choose no proportions of their own, under which held-out rows would have no say."""
     model = LaplaceRegressor(**SMALL, **options).fit(X, Y)
-    ratios = [m.hyper_.prior_precision / m._origin.hyper.prior_precision for m in model.members_]
+    ratios = [m.hyper_.prior_precision / m._ensemble.first.origin.hyper.prior_precision for m in model.members_]
     assert len(ratios) == 4
     for ratio in ratios:
         torch.testing.assert_close(ratio, ratios[0])

@@ -176,7 +176,7 @@ def functions(model, n_samples, seed):
 def test_a_regressor_answers_with_the_moments_of_its_samples(regressor):
     """predict, predict_std, return_cov and the density, in the units of y."""
     scale, centre = regressor._scale.scale, regressor._scale.mean
-    samples = functions(regressor, 64, regressor._seed) * scale[:, None] + centre[:, None]
+    samples = functions(regressor, 64, regressor._ensemble.first.seed) * scale[:, None] + centre[:, None]
     mean, std = regressor.predict(NEW, return_std=True)
     shape = mean.shape
     np.testing.assert_allclose(mean, samples.mean(-1).reshape(shape), rtol=1e-9)
@@ -192,7 +192,7 @@ def test_a_regressor_answers_with_the_moments_of_its_samples(regressor):
 
 def test_a_classifier_answers_with_the_average_softmax(classifier):
     """Probabilities, and the standard deviation of the samples' probabilities."""
-    logits = torch.tensor(functions(classifier, 64, classifier._seed))
+    logits = torch.tensor(functions(classifier, 64, classifier._ensemble.first.seed))
     probabilities = logits.softmax(1).numpy()
     np.testing.assert_allclose(classifier.predict_proba(NEW), probabilities.mean(-1), rtol=1e-9)
     np.testing.assert_allclose(classifier.predict_std(NEW), probabilities.std(-1), rtol=1e-8)

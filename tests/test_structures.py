@@ -102,10 +102,11 @@ def test_one_basis_serves_all_precisions(kind, data):
     prior = by_block if data.draw(st.booleans()) else network.scalar_prior()
     curvature = problem.fit("kron", prior).curvature
     new = contracts.random_rows(kind, 5, problem.x.shape[1], problem.network(problem.x).shape[1], seed=1)[0]
-    covariance = curvature.covariance_by_precision(problem.jacobian(new))
+    rotate = curvature.rotation(prior.groups)
+    assert rotate is not None
+    covariance = rotate(problem.jacobian(new))
     H = contracts.dense_curvature("kron", problem)
     J = oracles.jacobian(problem.module, network.parameter_names, new)
-    assert curvature.has_one_basis(prior.groups)
     for precision in (0.1, 1.0, 30.0):
         values = precision * torch.linspace(1, 3, prior.n_groups, dtype=torch.float64)
         P = oracles.posterior_precision(H, values[prior.groups], 1.0)
@@ -114,14 +115,11 @@ def test_one_basis_serves_all_precisions(kind, data):
 
 
 def test_columns_with_precisions_of_their_own_share_no_basis():
-    """Nor does a structure without Kronecker factors have one: it says so."""
+    """Nor does a structure without Kronecker factors have one."""
     problem = contracts.example("gaussian")
-    curvature = problem.fit("kron").curvature
-    assert not curvature.has_one_basis(torch.arange(problem.network.n_parameters))
-    diagonal = problem.fit("diag").curvature
-    assert not diagonal.has_one_basis(torch.zeros(problem.network.n_parameters, dtype=torch.long))
-    with pytest.raises(NotImplementedError, match="Diag has no basis"):
-        diagonal.covariance_by_precision(problem.jacobian(problem.x))
+    n = problem.network.n_parameters
+    assert problem.fit("kron").curvature.rotation(torch.arange(n)) is None
+    assert problem.fit("diag").curvature.rotation(torch.zeros(n, dtype=torch.long)) is None
 
 
 def test_a_precision_for_each_parameter_is_refused_where_the_form_is_lost():

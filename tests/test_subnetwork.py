@@ -57,7 +57,7 @@ def test_the_largest_variances_of_the_dense_diagonal_posterior_are_taken(prior_s
         model.set_params(subset_of_weights="subnetwork", n_subnetwork_weights=7).fit(X, y)
         kind = "gaussian" if isinstance(model, LaplaceRegressor) else "categorical"
         names = [name for name, _ in whole.net_.module_.named_parameters()]
-        module, mode = whole.laplace_.network.module, whole._origin
+        module, mode = whole.laplace_.network.module, whole._ensemble.first.origin
         targets = (y - y.mean()) / y.std() if kind == "gaussian" else np.unique(y, return_inverse=True)[1]
         targets = torch.tensor(targets[:, None] if kind == "gaussian" else targets)
         rows = (torch.tensor(X), targets, torch.ones(60).double())

@@ -1,18 +1,18 @@
 r"""How the predictive changes with the inputs: gradients, inputs that are uncertain, and why a row is uncertain.
 
-Three things of one derivative. A gradient of the mean μ or of the standard deviation at one row is what an optimiser
-climbs. Inputs that are known up to a standard deviation :math:`s_d` each, independently, spread the mean by (the delta
-method; McHutchon & Rasmussen 2011, eq. 5, for Gaussian processes)
+Three uses of one derivative. An optimiser follows the gradient of the mean μ or of the standard deviation at one row.
+Inputs with independent standard deviations :math:`s_d` add a variance to the mean, by the delta method (McHutchon &
+Rasmussen 2011, eq. 5, for Gaussian processes):
 
 .. math:: \sum_d \Big(\frac{\partial \mu}{\partial x_d}\Big)^2 s_d^2 .
 
-And the epistemic variance v of a row, against that of a row x⁰, is shared out among the columns by integrated gradients
-(Sundararajan, Taly & Yan 2017, eq. 1),
+Integrated gradients (Sundararajan, Taly & Yan 2017, eq. 1) divide the difference of the epistemic variance v between a
+row and a baseline x⁰ among the columns:
 
 .. math:: a_d = (x_d - x^0_d) \int_0^1 \frac{\partial v}{\partial x_d}\big(x^0 + t (x - x^0)\big)\, dt,
           \qquad \sum_d a_d = v(x) - v(x^0) .
 
-All of it in the units of X as they are given: a net's own standardisation is part of what is differentiated.
+All derivatives are in the units of X as given, since a net's own standardisation is differentiated as well.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from ..nets.table import TableMLP
 from .ensemble import Ensemble
 
 GRAPH = 8
-"""What a row takes with the graph behind its outputs and Jacobian, against a row without."""
+"""Memory of a row with the graph of its outputs and Jacobian, in units of a row without."""
 NODES, NODES_BETWEEN = 16, 4
-"""Of Gauss–Legendre quadrature in each panel of the way from the baseline; between bends of the net's inputs."""
+"""Gauss–Legendre nodes in each panel of the path from the baseline, and between two bends of the net's inputs."""
 MOST_PANELS = 64
 COMPLETE = 1e-6
-"""What the attributions of a row may miss, relative to the variances at both ends of the way."""
+"""Largest error of the sum of a row's attributions, relative to the variances at both ends of the path."""
 NAMED = 5
 """Columns or rows that a message lists."""
 

@@ -1,7 +1,7 @@
 """How the noise of a net that is trained alone varies with the inputs.
 
-The noise is learnt from errors of held-out rows: those of cross-fitted nets or of leave-one-out. A fit with enough rows
-for each effective parameter has over-fitted none of them, and its own errors serve.
+The noise is learnt from errors of held-out rows: those of cross-fitted nets or of leave-one-out. A net with many
+rows for each effective parameter has hardly over-fitted. Then its own errors serve, averaged over the posterior.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .request import FitRequest
 FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 """Errors after which the noise is taken to be the same everywhere, unless a model of it was explicitly requested."""
 FEW_FEATURES = 20
-"""Rows per effective parameter from which on the net has over-fitted none of them."""
+"""Rows per effective parameter from which the net's own errors serve."""
 
 
 def fitted_noise(

@@ -268,9 +268,9 @@ def _covariances(
     """Of each point of the grid (k, G) and each batch: the point's number, the rows, covariances (n, C, C) at φ = 1."""
     every = linear_rows(fit.network, batches)
     basis = None if dear else fit.curvature.eigenbasis()
-    if basis is None and fit.curvature.has_one_basis(fit.prior.groups):
+    if basis is None and (rotate := fit.curvature.rotation(fit.prior.groups)) is not None:
         for rows in every:
-            covariance = fit.curvature.covariance_by_precision(rows.jacobian)
+            covariance = rotate(rows.jacobian)
             for place, values in enumerate(precisions):
                 yield place, rows, covariance(fit.prior.precision(values))
         return

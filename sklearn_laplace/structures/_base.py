@@ -10,12 +10,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import torch
 from torch import Tensor
 
 from ..jacobian import Batch, Block, FactoredJacobian
+
+Rotation: TypeAlias = Callable[[FactoredJacobian], Callable[[Tensor], Tensor]]
+"""Jacobian of n rows → function of the prior precisions, 0-d or (P,) → covariances (n, K, K) at unit scale."""
 
 RANK = 100
 """Eigenpairs kept where no other number is asked for."""
@@ -166,28 +169,15 @@ class Curvature(ABC):
         """The eigenvectors of H, where H is the whole sum and not a part or a product of its factors; else None."""
         return None
 
-    def has_one_basis(self, groups: Tensor) -> bool:
-        """Whether one basis serves all prior precisions of these groups (P,), as :meth:`covariance_by_precision` needs.
+    def rotation(self, groups: Tensor) -> Rotation | None:
+        """The way from rows to the covariances of their outputs, where one basis serves all precisions; else None.
 
         Parameters
         ----------
         groups : Tensor of shape (P,), int64
+            Of the prior precisions.
         """
-        return False
-
-    def covariance_by_precision(self, jacobian: FactoredJacobian) -> Callable[[Tensor], Tensor]:
-        """Covariances of the outputs (n, K, K) at unit scale, as a function of prior precisions, 0-d or (P,).
-
-        Parameters
-        ----------
-        jacobian : FactoredJacobian
-
-        Raises
-        ------
-        NotImplementedError
-            Without such a basis.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no basis that serves all precisions.")
+        return None
 
     @abstractmethod
     def posterior(self, precision: Tensor, scale: float) -> Posterior:

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 from ..errors import UnsupportedCombinationError
-from ..jacobian import Batch, Block, DenseFactor, Factor, FactoredJacobian, LayerFactor, SharedFactor
+from ..jacobian import Batch, Block, DenseFactor, Factor, FactoredJacobian, SharedFactor
 from ..linalg import eigh, gram, require_semidefinite
-from ._base import Curvature, Posterior, WeightSharing
+from ._base import Curvature, Posterior, Rotation, WeightSharing
 
 
 @dataclass(frozen=True)
@@ -209,31 +209,29 @@ class Kron(Curvature):
             posteriors.append(KronBlockPosterior(output_basis, whiten[:, None] * vectors, spectrum, matrix[0]))
         return KronPosterior(tuple(posteriors), tuple(sizes))
 
-    def has_one_basis(self, groups: Tensor) -> bool:
-        """Whether each block is in one group."""
-        return all(bool((own == own[0]).all()) for own in groups.split(self._sizes))
+    def rotation(self, groups: Tensor) -> Rotation | None:
+        """Into the eigenvectors of the factors, where each block is in one group."""
+        sizes = self._sizes
+        if not all(bool((own == own[0]).all()) for own in groups.split(sizes)):
+            return None
 
-    def covariance_by_precision(self, jacobian: FactoredJacobian) -> Callable[[Tensor], Tensor]:
-        """The rows go into the eigenbasis of the factors once, whatever the precisions, one for each block."""
-        parts = []
-        for part, factor in zip(self.parts, jacobian.factors, strict=True):
-            (outputs, output_basis), (inputs, input_basis) = part.spectra(self.total_weight)
-            dtype = factor.values.dtype if isinstance(factor, DenseFactor) else factor.inputs.dtype
-            if isinstance(factor, DenseFactor):
-                rotated: Factor = DenseFactor(factor.values @ input_basis.to(dtype))
-            else:
-                rotated = factor.rotate(output_basis.to(dtype), input_basis.to(dtype))
-            parts.append((torch.outer(outputs, inputs).flatten(), rotated))
+        def rotate(jacobian: FactoredJacobian) -> Callable[[Tensor], Tensor]:
+            parts = []
+            for part, factor in zip(self.parts, jacobian.factors, strict=True):
+                (outputs, output_basis), (inputs, input_basis) = part.spectra(self.total_weight)
+                parts.append((torch.outer(outputs, inputs).flatten(), _rotated(factor, output_basis, input_basis)))
 
-        def covariance(precision: Tensor) -> Tensor:
-            of_each = precision.expand(sum(self._sizes)).split(self._sizes)
-            inner = [
-                rotated.weighted_inner(1 / (values + own[0])).double()
-                for (values, rotated), own in zip(parts, of_each, strict=True)
-            ]
-            return torch.stack(inner).sum(0)
+            def covariance(precision: Tensor) -> Tensor:
+                of_each = precision.expand(sum(sizes)).split(sizes)
+                inner = [
+                    rotated.weighted_inner(1 / (values + own[0])).double()
+                    for (values, rotated), own in zip(parts, of_each, strict=True)
+                ]
+                return torch.stack(inner).sum(0)
 
-        return covariance
+            return covariance
+
+        return rotate
 
     @property
     def _sizes(self) -> list[int]:
@@ -269,6 +267,14 @@ class Kron(Curvature):
                 total = torch.outer(outer + delta.sqrt(), inner + delta.sqrt())
             posteriors.append(KronBlockPosterior.diagonal(output_basis, input_basis, total, delta))
         return KronPosterior(tuple(posteriors), tuple(sizes))
+
+
+def _rotated(factor: Factor, output_basis: Tensor, input_basis: Tensor) -> Factor:
+    """A block's part of a Jacobian in other bases; one of a dense tensor has no outputs to rotate."""
+    if isinstance(factor, DenseFactor):
+        return DenseFactor(factor.values.double() @ input_basis)
+    dtype = factor.inputs.dtype
+    return factor.rotate(output_basis.to(dtype), input_basis.to(dtype))
 
 
 def one_precision(values: Tensor, block: Block, needed_by: str, instead: str) -> Tensor:
@@ -340,10 +346,9 @@ class KronBlockPosterior:
         """Q_B M Q_Aᵀ of (…, O, I)."""
         return self.output_basis @ matrices @ self.input_basis.mT
 
-    def rotate(self, factor: LayerFactor | SharedFactor) -> LayerFactor | SharedFactor:
+    def rotate(self, factor: Factor) -> Factor:
         """The layer's part of a Jacobian in the eigenbasis."""
-        dtype = factor.inputs.dtype
-        return factor.rotate(self.output_basis.to(dtype), self.input_basis.to(dtype))
+        return _rotated(factor, self.output_basis, self.input_basis)
 
     def marginal_variance(self) -> Tensor:
         """Diagonal of the covariance, shape (O, I)."""
@@ -428,12 +433,7 @@ class KronPosterior(Posterior):
         """Per row once (Q_Aᵀa)²·(1/m)ᵀ, then pairs of outputs: exact, the Jacobian is never formed."""
         total = torch.zeros((), dtype=torch.float64, device=self.parts[0].spectrum.device)
         for part, factor in zip(self.parts, jacobian.factors, strict=True):
-            if not isinstance(factor, DenseFactor):
-                inner = part.rotate(factor).weighted_inner((1 / part.spectrum).flatten())
-            else:
-                rows = factor.values.double() @ part.input_basis * part.spectrum.rsqrt()
-                inner = rows @ rows.mT
-            total = total + inner.double()
+            total = total + part.rotate(factor).weighted_inner((1 / part.spectrum).flatten()).double()
         return total
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
