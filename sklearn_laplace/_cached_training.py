@@ -11,12 +11,56 @@ import joblib
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_memory
 
+from . import _resolve
 from ._data import PreparedData
 from ._progress import Task
-from ._stages import neutral
+from ._structure_options import DEFAULTS
 from .errors import UncachedWarning
 
 Trained = TypeVar("Trained")
+
+MAP_NEUTRAL: dict[str, Any] = {
+    "subset_of_weights": "all",
+    **_resolve.SUBNETWORK_ONLY,
+    "hessian_structure": "auto",
+    **DEFAULTS,
+    "curvature": "ggn",  # the training's own, whatever the posterior's is
+    "n_fisher_samples": 1,
+    "temperature": 1.0,
+    "predictive": "glm",
+    "link": "moderated",
+    "n_samples": 100,
+    "return_std_kind": "total",
+    "class_weight": None,  # already in the weights of the rows
+    "augment": None,  # already in the rows, which the cache sees
+    "n_augmentations": 1,
+    "n_members": "auto",
+    "member_weights": "uniform",
+    "random_state": None,
+    "max_time": None,  # a training that ended early is not cached
+    "memory": None,
+    "n_jobs": None,
+    "memory_budget": None,  # handed to it beside them
+}
+"""Parameters that the training does not look at, at the values under which it is cached."""
+POST_HOC_NEUTRAL: dict[str, Any] = {
+    "prior_precision": 1.0,
+    "prior_structure": "scalar",
+    "sigma_noise": "evidence",
+}
+"""Those that it does not look at either while ``map_prior_precision`` is a number."""
+
+
+def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters with those that the training ignores at fixed values.
+
+    Examples
+    --------
+    >>> neutral({"lr": 0.1, "temperature": 5.0, "map_prior_precision": 1.0, "prior_precision": 7.0})
+    {'lr': 0.1, 'temperature': 1.0, 'map_prior_precision': 1.0, 'prior_precision': 1.0}
+    """
+    fixed = {**MAP_NEUTRAL, **({} if isinstance(parameters["map_prior_precision"], str) else POST_HOC_NEUTRAL)}
+    return {name: fixed.get(name, _resolve.trained_as(name, value)) for name, value in parameters.items()}
 
 
 def cached_training(

@@ -187,15 +187,20 @@ class CrossFit:
                 whole[self.fold == k] = torch.cat(values).double()
         return HeldOut(*found)
 
-    def densities_of_rows(self, hyper: Hyper) -> RowDensities:
+    def densities_of_rows(self, hyper: Hyper, found: HeldOut | None) -> RowDensities:
         """What each row has under the net that has not seen it; until they are scored.
 
         Where there is a noise, all variances are multiplied by what suits these rows best: the noise that a fit goes by
         is nearer to that of the rows that its net has seen.
+
+        Parameters
+        ----------
+        hyper : Hyper
+        found : HeldOut or None
+            :meth:`held_out` under it, where there is a noise.
         """
         likelihood, device = self.parts[0][0].likelihood, self.fold.device
-        if likelihood.has_dispersion:
-            found = self.held_out(hyper)
+        if found is not None:
             variance = found.variance + hyper.dispersion * found.noise
             squares = found.errors.square() / variance
             factor = (found.weights @ squares.mean(1) / found.weights.sum()).clamp_min(LEAST_LEVEL)

@@ -22,6 +22,26 @@ AUTOMATIC = (None, 8)
 """Eight pieces beside the numbers: on held-out rows of eleven tables level or better everywhere."""
 
 
+MOST_STEP = 2e9
+"""Multiply-adds of an exact step up to which nets that take such steps are added to members that train together."""
+
+
+def exact_kinds(parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood) -> tuple[int | None, ...]:
+    """Kinds of nets whose exact steps cost little, of those that the user has left open.
+
+    Parameters
+    ----------
+    parameters : mapping
+        The estimator's, with the layers of a net that is trained alone.
+    data : PreparedData
+    likelihood : Likelihood
+    """
+    pieces = len(data.X) > SMALL_ROWS and _may_bend(data)
+    asked = kinds("n_bins", parameters["n_bins"], AUTOMATIC if pieces else (None,))
+    n_dual = len(data.X) * GGN().n_columns(likelihood, data.n_outputs)
+    return tuple(kind for kind in asked if exact_cost(_blocks(parameters, data, kind), n_dual)[0] <= MOST_STEP)
+
+
 def kinds_of_nets(parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood) -> tuple[int | None, ...]:
     """Numbers of pieces, None for the numbers themselves.
 
@@ -100,12 +120,12 @@ def _may_bend(data: PreparedData) -> bool:
     return any(bool(np.any((x > np.nanmin(x)) & (x < np.nanmax(x)))) for x in columns if not np.isnan(x).all())
 
 
-def _blocks(parameters: Mapping[str, Any], data: PreparedData, n_bins: int) -> list[Block]:
-    """Layers of the built-in net of pieces: as many inputs as there may be."""
+def _blocks(parameters: Mapping[str, Any], data: PreparedData, n_bins: int | None) -> list[Block]:
+    """Layers of the built-in net: of pieces as many inputs as there may be."""
     levels = (0,) * data.X.shape[1] if data.table is None else data.table.levels
     flagged = 0 if data.table is None else int(np.sum(data.table.flagged))
     sizes = [*parameters["hidden_layer_sizes"], data.n_outputs]
-    first = n_bins * levels.count(0) + flagged
+    first = (n_bins or 1) * levels.count(0) + flagged
     embeddings = [Block("embedding", sizes[0], count + 1, factored=True) for count in levels if count]
     layers = [Block("layer", n_out, n_in + 1, factored=True) for n_in, n_out in itertools.pairwise([first, *sizes])]
     return [*embeddings, *layers]

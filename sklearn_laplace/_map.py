@@ -23,7 +23,7 @@ from skorch.callbacks import Callback
 from torch import Tensor, nn
 
 from . import _skorch
-from ._budget import SINGLE_THREAD_FLOPS, SINGLE_THREAD_PASS, Budget, budget_for, exact_cost
+from ._budget import LARGE, SINGLE_THREAD_FLOPS, SINGLE_THREAD_PASS, Budget, budget_for, exact_cost
 from ._memory import MemoryBudget
 from ._progress import Task
 from ._skorch import TrainingRows, Watch
@@ -44,6 +44,8 @@ from .structures._base import Curvature
 
 QUICK_STEPS = 14
 """Gauss–Newton steps of a net that is only to be scored, as many as cross-fitted nets take."""
+MANY_ROWS = 100
+"""Rows from which members take few steps, and a default fit trains members together."""
 NOISELESS = 0.005
 """Noise variance of standardised targets below which a net takes all of its steps, from initial weights: where there is
 next to no noise, second-order steps find more than gradients have left to be found."""
@@ -51,7 +53,7 @@ BEGUN_DISPERSION = 0.5
 """Dispersion that such a training starts from, in units of the squared errors of held-out rows."""
 START_STEPS, START_REFINE_STEPS = 8, 10
 """Gauss–Newton and L-BFGS steps of a net that gradients have trained before, and that is not noiseless."""
-MEMBER_STEPS, MEMBER_REFINE_STEPS, NOISELESS_STEPS = 3, 6, 14
+MEMBER_STEPS, MEMBER_REFINE_STEPS, NOISELESS_STEPS = 6, 6, 14
 """Those of a net that knows how another one's training has ended, and its Gauss–Newton steps where it is noiseless."""
 KRON_REFINE_STEPS = 20
 """L-BFGS steps at the end in the metric of an approximate curvature."""
@@ -122,6 +124,9 @@ class Start:
         Weights of the nets that have not seen a part of the rows.
     by_evidence : bool
         Whether its prior precisions are those of largest evidence.
+    by_gradients : bool
+        Whether gradients have trained the nets (``_training/start.py``). Then the prior precisions are still to be
+        chosen, and the dispersion is the squared error of held-out rows.
     """
 
     theta: np.ndarray | None
@@ -129,6 +134,7 @@ class Start:
     dispersion: float
     folds: tuple[np.ndarray, ...]
     by_evidence: bool = True
+    by_gradients: bool = False
 
     def of_fold(self, fold: int) -> Start:
         """Where one of these nets may go on, with all rows; with more of them than there are, one that is new."""
@@ -170,7 +176,7 @@ class Plan:
     begun : float or None
         Where gradients have trained the net before (``_training/start.py``): the squared error of held-out rows.
     many : bool
-        Whether there are more than ``SMALL_ROWS`` rows.
+        Whether there are at least ``MANY_ROWS`` rows.
     is_over : callable
         → bool, whether the training has to end.
     """
@@ -402,9 +408,9 @@ def _steps(plan: Plan, budget: Budget, *, small: bool, exact: bool) -> int:
     steps = budget.gauss_newton_steps if small else budget.dear_gauss_newton_steps
     if not exact:
         return steps // 4
-    if plan.again is not None and plan.many and plan.likelihood.has_dispersion:
-        return MEMBER_STEPS if plan.is_noisy else NOISELESS_STEPS
-    return START_STEPS if plan.is_noisy else steps
+    if plan.again is None:
+        return START_STEPS if plan.is_noisy else steps
+    return MEMBER_STEPS if plan.is_noisy else NOISELESS_STEPS if _goes_on_noiseless(plan, budget) else steps
 
 
 def _refine_steps(plan: Plan, budget: Budget, *, exact: bool) -> int:
@@ -413,9 +419,16 @@ def _refine_steps(plan: Plan, budget: Budget, *, exact: bool) -> int:
         return 0
     if not exact:
         return KRON_REFINE_STEPS
-    if plan.again is not None and plan.many and plan.likelihood.has_dispersion:
-        return MEMBER_REFINE_STEPS if plan.is_noisy else START_REFINE_STEPS
-    return START_REFINE_STEPS if plan.is_noisy else budget.refine_steps
+    if plan.again is None:
+        return START_REFINE_STEPS if plan.is_noisy else budget.refine_steps
+    if plan.is_noisy:
+        return MEMBER_REFINE_STEPS
+    return START_REFINE_STEPS if _goes_on_noiseless(plan, budget) else budget.refine_steps
+
+
+def _goes_on_noiseless(plan: Plan, budget: Budget) -> bool:
+    """Whether a net of many rows, almost without noise, goes on from where another training has ended."""
+    return plan.likelihood.has_dispersion and budget is LARGE
 
 
 def continued(trained: MapResult, rows: TrainingRows, plan: Plan, factor: float) -> MapResult:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -31,9 +32,20 @@ mixture errs less than its parts: of classes and counts. Nine were worth nothing
 nats a row), on phoneme there are many more."""
 
 
+class Densities(Protocol):
+    """Log densities of rows that a model has not seen, as functions of a factor of all variances."""
+
+    @property
+    def is_normal(self) -> bool:
+        """Whether there are variances."""
+
+    def scaled(self, factor: float) -> np.ndarray:
+        """log p (n,), nats, with all variances times a factor."""
+
+
 @dataclass(frozen=True)
 class RowDensities:
-    """What one model says of rows that it has not seen.
+    """What one net says of rows that it has not seen.
 
     Parameters
     ----------
@@ -49,6 +61,11 @@ class RowDensities:
     squares: np.ndarray
     n_targets: int
 
+    @property
+    def is_normal(self) -> bool:
+        """Whether p is normal."""
+        return self.n_targets > 0
+
     def scaled(self, factor: float) -> np.ndarray:
         """log p (n,) with all variances times a factor.
 
@@ -62,7 +79,7 @@ class RowDensities:
         return found
 
 
-def of_kinds(kinds: Sequence[RowDensities], row_weights: np.ndarray) -> tuple[np.ndarray, float]:
+def of_kinds(kinds: Sequence[Densities], row_weights: np.ndarray) -> tuple[np.ndarray, float]:
     """The weights of kinds (k,), by stacking, and the factor of all variances under which they are best together.
 
     Each kind has the noise that suits it alone; a mixture of them errs less. Without a noise the first kind is alone
@@ -70,7 +87,7 @@ def of_kinds(kinds: Sequence[RowDensities], row_weights: np.ndarray) -> tuple[np
 
     Parameters
     ----------
-    kinds : sequence of RowDensities
+    kinds : sequence of Densities
     row_weights : ndarray of shape (n,)
 
     Examples
@@ -82,9 +99,9 @@ def of_kinds(kinds: Sequence[RowDensities], row_weights: np.ndarray) -> tuple[np
     >>> weights, round(factor, 3)
     (array([0.5, 0.5]), 0.25)
     """
-    logs = np.stack([kind.logs for kind in kinds])
+    logs = np.stack([kind.scaled(1.0) for kind in kinds])
     weights = by_stacking(logs, row_weights)
-    if not all(kind.n_targets for kind in kinds):
+    if not all(kind.is_normal for kind in kinds):
         with np.errstate(divide="ignore"):
             gain = row_weights @ (logsumexp(logs + np.log(weights)[:, None], axis=0) - logs[0])
         return (weights if gain > DECISIVE else np.eye(len(kinds))[0]), 1.0

@@ -1,39 +1,29 @@
-"""The stages of a fit, as functions of plain data: training, then approximation.
-
-:func:`train` is the expensive one and a pure function of its arguments (parameters by name, arrays, seeds), so that its
-result can be cached; :func:`approximate` is the Laplace approximation of what it returns.
-"""
+"""The Laplace approximation of a trained net, and the choice of its hyperparameters, as functions of plain data."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from joblib import effective_n_jobs
-from sklearn.frozen import FrozenEstimator
-from skorch import NeuralNet
-from torch import Tensor, nn
+from torch import Tensor
 
-from . import _map, _resolve, _skorch, _structure_options
-from ._budget import SMALL_ROWS, automatic_structure
-from ._built_in import built_in_net
-from ._cross_fit import N_FOLDS, CrossFit, cross_fit, cross_fitted, dealt
+from . import _resolve
+from ._budget import automatic_structure
+from ._cross_fit import N_FOLDS, CrossFit, cross_fit
 from ._data import PreparedData, TargetScale, mean_variance
 from ._few_rows import told_by_rows
 from ._loo import LeftOut
-from ._map import MapResult, Plan
+from ._map import MapResult
 from ._memory import MemoryBudget
-from ._past import check_past, check_same_net, load
+from ._past import check_past
 from ._prior_options import check_temperature
-from ._progress import Task
 from ._resolve import Options
 from ._shared_pass import shared_out
 from ._skorch import TrainingRows
-from ._training.start import begun, starts_by_gradients
 from ._values import Choice
 from .by_name import listed, prior_mean, temperatures
 from .errors import UnsupportedCombinationError
@@ -44,205 +34,8 @@ from .network import Network
 from .prior import Prior
 from .selection import HeldOutScores, maximise_evidence, warn_at_bounds
 from .streaming import with_room_for
-from .structures import Diag, Full, Functional, Kron
+from .structures import Diag, Full, Functional
 from .structures._base import Curvature
-
-MAP_NEUTRAL: dict[str, Any] = {
-    "subset_of_weights": "all",
-    **_resolve.SUBNETWORK_ONLY,
-    "hessian_structure": "auto",
-    **_structure_options.DEFAULTS,
-    "curvature": "ggn",  # the training's own, whatever the posterior's is
-    "n_fisher_samples": 1,
-    "temperature": 1.0,
-    "predictive": "glm",
-    "link": "moderated",
-    "n_samples": 100,
-    "return_std_kind": "total",
-    "class_weight": None,  # already in the weights of the rows
-    "augment": None,  # already in the rows, which the cache sees
-    "n_augmentations": 1,
-    "n_members": "auto",
-    "member_weights": "uniform",
-    "random_state": None,
-    "max_time": None,  # a training that ended early is not cached
-    "memory": None,
-    "n_jobs": None,
-    "memory_budget": None,  # handed to it beside them
-}
-"""Parameters that the training does not look at, at the values under which it is cached."""
-POST_HOC_NEUTRAL: dict[str, Any] = {
-    "prior_precision": 1.0,
-    "prior_structure": "scalar",
-    "sigma_noise": "evidence",
-}
-"""Those that it does not look at either while ``map_prior_precision`` is a number."""
-
-TRAINING_STAGES = 3
-"""Epochs, the way to the mode, nets beside it: the tasks of a training at most."""
-
-
-def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters with those that the training ignores at fixed values.
-
-    Examples
-    --------
-    >>> neutral({"lr": 0.1, "temperature": 5.0, "map_prior_precision": 1.0, "prior_precision": 7.0})
-    {'lr': 0.1, 'temperature': 1.0, 'map_prior_precision': 1.0, 'prior_precision': 1.0}
-    """
-    fixed = {**MAP_NEUTRAL, **({} if isinstance(parameters["map_prior_precision"], str) else POST_HOC_NEUTRAL)}
-    return {name: fixed.get(name, _resolve.trained_as(name, value)) for name, value in parameters.items()}
-
-
-def train(
-    kind: str,
-    parameters: Mapping[str, Any],
-    data: PreparedData,
-    seeds: Sequence[int],
-    memory_budget: object,
-    task: Task,
-) -> MapResult:
-    """The MAP stage.
-
-    Parameters
-    ----------
-    kind : str
-        "regressor" or "classifier".
-    parameters : mapping
-        The estimator's parameters by name.
-    data : PreparedData
-    seeds : sequence of int
-        For the order of mini-batches and built-in weights, and for torch's global generator, which a user's module
-        draws from: it is seeded and put back.
-    memory_budget : None, int or str
-        Beside the other parameters, since the result does not depend on it but for rounding.
-    task : Task
-        That this is; with at most ``TRAINING_STAGES`` subtasks.
-
-    Returns
-    -------
-    MapResult
-    """
-    options = options_for(kind, {**parameters, "memory_budget": memory_budget}, data)
-    net = parameters["net"]
-    rows = tensors_of(data, options, built_in=net is None)
-    fixed_noise = options.map_precision is not None
-    plan = Plan(
-        options.likelihood,
-        lambda network: _training_prior(network, options),
-        _map_precision(options, data),
-        options.likelihood.dispersion_start if fixed_noise else fixed_dispersion(options, data.scale),
-        _resolve.DISPERSION_RULES.get(options.sigma_noise.rule, lambda fit, hyper: hyper),
-        natural_start=net is None,
-        memory=options.memory,
-        past=data.past,
-        again=None if data.start is None else data.start.hyper,
-        quick=data.quick,
-        softens=options.by_held_out[0] and not options.likelihood.has_dispersion,
-        many=len(rows) > SMALL_ROWS,
-        is_over=task.clock.is_over,
-    )
-    if isinstance(net, FrozenEstimator):
-        module = copy.deepcopy(net.estimator.module_).to(rows.weights)
-        _skorch.check_module(module.eval(), rows, data.n_outputs)
-        network = _trace(module, rows, data, options, verbose=parameters["verbose"])
-        fixed = plan.precision is not None and not plan.free_dispersion
-        structure = _structure_of_pass(network, rows, data, options) if fixed else None
-        return _map.keep_mode(_skorch.copied(net.estimator), network, rows, data.n_outputs, plan, structure)
-    if net is None:
-        return _train_net(parameters, rows, data, plan, options, seeds, task)
-    with _skorch.isolated_seed(seeds[1], rows.inputs.device):
-        return _train_net(parameters, rows, data, plan, options, seeds, task)
-
-
-def _structure_of_pass(network: Network, rows: TrainingRows, data: PreparedData, options: Options) -> type[Curvature]:
-    """For a net whose weights, prior and noise are given: the posterior's own structure, so that one pass is enough."""
-    own, structure, _, _ = posterior_layout(network, rows, data, options)
-    whole = own.parameter_names == network.parameter_names and own.blocks == network.blocks
-    return structure if whole and structure in (Full, Functional, Kron) else Diag
-
-
-def _train_net(
-    parameters: Mapping[str, Any],
-    rows: TrainingRows,
-    data: PreparedData,
-    plan: Plan,
-    options: Options,
-    seeds: Sequence[int],
-    task: Task,
-) -> MapResult:
-    is_ours = parameters["net"] is None
-    source: Any = parameters["net"]
-    arguments: dict[str, Any] = {}
-    if is_ours:
-        source, arguments = built_in_net(parameters, data, options.likelihood, seeds[0])
-    net = _skorch.build_net(
-        source,
-        arguments,
-        options.likelihood,
-        rows,
-        data.n_outputs,
-        max_epochs=parameters["max_epochs"],
-        lr=parameters["lr"],
-        batch_size=parameters["batch_size"],
-        seed=seeds[0],
-        verbose=max(int(parameters["verbose"]) - 1, 0),
-    )
-    _skorch.initialise(net, rows, data.n_outputs)
-    if data.past is not None:
-        load(net.module_, data.past.module)
-    network = _trace(net.module_, rows, data, options, verbose=parameters["verbose"])
-    if data.past is not None:
-        check_same_net(network, data.past.fit.network, rows.inputs[:50])
-        _start_at(net.module_, network.tensors(data.past.fit.theta))
-    elif data.start is not None and data.start.theta is not None:
-        _start_at(net.module_, network.tensors(torch.from_numpy(data.start.theta).to(network.theta)))
-    elif is_ours and isinstance(options.prior_mean, dict):
-        _start_at(net.module_, options.prior_mean)
-    own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
-    deep = is_ours and len(parameters["hidden_layer_sizes"]) > 0  # a linear net has one mode, and knows itself
-    apart = data.past is None and not data.has_copies and not isinstance(options.prior_mean, dict)
-    beside = deep and apart and options.cross_fits and not (own_epochs or data.alone)
-    others: list[Any] = []
-    if beside and data.start is None:
-        others = [source(**arguments | {"seed": seeds[0] + 1 + k}).to(network.theta) for k in range(N_FOLDS)]
-        if starts_by_gradients(network, rows, data.n_outputs, plan):
-            plan = begun([net.module_, *others], network, rows, dealt(rows, N_FOLDS), plan, seeds[1], task)
-    trained = _map.fit_map(net, network, rows, data.n_outputs, plan, task, own_epochs=own_epochs)
-    if data.alone:
-        return replace(trained, by_evidence=data.start is None or data.start.by_evidence)
-    if not beside:
-        return trained
-    if data.start is not None:
-        before = [torch.from_numpy(fold).to(network.theta) for fold in data.start.folds]
-        return cross_fitted(trained, rows, plan, before, task)
-    starts = [network.vector(dict(other.named_parameters())).to(network.theta) for other in others]
-    return cross_fitted(trained, rows, plan, starts, task)
-
-
-def _start_at(module: nn.Module, means: Mapping[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            parameter.copy_(means.get(name, parameter))
-
-
-def _trace(module: nn.Module, rows: TrainingRows, data: PreparedData, options: Options, *, verbose: int) -> Network:
-    """The module as a network; what its posterior cannot hold is refused here, before any training."""
-    log_outputs = rows.targets.ndim == 1 and _skorch.returns_probabilities(module, rows.inputs[:20])
-    if log_outputs and verbose:
-        print("the net's outputs are probabilities: their logarithms are taken as logits.")
-    network = Network.trace(module, rows.inputs, log_outputs=log_outputs)
-    posterior_layout(network, rows, data, options)
-    return network
-
-
-def _map_precision(options: Options, data: PreparedData) -> Tensor | None:
-    if data.alone and data.start is not None:  # a member of a mixture: the precisions are the first one's
-        return data.start.hyper.prior_precision
-    if options.map_precision is not None:
-        return torch.tensor(options.map_precision, dtype=torch.float64)
-    value = options.prior_precision.value
-    return None if value is None else torch.as_tensor(value)
 
 
 def fixed_dispersion(options: Options, scale: TargetScale) -> float | None:
@@ -524,12 +317,6 @@ def _selected(everything: Network, rows: TrainingRows, options: Options) -> Netw
     """The network of the random weights, in the layout that the structure is to have."""
     laid_out = everything.with_separate_biases() if options.structure_options.separate_biases else everything
     return options.subset.of(laid_out, rows.inputs)
-
-
-def _training_prior(network: Network, options: Options) -> Prior:
-    """A training under one given precision does not depend on how the posterior's are grouped."""
-    prior = grouped(network, network.parameter_names, options)
-    return prior if options.map_precision is None else replace(network.scalar_prior(), mean=prior.mean)
 
 
 def grouped(network: Network, names: tuple[str, ...], options: Options) -> Prior:

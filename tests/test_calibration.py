@@ -58,35 +58,35 @@ def test_the_density_of_an_error_is_that_of_the_integral(spread):
 
 
 def test_normal_errors_have_no_further_tails():
-    factor, spread = calibrated(deals(errors_of(np.random.default_rng(0))), [0.125] * 8)
-    assert spread == 0.0
-    assert factor == pytest.approx(of_eight(1 / 11), abs=0.06)
+    found = calibrated(deals(errors_of(np.random.default_rng(0))), [0.125] * 8)
+    assert found.spread == 0.0
+    assert found.factor == pytest.approx(of_eight(1 / 11), abs=0.06)
 
 
 @pytest.mark.parametrize("true", [0.9, 1.3])
 def test_heavy_tails_are_found(true):
     random = np.random.default_rng(1)
-    _, spread = calibrated(deals(errors_of(random, spread=true)), [0.125] * 8)
+    spread = calibrated(deals(errors_of(random, spread=true)), [0.125] * 8).spread
     assert spread == pytest.approx(true, abs=0.25)
 
 
 def test_a_log_variance_that_is_known_to_be_uncertain_counts():
     """What the model of the noise does not know of its level makes tails too: nothing further is needed."""
     random = np.random.default_rng(2)
-    _, spread = calibrated(deals(errors_of(random, spread=1.0) * math.exp(0.25), log_variance=1.0), [0.125] * 8)
-    assert spread <= calibration.USUAL_SPREAD
+    found = calibrated(deals(errors_of(random, spread=1.0) * math.exp(0.25), log_variance=1.0), [0.125] * 8)
+    assert found.spread <= calibration.USUAL_SPREAD
 
 
 def test_no_model_of_the_noise_no_tails():
     random = np.random.default_rng(3)
-    assert calibrated(deals(errors_of(random, spread=1.3), log_variance=None), [0.125] * 8)[1] == 0.0
+    assert calibrated(deals(errors_of(random, spread=1.3), log_variance=None), [0.125] * 8).spread == 0.0
 
 
 @pytest.mark.parametrize("scale", [0.25, 2.0])
 def test_the_factor_is_the_size_of_the_errors(scale):
     random = np.random.default_rng(4)
     found = deals(math.sqrt(scale) * errors_of(random, n_deals=1), n_deals=1)
-    assert calibrated(found, [0.25] * 4)[0] == pytest.approx(scale, rel=0.1)
+    assert calibrated(found, [0.25] * 4).factor == pytest.approx(scale, rel=0.1)
 
 
 @pytest.mark.parametrize("own", [0.1, 0.2])
@@ -96,16 +96,17 @@ def test_a_mixture_of_members_that_err_on_their_own_needs_less_variance(monkeypa
     random = np.random.default_rng(5)
     found = deals(errors_of(random, own=own, noise=1 - own, n=40_000), variance=own)
     found = dataclasses.replace(found, noise=(1 - own) * found.noise)
-    factor, spread = calibrated(found, [0.125] * 8)
-    assert spread == 0.0
-    assert factor == pytest.approx((1 - own) ** 1.75, rel=0.08)
+    best = calibrated(found, [0.125] * 8)
+    assert best.spread == 0.0
+    assert best.of_deals == pytest.approx(1 - own, rel=0.08)
+    assert best.factor == pytest.approx((1 - own) ** 1.75, rel=0.08)
 
 
 def test_many_rows_are_a_sample():
     random = np.random.default_rng(6)
     found = deals(errors_of(random, n=3 * calibration.MOST_ROWS))
     assert len(found.some(calibration.MOST_ROWS).weights) == calibration.MOST_ROWS
-    assert calibrated(found, [0.125] * 8)[0] == pytest.approx(of_eight(1 / 11), abs=0.06)
+    assert calibrated(found, [0.125] * 8).factor == pytest.approx(of_eight(1 / 11), abs=0.06)
 
 
 # ---------------------------------------------------------------------- the estimator

@@ -85,8 +85,8 @@ def test_kinds_are_weighed_by_stacking_of_rows_that_were_held_out(monkeypatch):
     seen, given = [], np.random.default_rng(5).uniform(0.5, 2, 70)
     original = CrossFit.densities_of_rows
 
-    def spied(self, hyper):
-        seen.append(original(self, hyper))
+    def spied(self, hyper, held_out):
+        seen.append(original(self, hyper, held_out))
         weights.append(self.held_out(hyper).weights.numpy())  # in the order of the training
         return seen[-1]
 
@@ -147,9 +147,9 @@ def caught(monkeypatch):
     found = []
     original = CrossFit.densities_of_rows
 
-    def spied(self, hyper):
+    def spied(self, hyper, held_out):
         found.append((self, hyper))
-        return original(self, hyper)
+        return original(self, hyper, held_out)
 
     monkeypatch.setattr(CrossFit, "densities_of_rows", spied)
     return found
@@ -179,7 +179,8 @@ def test_density_of_a_row_is_that_of_the_net_without_it(caught):
             variances[here] = ((rows @ torch.linalg.inv(dense(fit, hyper))) * rows).sum(1) + hyper.dispersion
         factor = np.average(errors**2 / variances, weights=counts)
         expected = norm.logpdf(errors, scale=np.sqrt(factor * variances))
-        np.testing.assert_allclose(cross.densities_of_rows(hyper).logs, expected, rtol=1e-6, atol=1e-6)
+        found = cross.densities_of_rows(hyper, cross.held_out(hyper))
+        np.testing.assert_allclose(found.logs, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_density_of_a_class_is_that_of_the_net_without_the_row(caught):
@@ -197,7 +198,7 @@ def test_density_of_a_class_is_that_of_the_net_without_the_row(caught):
             latent = LatentGaussian(mean.double(), own @ inverse @ own.mT)
             p = Probit(torch.zeros(0, 0)).mean(Categorical().class_logits(latent))
             expected[(cross.fold == k).numpy()] = p[torch.arange(len(y)), y].log()
-        np.testing.assert_allclose(cross.densities_of_rows(hyper).logs, expected, rtol=1e-6)
+        np.testing.assert_allclose(cross.densities_of_rows(hyper, None).logs, expected, rtol=1e-6)
 
 
 def test_what_suits_the_table_counts_for_more():

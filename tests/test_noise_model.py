@@ -238,6 +238,7 @@ def test_all_answers_are_of_one_distribution(varying):
 
 def test_the_mean_is_trained_under_the_noise(varying):
     """The curvature is that of rows that count by their own noise."""
+    assert varying._ensemble.first.unseen is None
     fit = varying.laplace_
     x = torch.from_numpy(X)
     ratios = varying.noise_model_.ratios(x)

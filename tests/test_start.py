@@ -1,4 +1,4 @@
-"""Nets that gradients train side by side before their exact steps: fits of 301 to 949 rows."""
+"""Nets that gradients train side by side before their exact steps."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from sklearn_laplace import LaplaceRegressor, _map
-from sklearn_laplace._progress import Task
+from sklearn_laplace._budget import SMALL_ROWS
+from sklearn_laplace._ensemble.train_one import begin
 from sklearn_laplace._skorch import TrainingRows
 from sklearn_laplace._training.batched import Encoded, Stacked
-from sklearn_laplace._training.start import begun, gradient_start, starts_by_gradients
+from sklearn_laplace._training.start import gradient_start, starts_by_gradients
 from sklearn_laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.nets import MLP
 from sklearn_laplace.network import Network
@@ -104,28 +105,56 @@ def test_a_stronger_prior_makes_smaller_weights():
     assert sizes[1] < 0.5 * sizes[0]
 
 
-def test_targets_with_noise_begin_by_gradients():
-    modules, rows = nets(), rows_of(NOISY)
-    network, before = network_of(modules[0]), copy.deepcopy(modules[0].state_dict())
-    following = begun(modules, network, rows, HELD_OUT, plan_of(), 0, Task())
-    assert following.is_noisy
-    assert following.first_dispersion == pytest.approx(_map.BEGUN_DISPERSION * following.begun)
-    assert not torch.equal(modules[0].state_dict()["2.weight"], before["2.weight"])
+@pytest.fixture
+def starts(monkeypatch):
+    """What gradients have left to the first net of a fit."""
+    found = []
+
+    def spied(*given):
+        found.append(begin(*given))
+        return found[-1]
+
+    monkeypatch.setattr("sklearn_laplace._ensemble.fit.begin", spied)
+    return found
 
 
-def test_targets_almost_without_noise_start_from_initial_weights():
-    smooth = X[:, 0] + 0.1 * X[:, 1]
-    modules, rows, plan = nets(), rows_of(smooth), plan_of()
-    before = copy.deepcopy(modules[0].state_dict())
-    assert begun(modules, network_of(modules[0]), rows, HELD_OUT, plan, 0, Task()) is plan
-    for name, value in before.items():
-        torch.testing.assert_close(modules[0].state_dict()[name], value, rtol=0, atol=0)
+ONE_KIND = {"n_bins": None, "n_members": 2, "random_state": 0}
 
 
-def test_only_many_rows_with_normal_noise_begin_by_gradients():
+def test_targets_with_noise_begin_by_gradients(starts):
+    """With the net and three beside it; the exact steps that follow go on from there."""
+    model = LaplaceRegressor(**ONE_KIND).fit(X, NOISY)
+    (start,) = starts
+    assert start.by_gradients and start.dispersion > _map.NOISELESS
+    mode = model._ensemble.first.fit.theta.numpy()
+    assert [len(start.theta), *map(len, start.folds)] == [len(mode)] * 4
+    assert np.linalg.norm(mode - start.theta) < np.linalg.norm(start.theta)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
+def test_targets_almost_without_noise_start_from_initial_weights(starts):
+    LaplaceRegressor(**ONE_KIND).fit(X, X[:, 0] + 0.1 * X[:, 1])
+    (start,) = starts
+    assert start.dispersion < _map.NOISELESS
+    assert start.theta is None and start.folds == ()
+
+
+def test_a_start_by_gradients_leaves_prior_and_noise_open(starts):
+    """The dispersion starts at a part of the squared error of held-out rows, and no precision is taken over."""
+    LaplaceRegressor(**ONE_KIND).fit(X, NOISY)
+    plan = plan_of(begun=starts[0].dispersion)
+    assert plan.again is None and plan.is_noisy
+    assert plan.first_dispersion == pytest.approx(_map.BEGUN_DISPERSION * starts[0].dispersion)
+
+
+def test_few_rows_start_from_initial_weights(starts):
+    LaplaceRegressor(**ONE_KIND).fit(X[:SMALL_ROWS], NOISY[:SMALL_ROWS])
+    assert starts == []
+
+
+def test_only_normal_noise_begins_by_gradients():
     network, rows = network_of(nets()[0]), rows_of(NOISY)
     assert starts_by_gradients(network, rows, 1, plan_of())
-    assert not starts_by_gradients(network, rows, 1, replace(plan_of(), many=False))
     assert not starts_by_gradients(network, rows, 1, replace(plan_of(), likelihood=LIKELIHOODS["poisson"]()))
     several = replace(plan_of(), prior=lambda network: network.tensor_prior())
     assert not starts_by_gradients(network, rows, 1, several)

@@ -15,7 +15,7 @@ from sklearn.base import clone
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _budget, _map, _memory, _structure_options
-from sklearn_laplace._stages import neutral
+from sklearn_laplace._cached_training import neutral
 from sklearn_laplace.errors import MemoryBudgetError, UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper
 from sklearn_laplace.network import Network

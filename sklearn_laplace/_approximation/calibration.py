@@ -24,13 +24,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
+import numpy as np
 import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from .._noise_model import TrainedNoise, believed, normal_nodes, sample_of
 from ..latent import LatentGaussian
+from ..selection import HeldOut
 
 FACTORS = 0.05, 4.5
 """Least and largest factor of all variances."""
@@ -72,10 +75,13 @@ class HeldOutDeals:
 
     def some(self, most: int) -> HeldOutDeals:
         """A random sample of at most this many rows, with a fixed seed."""
-        few = sample_of(len(self.weights), most).to(self.weights.device)
-        errors, variance, noise = (part[:, few] for part in (self.errors, self.variance, self.noise))
-        log_variance = None if self.log_variance is None else self.log_variance[few]
-        return HeldOutDeals(errors, variance, noise, log_variance, self.weights[few], self.shares)
+        return self.taken(sample_of(len(self.weights), most).to(self.weights.device))
+
+    def taken(self, chosen: Tensor) -> HeldOutDeals:
+        """Some rows."""
+        errors, variance, noise = (part[:, chosen] for part in (self.errors, self.variance, self.noise))
+        log_variance = None if self.log_variance is None else self.log_variance[chosen]
+        return HeldOutDeals(errors, variance, noise, log_variance, self.weights[chosen], self.shares)
 
     def under(self, chosen: Tensor, dispersion: float, log_ratio: LatentGaussian) -> HeldOutDeals:
         """Some rows under a noise level φ and these distributions (m, C) of the log ratios h of their noise."""
@@ -118,7 +124,26 @@ class HeldOutDeals:
         return float(found.x), -float(found.fun)
 
 
-def calibrated(rows: HeldOutDeals, shares: Sequence[float]) -> tuple[float, float]:
+@dataclass(frozen=True)
+class Calibration:
+    """What held-out rows say of the variances of a mixture.
+
+    Parameters
+    ----------
+    factor : float
+        c_K.
+    spread : float
+        τ.
+    of_deals : float
+        c_2, the best factor for the mixture of the deals.
+    """
+
+    factor: float
+    spread: float
+    of_deals: float
+
+
+def calibrated(rows: HeldOutDeals, shares: Sequence[float]) -> Calibration:
     """c_K and τ of a mixture: see the module.
 
     Parameters
@@ -126,10 +151,6 @@ def calibrated(rows: HeldOutDeals, shares: Sequence[float]) -> tuple[float, floa
     rows : HeldOutDeals
     shares : sequence of K floats
         Weights of the members.
-
-    Returns
-    -------
-    factor, spread : float
     """
     rows = rows.some(MOST_ROWS)
     spreads, usual = (SPREADS, USUAL_SPREAD) if rows.log_variance is not None else ((0.0,), 0.0)
@@ -138,11 +159,59 @@ def calibrated(rows: HeldOutDeals, shares: Sequence[float]) -> tuple[float, floa
     if together[best][1] - together[usual][1] < WORTH:
         best = usual
     alone, _ = rows.best_factor(rows.of_one, best)
+    of_deals = math.exp(together[best][0])
     if len(rows.shares) == 1:
-        return math.exp(alone), best
+        return Calibration(math.exp(alone), best, of_deals)
     reach = (1 - sum(share**2 for share in shares)) / (1 - float(rows.shares.square().sum()))
     log_factor = alone + min(reach, MOST_REACH) * min(together[best][0] - alone, 0.0)
-    return max(math.exp(log_factor), FACTORS[0]), best
+    return Calibration(max(math.exp(log_factor), FACTORS[0]), best, of_deals)
+
+
+@dataclass(frozen=True)
+class HeldOutDensities:
+    """The log densities of held-out rows under the mixture of the deals, as functions of a factor of all variances.
+
+    Parameters
+    ----------
+    rows : HeldOutDeals
+    spread : float
+        τ.
+    best : float
+        The best factor.
+    dispersion : float
+        φ, in whose units the noise varies.
+    """
+
+    rows: HeldOutDeals
+    spread: float
+    best: float
+    dispersion: float
+    is_normal: ClassVar[bool] = True
+
+    def scaled(self, factor: float) -> np.ndarray:
+        """log p (n,), nats, with all variances times the best factor and this one."""
+        densities = self.rows.log_densities(factor * self.best, self.spread) - 0.5 * math.log(2 * math.pi)
+        mixed = (densities + self.rows.shares.log()[:, None, None]).logsumexp(0)
+        found: np.ndarray = mixed.sum(1).cpu().numpy()
+        return found
+
+    def of_net(self, held_out: HeldOut, dispersion: float, chosen: np.ndarray) -> HeldOutDensities:
+        """Those of another net with the same noise.
+
+        Parameters
+        ----------
+        held_out : HeldOut
+            What nets like it say of all rows, which they have not seen.
+        dispersion : float
+            Their φ.
+        chosen : ndarray of int64
+            The rows that these densities are of, among all.
+        """
+        errors, variance = (part[chosen][None] for part in (held_out.errors, held_out.variance))
+        noise, one = self.rows.noise[:1] * (dispersion / self.dispersion), torch.ones_like(self.rows.shares[:1])
+        rows = replace(self.rows, errors=errors, variance=variance, noise=noise, shares=one)
+        log_factor, _ = rows.best_factor(rows.of_one, self.spread)
+        return HeldOutDensities(rows, self.spread, math.exp(log_factor), dispersion)
 
 
 def with_tails(trained: TrainedNoise) -> TrainedNoise:
@@ -153,5 +222,4 @@ def with_tails(trained: TrainedNoise) -> TrainedNoise:
     errors, variance, noise = (part[None] for part in (known.errors, known.variance, noise))
     one = torch.ones_like(known.weights[:1])
     rows = HeldOutDeals(errors, variance, noise, believed(log_ratio.variance), known.weights, one)
-    _, spread = calibrated(rows, (1.0,))
-    return replace(trained, model=replace(trained.model, spread=spread))
+    return replace(trained, model=replace(trained.model, spread=calibrated(rows, (1.0,)).spread))

@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 
 from .. import _skorch
-from .._approximation.calibration import MOST_ROWS, HeldOutDeals, calibrated
+from .._approximation.calibration import MOST_ROWS, HeldOutDeals, HeldOutDensities, calibrated
 from .._cross_fit import CrossFit, Scores, density_for
 from .._data import PreparedData
 from .._map import MapResult
-from .._noise_model import NoiseModel
+from .._noise_model import NoiseModel, sample_of
 from .._progress import Clock
 from .._resolve import Options
 from .._skorch import TrainingRows
@@ -125,6 +125,10 @@ class Bagged:
         Most pieces of a column, of each member.
     shares : ndarray of shape (K,)
         Weight of each member.
+    scored : ndarray of shape (m,), int64
+        The rows with densities.
+    densities : HeldOutDensities
+        Of these rows, by the members that have not seen them.
     """
 
     members: tuple[tuple[MapResult, LaplaceFit], ...]
@@ -135,6 +139,8 @@ class Bagged:
     held_out: np.ndarray
     n_bins: tuple[int | None, ...]
     shares: np.ndarray
+    scored: np.ndarray
+    densities: HeldOutDensities
 
     @property
     def origin_of_others(self) -> Origin:
@@ -215,12 +221,16 @@ def approximate_bag(
             scores, hyper = _scored(fits, held_out, hyper)
             errors = _errors(bag, fits, held_out, hyper, rows)
     deals = HeldOutDeals(errors[0], errors[1], hyper.dispersion * errors[2], None, weights, bag.deal_shares)
-    if trained is not None:
+    scored = sample_of(len(rows), MOST_ROWS).to(weights.device)
+    if trained is None:
+        deals = deals.taken(scored)
+    else:
         known = trained.some(MOST_ROWS)
-        deals = deals.under(known.chosen, hyper.dispersion, known.left_out())
-    factor, spread = calibrated(deals, bag.shares)
-    model = None if model is None else replace(model, spread=spread)
-    scores = replace(scores, factor=factor)
+        scored, deals = known.chosen, deals.under(known.chosen, hyper.dispersion, known.left_out())
+    calibration = calibrated(deals, bag.shares)
+    densities = HeldOutDensities(deals, calibration.spread, calibration.of_deals, hyper.dispersion)
+    model = None if model is None else replace(model, spread=calibration.spread)
+    scores = replace(scores, factor=calibration.factor)
     hyper = scores.chosen(hyper, free_prior=True, free_dispersion=True)
     cross = CrossFit(tuple(networks), *_for_intervals(bag, errors, hyper, fits[0], scores, weights))
     origin = Origin(hyper, fits[0].prior.names, networks[0].parameter_names, None, cross)
@@ -232,9 +242,8 @@ def approximate_bag(
     ]
     n_bins = tuple(max((len(own) - 1 for own in a["input_edges"]), default=0) or None for a in bag.arguments)
     held = bag.held_out.cpu().numpy()
-    return Bagged(
-        tuple(zip(results, fits, strict=True)), hyper, origin, model, under, held, n_bins, np.array(bag.shares)
-    )
+    members, shares, scored_rows = tuple(zip(results, fits, strict=True)), np.array(bag.shares), scored.cpu().numpy()
+    return Bagged(members, hyper, origin, model, under, held, n_bins, shares, scored_rows, densities)
 
 
 def _net(

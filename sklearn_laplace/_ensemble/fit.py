@@ -8,8 +8,9 @@ kind is the only one. Further members of a kind continue these nets on all rows.
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,17 +20,18 @@ import joblib
 import numpy as np
 
 from .. import _resolve
+from .._approximation.calibration import HeldOutDensities
 from .._built_in import of_one_net
 from .._cached_training import cached_training
 from .._data import row_keys
 from .._diagnosis import diagnose
-from .._kinds import kinds_of_nets
+from .._kinds import exact_kinds, kinds_of_nets
 from .._map import MapResult, Start
 from .._member_weights import RowDensities, of_kinds
 from .._noise_model import NoiseModel
 from .._progress import Task
 from .._resolve import Options
-from .._stages import TRAINING_STAGES, Origin, approximate, borrowed, choose, fixed_dispersion, train
+from .._stages import Origin, approximate, borrowed, choose, fixed_dispersion
 from .._threads import single_thread
 from ..errors import (
     BoundWarning,
@@ -41,12 +43,14 @@ from ..errors import (
     NotPositiveDefiniteError,
 )
 from ..laplace import Hyper, LaplaceFit
+from ..selection import HeldOut
 from .approximate import approximate_bag
 from .ensemble import Ensemble
 from .member import Member, conditioned
 from .noise import fitted_noise
 from .request import FitRequest
 from .train import is_bagged, train_bag
+from .train_one import TRAINING_STAGES, begin, may_begin, train
 
 OF_MEMBERS = ModeWarning, ClippedWarning, JitterWarning
 """Warnings that concern one net alone."""
@@ -56,6 +60,11 @@ MEMBER_STAGES = 2
 """Training and posterior: the tasks of a member."""
 LEAST_SHARE = 0.1
 """Least weight of a kind of nets that has more than one member."""
+LEAST_EXACT = 0.15
+"""Least weight of nets that take exact steps beside members that train together."""
+WORTH = 1.6
+"""Nets of pieces have to err so many times less than those of numbers, since members that train together have pieces
+themselves."""
 
 Caught: TypeAlias = "list[warnings.WarningMessage]"
 
@@ -71,15 +80,39 @@ class FittedMember:
         End state of its training and of the cross-fitted nets.
     densities : RowDensities or None
         Densities of held-out rows, if they were requested and there are such nets.
+    held_out : HeldOut or None
+        Errors of these rows, if their noise is normal.
     """
 
     member: Member
     start: Start
     densities: RowDensities | None
+    held_out: HeldOut | None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Members of one kind, and what tells how much they count.
+
+    Parameters
+    ----------
+    members : tuple of Member
+    weights : ndarray of shape (k,)
+        Of each member in the part; of sum 1.
+    densities : HeldOutDensities
+        Of held-out rows.
+    rows : ndarray of int64
+        These rows.
+    """
+
+    members: tuple[Member, ...]
+    weights: np.ndarray
+    densities: HeldOutDensities
+    rows: np.ndarray
 
 
 def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
-    """Train the first net of each kind, then the other members of the kinds that count.
+    """Train members together, and nets that take exact steps where these cost little; or one kind after the other.
 
     Parameters
     ----------
@@ -94,10 +127,75 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
         With uniform weights, or the weights of the kinds.
     """
     options = request.settled()
-    if is_bagged(request.parameters, request.data, options):
-        return _fit_bag(request, task)
-    request = replace(request, parameters=of_one_net(request.parameters))
-    leads = _fit_leads(request, kinds_of_nets(request.parameters, request.data, options.likelihood), n_stages, task)
+    of_one = replace(request, parameters=of_one_net(request.parameters))
+    if not is_bagged(request.parameters, request.data, options):
+        return _fit_kinds(of_one, kinds_of_nets(of_one.parameters, request.data, options.likelihood), n_stages, task)
+    kinds = exact_kinds(of_one.parameters, request.data, options.likelihood)
+    together = _fit_bag(request, task)
+    if together is None:
+        own = _best_kind(of_one, kinds, task)
+        return _fit_kinds(own, (own.parameters["n_bins"],), n_stages, task)
+    found = None
+    if kinds and not task.clock.is_over():
+        with suppress(*FAILURES, MemoryBudgetError), _kept_back() as caught:
+            found = _beside(together, of_one, kinds, n_stages, task)
+    if found is None:
+        return Ensemble.of(together.members, together.weights)
+    _issue(caught, of_others=True)
+    return found
+
+
+def _beside(
+    together: Part, request: FitRequest, kinds: tuple[int | None, ...], n_stages: int, task: Task
+) -> Ensemble | None:
+    """Members that train together beside nets of one kind that take exact steps, under the noise of the members.
+
+    The net with exact steps that has seen all rows comes first: its attributes are the estimator's. Held-out rows give
+    both their weights. They say nothing of places without rows, where members that see pieces of
+    the columns know too much, and nets with exact posteriors do not. So these have at least ``LEAST_EXACT``. None if
+    no held-out rows weigh them.
+    """
+    noise_model = together.members[0].noise_model
+    request = request if noise_model is None else request.under_noise(noise_model)
+    own = _best_kind(request, kinds, task)
+    with task.subtask("member", n_stages) as stages:
+        lead = fit_member(own, stages, noise_model=noise_model, is_compared=True, learns_noise=False)
+    if lead.held_out is None:
+        return None
+    densities = together.densities.of_net(lead.held_out, lead.member.hyper.dispersion, together.rows)
+    shares, factor = of_kinds((together.densities, densities), request.data.weights[together.rows])
+    share = max(float(shares[1]), LEAST_EXACT)
+    exact = [lead.member, *_fit_later(own, lead, task)]
+    weights = np.concatenate([np.full(len(exact), share / len(exact)), (1 - share) * together.weights])
+    return _mixture([*exact, *together.members], weights, factor, request.options)
+
+
+def _mixture(members: Sequence[Member], weights: np.ndarray, factor: float, options: Options) -> Ensemble:
+    """Members of several kinds, with all variances multiplied by a factor."""
+    members = [member.conditioned(member.fit, mixed(member.hyper, factor, options), options) for member in members]
+    return Ensemble.of(members, weights, factor)
+
+
+def _best_kind(request: FitRequest, kinds: tuple[int | None, ...], task: Task) -> FitRequest:
+    """The request for the kind whose nets err least on held-out rows after steps by gradients."""
+    if len(kinds) == 1:
+        return replace(request, parameters={**request.parameters, "n_bins": kinds[0]})
+    drawn = np.random.RandomState(request.seeds[1]).randint(np.iinfo(np.int32).max, size=(len(kinds), 3)).tolist()
+    found = []
+    for n_bins, seeds in zip(kinds, drawn, strict=True):
+        own = replace(request, parameters={**request.parameters, "n_bins": n_bins}, seeds=seeds)
+        with task.subtask("training", TRAINING_STAGES) as stages:
+            start = cached_training(begin, own.kind, own.parameters, own.data, seeds[:2], stages)
+        found.append((own, start))
+    errors = [math.inf if start is None else start.dispersion for _, start in found]
+    best = int(np.argmin([error * (1.0 if place == 0 else WORTH) for place, error in enumerate(errors)]))
+    own, start = found[best]
+    return own if start is None else replace(own, data=replace(own.data, start=start))
+
+
+def _fit_kinds(request: FitRequest, kinds: tuple[int | None, ...], n_stages: int, task: Task) -> Ensemble:
+    """One kind of nets after the other: the first net of each, then the others of those that count."""
+    leads = _fit_leads(request, kinds, n_stages, task)
     densities = [lead.densities for lead, _, _ in leads if lead.densities is not None]
     shares, factor = of_kinds(densities, request.data.weights) if len(leads) > 1 else (np.ones(1), 1.0)
     counted = [share > LEAST_SHARE for share in shares.tolist()]
@@ -113,9 +211,7 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
             weights += [float(shares[place]) / (1 + len(later))] * (1 + len(later))
     if not any(counted[1:]):
         return Ensemble.of(members)
-    options = request.options
-    members = [member.conditioned(member.fit, mixed(member.hyper, factor, options), options) for member in members]
-    return Ensemble.of(members, np.array(weights) / sum(weights), factor)
+    return _mixture(members, np.array(weights) / sum(weights), factor, request.options)
 
 
 def mixed(hyper: Hyper, factor: float, options: Options) -> Hyper:
@@ -189,6 +285,7 @@ def fit_member(
     lead: Origin | None = None,
     noise_model: NoiseModel | None = None,
     is_compared: bool = False,
+    learns_noise: bool = True,
 ) -> FittedMember:
     """Train one net and approximate its posterior; if the noise varies, train on under the noise that was found.
 
@@ -203,9 +300,13 @@ def fit_member(
         One that was found before.
     is_compared : bool
         Whether densities of held-out rows are needed.
+    learns_noise : bool
+        Whether a model of noise that varies may be found.
     """
     data, seeds = request.data, request.seeds
     with task.subtask("training", TRAINING_STAGES) as own:
+        if lead is None and may_begin(request.parameters, data, request.options):
+            data = replace(data, start=cached_training(begin, request.kind, request.parameters, data, seeds[:2], own))
         trained = cached_training(train, request.kind, request.parameters, data, list(seeds[:2]), own)
     with task.subtask("posterior"), single_thread(trained.is_small):
         options = request.settled()
@@ -213,7 +314,7 @@ def fit_member(
         origin = origin if lead is None else borrowed(lead, origin, fit, options)
         left_out = partial(request.left_out, fit, trained.input_dtype)
         hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), left_out)
-        if lead is None and noise_model is None and options.varying_noise is not False:
+        if learns_noise and lead is None and noise_model is None and options.varying_noise is not False:
             noise_model = fitted_noise(request, fit, hyper, origin, options, left_out)
             if noise_model is not None and noise_model.is_trained_under and task.clock.is_over():
                 noise_model = None  # there is no time for a training under it
@@ -223,23 +324,27 @@ def fit_member(
         return fit_member(again, task, lead=lead, noise_model=noise_model, is_compared=is_compared)
     with single_thread(trained.is_small):
         member = _member(request, trained, fit, hyper, origin, noise_model)
-        densities = None
+        densities, held_out = None, None
         if origin.cross is not None and origin.cross.networks:
             if is_compared:
-                densities = origin.cross.densities_of_rows(replace(hyper, temperature=1.0))
+                one = replace(hyper, temperature=1.0)
+                held_out = origin.cross.held_out(one) if fit.likelihood.has_dispersion else None
+                densities = origin.cross.densities_of_rows(one, held_out)
             scored = origin.cross.scored(hyper, partial(left_out, in_order=False), fit)
             member = replace(member, origin=replace(origin, cross=scored))
         if not request.is_candidate:
             diagnosed(member, options, request.options, len(data.X) if data.past is None else None)
-    return FittedMember(member, trained.start(), densities)
+    return FittedMember(member, trained.start(), densities, held_out)
 
 
-def _fit_bag(request: FitRequest, task: Task) -> Ensemble:
-    """Train all members together, each without a part of the rows."""
+def _fit_bag(request: FitRequest, task: Task) -> Part | None:
+    """Train members together, each without a part of the rows; None where other nets suit the rows better."""
     kind, parameters, data, seeds = request.kind, request.parameters, request.data, request.seeds
     with task.subtask("member", MEMBER_STAGES) as stages:
         with stages.subtask("training", TRAINING_STAGES) as own:
             bag = cached_training(train_bag, kind, parameters, data, seeds, own)
+        if bag is None:
+            return None
         with stages.subtask("posterior"):
             found = approximate_bag(bag, kind, parameters, data, seeds, task.clock)
     members = []
@@ -250,7 +355,7 @@ def _fit_bag(request: FitRequest, task: Task) -> Ensemble:
         member = replace(member, unseen=unseen, n_bins=found.n_bins[place], is_later=place > 0)
         kept = None if request.kept is None else member.without_unseen(request.kept)
         members.append(replace(member, kept=kept))
-    return Ensemble.of(members, found.shares)
+    return Part(tuple(members), found.shares, found.densities, found.scored)
 
 
 def _member(

@@ -1,6 +1,6 @@
-"""The members of a fit of many rows: when a fit has such members, and how they are trained.
+"""Members that train together: when a fit has such members, and how they are trained.
 
-Eight nets train as one tensor program (``_training/batched.py``), each without a quarter of the rows
+Eight nets train as one or two tensor programs (``_training/batched.py``), each without a quarter of the rows
 (``_training/folds.py``). The four members of the first deal suit smooth functions, those of the second functions with
 much detail (``_training/recipe.py``). Each deal has the share with which the mean of both errs least on held-out rows.
 A deal of almost no share, or with much larger errors, is left out. ``approximate.py`` makes the posteriors.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 from numbers import Integral
 from typing import Any
 
@@ -21,10 +21,12 @@ from torch import Tensor
 
 from .. import _resolve
 from .._budget import SINGLE_THREAD_FLOPS
-from .._built_in import table_net
+from .._built_in import of_one_net, table_net
 from .._cross_fit import LEAST_LEVEL
 from .._data import PreparedData
+from .._kinds import exact_kinds
 from .._learnt_noise import learnt_noise
+from .._map import MANY_ROWS, NOISELESS
 from .._noise_model import TrainedNoise
 from .._progress import Clock, Task
 from .._resolve import Options
@@ -44,9 +46,6 @@ from ..structures import Diag, Full, Kron
 from ..structures._base import Curvature
 from ..subsets._base import Subset
 
-LEAST_ROWS = 950
-"""Rows from which a default fit is bagged. For fewer, Gauss–Newton steps over all rows are more accurate
-(``docs/decisions.md``)."""
 EM_STEPS = 100
 """Of the weights of the deals."""
 LEAST_SHARE, DECISIVE = 0.1, 2.0
@@ -76,7 +75,7 @@ def is_bagged(parameters: Mapping[str, Any], data: PreparedData, options: Option
     options : Options
     """
     built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
-    many = len(data.X) >= LEAST_ROWS and data.past is None and not data.has_copies
+    many = len(data.X) >= MANY_ROWS and data.past is None and not data.has_copies
     gaussian = options.likelihood.has_dispersion and options.likelihood.quadratic
     # Prior and noise are chosen by held-out rows, one factor for all weights.
     left_open = all(options.by_held_out) and options.map_precision is None and options.grouping.each == "net"
@@ -160,8 +159,10 @@ def train_bag(
     seeds: Sequence[int],
     memory_budget: object,
     task: Task,
-) -> Bag:
-    """Train the members: a function of its arguments, as :func:`~sklearn_laplace._stages.train` is.
+) -> Bag | None:
+    """Train the members: a function of its arguments, as :func:`~sklearn_laplace._ensemble.train_one.train` is.
+
+    Targets almost without noise reward exact steps. Where these are affordable there are no members: None.
 
     Parameters
     ----------
@@ -177,22 +178,26 @@ def train_bag(
     rows = tensors_of(data, options, built_in=True)
     recipes = _recipes(parameters, data)
     held_out = torch.from_numpy(held_out_rows(data.X, data.targets, len(recipes))).to(rows.inputs.device)
-    deals, prior, order = [], 0.0, seeds[1] % 2**31
-    clock = task.clock
+    deals: list[tuple[Bag, Tensor]] = []
+    prior, order, clock = 0.0, seeds[1] % 2**31, task.clock
+    n_members = len(held_out) // len(recipes)
     with task.subtask("epochs"):
         if clock.max_time is not None:
-            recipes = _in_time(recipes, rows, data, options, len(held_out) // len(recipes), clock)
-        for place, (recipe, own) in enumerate(zip(recipes, held_out.chunk(len(recipes)), strict=True)):
-            shape = {"hidden_layer_sizes": recipe.hidden_layer_sizes, "activation": recipe.activation}
-            arguments = table_net(shape, data, options.likelihood, recipe.n_bins)
-            first = seeds[0] + place * len(own)
-            modules = [TableMLP(**arguments, seed=first + k).to(rows.weights) for k in range(len(own))]
-            if place == 0:  # what its posterior cannot hold is refused before any training
+            recipes = _in_time(recipes, rows, data, options, n_members, clock)
+        for together in _programs(recipes):
+            first = len(deals) * n_members
+            own = held_out[first : first + len(together) * n_members]
+            arguments = [_arguments(recipe, data, options) for recipe in together for _ in range(n_members)]
+            modules = [TableMLP(**a, seed=seeds[0] + first + k).to(rows.weights) for k, a in enumerate(arguments)]
+            schedules = [recipe.schedule for recipe in together]
+            if not deals:  # what its posterior cannot hold is refused before any training
                 layout_of(Network.trace(modules[0], rows.inputs), rows, data, options)
-                prior = _prior(arguments, recipe.schedule, rows, own[0], seeds[0], order, clock.is_over)
+                prior, error = _prior(arguments[0], schedules[0], rows, own[0], seeds[0], order, clock.is_over)
+                if error < NOISELESS and exact_kinds(of_one_net(parameters), data, options.likelihood):
+                    return None
             noise_of = partial(_noise_so_far, own, rows, parameters, data, options, seeds[0])
             train = partial(train_members, noise_of=noise_of, is_over=clock.is_over)
-            deals.append(_trained(modules, arguments, recipe.schedule, rows, own, order, prior, train))
+            deals += _trained(modules, arguments, schedules, rows, own, order, prior, train)
             if clock.is_over():
                 break
     bags, outputs = zip(*deals, strict=True)
@@ -202,23 +207,38 @@ def train_bag(
     return Bag.of_deals(bags, _shares(rows, outputs, noise))
 
 
+def _programs(recipes: Sequence[Recipe]) -> list[tuple[Recipe, ...]]:
+    """The recipes of the deals, those together whose members train as one program."""
+    return [tuple(together) for _, together in groupby(recipes, lambda recipe: recipe.program)]
+
+
+def _arguments(recipe: Recipe, data: PreparedData, options: Options) -> dict[str, Any]:
+    """Of a member's net."""
+    shape = {"hidden_layer_sizes": recipe.hidden_layer_sizes, "activation": recipe.activation}
+    return table_net(shape, data, options.likelihood, recipe.n_bins)
+
+
 def _trained(
     modules: Sequence[TableMLP],
-    arguments: dict[str, Any],
-    schedule: Schedule,
+    arguments: Sequence[dict[str, Any]],
+    schedules: Sequence[Schedule],
     rows: TrainingRows,
     held_out: Tensor,
     seed: int,
     prior: float,
     train: Callable[..., tuple[Tensor, Tensor | None]],
-) -> tuple[Bag, Tensor]:
-    """The members of one deal, and what they say of the rows that they have not seen (n, C)."""
+) -> list[tuple[Bag, Tensor]]:
+    """The members of each deal, and what they say of the rows that they have not seen (n, C)."""
     stacked, priors = Stacked(modules), [prior] * len(modules)
-    with single_thread(_is_small(stacked, schedule)):
-        outputs, noise = train(stacked, rows, (~held_out).double(), schedule, seed, priors)
-    n, found = len(modules), () if noise is None else (noise,)
-    bag = Bag((arguments,) * n, tuple(stacked.written()), held_out, (1 / n,) * n, found, schedule.n_steps)
-    return bag, (outputs * held_out[..., None]).sum(0)
+    with single_thread(_is_small(stacked, schedules[0])):
+        outputs, noise = train(stacked, rows, (~held_out).double(), schedules, seed, priors)
+    states, found = stacked.written(), () if noise is None else (noise,)
+    n, n_steps, deals = len(modules) // len(schedules), schedules[0].n_steps, []
+    for first in range(0, len(modules), n):
+        own = slice(first, first + n)
+        given = tuple(arguments[own]), tuple(states[own]), held_out[own], (1 / n,) * n, found, n_steps
+        deals.append((Bag(*given), (outputs[own] * held_out[own, :, None]).sum(0)))
+    return deals
 
 
 def _in_time(
@@ -227,16 +247,16 @@ def _in_time(
     """The recipes with as many steps as there is time for, beside the passes over the rows that follow."""
     needed, passes = 0.0, 0.0
     few = rows.taken(torch.arange(min(PROBED_ROWS, len(rows)), device=rows.inputs.device))
-    for place, recipe in enumerate(recipes):
-        shape = {"hidden_layer_sizes": recipe.hidden_layer_sizes, "activation": recipe.activation}
-        arguments = table_net(shape, data, options.likelihood, recipe.n_bins)
-        stacked = Stacked([TableMLP(**arguments, seed=0).to(rows.weights) for _ in range(n_members)])
-        with single_thread(_is_small(stacked, recipe.schedule)):
-            step = seconds_of_step(stacked, rows, recipe.schedule)
-        needed += step * (recipe.schedule.n_steps + (0 if place else min(recipe.schedule.n_steps, PILOT_STEPS)))
+    for place, together in enumerate(_programs(recipes)):
+        schedule = together[0].schedule
+        arguments = [_arguments(recipe, data, options) for recipe in together for _ in range(n_members)]
+        stacked = Stacked([TableMLP(**own, seed=0).to(rows.weights) for own in arguments])
+        with single_thread(_is_small(stacked, schedule)):
+            step = seconds_of_step(stacked, rows, schedule)
+        needed += step * (schedule.n_steps + (0 if place else min(schedule.n_steps, PILOT_STEPS)))
         network, begun = Network.trace(stacked.modules[0], few.inputs), clock.elapsed
         fit_of(network, few, data, options)
-        passes += n_members * (clock.elapsed - begun) * len(rows) / len(few)
+        passes += len(arguments) * (clock.elapsed - begun) * len(rows) / len(few)
     part = min(PART_OF_TIME * clock.left, max(clock.left - PASSES * passes, LEAST_PART * clock.left)) / needed
     if part >= 1:
         return tuple(recipes)
@@ -257,8 +277,10 @@ def _prior(
     seed: int,
     order: int,
     is_over: Callable[[], bool],
-) -> float:
-    """The prior precision under which a net errs least on rows (n,) that it has not seen, all tried side by side.
+) -> tuple[float, float]:
+    """The prior precision under which a net errs least on rows (n,) that it has not seen, and its squared error.
+
+    All precisions are tried side by side.
 
     They are tried with fewer steps than the members take. The longer a net trains, the stronger is the prior that it
     needs, so that the precision is multiplied by the ratio of the steps.
@@ -267,9 +289,10 @@ def _prior(
     short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
     seen = (~held_out).double().expand(len(PRIORS), -1)
     with single_thread(_is_small(stacked, schedule)):
-        outputs, _ = train_members(stacked, rows, seen, short, order, PRIORS, lambda outputs: None, is_over)
+        outputs, _ = train_members(stacked, rows, seen, [short], order, PRIORS, lambda outputs: None, is_over)
     errors = mean_squares(rows, outputs, (held_out * rows.weights).expand(len(PRIORS), -1))
-    return min(PRIORS[int(errors.argmin())] * schedule.n_steps / short.n_steps, max(PRIORS))
+    prior = min(PRIORS[int(errors.argmin())] * schedule.n_steps / short.n_steps, max(PRIORS))
+    return prior, float(errors.min())
 
 
 def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None) -> list[float]:

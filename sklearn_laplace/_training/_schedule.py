@@ -55,9 +55,9 @@ class Schedule:
         return max(0.5 * (1 - math.cos(2 * math.pi * step / self.n_steps)), LEAST_RATE)
 
     def decay(self, step: int) -> float:
-        """The weight decay of a step: constant for half of the steps, then down to zero by a cosine."""
+        """The weight decay of a step, in units of the largest: one for half of the steps, then to zero by a cosine."""
         part = step / self.n_steps
-        return self.weight_decay * (1.0 if part < 0.5 else 0.5 * (1 + math.cos(math.pi * (2 * part - 1))))
+        return 1.0 if part < 0.5 else 0.5 * (1 + math.cos(math.pi * (2 * part - 1)))
 
     def of_part(self, part: float) -> Schedule:
         """One with this part of the steps, and no further cycles; all four cycles have a step.

@@ -23,6 +23,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ class Stacked:
     Parameters
     ----------
     modules : sequence of MLP with hidden layers, or of TableMLP
-        Of one shape; they stay as they are.
+        Of one shape; they stay as they are. Nets of one activation stand side by side.
     dtype : torch.dtype
     learns_scales : bool
         Whether each encoded column gets a learnable scale.
@@ -80,7 +81,10 @@ class Stacked:
     ) -> None:
         first: MLP | TableMLP = modules[0]
         self.modules: tuple[MLP | TableMLP, ...] = tuple(modules)
-        self.dtype, self.factor, self.behind = dtype, first.factor, first.behind
+        self.dtype, self.factor = dtype, first.factor
+        runs = [list(run) for _, run in groupby(modules, lambda module: [type(layer) for layer in module.behind])]
+        self.behind = [module.behind for module, *_ in runs]
+        self.counts = [len(run) for run in runs]
         numbers: list[list[Any]] = [] if first.first is None else [[module.first for module in modules]]
         embeddings = [[module.embeddings[k] for module in modules] for k in range(len(first.embeddings))]
         places = [k for k, layer in enumerate(first.behind) if isinstance(layer, nn.Linear)]
@@ -105,13 +109,16 @@ class Stacked:
         """Outputs (K, n, C) of encoded rows: numbers (n, D) and codes of categories (n, q)."""
         hidden = self._first(numbers, codes)
         layers = zip(self.weights[self.n_first :], self.biases[self.n_first :], strict=True)
-        for layer in self.behind:
-            if isinstance(layer, nn.Linear):
+        for several in zip(*self.behind, strict=True):
+            if isinstance(several[0], nn.Linear):
                 weight, bias = next(layers)
                 assert bias is not None
                 hidden = torch.baddbmm(bias[:, None], hidden, weight.mT)
+            elif len(several) == 1:
+                hidden = several[0](hidden)
             else:
-                hidden = layer(hidden)
+                parts = zip(several, hidden.split(self.counts), strict=True)
+                hidden = torch.cat([layer(part) for layer, part in parts])
         return hidden
 
     def _first(self, numbers: Tensor, codes: Tensor) -> Tensor:
@@ -213,7 +220,7 @@ def train_members(
     stacked: Stacked,
     rows: TrainingRows,
     seen: Tensor,
-    schedule: Schedule,
+    schedules: Sequence[Schedule],
     seed: int,
     prior: Sequence[float],
     noise_of: Callable[[Tensor], Tensor | None],
@@ -228,7 +235,8 @@ def train_members(
     rows : TrainingRows
     seen : Tensor of shape (K, n)
         One where a net learns from a row, else zero.
-    schedule : Schedule
+    schedules : sequence of Schedule
+        Of equal parts of the nets, in their order. They differ in learning rate and weight decay at most.
     seed : int
         Of the order of the rows.
     prior : sequence of K floats
@@ -245,7 +253,7 @@ def train_members(
     noise : Tensor of shape (n, C) or None
         What ``noise_of`` has answered.
     """
-    training = Training.of(stacked, rows, seen, schedule, seed, prior)
+    training, schedule = Training.of(stacked, rows, seen, schedules, seed, prior), schedules[0]
     held_out = (1 - seen) * rows.weights
     outputs, noise, error = torch.empty(0), None, math.inf
     for begin, end in schedule.cycles:
@@ -281,7 +289,7 @@ def seconds_of_step(stacked: Stacked, rows: TrainingRows, schedule: Schedule) ->
     schedule : Schedule
     """
     seen = torch.ones(len(stacked.modules), len(rows), device=rows.inputs.device)
-    training = Training.of(stacked, rows, seen, schedule, 0, [1.0] * len(seen))
+    training = Training.of(stacked, rows, seen, [schedule], 0, [1.0] * len(seen))
     training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS))
     begun = time.perf_counter()
     training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS))
@@ -328,7 +336,7 @@ class Training:
         stacked: Stacked,
         rows: TrainingRows,
         seen: Tensor,
-        schedule: Schedule,
+        schedules: Sequence[Schedule],
         seed: int,
         prior: Sequence[float],
         *,
@@ -344,9 +352,9 @@ class Training:
             rows.targets.to(dtype),
             weights * (n / weights.sum(1, keepdim=True)),
             torch.ones_like(weights[0])[:, None] if rows.noise is None else (1 / rows.noise).to(dtype),
-            _Adam.of(stacked, schedule),
+            _Adam.of(stacked, schedules),
             torch.Generator().manual_seed(seed),
-            min(schedule.batch_size, n),
+            min(schedules[0].batch_size, n),
             torch.tensor(prior).to(weights) / weights.sum(1),
             torch.full_like(weights[:, 0], NOISE_AT_START),
         )
@@ -358,7 +366,7 @@ class Training:
         steps: range,
         is_over: Callable[[], bool] = bool,
     ) -> None:
-        """Take these steps, whose learning rates and weight decays are functions of their numbers."""
+        """Take these steps. Learning rate and weight decay, in units of the largest, are functions of their numbers."""
         penalty = (self.prior * self.noise)[:, None, None]
         is_penalised = bool(penalty.any())
         for step, chosen in zip(steps, self._batches(), strict=False):
@@ -374,6 +382,8 @@ class Training:
                     weight.grad.addcmul_(penalty, weight.detach())
             for optimiser in self.optimisers:
                 optimiser.step(rate(step), decay(step))
+            for tensor in self.stacked.tensors:
+                tensor.grad = None
 
     def _batches(self) -> Iterator[Tensor]:
         """Rows of one batch after the other, from one random order after the other."""
@@ -399,32 +409,33 @@ def mean_squares(rows: TrainingRows, outputs: Tensor, weights: Tensor, precision
 
 
 class _Adam:
-    """AdamW of tensors with a learning rate and a weight decay of their own.
+    """AdamW of some nets' tensors with a learning rate and a weight decay of their own.
 
     By torch's function, since making one of torch's optimisers imports its compiler, which takes a second.
 
     Parameters
     ----------
-    tensors : sequence of Tensor
-    rate : float
-        Largest learning rate.
-    decays : bool
-        Whether they decay.
+    tensors : sequence of Tensor of shape (K, ...)
+    nets : slice
+        Of which of the nets.
+    rate, decay : float
+        Largest learning rate and weight decay.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], rate: float, *, decays: bool) -> None:
-        self.tensors, self.rate, self.decays = list(tensors), rate, decays
-        self.first = [torch.zeros_like(tensor) for tensor in tensors]
-        self.second = [torch.zeros_like(tensor) for tensor in tensors]
+    def __init__(self, tensors: Sequence[Tensor], nets: slice, rate: float, decay: float) -> None:
+        self.leaves, self.nets, self.rate, self.decay = list(tensors), nets, rate, decay
+        with torch.no_grad():
+            self.tensors = [tensor[nets] for tensor in tensors]
+        self.first = [torch.zeros_like(tensor) for tensor in self.tensors]
+        self.second = [torch.zeros_like(tensor) for tensor in self.tensors]
         self.counts = [torch.zeros((), device=tensor.device) for tensor in tensors]
 
     @torch.no_grad()
     def step(self, rate: float, decay: float) -> None:
-        """Take one step at this part of the largest rate, and let go of the gradients."""
-        gradients = [tensor.grad for tensor in self.tensors if tensor.grad is not None]
+        """Take one step at these parts of the largest rate and decay."""
         adamw(
             self.tensors,
-            gradients,
+            [leaf.grad[self.nets] for leaf in self.leaves if leaf.grad is not None],
             self.first,
             self.second,
             [],
@@ -434,17 +445,22 @@ class _Adam:
             beta1=BETAS[0],
             beta2=BETAS[1],
             lr=rate * self.rate,
-            weight_decay=decay * self.decays,
+            weight_decay=decay * self.decay,
             eps=EPSILON,
             maximize=False,
         )
-        for tensor in self.tensors:
-            tensor.grad = None
 
     @classmethod
-    def of(cls, stacked: Stacked, schedule: Schedule) -> list[_Adam]:
-        """For all that is trained."""
+    def of(cls, stacked: Stacked, schedules: Sequence[Schedule]) -> list[_Adam]:
+        """For all that is trained, each schedule for an equal part of the nets."""
         biases = [bias for bias in stacked.biases if bias is not None]
-        parts = (stacked.scales, SCALE_RATE), (stacked.weights, 1.0), (biases, schedule.bias_rate)
-        weights = stacked.weights
-        return [cls(own, rate * schedule.lr, decays=own is weights) for own, rate in parts if own]
+        size, found = len(stacked.modules) // len(schedules), []
+        for place, schedule in enumerate(schedules):
+            nets = slice(place * size, (place + 1) * size)
+            parts = (
+                (stacked.scales, SCALE_RATE, 0.0),
+                (stacked.weights, 1.0, schedule.weight_decay),
+                (biases, schedule.bias_rate, 0.0),
+            )
+            found += [cls(own, nets, rate * schedule.lr, decay) for own, rate, decay in parts if own]
+        return found

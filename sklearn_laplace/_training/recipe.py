@@ -6,8 +6,10 @@ compares other values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from .._budget import SMALL_ROWS
 from ._schedule import Schedule
 
 HIDDEN_AT, WIDTHS, WIDTH_POWER, WIDTH_STEP = 2500, (32, 128), 0.36, 16
@@ -17,6 +19,8 @@ SMOOTH, DETAILED, DETAILED_ROWS = "silu", "gelu", 5000
 """Activation of the first deal, and that of the second one up to a number of rows; beyond, both have the first."""
 STEPS_AT_1000, STEPS_POWERS = (500, 450), (0.5, 0.6)
 """Steps of each deal for 1,000 rows, and the powers of the rows."""
+TOGETHER_ROWS, TOGETHER_STEPS = 1000, 475
+"""Rows up to which the members of both deals have one shape and train together, and their steps for 1,000 rows."""
 MORE_STEPS, MORE_POWER = 1.5, -0.37
 """Factor of these steps for 1,000 rows, and the power of the rows with which it falls to one."""
 RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
@@ -50,6 +54,11 @@ class Recipe:
     n_bins: int | None
     schedule: Schedule
 
+    @property
+    def program(self) -> tuple[Any, ...]:
+        """What the recipes of members that train as one program have in common."""
+        return self.hidden_layer_sizes, self.n_bins, replace(self.schedule, lr=0.0, weight_decay=0.0)
+
 
 def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
     """The default of each deal, for so many rows and columns of numbers.
@@ -66,8 +75,10 @@ def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
     units = WIDTH_STEP * round(64 * (n_rows / HIDDEN_AT) ** WIDTH_POWER / WIDTH_STEP)
     units = min(max(units, WIDTHS[0]), WIDTHS[1])
     at_1000 = zip(STEPS_AT_1000, STEPS_POWERS, strict=True)
-    more = max(MORE_STEPS * (n_rows / 1000) ** MORE_POWER, 1.0)
+    more = max(MORE_STEPS * max(n_rows / 1000, 1.0) ** MORE_POWER, 1.0) if n_rows > SMALL_ROWS else 1.0
     steps = [max(int(more * count * (n_rows / 1000) ** power), 1) for count, power in at_1000]
+    if n_rows <= TOGETHER_ROWS:
+        steps = [max(int(more * TOGETHER_STEPS * (n_rows / 1000) ** STEPS_POWERS[0]), 1)] * len(steps)
     most = min(max(BINS_AT_1000 * n_rows // 1000, FEWEST_BINS), MOST_BINS)
     counts = (min(count, MOST_INPUTS // max(n_columns, 1)) for count in (FEWEST_BINS, most))
     power = min((n_rows / FULL_NOISE_ROWS) ** -NOISE_POWER, 1.0)

@@ -9,14 +9,12 @@ before. Encoded columns have no learnable scales, since the nets share one encod
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .._map import Plan, has_groups, is_exact
-from .._progress import Task
 from .._skorch import TrainingRows
 from ..nets import MLP, TableMLP
 from ..network import Network
@@ -70,7 +68,7 @@ def gradient_start(
     seen = torch.ones(len(modules), len(rows), dtype=torch.float64, device=rows.inputs.device)
     for own, places in zip(seen[1:], held_out, strict=True):
         own[places] = 0.0
-    training = Training.of(stacked, rows, seen, SCHEDULE, seed, [prior] * len(modules), from_zero=False)
+    training = Training.of(stacked, rows, seen, [SCHEDULE], seed, [prior] * len(modules), from_zero=False)
     outputs, precision = torch.empty(0), training.precision.double()
     for begin, end in SCHEDULE.cycles:
         training.run(SCHEDULE.rate, SCHEDULE.decay, range(begin, end), is_over)
@@ -83,7 +81,7 @@ def gradient_start(
 
 
 def starts_by_gradients(network: Network, rows: TrainingRows, n_outputs: int, plan: Plan) -> bool:
-    """Whether steps by gradients pay before exact ones: targets with normal noise, one prior precision, enough rows.
+    """Whether gradients can train before exact steps: targets with normal noise, one prior precision.
 
     Parameters
     ----------
@@ -94,44 +92,4 @@ def starts_by_gradients(network: Network, rows: TrainingRows, n_outputs: int, pl
     """
     normal = plan.likelihood.has_dispersion and plan.likelihood.quadratic
     several = plan.precision is None and has_groups(network, plan.prior(network))
-    return plan.many and normal and not several and is_exact(network, rows, n_outputs, plan)
-
-
-def begun(
-    modules: Sequence[Any],
-    network: Network,
-    rows: TrainingRows,
-    held_out: Sequence[Tensor],
-    plan: Plan,
-    seed: int,
-    task: Task,
-) -> Plan:
-    """Train a net and those beside it by gradients; they stay as they are where there is next to no noise.
-
-    Parameters
-    ----------
-    modules : sequence of MLP or TableMLP
-    network : Network
-        The first one's.
-    rows : TrainingRows
-    held_out : sequence of Tensor of int64
-        The rows that each net after the first does not see.
-    plan : Plan
-    seed : int
-    task : Task
-        A part of which this is.
-
-    Returns
-    -------
-    Plan
-        That of the steps that follow.
-    """
-    prior = float(plan.start(network, plan.prior(network)).prior_precision.mean())
-    with task.subtask("epochs"):
-        found = gradient_start(modules, rows, held_out, prior, seed % 2**31, plan.is_over)
-    following = replace(plan, begun=found.dispersion)
-    if not following.is_noisy:
-        return plan
-    for module, state in zip(modules, found.states, strict=True):
-        module.load_state_dict(state)
-    return following
+    return normal and not several and is_exact(network, rows, n_outputs, plan)

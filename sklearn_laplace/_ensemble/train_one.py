@@ -1,0 +1,277 @@
+"""The training of one net, with those that see a part of the rows beside it.
+
+:func:`train` is a pure function of its arguments (parameters by name, arrays, seeds), so that its result can be cached.
+:func:`begin` is what gradients do before its exact steps.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.frozen import FrozenEstimator
+from skorch import NeuralNet
+from torch import Tensor, nn
+
+from .. import _map, _resolve, _skorch
+from .._budget import SMALL_ROWS
+from .._built_in import built_in_net
+from .._cross_fit import N_FOLDS, cross_fitted, dealt
+from .._data import PreparedData
+from .._map import MANY_ROWS, NOISELESS, MapResult, Plan, Start
+from .._past import check_same_net, load
+from .._progress import Task
+from .._resolve import Options
+from .._skorch import TrainingRows
+from .._stages import fixed_dispersion, grouped, options_for, posterior_layout, tensors_of
+from .._training.start import gradient_start, starts_by_gradients
+from ..network import Network
+from ..prior import Prior
+from ..structures import Diag, Full, Functional, Kron
+from ..structures._base import Curvature
+
+TRAINING_STAGES = 3
+"""Epochs, the way to the mode, nets beside it: the tasks of a training at most."""
+
+
+def train(
+    kind: str,
+    parameters: Mapping[str, Any],
+    data: PreparedData,
+    seeds: Sequence[int],
+    memory_budget: object,
+    task: Task,
+) -> MapResult:
+    """The MAP stage.
+
+    Parameters
+    ----------
+    kind : str
+        "regressor" or "classifier".
+    parameters : mapping
+        The estimator's parameters by name.
+    data : PreparedData
+    seeds : sequence of int
+        For the order of mini-batches and built-in weights, and for torch's global generator, which a user's module
+        draws from: it is seeded and put back.
+    memory_budget : None, int or str
+        Beside the other parameters, since the result does not depend on it but for rounding.
+    task : Task
+        That this is; with at most ``TRAINING_STAGES`` subtasks.
+
+    Returns
+    -------
+    MapResult
+    """
+    options, rows, plan = _planned(kind, parameters, data, memory_budget, task)
+    net = parameters["net"]
+    if isinstance(net, FrozenEstimator):
+        module = copy.deepcopy(net.estimator.module_).to(rows.weights)
+        _skorch.check_module(module.eval(), rows, data.n_outputs)
+        network = _trace(module, rows, data, options, verbose=parameters["verbose"])
+        fixed = plan.precision is not None and not plan.free_dispersion
+        structure = _structure_of_pass(network, rows, data, options) if fixed else None
+        return _map.keep_mode(_skorch.copied(net.estimator), network, rows, data.n_outputs, plan, structure)
+    if net is None:
+        return _train_net(parameters, rows, data, plan, options, seeds, task)
+    with _skorch.isolated_seed(seeds[1], rows.inputs.device):
+        return _train_net(parameters, rows, data, plan, options, seeds, task)
+
+
+def may_begin(parameters: Mapping[str, Any], data: PreparedData, options: Options) -> bool:
+    """Whether gradients may train before exact steps: a built-in net of many rows with normal noise."""
+    normal = options.likelihood.has_dispersion and options.likelihood.quadratic
+    return parameters["net"] is None and normal and len(data.X) > SMALL_ROWS and data.start is None
+
+
+def begin(
+    kind: str,
+    parameters: Mapping[str, Any],
+    data: PreparedData,
+    seeds: Sequence[int],
+    memory_budget: object,
+    task: Task,
+) -> Start | None:
+    """Train a net and those beside it by gradients, from which exact steps go on.
+
+    Parameters
+    ----------
+    kind, parameters, data, seeds, memory_budget, task
+        See :func:`train`.
+
+    Returns
+    -------
+    Start or None
+        None where all steps are exact ones. Without weights where there is next to no noise: gradients lead to worse
+        modes there.
+    """
+    options, rows, plan = _planned(kind, parameters, data, memory_budget, task)
+    nets = _Nets.of(parameters, rows, data, options, seeds)
+    network = nets.network
+    if not nets.beside or not starts_by_gradients(network, rows, data.n_outputs, plan):
+        return None
+    modules, prior = [nets.net.module_, *nets.others], plan.start(network, plan.prior(network)).prior_precision.mean()
+    with task.subtask("epochs"):
+        held_out = dealt(rows, N_FOLDS)
+        found = gradient_start(modules, rows, held_out, float(prior), seeds[1] % 2**31, plan.is_over)
+    if found.dispersion < NOISELESS:
+        return Start(None, np.ones(1), found.dispersion, (), by_gradients=True)
+    thetas = []
+    for module, state in zip(modules, found.states, strict=True):
+        module.load_state_dict(state)
+        thetas.append(network.vector(dict(module.named_parameters())).detach().cpu().numpy().astype(float))
+    return Start(thetas[0], np.ones(1), found.dispersion, tuple(thetas[1:]), by_gradients=True)
+
+
+def _planned(
+    kind: str, parameters: Mapping[str, Any], data: PreparedData, memory_budget: object, task: Task
+) -> tuple[Options, TrainingRows, Plan]:
+    """What a training is to find, and in which rows."""
+    options = options_for(kind, {**parameters, "memory_budget": memory_budget}, data)
+    rows = tensors_of(data, options, built_in=parameters["net"] is None)
+    fixed_noise, start = options.map_precision is not None, data.start
+    by_gradients = start is not None and start.by_gradients
+    plan = Plan(
+        options.likelihood,
+        lambda network: _training_prior(network, options),
+        _map_precision(options, data),
+        options.likelihood.dispersion_start if fixed_noise else fixed_dispersion(options, data.scale),
+        _resolve.DISPERSION_RULES.get(options.sigma_noise.rule, lambda fit, hyper: hyper),
+        natural_start=parameters["net"] is None,
+        memory=options.memory,
+        past=data.past,
+        again=None if start is None or by_gradients else start.hyper,
+        begun=start.dispersion if start is not None and by_gradients and start.theta is not None else None,
+        quick=data.quick,
+        softens=options.by_held_out[0] and not options.likelihood.has_dispersion,
+        many=len(rows) >= MANY_ROWS,
+        is_over=task.clock.is_over,
+    )
+    return options, rows, plan
+
+
+def _structure_of_pass(network: Network, rows: TrainingRows, data: PreparedData, options: Options) -> type[Curvature]:
+    """For a net whose weights, prior and noise are given: the posterior's own structure, so that one pass is enough."""
+    own, structure, _, _ = posterior_layout(network, rows, data, options)
+    whole = own.parameter_names == network.parameter_names and own.blocks == network.blocks
+    return structure if whole and structure in (Full, Functional, Kron) else Diag
+
+
+@dataclass(frozen=True)
+class _Nets:
+    """A net, and those that see a part of the rows each, before any training.
+
+    Parameters
+    ----------
+    net : NeuralNet
+    network : Network
+        Its module, traced.
+    others : tuple of Module
+        Of the built-in net.
+    own_epochs : bool
+        Whether the user has said how long the net trains.
+    beside : bool
+        Whether there are to be nets beside it.
+    """
+
+    net: NeuralNet
+    network: Network
+    others: tuple[nn.Module, ...]
+    own_epochs: bool
+    beside: bool
+
+    @classmethod
+    def of(
+        cls,
+        parameters: Mapping[str, Any],
+        rows: TrainingRows,
+        data: PreparedData,
+        options: Options,
+        seeds: Sequence[int],
+    ) -> _Nets:
+        """For these rows, at initial weights."""
+        is_ours = parameters["net"] is None
+        source: Any = parameters["net"]
+        arguments: dict[str, Any] = {}
+        if is_ours:
+            source, arguments = built_in_net(parameters, data, options.likelihood, seeds[0])
+        given = source, arguments, options.likelihood, rows, data.n_outputs
+        options_of_net = {name: parameters[name] for name in ("max_epochs", "lr", "batch_size")}
+        net = _skorch.build_net(*given, **options_of_net, seed=seeds[0], verbose=max(int(parameters["verbose"]) - 1, 0))
+        _skorch.initialise(net, rows, data.n_outputs)
+        if data.past is not None:
+            load(net.module_, data.past.module)
+        network = _trace(net.module_, rows, data, options, verbose=parameters["verbose"])
+        own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
+        deep = is_ours and len(parameters["hidden_layer_sizes"]) > 0  # a linear net has one mode, and knows itself
+        apart = data.past is None and not data.has_copies and not isinstance(options.prior_mean, dict)
+        beside = deep and apart and options.cross_fits and not (own_epochs or data.alone)
+        others = []
+        if beside and (data.start is None or not data.start.folds):
+            others = [source(**arguments | {"seed": seeds[0] + 1 + k}).to(network.theta) for k in range(N_FOLDS)]
+        return cls(net, network, tuple(others), own_epochs, beside)
+
+
+def _train_net(
+    parameters: Mapping[str, Any],
+    rows: TrainingRows,
+    data: PreparedData,
+    plan: Plan,
+    options: Options,
+    seeds: Sequence[int],
+    task: Task,
+) -> MapResult:
+    nets = _Nets.of(parameters, rows, data, options, seeds)
+    net, network, start = nets.net, nets.network, data.start
+    if data.past is not None:
+        check_same_net(network, data.past.fit.network, rows.inputs[:50])
+        _start_at(net.module_, network.tensors(data.past.fit.theta))
+    elif start is not None and start.theta is not None:
+        _start_at(net.module_, network.tensors(torch.from_numpy(start.theta).to(network.theta)))
+    elif parameters["net"] is None and isinstance(options.prior_mean, dict):
+        _start_at(net.module_, options.prior_mean)
+    trained = _map.fit_map(net, network, rows, data.n_outputs, plan, task, own_epochs=nets.own_epochs)
+    if data.alone:
+        return replace(trained, by_evidence=start is None or start.by_evidence)
+    if not nets.beside:
+        return trained
+    if start is not None and start.folds:
+        before = [torch.from_numpy(fold).to(network.theta) for fold in start.folds]
+    else:
+        before = [network.vector(dict(other.named_parameters())).to(network.theta) for other in nets.others]
+    return cross_fitted(trained, rows, plan, before, task)
+
+
+def _start_at(module: nn.Module, means: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.copy_(means.get(name, parameter))
+
+
+def _trace(module: nn.Module, rows: TrainingRows, data: PreparedData, options: Options, *, verbose: int) -> Network:
+    """The module as a network; what its posterior cannot hold is refused here, before any training."""
+    log_outputs = rows.targets.ndim == 1 and _skorch.returns_probabilities(module, rows.inputs[:20])
+    if log_outputs and verbose:
+        print("the net's outputs are probabilities: their logarithms are taken as logits.")
+    network = Network.trace(module, rows.inputs, log_outputs=log_outputs)
+    posterior_layout(network, rows, data, options)
+    return network
+
+
+def _map_precision(options: Options, data: PreparedData) -> Tensor | None:
+    if data.alone and data.start is not None:  # a member of a mixture: the precisions are the first one's
+        return data.start.hyper.prior_precision
+    if options.map_precision is not None:
+        return torch.tensor(options.map_precision, dtype=torch.float64)
+    value = options.prior_precision.value
+    return None if value is None else torch.as_tensor(value)
+
+
+def _training_prior(network: Network, options: Options) -> Prior:
+    """A training under one given precision does not depend on how the posterior's are grouped."""
+    prior = grouped(network, network.parameter_names, options)
+    return prior if options.map_precision is None else replace(network.scalar_prior(), mean=prior.mean)
