@@ -335,7 +335,8 @@ def _under(
 ) -> tuple[tuple[Fold, ...], float]:
     """The nets trained under these hyperparameters, and the largest density of the rows that they have not seen.
 
-    The density is that under the best factor of the posterior's prior precision, and the best noise, of all nets.
+    The density is that under the best factor of the posterior's prior precision, and the best noise, of all nets. It is
+    zero where no prior is chosen by it.
     """
     found, parts = [], []
     n_columns, exact = GGN().n_columns(plan.likelihood, fit.n_outputs), isinstance(fit.curvature, Full | Functional)
@@ -348,6 +349,8 @@ def _under(
             mode = train(problem, start, hyper, max_steps=steps)
         found.append(replace(fold, theta=mode.fit.network.theta))
         parts.append((mode.fit, rows.taken(fold.held_out).chunks(CHUNK)))
+    if not plan.softens:
+        return tuple(found), 0.0
     scores = held_out_scores(parts, hyper, density_for(fit.likelihood))
     noise = (scores.squares / scores.freedom).clamp(*scores.bounds) if scores.freedom else torch.ones_like(scores.ridge)
     density = scores.log_density(noise) if scores.freedom else scores.constants

@@ -22,11 +22,14 @@ AUTOMATIC = (None, 8)
 """Eight pieces beside the numbers: on held-out rows of eleven tables level or better everywhere."""
 
 
-MOST_STEP = 2e9
-"""Multiply-adds of an exact step up to which nets that take such steps are added to members that train together."""
+MOST_STEP, MOST_BESIDE = 2e9, 9e8
+"""Multiply-adds of an exact step up to which nets take such steps in place of members that train together, and those of
+the first kind of nets up to which there are such nets beside them. Then they take about as long as the members."""
 
 
-def exact_kinds(parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood) -> tuple[int | None, ...]:
+def exact_kinds(
+    parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, *, beside: bool
+) -> tuple[int | None, ...]:
     """Kinds of nets whose exact steps cost little, of those that the user has left open.
 
     Parameters
@@ -35,11 +38,16 @@ def exact_kinds(parameters: Mapping[str, Any], data: PreparedData, likelihood: L
         The estimator's, with the layers of a net that is trained alone.
     data : PreparedData
     likelihood : Likelihood
+    beside : bool
+        Whether they stand beside members that train together.
     """
     pieces = len(data.X) > SMALL_ROWS and _may_bend(data)
     asked = kinds("n_bins", parameters["n_bins"], AUTOMATIC if pieces else (None,))
     n_dual = len(data.X) * GGN().n_columns(likelihood, data.n_outputs)
-    return tuple(kind for kind in asked if exact_cost(_blocks(parameters, data, kind), n_dual)[0] <= MOST_STEP)
+    costs = [exact_cost(_blocks(parameters, data, kind), n_dual)[0] for kind in asked]
+    if beside and costs[0] > MOST_BESIDE:
+        return ()
+    return tuple(kind for kind, cost in zip(asked, costs, strict=True) if cost <= MOST_STEP)
 
 
 def kinds_of_nets(parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood) -> tuple[int | None, ...]:

@@ -130,8 +130,8 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     of_one = replace(request, parameters=of_one_net(request.parameters))
     if not is_bagged(request.parameters, request.data, options):
         return _fit_kinds(of_one, kinds_of_nets(of_one.parameters, request.data, options.likelihood), n_stages, task)
-    kinds = exact_kinds(of_one.parameters, request.data, options.likelihood)
     together = _fit_bag(request, task)
+    kinds = exact_kinds(of_one.parameters, request.data, options.likelihood, beside=together is not None)
     if together is None:
         own = _best_kind(of_one, kinds, task)
         return _fit_kinds(own, (own.parameters["n_bins"],), n_stages, task)

@@ -193,7 +193,8 @@ def train_bag(
             if not deals:  # what its posterior cannot hold is refused before any training
                 layout_of(Network.trace(modules[0], rows.inputs), rows, data, options)
                 prior, error = _prior(arguments[0], schedules[0], rows, own[0], seeds[0], order, clock.is_over)
-                if error < NOISELESS and exact_kinds(of_one_net(parameters), data, options.likelihood):
+                of_one = of_one_net(parameters)
+                if error < NOISELESS and exact_kinds(of_one, data, options.likelihood, beside=False):
                     return None
             noise_of = partial(_noise_so_far, own, rows, parameters, data, options, seeds[0])
             train = partial(train_members, noise_of=noise_of, is_over=clock.is_over)
