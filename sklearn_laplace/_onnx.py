@@ -6,7 +6,9 @@ forward pass, its Jacobian by the chain rule, layer by layer, and
 .. math:: f(x) \sim N\big(f_{\theta^*}(x) + J\,s,\; D D^\top\big), \qquad D = J R, \qquad R R^\top = P^{-1},
 
 with the root R of the posterior as a constant of P × P numbers. That is any structure's posterior, over all weights or
-some of them; of a mixture there is one such part for each member, and the noise that varies with x is one more net.
+some of them. Of Kronecker factors (``structures/kron.py``) only the bases are constants: with the cotangent g and the
+input a of a layer, its part of D is :math:`(g\,Q_B) \otimes (a\,Q_A) / \sqrt m`. Of a mixture there is one such part
+for each member, and the noise that varies with x is one more net.
 Built by hand from ``onnx.helper``: a chain of a few kinds of layers needs no tracer. Single operators are of opset 17.
 """
 
@@ -39,6 +41,7 @@ from .nets.mlp import CLIP, Compress, NumbersAndPieces, Pieces, Scale, Shift, St
 from .network import Network
 from .predictives import GLM
 from .structures._base import Posterior
+from .structures.kron import KronPosterior
 
 OPSET, IR_VERSION = 17, 8
 CLOSED_FORMS = Moderated, Probit, Plugin
@@ -68,7 +71,7 @@ def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
     Returns
     -------
     onnx.ModelProto
-        Of P² numbers for each member and P random weights.
+        Of P² numbers for each member and P random weights; of the factors of each layer where the structure is "kron".
 
     Raises
     ------
@@ -148,15 +151,29 @@ def _check(estimator: LaplaceEstimator) -> None:
             f"link={estimator.get_params()['link']!r} is not exported to ONNX; use refit_laplace(link='moderated'), "
             "'probit' or 'plugin'."
         )
-    networks = [member.fit.network for member in estimator._ensemble.members]
-    networks += [noise.fit.network for noise in _noise_models(estimator).values()]
-    size = sum(8 * network.n_parameters**2 for network in networks)
+    parts = [(member.fit.network, member.posterior) for member in estimator._ensemble.members]
+    parts += [(noise.fit.network, noise.posterior) for noise in _noise_models(estimator).values()]
+    size = sum(_bytes(network, posterior) for network, posterior in parts)
     if size > LARGEST_FILE and options.link is not Plugin:
+        largest = max(network.n_parameters for network, _ in parts)
         raise MemoryBudgetError(
-            f"a graph of {size / 1e9:.1f} GB is more than ONNX holds (2 GB): the posterior is over "
-            f"{networks[0].n_parameters} weights, and their covariance is stored for each of {len(networks)} nets. Fit "
-            "with subset_of_weights='last_layer', or with fewer members."
+            f"a graph of {size / 1e9:.1f} GB is more than ONNX holds (2 GB): the posterior is over {largest} weights, "
+            f"and their covariance is stored for each of {len(parts)} nets. Fit with hessian_structure='kron', with "
+            "subset_of_weights='last_layer', or with fewer members."
         )
+
+
+def _bytes(network: Network, posterior: Posterior) -> int:
+    """Of the constants of a posterior."""
+    if not _has_factors(network, posterior):
+        return 8 * network.n_parameters**2
+    return 8 * sum(block.outputs**2 + block.inputs**2 + block.size for block in network.blocks)
+
+
+def _has_factors(network: Network, posterior: Posterior) -> bool:
+    """Whether the posterior is one of Kronecker factors, of whole linear layers."""
+    whole = not network.layout.elements and all(block.factored for block in network.blocks)
+    return isinstance(posterior, KronPosterior) and whole
 
 
 def _noise_models(estimator: Any) -> dict[int, NoiseModel]:
@@ -223,7 +240,7 @@ def _probabilities(graph: Graph, estimator: Any) -> dict[str, str]:
     for member in estimator._ensemble.members:
         fit = member.fit
         if link is Plugin:
-            outputs = _linearised(graph, fit.network, fit.shift)[0]
+            outputs, *_ = _linearised(graph, fit.network, fit.shift)
             found.append(graph("Softmax", graph("MatMul", outputs, to_logits), axis=-1))
         else:
             latent = _gaussian(graph, fit.network, member.posterior, fit.shift)
@@ -295,19 +312,21 @@ class Step(NamedTuple):
 
 def _gaussian(graph: Graph, network: Network, posterior: Posterior, shift: Tensor | None) -> Latent:
     """The linearised net's outputs, with the posterior's root."""
-    mean, jacobian = _linearised(graph, network, shift)
+    mean, jacobian, steps = _linearised(graph, network, shift)
+    if isinstance(posterior, KronPosterior) and _has_factors(network, posterior):
+        return Latent(mean, _factored_root(graph, network, posterior, steps))
     identity = torch.eye(network.n_parameters, dtype=torch.float64, device=posterior.device)
     root = posterior.apply_root(identity).mT.cpu().numpy()
     return Latent(mean, graph("MatMul", jacobian(), np.ascontiguousarray(root)))
 
 
-def _linearised(graph: Graph, network: Network, shift: Tensor | None) -> tuple[str, Callable[[], str]]:
-    """The mean of the outputs (n, C), and what makes their Jacobian."""
+def _linearised(graph: Graph, network: Network, shift: Tensor | None) -> tuple[str, Callable[[], str], Sequence[Step]]:
+    """The mean of the outputs (n, C), what makes their Jacobian, and the layers."""
     steps, outputs = _forward(graph, network)
     made = cache(lambda: _jacobian(graph, network, steps))
     if shift is not None:
         outputs = graph("Add", outputs, graph("MatMul", made(), shift.cpu().numpy()))
-    return outputs, made
+    return outputs, made, steps
 
 
 def _forward(graph: Graph, network: Network) -> tuple[list[Step], str]:
@@ -359,23 +378,37 @@ def _names() -> str:
     return ", ".join(sorted(kind.__name__ for kind in LAYERS if kind.__module__.startswith("torch.")))
 
 
-def _jacobian(graph: Graph, network: Network, steps: Sequence[Step]) -> str:
-    """J (n, C, P): the order of the weights is that of the network's blocks."""
-    layout, pieces = network.layout, {}
+def _cotangents(graph: Graph, network: Network, steps: Sequence[Step]) -> dict[str, tuple[str, str]]:
+    """By name of a random tensor: the cotangent (n, C, O) of its layer's output, and the layer's input."""
     wanted = set(network.parameter_names)
-    outputs = next(step.layer.out_features for step in reversed(steps) if isinstance(step.layer, nn.Linear))
+    found: dict[str, tuple[str, str]] = {}
+    outputs = _n_outputs(steps)
     rows = graph("Shape", "X", end=1)
     cotangent = graph("Expand", np.eye(outputs)[None], graph("Concat", rows, np.array([outputs, outputs]), axis=0))
     for step in reversed(steps):
-        weight, bias = f"{step.name}.weight", f"{step.name}.bias"
-        if weight in wanted:
-            inputs = graph("Unsqueeze", step.input, np.array([1, 2]))
-            pieces[weight] = graph("Mul", _unsqueezed(graph, cotangent, 3), inputs)
-        if bias in wanted:
-            pieces[bias] = cotangent
-        if wanted <= set(pieces):
+        found |= {name: (cotangent, step.input) for name in _tensors(step) if name in wanted}
+        if wanted <= set(found):
             break
         cotangent = step.back(cotangent)
+    return found
+
+
+def _tensors(step: Step) -> tuple[str, str]:
+    return f"{step.name}.weight", f"{step.name}.bias"
+
+
+def _n_outputs(steps: Sequence[Step]) -> int:
+    return int(next(step.layer.out_features for step in reversed(steps) if isinstance(step.layer, nn.Linear)))
+
+
+def _jacobian(graph: Graph, network: Network, steps: Sequence[Step]) -> str:
+    """J (n, C, P): the order of the weights is that of the network's blocks."""
+    layout, outputs = network.layout, _n_outputs(steps)
+    pieces = {}
+    for name, (cotangent, inputs) in _cotangents(graph, network, steps).items():
+        is_weight = name.endswith(".weight")
+        of_inputs = graph("Unsqueeze", inputs, np.array([1, 2])) if is_weight else ""
+        pieces[name] = graph("Mul", _unsqueezed(graph, cotangent, 3), of_inputs) if is_weight else cotangent
     parts = []
     for block in layout.blocks:
         side_by_side = [
@@ -387,6 +420,23 @@ def _jacobian(graph: Graph, network: Network, steps: Sequence[Step]) -> str:
         if block.name in layout.elements:
             part = graph("Gather", part, layout.elements[block.name].cpu().numpy(), axis=2)
         parts.append(part)
+    return graph("Concat", *parts, axis=2) if len(parts) > 1 else parts[0]
+
+
+def _factored_root(graph: Graph, network: Network, posterior: KronPosterior, steps: Sequence[Step]) -> str:
+    """D (n, C, P) in the bases of the Kronecker factors."""
+    layout, outputs = network.layout, _n_outputs(steps)
+    found, parts = _cotangents(graph, network, steps), []
+    one = graph("Expand", np.ones((1, 1)), graph("Concat", graph("Shape", "X", end=1), np.array([1]), axis=0))
+    for block, part in zip(layout.blocks, posterior.parts, strict=True):
+        names = [name for name, _ in layout.columns[block.name]]
+        columns = [found[name][1] if name.endswith(".weight") else one for name in names]
+        inputs = graph("Concat", *columns, axis=1) if len(columns) > 1 else columns[0]
+        left = graph("MatMul", found[names[0]][0], _array(part.output_basis))
+        right = graph("MatMul", inputs, _array(part.input_basis))
+        product = graph("Mul", _unsqueezed(graph, left, 3), graph("Unsqueeze", right, np.array([1, 2])))
+        scaled = graph("Mul", product, _array(part.spectrum.rsqrt()))
+        parts.append(graph("Reshape", scaled, np.array([0, outputs, block.size])))
     return graph("Concat", *parts, axis=2) if len(parts) > 1 else parts[0]
 
 

@@ -60,8 +60,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         alone where there are no such nets ("auto" of ``n_members``), a previous posterior is the prior, or, of classes
         and counts, the others are not worth ten nats of these rows together. "auto" is (None, 8) there beyond 300 rows,
         where the training of such nets goes over all rows in each step and a column of numbers has more than two
-        values; None elsewhere, and where nothing is left open: for a number of ``n_members``, and for weights that are
-        called by name. A fit with both kinds takes two to three times as long.
+        values. It is None elsewhere, and where nothing is left open: for a number of ``n_members``, and for weights
+        that are called by name. Beside members that train together there is one kind of nets with exact steps: pieces
+        where they err much less than numbers.
     categorical_features : "from_dtype", None, list of str or int, or mask, default="from_dtype"
         Which columns the built-in net takes as categories. "from_dtype": those of strings, and those whose data type
         is categorical in pandas or polars. None: no column. Otherwise those with these names or positions, or where the
@@ -226,16 +227,18 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     n_members : "auto" or int, default="auto"
         Nets of a mixture of Laplace approximations (Eschenhagen et al. 2021), each from initial weights of its own.
         All methods answer for the mixture: means, variances and covariances are its moments, quantiles and densities
-        its own. "auto" is eight for 950 rows or more, if prior precision and noise are left open too. These nets
-        train together, each without one of four folds (``_ensemble/``). Every row is held out by two of them, and the
-        errors there determine prior precision and noise, how the noise varies, and its tails. Four of the eight suit
-        smooth functions and four suit functions with much detail. Held-out rows weight the two halves, and may drop
-        one. For fewer rows "auto" is four, where prior precision or noise are chosen by three nets that were trained
-        without a third of the rows each. These train on with all rows, and are members in addition to the first. Such
-        nets are there for "auto" of prior precision or noise, the built-in net, and 40 rows or more. They and the
-        first one learn how the noise varies, and the prior precision of the training, once for all members. In any
-        other fit "auto" is one. Where the data leave one basin, members may end as the same net. ``n_jobs`` of them
-        train at a time. Several are refused for a net that comes with its weights.
+        its own. "auto" is eight for 100 rows or more, if prior precision and noise are left open too. These nets train
+        together, each without one of four folds (``_ensemble/``). Every row is held out by two of them, and the errors
+        there determine prior precision and noise, how the noise varies, and its tails. Four of the eight suit smooth
+        functions and four suit functions with much detail. Held-out rows weight the two halves, and may drop one. Where
+        exact Gauss–Newton steps cost little, four nets of all rows take such steps and come first. Held-out rows weight
+        them too, with .15 at least. Targets almost without noise have these alone. For fewer rows "auto" is four, where
+        prior precision or noise are chosen by three nets that were trained without a third of the rows each. These
+        train on with all rows, and are members in addition to the first. Such nets are there for "auto" of prior
+        precision or noise, the built-in net, and 40 rows or more. They and the first one learn how the noise varies,
+        and the prior precision of the training, once for all members. In any other fit "auto" is one. Where the data
+        leave one basin, members may end as the same net. ``n_jobs`` of them train at a time. Several are refused for a
+        net that comes with its weights.
     member_weights : {"uniform", "loo", "evidence"}, default="uniform"
         Weights of the members: the same, of one kind (``n_bins``) or half (``n_members``); those under which the
         mixture gives the training rows the largest density, each row as of the members without it (stacking, Yao et al.

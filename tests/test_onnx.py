@@ -116,15 +116,20 @@ def test_a_noise_that_varies_is_in_the_graph(n_bins):
     np.testing.assert_allclose(found["mean"], model.predict(rows[:9]), atol=1e-6 * targets.std())
 
 
-def test_members_that_trained_together_are_in_the_graph():
-    """Their numbers enter as themselves and as pieces, with a scale of each column."""
+@pytest.mark.parametrize("subset", ["all", "last_layer"])
+def test_members_that_trained_together_are_in_the_graph(subset):
+    """Their numbers enter as themselves and as pieces, with a scale of each column. Of "kron" the factors are stored."""
     random = np.random.default_rng(0)
     rows = random.normal(size=(1500, 3))
     targets = 100 * (np.sin(rows[:, 0]) + np.abs(rows[:, 1])) + 5 * random.normal(size=1500)
-    model = LaplaceRegressor(hidden_layer_sizes=(8, 8), subset_of_weights="last_layer", random_state=0)
+    model = LaplaceRegressor(hidden_layer_sizes=(20, 20), subset_of_weights=subset, random_state=0)
     model.fit(rows, targets)
     assert len(model.members_) >= 4
-    found = outputs_of(to_onnx(model), rows[:20])
+    graph = to_onnx(model)
+    if subset == "all":
+        n_weights = [member.fit.network.n_parameters for member in model._ensemble.members]
+        assert len(graph.SerializeToString()) < 8 * sum(n**2 for n in n_weights) / 4
+    found = outputs_of(graph, rows[:20])
     for name, expected in (("mean", model.predict(rows[:20])), ("std", model.predict_std(rows[:20]))):
         assert np.abs(found[name] - expected).max() < 1e-3 * model.predict_std(rows[:20]).max(), name
 

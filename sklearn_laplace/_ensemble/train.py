@@ -60,6 +60,9 @@ PASSES, PROBED_ROWS = 2.0, 512
 """Passes over all rows that follow the training, and the rows of a pass by which their time is estimated."""
 EXACT_WEIGHTS = 512
 """Random weights up to which the curvature is exact."""
+PILOT_NOISELESS = 2 * NOISELESS
+"""Squared error of the trial of prior precisions, in units of the variance of the targets, below which there is next to
+no noise: it has fewer steps and judges one fold alone."""
 FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 """With which a model of the noise that nobody has asked for is left out."""
 
@@ -194,7 +197,7 @@ def train_bag(
                 layout_of(Network.trace(modules[0], rows.inputs), rows, data, options)
                 prior, error = _prior(arguments[0], schedules[0], rows, own[0], seeds[0], order, clock.is_over)
                 of_one = of_one_net(parameters)
-                if error < NOISELESS and exact_kinds(of_one, data, options.likelihood, beside=False):
+                if error < PILOT_NOISELESS and exact_kinds(of_one, data, options.likelihood, beside=False):
                     return None
             noise_of = partial(_noise_so_far, own, rows, parameters, data, options, seeds[0])
             train = partial(train_members, noise_of=noise_of, is_over=clock.is_over)
