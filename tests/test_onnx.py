@@ -118,11 +118,11 @@ def test_a_noise_that_varies_is_in_the_graph(n_bins):
 
 @pytest.mark.parametrize("subset", ["all", "last_layer"])
 def test_members_that_trained_together_are_in_the_graph(subset):
-    """Their numbers enter as themselves and as pieces, with a scale of each column. Of "kron" the factors are stored."""
+    """Their numbers enter as themselves and as pieces, with a scale of each column; Kronecker factors are stored."""
     random = np.random.default_rng(0)
     rows = random.normal(size=(1500, 3))
     targets = 100 * (np.sin(rows[:, 0]) + np.abs(rows[:, 1])) + 5 * random.normal(size=1500)
-    model = LaplaceRegressor(hidden_layer_sizes=(20, 20), subset_of_weights=subset, random_state=0)
+    model = LaplaceRegressor(hidden_layer_sizes=(40, 40), subset_of_weights=subset, random_state=0)
     model.fit(rows, targets)
     assert len(model.members_) >= 4
     graph = to_onnx(model)
