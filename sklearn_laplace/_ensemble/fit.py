@@ -1,6 +1,7 @@
 """How the members of an ensemble are trained and weighed.
 
-A fit of many rows trains all members together (``train.py``). In any other fit the first net of each kind (``n_bins``)
+A default regression trains its members together (``train.py``). Where exact steps cost little, nets that take such
+steps stand beside them, of one kind (``n_bins``). Held-out rows weigh both. In any other fit the first net of each kind
 is trained first. Cross-fitted nets hold out a part of the rows each. Their densities of these rows weigh the kinds by
 stacking, and choose a factor of all variances, since a mixture errs less than its members. Without such nets the first
 kind is the only one. Further members of a kind continue these nets on all rows.
@@ -151,9 +152,8 @@ def _beside(
     """Members that train together beside nets of one kind that take exact steps, under the noise of the members.
 
     The net with exact steps that has seen all rows comes first: its attributes are the estimator's. Held-out rows give
-    both their weights. They say nothing of places without rows, where members that see pieces of
-    the columns know too much, and nets with exact posteriors do not. So these have at least ``LEAST_EXACT``. None if
-    no held-out rows weigh them.
+    both their weights. They say nothing of places without rows, where members that see pieces are too sure, and nets of
+    numbers are not. So these have at least ``LEAST_EXACT``. None if no held-out rows weigh them.
     """
     noise_model = together.members[0].noise_model
     request = request if noise_model is None else request.under_noise(noise_model)

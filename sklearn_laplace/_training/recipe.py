@@ -1,7 +1,7 @@
-"""How large the nets of a bagged fit are and how long they train, by the number of rows.
+"""How large members that train together are and how long they train, by the number of rows.
 
-All are powers of the number of rows, so that there is no size at which a fit changes abruptly. ``docs/decisions.md``
-compares other values.
+All are powers of the number of rows. Only up to 300 rows, where a fit is to be short, there are fewer steps.
+``docs/decisions.md`` compares other values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STEPS_AT_1000, STEPS_POWERS = (500, 450), (0.5, 0.6)
 TOGETHER_ROWS, TOGETHER_STEPS = 1000, 475
 """Rows up to which the members of both deals have one shape and train together, and their steps for 1,000 rows."""
 MORE_STEPS, MORE_POWER = 1.5, -0.37
-"""Factor of these steps for 1,000 rows, and the power of the rows with which it falls to one."""
+"""Factor of these steps from 301 to 1,000 rows, and the power of the rows with which it falls to one beyond."""
 RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
 """Largest learning rate and weight decay of the members of each deal."""
 FULL_NOISE_ROWS, NOISE_POWER = 10_000, 0.3
