@@ -18,7 +18,6 @@ import json
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -30,6 +29,7 @@ from torch import Tensor, nn
 from ._atomic import write_whole
 from ._estimator import LaplaceEstimator
 from ._noise_model import LARGEST_SPREAD, NODES, REACH, NoiseModel
+from ._onnx_layers import LAYERS, PLAIN, Graph, array, square, unsqueezed
 from ._values import file_path
 from .classifier import LaplaceClassifier
 from .errors import MemoryBudgetError, UnsupportedCombinationError
@@ -37,18 +37,15 @@ from .links import Moderated, Plugin, Probit
 from .links._base import Link
 from .links.moderated import INVERSE
 from .nets import TableMLP
-from .nets.mlp import CLIP, Compress, NumbersAndPieces, Pieces, Scale, Shift, Standardise
+from .nets.mlp import Scale
 from .network import Network
 from .predictives import GLM
 from .structures._base import Posterior
 from .structures.kron import KronPosterior
 
-OPSET, IR_VERSION = 17, 8
 CLOSED_FORMS = Moderated, Probit, Plugin
 LARGEST_FILE = 1.5e9
 """Bytes; a graph of ONNX holds 2 GB at most."""
-FLOAT = 1  # TensorProto.FLOAT
-DOUBLE = 11
 
 
 def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
@@ -206,7 +203,7 @@ def _moments(graph: Graph, estimator: Any) -> dict[str, str]:
     weights = estimator.member_weights_
     mean = _weighted(graph, [one[0] for one in found], weights)
     spreads = [
-        graph("Add", variance, _square(graph, graph("Sub", own, mean))) if len(found) > 1 else variance
+        graph("Add", variance, square(graph, graph("Sub", own, mean))) if len(found) > 1 else variance
         for own, variance, _ in found
     ]
     epistemic = _weighted(graph, spreads, weights)
@@ -228,7 +225,7 @@ def _mean_ratio(graph: Graph, noise: NoiseModel) -> str:
     variance = graph("ReduceSumSquare", latent.root, axes=[2], keepdims=0)
     std = graph("Sqrt", graph("Add", graph("Min", variance, LARGEST_SPREAD**2), noise.spread**2))
     roots, weights = np.polynomial.hermite_e.hermegauss(NODES)
-    at_nodes = graph("Add", _unsqueezed(graph, mean, 2), graph("Mul", _unsqueezed(graph, std, 2), roots))
+    at_nodes = graph("Add", unsqueezed(graph, mean, 2), graph("Mul", unsqueezed(graph, std, 2), roots))
     values = graph("Exp", graph("Max", graph("Min", at_nodes, REACH), -REACH))
     return graph("MatMul", values, weights / weights.sum())
 
@@ -253,9 +250,9 @@ def _moderated(graph: Graph, logits: str, root: str, link: type[Link]) -> str:
     """The formulas of these links, from logits (n, K) and the root (n, K, P) of their covariance."""
     variance = graph("ReduceSumSquare", root, axes=[2], keepdims=0)
     covariance = graph("Einsum", root, root, equation="nkp,nlp->nkl")  # runtimes fuse a transpose, in single precision
-    sums = graph("Add", _unsqueezed(graph, variance, 2), _unsqueezed(graph, variance, 1))
+    sums = graph("Add", unsqueezed(graph, variance, 2), unsqueezed(graph, variance, 1))
     spread = graph("Max", graph("Sub", sums, graph("Mul", covariance, 2.0)), 0.0)
-    difference = graph("Sub", _unsqueezed(graph, logits, 2), _unsqueezed(graph, logits, 1))
+    difference = graph("Sub", unsqueezed(graph, logits, 2), unsqueezed(graph, logits, 1))
     logs = _log_coupled(graph, difference, graph("Mul", spread, math.pi / 8))
     if link is Probit:
         return graph("Softmax", logs, axis=-1)
@@ -265,7 +262,7 @@ def _moderated(graph: Graph, logits: str, root: str, link: type[Link]) -> str:
     constant = graph.constant(INVERSE[-1])
     for coefficient in INVERSE[-2::-1]:
         constant = graph("Add", graph("Mul", excess, constant), coefficient)
-    widening = graph("Div", spread, _unsqueezed(graph, constant, 2))
+    widening = graph("Div", spread, unsqueezed(graph, constant, 2))
     return graph("Softmax", _log_coupled(graph, difference, widening), axis=-1)
 
 
@@ -281,14 +278,6 @@ def _weighted(graph: Graph, values: Sequence[str], weights: np.ndarray) -> str:
         return values[0]
     parts = [graph("Mul", value, float(weight)) for value, weight in zip(values, weights, strict=True)]
     return graph("Sum", *parts)
-
-
-def _square(graph: Graph, value: str) -> str:
-    return graph("Mul", value, value)
-
-
-def _unsqueezed(graph: Graph, value: str, axis: int) -> str:
-    return graph("Unsqueeze", value, np.array([axis]))
 
 
 # ---------------------------------------------------------------------- a net and its Jacobian
@@ -408,7 +397,7 @@ def _jacobian(graph: Graph, network: Network, steps: Sequence[Step]) -> str:
     for name, (cotangent, inputs) in _cotangents(graph, network, steps).items():
         is_weight = name.endswith(".weight")
         of_inputs = graph("Unsqueeze", inputs, np.array([1, 2])) if is_weight else ""
-        pieces[name] = graph("Mul", _unsqueezed(graph, cotangent, 3), of_inputs) if is_weight else cotangent
+        pieces[name] = graph("Mul", unsqueezed(graph, cotangent, 3), of_inputs) if is_weight else cotangent
     parts = []
     for block in layout.blocks:
         side_by_side = [
@@ -432,187 +421,9 @@ def _factored_root(graph: Graph, network: Network, posterior: KronPosterior, ste
         names = [name for name, _ in layout.columns[block.name]]
         columns = [found[name][1] if name.endswith(".weight") else one for name in names]
         inputs = graph("Concat", *columns, axis=1) if len(columns) > 1 else columns[0]
-        left = graph("MatMul", found[names[0]][0], _array(part.output_basis))
-        right = graph("MatMul", inputs, _array(part.input_basis))
-        product = graph("Mul", _unsqueezed(graph, left, 3), graph("Unsqueeze", right, np.array([1, 2])))
-        scaled = graph("Mul", product, _array(part.spectrum.rsqrt()))
+        left = graph("MatMul", found[names[0]][0], array(part.output_basis))
+        right = graph("MatMul", inputs, array(part.input_basis))
+        product = graph("Mul", unsqueezed(graph, left, 3), graph("Unsqueeze", right, np.array([1, 2])))
+        scaled = graph("Mul", product, array(part.spectrum.rsqrt()))
         parts.append(graph("Reshape", scaled, np.array([0, outputs, block.size])))
     return graph("Concat", *parts, axis=2) if len(parts) > 1 else parts[0]
-
-
-Made = tuple[str, Callable[[str], str]]
-"""A layer's output, and its way back."""
-
-
-def _array(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().double().cpu().numpy()
-
-
-def _linear(graph: Graph, layer: nn.Linear, value: str) -> Made:
-    weight = _array(layer.weight)
-    product = graph("MatMul", value, np.ascontiguousarray(weight.T))
-    output = product if layer.bias is None else graph("Add", product, _array(layer.bias))
-    return output, lambda cotangent: graph("MatMul", cotangent, weight)
-
-
-def _standardise(graph: Graph, layer: Standardise, value: str) -> Made:
-    mean, scale = _array(layer.mean), _array(layer.scale)
-    return graph("Div", graph("Sub", value, mean), scale), lambda g: graph("Div", g, scale)
-
-
-def _compress(graph: Graph, layer: Compress, value: str) -> Made:
-    return _standardise(graph, layer, _drawn_in(graph, layer, value))
-
-
-def _pieces(graph: Graph, layer: Pieces, value: str) -> Made:
-    return _standardise(graph, layer, _parts_of(graph, layer, value))
-
-
-def _numbers_and_pieces(graph: Graph, layer: NumbersAndPieces, value: str) -> Made:
-    z = graph("Div", graph("Sub", value, _array(layer.median)), _array(layer.quartile))
-    root = graph("Sqrt", graph("Add", _square(graph, graph("Div", z, CLIP)), 1.0))
-    both = graph("Concat", graph("Div", z, root), _parts_of(graph, layer, value), axis=1)
-    return _standardise(graph, layer, both)
-
-
-def _parts_of(graph: Graph, layer: Pieces, value: str) -> str:
-    columns = graph("Gather", _drawn_in(graph, layer, value), _array(layer.column).astype(np.int64), axis=1)
-    parts = graph("Div", graph("Sub", columns, _array(layer.left)), _array(layer.length))
-    return graph("Min", graph("Max", parts, _array(layer.low)), _array(layer.high))
-
-
-def _drawn_in(graph: Graph, layer: Compress, value: str) -> str:
-    """asinh z = sign(z) log(|z| + √(z² + 1)), since few runtimes have it in double precision."""
-    if bool(layer.width.isinf().all()):
-        return value
-    plain = layer.width.isinf().cpu().numpy()
-    z = graph("Div", graph("Sub", value, _array(layer.centre)), np.where(plain, 1.0, _array(layer.width)))
-    reach = graph("Add", graph("Abs", z), graph("Sqrt", graph("Add", _square(graph, z), 1.0)))
-    drawn_in = graph("Mul", graph("Sign", z), graph("Log", reach))
-    return graph("Where", plain, value, drawn_in)
-
-
-def _scale(graph: Graph, layer: Scale, value: str) -> Made:
-    return graph("Mul", value, layer.factor), lambda cotangent: graph("Mul", cotangent, layer.factor)
-
-
-def _shift(graph: Graph, layer: Shift, value: str) -> Made:
-    return graph("Add", value, _array(layer.values)), lambda cotangent: cotangent
-
-
-def _same(graph: Graph, layer: nn.Module, value: str) -> Made:
-    return value, lambda cotangent: cotangent
-
-
-def _elementwise(
-    function: Callable[[Graph, str], str], derivative: Callable[[Graph, str, str], str]
-) -> Callable[[Graph, Any, str], Made]:
-    """A layer that is a function of each element; the derivative is made of input and output, when it is needed."""
-
-    def made(graph: Graph, layer: nn.Module, value: str) -> Made:
-        output = function(graph, value)
-        return output, lambda g: graph("Mul", g, _unsqueezed(graph, derivative(graph, value, output), 1))
-
-    return made
-
-
-def _normal_cdf(graph: Graph, value: str) -> str:
-    """½ (1 + erf(z/√2)); runtimes have erf in single precision."""
-    single = graph("Cast", graph("Mul", value, math.sqrt(0.5)), to=FLOAT)
-    erf = graph("Cast", graph("Erf", single), to=DOUBLE)
-    return graph("Mul", graph("Add", erf, 1.0), 0.5)
-
-
-def _gelu_slope(graph: Graph, value: str, output: str) -> str:
-    density = graph("Mul", graph("Exp", graph("Mul", _square(graph, value), -0.5)), 1 / math.sqrt(2 * math.pi))
-    return graph("Add", _normal_cdf(graph, value), graph("Mul", value, density))
-
-
-def _silu(graph: Graph, value: str) -> str:
-    """z / (1 + e^−z): z σ(z) is what some runtimes make an operator of that they have in single precision alone."""
-    return graph("Div", value, graph("Add", graph("Exp", graph("Neg", value)), 1.0))
-
-
-def _silu_slope(graph: Graph, value: str, output: str) -> str:
-    share = graph("Sigmoid", value)
-    return graph("Add", share, graph("Mul", output, graph("Sub", 1.0, share)))
-
-
-def _softplus(graph: Graph, value: str) -> str:
-    """max(z, 0) + log(1 + e^−|z|), since few runtimes have it in double precision."""
-    small = graph("Exp", graph("Neg", graph("Abs", value)))
-    return graph("Add", graph("Max", value, 0.0), graph("Log", graph("Add", small, 1.0)))
-
-
-def _step(graph: Graph, value: str, output: str) -> str:
-    return graph("Cast", graph("Greater", value, 0.0), to=DOUBLE)
-
-
-PLAIN: dict[type[nn.Module], Callable[[Graph, Any, str], Made]] = {
-    nn.Tanh: _elementwise(lambda graph, z: graph("Tanh", z), lambda graph, z, a: graph("Sub", 1.0, _square(graph, a))),
-    nn.Sigmoid: _elementwise(
-        lambda graph, z: graph("Sigmoid", z), lambda graph, z, a: graph("Mul", a, graph("Sub", 1.0, a))
-    ),
-    nn.ReLU: _elementwise(lambda graph, z: graph("Max", z, 0.0), _step),
-    nn.GELU: _elementwise(lambda graph, z: graph("Mul", z, _normal_cdf(graph, z)), _gelu_slope),
-    nn.SiLU: _elementwise(_silu, _silu_slope),
-    nn.Softplus: _elementwise(_softplus, lambda graph, z, a: graph("Sigmoid", z)),
-}
-"""Activations, with their options as they are by default."""
-LAYERS: dict[type[nn.Module], Callable[[Graph, Any, str], Made]] = {
-    **PLAIN,
-    nn.Linear: _linear,
-    nn.Identity: _same,
-    nn.Dropout: _same,
-    Standardise: _standardise,
-    Compress: _compress,
-    Pieces: _pieces,
-    NumbersAndPieces: _numbers_and_pieces,
-    Scale: _scale,
-    Shift: _shift,
-}
-"""What a net may be made of."""
-
-
-# ---------------------------------------------------------------------- the graph
-
-
-@dataclass
-class Graph:
-    """Nodes and constants; calling it adds a node and returns the name of its output.
-
-    Examples
-    --------
-    >>> graph = Graph()
-    >>> graph("Add", "X", 1.0), graph.constants
-    ('v0', {'c0': array(1.)})
-    """
-
-    nodes: list[tuple[str, list[str], str, dict[str, Any]]] = field(default_factory=list)
-    constants: dict[str, np.ndarray] = field(default_factory=dict)
-
-    def __call__(self, operator: str, *inputs: str | float | np.ndarray, **attributes: Any) -> str:
-        """Add a node; inputs are names or constants."""
-        name = f"v{len(self.nodes)}"
-        given = [value if isinstance(value, str) else self.constant(value) for value in inputs]
-        self.nodes.append((operator, given, name, attributes))
-        return name
-
-    def constant(self, value: float | np.ndarray) -> str:
-        """The name of a constant: float64, or int64 and bool as given."""
-        name = f"c{len(self.constants)}"
-        self.constants[name] = np.asarray(value)
-        return name
-
-    def model(self, onnx: Any, n_features: int, outputs: dict[str, tuple[int, ...]]) -> Any:
-        """The graph as an ``onnx.ModelProto`` of these outputs behind their rows."""
-        helper, double = onnx.helper, onnx.TensorProto.DOUBLE
-        graph = helper.make_graph(
-            [helper.make_node(kind, given, [name], **how) for kind, given, name, how in self.nodes],
-            "sklearn_laplace",
-            [helper.make_tensor_value_info("X", double, ["n", n_features])],
-            [helper.make_tensor_value_info(name, double, ["n", *shape]) for name, shape in outputs.items()],
-            [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in self.constants.items()],
-        )
-        opset = [helper.make_opsetid("", OPSET)]
-        return helper.make_model(graph, opset_imports=opset, ir_version=IR_VERSION, producer_name="sklearn_laplace")

@@ -37,7 +37,7 @@ LEVELS = (
     "_augment _budget _member_weights _memory _noise _prior_options _restoring _show _skorch _structure_options "
     "_tables _targets _threads _values counts nets",
     "_cross_validation _map _noise_model _resolve mixtures reliability",
-    "_data _diagnosis _past _loo _relevance",
+    "_data _diagnosis _onnx_layers _past _loo _relevance",
     "_approximation _built_in _cross_fit _few_rows _path _shared_pass _training",
     "_kinds _learnt_noise _stages",
     "_cached_training",

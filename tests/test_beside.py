@@ -15,6 +15,7 @@ from scipy.stats import norm
 from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._approximation.calibration import HeldOutDeals, HeldOutDensities
 from sklearn_laplace._ensemble import fit as ensemble_fit
+from sklearn_laplace._ensemble import train as ensemble_train
 from sklearn_laplace._member_weights import of_kinds
 from sklearn_laplace._skorch import TrainingRows
 from sklearn_laplace._training._schedule import Schedule
@@ -270,3 +271,28 @@ def test_the_same_rows_in_another_order_are_the_same_model():
     one, other = (LaplaceRegressor(random_state=0).fit(*rows) for rows in ((X, y), (X[order], y[order])))
     X_new = waves(50, seed=3)[0]
     np.testing.assert_allclose(other.predict(X_new), one.predict(X_new), atol=0.05)
+
+
+def test_small_fits_stay_on_one_thread(monkeypatch):
+    """On a busy machine each parallel region of small products waits for a thread without a core."""
+    seen = {}
+    training, approximation = ensemble_train.train_members, ensemble_fit.approximate_bag
+
+    def trained(*given, **options):
+        seen["training"] = torch.get_num_threads()
+        return training(*given, **options)
+
+    def approximated(*given):
+        seen["posterior"] = torch.get_num_threads()
+        return approximation(*given)
+
+    monkeypatch.setattr(ensemble_train, "train_members", trained)
+    monkeypatch.setattr(ensemble_fit, "approximate_bag", approximated)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        model = LaplaceRegressor(random_state=0).fit(*waves(150))
+    finally:
+        torch.set_num_threads(before)
+    assert seen == {"training": 1, "posterior": 1}
+    assert all(member.is_small for member in model._ensemble.members)

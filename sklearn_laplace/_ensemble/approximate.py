@@ -236,7 +236,12 @@ def approximate_bag(
     origin = Origin(hyper, fits[0].prior.names, networks[0].parameter_names, None, cross)
     results = [
         MapResult(
-            _skorch.finish(net, network), Mode(fit, hyper, bag.n_steps), [], bag.n_steps, False, rows.inputs.dtype
+            _skorch.finish(net, network),
+            Mode(fit, hyper, bag.n_steps),
+            [],
+            bag.n_steps,
+            bag.is_small,
+            rows.inputs.dtype,
         )
         for net, network, fit in zip(nets, networks, fits, strict=True)
     ]

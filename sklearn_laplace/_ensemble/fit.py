@@ -345,7 +345,7 @@ def _fit_bag(request: FitRequest, task: Task) -> Part | None:
             bag = cached_training(train_bag, kind, parameters, data, seeds, own)
         if bag is None:
             return None
-        with stages.subtask("posterior"):
+        with stages.subtask("posterior"), single_thread(bag.is_small):
             found = approximate_bag(bag, kind, parameters, data, seeds, task.clock)
     members = []
     for place, (trained, fit) in enumerate(found.members):

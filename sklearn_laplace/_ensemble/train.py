@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from .. import _resolve
-from .._budget import SINGLE_THREAD_FLOPS
+from .._budget import SINGLE_THREAD_PASS
 from .._built_in import of_one_net, table_net
 from .._cross_fit import LEAST_LEVEL
 from .._data import PreparedData
@@ -134,6 +134,12 @@ class Bag:
         )
 
     @property
+    def is_small(self) -> bool:
+        """Whether more than one thread does not pay in a pass over the rows."""
+        n_weights = sum(tensor.numel() for tensor in self.states[0].values())
+        return self.held_out.shape[1] * n_weights <= SINGLE_THREAD_PASS
+
+    @property
     def n_deals(self) -> int:
         """How many members have not seen a given row."""
         return int(self.held_out[:, 0].sum())
@@ -234,7 +240,7 @@ def _trained(
 ) -> list[tuple[Bag, Tensor]]:
     """The members of each deal, and what they say of the rows that they have not seen (n, C)."""
     stacked, priors = Stacked(modules), [prior] * len(modules)
-    with single_thread(_is_small(stacked, schedules[0])):
+    with single_thread(stacked.is_small(schedules[0])):
         outputs, noise = train(stacked, rows, (~held_out).double(), schedules, seed, priors)
     states, found = stacked.written(), () if noise is None else (noise,)
     n, n_steps, deals = len(modules) // len(schedules), schedules[0].n_steps, []
@@ -255,22 +261,17 @@ def _in_time(
         schedule = together[0].schedule
         arguments = [_arguments(recipe, data, options) for recipe in together for _ in range(n_members)]
         stacked = Stacked([TableMLP(**own, seed=0).to(rows.weights) for own in arguments])
-        with single_thread(_is_small(stacked, schedule)):
+        with single_thread(stacked.is_small(schedule)):
             step = seconds_of_step(stacked, rows, schedule)
+            network, begun = Network.trace(stacked.modules[0], few.inputs), clock.elapsed
+            fit_of(network, few, data, options)
         needed += step * (schedule.n_steps + (0 if place else min(schedule.n_steps, PILOT_STEPS)))
-        network, begun = Network.trace(stacked.modules[0], few.inputs), clock.elapsed
-        fit_of(network, few, data, options)
         passes += len(arguments) * (clock.elapsed - begun) * len(rows) / len(few)
     part = min(PART_OF_TIME * clock.left, max(clock.left - PASSES * passes, LEAST_PART * clock.left)) / needed
     if part >= 1:
         return tuple(recipes)
     clock.was_cut = True
     return tuple(replace(recipe, schedule=recipe.schedule.of_part(part)) for recipe in recipes)
-
-
-def _is_small(stacked: Stacked, schedule: Schedule) -> bool:
-    """Whether more than one thread does not pay."""
-    return schedule.batch_size * sum(weight.numel() for weight in stacked.weights) <= SINGLE_THREAD_FLOPS
 
 
 def _prior(
@@ -292,7 +293,7 @@ def _prior(
     stacked = Stacked([TableMLP(**arguments, seed=seed).to(rows.weights) for _ in PRIORS])
     short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
     seen = (~held_out).double().expand(len(PRIORS), -1)
-    with single_thread(_is_small(stacked, schedule)):
+    with single_thread(stacked.is_small(schedule)):
         outputs, _ = train_members(stacked, rows, seen, [short], order, PRIORS, lambda outputs: None, is_over)
     errors = mean_squares(rows, outputs, (held_out * rows.weights).expand(len(PRIORS), -1))
     prior = min(PRIORS[int(errors.argmin())] * schedule.n_steps / short.n_steps, max(PRIORS))

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
+from .._budget import SINGLE_THREAD_FLOPS
 from .._skorch import TrainingRows
 from ..nets import MLP, TableMLP
 from ._schedule import Schedule
@@ -97,6 +98,10 @@ class Stacked:
 
     def _stacked(self, layers: Sequence[Any], name: str) -> Tensor:
         return torch.stack([getattr(layer, name).detach().to(self.dtype) for layer in layers])
+
+    def is_small(self, schedule: Schedule) -> bool:
+        """Whether more than one thread does not pay in a step of this schedule."""
+        return schedule.batch_size * sum(weight.numel() for weight in self.weights) <= SINGLE_THREAD_FLOPS
 
     def start(self, *, from_zero: bool) -> None:
         """Make all tensors leaves; the last layer may begin at zero."""

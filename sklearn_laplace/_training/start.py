@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .._map import Plan, has_groups, is_exact
 from .._skorch import TrainingRows
+from .._threads import single_thread
 from ..nets import MLP, TableMLP
 from ..network import Network
 from ._schedule import Schedule
@@ -70,11 +71,12 @@ def gradient_start(
         own[places] = 0.0
     training = Training.of(stacked, rows, seen, [SCHEDULE], seed, [prior] * len(modules), from_zero=False)
     outputs, precision = torch.empty(0), training.precision.double()
-    for begin, end in SCHEDULE.cycles:
-        training.run(SCHEDULE.rate, SCHEDULE.decay, range(begin, end), is_over)
-        outputs = training.outputs()
-        noise = mean_squares(rows, outputs, seen * rows.weights, precision)
-        training.noise = torch.minimum(training.noise, noise.to(training.noise))
+    with single_thread(stacked.is_small(SCHEDULE)):
+        for begin, end in SCHEDULE.cycles:
+            training.run(SCHEDULE.rate, SCHEDULE.decay, range(begin, end), is_over)
+            outputs = training.outputs()
+            noise = mean_squares(rows, outputs, seen * rows.weights, precision)
+            training.noise = torch.minimum(training.noise, noise.to(training.noise))
     unseen = (1 - seen[1:]) * rows.weights
     errors = mean_squares(rows, outputs[1:], unseen, precision)
     return GradientStart(tuple(stacked.written()), float((errors * unseen.sum(1)).sum() / unseen.sum()))
