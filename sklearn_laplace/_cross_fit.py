@@ -40,7 +40,7 @@ from torch import Tensor
 
 from ._budget import FULL_BATCH_ROWS, budget_for, kron_cost
 from ._loo import LeftOut, density_of
-from ._map import Fold, MapResult, Plan, continued, problem_of
+from ._map import NOISELESS, Fold, MapResult, Plan, continued, problem_of
 from ._member_weights import RowDensities
 from ._memory import MemoryBudget, held
 from ._progress import Task
@@ -64,9 +64,9 @@ from .structures._base import Posterior
 
 N_FOLDS = 3
 """Three do as well as five on the benchmark's inner splits, at half the price."""
-STEPS, NOISY_STEPS = 14, 3
-"""Gauss–Newton steps of each net; with 8 some are not there yet (yacht). And those of nets that gradients have trained
-before."""
+STEPS, NOISY_STEPS, BEGUN_STEPS = 14, 8, 3
+"""Gauss–Newton steps of each net; with 8 some are not there yet (yacht). Those of nets of noisy targets, and of such
+nets that gradients have trained before."""
 LEAST_ROWS = 40
 """Fewer say too little of the noise."""
 SOFTER, WEAKEST, DECISIVE = 0.3, 0.03, 5.0
@@ -283,7 +283,9 @@ def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Seq
     unable = suppress(NotPositiveDefiniteError, NonFiniteError, MemoryBudgetError)
     with beside, single_thread(trained.is_small), warnings.catch_warnings(), unable:
         warnings.simplefilter("ignore")
-        folds, density = _under(folds, fit, rows, plan, hyper, beside, NOISY_STEPS if plan.is_noisy else STEPS)
+        is_noisy = plan.many and plan.likelihood.has_dispersion and trained.mode.hyper.dispersion >= NOISELESS
+        steps = BEGUN_STEPS if plan.is_noisy else NOISY_STEPS if is_noisy else STEPS
+        folds, density = _under(folds, fit, rows, plan, hyper, beside, steps)
         while plan.softens and factor > WEAKEST:
             softer = replace(hyper, prior_precision=SOFTER * factor * hyper.prior_precision)
             trial, other = _under(folds, fit, rows, plan, softer, beside, STEPS // 2)

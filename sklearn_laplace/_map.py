@@ -55,6 +55,8 @@ START_STEPS, START_REFINE_STEPS = 8, 10
 """Gauss–Newton and L-BFGS steps of a net that gradients have trained before, and that is not noiseless."""
 MEMBER_STEPS, MEMBER_REFINE_STEPS, NOISELESS_STEPS = 6, 6, 14
 """Those of a net that knows how another one's training has ended, and its Gauss–Newton steps where it is noiseless."""
+FEW_MEMBER_STEPS = 3
+"""Gauss–Newton steps of such a net of few rows."""
 KRON_REFINE_STEPS = 20
 """L-BFGS steps at the end in the metric of an approximate curvature."""
 EPOCH_DAMPING = 0.7
@@ -410,7 +412,9 @@ def _steps(plan: Plan, budget: Budget, *, small: bool, exact: bool) -> int:
         return steps // 4
     if plan.again is None:
         return START_STEPS if plan.is_noisy else steps
-    return MEMBER_STEPS if plan.is_noisy else NOISELESS_STEPS if _goes_on_noiseless(plan, budget) else steps
+    if plan.is_noisy:
+        return MEMBER_STEPS if budget is LARGE else FEW_MEMBER_STEPS
+    return NOISELESS_STEPS if _goes_on_noiseless(plan, budget) else steps
 
 
 def _refine_steps(plan: Plan, budget: Budget, *, exact: bool) -> int:
