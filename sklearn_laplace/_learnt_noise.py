@@ -35,6 +35,7 @@ def learnt_noise(
     honest: bool,
     quick: bool = False,
     with_own_tails: bool = True,
+    steps: int | None = None,
 ) -> TrainedNoise | None:
     """Train the net of the noise; None if the errors do not show that the noise varies.
 
@@ -58,6 +59,8 @@ def learnt_noise(
         Whether a rough model is enough, for the weights of the rows in a training.
     with_own_tails : bool
         Whether these errors determine the tails of the noise.
+    steps : int or None
+        See :func:`~sklearn_laplace._noise_model.noise_model`.
 
     Warns
     -----
@@ -69,7 +72,7 @@ def learnt_noise(
     if "levels" in arguments:
         arguments["levels"] = tuple(1 if n > MOST_LEVELS else n for n in arguments["levels"])
     given = source(**arguments).to(inputs), inputs, weights, held_out, dispersion, seed
-    if (found := noise_model(*given, always=bool(options.varying_noise), quick=quick)) is None:
+    if (found := noise_model(*given, always=bool(options.varying_noise), quick=quick, steps=steps)) is None:
         return None
     if not quick:
         found.model.warn_at_bounds(inputs)

@@ -286,6 +286,7 @@ def noise_model(
     *,
     always: bool = True,
     quick: bool = False,
+    steps: int | None = None,
 ) -> TrainedNoise | None:
     """Train h on errors of held-out rows; None where it is not worth having, or too dear for its use.
 
@@ -306,11 +307,13 @@ def noise_model(
         multiply-adds for a net that has as many outputs as there are targets, within the budget of the training's.
     quick : bool
         Whether fewer rows and steps are enough.
+    steps : int or None
+        Gauss–Newton steps of a good model; None for as many as the rows ask for.
     """
     size = sum(parameter.numel() for parameter in net.parameters())
     if not always and size**3 > budget_for(len(inputs)).exact_step:
         return None
-    steps = QUICK_STEPS if quick else STEPS if len(inputs) < MANY_ROWS else MANY_STEPS
+    steps = QUICK_STEPS if quick else steps or (STEPS if len(inputs) < MANY_ROWS else MANY_STEPS)
     chosen = training_rows(len(inputs), size, seed, quick=quick).to(inputs.device)
     inputs, weights, errors = inputs[chosen], weights[chosen], held_out.errors[chosen]
     is_first = bool(held_out.variance.any())

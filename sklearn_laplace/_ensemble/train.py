@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 
 from .. import _resolve
-from .._budget import SINGLE_THREAD_PASS
+from .._budget import SINGLE_THREAD_PASS, SMALL_ROWS
 from .._built_in import of_one_net, table_net
 from .._cross_fit import LEAST_LEVEL
 from .._data import PreparedData
 from .._kinds import exact_kinds
 from .._learnt_noise import learnt_noise
 from .._map import MANY_ROWS, NOISELESS
-from .._noise_model import TrainedNoise
+from .._noise_model import MANY_STEPS, TrainedNoise
 from .._progress import Clock, Task
 from .._resolve import Options
 from .._skorch import TrainingRows
@@ -378,8 +378,9 @@ def learnt_of(
 ) -> TrainedNoise | None:
     """How the noise varies; None where it does not, or, unless it was asked for, where that cannot be learnt."""
     given = data, data, held_out, held_out.weights, dispersion, options, seed
+    steps = MANY_STEPS if len(data.X) <= SMALL_ROWS else None
     with suppress(*(() if options.varying_noise else FAILURES)):
-        return learnt_noise(parameters, *given, honest=honest, quick=quick, with_own_tails=False)
+        return learnt_noise(parameters, *given, honest=honest, quick=quick, with_own_tails=False, steps=steps)
     return None
 
 
