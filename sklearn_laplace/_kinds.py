@@ -22,9 +22,10 @@ AUTOMATIC = (None, 8)
 """Eight pieces beside the numbers: on held-out rows of eleven tables level or better everywhere."""
 
 
-MOST_STEP, MOST_BESIDE = 2e9, 9e8
-"""Multiply-adds of an exact step up to which nets take such steps in place of members that train together, and those of
-the first kind of nets up to which there are such nets beside them. Then they take about as long as the members."""
+MOST_STEP = 2e9
+"""Multiply-adds of an exact step, at most, where members that train together are the alternative."""
+MOST_BESIDE = 9e8
+"""The same for the first kind of nets beside such members. Then these nets take about as long as the members."""
 
 
 def exact_kinds(

@@ -44,8 +44,8 @@ from .structures._base import Curvature
 
 QUICK_STEPS = 14
 """Gauss–Newton steps of a net that is only to be scored, as many as cross-fitted nets take."""
-MANY_ROWS = 100
-"""Rows from which members take few steps, and a default fit trains members together."""
+ROWS_FOR_MEMBERS = 100
+"""Rows from which a default fit trains members together, and further members take few steps."""
 NOISELESS = 0.005
 """Noise variance of standardised targets below which a net takes all of its steps, from initial weights: where there is
 next to no noise, second-order steps find more than gradients have left to be found."""
@@ -178,7 +178,7 @@ class Plan:
     begun : float or None
         Where gradients have trained the net before (``_training/start.py``): the squared error of held-out rows.
     many : bool
-        Whether there are at least ``MANY_ROWS`` rows.
+        Whether there are at least ``ROWS_FOR_MEMBERS`` rows.
     is_over : callable
         → bool, whether the training has to end.
     """

@@ -162,15 +162,15 @@ def _check(estimator: LaplaceEstimator) -> None:
 
 def _bytes(network: Network, posterior: Posterior) -> int:
     """Of the constants of a posterior."""
-    if not _has_factors(network, posterior):
+    if _factors(network, posterior) is None:
         return 8 * network.n_parameters**2
     return 8 * sum(block.outputs**2 + block.inputs**2 + block.size for block in network.blocks)
 
 
-def _has_factors(network: Network, posterior: Posterior) -> bool:
-    """Whether the posterior is one of Kronecker factors, of whole linear layers."""
+def _factors(network: Network, posterior: Posterior) -> KronPosterior | None:
+    """The posterior if it is one of Kronecker factors, of whole linear layers; else None."""
     whole = not network.layout.elements and all(block.factored for block in network.blocks)
-    return isinstance(posterior, KronPosterior) and whole
+    return posterior if isinstance(posterior, KronPosterior) and whole else None
 
 
 def _noise_models(estimator: Any) -> dict[int, NoiseModel]:
@@ -302,8 +302,8 @@ class Step(NamedTuple):
 def _gaussian(graph: Graph, network: Network, posterior: Posterior, shift: Tensor | None) -> Latent:
     """The linearised net's outputs, with the posterior's root."""
     mean, jacobian, steps = _linearised(graph, network, shift)
-    if isinstance(posterior, KronPosterior) and _has_factors(network, posterior):
-        return Latent(mean, _factored_root(graph, network, posterior, steps))
+    if (factors := _factors(network, posterior)) is not None:
+        return Latent(mean, _factored_root(graph, network, factors, steps))
     identity = torch.eye(network.n_parameters, dtype=torch.float64, device=posterior.device)
     root = posterior.apply_root(identity).mT.cpu().numpy()
     return Latent(mean, graph("MatMul", jacobian(), np.ascontiguousarray(root)))
@@ -395,9 +395,9 @@ def _jacobian(graph: Graph, network: Network, steps: Sequence[Step]) -> str:
     layout, outputs = network.layout, _n_outputs(steps)
     pieces = {}
     for name, (cotangent, inputs) in _cotangents(graph, network, steps).items():
-        is_weight = name.endswith(".weight")
-        of_inputs = graph("Unsqueeze", inputs, np.array([1, 2])) if is_weight else ""
-        pieces[name] = graph("Mul", unsqueezed(graph, cotangent, 3), of_inputs) if is_weight else cotangent
+        pieces[name] = cotangent
+        if name.endswith(".weight"):
+            pieces[name] = graph("Mul", unsqueezed(graph, cotangent, 3), graph("Unsqueeze", inputs, np.array([1, 2])))
     parts = []
     for block in layout.blocks:
         side_by_side = [

@@ -26,7 +26,7 @@ from .._cross_fit import LEAST_LEVEL
 from .._data import PreparedData
 from .._kinds import exact_kinds
 from .._learnt_noise import learnt_noise
-from .._map import MANY_ROWS, NOISELESS
+from .._map import NOISELESS, ROWS_FOR_MEMBERS
 from .._noise_model import MANY_STEPS, TrainedNoise
 from .._progress import Clock, Task
 from .._resolve import Options
@@ -78,7 +78,7 @@ def is_bagged(parameters: Mapping[str, Any], data: PreparedData, options: Option
     options : Options
     """
     built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
-    many = len(data.X) >= MANY_ROWS and data.past is None and not data.has_copies
+    many = len(data.X) >= ROWS_FOR_MEMBERS and data.past is None and not data.has_copies
     gaussian = options.likelihood.has_dispersion and options.likelihood.quadratic
     # Prior and noise are chosen by held-out rows, one factor for all weights.
     left_open = all(options.by_held_out) and options.map_precision is None and options.grouping.each == "net"

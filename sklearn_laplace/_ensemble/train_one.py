@@ -22,7 +22,7 @@ from .._budget import SMALL_ROWS
 from .._built_in import built_in_net
 from .._cross_fit import N_FOLDS, cross_fitted, dealt
 from .._data import PreparedData
-from .._map import MANY_ROWS, NOISELESS, MapResult, Plan, Start
+from .._map import NOISELESS, ROWS_FOR_MEMBERS, MapResult, Plan, Start
 from .._past import check_same_net, load
 from .._progress import Task
 from .._resolve import Options
@@ -148,7 +148,7 @@ def _planned(
         begun=start.dispersion if start is not None and by_gradients and start.theta is not None else None,
         quick=data.quick,
         softens=options.by_held_out[0] and not options.likelihood.has_dispersion,
-        many=len(rows) >= MANY_ROWS,
+        many=len(rows) >= ROWS_FOR_MEMBERS,
         is_over=task.clock.is_over,
     )
     return options, rows, plan
