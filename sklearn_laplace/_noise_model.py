@@ -349,7 +349,7 @@ def _fitted(
     """h for errors (n, C) of predictions of these variances (n, C), from another one on; the net stays untrained."""
     likelihood = HeldOutErrors(dispersion)
     batches = [(inputs, torch.cat([errors.square(), variance], 1), weights)]
-    network, rule = Network.trace(net, inputs), GGN()
+    network, rule = trace(net, inputs), GGN()
     prior = network.scalar_prior()
     n_dual = len(inputs) * errors.shape[1]
     structure: type[Full] | type[Functional] = Functional if n_dual < network.n_parameters else Full

@@ -52,7 +52,7 @@ def relevance(fit: LaplaceFit, hyper: Hyper, n_features: int) -> np.ndarray:
     >>> from sklearn_laplace.likelihoods import Gaussian
     >>> from sklearn_laplace.network import Network
     >>> from sklearn_laplace.structures import Full
-    >>> network = Network.trace(torch.nn.Linear(2, 1).double(), torch.zeros(1, 2).double())
+    >>> network = trace(torch.nn.Linear(2, 1).double(), torch.zeros(1, 2).double())
     >>> rows = torch.tensor([[1.0, 0.0], [-1.0, 0.0]]).double(), torch.zeros(2, 1).double(), torch.ones(2).double()
     >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, GROUPINGS["ard"].prior(network), [rows])
     >>> relevance(fit, Hyper(torch.ones(3).double()), 2)  # the second column is constant

@@ -41,7 +41,7 @@ class Grouping:
 
     Examples
     --------
-    >>> network = Network.trace(nn.Linear(2, 1), torch.zeros(1, 2))
+    >>> network = trace(nn.Linear(2, 1), torch.zeros(1, 2))
     >>> GROUPINGS["layer"].prior(network).names, GROUPINGS["ard"].prior(network).names
     (('Linear',), ('weight[:, 0]', 'weight[:, 1]', 'bias'))
     """
@@ -80,7 +80,7 @@ class Grouping:
 
         Examples
         --------
-        >>> whole = Network.trace(nn.Linear(2, 1), torch.zeros(1, 2))
+        >>> whole = trace(nn.Linear(2, 1), torch.zeros(1, 2))
         >>> part = whole.select(["bias"], torch.zeros(1, 2))
         >>> GROUPINGS["tensor"].prior(part).names, GROUPINGS["tensor"].names(part, whole.parameter_names)
         (('bias',), ('weight', 'bias'))
@@ -154,7 +154,7 @@ def input_columns(network: Network) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> input_columns(Network.trace(nn.Linear(2, 1), torch.zeros(1, 2)))
+    >>> input_columns(trace(nn.Linear(2, 1), torch.zeros(1, 2)))
     ('weight[:, 0]', 'weight[:, 1]')
     """
     if isinstance(network.module, ColumnsModule):
@@ -173,7 +173,7 @@ def inputs_of(network: Network) -> Tensor:
 
     Examples
     --------
-    >>> inputs_of(Network.trace(nn.Linear(2, 1), torch.zeros(1, 2)))
+    >>> inputs_of(trace(nn.Linear(2, 1), torch.zeros(1, 2)))
     tensor([1., 1.], dtype=torch.float64)
     """
     found = torch.zeros(len(input_columns(network)), dtype=torch.float64)
@@ -228,7 +228,7 @@ def prior_mean(network: Network, values: Mapping[str, Tensor]) -> Tensor:
 
     Examples
     --------
-    >>> network = Network.trace(nn.Linear(2, 1), torch.zeros(1, 2))
+    >>> network = trace(nn.Linear(2, 1), torch.zeros(1, 2))
     >>> prior_mean(network, {"weight": torch.tensor([[3.0, 4.0]])})
     tensor([3., 4., 0.], dtype=torch.float64)
     """
@@ -270,7 +270,7 @@ def temperatures(network: Network, values: Mapping[str, float]) -> Tensor:
 
     Examples
     --------
-    >>> network = Network.trace(nn.Sequential(nn.Linear(2, 1)), torch.zeros(1, 2))
+    >>> network = trace(nn.Sequential(nn.Linear(2, 1)), torch.zeros(1, 2))
     >>> temperatures(network, {"0": 3.0, "0.bias": 0.5})
     tensor([3.0000, 3.0000, 0.5000], dtype=torch.float64)
     """
@@ -300,7 +300,7 @@ def tensors_of(network: Network, name: str) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> network = Network.trace(nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 1))), torch.zeros(1, 2))
+    >>> network = trace(nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 1))), torch.zeros(1, 2))
     >>> tensors_of(network, "1"), tensors_of(network, "0.bias"), tensors_of(network, "2")
     (('1.0.weight', '1.0.bias'), ('0.bias',), ())
     """
@@ -313,7 +313,7 @@ def modules_with_tensors(network: Network) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> network = Network.trace(nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 1))), torch.zeros(1, 2))
+    >>> network = trace(nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 1))), torch.zeros(1, 2))
     >>> modules_with_tensors(network)
     ('0', '1', '1.0')
     """

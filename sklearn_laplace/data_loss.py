@@ -33,7 +33,7 @@ class DataLoss:
     --------
     >>> import torch
     >>> from sklearn_laplace.likelihoods import LIKELIHOODS
-    >>> network = Network.trace(torch.nn.Linear(1, 1, bias=False), torch.ones(1, 1))
+    >>> network = trace(torch.nn.Linear(1, 1, bias=False), torch.ones(1, 1))
     >>> rows = torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [2.0]]), torch.ones(2)
     >>> loss = DataLoss(network, LIKELIHOODS["gaussian"](), [rows])
     >>> loss(torch.zeros(1)), loss.gradient()

@@ -100,7 +100,7 @@ def left_out_models(exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) ->
     >>> from sklearn_laplace.likelihoods import Gaussian
     >>> from sklearn_laplace.network import Network
     >>> from sklearn_laplace.structures import Full
-    >>> network = Network.trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
     >>> x, y, w = torch.ones(2, 1).double(), torch.tensor([[3.0], [6.0]]).double(), torch.ones(2).double()
     >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), [(x, y, w)])
     >>> found = left_out_models(fit, [(x, y, w)], Hyper(torch.ones(1).double()))

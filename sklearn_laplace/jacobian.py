@@ -170,7 +170,10 @@ class LayerFactor:
         lower triangle is added, and nothing above its diagonal blocks.
         """
         if isinstance(other, LayerFactor) and self.cotangents.shape[1] > 1:
-            _add_square_(self, total) if other is self else _add_khatri_rao_(self, other, total)
+            if other is self:
+                add_square_(self.cotangents, self.inputs, total)
+            else:
+                add_khatri_rao_((self.cotangents, other.cotangents), (self.inputs, other.inputs), total)
         else:
             total += self.rows().flatten(0, 1).mT @ other.rows().flatten(0, 1)
 
@@ -475,43 +478,44 @@ def _in_float64(factor: Factor) -> Factor:
     return replace(factor, **{field.name: getattr(factor, field.name).double() for field in fields(factor)})
 
 
-def _add_khatri_rao_(left: LayerFactor, right: LayerFactor, total: Tensor) -> None:
+def add_khatri_rao_(
+    cotangents: tuple[Tensor, Tensor], inputs: tuple[Tensor, Tensor], total: Tensor
+) -> None:
     """Add Σₙ [Σₖ g gᵀ′] ⊗ [a a′ᵀ] of two layers to a matrix (O·I, O′·I′)."""
-    n_out, n_in = left.cotangents.shape[-1], left.inputs.shape[-1]
-    m_out, m_in = right.cotangents.shape[-1], right.inputs.shape[-1]
+    (n_out, m_out), (n_in, m_in) = (tuple(part.shape[-1] for part in pair) for pair in (cotangents, inputs))
     product = _sum_over_panels(
-        left.inputs.shape[0],
+        len(inputs[0]),
         max(n_out * m_out, n_in * m_in),
-        lambda span: torch.einsum("nko,nkp->nop", left.cotangents[span], right.cotangents[span]).flatten(1),
-        lambda span: torch.einsum("ni,nj->nij", left.inputs[span], right.inputs[span]).flatten(1),
+        lambda span: torch.einsum("nko,nkp->nop", cotangents[0][span], cotangents[1][span]).flatten(1),
+        lambda span: torch.einsum("ni,nj->nij", inputs[0][span], inputs[1][span]).flatten(1),
     )
     total.unflatten(1, (m_out, m_in)).unflatten(0, (n_out, n_in)).add_(
         product.view(n_out, m_out, n_in, m_in).transpose(1, 2)
     )
 
 
-def _add_square_(factor: LayerFactor, total: Tensor) -> None:
-    """The diagonal block of a layer, as ``_add_khatri_rao_``, with both symmetric panels packed: a quarter of the cost.
+def add_square_(cotangents: Tensor, inputs: Tensor, total: Tensor) -> None:
+    """The diagonal block of a layer, as ``add_khatri_rao_``, with both symmetric panels packed: a quarter of the cost.
 
     A panel of few pairs makes a skinny product; few pairs of outputs are taken one by one, a weighted Gram matrix each.
     """
-    device = factor.inputs.device
-    n_out, n_in = factor.cotangents.shape[-1], factor.inputs.shape[-1]
+    device = inputs.device
+    n_out, n_in = cotangents.shape[-1], inputs.shape[-1]
     o, p = torch.tril_indices(n_out, n_out, device=device)
     i, j = torch.tril_indices(n_in, n_in, device=device)
 
     def output_pairs(span: slice) -> Tensor:
-        cotangents = factor.cotangents[span]
-        return (cotangents.mT @ cotangents).flatten(1).index_select(1, o * n_out + p)
+        part = cotangents[span]
+        return (part.mT @ part).flatten(1).index_select(1, o * n_out + p)
 
     if len(o) < FEW_PAIRS < len(i):
-        blocks = _weighted_grams(output_pairs(slice(None)), factor.inputs)
+        blocks = _weighted_grams(output_pairs(slice(None)), inputs)
     else:
         packed = _sum_over_panels(
-            factor.inputs.shape[0],
+            inputs.shape[0],
             max(len(o), len(i)),
             output_pairs,
-            lambda span: _packed_products(factor.inputs[span]),
+            lambda span: _packed_products(inputs[span]),
         )
         blocks = packed.index_select(1, _pair_of(i, j, n_in)).view(len(o), n_in, n_in)
     by_output = total.unflatten(1, (n_out, n_in)).unflatten(0, (n_out, n_in))

@@ -203,7 +203,7 @@ class LaplaceFit:
         >>> from sklearn_laplace.likelihoods import Gaussian
         >>> from sklearn_laplace.structures import Full
         >>> module, one = torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double()
-        >>> network = Network.trace(module, one)
+        >>> network = trace(module, one)
         >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), [(one, one, one[0])])
         >>> hyper = Hyper(torch.ones(1).double())  # P = 2
         >>> fit.log_prob(fit.theta + torch.tensor([[0.0], [1.0]]), hyper).round(decimals=4)
@@ -299,7 +299,7 @@ def fit_laplace(
     >>> from sklearn_laplace.curvatures import GGN
     >>> from sklearn_laplace.likelihoods import Gaussian
     >>> from sklearn_laplace.structures import Full
-    >>> network = Network.trace(torch.nn.Linear(1, 1).double(), torch.zeros(1, 1).double())
+    >>> network = trace(torch.nn.Linear(1, 1).double(), torch.zeros(1, 1).double())
     >>> x, y, w = torch.ones(2, 1).double(), torch.zeros(2, 1).double(), torch.ones(2).double()
     >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), [(x, y, w)])
     >>> fit.curvature.matrix.tolist()

@@ -68,7 +68,7 @@ class LinearRows:
     Examples
     --------
     >>> import torch
-    >>> network = Network.trace(torch.nn.Linear(2, 1), torch.zeros(1, 2))
+    >>> network = trace(torch.nn.Linear(2, 1), torch.zeros(1, 2))
     >>> (rows,) = linear_rows(network, [(torch.ones(3, 2), torch.zeros(3, 1), torch.ones(3))])
     >>> torch.allclose(rows.at(-network.theta), torch.zeros(3, 1).double(), atol=1e-6)
     True
@@ -121,7 +121,7 @@ def linear_rows(network: Network, batches: Iterable[Rows]) -> Iterable[LinearRow
     Examples
     --------
     >>> import torch
-    >>> network = Network.trace(torch.nn.Linear(2, 1), torch.zeros(1, 2))
+    >>> network = trace(torch.nn.Linear(2, 1), torch.zeros(1, 2))
     >>> batch = (torch.ones(3, 2), torch.zeros(3, 1), torch.ones(3))
     >>> [rows.outputs.shape for rows in linear_rows(network, [batch, batch])]
     [torch.Size([3, 1]), torch.Size([3, 1])]
@@ -163,7 +163,7 @@ def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> L
     >>> import torch
     >>> from sklearn_laplace.likelihoods import Gaussian
     >>> from sklearn_laplace.structures import Full
-    >>> network = Network.trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
     >>> batches = [(torch.ones(1, 1).double(), 3 * torch.ones(1, 1).double(), torch.ones(1).double())]
     >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), batches)
     >>> found = linearised_mode(fit, batches, Hyper(torch.ones(1).double(), dispersion=0.5))
@@ -200,7 +200,7 @@ def leave_one_out(fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], h
     >>> import torch
     >>> from sklearn_laplace.likelihoods import Gaussian
     >>> from sklearn_laplace.structures import Full
-    >>> network = Network.trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
     >>> x, y, w = torch.ones(2, 1).double(), torch.tensor([[3.0], [6.0]]).double(), torch.ones(2).double()
     >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), [(x, y, w)])
     >>> found = leave_one_out(fit, fit, [(x, y, w)], Hyper(torch.ones(1).double()))
@@ -246,7 +246,7 @@ def loo_log_density(
     >>> import torch
     >>> from sklearn_laplace.likelihoods import Gaussian
     >>> from sklearn_laplace.structures import Full
-    >>> network = Network.trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
     >>> rows = [(torch.ones(2, 1).double(), torch.tensor([[3.0], [6.0]]).double(), torch.ones(2).double())]
     >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), rows)
     >>> found = loo_log_density(fit, fit, rows, Hyper(torch.ones(1).double()), gaussian_density)

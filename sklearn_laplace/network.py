@@ -132,7 +132,7 @@ class Layout:
 class Network:
     """A module, the selected weights, and how each of its layers yields its Jacobian.
 
-    Build one with :meth:`trace`.
+    Build one with :func:`~sklearn_laplace.laplace.network.tracing.trace`.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ class Network:
     --------
     >>> import torch
     >>> module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
-    >>> network = Network.trace(module, torch.zeros(4, 2))
+    >>> network = trace(module, torch.zeros(4, 2))
     >>> network.n_parameters, [block.name for block in network.blocks]
     (13, ['0', '2'])
     >>> line = network.linearise(torch.ones(5, 2))
@@ -177,66 +177,6 @@ class Network:
 
     # ------------------------------------------------------------------ building
 
-    @classmethod
-    def trace(
-        cls, module: nn.Module, example: Tensor, names: Sequence[str] | None = None, *, log_outputs: bool = False
-    ) -> Network:
-        """Look at one forward pass and decide how each selected tensor yields its Jacobian.
-
-        A layer is taken in factored form when its kind is known, it is called exactly once, it owns its tensors
-        alone, and its part agrees with plain autodiff on a few rows; everything else is generic.
-
-        Parameters
-        ----------
-        module : nn.Module
-            Copied; neither it nor its mode is touched.
-        example : Tensor of shape (n, …), n ≥ 1
-            Inputs to trace.
-        names : sequence of str, optional
-            Selected parameters; all that require a gradient by default.
-        log_outputs : bool
-            Take the module's outputs, probabilities, through their logarithm.
-
-        Raises
-        ------
-        ValueError
-            If a name is unknown or no parameter is selected.
-        """
-        private = copy.deepcopy(module).eval()
-        known = dict(private.named_parameters())
-        selected = tuple(n for n, p in known.items() if p.requires_grad) if names is None else tuple(names)
-        if unknown := [name for name in selected if name not in known]:
-            raise ValueError(f"unknown parameters {unknown}; the module has {list(known)}.")
-        if not selected:
-            raise ValueError("no parameter is selected: every parameter of the module has requires_grad=False.")
-        private.requires_grad_(False)
-        for shallow in (True, False):
-            if replicas_follow(private, example[:1], shallow):
-                break
-        else:
-            raise ValueError(
-                f"the forward pass of {type(module).__name__} does not follow copies of the module: it reaches its "
-                "layers through a closure or a global. Let it use attributes of the module itself."
-            )
-        # Three rows even where there is one: a layer that sees them folded with something else must stand out.
-        example = example[torch.arange(CHECKED_ROWS, device=example.device) % len(example)]
-        tape = Tape(replicate(private, {}, shallow), [name for name, _ in private.named_modules()])
-        with torch.no_grad():
-            tape.run(example)
-        layers = _factored_layers(private, selected, tape)
-        network = _with_layers(private, selected, layers, tuple(tape.order), log_outputs, shallow)
-        agreeing = _agreeing_layers(network, selected, example)
-        if len(agreeing) < len(layers):
-            network = _with_layers(private, selected, agreeing, tuple(tape.order), log_outputs, shallow)
-        return _decide_batching(network, example)
-
-    def select(self, names: Sequence[str], example: Tensor) -> Network:
-        """The same module with other selected parameters; itself where all of its own are."""
-        if tuple(names) == self.parameter_names and not self.layout.elements:
-            return self
-        found = Network.trace(self.module, example, names, log_outputs=self.log_outputs)
-        return found if self.folds_biases else found.with_separate_biases()
-
     def with_separate_biases(self) -> Network:
         """The same tensors, each as a whole, with a dense block for every bias that was a column.
 
@@ -246,7 +186,7 @@ class Network:
         Examples
         --------
         >>> import torch
-        >>> network = Network.trace(torch.nn.Linear(2, 3), torch.zeros(1, 2)).with_separate_biases()
+        >>> network = trace(torch.nn.Linear(2, 3), torch.zeros(1, 2)).with_separate_biases()
         >>> [(block.name, block.outputs, block.inputs) for block in network.blocks]
         [('', 3, 2), ('bias', 1, 3)]
         """
@@ -516,6 +456,67 @@ class Network:
     def scalar_prior(self) -> Prior:
         """A prior with one precision for all selected weights."""
         return Prior(torch.zeros(self.n_parameters, dtype=torch.long, device=self.theta.device), ("all",))
+
+
+def trace(
+    module: nn.Module, example: Tensor, names: Sequence[str] | None = None, *, log_outputs: bool = False
+) -> Network:
+    """Look at one forward pass and decide how each selected tensor yields its Jacobian.
+
+    A layer is taken in factored form when its kind is known, it is called exactly once, it owns its tensors
+    alone, and its part agrees with plain autodiff on a few rows; everything else is generic.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Copied; neither it nor its mode is touched.
+    example : Tensor of shape (n, …), n ≥ 1
+        Inputs to trace.
+    names : sequence of str, optional
+        Selected parameters; all that require a gradient by default.
+    log_outputs : bool
+        Take the module's outputs, probabilities, through their logarithm.
+
+    Raises
+    ------
+    ValueError
+        If a name is unknown or no parameter is selected.
+    """
+    private = copy.deepcopy(module).eval()
+    known = dict(private.named_parameters())
+    selected = tuple(n for n, p in known.items() if p.requires_grad) if names is None else tuple(names)
+    if unknown := [name for name in selected if name not in known]:
+        raise ValueError(f"unknown parameters {unknown}; the module has {list(known)}.")
+    if not selected:
+        raise ValueError("no parameter is selected: every parameter of the module has requires_grad=False.")
+    private.requires_grad_(False)
+    for shallow in (True, False):
+        if replicas_follow(private, example[:1], shallow):
+            break
+    else:
+        raise ValueError(
+            f"the forward pass of {type(module).__name__} does not follow copies of the module: it reaches its "
+            "layers through a closure or a global. Let it use attributes of the module itself."
+        )
+    # Three rows even where there is one: a layer that sees them folded with something else must stand out.
+    example = example[torch.arange(CHECKED_ROWS, device=example.device) % len(example)]
+    tape = Tape(replicate(private, {}, shallow), [name for name, _ in private.named_modules()])
+    with torch.no_grad():
+        tape.run(example)
+    layers = _factored_layers(private, selected, tape)
+    network = _with_layers(private, selected, layers, tuple(tape.order), log_outputs, shallow)
+    agreeing = _agreeing_layers(network, selected, example)
+    if len(agreeing) < len(layers):
+        network = _with_layers(private, selected, agreeing, tuple(tape.order), log_outputs, shallow)
+    return _decide_batching(network, example)
+
+
+def select(network: Network, names: Sequence[str], example: Tensor) -> Network:
+    """The same module with other selected parameters; itnetwork where all of its own are."""
+    if tuple(names) == network.parameter_names and not network.layout.elements:
+        return network
+    found = trace(network.module, example, names, log_outputs=network.log_outputs)
+    return found if network.folds_biases else found.with_separate_biases()
 
 
 def _derivative_of_gradient(gradient: Tensor, theta: Tensor, step: int, name: str) -> Tensor:

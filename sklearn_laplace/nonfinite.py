@@ -47,7 +47,7 @@ def not_finite(
     ...     def forward(self, x):
     ...         return x.sqrt()
     >>> module = torch.nn.Sequential(Root(), torch.nn.Linear(1, 1))
-    >>> network = Network.trace(module, torch.ones(1, 1))
+    >>> network = trace(module, torch.ones(1, 1))
     >>> error = not_finite(network, [(torch.tensor([[1.0], [-1.0]]),)])
     >>> str(error).partition(".")[0], error.inputs
     ("the output of layer '0' (Root) is NaN or infinite", tensor([[-1.]]))

@@ -54,7 +54,7 @@ def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
     >>> from sklearn_laplace.laplace import fit_laplace
     >>> from sklearn_laplace.likelihoods import Gaussian
     >>> from sklearn_laplace.network import Network
-    >>> network = Network.trace(torch.nn.Linear(1, 1).double(), torch.ones(1, 1).double())
+    >>> network = trace(torch.nn.Linear(1, 1).double(), torch.ones(1, 1).double())
     >>> x, w = torch.ones(1, 1).double(), torch.ones(1).double()
     >>> fit = fit_laplace(network, Gaussian(), GGN(), Functional, network.scalar_prior(), [(x, x, w)])
     >>> [type(with_room_for(fit, n_dual).curvature).__name__ for n_dual in (1, 2)]  # one row so far, two weights
@@ -92,7 +92,7 @@ def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) 
     >>> from sklearn_laplace.likelihoods import Gaussian
     >>> from sklearn_laplace.network import Network
     >>> from sklearn_laplace.structures import Full
-    >>> network = Network.trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
     >>> network = network.with_parameters(torch.zeros(1).double())
     >>> x, w = torch.ones(1, 1).double(), torch.ones(1).double()
     >>> old, new = (

@@ -124,7 +124,7 @@ def example(
     module = Scaled(*sizes, seed=seed)
     x, y = random_rows(kind, n, sizes[0], sizes[2], seed)
     noise = random_noise(n, sizes[2], seed) if noisy else None
-    return Example(kind, module, Network.trace(module, x), x, y, oracles.random_weights(n, seed), noise)
+    return Example(kind, module, trace(module, x), x, y, oracles.random_weights(n, seed), noise)
 
 
 def random_noise(n: int, n_outputs: int, seed: int) -> Tensor:
@@ -787,7 +787,7 @@ def check_layer(key: str) -> None:
 
 def _check_layer_case(key: str, case: LayerCase) -> None:
     module, x, what = case.module, case.x, f"{key}, {case.what}"
-    network = Network.trace(module, x, case.names)
+    network = trace(module, x, case.names)
     selected = network.parameter_names
     sizes = tuple(module.get_parameter(name).numel() for name in selected)
     generator = torch.Generator().manual_seed(2)
@@ -801,7 +801,7 @@ def _check_layer_case(key: str, case: LayerCase) -> None:
         assert {type(layer) for layer in network.layers} == {LAYERS[key]}, f"{what}: no layer is of this kind"
         assert network.generic is None
         candidates.append(_parts(network, x, factor))
-        single = Network.trace(copy.deepcopy(module).float(), x.float(), case.names)
+        single = trace(copy.deepcopy(module).float(), x.float(), case.names)
         assert single.layers == network.layers, f"{what}: other layers in single precision"
         for name, expected in zip(selected, truth, strict=True):
             close(_parts(single, x.float(), factor.float())[name].double(), expected, 1e-4, f"{what}: {name}, single")
@@ -843,7 +843,7 @@ def check_predictive(key: str) -> None:
 def _linear_example(kind: str) -> Example:
     module = oracles.random_mlp((2, 3), seed=1)
     x, y = random_rows(kind, 9, 2, 3, 1)
-    return Example(kind, module, Network.trace(module, x), x, y, torch.ones(9).double())
+    return Example(kind, module, trace(module, x), x, y, torch.ones(9).double())
 
 
 def _check_answers(

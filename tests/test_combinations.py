@@ -69,7 +69,7 @@ def test_every_combination_is_its_dense_posterior_or_refused(subset, curvature, 
     n_outputs = contracts.n_outputs_of(kind, 3)
     module = oracles.random_mlp((2, 3, n_outputs), seed=7)
     x, y = contracts.random_rows(kind, 8, 2, n_outputs, 7)
-    network = Network.trace(module, x)
+    network = trace(module, x)
     network = CHOSEN[subset].of(network, x)
     problem = contracts.Example(kind, module, network, x, y, oracles.random_weights(8, 7))
     names = network.parameter_names

@@ -140,7 +140,7 @@ def small_fit(
 ) -> tuple[LaplaceFit, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     x, y = contracts.random_rows(kind, 6, 32, 3, seed=0)
     rows = x, y, oracles.random_weights(6, seed=1)
-    network = Network.trace(Small(), x)
+    network = trace(Small(), x)
     network = network.with_separate_biases() if separate else network
     chunks = [tuple(part[span] for part in rows) for span in (slice(0, 4), slice(4, None))]
     rule, prior = GGN(), network.scalar_prior()
@@ -250,7 +250,7 @@ def test_patches_are_made_once_a_batch(monkeypatch):
         return patches(layer, inputs)
 
     x = torch.randn(5, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    network = Network.trace(Small(), x)
+    network = trace(Small(), x)
     monkeypatch.setattr(conv, "_patches", counted)
     line = network.linearise(x)
     for n_columns in (3, 1):
@@ -263,7 +263,7 @@ def test_functional_is_full_where_a_layer_has_positions(shape):
     """One position or several: the dual form holds the same rows as the primal one."""
     module = contracts.Around(shape, nn.Linear(shape[-1], 4), nn.Linear(4, 3))
     x, y = contracts.random_rows("gaussian", 7, 6, 2, seed=0)
-    network, w = Network.trace(module, x), torch.ones(7).double()
+    network, w = trace(module, x), torch.ones(7).double()
     jacobian = network.jacobian(x)[1]
     covariances = []
     for key in ("full", "functional"):
@@ -321,7 +321,7 @@ def nets(draw) -> tuple[nn.Module, torch.Tensor]:
 def test_jacobian_of_a_random_convolutional_net_is_autodiff(problem):
     """Options of a convolution meet in ways that a list of cases does not think of; any tensors frozen."""
     module, x = problem
-    network = Network.trace(module, x)
+    network = trace(module, x)
     assert network.generic is None
     pieces = network.tensors(network.jacobian(x)[1].rows())
     found = torch.cat([pieces[name].flatten(2) for name in network.parameter_names], -1)

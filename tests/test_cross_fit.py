@@ -55,7 +55,7 @@ def parts(likelihood, targets, n_outputs, structure, seed=0):
     for seen, held in ((slice(0, 6), slice(6, 12)), (slice(6, 12), slice(0, 6))):
         torch.manual_seed(seed)
         module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, n_outputs)).double()
-        network = Network.trace(module, x)
+        network = trace(module, x)
         prior = network.scalar_prior()
         fit = fit_laplace(network, likelihood, GGN(), STRUCTURES[structure], prior, [(x[seen], y[seen], w[seen])])
         found.append((fit, [(x[held], y[held], w[held])]))

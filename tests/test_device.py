@@ -45,7 +45,7 @@ def problem(kind: str, n_chunks: int) -> tuple[Network, list[Rows]]:
         x = torch.randn(6, 3, generator=generator).double()
         y = torch.randint(3, (6,), generator=generator) if kind == "categorical" else x.sin()
         chunks.append((x, y, torch.ones(6).double()))
-    return Network.trace(module, chunks[0][0]), chunks
+    return trace(module, chunks[0][0]), chunks
 
 
 def fit(kind: str, rule: str, structure: str, n_chunks: int) -> tuple[LaplaceFit, int]:

@@ -85,7 +85,7 @@ def test_log_evidence_of_a_linear_net_is_the_density_of_its_targets():
     w = oracles.random_weights(8, integer=True)
     A = torch.cat([x, torch.ones(8, 1).double()], 1)
     truth = oracles.bayesian_linear_regression(A, y, w, torch.tensor([2.0, 2.0, 2.0, 0.5]).double(), 0.3)
-    network = Network.trace(module, x).with_parameters(truth.mean.T.flatten())  # [W | b] row by row
+    network = trace(module, x).with_parameters(truth.mean.T.flatten())  # [W | b] row by row
     for structure in (STRUCTURES["full"], STRUCTURES["functional"]):
         fit = fit_laplace(network, Gaussian(), GGN(), structure, network.tensor_prior(), [(x, y, w)])
         hyper = Hyper(torch.tensor([2.0, 0.5], dtype=torch.float64), 0.3)
@@ -229,7 +229,7 @@ def linear_fit(weight: list[float], bias: float, x: torch.Tensor, y: torch.Tenso
     with torch.no_grad():
         module.weight.copy_(torch.tensor([weight]))
         module.bias.fill_(bias)
-    network = Network.trace(module, x)
+    network = trace(module, x)
     prior = prior_of(network, "tensor" if tensorwise else "scalar")
     return fit_laplace(network, Gaussian(), GGN(), Full, prior, [(x, y, torch.ones(len(x)).double())])
 

@@ -73,7 +73,7 @@ def test_a_module_that_cannot_be_copied_is_refused():
             return layer(x)
 
     with pytest.raises(ValueError, match="does not follow copies of the module"):
-        Network.trace(Closure(), torch.zeros(1, 3))
+        trace(Closure(), torch.zeros(1, 3))
 
 
 def test_outputs_without_a_gradient_are_refused():

@@ -59,7 +59,7 @@ def test_at_full_rank_it_is_ekfac_where_that_is_exact():
     """Linear regression: the diagonal of ekfac is the exact one, and nothing is left for D."""
     module = oracles.random_mlp((4, 1), seed=2)
     x, y = contracts.random_rows("gaussian", 12, 4, 1, 2)
-    problem = contracts.Example("gaussian", module, Network.trace(module, x), x, y, oracles.random_weights(12, 2))
+    problem = contracts.Example("gaussian", module, trace(module, x), x, y, oracles.random_weights(12, 2))
     exact = contracts.dense_curvature("full", problem)
     contracts.close(dense(problem.fit("inf").curvature, 5), exact, 1e-10, "H")
 
@@ -108,7 +108,7 @@ def test_it_adds_up_in_one_basis_and_in_no_other():
 def test_it_takes_no_more_memory_than_it_says():
     """Rows of eigenvectors, not squares of layers: a layer of 10⁵ weights at rank 10."""
     module = torch.nn.Linear(1000, 100)
-    network = Network.trace(module, torch.zeros(3, 1000))
+    network = trace(module, torch.zeros(3, 1000))
     said = Inf.memory(network.blocks, 3, rank=10)
     assert said < 8 * network.n_parameters * 100
     rows = [(torch.randn(3, 1000, generator=torch.Generator().manual_seed(0)), torch.zeros(3, 100), torch.ones(3))]

@@ -122,7 +122,7 @@ class Unregistered(Net):
 
 def traced(kind) -> Network:
     torch.manual_seed(3)
-    return Network.trace(kind().double(), X)
+    return trace(kind().double(), X)
 
 
 @pytest.mark.parametrize("kind", [Net, Scaled, Skipping, Flattened, Normed])
@@ -160,7 +160,7 @@ def test_another_layer_past_the_last_one_may_be_frozen():
     torch.manual_seed(3)
     module = Wide().double()
     module.wide.requires_grad_(False)
-    assert LastLayer().of(Network.trace(module, X), X).parameter_names == ("head.weight", "head.bias")
+    assert LastLayer().of(trace(module, X), X).parameter_names == ("head.weight", "head.bias")
 
 
 def test_several_heads_are_refused_before_training_and_taken_by_name():

@@ -170,7 +170,7 @@ def test_the_temperature_scales_the_covariance_and_not_the_mean():
 def test_ridge_regression_has_the_residual_over_one_minus_the_leverage():
     """The identity of the textbooks, for a linear net."""
     x, y = oracles.random_regression(25, 3, 1, seed=1)
-    w, network = torch.ones(25, dtype=torch.float64), Network.trace(oracles.random_mlp((3, 1), seed=2), x)
+    w, network = torch.ones(25, dtype=torch.float64), trace(oracles.random_mlp((3, 1), seed=2), x)
     fit = fit_laplace(
         network, LIKELIHOODS["gaussian"](), GGN(), STRUCTURES["full"], network.scalar_prior(), [(x, y, w)]
     )
@@ -201,7 +201,7 @@ def test_rows_of_weight_zero_are_plain_predictions():
 def test_a_float32_net_is_answered_in_float64():
     """The network's own rounding is all that differs."""
     problem = contracts.example("gaussian", seed=3, n=12)
-    network = Network.trace(problem.module.float(), problem.x.float())
+    network = trace(problem.module.float(), problem.x.float())
     single = [tuple(part.float() for part in batch) for batch in batches(problem)]
     fit = fit_laplace(network, problem.likelihood, GGN(), STRUCTURES["full"], network.scalar_prior(), single)
     hyper = hyper_of(problem, network.scalar_prior())
@@ -239,7 +239,7 @@ def test_shared_weights_are_taken_out_as_a_sum_over_positions(structure):
         parameter.data.normal_(0.0, 0.5, generator=generator)
     x = torch.randn(9, 1, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     _, y = oracles.random_regression(9, 2, 2, seed=1)
-    problem = contracts.Example("gaussian", net, Network.trace(net, x), x, y, oracles.random_weights(9, seed=1))
+    problem = contracts.Example("gaussian", net, trace(net, x), x, y, oracles.random_weights(9, seed=1))
     prior = problem.network.scalar_prior()
     hyper, fit = hyper_of(problem, prior), problem.fit(structure)
     mean, covariance = oracles.leave_one_out_refits(*dense(problem, hyper, prior))
@@ -422,7 +422,7 @@ def test_eighty_true_refits_of_a_net_agree():
     generator = torch.Generator().manual_seed(0)
     x = 4 * torch.rand(80, 1, generator=generator, dtype=torch.float64) - 2
     y = torch.sin(2 * x) + 0.2 * torch.randn(80, 1, generator=generator, dtype=torch.float64)
-    network = Network.trace(oracles.random_mlp((1, 16, 1), seed=1), x)
+    network = trace(oracles.random_mlp((1, 16, 1), seed=1), x)
     prior, likelihood, hyper = network.scalar_prior(), LIKELIHOODS["gaussian"](), Hyper(torch.ones(1).double(), 0.04)
 
     def problem_of(w: Tensor) -> Problem:

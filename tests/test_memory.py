@@ -50,7 +50,7 @@ def run(script: str) -> str:
 
 def test_a_chunk_leaves_nothing_for_the_garbage_collector():
     """Tensors in a cycle live on for hundreds of chunks: memory would grow with the rows."""
-    network = Network.trace(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)), ONE)
+    network = trace(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)), ONE)
     gc.collect()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
@@ -84,7 +84,7 @@ def test_ten_times_the_rows_take_no_more_memory(structure):
 
     torch.set_num_threads(1)
     module = torch.nn.Sequential(torch.nn.Linear(8, 20), torch.nn.Tanh(), torch.nn.Linear(20, 1))
-    network = Network.trace(module, torch.zeros(3, 8))
+    network = trace(module, torch.zeros(3, 8))
 
     def rows(n, step=4096):
         for start in range(0, n, step):

@@ -43,7 +43,7 @@ class Search:
         self.kind, self.module = kind, oracles.random_mlp(sizes, seed=seed)
         self.x, self.y = contracts.random_rows(kind, n, sizes[0], sizes[-1], seed)
         self.w = oracles.random_weights(n, seed)
-        self.network = Network.trace(self.module, self.x)
+        self.network = trace(self.module, self.x)
         self.prior = self.network.tensor_prior()
         self.problem = problem_of(kind, self.prior, structure, self.x, self.y, self.w)
         values = torch.linspace(0.4, 0.9, self.prior.n_groups, dtype=torch.float64)
@@ -86,7 +86,7 @@ def test_refine_of_a_linear_net_is_bayesian_linear_regression(structure):
     x, y = oracles.random_regression(30, 3, 2, seed=2)
     w = oracles.random_weights(30, seed=2)
     module = oracles.random_mlp((3, 2), seed=5)
-    network = Network.trace(module, x)
+    network = trace(module, x)
     problem = problem_of("gaussian", network.tensor_prior(), structure, x, y, w)
     hyper = Hyper(torch.tensor([2.0, 0.5], dtype=torch.float64), dispersion=0.3)
     mode = refine(problem, problem.linearise(network), hyper, max_steps=200)
@@ -104,7 +104,7 @@ def logistic(structure: str, n_classes: int) -> tuple[Tensor, Tensor]:
     """Ours and the oracle's maximum of a logistic regression, [W | b] row by row."""
     x, y = oracles.random_classification(40, 2, n_classes, seed=3)
     w = oracles.random_weights(40, seed=3)
-    network = Network.trace(oracles.random_mlp((2, n_classes), seed=1), x)
+    network = trace(oracles.random_mlp((2, n_classes), seed=1), x)
     problem = problem_of("categorical", network.scalar_prior(), structure, x, y, w)
     mode = refine(problem, problem.linearise(network), Hyper(torch.ones(1, dtype=torch.float64)), max_steps=200)
     A = torch.cat([x, torch.ones(40, 1, dtype=torch.float64)], 1)
@@ -200,7 +200,7 @@ def test_gauss_newton_never_raises_the_objective(structure, kind):
 def test_a_gauss_newton_step_of_a_linear_net_ends_at_the_mode():
     """Undamped and quadratic: one step, and the next finds nothing."""
     x, y = oracles.random_regression(20, 3, 1)
-    network = Network.trace(oracles.random_mlp((3, 1)), x)
+    network = trace(oracles.random_mlp((3, 1)), x)
     problem = problem_of("gaussian", network.scalar_prior(), "full", x, y, torch.ones(20, dtype=torch.float64))
     hyper = Hyper(torch.ones(1, dtype=torch.float64), dispersion=0.5)
     fit = problem.linearise(network)

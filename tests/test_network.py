@@ -344,7 +344,7 @@ def dense(network: Network, x: torch.Tensor) -> torch.Tensor:
 def test_jacobian_is_autodiff(case):
     """Rows one at a time through the oracle: also right where rows are batched, layers factored, hooks at work."""
     module = CASES[case]()
-    network = Network.trace(module, X[:4])
+    network = trace(module, X[:4])
     assert set(network.parameter_names) == set(oracles.all_names(module))
     expected = oracles.jacobian(module, network.parameter_names, X)
     torch.testing.assert_close(dense(network, X), expected, rtol=1e-10, atol=1e-10)
@@ -355,7 +355,7 @@ def test_jacobian_is_autodiff(case):
 @pytest.mark.parametrize("case", CASES)
 def test_trace_factors_exactly_the_layers_that_it_may(case):
     """A layer of a known kind, called once on one input a row, with tensors of its own; and none of them left out."""
-    network = Network.trace(CASES[case](), X)
+    network = trace(CASES[case](), X)
     assert [layer.name for layer in network.layers] == FACTORED[case]
 
 
@@ -373,7 +373,7 @@ class Mixed(nn.Module):
 
 def test_a_layer_before_a_mixture_of_rows_is_not_factored():
     """Its sum over the rows would be right and each row's part wrong, which only the parts can tell."""
-    assert [layer.name for layer in Network.trace(built(Mixed()), X).layers] == ["outer"]
+    assert [layer.name for layer in trace(built(Mixed()), X).layers] == ["outer"]
 
 
 class OwnLinear(nn.Linear):
@@ -406,8 +406,8 @@ def test_no_kind_takes_a_layer_that_behaves_differently(case):
 
 def test_control_flow_that_looks_at_the_data_is_taken_row_by_row():
     """torch.func cannot batch it; the fallback is slow, not wrong."""
-    assert not Network.trace(CASES["branching"](), X).generic.batched
-    assert Network.trace(CASES["reused layer"](), X).generic.batched
+    assert not trace(CASES["branching"](), X).generic.batched
+    assert trace(CASES["reused layer"](), X).generic.batched
 
 
 @pytest.mark.parametrize("kind", [Routed, Pooled])
@@ -416,7 +416,7 @@ def test_a_layer_called_once_but_not_once_a_row_is_not_factored(kind):
     module = built(kind())
     x = X.clone()
     x[:3, 0] = torch.tensor([1.0, -1.0, -2.0])
-    network = Network.trace(module, x)
+    network = trace(module, x)
     expected = oracles.jacobian(module, network.parameter_names, x)
     torch.testing.assert_close(dense(network, x), expected, rtol=1e-10, atol=1e-10)
 
@@ -424,7 +424,7 @@ def test_a_layer_called_once_but_not_once_a_row_is_not_factored(kind):
 def test_positions_folded_into_the_rows_do_not_change_the_diagonal():
     """A row's gradient is the sum over its positions, taken before squaring; no error would tell otherwise."""
     module = built(Pooled())
-    network = Network.trace(module, X)
+    network = trace(module, X)
     found = network.tensors(network.jacobian(X)[1].square_sum())
     squares = oracles.jacobian(module, network.parameter_names, X).square().sum((0, 1))
     flat = torch.cat([found[name].flatten() for name in network.parameter_names])
@@ -440,7 +440,7 @@ def test_probabilities_are_taken_through_their_logarithm(case):
             return p.log()
 
     module = nn.Sequential(CASES[case](), nn.Softmax(1))
-    network = Network.trace(module, X, log_outputs=True)
+    network = trace(module, X, log_outputs=True)
     logged = nn.Sequential(*module, Log())
     expected = oracles.jacobian(logged, network.parameter_names, X)
     torch.testing.assert_close(dense(network, X), expected, rtol=1e-10, atol=1e-10)
@@ -451,7 +451,7 @@ def test_probabilities_are_taken_through_their_logarithm(case):
 def test_selected_tensors_alone_are_differentiated(names):
     """Last layer and subnetworks are a choice of names."""
     module = CASES["plain"]()
-    for network in (Network.trace(module, X, names), Network.trace(module, X).select(names, X)):
+    for network in (trace(module, X, names), trace(module, X).select(names, X)):
         assert network.parameter_names == names
         torch.testing.assert_close(dense(network, X), oracles.jacobian(module, names, X), rtol=1e-10, atol=1e-10)
         assert torch.equal(network.theta.sort().values, oracles.flatten(module, names).sort().values)
@@ -461,16 +461,16 @@ def test_frozen_parameters_are_not_selected():
     """requires_grad=False is how a user freezes a tensor."""
     module = CASES["plain"]()
     module[0].requires_grad_(False)
-    assert Network.trace(module, X).parameter_names == ("2.weight", "2.bias", "4.weight", "4.bias")
+    assert trace(module, X).parameter_names == ("2.weight", "2.bias", "4.weight", "4.bias")
 
 
 def test_unknown_or_absent_parameters_are_refused():
     """The message names what there is."""
     module = CASES["plain"]()
     with pytest.raises(ValueError, match=r"unknown parameters \['9.weight'\]; the module has \['0.weight'"):
-        Network.trace(module, X, ("9.weight",))
+        trace(module, X, ("9.weight",))
     with pytest.raises(ValueError, match="no parameter is selected"):
-        Network.trace(module.requires_grad_(False), X)
+        trace(module.requires_grad_(False), X)
 
 
 def snapshot(module: nn.Module) -> dict[str, object]:
@@ -493,7 +493,7 @@ def test_the_module_is_untouched(case):
     module = CASES[case]().train()
     next(iter(module.parameters())).requires_grad_(False)
     before, state = snapshot(module), torch.random.get_rng_state()
-    network = Network.trace(module, X)
+    network = trace(module, X)
     moved = network.with_parameters(network.theta + 1)
     for visited in (network, moved):
         visited.linearise(X).pullback(torch.ones(len(X), network(X).shape[1], 1).double()).rows()
@@ -509,7 +509,7 @@ def test_the_module_is_untouched(case):
 @pytest.mark.parametrize("case", ["plain", "in-place ReLU", "layer norm", "batch norm and dropout", "image"])
 def test_threads_give_the_same(case):
     """A web server predicts from several threads; each forward pass has a replica and hooks of its own."""
-    network = Network.trace(CASES[case](), X)
+    network = trace(CASES[case](), X)
     inputs = [X[i : i + 4] + i for i in range(4)] * 15
     alone = [network.jacobian(x)[1].rows() for x in inputs]
     interval = sys.getswitchinterval()
@@ -526,7 +526,7 @@ def test_threads_give_the_same(case):
 def test_with_parameters_puts_theta_where_it_was(case):
     """θ out, θ in, and the outputs of the module that holds these weights."""
     module = CASES[case]()
-    network = Network.trace(module, X)
+    network = trace(module, X)
     same = network.with_parameters(network.theta)
     assert torch.equal(same(X), network(X))
     theta = network.theta + torch.linspace(-1, 1, network.n_parameters, dtype=torch.float64)
@@ -540,19 +540,19 @@ def test_with_parameters_puts_theta_where_it_was(case):
     assert torch.equal(moved.theta, theta)
     gathered = torch.cat([dict(moved.module.named_parameters())[n].flatten() for n in network.parameter_names])
     assert torch.equal(gathered, flat)
-    assert torch.equal(network.theta, Network.trace(module, X).theta)
+    assert torch.equal(network.theta, trace(module, X).theta)
 
 
 def test_with_state_of_follows_training():
     """Evidence steps during training look at the live net again and again."""
     module = batch_norm()
-    network = Network.trace(module, X)
+    network = trace(module, X)
     with torch.no_grad():
         module[0].weight.mul_(2)
         module[1].running_mean.add_(1)
     present = network.with_state_of(module)
     torch.testing.assert_close(present(X), oracles.outputs(module, X), rtol=1e-12, atol=1e-12)
-    assert torch.equal(present.theta, Network.trace(module, X).theta)
+    assert torch.equal(present.theta, trace(module, X).theta)
     assert not torch.equal(network(X), present(X))
     expected = oracles.jacobian(module, present.parameter_names, X)
     torch.testing.assert_close(dense(present, X), expected, rtol=1e-10, atol=1e-10)
@@ -561,7 +561,7 @@ def test_with_state_of_follows_training():
 def test_rows_are_counted_with_the_patches_and_cotangents_of_their_positions():
     """What one row makes decides how many rows are taken at once; at 36 positions both are more than the part."""
     conv = nn.utils.skip_init(nn.Conv2d, 1, 2, 3, dtype=torch.float64)
-    network = Network.trace(
+    network = trace(
         built(nn.Sequential(nn.Unflatten(1, (1, 8, 8)), conv, nn.Flatten())), torch.ones(1, 64).double()
     )
     (block,) = network.blocks
@@ -574,7 +574,7 @@ def test_single_precision_nets(case):
     """Products in the net's own dtype, θ in float64; 1e-4 is a hundred times float32's rounding."""
     module = CASES[case]()
     single = copy.deepcopy(module).float()
-    network = Network.trace(single, X.float())
+    network = trace(single, X.float())
     jacobian = network.jacobian(X.float())[1].rows()
     assert jacobian.dtype == torch.float32 and network.theta.dtype == torch.float64
     expected = oracles.jacobian(single, network.parameter_names, X.float())
@@ -586,7 +586,7 @@ def test_single_precision_nets(case):
 def test_tensor_prior_groups_by_tensor():
     """One group for each parameter tensor, whatever the blocks."""
     module = CASES["residual"]()
-    network = Network.trace(module, X)
+    network = trace(module, X)
     prior = network.tensor_prior()
     assert (
         prior.names == network.parameter_names == ("gain", "inner.weight", "inner.bias", "outer.weight", "outer.bias")
@@ -609,7 +609,7 @@ NOT_TWICE = {
 def test_second_derivatives_are_autodiff(case, monkeypatch):
     """Of any function of the outputs, whatever the module does; taken at once or one column at a time."""
     module = CASES[case]()
-    network = Network.trace(module, X)
+    network = trace(module, X)
     names = network.parameter_names
 
     def loss(outputs):
@@ -650,7 +650,7 @@ def test_attention_is_differentiated_twice():
         def forward(self, x):
             return self.inner(x).flatten(1)[:, :2]
 
-    network = Network.trace(Flattened(), x)
+    network = trace(Flattened(), x)
     found = network.hessian(x, lambda f: f.sin().sum())
     for i in (0, 20, network.n_parameters - 1):
         step = 1e-5 * torch.eye(network.n_parameters, dtype=torch.float64)[i]
@@ -661,5 +661,5 @@ def test_attention_is_differentiated_twice():
 
 def test_a_function_without_curvature_has_none():
     """The gradient of an affine function does not depend on the weights."""
-    network = Network.trace(oracles.random_mlp((D, C)), X)
+    network = trace(oracles.random_mlp((D, C)), X)
     assert torch.equal(network.hessian(X, torch.sum), torch.zeros(8, 8, dtype=torch.float64))

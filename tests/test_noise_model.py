@@ -126,7 +126,7 @@ def test_the_noise_of_a_row_left_out_is_that_of_a_refit(level):
         )
 
     torch.manual_seed(0)
-    start = Network.trace(nn.Sequential(nn.Linear(1, 6), nn.Tanh(), nn.Linear(6, 2)).double(), x)
+    start = trace(nn.Sequential(nn.Linear(1, 6), nn.Tanh(), nn.Linear(6, 2)).double(), x)
     first, stays = Hyper(torch.ones(1).double()), lambda fit, hyper: hyper
     given = problem(weights), problem(weights).linearise(start), first
     found = alternate(*given, free_prior=True, update_dispersion=stays, max_steps=60)

@@ -163,14 +163,14 @@ def test_every_structure_and_curvature_stops_at_the_layer(structure, curvature):
         module = kind().double()
         if kind is Net:
             nn.init.constant_(module.first.weight, float("nan"))
-        network = Network.trace(module, torch.tensor(FINE))
+        network = trace(module, torch.tensor(FINE))
         with pytest.raises(NonFiniteError, match=message):
             fit_laplace(network, Gaussian(), rule, STRUCTURES[structure], network.scalar_prior(), chunks)
 
 
 def test_only_what_overflows_when_it_is_squared_is_told_from_what_overflows():
     """Gradients of 1e25 in float32: no layer is to blame."""
-    network = Network.trace(nn.Sequential(nn.Linear(3, 1)), torch.ones(1, 3))
+    network = trace(nn.Sequential(nn.Linear(3, 1)), torch.ones(1, 3))
     rows = [(torch.full((4, 3), 1e25), torch.zeros(4, 1), torch.ones(4))]
     small = network.with_parameters(1e-30 * network.theta)
     with pytest.raises(
@@ -182,7 +182,7 @@ def test_only_what_overflows_when_it_is_squared_is_told_from_what_overflows():
 def test_a_loss_that_overflows_on_finite_outputs_is_named():
     """e^800 is not a rate."""
     module = nn.Linear(3, 1).double()
-    network = Network.trace(module, torch.ones(1, 3).double())
+    network = trace(module, torch.ones(1, 3).double())
     network = network.with_parameters(torch.tensor([800.0, 0.0, 0.0, 0.0]))
     rows = [(torch.eye(3).double(), torch.ones(3, 1).double(), torch.ones(3).double())]
     with pytest.raises(NonFiniteError, match=r"the poisson loss of outputs up to 8e\+02 is NaN or infinite\."):

@@ -58,7 +58,7 @@ def both(task: str, structure: str, subset: str, bias: bool = True, separate: bo
         backend=peer.curvature.BackPackGGN,
     )
     theirs.fit(DataLoader(TensorDataset(x, y), batch_size=40))
-    network = Network.trace(module, x)
+    network = trace(module, x)
     network = network.with_separate_biases() if separate else network
     network = network.select(SUBSETS[subset]().names(network), x)
     likelihood = {"gaussian": Gaussian, "categorical": Categorical}[kind]()

@@ -20,7 +20,7 @@ def linearised(structure: str, dtype: torch.dtype) -> LaplaceFit:
     """The pass over the rows, in the chunks that the estimators take; values are float32 numbers in either dtype."""
     module = oracles.random_mlp(SIZES, dtype=torch.float32).to(dtype)
     x, y = (t.float().to(dtype) for t in oracles.random_regression(N, 8, 1))
-    network = Network.trace(module, x)
+    network = trace(module, x)
     rows = TrainingRows(x, y, torch.ones(N, dtype=dtype))
     step = MemoryBudget(2**30).pass_rows(STRUCTURES[structure], network, 1, 0)
     chunks = rows.chunks(step)
@@ -57,7 +57,7 @@ def test_sums_over_chunks_are_in_double_precision(structure):
     module = oracles.random_mlp((3, 4, 1), dtype=torch.float32)
     x, y = (t.float() for t in oracles.random_regression(7, 3, 1))
     chunk = (x, y, torch.full((7,), 0.1))
-    network = Network.trace(module, x)
+    network = trace(module, x)
     prior = network.scalar_prior()
     once, often = (
         fit_laplace(network, Gaussian(), GGN(), STRUCTURES[structure], prior, [chunk] * n) for n in (1, times)

@@ -57,7 +57,7 @@ OTHERS = {"recurrent": Recurrent, "routed": test_network.Routed, "pooled": test_
 def test_functions_are_those_of_the_network_with_other_weights(case):
     """Whatever the module does, batched or not."""
     module = test_network.CASES[case]() if case in test_network.CASES else test_network.built(OTHERS[case]())
-    network = Network.trace(module, X)
+    network = trace(module, X)
     moves = deviations(network, 6)
     expected = plain(network, network.theta + moves, X)
     torch.testing.assert_close(MC(moves).functions(network, moves, X), expected, rtol=1e-10, atol=1e-10)
@@ -72,7 +72,7 @@ def test_functions_are_those_of_the_network_with_other_weights(case):
 def test_weights_that_are_not_selected_stay_at_the_mode(names, dtype):
     """In both precisions; float32 products in another order agree to 1e-5."""
     module = oracles.random_mlp((3, 5, 2)).to(dtype)
-    network = Network.trace(module, X.to(dtype), names)
+    network = trace(module, X.to(dtype), names)
     moves = deviations(network, 4)
     found = MC(moves).functions(network, moves, X.to(dtype))
     assert found.dtype == torch.float64
@@ -82,7 +82,7 @@ def test_weights_that_are_not_selected_stay_at_the_mode(names, dtype):
 
 def test_moments_are_the_samples(monkeypatch):
     """Mean and unbiased covariance of a loop, also in passes of one sample each."""
-    network = Network.trace(oracles.random_mlp((3, 5, 2)), X)
+    network = trace(oracles.random_mlp((3, 5, 2)), X)
     moves = deviations(network, 30)
     expected = plain(network, network.theta + moves, X)
     posterior = STRUCTURES["diag"].zero(network.blocks, X.device).posterior(torch.tensor(1.0).double(), 1.0)
@@ -101,7 +101,7 @@ def test_moments_are_the_samples(monkeypatch):
 def test_samples_of_a_narrow_posterior_are_the_linearised_network():
     """δ = 10⁶: weights deviate by 1e-3, curvature of the network by 1e-6; 4000 samples, six standard errors."""
     x, y = oracles.random_regression(40, 3, 2, seed=1)
-    network = Network.trace(oracles.random_mlp((3, 6, 2), seed=2), x)
+    network = trace(oracles.random_mlp((3, 6, 2), seed=2), x)
     rows = [(x, y, torch.ones(40).double())]
     fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), rows)
     n = 4000
@@ -134,7 +134,7 @@ class Failing(nn.Module):
 def test_the_network_is_untouched(passes, batched, monkeypatch):
     """Weights and mode of both copies, to the bit, also when a pass in the middle fails."""
     module = Failing()
-    network = Network.trace(module, X)
+    network = trace(module, X)
     kept = [test_network.snapshot(m) for m in (module, network.module)]
     state = torch.random.get_rng_state()
     moves = deviations(network, 5)

@@ -50,7 +50,7 @@ def mlp(kind: str, sizes: tuple[int, ...] = (3, 4, 2), seed: int = 0, n: int = 1
     sizes = (*sizes[:-1], contracts.n_outputs_of(kind, sizes[-1]))
     module = oracles.random_mlp(sizes, seed=seed)
     x, y = contracts.random_rows(kind, n, sizes[0], sizes[-1], seed)
-    return contracts.Example(kind, module, Network.trace(module, x), x, y, oracles.random_weights(n, seed))
+    return contracts.Example(kind, module, trace(module, x), x, y, oracles.random_weights(n, seed))
 
 
 # ------------------------------------------------------------------------------ the mean
@@ -295,7 +295,7 @@ def test_a_layer_is_known_by_its_module():
     """A net's own tensors by its type; a norm layer's two tensors together."""
     network = contracts.example("gaussian").network
     assert GROUPINGS["layer"].prior(network).names == ("Scaled", "body.0", "body.2")
-    normed = Network.trace(nets.Hidden(2, 1, 3, norm=True).double(), torch.zeros(4, 2).double())
+    normed = trace(nets.Hidden(2, 1, 3, norm=True).double(), torch.zeros(4, 2).double())
     assert GROUPINGS["layer"].prior(normed).names == ("hidden", "norm", "out")
 
 
@@ -551,7 +551,7 @@ def test_tied_tensors_have_one_mean_under_any_of_their_names():
             return self.b(torch.tanh(self.a(x)))
 
     tied = Tied().double()
-    network = Network.trace(tied, torch.zeros(3, 2).double())
+    network = trace(tied, torch.zeros(3, 2).double())
     torch.testing.assert_close(prior_mean(network, tied.state_dict()), network.theta)
     assert prior_mean(network, {"b.weight": torch.ones(2, 2)}).sum() == 4
 

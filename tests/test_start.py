@@ -55,7 +55,7 @@ def plan_of(**options: object) -> _map.Plan:
 
 
 def network_of(module: MLP) -> Network:
-    return Network.trace(copy.deepcopy(module), torch.from_numpy(X))
+    return trace(copy.deepcopy(module), torch.from_numpy(X))
 
 
 def outputs(module: MLP, state: dict) -> torch.Tensor:

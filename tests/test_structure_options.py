@@ -41,7 +41,7 @@ def sequences(kind: str, seed: int = 0, n: int = 7) -> contracts.Example:
     """Two linear layers at four positions of each row."""
     module = contracts.Around((4, 3), nn.Linear(3, 3), nn.Linear(3, 2))
     x, y = contracts.random_rows(kind, n, 12, 2, seed)
-    return contracts.Example(kind, module, Network.trace(module, x), x, y, oracles.random_weights(n, seed))
+    return contracts.Example(kind, module, trace(module, x), x, y, oracles.random_weights(n, seed))
 
 
 def separate(problem: contracts.Example) -> contracts.Example:
@@ -184,7 +184,7 @@ def linear_problem(module: nn.Module, n_outputs: int, n: int) -> contracts.Examp
         for parameter in module.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
     x, y = contracts.random_rows("gaussian", n, 15, n_outputs, seed=3)
-    return contracts.Example("gaussian", module, Network.trace(module, x), x, y, oracles.random_weights(n, 3))
+    return contracts.Example("gaussian", module, trace(module, x), x, y, oracles.random_weights(n, 3))
 
 
 @pytest.mark.parametrize("structure", ["kron", "ekfac"])

@@ -35,7 +35,7 @@ def problems(draw, subset: str, kind: str) -> contracts.Example:
     else:
         module = oracles.random_mlp((d, width, width, n_outputs), seed=seed)
     x, y = contracts.random_rows(kind, n, d, n_outputs, seed)
-    network = Network.trace(module, x)
+    network = trace(module, x)
     chosen = Subnetwork(OUTER_LAYERS) if SUBSETS[subset] is Subnetwork else SUBSETS[subset]()
     network = chosen.of(network, x)
     return contracts.Example(kind, module, network, x, y, oracles.random_weights(n, seed))
@@ -216,7 +216,7 @@ def test_last_layer_is_found_behind_a_parameter_of_the_net_itself():
 def test_last_layer_is_refused_where_it_is_not_linear():
     """The message names what was found and what to use instead."""
     module = nn.Sequential(oracles.random_mlp((2, 3)), nn.LayerNorm(3).double())
-    network = Network.trace(module, torch.zeros(2, 2, dtype=torch.float64))
+    network = trace(module, torch.zeros(2, 2, dtype=torch.float64))
     with pytest.raises(UnsupportedCombinationError, match=r"found '1' \(LayerNorm\). Use subset_of_weights='all'"):
         SUBSETS["last_layer"]().names(network)
 
@@ -228,7 +228,7 @@ def test_block_of_one_layer_is_full():
     """Nothing is left out."""
     module = oracles.random_mlp((3, 2), seed=1)
     x, y = contracts.random_rows("categorical", 9, 3, 2, 1)
-    one = contracts.Example("categorical", module, Network.trace(module, x), x, y, oracles.random_weights(9, 1))
+    one = contracts.Example("categorical", module, trace(module, x), x, y, oracles.random_weights(9, 1))
     delta = torch.tensor(0.4, dtype=torch.float64)
     full, block = (
         contracts.covariance_of(one.fit(key).curvature.posterior(delta, 1.3), 8) for key in ("full", "block")
@@ -260,7 +260,7 @@ def test_kronecker_forms_are_exact_for_linear_regression(key):
     """One layer, one output: B is N and A the mean of a aᵀ, whatever the rows."""
     module = oracles.random_mlp((4, 1), seed=2)
     x, y = contracts.random_rows("gaussian", 12, 4, 1, 2)
-    problem = contracts.Example("gaussian", module, Network.trace(module, x), x, y, oracles.random_weights(12, 2))
+    problem = contracts.Example("gaussian", module, trace(module, x), x, y, oracles.random_weights(12, 2))
     exact = contracts.dense_curvature("full", problem)
     eye = torch.eye(5, dtype=torch.float64)
     contracts.close(torch.stack([problem.fit(key).curvature.times(row) for row in eye]), exact, 1e-10, key)
@@ -339,7 +339,7 @@ def test_functional_is_full_of_a_table_under_one_set_of_precisions_after_another
     x = torch.randn(9, 4, generator=generator, dtype=torch.float64)
     x[:, 1], x[:, 3], x[2, 0] = torch.arange(9) % 3, torch.arange(9) % 4, torch.nan
     y = torch.randn(9, 2, generator=generator).double() if kind == "gaussian" else torch.arange(9) % 2
-    network = Network.trace(module, x)
+    network = trace(module, x)
     prior = network.tensor_prior()
     rows = [(x, y, oracles.random_weights(9))]
     likelihood = Gaussian() if kind == "gaussian" else Categorical()
@@ -360,7 +360,7 @@ def test_effective_parameters_of_the_dual_form_keep_their_digits(precision):
     """Those of a difference from the number of weights: 13, also where the prior leaves the data no say."""
     module, generator = oracles.random_mlp((3, 40, 1), seed=2), torch.Generator().manual_seed(0)
     x, y = (torch.randn(150, k, generator=generator, dtype=torch.float64) for k in (3, 1))
-    network = Network.trace(module, x)
+    network = trace(module, x)
     prior = network.scalar_prior()
     fit = fit_laplace(network, Gaussian(), GGN(), Functional, prior, [(x, y, torch.ones(150).double())])
     posterior = fit.posterior(Hyper(torch.tensor([precision]).double(), dispersion=0.1))

@@ -91,7 +91,7 @@ def test_random_weights_follow_from_the_seed():
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, flat(clone(model).set_params(random_state=1).fit(X, Y)))
     network = model.fit(X, Y).laplace_.network
-    whole = Network.trace(network.module.requires_grad_(), torch.tensor(X))
+    whole = trace(network.module.requires_grad_(), torch.tensor(X))
     hits = sum(
         torch.cat([m.flatten() for m in Scored(SCORES["random"], 0.5, seed).settled(whole, None).masks.values()])
         for seed in range(60)

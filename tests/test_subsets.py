@@ -66,7 +66,7 @@ def test_the_jacobian_of_some_elements_is_their_columns(case):
     """Whatever the layer, factored or not; θ, the priors' groups and new weights speak of the same elements."""
     module = test_network.CASES[case]()
     x = test_network.X
-    whole = Network.trace(module, x)
+    whole = trace(module, x)
     masks = random_masks(whole)
     part = Subnetwork(masks).of(whole, x)
     index = contracts.oracle_order(whole)
@@ -167,7 +167,7 @@ def test_a_users_net_is_selected_by_its_own_names():
     """With a template, and with tensors that share a name: any of them will do."""
     model = LaplaceRegressor(nets.regressor(), subset_of_weights=["out.weight"], random_state=0).fit(X, Y)
     assert model.laplace_.network.parameter_names == ("out.weight",)
-    tied = Network.trace(test_network.CASES["tied weights"](), test_network.X)
+    tied = trace(test_network.CASES["tied weights"](), test_network.X)
     assert Subnetwork({"second.weight": None}).names(tied) == ("first.weight",)
 
 
@@ -216,12 +216,12 @@ class Blocks(torch.nn.Module):
 )
 def test_a_module_is_what_its_dotted_name_says(name, tensors):
     """At all depths, by whole names and not their beginnings, trained tensors alone."""
-    assert set(Subnetwork({name: None}).names(Network.trace(Blocks(), torch.zeros(1, 3)))) == tensors
+    assert set(Subnetwork({name: None}).names(trace(Blocks(), torch.zeros(1, 3)))) == tensors
 
 
 def test_a_module_with_a_shared_tensor_selects_it():
     """The network knows the tensor by another module's name."""
-    tied = Network.trace(test_network.CASES["tied weights"](), test_network.X)
+    tied = trace(test_network.CASES["tied weights"](), test_network.X)
     assert "second.weight" not in tied.parameter_names
     assert "first.weight" in Subnetwork({"second": None}).names(tied)
 
@@ -229,7 +229,7 @@ def test_a_module_with_a_shared_tensor_selects_it():
 @pytest.mark.parametrize("name", ["block.1", "bloc", "block.", "", "block.0.bias"])
 def test_a_module_without_trained_tensors_is_an_unknown_name(name):
     """No activation, no beginning of a name, not the net itself, nothing frozen; what there is, is listed."""
-    network = Network.trace(Blocks(), torch.zeros(1, 3))
+    network = trace(Blocks(), torch.zeros(1, 3))
     modules = r"'block', 'block\.0', 'block\.2', 'block\.2\.0', 'block2'"
     message = rf"names \['{re.escape(name)}'\]; the trained parameters are .*'gain'.*, in the modules \[{modules}\]\."
     with pytest.raises(ValueError, match=message):
@@ -376,7 +376,7 @@ def test_a_subnetwork_is_laplace_torchs(task, structure):
     kind, n_outputs = {"regression": ("gaussian", 2), "classification": ("categorical", 3)}[task]
     x, y = contracts.random_rows(kind, 40, 3, n_outputs, seed=1)
     module = oracles.random_mlp((3, 5, n_outputs), seed=3)
-    whole = Network.trace(module, x)
+    whole = trace(module, x)
     masks = random_masks(whole)
     index = torch.cat([masks[name].flatten() for name, _ in module.named_parameters()]).nonzero()[:, 0]
     sigma = 0.55 if task == "regression" else 1.0

@@ -106,7 +106,7 @@ def two_heads(likelihood: MeanAndLogVariance) -> Callable[..., tuple[float, floa
         net = MLP(X.shape[1], 2, input_mean=X.mean(0).tolist(), input_scale=spread.tolist(), seed=seed).double()
         with torch.no_grad():
             net[-1].weight[1] = 0.0  # the same noise everywhere, to begin with
-        network, rows = Network.trace(net, x), [(x, target, torch.ones(len(x)).double())]
+        network, rows = trace(net, x), [(x, target, torch.ones(len(x)).double())]
         prior = network.scalar_prior()
         problem = Problem(
             lambda network: fit_laplace(network, likelihood, GGN(), Full, prior, rows),

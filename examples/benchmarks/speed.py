@@ -96,7 +96,7 @@ class Workload:
         return TrainingRows(x.to(device), y.to(device), torch.ones(n, device=device))
 
     def network(self, subset: str, rows: TrainingRows) -> Network:
-        network = Network.trace(self.module().to(rows.inputs.device), rows.inputs[:10])
+        network = trace(self.module().to(rows.inputs.device), rows.inputs[:10])
         return network.select(SUBSETS[subset]().names(network), rows.inputs[:10])
 
 
@@ -393,7 +393,7 @@ def training(work: Workload, n: int, repeats: int, device: torch.device) -> Iter
             verbose=0,
         )
         initialise(net, rows, work.sizes[-1])
-        network = Network.trace(net.module_, rows.inputs[:10])
+        network = trace(net.module_, rows.inputs[:10])
         hyper = Hyper(torch.ones(1, dtype=torch.float64, device=device))
         net.criterion_.bind(network, net.module_, network.scalar_prior(), hyper)
         run_epochs(net, rows, None, 1)

@@ -198,7 +198,7 @@ def approximate_bag(
         _net(arguments, state, rows, data, options, seeds[0])
         for arguments, state in zip(bag.arguments, bag.states, strict=True)
     ]
-    networks = [Network.trace(net.module_, rows.inputs) for net in nets]
+    networks = [trace(net.module_, rows.inputs) for net in nets]
     under, model, trained = data, None, None
     if (noise := bag.average_noise) is not None:
         under = data.under_noise(noise.cpu().numpy())

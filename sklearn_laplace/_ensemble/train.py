@@ -200,7 +200,7 @@ def train_bag(
             modules = [TableMLP(**a, seed=seeds[0] + first + k).to(rows.weights) for k, a in enumerate(arguments)]
             schedules = [recipe.schedule for recipe in together]
             if not deals:  # what its posterior cannot hold is refused before any training
-                layout_of(Network.trace(modules[0], rows.inputs), rows, data, options)
+                layout_of(trace(modules[0], rows.inputs), rows, data, options)
                 prior, error = _prior(arguments[0], schedules[0], rows, own[0], seeds[0], order, clock.is_over)
                 of_one = of_one_net(parameters)
                 if error < PILOT_NOISELESS and exact_kinds(of_one, data, options.likelihood, beside=False):
@@ -263,7 +263,7 @@ def _in_time(
         stacked = Stacked([TableMLP(**own, seed=0).to(rows.weights) for own in arguments])
         with single_thread(stacked.is_small(schedule)):
             step = seconds_of_step(stacked, rows, schedule)
-            network, begun = Network.trace(stacked.modules[0], few.inputs), clock.elapsed
+            network, begun = trace(stacked.modules[0], few.inputs), clock.elapsed
             fit_of(network, few, data, options)
         needed += step * (schedule.n_steps + (0 if place else min(schedule.n_steps, PILOT_STEPS)))
         passes += len(arguments) * (clock.elapsed - begun) * len(rows) / len(few)

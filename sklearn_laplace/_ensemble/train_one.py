@@ -257,7 +257,7 @@ def _trace(module: nn.Module, rows: TrainingRows, data: PreparedData, options: O
     log_outputs = rows.targets.ndim == 1 and _skorch.returns_probabilities(module, rows.inputs[:20])
     if log_outputs and verbose:
         print("the net's outputs are probabilities: their logarithms are taken as logits.")
-    network = Network.trace(module, rows.inputs, log_outputs=log_outputs)
+    network = trace(module, rows.inputs, log_outputs=log_outputs)
     posterior_layout(network, rows, data, options)
     return network
 

@@ -26,7 +26,7 @@ class GLM(PosteriorPredictive):
     >>> import torch
     >>> from sklearn_laplace.structures import Diag
     >>> module = torch.nn.Linear(1, 1, bias=False).double()
-    >>> network = Network.trace(module, torch.ones(1, 1).double())
+    >>> network = trace(module, torch.ones(1, 1).double())
     >>> posterior = Diag.zero(network.blocks, torch.device("cpu")).posterior(torch.tensor(4.0).double(), 1.0)
     >>> GLM().latent(network, posterior, torch.full((1, 1), 2.0).double()).variance.tolist()
     [[1.0]]

@@ -41,7 +41,7 @@ class MC(PosteriorPredictive):
     --------
     >>> import torch
     >>> module = torch.nn.Linear(1, 1, bias=False).double()
-    >>> network = Network.trace(module, torch.ones(1, 1).double())
+    >>> network = trace(module, torch.ones(1, 1).double())
     >>> predictive = MC(torch.tensor([[-1.0], [1.0]]).double())
     >>> functions = predictive.functions(network, predictive.deviations, torch.full((1, 1), 2.0).double())
     >>> (functions - 2 * module.weight.item()).tolist()

@@ -227,7 +227,7 @@ def held_out_scores(
     >>> from sklearn_laplace.likelihoods import Gaussian
     >>> from sklearn_laplace.network import Network
     >>> from sklearn_laplace.structures import Full
-    >>> network = Network.trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
     >>> x, w = torch.ones(2, 1).double(), torch.ones(2).double()
     >>> far, near = ([(x, network(x) + error, w)] for error in (2.0, 0.5))
     >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), near)

@@ -110,7 +110,7 @@ def loo_path(
     >>> from sklearn_laplace.likelihoods import Gaussian
     >>> from sklearn_laplace.network import Network
     >>> from sklearn_laplace.structures import Full
-    >>> network = Network.trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
     >>> x, y, w = torch.ones(2, 1).double(), torch.tensor([[3.0], [6.0]]).double(), torch.ones(2).double()
     >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), [(x, y, w)])
     >>> path = loo_path(fit, [(x, y, w)], torch.ones(1).double())
@@ -161,7 +161,7 @@ def has_path(fit: LaplaceFit, exact: LaplaceFit) -> bool:
     >>> from sklearn_laplace.likelihoods import Gaussian
     >>> from sklearn_laplace.network import Network
     >>> from sklearn_laplace.structures import Diag, Full
-    >>> network = Network.trace(torch.nn.Linear(1, 1).double(), torch.ones(1, 1).double())
+    >>> network = trace(torch.nn.Linear(1, 1).double(), torch.ones(1, 1).double())
     >>> row = (torch.ones(1, 1).double(), torch.ones(1, 1).double(), torch.ones(1).double())
     >>> full, diag = (fit_laplace(network, Gaussian(), GGN(), s, network.scalar_prior(), [row]) for s in (Full, Diag))
     >>> has_path(full, full), has_path(diag, full)
@@ -207,7 +207,7 @@ def select_loo(
     >>> from sklearn_laplace.likelihoods import Gaussian
     >>> from sklearn_laplace.network import Network
     >>> from sklearn_laplace.structures import Full
-    >>> network = Network.trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
     >>> x = torch.linspace(-1, 1, 9).double()[:, None]
     >>> rows = [(x, x + 0.1 * (9 * x).sin(), torch.ones(9).double())]
     >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), rows)
@@ -327,7 +327,7 @@ def at_best_noise(
     >>> from sklearn_laplace.likelihoods import Gaussian
     >>> from sklearn_laplace.network import Network
     >>> from sklearn_laplace.structures import Full
-    >>> network = Network.trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
     >>> rows = [(torch.ones(2, 1).double(), torch.tensor([[3.0], [6.0]]).double(), torch.ones(2).double())]
     >>> fit, point = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), rows), Hyper(torch.ones(1))
     >>> round(at_best_noise(fit, leave_one_out(fit, fit, rows, point), rows, point)[1].dispersion, 9)

@@ -28,7 +28,7 @@ def residual_dispersion(fit: LaplaceFit, hyper: Hyper) -> Hyper:
     >>> from sklearn_laplace.likelihoods import Gaussian
     >>> from sklearn_laplace.network import Network
     >>> from sklearn_laplace.structures import Full
-    >>> network = Network.trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
     >>> x = torch.tensor([[1.0], [2.0], [3.0]]).double()
     >>> rows = [(x, 2 * x + torch.tensor([[0.1], [0.0], [-0.1]]), torch.ones(3).double())]
     >>> near = network.with_parameters(torch.tensor([2.0]).double())

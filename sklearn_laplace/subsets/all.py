@@ -12,7 +12,7 @@ class All(Subset):
     Examples
     --------
     >>> import torch
-    >>> All().names(Network.trace(torch.nn.Linear(2, 1), torch.zeros(1, 2)))
+    >>> All().names(trace(torch.nn.Linear(2, 1), torch.zeros(1, 2)))
     ('weight', 'bias')
     """
 

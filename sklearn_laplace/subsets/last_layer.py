@@ -20,7 +20,7 @@ class LastLayer(Subset):
     --------
     >>> import torch
     >>> module = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
-    >>> LastLayer().names(Network.trace(module, torch.zeros(1, 2)))
+    >>> LastLayer().names(trace(module, torch.zeros(1, 2)))
     ('2.weight', '2.bias')
     """
 

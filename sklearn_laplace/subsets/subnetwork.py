@@ -39,10 +39,10 @@ class Subnetwork(Subset):
     Examples
     --------
     >>> import torch
-    >>> network = Network.trace(torch.nn.Linear(2, 1), torch.zeros(1, 2))
+    >>> network = trace(torch.nn.Linear(2, 1), torch.zeros(1, 2))
     >>> Subnetwork({"bias": None}).of(network, torch.zeros(1, 2)).blocks
     (Block(name='', outputs=1, inputs=1, factored=True, positions=1),)
-    >>> deep = Network.trace(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)), torch.zeros(1, 2))
+    >>> deep = trace(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1)), torch.zeros(1, 2))
     >>> Subnetwork({"1": None}).names(deep)
     ('1.weight', '1.bias')
     >>> part = Subnetwork({"weight": torch.tensor([[True, False]])}).of(network, torch.zeros(1, 2))
@@ -130,7 +130,7 @@ class Scored(Subset):
     --------
     >>> import torch
     >>> module = torch.nn.Linear(2, 1, bias=False)
-    >>> network = Network.trace(module, torch.ones(1, 2)).with_parameters(torch.tensor([1.0, -2.0]))
+    >>> network = trace(module, torch.ones(1, 2)).with_parameters(torch.tensor([1.0, -2.0]))
     >>> subset = Scored(SCORES["magnitude"], 0.5)
     >>> subset.settled(network, lambda: torch.ones(2)).masks
     {'weight': tensor([[False,  True]])}
