@@ -1,11 +1,11 @@
 """Neural nets on tables with error bars that can be trusted: the Laplace approximation the scikit-learn way."""
 
 from . import metrics, plotting, recalibration
-from ._files import load, save
-from ._onnx import to_onnx
+from ._export.files import load, save
+from ._export.onnx import to_onnx
+from ._unwrap import predict_interval, predict_std, predictive
 from .classifier import LaplaceClassifier
 from .regressor import LaplaceRegressor
-from .resolver import predict_interval, predict_std, predictive
 
 __version__ = "0.1.0"
 __all__ = [

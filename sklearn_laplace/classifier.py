@@ -12,14 +12,19 @@ from sklearn.utils import Bunch
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from . import _resolve, _values
-from ._data import PreparedData, TargetScale, canonical_rows
+from ._data.rows import PreparedData, canonical_rows
+from ._data.target_scale import TargetScale
 from ._ensemble.member import Member
-from ._estimator import LaplaceEstimator
-from ._targets import check_largest, check_same_kind, check_targets
+from ._estimator.base import LaplaceEstimator
+from ._options.class_weights import check_streaming_weights, class_weights
+from ._options.likelihood import binary_only, class_outputs
+from ._options.resolve import STD_KINDS, variance_of_kind
+from ._validation import values as _values
+from ._validation.targets import check_largest, check_same_kind, check_targets
+from ._validation.values import flag, lookup
 from .errors import UnsupportedCombinationError
-from .latent import LatentGaussian
-from .links._base import softmax_samples
+from .laplace.latent import LatentGaussian
+from .laplace.links._base import softmax_samples
 
 
 class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
@@ -203,7 +208,7 @@ feature_names_in_
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = not _resolve.binary_only(self.likelihood, self.net)
+        tags.classifier_tags.multi_class = not binary_only(self.likelihood, self.net)
         return tags
 
     def partial_fit(  # type: ignore[override]  # scikit-learn's order of arguments for classifiers
@@ -248,7 +253,7 @@ feature_names_in_
         True
         """
         if not self.__sklearn_is_fitted__():
-            _resolve.check_streaming_weights(self.class_weight)
+            check_streaming_weights(self.class_weight)
             y, classes = check_targets(y, numeric=False), check_targets(classes, numeric=False, name="classes")
             if classes is None or set(np.ravel(classes).tolist()) == set(np.ravel(y).tolist()):
                 return self.fit(X, y, sample_weight, sample_noise_variance)
@@ -274,7 +279,7 @@ feature_names_in_
                 f"{'y' if classes is None else 'classes'} holds one class only, {self.classes_.tolist()[0]!r}; a "
                 "classifier needs at least 2 classes to tell apart."
             )
-        n_outputs = _resolve.class_outputs(self.get_params(deep=False), X, len(self.classes_))
+        n_outputs = class_outputs(self.get_params(deep=False), X, len(self.classes_))
         index = self._indices(y, weights)
         data = self._encoded(*canonical_rows(X, index, weights), n_outputs).present()
         return data.beside(self._encoded(X, index, weights, n_outputs))
@@ -282,7 +287,7 @@ feature_names_in_
     def _prepare_more(
         self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, scale: TargetScale
     ) -> PreparedData:
-        _resolve.check_streaming_weights(self.class_weight)
+        check_streaming_weights(self.class_weight)
         given = X, _labels(y, warn=True), sample_weight, sample_noise_variance
         X, y, weights, _ = self._validate_rows(*given, y_numeric=False, reset=False)
         return self._encoded(X, self._indices(y, weights), weights, self.n_outputs_)
@@ -298,7 +303,7 @@ feature_names_in_
         return np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
 
     def _encoded(self, X: np.ndarray, index: np.ndarray, weights: np.ndarray, n_outputs: int) -> PreparedData:
-        per_class = _resolve.class_weights(self.class_weight, self.classes_, index, weights)
+        per_class = class_weights(self.class_weight, self.classes_, index, weights)
         weights = weights * per_class[index]
         if not (weights > 0).any():
             raise ValueError(f"class_weight={self.class_weight!r} leaves no row with a positive weight.")
@@ -410,8 +415,8 @@ feature_names_in_
                 "X_std is for numeric targets: to first order, errors of the inputs do not change the mean probability "
                 "p, and so not the variance p (1 − p) of a class. Average predict_proba over draws of the inputs."
             )
-        _values.lookup("kind", kind, dict.fromkeys(_resolve.STD_KINDS))
-        return _resolve.variance_of_kind(self._components(X).moments, kind).clamp_min(0.0).sqrt().cpu().numpy()
+        lookup("kind", kind, dict.fromkeys(STD_KINDS))
+        return variance_of_kind(self._components(X).moments, kind).clamp_min(0.0).sqrt().cpu().numpy()
 
     def loo_predict(self, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Class probabilities of each training row as of the model without it, in closed form: no refit.
@@ -446,7 +451,7 @@ feature_names_in_
         True
         """
         check_is_fitted(self)
-        _values.flag("return_std", return_std)
+        flag("return_std", return_std)
         moments = self._loo_predictive()
         mean = moments.mean.cpu().numpy()
         return (mean, moments.epistemic_variance.clamp_min(0.0).sqrt().cpu().numpy()) if return_std else mean
@@ -483,7 +488,7 @@ feature_names_in_
         >>> bool(one < between)
         True
         """
-        if _values.lookup("measure", measure, {"variance": True, "entropy": False}):
+        if lookup("measure", measure, {"variance": True, "entropy": False}):
             return super().predict_uncertainty(X)
         with self._asked(X) as (x, options):
 
@@ -584,7 +589,7 @@ feature_names_in_
         (3, 5)
         """
         check_is_fitted(self)
-        labels = _values.lookup("kind", kind, {"total": True, "epistemic": False})
+        labels = lookup("kind", kind, {"total": True, "epistemic": False})
         count = _values.count("n_samples", n_samples)
         generator = _values.generator(random_state)
         with self._asked(X) as (x, options):

@@ -77,7 +77,7 @@ class NotPositiveDefiniteError(ArithmeticError):
     Examples
     --------
     >>> import torch
-    >>> from sklearn_laplace.linalg import cholesky
+    >>> from sklearn_laplace.laplace.linalg import cholesky
     >>> cholesky(-torch.eye(2))  # doctest: +IGNORE_EXCEPTION_DETAIL
     Traceback (most recent call last):
         ...
@@ -145,7 +145,7 @@ class JitterWarning(UserWarning):
     --------
     >>> import warnings
     >>> import torch
-    >>> from sklearn_laplace.linalg import cholesky
+    >>> from sklearn_laplace.laplace.linalg import cholesky
     >>> with warnings.catch_warnings():  # doctest: +IGNORE_EXCEPTION_DETAIL
     ...     warnings.simplefilter("error", JitterWarning)
     ...     _ = cholesky(torch.ones(2, 2, dtype=torch.float64))

@@ -20,12 +20,13 @@ from scipy.stats import norm
 from sklearn.base import BaseEstimator, RegressorMixin, is_classifier
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from ._given import unmasked
-from ._targets import check_weights
-from ._values import fractions
-from .counts import PoissonLogNormal
-from .mixtures import CountMixture, NormalMixture
-from .resolver import Distributional, final_step, predict_std, predictive
+from ._unwrap import final_step, predict_std, predictive
+from ._validation.inputs import unmasked
+from ._validation.targets import check_weights
+from ._validation.values import fractions
+from .distributions.distributional import Distributional
+from .distributions.mixtures import CountMixture, NormalMixture
+from .distributions.poisson_log_normal import PoissonLogNormal
 
 
 class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
@@ -148,7 +149,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
 
         Returns
         -------
-        frozen ``scipy.stats.norm`` or :class:`~sklearn_laplace.mixtures.NormalMixture`
+        frozen ``scipy.stats.norm`` or :class:`~sklearn_laplace.distributions.NormalMixture`
         """
         check_is_fitted(self)
         distribution = self._inner(X)

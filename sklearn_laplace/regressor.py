@@ -11,18 +11,23 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from . import _resolve, _values
-from ._data import PreparedData, TargetScale, canonical_rows, spread
+from ._data.known_noise import check_noisy_rows, noise_per_target, reliability, unit_noise
+from ._data.rows import PreparedData, canonical_rows
+from ._data.statistics import spread
+from ._data.target_scale import TargetScale
 from ._ensemble.input_gradients import check_request
 from ._ensemble.member import Member
-from ._estimator import LaplaceEstimator
-from ._noise import check_noisy_rows, noise_per_target, reliability, unit_noise
-from ._prior_options import check_left_out
-from ._targets import check_outputs, check_targets
-from .counts import PoissonLogNormal
+from ._estimator.base import LaplaceEstimator
+from ._options.likelihood import check_support, for_counts
+from ._options.prior import check_left_out
+from ._options.resolve import INTERVAL_METHODS, STD_KINDS, variance_of_kind
+from ._validation import values as _values
+from ._validation.targets import check_outputs, check_targets
+from ._validation.values import flag, fractions, lookup
+from .distributions.mixtures import CountMixture, NormalMixture
+from .distributions.poisson_log_normal import PoissonLogNormal
 from .errors import UnsupportedCombinationError
-from .latent import LatentGaussian, Predictive
-from .mixtures import CountMixture, NormalMixture
+from .laplace.latent import LatentGaussian, Predictive
 
 
 class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
@@ -103,7 +108,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Which weights are random; the others stay at the mode. "subnetwork": those that ``subnetwork`` chooses once the
         net is trained. A list names parameter tensors of the net, or modules for all tensors in them: "block2" stands
         for "block2.0.weight", "block2.0.bias" and so on. A dict gives each tensor's mask, True where it is random, such
-        as ``subset_`` of another fit, or :func:`~sklearn_laplace.subsets.largest` makes of any scores.
+        as ``subset_`` of another fit, or :func:`~sklearn_laplace.laplace.subsets.largest` makes of any scores.
     subnetwork : {"variance", "magnitude", "random"}, default="variance"
         Which weights of a subnetwork are taken: those with the largest marginal variance in a diagonal posterior over
         all weights, under the prior and the noise that the net was trained with (Daxberger et al. 2021); the largest;
@@ -111,22 +116,22 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     n_subnetwork_weights : int or float, default=0.1
         How many; a float is a share of all weights, 1.0 all of them.
     hessian_structure : str, default="auto"
-        How the curvature is stored: all of it, in two forms ("full", "functional"); one dense block a layer ("block");
-        Kronecker factors, with or without second moments of their own ("ekfac", "kron"); the leading of these moments
-        with the exact diagonal ("inf"); the leading eigenpairs of all weights ("low_rank"); the diagonal ("diag").
-        "auto": exact ("full", or its dual form "functional" where that is cheaper) while pass and eigendecomposition
-        cost at most 2·10¹¹ multiply-adds and 1 GiB (5·10⁹ and 256 MiB up to 300 rows, so that a fit takes about a
-        second), else "kron". ``structure_`` names the one in use. Of the four options that follow, one that is not at
-        its default needs a structure by name that takes it.
+        How the curvature is stored: all of it, in two forms ("full", "functional"); one dense block a layer
+        ("block_diagonal"); Kronecker factors, with or without second moments of their own ("ekfac", "kron"); the
+        leading of these moments with the exact diagonal ("low_rank_diag"); the leading eigenpairs of all weights
+        ("low_rank"); the diagonal ("diag"). "auto": exact ("full", or its dual form "functional" where that is cheaper)
+        while pass and eigendecomposition cost at most 2·10¹¹ multiply-adds and 1 GiB (5·10⁹ and 256 MiB up to 300 rows,
+        so that a fit takes about a second), else "kron". ``structure_`` names the one in use. Of the four options that
+        follow, one that is not at its default needs a structure by name that takes it.
     bias : {"folded", "separate"}, default="folded"
-        For "kron", "ekfac", "inf" and "block": whether a layer's bias is a column of its weight, or has a dense block
-        of its own (exact in itself, and the convention of other libraries).
+        For "kron", "ekfac", "low_rank_diag" and "block_diagonal": whether a layer's bias is a column of its weight, or
+        has a dense block of its own (exact in itself, and the convention of other libraries).
     weight_sharing : {"expand", "reduce"}, default="expand"
-        For "kron", "ekfac" and "inf", where a layer sees several positions of each row (convolutions, sequences):
-        whether its Kronecker factors take positions for rows, or sum cotangents and average inputs over them first. The
-        latter is cheaper, and right for nets that average over positions at their end.
+        For "kron", "ekfac" and "low_rank_diag", where a layer sees several positions of each row (convolutions,
+        sequences): whether its Kronecker factors take positions for rows, or sum cotangents and average inputs over
+        them first. The latter is cheaper, and right for nets that average over positions at their end.
     rank : int, default=100
-        For "low_rank" and "inf": eigenpairs kept, of all weights or of each layer.
+        For "low_rank" and "low_rank_diag": eigenpairs kept, of all weights or of each layer.
     damping : {"exact", "ritter"}, default="exact"
         For "kron": how the prior enters the posterior's precision. "exact": added to it. "ritter": √δ added to each
         Kronecker factor (Ritter et al. 2018, eq. 9), which narrows predictions and samples; the evidence stays that of
@@ -134,7 +139,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     curvature : {"ggn", "empirical_fisher", "mc_fisher", "hessian"}, default="ggn"
         What one row contributes to the posterior (the training always uses "ggn"): the generalised Gauss–Newton matrix;
         the outer product of its own gradient; that of gradients towards targets drawn from the model; the exact second
-        derivative, for "full", "block" and "diag", whose negative eigenvalues count as zero.
+        derivative, for "full", "block_diagonal" and "diag", whose negative eigenvalues count as zero.
     n_fisher_samples : int, default=1
         Targets drawn for each row by ``curvature="mc_fisher"``. The draws follow from ``random_state`` and from the row
         itself, so that they do not depend on the other rows.
@@ -142,12 +147,12 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         Distribution of y given the outputs. "gaussian": normal, with the same noise everywhere. "heteroscedastic":
         normal, with a noise that varies with X: a second net for its log variance, with a Laplace approximation of its
         own, learns it from the errors of nets that have not seen the rows (those of ``prior_precision="auto"``; where
-        there are none, of closed-form leave-one-out), and the mean trains on under it (``_noise_model.py``). "auto":
-        that, where ``sigma_noise`` is "auto" and such nets are there, or hidden layers and 20 rows for each effective
-        parameter, whose errors are those of the fit then, and its evidence is 5 nats above the density under the same
-        noise everywhere; else "gaussian", as for many targets (about 60, beyond 300 rows 120). "poisson": counts, 0 and
-        above, whose log rate is the net's output; the net sees y as it is, predictions are mean rates, and their spread
-        follows from rate and posterior.
+        there are none, of closed-form leave-one-out), and the mean trains on under it
+        (``_approximation/noise_model.py``). "auto": that, where ``sigma_noise`` is "auto" and such nets are there, or
+        hidden layers and 20 rows for each effective parameter, whose errors are those of the fit then, and its evidence
+        is 5 nats above the density under the same noise everywhere; else "gaussian", as for many targets (about 60,
+        beyond 300 rows 120). "poisson": counts, 0 and above, whose log rate is the net's output; the net sees y as it
+        is, predictions are mean rates, and their spread follows from rate and posterior.
     prior_precision : {"auto", "evidence", "loo", "cv", "validation"}, float or array-like, default="auto"
         Precision δ of the Gaussian prior over the weights of the standardised net: chosen by a rule, or fixed for all
         weights, or fixed for each group of ``prior_structure`` (each parameter tensor under "scalar"). "evidence": that
@@ -245,8 +250,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         2018); in proportion to their evidence.
     n_jobs : int or None, default=None
         Workers over chunks of rows, in the posterior's pass and in predictions, one thread of torch each, and over the
-        folds of ``prior_precision="cv"``; None: one, or what ``joblib.parallel_config`` says. "ekfac", "inf" and
-        "low_rank" take their pass alone.
+        folds of ``prior_precision="cv"``; None: one, or what ``joblib.parallel_config`` says. "ekfac", "low_rank_diag"
+        and "low_rank" take their pass alone.
     random_state : int, RandomState or None, default=None
         Seeds the initial weights, the order of mini-batches and the weight samples. torch's global generator is left as
         it was. All trainings of "cv" and "validation" start from one integer, or from copies of one RandomState, which
@@ -434,7 +439,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = _resolve.for_counts(self.likelihood)
+        tags.target_tags.positive_only = for_counts(self.likelihood)
         return tags
 
     def _prepare(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
@@ -455,7 +460,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         X, targets, weights = canonical_rows(X, targets, weights)
         if variances is not None:
             targets, variances = np.split(targets, 2, axis=1)
-        _resolve.check_targets(likelihood, targets)
+        check_support(likelihood, targets)
         previous = self._previous()
         if previous is not None:  # its rows are known in its own units alone
             check_outputs(n_outputs, previous.n_outputs_)
@@ -479,7 +484,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         X, y, weights, variances = self._validate_rows(*given, y_numeric=True, reset=False)
         targets = y.astype(np.float64).reshape(len(y), -1)
         check_outputs(targets.shape[1], self.n_outputs_)
-        _resolve.check_targets(self.laplace_.likelihood, targets[weights > 0])
+        check_support(self.laplace_.likelihood, targets[weights > 0])
         check_noisy_rows(variances is not None, scale.noisy_rows)
         return self._scaled(X, targets, weights, variances, scale)
 
@@ -633,7 +638,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         True
         """
         check_is_fitted(self)
-        _values.lookup("kind", kind, dict.fromkeys(_resolve.STD_KINDS))
+        lookup("kind", kind, dict.fromkeys(STD_KINDS))
         return self._std(self._components(X).moments if X_std is None else self._sloped(X, X_std)[0], kind)
 
     def predict_dist(self, X: Any) -> Any:
@@ -645,9 +650,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
 
         Returns
         -------
-        frozen ``scipy.stats.norm``; :class:`~sklearn_laplace.mixtures.NormalMixture` where the noise varies, since its
-        level at X is not known for certain, and for several members; for counts
-        :class:`~sklearn_laplace.counts.PoissonLogNormal` or :class:`~sklearn_laplace.mixtures.CountMixture`
+        frozen ``scipy.stats.norm``; :class:`~sklearn_laplace.distributions.NormalMixture` where the noise varies, since
+        its level at X is not known for certain, and for several members; for counts
+        :class:`~sklearn_laplace.distributions.PoissonLogNormal` or :class:`~sklearn_laplace.distributions.CountMixture`
             With ``mean()``, ``std()``, ``ppf(q)``, ``cdf(y)``, ``logpdf(y)``, ``rvs()``; arrays of the shape of
             :meth:`predict`. For draws that are joint over the rows see :meth:`sample_y`.
 
@@ -701,7 +706,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         >>> bool((high - low)[1] > 5 * (high - low)[0])  # far away it is wide
         True
         """
-        levels = _values.fractions("quantiles", quantiles)
+        levels = fractions("quantiles", quantiles)
         distribution = self.predict_dist(X)
         return np.stack([distribution.ppf(level) for level in levels], axis=1)
 
@@ -722,14 +727,13 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
             ``confidence_level``; its guarantee is an approximate one. After a fit by "auto" the nets are its three,
             each without a third of the rows (CV+ in that paper); residuals count over standard deviations, so that
             intervals are wider where the net knows less, and are shortened for a net that has seen all rows: three
-            tenths of the way to those of closed-form leave-one-out, in logarithms (``_cross_fit.py``). They stay as
-            they are whatever prior and noise are set afterwards. Otherwise, and after :meth:`partial_fit`, the nets are
-            the linearised one without one row each, in closed form (Tailor et al. 2025): where the net has found its
-            features in all rows the intervals are too short (.84 to .89 for .90 was measured on five tables). That
-            needs the training rows, which a fit keeps, and an exact curvature, as :meth:`loo_predict`. A row of weight
-            w counts as w of them. With too few rows for a level an end is infinite. Rows with noise variances of their
-            own are refused. Of a mixture the ends are weighted means over
-            its kinds of nets.
+            tenths of the way to those of closed-form leave-one-out, in logarithms (``_approximation/held_out.py``).
+            They stay as they are whatever prior and noise are set afterwards. Otherwise, and after :meth:`partial_fit`,
+            the nets are the linearised one without one row each, in closed form (Tailor et al. 2025): where the net has
+            found its features in all rows the intervals are too short (.84 to .89 for .90 was measured on five tables).
+            That needs the training rows, which a fit keeps, and an exact curvature, as :meth:`loo_predict`. A row of
+            weight w counts as w of them. With too few rows for a level an end is infinite. Rows with noise variances of
+            their own are refused. Of a mixture the ends are weighted means over its kinds of nets.
 
         Returns
         -------
@@ -754,8 +758,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         >>> mean.shape, ends.shape
         ((2,), (2, 2, 2))
         """
-        levels = _values.fractions("confidence_level", confidence_level)
-        if _values.lookup("method", method, _resolve.INTERVAL_METHODS):
+        levels = fractions("confidence_level", confidence_level)
+        if lookup("method", method, INTERVAL_METHODS):
             check_is_fitted(self)
             return self._in_units(self._outputs(X)), self._jackknife(X, levels)
         distribution = self.predict_dist(X)
@@ -803,7 +807,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         ((40,), True)
         """
         check_is_fitted(self)
-        _values.flag("return_std", return_std)
+        flag("return_std", return_std)
         moments = self._loo_predictive()
         mean = self._in_units(moments.mean)
         return (mean, self._std(moments, self.return_std_kind)) if return_std else mean
@@ -889,7 +893,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         (2, 5)
         """
         check_is_fitted(self)
-        noisy = _values.lookup("kind", kind, {"total": True, "epistemic": False})
+        noisy = lookup("kind", kind, {"total": True, "epistemic": False})
         count = _values.count("n_samples", n_samples)
         generator = _values.generator(random_state)
         with self._asked(X) as (x, options):
@@ -901,7 +905,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
 
     def _jackknife(self, X: Any, levels: np.ndarray) -> np.ndarray:
         """Ends of the jackknife+ intervals, in the units of y."""
-        asked = next(name for name, left_out in _resolve.INTERVAL_METHODS.items() if left_out)
+        asked = next(name for name, left_out in INTERVAL_METHODS.items() if left_out)
         if self._scale.noisy_rows or not self.laplace_.likelihood.has_dispersion:
             differ = (
                 "sample_noise_variance says that they differ" if self._scale.noisy_rows else "those of counts differ"
@@ -939,7 +943,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
         return values[:, 0] if self._single_output else values
 
     def _std(self, moments: Predictive, kind: str) -> np.ndarray:
-        variance = _resolve.variance_of_kind(moments, kind)
+        variance = variance_of_kind(moments, kind)
         std = np.sqrt(variance.clamp_min(0.0).cpu().numpy()) * self._scale.scale
         return std[:, 0] if self._single_output else std
 

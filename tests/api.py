@@ -13,14 +13,14 @@ from typing import Any
 
 import sklearn_laplace
 from sklearn_laplace import errors, metrics, plotting, recalibration
-from sklearn_laplace.curvatures import CURVATURES
-from sklearn_laplace.layers import LAYERS
-from sklearn_laplace.likelihoods import LIKELIHOODS
-from sklearn_laplace.links import LINKS
-from sklearn_laplace.predictives import PREDICTIVES
-from sklearn_laplace.selection import SELECTIONS
-from sklearn_laplace.structures import STRUCTURES
-from sklearn_laplace.subsets import SUBSETS
+from sklearn_laplace.laplace.curvatures import CURVATURES
+from sklearn_laplace.laplace.layers import LAYERS
+from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.laplace.links import LINKS
+from sklearn_laplace.laplace.predictives import PREDICTIVES
+from sklearn_laplace.laplace.selection import SELECTIONS
+from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.subsets import SUBSETS
 
 HEADER = """\
 <!-- python tests/api.py > docs/api.md -->

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 
 import torch
 
-from sklearn_laplace import _resolve
-from sklearn_laplace.curvatures import CURVATURES
-from sklearn_laplace.likelihoods import LIKELIHOODS
-from sklearn_laplace.links import LINKS
-from sklearn_laplace.predictives import PREDICTIVES
-from sklearn_laplace.structures import STRUCTURES
-from sklearn_laplace.subsets import SUBSETS, Subnetwork
+from sklearn_laplace._options.likelihood import LIKELIHOODS_FOR
+from sklearn_laplace._options.options import AUTO, DISPERSION_RULES, EVIDENCE
+from sklearn_laplace._options.prior import PRIOR_STRUCTURES
+from sklearn_laplace._options.resolve import DEFAULT_LINK, SAMPLE_LINK
+from sklearn_laplace.laplace.curvatures import CURVATURES
+from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.laplace.links import LINKS
+from sklearn_laplace.laplace.predictives import PREDICTIVES
+from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.subsets import SUBSETS, Subnetwork
 
 HEADER = """\
 <!-- python tests/combinations.py > docs/combinations.md -->
@@ -101,8 +104,8 @@ TABLES = (
         "hessian_structure",
         "prior_structure",
         STRUCTURES,
-        _resolve.PRIOR_STRUCTURES,
-        lambda a, b: _resolve.PRIOR_STRUCTURES[b] in STRUCTURES[a].holds,
+        PRIOR_STRUCTURES,
+        lambda a, b: PRIOR_STRUCTURES[b] in STRUCTURES[a].holds,
         "Kronecker factors keep their form under precisions that are equal within each input column of a layer, and "
         "eigenvectors of their own under one a layer.",
     ),
@@ -121,21 +124,21 @@ TABLES = (
         "link",
         PREDICTIVES,
         LINKS,
-        lambda a, b: PREDICTIVES[a].takes_link or b in (_resolve.DEFAULT_LINK, _resolve.SAMPLE_LINK),
+        lambda a, b: PREDICTIVES[a].takes_link or b in (DEFAULT_LINK, SAMPLE_LINK),
         "Samples of the weights have an average softmax of their own, which is what their default link stands for.",
     ),
     _table(
         "likelihood",
         "sigma_noise",
-        _resolve.LIKELIHOODS_FOR["regressor"],
-        _resolve.DISPERSION_RULES,
-        lambda a, b: LIKELIHOODS[a].has_dispersion or b in (_resolve.AUTO, _resolve.EVIDENCE),
+        LIKELIHOODS_FOR["regressor"],
+        DISPERSION_RULES,
+        lambda a, b: LIKELIHOODS[a].has_dispersion or b in (AUTO, EVIDENCE),
         "Counts have no noise to choose: the default means nothing there.",
     ),
     _table(
         "likelihood",
         "link",
-        _resolve.LIKELIHOODS_FOR["classifier"],
+        LIKELIHOODS_FOR["classifier"],
         LINKS,
         lambda a, b: LIKELIHOODS[a].over_classes,
         "Numbers and counts take no link.",

@@ -17,23 +17,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sklearn_laplace.curvatures import CURVATURES, GGN
-from sklearn_laplace.curvatures._base import CurvatureRule
-from sklearn_laplace.curvatures.mc_fisher import row_uniforms
 from sklearn_laplace.errors import NotPositiveDefiniteError, UnsupportedCombinationError
-from sklearn_laplace.jacobian import Batch, FactoredJacobian
 from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace
-from sklearn_laplace.latent import LatentGaussian
-from sklearn_laplace.layers import LAYERS, Generic
-from sklearn_laplace.likelihoods import LIKELIHOODS
-from sklearn_laplace.likelihoods._base import Likelihood, with_noise
-from sklearn_laplace.links import LINKS, MC
-from sklearn_laplace.links._base import standard_normals
-from sklearn_laplace.network import Network
-from sklearn_laplace.predictives import PREDICTIVES
-from sklearn_laplace.prior import Prior
-from sklearn_laplace.structures import STRUCTURES
-from sklearn_laplace.structures._base import Posterior
+from sklearn_laplace.laplace.curvatures import CURVATURES, GGN
+from sklearn_laplace.laplace.curvatures._base import CurvatureRule
+from sklearn_laplace.laplace.curvatures.mc_fisher import row_uniforms
+from sklearn_laplace.laplace.jacobian import Batch, FactoredJacobian
+from sklearn_laplace.laplace.latent import LatentGaussian
+from sklearn_laplace.laplace.layers import LAYERS, Generic
+from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.laplace.likelihoods._base import Likelihood, with_noise
+from sklearn_laplace.laplace.links import LINKS, MC
+from sklearn_laplace.laplace.links._base import standard_normals
+from sklearn_laplace.laplace.network import Network, trace
+from sklearn_laplace.laplace.predictives import PREDICTIVES
+from sklearn_laplace.laplace.prior import Prior
+from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.structures._base import Posterior
 
 KINDS = ("gaussian", "categorical")
 """Likelihoods for what sees only their output factor: one of full rank and one with fewer columns than outputs."""
@@ -160,13 +160,13 @@ def dense_curvature(structure: str, problem: Example, *, reduce: bool = False, r
     exact = oracles.ggn(problem.kind, problem.module, names, *rows, problem.noise_variance)
     if structure == "diag":
         exact = oracles.diagonal(exact)
-    if structure == "block":
+    if structure == "block_diagonal":
         exact = _layerwise(problem, exact, lambda A, B, block: block, reduce)
     if structure == "kron":
         exact = _layerwise(problem, exact, lambda A, B, block: torch.kron(B, A), reduce)
     if structure == "ekfac":
         exact = _layerwise(problem, exact, _in_kronecker_basis, reduce)
-    if structure == "inf":
+    if structure == "low_rank_diag":
         exact = _layerwise(
             problem, exact, lambda A, B, block: leading_and_diagonal(A, B, block, rank or len(block)), reduce
         )

@@ -17,9 +17,11 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV
 
 import sklearn_laplace
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _map, _memory, metrics
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics
+from sklearn_laplace._runtime import memory as _memory
+from sklearn_laplace._training import fit_map as _map
 from sklearn_laplace.errors import UnsupportedCombinationError
-from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.structures import STRUCTURES
 
 RNG = np.random.default_rng(29)
 X, X_NEW = RNG.normal(size=(50, 3)), 2 * RNG.normal(size=(6, 3))
@@ -281,7 +283,7 @@ def test_a_cached_training_is_that_of_its_copies(tmp_path, monkeypatch):
     """The copies are part of the key: another function trains anew, another temperature does not; a lambda will do."""
     calls = []
     original = _map.fit_map
-    monkeypatch.setattr(_map, "fit_map", lambda *a, **k: calls.append(1) or original(*a, **k))
+    monkeypatch.setattr("sklearn_laplace._training.train.fit_map", lambda *a, **k: calls.append(1) or original(*a, **k))
     model = LaplaceRegressor(**FIXED, sigma_noise=0.3, n_augmentations=2, memory=Memory(tmp_path, verbose=0))
     for count, options in (
         (1, {"augment": jitter}),

@@ -13,13 +13,13 @@ from scipy.optimize import minimize_scalar
 from sklearn.base import clone
 
 from sklearn_laplace import LaplaceRegressor, load, save
-from sklearn_laplace._ensemble import train
-from sklearn_laplace._skorch import TrainingRows
+from sklearn_laplace._ensemble import train_members as train
+from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._training import batched
-from sklearn_laplace._training._schedule import Schedule
 from sklearn_laplace._training.batched import Encoded, Stacked, train_members
-from sklearn_laplace._training.folds import held_out_rows
+from sklearn_laplace._training.deals import held_out_rows
 from sklearn_laplace._training.recipe import recipes_for
+from sklearn_laplace._training.schedule import Schedule
 from sklearn_laplace.errors import MemoryBudgetError
 from sklearn_laplace.nets import TableMLP
 
@@ -46,7 +46,7 @@ def wavy(n_rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray
 def nothing_beside():
     """No nets that take exact steps (``test_beside.py``)."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sklearn_laplace._kinds.MOST_STEP", 0.0)
+        patch.setattr("sklearn_laplace._ensemble.encodings.MOST_STEP", 0.0)
         yield
 
 
@@ -236,7 +236,7 @@ def test_a_few_rows_without_an_error_leave_out_no_deal():
 def test_a_prior_is_tried_where_rows_are_noisy(fitted, monkeypatch):
     """Friedman's function is smooth: without the prior its nets err more on rows that they have not seen."""
     X, y = friedman(1000, seed=1)
-    monkeypatch.setattr("sklearn_laplace._ensemble.train.PRIORS", (0.0,))
+    monkeypatch.setattr("sklearn_laplace._ensemble.train_members.PRIORS", (0.0,))
     without = clone(fitted).fit(*friedman(N_ROWS))
     assert np.mean((fitted.predict(X) - y) ** 2) < np.mean((without.predict(X) - y) ** 2)
 
@@ -332,7 +332,7 @@ def test_a_row_that_is_seen_again_is_seen_by_all(fitted):
 def test_a_training_is_taken_from_the_cache(fitted, tmp_path, monkeypatch):
     X, y = friedman(N_ROWS)
     model = clone(fitted).set_params(memory=str(tmp_path)).fit(X, y)
-    monkeypatch.setattr("sklearn_laplace._ensemble.train.train_members", None)
+    monkeypatch.setattr("sklearn_laplace._ensemble.train_members.train_members", None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch 2.4 warns when it reads what it has pickled
         again = clone(model).set_params(hessian_structure="diag").fit(X, y)
@@ -412,7 +412,7 @@ def test_legal_data_is_fitted(name):
 
 
 def test_a_posterior_beyond_memory_is_refused_before_the_training(monkeypatch):
-    monkeypatch.setattr("sklearn_laplace._ensemble.train.train_members", None)
+    monkeypatch.setattr("sklearn_laplace._ensemble.train_members.train_members", None)
     model = LaplaceRegressor(hessian_structure="full", memory_budget="20MB", random_state=0)
     with pytest.raises(MemoryBudgetError, match="memory_budget"):
         model.fit(*friedman(N_ROWS))
@@ -420,7 +420,7 @@ def test_a_posterior_beyond_memory_is_refused_before_the_training(monkeypatch):
 
 def test_quantiles_of_some_rows_do_for_all(fitted, monkeypatch):
     """Of very many rows not all are looked at to find where the pieces of a column begin and end."""
-    monkeypatch.setattr("sklearn_laplace._built_in.STATISTICS_ROWS", 200)
+    monkeypatch.setattr("sklearn_laplace._training.built_in.STATISTICS_ROWS", 200)
     model = clone(fitted).fit(*friedman(N_ROWS))
     edges, others = (np.array(each.net_.module_.standardise.edges) for each in (fitted, model))
     assert edges.shape == others.shape and not np.array_equal(edges, others)

@@ -15,15 +15,15 @@ from scipy.stats import norm
 from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._approximation.calibration import HeldOutDeals, HeldOutDensities
 from sklearn_laplace._ensemble import fit as ensemble_fit
-from sklearn_laplace._ensemble import train as ensemble_train
-from sklearn_laplace._member_weights import of_kinds
-from sklearn_laplace._skorch import TrainingRows
-from sklearn_laplace._training._schedule import Schedule
+from sklearn_laplace._ensemble import train_members as ensemble_train
+from sklearn_laplace._ensemble.weights import of_kinds
+from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._training.batched import Encoded, Stacked, train_members
 from sklearn_laplace._training.recipe import recipes_for
+from sklearn_laplace._training.schedule import Schedule
 from sklearn_laplace.errors import NotPositiveDefiniteError
+from sklearn_laplace.laplace.selection import HeldOut
 from sklearn_laplace.nets import TableMLP
-from sklearn_laplace.selection import HeldOut
 
 
 def waves(n: int, seed: int = 0, noise: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
@@ -75,7 +75,7 @@ def test_targets_almost_without_noise_have_nets_of_exact_steps_alone(n):
 
 
 def test_nets_whose_exact_steps_are_dear_are_left_out(monkeypatch):
-    monkeypatch.setattr("sklearn_laplace._kinds.MOST_BESIDE", 1e3)
+    monkeypatch.setattr("sklearn_laplace._ensemble.encodings.MOST_BESIDE", 1e3)
     model = LaplaceRegressor(random_state=0).fit(*waves(150))
     assert all(member.unseen is not None for member in model._ensemble.members)
 

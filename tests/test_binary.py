@@ -14,7 +14,7 @@ from sklearn.frozen import FrozenEstimator
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier
-from sklearn_laplace.likelihoods import Bernoulli, Categorical
+from sklearn_laplace.laplace.likelihoods import Bernoulli, Categorical
 
 RNG = np.random.default_rng(29)
 X, X_NEW = RNG.normal(size=(70, 4)), 2 * RNG.normal(size=(9, 4))

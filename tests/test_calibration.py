@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 import torch
 
-from sklearn_laplace import LaplaceRegressor, _learnt_noise, load, save
+from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._approximation import calibration
+from sklearn_laplace._approximation import learnt_noise as _learnt_noise
 from sklearn_laplace._approximation.calibration import HeldOutDeals, calibrated
 
 N = 3000

@@ -11,13 +11,13 @@ import oracles
 import pytest
 import torch
 
-from sklearn_laplace import _resolve
-from sklearn_laplace.curvatures import CURVATURES
+from sklearn_laplace._options import resolve as _resolve
 from sklearn_laplace.errors import ClippedWarning, UnsupportedCombinationError
 from sklearn_laplace.laplace import fit_laplace
-from sklearn_laplace.network import Network
-from sklearn_laplace.structures import STRUCTURES
-from sklearn_laplace.subsets import SUBSETS, All, LastLayer, Subnetwork
+from sklearn_laplace.laplace.curvatures import CURVATURES
+from sklearn_laplace.laplace.network import trace
+from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.subsets import SUBSETS, All, LastLayer, Subnetwork
 
 CASES = list(itertools.product(sorted(SUBSETS), sorted(CURVATURES), sorted(STRUCTURES), contracts.ALL_KINDS))
 CHOSEN = {"all": All(), "last_layer": LastLayer(), "subnetwork": Subnetwork({"0.weight": None, "0.bias": None})}
@@ -40,7 +40,7 @@ def stored(structure, exact, rows, problem):
     for block in problem.network.blocks:
         span = slice(start, start + block.size)
         own = exact[span, span]
-        if structure != "block":
+        if structure != "block_diagonal":
             layer = rows[:, :, span].unflatten(-1, (block.outputs, block.inputs))
             g = layer[..., -1].flatten(0, 1)  # the bias's input is one
             B = g.mT @ g
@@ -49,7 +49,7 @@ def stored(structure, exact, rows, problem):
             own = {
                 "kron": torch.kron(B, A),
                 "ekfac": basis @ torch.diag((basis.mT @ own @ basis).diagonal()) @ basis.mT,
-                "inf": contracts.leading_and_diagonal(A, B, own, len(own)),
+                "low_rank_diag": contracts.leading_and_diagonal(A, B, own, len(own)),
             }[structure]
         found[span, span] = psd(own)
         start += block.size

@@ -5,13 +5,13 @@ import oracles
 import pytest
 import torch
 
-from sklearn_laplace.curvatures import CURVATURES
-from sklearn_laplace.latent import LatentGaussian
-from sklearn_laplace.layers import LAYERS
-from sklearn_laplace.likelihoods import LIKELIHOODS
-from sklearn_laplace.links import LINKS, Plugin, Probit
-from sklearn_laplace.predictives import PREDICTIVES
-from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.curvatures import CURVATURES
+from sklearn_laplace.laplace.latent import LatentGaussian
+from sklearn_laplace.laplace.layers import LAYERS
+from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.laplace.links import LINKS, Plugin, Probit
+from sklearn_laplace.laplace.predictives import PREDICTIVES
+from sklearn_laplace.laplace.structures import STRUCTURES
 
 
 @pytest.mark.parametrize("key", sorted(STRUCTURES))

@@ -14,13 +14,13 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier
-from sklearn_laplace.curvatures import GGN
 from sklearn_laplace.laplace import LaplaceFit, fit_laplace
-from sklearn_laplace.layers import conv
-from sklearn_laplace.likelihoods import LIKELIHOODS
-from sklearn_laplace.network import Network
-from sklearn_laplace.structures import STRUCTURES
-from sklearn_laplace.structures._base import WeightSharing
+from sklearn_laplace.laplace.curvatures import GGN
+from sklearn_laplace.laplace.layers import conv
+from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.laplace.network import trace
+from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.structures._base import WeightSharing
 
 CLASSES, ROWS = 4, 300
 

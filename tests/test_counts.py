@@ -16,7 +16,7 @@ from sklearn.linear_model import PoissonRegressor
 from torch import nn
 
 from sklearn_laplace import LaplaceRegressor, metrics
-from sklearn_laplace.counts import PoissonLogNormal
+from sklearn_laplace.distributions import PoissonLogNormal
 from sklearn_laplace.laplace import Hyper
 
 RNG = np.random.default_rng(23)

@@ -13,10 +13,10 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import log_loss
 from sklearn.model_selection import train_test_split
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _cross_fit
-from sklearn_laplace._loo import LeftOut
-from sklearn_laplace._skorch import TrainingRows
-from sklearn_laplace.curvatures import GGN
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._approximation.left_out import LeftOut
+from sklearn_laplace._host.rows import TrainingRows
+from sklearn_laplace._training import folds
 from sklearn_laplace.errors import (
     BoundWarning,
     InterpolationWarning,
@@ -25,12 +25,13 @@ from sklearn_laplace.errors import (
     UnsupportedCombinationError,
 )
 from sklearn_laplace.laplace import Hyper, fit_laplace
-from sklearn_laplace.leave_one_out import class_density, gaussian_density
-from sklearn_laplace.likelihoods import Categorical, Gaussian
-from sklearn_laplace.links import Probit
-from sklearn_laplace.network import Network
-from sklearn_laplace.selection import HeldOutScores, held_out_scores
-from sklearn_laplace.structures import STRUCTURES, Kron
+from sklearn_laplace.laplace.curvatures import GGN
+from sklearn_laplace.laplace.leave_one_out import class_density, gaussian_density
+from sklearn_laplace.laplace.likelihoods import Categorical, Gaussian
+from sklearn_laplace.laplace.links import Probit
+from sklearn_laplace.laplace.network import trace
+from sklearn_laplace.laplace.selection import HeldOutScores, held_out_scores
+from sklearn_laplace.laplace.structures import STRUCTURES, Kron
 
 X, Y = make_friedman1(90, noise=1.0, random_state=0)
 NEW, NEW_Y = make_friedman1(400, noise=1.0, random_state=1)
@@ -99,7 +100,7 @@ def test_densities_of_classes_are_those_of_the_posterior_at_each_precision():
 
 
 def _latent(mean, covariance):
-    from sklearn_laplace.latent import LatentGaussian
+    from sklearn_laplace.laplace.latent import LatentGaussian
 
     return LatentGaussian(mean.double(), covariance)
 
@@ -180,7 +181,7 @@ def test_ten_classes_are_told_by_far_better_than_under_the_evidence(digits, by_e
 
 def test_nets_in_kronecker_form_are_of_no_more_rows_than_pay(digits, by_evidence, monkeypatch):
     """A training by mini-batches passes over many rows a few times only; steps over all of them would take longer."""
-    monkeypatch.setattr(_cross_fit, "FULL_BATCH_ROWS", 299)
+    monkeypatch.setattr(folds, "FULL_BATCH_ROWS", 299)
     model = LaplaceClassifier(random_state=0).fit(*digits[:2])
     assert model._ensemble.first.origin.cross is None and len(model.members_) == 1
     assert np.array_equal(model.predict_proba(digits[2]), by_evidence.predict_proba(digits[2]))
@@ -445,7 +446,7 @@ def test_a_net_that_cannot_be_trained_leaves_the_choice_to_the_evidence(monkeypa
         raise NotPositiveDefiniteError("no")
 
     evidence = regressor(prior_precision="evidence", sigma_noise="evidence").fit(X, Y)
-    monkeypatch.setattr(_cross_fit, "_under", failing)
+    monkeypatch.setattr(folds, "_under", failing)
     auto = regressor().fit(X, Y)
     assert auto._ensemble.first.origin.cross is None
     assert (auto.prior_precision_, auto.sigma_noise_) == (evidence.prior_precision_, evidence.sigma_noise_)
@@ -455,9 +456,9 @@ def test_equal_rows_are_in_one_fold():
     """A row that a net has seen is not held out from it, whatever the copy."""
     rows = TrainingRows(*(torch.randn(20, k).double() for k in (3, 2)), torch.ones(20).double())
     twice = rows.taken(torch.arange(20).repeat(2))
-    for part in _cross_fit.dealt(twice, 3):
+    for part in folds.dealt(twice, 3):
         assert sorted(part[part < 20].tolist()) == sorted((part[part >= 20] - 20).tolist())
-    dealt = [part.tolist() for part in _cross_fit.dealt(rows, 3)]
+    dealt = [part.tolist() for part in folds.dealt(rows, 3)]
     assert dealt == [list(range(k, 20, 3)) for k in range(3)]
 
 

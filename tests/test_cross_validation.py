@@ -27,8 +27,8 @@ from sklearn.utils import estimator_checks
 from skorch import NeuralNetRegressor
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._cross_validation import GRID
 from sklearn_laplace._ensemble import fit as ensemble_fit
+from sklearn_laplace._estimator.cross_validation import GRID
 from sklearn_laplace.errors import BoundWarning, NonFiniteError, UnsupportedCombinationError
 from sklearn_laplace.metrics import neg_crps, neg_interval_score, neg_nlpd
 
@@ -81,7 +81,7 @@ def fitted_net():
 def trainings(monkeypatch):
     """How many rows each training has seen."""
     seen, train = [], ensemble_fit.train
-    monkeypatch.setattr(ensemble_fit, "train", lambda *args: seen.append(len(args[2].X)) or train(*args))
+    monkeypatch.setattr(ensemble_fit, "train", lambda *args: seen.append(len(args[0].data.X)) or train(*args))
     return seen
 
 
@@ -199,9 +199,9 @@ def test_candidates_of_a_default_mixture_are_nets_of_a_few_steps(monkeypatch):
     seen, train = [], ensemble_fit.train
     names = ("n_members", "n_bins", "likelihood", "sigma_noise")
 
-    def watched(kind, parameters, data, *rest):
-        seen.append((*(parameters[name] for name in names), data.quick))
-        return train(kind, parameters, data, *rest)
+    def watched(request, *rest):
+        seen.append((*(request.parameters[name] for name in names), request.is_quick))
+        return train(request, *rest)
 
     monkeypatch.setattr(ensemble_fit, "train", watched)
     rng = np.random.default_rng(0)

@@ -15,13 +15,13 @@ import torch
 from joblib import Memory
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace.curvatures import CURVATURES, GGN, EmpiricalFisher, Hessian, MCFisher
-from sklearn_laplace.curvatures.mc_fisher import row_uniforms
 from sklearn_laplace.errors import ClippedWarning, MemoryBudgetError, UnsupportedCombinationError
-from sklearn_laplace.evidence import evidence_derivatives, mackay_fixed_point
 from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace
-from sklearn_laplace.streaming import add_rows, remove_rows
-from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.curvatures import CURVATURES, GGN, EmpiricalFisher, Hessian, MCFisher
+from sklearn_laplace.laplace.curvatures.mc_fisher import row_uniforms
+from sklearn_laplace.laplace.evidence import evidence_derivatives, mackay_fixed_point
+from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.updates import add_rows, remove_rows
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(60, 3))
@@ -196,13 +196,13 @@ def test_a_weight_is_a_repetition_for_every_rule(curvature):
 # ---------------------------------------------------------------------- negative eigenvalues
 
 
-@pytest.mark.parametrize("structure", ["full", "block", "diag"])
+@pytest.mark.parametrize("structure", ["full", "block_diagonal", "diag"])
 def test_negative_eigenvalues_are_clipped_and_counted(structure):
     """Once for each factorisation, with their number; the same posterior for one precision and for grouped ones."""
     problem = contracts.example("categorical", seed=0)
     network = problem.network
     exact = contracts.to_package(network, oracles.hessian(*arguments(problem)))
-    sizes = [block.size for block in network.blocks] if structure == "block" else [len(exact)]
+    sizes = [block.size for block in network.blocks] if structure == "block_diagonal" else [len(exact)]
     if structure == "diag":
         blocks = [torch.diag(exact.diagonal())]
     else:
@@ -232,7 +232,7 @@ def test_negative_eigenvalues_are_clipped_and_counted(structure):
     )
 
 
-@pytest.mark.parametrize("structure", ["full", "block", "diag"])
+@pytest.mark.parametrize("structure", ["full", "block_diagonal", "diag"])
 @indefinite
 def test_the_hessian_is_clipped_after_the_sum(structure):
     """Batches are indefinite by themselves: sums, differences and copies are those of the matrices as they came."""
@@ -313,7 +313,7 @@ def test_auto_finds_a_structure_for_every_rule(curvature, monkeypatch):
     """Exact while it is affordable, else what can still hold the rule's form."""
     model = LaplaceRegressor(hidden_layer_sizes=(5,), curvature=curvature, random_state=0).fit(X, Y)
     assert model.structure_ in ("full", "functional")
-    monkeypatch.setattr("sklearn_laplace._budget.eigen_cost", lambda blocks, n: 1e20)
+    monkeypatch.setattr("sklearn_laplace._runtime.budget.eigen_cost", lambda blocks, n: 1e20)
     dear = LaplaceRegressor(hidden_layer_sizes=(5,), curvature=curvature, random_state=0).fit(X, Y)
     assert dear.structure_ == ("diag" if curvature == "hessian" else "kron")
 
@@ -330,7 +330,7 @@ def test_a_structure_that_cannot_hold_the_hessian_says_which_can(structure):
         return
     with pytest.raises(
         UnsupportedCombinationError,
-        match=rf"hessian_structure='{structure}' cannot store curvature='hessian'.*'block', 'diag', 'full'.*='ggn'",
+        match=rf"hessian_structure='{structure}' cannot store curvature='hessian'.*'block_diagonal', 'diag'.*='ggn'",
     ):
         model.fit(X, Y)
 
@@ -346,7 +346,7 @@ def test_every_structure_holds_rules_of_rows(structure, rule):
     found, full = (fit_of(problem, rule, s).curvature for s in (structure, "full"))
     if structure in ("functional", "low_rank"):
         contracts.close(found.eigenvalues(), full.eigenvalues(), 1e-9, structure)
-    elif structure == "inf":
+    elif structure == "low_rank_diag":
         assert float(found.eigenvalues().sum()) >= float(full.matrix.trace()) * (1 - 1e-10)
     elif structure != "kron":
         contracts.close(found.eigenvalues().sum(), full.matrix.trace(), 1e-10, structure)
@@ -355,7 +355,7 @@ def test_every_structure_holds_rules_of_rows(structure, rule):
 
 def test_a_hessian_that_does_not_fit_in_memory_is_refused(monkeypatch):
     """It is a matrix on its way, also to a diagonal."""
-    monkeypatch.setattr("sklearn_laplace._memory._physical_memory", lambda: 10_000)
+    monkeypatch.setattr("sklearn_laplace._runtime.memory._physical_memory", lambda: 10_000)
     with pytest.raises(MemoryBudgetError, match=r"a matrix of 31 × 31 and needs .* \(15,376 bytes\).*curvature='ggn'"):
         LaplaceRegressor(hidden_layer_sizes=(6,), curvature="hessian", hessian_structure="diag").fit(X, Y)
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sklearn_laplace.curvatures import CURVATURES
 from sklearn_laplace.laplace import Hyper, LaplaceFit, Rows, fit_laplace
-from sklearn_laplace.likelihoods import LIKELIHOODS
-from sklearn_laplace.network import Network
-from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.curvatures import CURVATURES
+from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.laplace.network import Network, trace
+from sklearn_laplace.laplace.structures import STRUCTURES
 
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal.default")
 """Operations whose result the host has to know before it can go on."""

@@ -15,10 +15,10 @@ from sklearn.datasets import load_iris, make_friedman1, make_moons
 from sklearn.frozen import FrozenEstimator
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._diagnosis import Vitals
+from sklearn_laplace._approximation.diagnosis import Vitals
 from sklearn_laplace.errors import BoundWarning, InterpolationWarning, PinnedWarning, WeakPriorWarning
-from sklearn_laplace.evidence import effective_parameters, log_evidence
-from sklearn_laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.laplace.evidence import effective_parameters, log_evidence
+from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 
 RNG = np.random.default_rng(41)
 X = RNG.normal(size=(80, 3))

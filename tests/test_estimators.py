@@ -14,10 +14,11 @@ from sklearn.base import clone
 from skorch import NeuralNetRegressor
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _budget, _memory
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._ensemble import fit as ensemble_fit
 from sklearn_laplace._ensemble import update
-from sklearn_laplace.curvatures import GGN
+from sklearn_laplace._runtime import budget as _budget
+from sklearn_laplace._runtime import memory as _memory
 from sklearn_laplace.errors import (
     BoundWarning,
     HeldOutRowsWarning,
@@ -26,7 +27,8 @@ from sklearn_laplace.errors import (
     NonFiniteLossError,
     UnsupportedCombinationError,
 )
-from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.curvatures import GGN
+from sklearn_laplace.laplace.structures import STRUCTURES
 
 RNG = np.random.default_rng(11)
 X = RNG.normal(size=(60, 3))
@@ -302,7 +304,7 @@ def test_only_noise_gives_the_mean_and_its_width():
         ({"map_prior_precision": "sane"}, "Did you mean 'same'"),
         (
             {"hessian_structure": "krom"},
-            "expected one of 'auto', 'block', 'diag', 'ekfac', 'full', 'functional', 'inf', 'k.* Did you mean 'kron'",
+            "expected one of 'auto', 'block_diagonal', 'diag', 'ekfac', 'full', 'functional', .* Did you mean 'kron'",
         ),
         ({"subset_of_weights": "last"}, "expected one of 'all', 'last_layer', 'subnetwork'"),
         ({"curvature": "fisher"}, "curvature='fisher' is not known; expected one of 'empirical_fisher', 'ggn', 'h"),

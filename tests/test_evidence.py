@@ -9,22 +9,23 @@ import pytest
 import torch
 from torch import nn
 
-from sklearn_laplace.curvatures import GGN
 from sklearn_laplace.errors import BoundWarning
-from sklearn_laplace.evidence import (
+from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace
+from sklearn_laplace.laplace.curvatures import GGN
+from sklearn_laplace.laplace.evidence import (
     PRECISION_BOUNDS,
     effective_parameters,
     evidence_derivatives,
     log_evidence,
     mackay_dispersion,
     mackay_fixed_point,
+    residual_dispersion,
 )
-from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace
-from sklearn_laplace.likelihoods import Gaussian
-from sklearn_laplace.network import Network
-from sklearn_laplace.prior import Prior
-from sklearn_laplace.selection import maximise_evidence, residual_dispersion
-from sklearn_laplace.structures import STRUCTURES, Full
+from sklearn_laplace.laplace.likelihoods import Gaussian
+from sklearn_laplace.laplace.network import Network, trace
+from sklearn_laplace.laplace.prior import Prior
+from sklearn_laplace.laplace.selection import maximise_evidence
+from sklearn_laplace.laplace.structures import STRUCTURES, Full
 
 PRIORS = ("scalar", "tensor")
 CASES = [

@@ -68,7 +68,16 @@ EXPECTED = {
             "MAP alone": [(1.0, 1.0), COST, (0.0, 0.0), NATS, (0.0, 0.0), (0.0, 0.0)],
             **{
                 name: [COST, COST, (0.5, 200.0), NATS, GAIN, (0.0, 0.0)]
-                for name in ("full", "functional", "block", "ekfac", "kron", "inf", "low_rank", "diag")
+                for name in (
+                    "full",
+                    "functional",
+                    "block_diagonal",
+                    "ekfac",
+                    "kron",
+                    "low_rank_diag",
+                    "low_rank",
+                    "diag",
+                )
             },
         },
     },
@@ -372,7 +381,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHON_BLOCKS = python_blocks(README)
 
 
-@pytest.mark.parametrize("block", PYTHON_BLOCKS, ids=range(len(PYTHON_BLOCKS)))
+@pytest.mark.parametrize("block_diagonal", PYTHON_BLOCKS, ids=range(len(PYTHON_BLOCKS)))
 def test_readme_code_prints_what_it_shows(block, tmp_path, monkeypatch):
     """The first code that a reader copies; its files go into an empty folder."""
     monkeypatch.chdir(tmp_path)

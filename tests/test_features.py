@@ -10,17 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from sklearn_laplace import _resolve
-from sklearn_laplace._structure_options import BIASES, DAMPINGS, SHARINGS
-from sklearn_laplace.curvatures import CURVATURES
-from sklearn_laplace.layers import LAYERS
-from sklearn_laplace.likelihoods import LIKELIHOODS
-from sklearn_laplace.links import LINKS
+from sklearn_laplace._data.table import FROM_DTYPE
+from sklearn_laplace._options.class_weights import BALANCED
+from sklearn_laplace._options.likelihood import SINGLE_LOGIT, VARYING_NOISE
+from sklearn_laplace._options.members import WEIGHTINGS
+from sklearn_laplace._options.options import DISPERSION_RULES, PRIOR_RULES
+from sklearn_laplace._options.prior import PRIOR_STRUCTURES
+from sklearn_laplace._options.resolve import INTERVAL_METHODS, STD_KINDS
+from sklearn_laplace._options.structure import BIASES, DAMPINGS, SHARINGS
+from sklearn_laplace.laplace.curvatures import CURVATURES
+from sklearn_laplace.laplace.layers import LAYERS
+from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.laplace.links import LINKS
+from sklearn_laplace.laplace.predictives import PREDICTIVES
+from sklearn_laplace.laplace.selection import SELECTIONS
+from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.subsets import SCORES, SUBSETS
 from sklearn_laplace.nets import ACTIVATIONS
-from sklearn_laplace.predictives import PREDICTIVES
-from sklearn_laplace.selection import SELECTIONS
-from sklearn_laplace.structures import STRUCTURES
-from sklearn_laplace.subsets import SCORES, SUBSETS
 
 DOCS = Path(__file__).parents[1] / "docs"
 COLUMNS = ["source", "capability", "here", "test"]
@@ -35,18 +41,18 @@ OPTIONS = {
     "weight_sharing": SHARINGS,
     "damping": DAMPINGS,
     "layers": LAYERS,
-    "likelihood": chain(LIKELIHOODS, _resolve.SINGLE_LOGIT, _resolve.VARYING_NOISE),
+    "likelihood": chain(LIKELIHOODS, SINGLE_LOGIT, VARYING_NOISE),
     "predictive": PREDICTIVES,
     "link": LINKS,
     "selection": SELECTIONS,
-    "prior_precision": _resolve.PRIOR_RULES,
-    "sigma_noise": _resolve.DISPERSION_RULES,
-    "prior_structure": _resolve.PRIOR_STRUCTURES,
-    "kind": _resolve.STD_KINDS,
-    "method": _resolve.INTERVAL_METHODS,
-    "member_weights": _resolve.WEIGHTINGS,
-    "class_weight": [_resolve.BALANCED],
-    "categorical_features": [_resolve.FROM_DTYPE],
+    "prior_precision": PRIOR_RULES,
+    "sigma_noise": DISPERSION_RULES,
+    "prior_structure": PRIOR_STRUCTURES,
+    "kind": STD_KINDS,
+    "method": INTERVAL_METHODS,
+    "member_weights": WEIGHTINGS,
+    "class_weight": [BALANCED],
+    "categorical_features": [FROM_DTYPE],
     "activation": ACTIVATIONS,
     "dtype": ["float32", "float64"],
     "map_prior_precision": ["same"],

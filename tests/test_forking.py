@@ -93,7 +93,7 @@ assert torch.get_num_threads() == 2, "the parent keeps its threads"
 def test_a_process_forked_amid_a_fit_keeps_one_thread():
     """The block that took the threads away does not bring them back in the child."""
     run("""
-from sklearn_laplace._threads import single_thread
+from sklearn_laplace._runtime.threads import single_thread
 
 fitted()
 

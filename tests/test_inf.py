@@ -7,13 +7,13 @@ import oracles
 import pytest
 import torch
 
-from sklearn_laplace.curvatures import GGN
 from sklearn_laplace.errors import UnsupportedCombinationError
-from sklearn_laplace.evidence import evidence_derivatives, log_evidence
 from sklearn_laplace.laplace import Hyper, fit_laplace
-from sklearn_laplace.network import Network
-from sklearn_laplace.selection import maximise_evidence
-from sklearn_laplace.structures import STRUCTURES, Inf
+from sklearn_laplace.laplace.curvatures import GGN
+from sklearn_laplace.laplace.evidence import evidence_derivatives, log_evidence
+from sklearn_laplace.laplace.network import trace
+from sklearn_laplace.laplace.selection import maximise_evidence
+from sklearn_laplace.laplace.structures import STRUCTURES, LowRankDiag
 
 SIZES = {"gaussian": (2, 3, 1), "categorical": (2, 3, 3)}
 """Several Gaussian outputs have equal moments in the last layer, of which any may be the leading ones."""
@@ -29,8 +29,8 @@ def dense(curvature, size):
 def test_the_leading_eigenpairs_and_the_rest_of_the_diagonal_are_kept(kind, rank):
     """Ranks below and above those of the layers; one precision for each parameter, 1e-8."""
     problem = contracts.example(kind, seed=3, n=12, sizes=SIZES[kind])
-    H = contracts.dense_curvature("inf", problem, rank=rank)
-    curvature = problem.fit("inf", rank=rank).curvature
+    H = contracts.dense_curvature("low_rank_diag", problem, rank=rank)
+    curvature = problem.fit("low_rank_diag", rank=rank).curvature
     contracts.close(dense(curvature, len(H)), H, 1e-9, "H")
     contracts.close(curvature.eigenvalues().sort().values, torch.linalg.eigvalsh(H), 1e-9, "eigenvalues")
     delta = 0.1 + torch.rand(len(H), generator=torch.Generator().manual_seed(rank)).double()
@@ -47,7 +47,7 @@ def test_the_diagonal_is_that_of_the_curvature_or_more():
         problem = contracts.example("categorical", seed, n=12)
         exact = contracts.dense_curvature("full", problem).diagonal()
         for rank in (1, 3, 12):
-            H = dense(problem.fit("inf", rank=rank).curvature, len(exact))
+            H = dense(problem.fit("low_rank_diag", rank=rank).curvature, len(exact))
             more = H.diagonal() - exact
             assert bool((more >= -1e-12 * exact.max()).all())
             clipped += int((more > 1e-6 * exact.max()).sum())
@@ -61,16 +61,18 @@ def test_at_full_rank_it_is_ekfac_where_that_is_exact():
     x, y = contracts.random_rows("gaussian", 12, 4, 1, 2)
     problem = contracts.Example("gaussian", module, trace(module, x), x, y, oracles.random_weights(12, 2))
     exact = contracts.dense_curvature("full", problem)
-    contracts.close(dense(problem.fit("inf").curvature, 5), exact, 1e-10, "H")
+    contracts.close(dense(problem.fit("low_rank_diag").curvature, 5), exact, 1e-10, "H")
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_the_sampler_is_exact_however_much_the_data_outweigh_the_prior(scale):
     """Rᵀ P R = I: 1e-8 for conditions up to 1e10, where the shrinkage (1 − (1 + l)^−½)/l must not cancel."""
     problem = contracts.example("gaussian", seed=1, n=30, sizes=SIZES["gaussian"])
-    H = contracts.dense_curvature("inf", problem, rank=4)
+    H = contracts.dense_curvature("low_rank_diag", problem, rank=4)
     delta = torch.linspace(0.01, 1, len(H), dtype=torch.float64)
-    root = problem.fit("inf", rank=4).curvature.posterior(delta, scale).apply_root(torch.eye(len(H)).double()).mT
+    root = (
+        problem.fit("low_rank_diag", rank=4).curvature.posterior(delta, scale).apply_root(torch.eye(len(H)).double()).mT
+    )
     P = oracles.posterior_precision(H, delta, scale)
     contracts.close(root.mT @ P @ root, torch.eye(len(H)).double(), 1e-8, "Rᵀ P R")
 
@@ -78,12 +80,12 @@ def test_the_sampler_is_exact_however_much_the_data_outweigh_the_prior(scale):
 def test_the_evidence_goes_without_the_eigenvalues_of_whole_layers(monkeypatch):
     """They would cost the cube of a layer's size, which this structure is there to avoid."""
     problem = contracts.example("gaussian", seed=5, n=12)
-    fit, hyper = problem.fit("inf", rank=3), Hyper(torch.tensor([0.7]).double(), dispersion=0.3)
+    fit, hyper = problem.fit("low_rank_diag", rank=3), Hyper(torch.tensor([0.7]).double(), dispersion=0.3)
 
     def refuse(self):
         raise AssertionError("eigenvalues of a dense layer")
 
-    monkeypatch.setattr(Inf, "eigenvalues", refuse)
+    monkeypatch.setattr(LowRankDiag, "eigenvalues", refuse)
     found = maximise_evidence(fit, hyper)
     assert log_evidence(fit, found) > log_evidence(fit, hyper)
     assert float(evidence_derivatives(fit, found).gradient.abs().max()) < 1e-4
@@ -92,9 +94,16 @@ def test_the_evidence_goes_without_the_eigenvalues_of_whole_layers(monkeypatch):
 def test_it_adds_up_in_one_basis_and_in_no_other():
     """As ekfac; the diagonal adds up in any."""
     problem = contracts.example("categorical", seed=2, n=12)
-    fit = problem.fit("inf", rank=4)
+    fit = problem.fit("low_rank_diag", rank=4)
     again = [(problem.x, problem.y, problem.weights)]
-    arguments = (problem.network, problem.likelihood, GGN(), STRUCTURES["inf"], problem.network.scalar_prior(), again)
+    arguments = (
+        problem.network,
+        problem.likelihood,
+        GGN(),
+        STRUCTURES["low_rank_diag"],
+        problem.network.scalar_prior(),
+        again,
+    )
     twice = fit.curvature.merge(fit_laplace(*arguments, like=fit.curvature).curvature)
     assert twice.options == fit.curvature.options
     size = problem.network.n_parameters
@@ -109,11 +118,11 @@ def test_it_takes_no_more_memory_than_it_says():
     """Rows of eigenvectors, not squares of layers: a layer of 10⁵ weights at rank 10."""
     module = torch.nn.Linear(1000, 100)
     network = trace(module, torch.zeros(3, 1000))
-    said = Inf.memory(network.blocks, 3, rank=10)
+    said = LowRankDiag.memory(network.blocks, 3, rank=10)
     assert said < 8 * network.n_parameters * 100
     rows = [(torch.randn(3, 1000, generator=torch.Generator().manual_seed(0)), torch.zeros(3, 100), torch.ones(3))]
     likelihood = contracts.LIKELIHOODS["gaussian"]()
-    fit = fit_laplace(network, likelihood, GGN(), Inf, network.scalar_prior(), rows, rank=10)
+    fit = fit_laplace(network, likelihood, GGN(), LowRankDiag, network.scalar_prior(), rows, rank=10)
     posterior = fit.posterior(Hyper(torch.ones(1).double()))
     (part,) = posterior.parts
     assert part.rows.shape[0] <= 10
@@ -123,5 +132,5 @@ def test_it_takes_no_more_memory_than_it_says():
 def test_a_prediction_counts_its_leading_directions():
     """Each row is seen from every leading direction of a layer, at all outputs of the layer and of the network."""
     problem = contracts.example("categorical", seed=1, n=9, sizes=(2, 30, 3))
-    posterior = problem.fit("inf", rank=20).posterior(Hyper(torch.ones(1, dtype=torch.float64)))
+    posterior = problem.fit("low_rank_diag", rank=20).posterior(Hyper(torch.ones(1, dtype=torch.float64)))
     assert posterior.row_width(problem.network.blocks, 3) == 20 * (3 + 30)

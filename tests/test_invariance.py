@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _memory
-from sklearn_laplace._data import canonical_rows
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._data.rows import canonical_rows
+from sklearn_laplace._runtime import memory as _memory
 
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(60, 3))

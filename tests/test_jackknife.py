@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 import sklearn_laplace
 from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace.errors import UnsupportedCombinationError
-from sklearn_laplace.jackknife import reached
+from sklearn_laplace.laplace.leave_one_out.jackknife import reached
 
 RNG = np.random.default_rng(43)
 N, LEVELS = 40, (0.5, 0.8, 0.9)

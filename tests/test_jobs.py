@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _memory
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._runtime import memory as _memory
 
 X = np.random.default_rng(0).normal(size=(300, 3))
 Y = np.sin(X[:, 0]) + 0.1 * X[:, 1]
@@ -29,7 +30,7 @@ def fitted(n_jobs: int | None, structure: str, **options) -> LaplaceRegressor:
 
 
 @pytest.mark.parametrize("backend", ["threading", "loky"])
-@pytest.mark.parametrize("structure", ["diag", "kron", "block", "ekfac"])
+@pytest.mark.parametrize("structure", ["diag", "kron", "block_diagonal", "ekfac"])
 def test_workers_add_up_to_the_pass_of_one(structure, backend):
     """To rounding, since sums have another order; "ekfac", which is no monoid, takes its pass alone."""
     alone = fitted(None, structure)
@@ -43,7 +44,7 @@ def test_workers_add_up_to_the_pass_of_one(structure, backend):
 
 def test_rows_are_shared_out(monkeypatch):
     """Three workers see the chunks once, each its own: a pass that one makes alone would not be worth the parameter."""
-    from sklearn_laplace import _shared_pass
+    from sklearn_laplace._approximation import shared_pass as _shared_pass
 
     seen = []
     alone = _shared_pass._alone
@@ -96,7 +97,7 @@ def test_predictions_are_the_same_to_the_bit():
 
 def test_only_so_many_workers_run_as_have_room(monkeypatch):
     """Where one structure fits, one worker runs, and what a fit may take is never said to be too little for eight."""
-    alone = fitted(None, "block")
+    alone = fitted(None, "block_diagonal")
     need = alone.laplace_.curvature.memory(alone.laplace_.network.blocks, 300)
     seen = []
     pass_workers = _memory.MemoryBudget.pass_workers
@@ -104,7 +105,7 @@ def test_only_so_many_workers_run_as_have_room(monkeypatch):
         _memory.MemoryBudget, "pass_workers", lambda *given: seen.append(pass_workers(*given)) or seen[-1]
     )
     for budget, expected in ((int(1.9 * need), 1), (int(3.9 * need), 3)):
-        together = fitted(8, "block", memory_budget=budget)
+        together = fitted(8, "block_diagonal", memory_budget=budget)
         assert seen[-1] == expected
         np.testing.assert_allclose(together.predict_std(X), alone.predict_std(X), rtol=1e-9)
 

@@ -15,16 +15,18 @@ from sklearn.datasets import make_friedman1
 from sklearn.frozen import FrozenEstimator
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
-from sklearn_laplace._cross_fit import CrossFit
-from sklearn_laplace._data import PreparedData, TargetScale
+from sklearn_laplace._approximation.held_out import CrossFit
+from sklearn_laplace._approximation.row_densities import RowDensities
+from sklearn_laplace._data.rows import PreparedData
+from sklearn_laplace._data.target_scale import TargetScale
 from sklearn_laplace._ensemble import fit as ensemble_fit
+from sklearn_laplace._ensemble.encodings import kinds_of_nets
 from sklearn_laplace._ensemble.fit import LEAST_SHARE
-from sklearn_laplace._kinds import kinds_of_nets
-from sklearn_laplace._member_weights import RowDensities, of_kinds
+from sklearn_laplace._ensemble.weights import of_kinds
 from sklearn_laplace.errors import BoundWarning, ModeWarning, NotPositiveDefiniteError
-from sklearn_laplace.latent import LatentGaussian
-from sklearn_laplace.likelihoods import Categorical, Gaussian
-from sklearn_laplace.links import Probit
+from sklearn_laplace.laplace.latent import LatentGaussian
+from sklearn_laplace.laplace.likelihoods import Categorical, Gaussian
+from sklearn_laplace.laplace.links import Probit
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")  # small nets of many pieces
 SMALL = {"hidden_layer_sizes": (8,), "random_state": 0}
@@ -292,7 +294,7 @@ def test_weights_by_name_are_those_of_one_net(both):
 @pytest.mark.parametrize("n_bins", ["auto", (None, 8)])
 def test_targets_that_do_not_vary_have_no_say_in_the_kinds(monkeypatch, n_bins):
     """No error of any net, so no level of the noise: they count the same, and the answer is the constant."""
-    monkeypatch.setattr("sklearn_laplace._kinds.SMALL_ROWS", 60)
+    monkeypatch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
     with pytest.warns(BoundWarning):
         model = LaplaceRegressor(**SMALL, n_bins=n_bins).fit(X, np.full(80, 3.0))
     np.testing.assert_allclose(model.predict(NEW), 3.0, atol=1e-3)
@@ -346,7 +348,7 @@ def test_kinds_are_of_the_built_in_net():
 
 def test_by_itself_there_are_pieces_where_they_can_be_weighed(monkeypatch):
     """Beyond 300 rows, while steps over all of them are affordable; (None, 8) to the bit."""
-    monkeypatch.setattr("sklearn_laplace._kinds.SMALL_ROWS", 60)
+    monkeypatch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
     given = {**SMALL, "likelihood": "gaussian"}
     automatic, both, few = (
         LaplaceRegressor(**given, n_bins=n).fit(X[:rows], Y[:rows])
@@ -354,7 +356,7 @@ def test_by_itself_there_are_pieces_where_they_can_be_weighed(monkeypatch):
     )
     np.testing.assert_array_equal(automatic.predict_std(NEW), both.predict_std(NEW))
     assert {member.n_bins for member in few.members_} == {None}
-    monkeypatch.setattr("sklearn_laplace._kinds.exact_cost", lambda *_: (1e12, None))
+    monkeypatch.setattr("sklearn_laplace._ensemble.encodings.exact_cost", lambda *_: (1e12, None))
     assert {member.n_bins for member in LaplaceRegressor(**given, n_bins="auto").fit(X, Y).members_} == {None}
 
 
@@ -390,7 +392,7 @@ def test_what_is_affordable(rows, columns, classes, expected):
 )
 def test_what_is_said_of_one_net_leaves_one_kind(monkeypatch, said):
     """Weights by name are those of the net that sees the numbers, and so many nets are so many."""
-    monkeypatch.setattr("sklearn_laplace._kinds.SMALL_ROWS", 60)
+    monkeypatch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
     given = {**SMALL, "likelihood": "gaussian"}
     assert {member.n_bins for member in LaplaceRegressor(**given).fit(X, Y).members_} == {None, 8}
     model = LaplaceRegressor(**given, **said).fit(X, Y)
@@ -400,7 +402,7 @@ def test_what_is_said_of_one_net_leaves_one_kind(monkeypatch, said):
 
 def test_columns_of_two_values_have_no_pieces(monkeypatch):
     """One piece is the number: both kinds would be the same nets. Categories have none, and a gap is no value."""
-    monkeypatch.setattr("sklearn_laplace._kinds.SMALL_ROWS", 60)
+    monkeypatch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
     given = {**SMALL, "likelihood": "gaussian"}
     flags = (X > 0.5).astype(float)
     flags[::9, 2] = np.nan
@@ -410,7 +412,7 @@ def test_columns_of_two_values_have_no_pieces(monkeypatch):
 
 
 def test_a_net_of_ones_own_is_the_only_kind(monkeypatch):
-    monkeypatch.setattr("sklearn_laplace._kinds.SMALL_ROWS", 60)
+    monkeypatch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
     net = torch.nn.Sequential(torch.nn.Linear(10, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
     models = [LaplaceRegressor(net, n_bins=n, max_epochs=2, random_state=0).fit(X, Y) for n in ("auto", None)]
     assert [len(model.members_) for model in models] == [1, 1]
@@ -441,7 +443,7 @@ def test_only_kinds_that_count_are_warned_of(monkeypatch, shares, expected):
 
 def test_a_kind_that_fails_is_left_out_where_it_was_not_asked_for(monkeypatch):
     """By its name its failure is the fit's."""
-    monkeypatch.setattr("sklearn_laplace._kinds.SMALL_ROWS", 60)
+    monkeypatch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
     original = ensemble_fit.fit_member
 
     def failing(request, *rest, **more):

@@ -17,10 +17,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace.curvatures import CURVATURES
 from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper
-from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.curvatures import CURVATURES
+from sklearn_laplace.laplace.structures import STRUCTURES
 
 RNG = np.random.default_rng(19)
 X, X_NEW = RNG.normal(size=(60, 4)), 3 * RNG.normal(size=(6, 4))

@@ -11,8 +11,8 @@ from torch import nn
 
 from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace.errors import UnsupportedCombinationError
-from sklearn_laplace.network import Network
-from sklearn_laplace.subsets import LastLayer
+from sklearn_laplace.laplace.network import Network, trace
+from sklearn_laplace.laplace.subsets import LastLayer
 
 X = torch.randn(9, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 

@@ -11,29 +11,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from sklearn_laplace import leave_one_out as module
-from sklearn_laplace.curvatures import GGN, EmpiricalFisher, Hessian, MCFisher
-from sklearn_laplace.data_loss import DataLoss
 from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace
-from sklearn_laplace.leave_one_out import (
+from sklearn_laplace.laplace.curvatures import GGN, EmpiricalFisher, Hessian, MCFisher
+from sklearn_laplace.laplace.latent import LatentGaussian
+from sklearn_laplace.laplace.leave_one_out import (
     class_density,
     gaussian_density,
     leave_one_out,
     linearised_mode,
     loo_log_density,
 )
-from sklearn_laplace.likelihoods import LIKELIHOODS
-from sklearn_laplace.linalg import downdated
-from sklearn_laplace.links import LINKS
-from sklearn_laplace.mode import Problem, gauss_newton_step, refine
-from sklearn_laplace.network import Network
-from sklearn_laplace.selection import loo_path, select_loo
-from sklearn_laplace.streaming import add_rows
-from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.laplace.linalg import downdated
+from sklearn_laplace.laplace.links import LINKS
+from sklearn_laplace.laplace.mode import DataLoss, Problem, gauss_newton_step, refine
+from sklearn_laplace.laplace.network import trace
+from sklearn_laplace.laplace.selection import loo_path, select_loo
+from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.updates import add_rows
 
 EXACT = ["full", "functional", "low_rank"]
-OWN = ["full", "functional", "low_rank", "block", "diag"]
+OWN = ["full", "functional", "low_rank", "block_diagonal", "diag"]
 """Structures whose covariance without a row is that of their own curvature without it."""
 NOT_GAUSSIAN = sorted(set(contracts.ALL_KINDS) - {"gaussian"})
 
@@ -116,7 +115,7 @@ def test_rows_that_are_not_held_give_the_same(monkeypatch):
     hyper = hyper_of(problem, problem.network.scalar_prior())
     fit = problem.fit("full")
     held = leave_one_out(fit, fit, batches(problem), hyper)
-    monkeypatch.setattr(module, "HELD", 100)
+    monkeypatch.setattr("sklearn_laplace.laplace.leave_one_out.rows.HELD", 100)
     again = leave_one_out(fit, fit, batches(problem), hyper)
     torch.testing.assert_close(again.mean, held.mean, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(again.covariance, held.covariance, rtol=1e-12, atol=1e-12)
@@ -271,7 +270,7 @@ def test_the_covariance_is_that_of_the_structure_without_the_row(structure, kind
         contracts.close(found[n], J[n] @ torch.linalg.solve(P, J[n].T), 1e-9, "covariance")
 
 
-@pytest.mark.parametrize("structure", ["kron", "ekfac", "diag", "block"])
+@pytest.mark.parametrize("structure", ["kron", "ekfac", "diag", "block_diagonal"])
 def test_the_mean_is_the_refits_whatever_the_structure(structure):
     """And a Kronecker factor hardly knows one row: its covariance is the plain one."""
     problem = contracts.example("gaussian", seed=3, n=12)
@@ -461,7 +460,7 @@ def test_the_gaussian_density_is_the_multivariate_normals(n_outputs):
     root = torch.randn(6, n_outputs, n_outputs, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     mean, y = torch.randn(2, 6, n_outputs, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     covariance = root @ root.mT
-    found = gaussian_density(module.LatentGaussian(mean, covariance), y, 0.3)
+    found = gaussian_density(LatentGaussian(mean, covariance), y, 0.3)
     noisy = covariance + 0.3 * torch.eye(n_outputs, dtype=torch.float64)
     expected = torch.distributions.MultivariateNormal(mean, noisy).log_prob(y)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
@@ -478,7 +477,7 @@ def test_the_density_of_classes_is_the_linked_probability_of_the_label(kind):
     density = class_density(problem.likelihood, link)
     found = loo_log_density(fit, fit, batches(problem), hyper, density)
     assert found == pytest.approx(float(problem.weights @ p.log()), rel=1e-12)
-    certain = module.LatentGaussian(torch.full((1, p.ndim), 1e5).double(), torch.zeros(1, 1, 1).double())
+    certain = LatentGaussian(torch.full((1, p.ndim), 1e5).double(), torch.zeros(1, 1, 1).double())
     if kind == "bernoulli":
         assert math.isfinite(float(density(certain, torch.tensor([0]), 1.0)))
 

@@ -13,10 +13,10 @@ from scipy.special import expit
 from scipy.stats import norm
 from torch import Tensor
 
-from sklearn_laplace.latent import LatentGaussian
-from sklearn_laplace.links import LINKS, MC, Bridge, BridgeNorm, Moderated, Plugin, Probit, Quadrature
-from sklearn_laplace.links._base import centred, standard_normals
-from sklearn_laplace.links.moderated import inverse_constant
+from sklearn_laplace.laplace.latent import LatentGaussian
+from sklearn_laplace.laplace.links import LINKS, MC, Bridge, BridgeNorm, Moderated, Plugin, Probit, Quadrature
+from sklearn_laplace.laplace.links._base import centred, standard_normals
+from sklearn_laplace.laplace.links.moderated import inverse_constant
 
 NO_DRAWS = torch.zeros(1, 1)
 

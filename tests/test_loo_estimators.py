@@ -487,7 +487,7 @@ def test_scores_that_were_made_before_have_their_own_grid():
 
 def test_a_path_of_a_large_fit_leaves_leave_one_out_aside(monkeypatch):
     """An attribute is not to take minutes."""
-    from sklearn_laplace import _path
+    from sklearn_laplace._approximation import prior_path as _path
 
     model = LaplaceClassifier(**SMALL).fit(X, LABELS)
     assert np.isfinite(model.prior_path_.loo_log_density).all()

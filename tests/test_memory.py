@@ -15,11 +15,12 @@ import torch
 from joblib import Memory
 from sklearn.frozen import FrozenEstimator
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _memory
-from sklearn_laplace._memory import MemoryBudget
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._runtime import memory as _memory
+from sklearn_laplace._runtime.memory import MemoryBudget
 from sklearn_laplace.errors import MemoryBudgetError
-from sklearn_laplace.network import Network
-from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.network import trace
+from sklearn_laplace.laplace.structures import STRUCTURES
 
 ONE = torch.ones(1, 3)
 RNG = np.random.default_rng(59)
@@ -76,11 +77,11 @@ def test_ten_times_the_rows_take_no_more_memory(structure):
     """
     script = f"""
     import torch
-    from sklearn_laplace.curvatures import GGN
+    from sklearn_laplace.laplace.curvatures import GGN
     from sklearn_laplace.laplace import fit_laplace
-    from sklearn_laplace.likelihoods import Gaussian
-    from sklearn_laplace.network import Network
-    from sklearn_laplace.structures import STRUCTURES
+    from sklearn_laplace.laplace.likelihoods import Gaussian
+    from sklearn_laplace.laplace.network import trace
+    from sklearn_laplace.laplace.structures import STRUCTURES
 
     torch.set_num_threads(1)
     module = torch.nn.Sequential(torch.nn.Linear(8, 20), torch.nn.Tanh(), torch.nn.Linear(20, 1))

@@ -20,14 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics
-from sklearn_laplace.metrics import (
-    calibration_gap,
-    coverage,
-    mean_width,
-    neg_crps,
-    neg_interval_score,
-    neg_nlpd,
-)
+from sklearn_laplace.metrics import calibration_gap, coverage, mean_width, neg_crps, neg_interval_score, neg_nlpd
 
 SCORES = (neg_nlpd, neg_crps, neg_interval_score)
 FIGURES = (coverage, mean_width, calibration_gap)

@@ -20,10 +20,9 @@ from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics
 from sklearn_laplace._ensemble import fit as ensemble_fit
-from sklearn_laplace._member_weights import by_stacking
-from sklearn_laplace.counts import PoissonLogNormal
+from sklearn_laplace._ensemble.weights import by_stacking
+from sklearn_laplace.distributions import CountMixture, NormalMixture, PoissonLogNormal
 from sklearn_laplace.errors import BoundWarning, NonFiniteError, UnsupportedCombinationError
-from sklearn_laplace.mixtures import CountMixture, NormalMixture
 
 RNG = np.random.default_rng(11)
 MEANS, STDS = RNG.normal(size=(6, 4)) * 3, np.exp(RNG.normal(size=(6, 4)))

@@ -9,16 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from sklearn_laplace.curvatures import GGN
-from sklearn_laplace.data_loss import DataLoss
-from sklearn_laplace.evidence import log_evidence, mackay_fixed_point
 from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace
-from sklearn_laplace.likelihoods import LIKELIHOODS
-from sklearn_laplace.mode import Problem, gauss_newton_step, newton_decrement, refine
-from sklearn_laplace.network import Network
-from sklearn_laplace.prior import Prior
-from sklearn_laplace.selection import alternate
-from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.curvatures import GGN
+from sklearn_laplace.laplace.evidence import log_evidence, mackay_fixed_point
+from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.laplace.mode import DataLoss, Problem, alternate, gauss_newton_step, newton_decrement, refine
+from sklearn_laplace.laplace.network import trace
+from sklearn_laplace.laplace.prior import Prior
+from sklearn_laplace.laplace.structures import STRUCTURES
 
 OF_TENSOR_PRIORS = sorted(set(STRUCTURES) - {"ekfac"})
 """ekfac holds one precision a layer."""
@@ -258,7 +256,7 @@ def test_alternating_takes_no_proposal_that_loses_evidence(monkeypatch, factor):
     def astray(fit: LaplaceFit, hyper: Hyper) -> Hyper:
         return replace(hyper, prior_precision=factor * hyper.prior_precision)
 
-    monkeypatch.setattr("sklearn_laplace.selection.alternating.mackay_fixed_point", astray)
+    monkeypatch.setattr("sklearn_laplace.laplace.mode.alternating.mackay_fixed_point", astray)
     mode = alternate(search.problem, search.fit, start, free_prior=True, **options)
     assert settled_evidence(mode) >= settled_evidence(floor) - 1e-6
 

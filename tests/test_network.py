@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sklearn_laplace import layers
 from sklearn_laplace.errors import UnsupportedCombinationError
-from sklearn_laplace.network import Network
+from sklearn_laplace.laplace import layers
+from sklearn_laplace.laplace.network import Network, select, trace
 
 # torch's own word on the missing vmap rule of weight norm: slower, not wrong
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
@@ -451,7 +451,7 @@ def test_probabilities_are_taken_through_their_logarithm(case):
 def test_selected_tensors_alone_are_differentiated(names):
     """Last layer and subnetworks are a choice of names."""
     module = CASES["plain"]()
-    for network in (trace(module, X, names), trace(module, X).select(names, X)):
+    for network in (trace(module, X, names), select(trace(module, X), names, X)):
         assert network.parameter_names == names
         torch.testing.assert_close(dense(network, X), oracles.jacobian(module, names, X), rtol=1e-10, atol=1e-10)
         assert torch.equal(network.theta.sort().values, oracles.flatten(module, names).sort().values)
@@ -561,9 +561,7 @@ def test_with_state_of_follows_training():
 def test_rows_are_counted_with_the_patches_and_cotangents_of_their_positions():
     """What one row makes decides how many rows are taken at once; at 36 positions both are more than the part."""
     conv = nn.utils.skip_init(nn.Conv2d, 1, 2, 3, dtype=torch.float64)
-    network = trace(
-        built(nn.Sequential(nn.Unflatten(1, (1, 8, 8)), conv, nn.Flatten())), torch.ones(1, 64).double()
-    )
+    network = trace(built(nn.Sequential(nn.Unflatten(1, (1, 8, 8)), conv, nn.Flatten())), torch.ones(1, 64).double())
     (block,) = network.blocks
     assert (block.inputs, block.outputs, block.positions) == (10, 2, 36)
     assert network.row_width(3) == 36 * (10 + 3 * 2) + 3 * block.size
@@ -628,7 +626,7 @@ def test_second_derivatives_are_autodiff(case, monkeypatch):
     truth = torch.autograd.functional.hessian(lambda theta: loss(f(theta, X)), oracles.flatten(module, names))
     order = torch.cat([network.tensors(torch.arange(network.n_parameters))[name].flatten() for name in names])
     torch.testing.assert_close(found[order][:, order], truth, rtol=1e-10, atol=1e-10)
-    monkeypatch.setattr("sklearn_laplace.network.HESSIAN_BUDGET", 1)
+    monkeypatch.setattr("sklearn_laplace.laplace.network.network.HESSIAN_BUDGET", 1)
     torch.testing.assert_close(line.hessian(loss), found, rtol=1e-12, atol=1e-12)
     assert not network.theta.requires_grad
     assert line.pullback(torch.zeros(*line.outputs.shape, 0).double()).rows().shape == (len(X), 0, network.n_parameters)

@@ -15,18 +15,17 @@ from sklearn.frozen import FrozenEstimator
 from torch import nn
 
 from sklearn_laplace import LaplaceRegressor, metrics
-from sklearn_laplace import _noise_model as noise
-from sklearn_laplace._budget import budget_for
-from sklearn_laplace._noise_model import HeldOutErrors, NoiseModel, TrainedNoise, noise_model
-from sklearn_laplace.curvatures import GGN
-from sklearn_laplace.data_loss import DataLoss
+from sklearn_laplace._approximation import noise_model as noise
+from sklearn_laplace._approximation.noise_model import HeldOutErrors, NoiseModel, TrainedNoise, noise_model
+from sklearn_laplace._runtime.budget import budget_for
+from sklearn_laplace.distributions import NormalMixture
 from sklearn_laplace.errors import BoundWarning, UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper, fit_laplace
-from sklearn_laplace.mixtures import NormalMixture
-from sklearn_laplace.mode import Problem, refine
-from sklearn_laplace.network import Network
-from sklearn_laplace.selection import HeldOut, alternate
-from sklearn_laplace.structures import Full
+from sklearn_laplace.laplace.curvatures import GGN
+from sklearn_laplace.laplace.mode import DataLoss, Problem, alternate, refine
+from sklearn_laplace.laplace.network import trace
+from sklearn_laplace.laplace.selection import HeldOut
+from sklearn_laplace.laplace.structures import Full
 
 RNG = np.random.default_rng(3)
 X, X_NEW = RNG.uniform(-2, 2, size=(150, 2)), RNG.uniform(-2, 2, size=(300, 2))

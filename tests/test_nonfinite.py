@@ -11,12 +11,12 @@ from skorch import NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace.curvatures import CURVATURES, GGN
 from sklearn_laplace.errors import NonFiniteError, NonFiniteLossError
 from sklearn_laplace.laplace import fit_laplace
-from sklearn_laplace.likelihoods import Gaussian, Poisson
-from sklearn_laplace.network import Network
-from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.curvatures import CURVATURES, GGN
+from sklearn_laplace.laplace.likelihoods import Gaussian, Poisson
+from sklearn_laplace.laplace.network import trace
+from sklearn_laplace.laplace.structures import STRUCTURES
 
 RNG = np.random.default_rng(53)
 FINE = RNG.normal(size=(40, 3))

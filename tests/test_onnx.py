@@ -13,9 +13,10 @@ import pytest
 from sklearn.model_selection import KFold
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _onnx, to_onnx
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, to_onnx
+from sklearn_laplace._export import onnx as _onnx
 from sklearn_laplace.errors import MemoryBudgetError, UnsupportedCombinationError
-from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.structures import STRUCTURES
 
 RNG = np.random.default_rng(37)
 X = RNG.normal(size=(60, 3)) * [1.0, 100.0, 0.01] + [0.0, 5e4, 3.0]

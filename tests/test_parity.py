@@ -14,14 +14,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sklearn_laplace.curvatures import GGN
-from sklearn_laplace.evidence import log_evidence
 from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace
-from sklearn_laplace.likelihoods import Categorical, Gaussian
-from sklearn_laplace.network import Network
-from sklearn_laplace.predictives import GLM
-from sklearn_laplace.structures import STRUCTURES
-from sklearn_laplace.subsets import SUBSETS
+from sklearn_laplace.laplace.curvatures import GGN
+from sklearn_laplace.laplace.evidence import log_evidence
+from sklearn_laplace.laplace.likelihoods import Categorical, Gaussian
+from sklearn_laplace.laplace.network import select, trace
+from sklearn_laplace.laplace.predictives import GLM
+from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.subsets import SUBSETS
 
 peer = pytest.importorskip("laplace")
 
@@ -60,7 +60,7 @@ def both(task: str, structure: str, subset: str, bias: bool = True, separate: bo
     theirs.fit(DataLoader(TensorDataset(x, y), batch_size=40))
     network = trace(module, x)
     network = network.with_separate_biases() if separate else network
-    network = network.select(SUBSETS[subset]().names(network), x)
+    network = select(network, SUBSETS[subset]().names(network), x)
     likelihood = {"gaussian": Gaussian, "categorical": Categorical}[kind]()
     rows = [(x, y, torch.ones(len(x), dtype=torch.float64))]
     fit = fit_laplace(network, likelihood, GGN(), STRUCTURES[structure], network.scalar_prior(), rows)

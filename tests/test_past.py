@@ -19,13 +19,14 @@ from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _map
-from sklearn_laplace._skorch import MAPLoss
-from sklearn_laplace.curvatures import GGN
-from sklearn_laplace.data_loss import DataLoss
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._host.loss import MAPLoss
+from sklearn_laplace._training import fit_map as _map
 from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper, fit_laplace
-from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.curvatures import GGN
+from sklearn_laplace.laplace.mode import DataLoss
+from sklearn_laplace.laplace.structures import STRUCTURES
 
 RNG = np.random.default_rng(43)
 X, X_NEW = RNG.normal(size=(60, 4)), 2 * RNG.normal(size=(7, 4))
@@ -219,7 +220,8 @@ def test_the_old_task_is_forgotten_less_than_by_plain_retraining(structure):
 def test_a_large_net_goes_on_by_epochs(structure, monkeypatch):
     """Where no exact step is affordable: the criterion holds the old rows as well."""
     nothing = replace(_map.budget_for(10), exact_step=0, epoch_steps=150)
-    monkeypatch.setattr(_map, "budget_for", lambda n_rows: nothing)
+    for file in ("fit_map", "problem", "evidence_epochs", "folds"):
+        monkeypatch.setattr(f"sklearn_laplace._training.{file}.budget_for", lambda n_rows: nothing)
     y = np.sin(X[:, 0]) + X[:, 1]
     options = {"hessian_structure": structure, "prior_precision": 0.5, "sigma_noise": 0.2, **SMALL}
     old, new = X[:, 0] < 0, X[:, 0] >= 0
@@ -309,7 +311,7 @@ def hidden(module=nets.Hidden, **options):
             {"hessian_structure": "ekfac"},
             {},
             UnsupportedCombinationError,
-            r"structure='ekfac', whose sums.*\['block', 'di",
+            r"structure='ekfac', whose sums.*\['block_diagonal', 'di",
         ),
         ({"hessian_structure": "low_rank"}, {}, UnsupportedCombinationError, "structure='low_rank', whose sums over"),
         (
@@ -361,7 +363,7 @@ def test_what_cannot_be_carried_on_is_refused_before_training(before, options, e
         if "net" in each:
             each["hidden_layer_sizes"] = "auto"
     frozen = previous(**before)
-    monkeypatch.setattr(_map, "fit_map", lambda *args, **kwargs: pytest.fail("trained"))
+    monkeypatch.setattr("sklearn_laplace._training.train.fit_map", lambda *args, **kwargs: pytest.fail("trained"))
     with pytest.raises(error, match=message):
         LaplaceRegressor(**{**SMALL, **options}, prior=frozen).fit(X, np.abs(Y[:, 0]))
 

@@ -19,7 +19,9 @@ from sklearn.model_selection import GridSearchCV
 from skorch import NeuralNetRegressor
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _persistence, _restoring
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._storage import describe as _persistence
+from sklearn_laplace._storage import restore as _restoring
 
 RNG = np.random.default_rng(29)
 X, X_NEW = RNG.normal(size=(50, 3)), RNG.normal(size=(7, 3))

@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 
 import sklearn_laplace
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, plotting
-from sklearn_laplace.counts import PoissonLogNormal
+from sklearn_laplace.distributions import PoissonLogNormal
 from sklearn_laplace.plotting import (
     CoverageDisplay,
     EntropyDisplay,

@@ -4,13 +4,13 @@ import oracles
 import pytest
 import torch
 
-from sklearn_laplace._memory import MemoryBudget
-from sklearn_laplace._skorch import TrainingRows
-from sklearn_laplace.curvatures import GGN
+from sklearn_laplace._host.rows import TrainingRows
+from sklearn_laplace._runtime.memory import MemoryBudget
 from sklearn_laplace.laplace import LaplaceFit, fit_laplace
-from sklearn_laplace.likelihoods import Gaussian
-from sklearn_laplace.network import Network
-from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.curvatures import GGN
+from sklearn_laplace.laplace.likelihoods import Gaussian
+from sklearn_laplace.laplace.network import trace
+from sklearn_laplace.laplace.structures import STRUCTURES
 
 N = 100_000
 SIZES = (8, 50, 1)

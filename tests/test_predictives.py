@@ -11,12 +11,12 @@ from sklearn.base import clone
 from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace.curvatures import GGN
 from sklearn_laplace.laplace import Hyper, fit_laplace
-from sklearn_laplace.likelihoods import Gaussian
-from sklearn_laplace.network import Network
-from sklearn_laplace.predictives import GLM, MC, mc
-from sklearn_laplace.structures import STRUCTURES, Full
+from sklearn_laplace.laplace.curvatures import GGN
+from sklearn_laplace.laplace.likelihoods import Gaussian
+from sklearn_laplace.laplace.network import Network, trace
+from sklearn_laplace.laplace.predictives import GLM, MC, mc
+from sklearn_laplace.laplace.structures import STRUCTURES, Full
 
 # torch's own word on the missing vmap rule of weight norm: slower, not wrong
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")

@@ -17,21 +17,26 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _map
-from sklearn_laplace._relevance import relevance
-from sklearn_laplace._skorch import MAPLoss
-from sklearn_laplace.by_name import GROUPINGS, prior_mean
-from sklearn_laplace.curvatures import GGN
-from sklearn_laplace.data_loss import DataLoss
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._approximation.relevance import relevance
+from sklearn_laplace._host.loss import MAPLoss
+from sklearn_laplace._training import fit_map as _map
 from sklearn_laplace.errors import UnsupportedCombinationError
-from sklearn_laplace.evidence import diagonal_derivatives, evidence_derivatives, log_evidence, mackay_fixed_point
 from sklearn_laplace.laplace import Hyper, fit_laplace
-from sklearn_laplace.likelihoods import LIKELIHOODS
-from sklearn_laplace.mode import Problem, refine
-from sklearn_laplace.network import Network
-from sklearn_laplace.selection import evidence as selection
-from sklearn_laplace.selection import maximise_evidence
-from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.curvatures import GGN
+from sklearn_laplace.laplace.evidence import (
+    diagonal_derivatives,
+    evidence_derivatives,
+    log_evidence,
+    mackay_fixed_point,
+)
+from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.laplace.mode import DataLoss, Problem, refine
+from sklearn_laplace.laplace.network import trace
+from sklearn_laplace.laplace.prior_groups import GROUPINGS, prior_mean
+from sklearn_laplace.laplace.selection import evidence as selection
+from sklearn_laplace.laplace.selection import maximise_evidence
+from sklearn_laplace.laplace.structures import STRUCTURES
 
 RNG = np.random.default_rng(31)
 X, X_NEW = RNG.normal(size=(60, 4)), 2 * RNG.normal(size=(7, 4))
@@ -253,7 +258,7 @@ def test_a_subset_has_its_part_of_the_mean(subset, expected):
 @pytest.mark.parametrize("training", ["same", 1.0])
 def test_a_wrong_mean_is_refused_before_training(mean, message, training, monkeypatch):
     """What was given and what there is."""
-    monkeypatch.setattr(_map, "fit_map", lambda *args, **kwargs: pytest.fail("trained"))
+    monkeypatch.setattr("sklearn_laplace._training.train.fit_map", lambda *args, **kwargs: pytest.fail("trained"))
     with pytest.raises(ValueError, match=message):
         LaplaceRegressor(prior_mean=mean, map_prior_precision=training, **SMALL).fit(X, Y[:, 0])
 
@@ -399,7 +404,7 @@ RELEVANT = RNG.normal(size=(150, 6))
 TARGETS = np.sin(1.5 * RELEVANT[:, 0]) + RELEVANT[:, 3] + 0.1 * RNG.normal(size=150)
 
 
-@pytest.mark.parametrize("structure", ["full", "functional", "kron", "block", "diag", "low_rank"])
+@pytest.mark.parametrize("structure", ["full", "functional", "kron", "block_diagonal", "diag", "low_rank"])
 def test_relevance_is_determined(structure):
     """Columns that matter have small precisions, the others large ones; names say which is which."""
     model = LaplaceRegressor(
@@ -458,7 +463,7 @@ def test_one_precision_a_parameter_fits_and_classifies():
 def test_a_large_net_trains_under_one_precision_a_parameter(monkeypatch):
     """Where no exact step is affordable and Kronecker factors cannot hold it, the diagonal does."""
     nothing = replace(_map.budget_for(10), exact_step=0, exact_posterior=0, epoch_steps=40)
-    for module in ("_map", "_budget"):
+    for module in ("_training.fit_map", "_training.problem", "_training.evidence_epochs", "_runtime.budget"):
         monkeypatch.setattr(f"sklearn_laplace.{module}.budget_for", lambda n_rows: nothing)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -475,7 +480,7 @@ def test_a_large_net_trains_under_one_precision_a_parameter(monkeypatch):
         (
             {"prior_structure": "parameter", "hessian_structure": "kron"},
             UnsupportedCombinationError,
-            "'kron' cannot hold one prior precision for each weight.*within each column.*'ard', 'layer', 'sc.*'block'",
+            "'kron' cannot hold one prior precision for each weight.*within each column.*'ard', 'layer', 'sc.*'block_",
         ),
         (
             {"prior_structure": "tensor", "hessian_structure": "ekfac"},
@@ -508,7 +513,7 @@ def test_a_large_net_trains_under_one_precision_a_parameter(monkeypatch):
 @pytest.mark.parametrize("training", ["same", 1.0])
 def test_a_pattern_that_cannot_be_held_is_refused_before_training(options, error, message, training, monkeypatch):
     """With the reason and the alternatives."""
-    monkeypatch.setattr(_map, "fit_map", lambda *args, **kwargs: pytest.fail("trained"))
+    monkeypatch.setattr("sklearn_laplace._training.train.fit_map", lambda *args, **kwargs: pytest.fail("trained"))
     with pytest.raises(error, match=message):
         LaplaceRegressor(map_prior_precision=training, **options, **SMALL).fit(X, Y[:, 0])
 
@@ -525,7 +530,7 @@ def test_a_net_without_input_columns_has_no_relevance(training, monkeypatch):
         def forward(self, x):
             return self.out(self.norm(x))
 
-    monkeypatch.setattr(_map, "fit_map", lambda *args, **kwargs: pytest.fail("trained"))
+    monkeypatch.setattr("sklearn_laplace._training.train.fit_map", lambda *args, **kwargs: pytest.fail("trained"))
     with pytest.raises(UnsupportedCombinationError, match=r"first layer with weights.*found 'norm' \(LayerNorm\)"):
         LaplaceRegressor(Normed, prior_structure="ard", map_prior_precision=training).fit(X, Y[:, 0])
 
@@ -690,7 +695,8 @@ def test_the_alternation_stops_within_its_steps(name, monkeypatch):
         seen.append(found.n_steps / options["max_steps"])
         return found
 
-    monkeypatch.setattr(_map, "alternate", watched)
+    for file in ("fit_map", "starts"):
+        monkeypatch.setattr(f"sklearn_laplace._training.{file}.alternate", watched)
     LaplaceRegressor(prior_structure=name, n_members=1, **SMALL).fit(RELEVANT, TARGETS)
     n_starts = 1 if name == "scalar" else 3  # the second where the first has learnt next to nothing
     assert len(seen) == n_starts and max(seen) <= 1.5

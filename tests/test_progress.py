@@ -15,7 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
-from sklearn_laplace._progress import Task
+from sklearn_laplace._runtime.progress import Task
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))

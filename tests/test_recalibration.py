@@ -20,6 +20,7 @@ from sklearn.preprocessing import StandardScaler
 
 import sklearn_laplace
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics
+from sklearn_laplace.distributions import NormalMixture
 from sklearn_laplace.metrics import (
     calibration_gap,
     coverage,
@@ -30,10 +31,9 @@ from sklearn_laplace.metrics import (
     neg_nlpd,
     sharpness,
 )
-from sklearn_laplace.mixtures import NormalMixture
+from sklearn_laplace.metrics.calibration import reliability_bins
 from sklearn_laplace.plotting import CoverageDisplay
 from sklearn_laplace.recalibration import SigmaScaling
-from sklearn_laplace.reliability import reliability_bins
 
 RNG = np.random.default_rng(11)
 X = RNG.normal(size=(60, 2))

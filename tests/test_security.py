@@ -28,8 +28,11 @@ import torch
 from skorch import NeuralNet
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _files, _persistence, _restoring, load, save
-from sklearn_laplace._state import known
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
+from sklearn_laplace._export import files as _files
+from sklearn_laplace._storage import describe as _persistence
+from sklearn_laplace._storage import restore as _restoring
+from sklearn_laplace._storage.stored import known
 from sklearn_laplace.errors import StateError
 
 RNG = np.random.default_rng(37)
@@ -232,8 +235,8 @@ def test_a_partial_calls_activations_alone(name):
 @pytest.mark.parametrize(
     "name",
     ["builtins.eval", "os.system", "posix.system", "torch.load", "torch.hub.load", "pickle.loads", "subprocess.Popen",
-     "skorch.callbacks.Checkpoint", "sklearn_laplace._files.save", "numpy.load", "importlib.import_module",
-     "sklearn_laplace._atomic.write_whole", "torch.nn.modules.module.Module.apply", "__main__", "", "a" * 10**6],
+     "skorch.callbacks.Checkpoint", "sklearn_laplace._export.files.save", "numpy.load", "importlib.import_module",
+     "sklearn_laplace._export.atomic.write_whole", "torch.nn.modules.module.Module.apply", "__main__", "", "a" * 10**6],
 )  # fmt: skip
 def test_names_are_looked_up_in_the_closed_list(name, file, path):
     """Neither imported nor found by attribute."""
@@ -630,9 +633,11 @@ def refused_quickly(content, path, match, seconds=2.0, megabytes=64):
 
 def test_nested_data_classes_do_not_hang(file, path):
     """Hashing 2³⁴ copies of a frozen data class took for ever, from a file of 7 kB."""
-    entry = file.add(["data", ["known", "sklearn_laplace._tables.Table"], {"columns": ["tuple", []]}])
+    entry = file.add(["data", ["known", "sklearn_laplace._data.table.Table"], {"columns": ["tuple", []]}])
     for _ in range(34):
-        entry = file.add(["data", ["known", "sklearn_laplace._tables.Table"], {"columns": ["tuple", [entry, entry]]}])
+        entry = file.add(
+            ["data", ["known", "sklearn_laplace._data.table.Table"], {"columns": ["tuple", [entry, entry]]}]
+        )
     file.fitted().append(["_x", file.add(["dict", None, [[entry, 1]]])])
     refused_quickly(file.content(), path, r"stands for [\d,]{12,} objects in a tree of [\d,]{4,6} entries")
 
@@ -706,7 +711,7 @@ def _peak():
 
 def test_entries_are_bounded(file, path, monkeypatch):
     """Each takes up to 70 bytes once it is parsed; ``save`` keeps the same bound."""
-    monkeypatch.setattr("sklearn_laplace._files.MOST_ENTRIES", 1000)
+    monkeypatch.setattr("sklearn_laplace._export.files.MOST_ENTRIES", 1000)
     refused_quickly(file.content(), path, r"has [\d,]+ values, and 1,000 are the most")
     with pytest.raises(ValueError, match=r"a file holds at most .* 1,000. Use pickle"):
         save(LaplaceRegressor(categorical_features=list(range(1000))), path)

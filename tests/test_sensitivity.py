@@ -110,10 +110,10 @@ def assert_gradients(model, x=X_NEW):
     [
         {"hessian_structure": "full"},
         {"hessian_structure": "functional"},
-        {"hessian_structure": "block"},
+        {"hessian_structure": "block_diagonal"},
         {"hessian_structure": "kron"},
         {"hessian_structure": "ekfac"},
-        {"hessian_structure": "inf", "rank": 5},
+        {"hessian_structure": "low_rank_diag", "rank": 5},
         {"hessian_structure": "diag"},
         {"hessian_structure": "low_rank", "rank": 5},
         {"subset_of_weights": "last_layer"},

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace.links import LINKS
-from sklearn_laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.links import LINKS
+from sklearn_laplace.laplace.structures import STRUCTURES
 
 RNG = np.random.default_rng(17)
 N, NEW = 24, 5

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from sklearn_laplace import LaplaceRegressor, _map
-from sklearn_laplace._budget import SMALL_ROWS
-from sklearn_laplace._ensemble.train_one import begin
-from sklearn_laplace._skorch import TrainingRows
+from sklearn_laplace import LaplaceRegressor
+from sklearn_laplace._host.rows import TrainingRows
+from sklearn_laplace._runtime.budget import SMALL_ROWS
 from sklearn_laplace._training.batched import Encoded, Stacked
-from sklearn_laplace._training.start import gradient_start, starts_by_gradients
-from sklearn_laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace._training.gradient_start import gradient_start, starts_by_gradients
+from sklearn_laplace._training.plan import BEGUN_DISPERSION, NOISELESS, Plan
+from sklearn_laplace._training.train import begin
+from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.laplace.network import Network, trace
 from sklearn_laplace.nets import MLP
-from sklearn_laplace.network import Network
 
 RNG = np.random.default_rng(0)
 N = 400
@@ -40,8 +41,8 @@ def rows_of(y: np.ndarray, weights: np.ndarray | None = None) -> TrainingRows:
 HELD_OUT = [torch.arange(0, N, 2), torch.arange(1, N, 2)]
 
 
-def plan_of(**options: object) -> _map.Plan:
-    return _map.Plan(
+def plan_of(**options: object) -> Plan:
+    return Plan(
         LIKELIHOODS["gaussian"](),
         lambda network: network.scalar_prior(),
         None,
@@ -125,7 +126,7 @@ def test_targets_with_noise_begin_by_gradients(starts):
     """With the net and three beside it; the exact steps that follow go on from there."""
     model = LaplaceRegressor(**ONE_KIND).fit(X, NOISY)
     (start,) = starts
-    assert start.by_gradients and start.dispersion > _map.NOISELESS
+    assert start.by_gradients and start.dispersion > NOISELESS
     mode = model._ensemble.first.fit.theta.numpy()
     assert [len(start.theta), *map(len, start.folds)] == [len(mode)] * 4
     assert np.linalg.norm(mode - start.theta) < np.linalg.norm(start.theta)
@@ -135,7 +136,7 @@ def test_targets_with_noise_begin_by_gradients(starts):
 def test_targets_almost_without_noise_start_from_initial_weights(starts):
     LaplaceRegressor(**ONE_KIND).fit(X, X[:, 0] + 0.1 * X[:, 1])
     (start,) = starts
-    assert start.dispersion < _map.NOISELESS
+    assert start.dispersion < NOISELESS
     assert start.theta is None and start.folds == ()
 
 
@@ -144,7 +145,7 @@ def test_a_start_by_gradients_leaves_prior_and_noise_open(starts):
     LaplaceRegressor(**ONE_KIND).fit(X, NOISY)
     plan = plan_of(begun=starts[0].dispersion)
     assert plan.again is None and plan.is_noisy
-    assert plan.first_dispersion == pytest.approx(_map.BEGUN_DISPERSION * starts[0].dispersion)
+    assert plan.first_dispersion == pytest.approx(BEGUN_DISPERSION * starts[0].dispersion)
 
 
 def test_few_rows_start_from_initial_weights(starts):

@@ -14,14 +14,17 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _budget, _map, _memory, _structure_options
-from sklearn_laplace._cached_training import neutral
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._options import structure as _structure_options
+from sklearn_laplace._runtime import budget as _budget
+from sklearn_laplace._runtime import memory as _memory
+from sklearn_laplace._training.cache import neutral
 from sklearn_laplace.errors import MemoryBudgetError, UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper
-from sklearn_laplace.network import Network
-from sklearn_laplace.structures import STRUCTURES
-from sklearn_laplace.structures._base import WeightSharing
-from sklearn_laplace.subsets import All, LastLayer, Subnetwork
+from sklearn_laplace.laplace.network import trace
+from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.structures._base import WeightSharing
+from sklearn_laplace.laplace.subsets import All, LastLayer, Subnetwork
 
 RNG = np.random.default_rng(61)
 X, X_NEW = RNG.normal(size=(60, 3)), 2 * RNG.normal(size=(8, 3))
@@ -57,7 +60,7 @@ PROBLEMS = {"rows": lambda kind: contracts.example(kind, seed=2), "positions": s
 
 @pytest.mark.parametrize("shape", sorted(PROBLEMS))
 @pytest.mark.parametrize("kind", contracts.KINDS)
-@pytest.mark.parametrize("structure", ["kron", "ekfac", "inf", "block"])
+@pytest.mark.parametrize("structure", ["kron", "ekfac", "low_rank_diag", "block_diagonal"])
 def test_a_separate_bias_is_a_dense_block_beside_its_weights(structure, kind, shape):
     """The weight's factors without the column of ones; the bias's own block exact, whatever the structure."""
     problem = separate(PROBLEMS[shape](kind))
@@ -113,7 +116,7 @@ def test_a_separate_bias_stays_one_in_every_subset():
         contracts.close(found, expected, 1e-12, f"Jacobian of {names}")
 
 
-@pytest.mark.parametrize("key", ["kron", "ekfac", "inf"])
+@pytest.mark.parametrize("key", ["kron", "ekfac", "low_rank_diag"])
 def test_separate_biases_let_weight_and_bias_have_their_own_precision(key):
     """One a block, so ekfac takes them as well; kron is the same as with a precision for each column."""
     problem = separate(contracts.example("gaussian", seed=4))
@@ -131,7 +134,7 @@ def test_separate_biases_let_weight_and_bias_have_their_own_precision(key):
 
 @pytest.mark.parametrize("kind", contracts.KINDS)
 @pytest.mark.parametrize("sharing", list(WeightSharing))
-@pytest.mark.parametrize("structure", ["kron", "ekfac", "inf"])
+@pytest.mark.parametrize("structure", ["kron", "ekfac", "low_rank_diag"])
 def test_kronecker_forms_expand_or_reduce_positions(structure, sharing, kind):
     """Factors, and eigenvectors of factors, by the definition; moments and diagonal are those of whole rows."""
     problem = sequences(kind, seed=1)
@@ -149,7 +152,7 @@ def test_kronecker_forms_expand_or_reduce_positions(structure, sharing, kind):
 def test_ekfac_is_never_farther_than_kron_where_weights_are_shared(kind, sharing, seed):
     """Layer by layer in Frobenius norm: the best diagonal in the basis of either kind of factors."""
     problem = sequences(kind, seed)
-    exact = contracts.dense_curvature("block", problem)
+    exact = contracts.dense_curvature("block_diagonal", problem)
     kron, ekfac = (dense(problem.fit(key, weight_sharing=sharing).curvature) for key in ("kron", "ekfac"))
     start = 0
     for block in problem.network.blocks:
@@ -204,7 +207,7 @@ def test_each_kind_is_exact_for_linear_nets_of_its_setting(module, n_outputs, sh
     Any number of rows, every layer's block; the other kind is wrong there.
     """
     problem = linear_problem(module(), n_outputs, n=8)
-    exact = contracts.dense_curvature("block", problem)
+    exact = contracts.dense_curvature("block_diagonal", problem)
     found = {kind: dense(problem.fit(structure, weight_sharing=kind).curvature) for kind in WeightSharing}
     contracts.close(found.pop(sharing), exact, 1e-10, f"{structure}, {sharing}")
     if structure == "kron":
@@ -221,7 +224,7 @@ def damped_precision(problem: contracts.Example, hyper: Hyper) -> torch.Tensor:
     """Eq. 9 of Ritter et al. (2018), layer by layer, with N = N_w / T rows of a likelihood of dispersion φ."""
     n_rows = float(problem.weights.sum()) / hyper.temperature * (1 / hyper.dispersion)
     delta = float(hyper.prior_precision[0])
-    exact = contracts.dense_curvature("block", problem)
+    exact = contracts.dense_curvature("block_diagonal", problem)
     network = problem.network
 
     def form(A, B, block):
@@ -329,10 +332,10 @@ def test_damping_does_not_move_the_mean_of_rows_that_come_and_go():
     [
         ("kron", {"bias": "separate"}),
         ("ekfac", {"bias": "separate", "prior_structure": "tensor"}),
-        ("block", {"bias": "separate"}),
+        ("block_diagonal", {"bias": "separate"}),
         ("kron", {"bias": "separate", "subset_of_weights": "last_layer", "damping": "ritter"}),
-        ("inf", {"rank": 3}),
-        ("inf", {"rank": 3, "bias": "separate", "prior_precision": [0.5, 1.0, 2.0, 4.0]}),
+        ("low_rank_diag", {"rank": 3}),
+        ("low_rank_diag", {"rank": 3, "bias": "separate", "prior_precision": [0.5, 1.0, 2.0, 4.0]}),
         ("low_rank", {"rank": 3}),
     ],
 )
@@ -386,7 +389,8 @@ class Sequence(nn.Module):
 def test_the_trainings_own_factors_are_not_taken_for_others(monkeypatch):
     """A training beyond its exact budget ends with kron's expanded factors: they serve "expand", not "reduce"."""
     beyond = replace(_budget.SMALL, exact_step=0.0)
-    monkeypatch.setattr(_map, "budget_for", lambda n_rows: beyond)
+    for file in ("fit_map", "problem", "evidence_epochs", "folds"):
+        monkeypatch.setattr(f"sklearn_laplace._training.{file}.budget_for", lambda n_rows: beyond)
     X6 = np.column_stack([X, X_NEW[0] * np.ones_like(X)])
     options = {"hessian_structure": "kron", "max_epochs": 5, "random_state": 0, "map_prior_precision": 1.0}
     fits = {}
@@ -424,17 +428,20 @@ def test_reduced_factors_change_a_net_that_has_positions():
         ({"rank": 2.0}, "rank=2.0 has to be a whole number of at least 1"),
         (
             {"bias": "separate"},
-            r"bias='separate' has no meaning for hessian_structure='auto'.*\['block', 'ekfac', 'inf'",
+            r"bias='separate' has no meaning for hessian_structure='auto'.*\['block_diagonal', 'ekfac', 'kron', 'low",
         ),
         (
             {"damping": "ritter"},
             r"damping='ritter' .*='auto'. Name a structure that takes it, of \['kron'\], or leave d",
         ),
-        ({"rank": 7, "hessian_structure": "kron"}, r"rank=7 has no meaning .*='kron'.*\['inf', 'low_rank'\].*rank=100"),
+        (
+            {"rank": 7, "hessian_structure": "kron"},
+            r"rank=7 has no meaning .*='kron'.*\['low_rank', 'low_rank_diag'\].*rank=100",
+        ),
         ({"damping": "ritter", "hessian_structure": "ekfac"}, "damping='ritter' has no meaning .*='ekfac'"),
         (
-            {"weight_sharing": "reduce", "hessian_structure": "block"},
-            r"='reduce' .*='block'.*\['ekfac', 'inf', 'kron'\]",
+            {"weight_sharing": "reduce", "hessian_structure": "block_diagonal"},
+            r"='reduce' .*='block_diagonal'.*\['ekfac', 'kron', 'low_rank_diag'\]",
         ),
     ],
     ids=str,
@@ -463,7 +470,7 @@ def test_every_structure_takes_what_it_declares_and_no_more():
 def test_a_rank_counts_in_the_memory_that_is_asked_for(monkeypatch):
     """The same weights fit with a small rank and not with a large one."""
     monkeypatch.setattr(_memory, "_physical_memory", lambda: 200_000)
-    for structure in ("low_rank", "inf"):
+    for structure in ("low_rank", "low_rank_diag"):
         small, large = (
             LaplaceRegressor(hidden_layer_sizes=(40,), hessian_structure=structure, rank=rank, max_epochs=0)
             for rank in (1, 60)

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sklearn_laplace import LaplaceRegressor
-from sklearn_laplace.curvatures import GGN
 from sklearn_laplace.errors import JitterWarning, NotPositiveDefiniteError, UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper, fit_laplace
-from sklearn_laplace.likelihoods import Categorical, Gaussian
-from sklearn_laplace.linalg import cholesky, eigh
+from sklearn_laplace.laplace.curvatures import GGN
+from sklearn_laplace.laplace.likelihoods import Categorical, Gaussian
+from sklearn_laplace.laplace.linalg import cholesky, eigh
+from sklearn_laplace.laplace.network import trace
+from sklearn_laplace.laplace.prior import Prior
+from sklearn_laplace.laplace.structures import STRUCTURES, Full, Functional, LowRank, kron
+from sklearn_laplace.laplace.subsets import SUBSETS, Subnetwork
 from sklearn_laplace.nets import TableMLP
-from sklearn_laplace.network import Network
-from sklearn_laplace.prior import Prior
-from sklearn_laplace.structures import STRUCTURES, Full, Functional, LowRank, kron
-from sklearn_laplace.subsets import SUBSETS, Subnetwork
 
 OUTER_LAYERS = dict.fromkeys(("0.weight", "0.bias", "4.weight", "4.bias"))
 few = settings(max_examples=15, deadline=None, derandomize=True)
@@ -183,7 +183,7 @@ def test_kronecker_forms_of_one_row_are_exact(structure, kind):
     one = contracts.Example(
         kind, problem.module, problem.network, problem.x[:1], problem.y[:1], torch.full((1,), 1.7).double()
     )
-    exact = contracts.dense_curvature("block", one)
+    exact = contracts.dense_curvature("block_diagonal", one)
     eye = torch.eye(len(exact), dtype=torch.float64)
     contracts.close(torch.stack([one.fit(structure).curvature.times(row) for row in eye]), exact, 1e-10, structure)
 
@@ -231,7 +231,7 @@ def test_block_of_one_layer_is_full():
     one = contracts.Example("categorical", module, trace(module, x), x, y, oracles.random_weights(9, 1))
     delta = torch.tensor(0.4, dtype=torch.float64)
     full, block = (
-        contracts.covariance_of(one.fit(key).curvature.posterior(delta, 1.3), 8) for key in ("full", "block")
+        contracts.covariance_of(one.fit(key).curvature.posterior(delta, 1.3), 8) for key in ("full", "block_diagonal")
     )
     contracts.close(block, full, 1e-12, "block of one layer")
 
@@ -241,7 +241,7 @@ def test_block_of_one_layer_is_full():
 def test_ekfac_is_never_farther_from_the_block_than_kron(kind, seed):
     """Frobenius norm, layer by layer: the best diagonal in the same basis."""
     problem = contracts.example(kind, seed, n=7, sizes=(3, 4, 3))
-    exact, kron, ekfac = (contracts.dense_curvature(key, problem) for key in ("block", "kron", "ekfac"))
+    exact, kron, ekfac = (contracts.dense_curvature(key, problem) for key in ("block_diagonal", "kron", "ekfac"))
     ours = {key: problem.fit(key).curvature for key in ("kron", "ekfac")}
     start = 0
     for block in problem.network.blocks:

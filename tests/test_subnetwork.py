@@ -17,10 +17,10 @@ from sklearn.model_selection import GridSearchCV
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics
 from sklearn_laplace.errors import MemoryBudgetError, UnsupportedCombinationError
-from sklearn_laplace.links import LINKS
-from sklearn_laplace.network import Network
-from sklearn_laplace.structures import STRUCTURES
-from sklearn_laplace.subsets import SCORES, Scored
+from sklearn_laplace.laplace.links import LINKS
+from sklearn_laplace.laplace.network import trace
+from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.subsets import SCORES, Scored
 
 RNG = np.random.default_rng(47)
 X, X_NEW = RNG.normal(size=(60, 3)), 2 * RNG.normal(size=(7, 3))
@@ -240,7 +240,7 @@ def test_a_users_net_and_a_frozen_one_have_subnetworks():
 )
 def test_a_wrong_subnetwork_is_refused_before_training(monkeypatch, options, message):
     """What was given and what is needed."""
-    monkeypatch.setattr("sklearn_laplace._map.fit_map", None)
+    monkeypatch.setattr("sklearn_laplace._training.train.fit_map", None)
     with pytest.raises(ValueError, match=message):
         LaplaceRegressor(**{**CHOSEN, **options}).fit(X, Y)
 
@@ -248,7 +248,7 @@ def test_a_wrong_subnetwork_is_refused_before_training(monkeypatch, options, mes
 @pytest.mark.parametrize("structure", sorted(set(STRUCTURES) - set(OF_ROWS)))
 def test_structures_of_whole_layers_refuse_subnetworks(monkeypatch, structure):
     """Before training, whatever the size."""
-    monkeypatch.setattr("sklearn_laplace._map.fit_map", None)
+    monkeypatch.setattr("sklearn_laplace._training.train.fit_map", None)
     with pytest.raises(UnsupportedCombinationError, match=f"'{structure}' holds whole layers.*Use hessian_structure"):
         LaplaceRegressor(**CHOSEN, hessian_structure=structure).fit(X, Y)
 
@@ -259,10 +259,10 @@ def test_the_matrix_of_all_weights_is_not_cut():
         LaplaceRegressor(**CHOSEN, curvature="hessian").fit(X, Y)
 
 
-@pytest.mark.parametrize("structure", ["full", "block"])
+@pytest.mark.parametrize("structure", ["full", "block_diagonal"])
 def test_a_subnetwork_too_large_for_the_memory_is_refused_before_training(monkeypatch, structure):
     """By its number of weights alone; a small one of the same net is affordable."""
-    monkeypatch.setattr("sklearn_laplace._map.fit_map", None)
+    monkeypatch.setattr("sklearn_laplace._training.train.fit_map", None)
     large = {**CHOSEN, "hidden_layer_sizes": (500, 500), "hessian_structure": structure}
     with pytest.raises(MemoryBudgetError, match=r"for 253,001 weights and 60 rows × outputs"):
         LaplaceRegressor(**large, n_subnetwork_weights=1.0).fit(X, Y)

@@ -17,14 +17,14 @@ from sklearn.exceptions import NotFittedError
 from torch.utils.data import DataLoader, TensorDataset
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace.curvatures import GGN
 from sklearn_laplace.errors import UnsupportedCombinationError
-from sklearn_laplace.evidence import log_evidence
 from sklearn_laplace.laplace import Hyper, fit_laplace
-from sklearn_laplace.network import Network
-from sklearn_laplace.predictives import GLM
-from sklearn_laplace.structures import STRUCTURES
-from sklearn_laplace.subsets import Subnetwork, largest
+from sklearn_laplace.laplace.curvatures import GGN
+from sklearn_laplace.laplace.evidence import log_evidence
+from sklearn_laplace.laplace.network import Network, trace
+from sklearn_laplace.laplace.predictives import GLM
+from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.subsets import Subnetwork, largest
 
 # torch's own word on the missing vmap rule of weight norm: slower, not wrong
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
@@ -111,7 +111,7 @@ def test_a_posterior_over_some_elements_is_that_of_the_dense_truth(kind, structu
         delta = torch.cat([torch.full((int(masks[n].sum()),), v) for n, v in zip(names, values * 5, strict=False)])
         if structure == "diag":
             H = oracles.diagonal(H)
-        if structure == "block":
+        if structure == "block_diagonal":
             layers = [("scale",), ("body.0.weight", "body.0.bias"), ("body.2.weight", "body.2.bias")]
             H = oracles.block_diagonal(H, [sum(int(masks[n].sum()) for n in layer) for layer in layers])
         precision = oracles.posterior_precision(H, delta.double(), 1 / hyper.dispersion)
@@ -208,7 +208,7 @@ class Blocks(torch.nn.Module):
 @pytest.mark.parametrize(
     ("name", "tensors"),
     [
-        ("block", {"block.0.weight", "block.2.0.weight", "block.2.0.bias"}),
+        ("block_diagonal", {"block.0.weight", "block.2.0.weight", "block.2.0.bias"}),
         ("block.2", {"block.2.0.weight", "block.2.0.bias"}),
         ("block2", {"block2.weight", "block2.bias"}),
         ("gain", {"gain"}),
@@ -230,7 +230,7 @@ def test_a_module_with_a_shared_tensor_selects_it():
 def test_a_module_without_trained_tensors_is_an_unknown_name(name):
     """No activation, no beginning of a name, not the net itself, nothing frozen; what there is, is listed."""
     network = trace(Blocks(), torch.zeros(1, 3))
-    modules = r"'block', 'block\.0', 'block\.2', 'block\.2\.0', 'block2'"
+    modules = r"'block_diagonal', 'block\.0', 'block\.2', 'block\.2\.0', 'block2'"
     message = rf"names \['{re.escape(name)}'\]; the trained parameters are .*'gain'.*, in the modules \[{modules}\]\."
     with pytest.raises(ValueError, match=message):
         Subnetwork({name: None, "block2": None}).names(network)
@@ -294,7 +294,7 @@ def test_structures_of_whole_layers_refuse_masks(structure):
     masks = {"2.weight": np.eye(5, 3, dtype=bool)}
     message = (
         f"hessian_structure='{structure}' holds whole layers, and subset_of_weights selects single weights.*"
-        r"Use hessian_structure in \['block', 'diag', 'full', 'functional', 'low_rank'\], or name whole tensors"
+        r"Use hessian_structure in \['block_diagonal', 'diag', 'full', 'functional', 'low_rank'\], or name whole ten"
     )
     with pytest.raises(UnsupportedCombinationError, match=message):
         LaplaceRegressor(subset_of_weights=masks, hessian_structure=structure, **SMALL).fit(X, Y)

@@ -18,7 +18,8 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _tables
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._data import table as _tables
 from sklearn_laplace.nets import MLP, TableMLP
 
 N = 60

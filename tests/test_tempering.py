@@ -13,13 +13,13 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _map
-from sklearn_laplace.by_name import temperatures
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace.errors import UnsupportedCombinationError
-from sklearn_laplace.evidence import evidence_derivatives, log_evidence
 from sklearn_laplace.laplace import Hyper
-from sklearn_laplace.structures import STRUCTURES
-from sklearn_laplace.tempering import TemperedPosterior
+from sklearn_laplace.laplace.evidence import evidence_derivatives, log_evidence
+from sklearn_laplace.laplace.prior_groups import temperatures
+from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.tempering import TemperedPosterior
 
 RNG = np.random.default_rng(37)
 X, X_NEW = RNG.normal(size=(60, 3)), 2 * RNG.normal(size=(7, 3))
@@ -167,7 +167,7 @@ def test_a_tempered_model_is_saved_and_learns_on():
 )
 def test_a_wrong_temperature_is_refused_before_training(temperature, error, message, monkeypatch):
     """What was given and what there is."""
-    monkeypatch.setattr(_map, "fit_map", lambda *args, **kwargs: pytest.fail("trained"))
+    monkeypatch.setattr("sklearn_laplace._training.train.fit_map", lambda *args, **kwargs: pytest.fail("trained"))
     with pytest.raises(error, match=message):
         LaplaceRegressor(temperature=temperature, hessian_structure="ekfac", **SMALL).fit(X, Y)
 

@@ -13,9 +13,10 @@ import pytest
 from joblib import Memory
 from nets import regressor as template
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, _estimator
-from sklearn_laplace._ensemble import approximate
-from sklearn_laplace._progress import Clock, Task
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._ensemble import approximate_members as approximate
+from sklearn_laplace._estimator import base as _estimator
+from sklearn_laplace._runtime.progress import Clock, Task
 from sklearn_laplace.errors import CutWarning
 
 RNG = np.random.default_rng(0)

@@ -66,7 +66,7 @@ def explicit(model, fit_with, held_out, score, **rows):
 def trainings(monkeypatch):
     """How many rows each training has seen."""
     seen, train = [], ensemble_fit.train
-    monkeypatch.setattr(ensemble_fit, "train", lambda *args: seen.append(len(args[2].X)) or train(*args))
+    monkeypatch.setattr(ensemble_fit, "train", lambda *args: seen.append(len(args[0].data.X)) or train(*args))
     return seen
 
 

@@ -3,9 +3,10 @@ r"""What the structure of the curvature costs, and what it is worth
 
 The posterior of P weights is a normal distribution with the precision :math:`H + \delta I`. ``hessian_structure`` says
 how the curvature H of N rows with K outputs is held: exactly (``full``, a P × P matrix, or ``functional``, the same
-posterior by an NK × NK one), a dense block a layer (``block``), Kronecker factors a layer (``kron``; with second
-moments of their own ``ekfac``; with the exact diagonal ``inf``), the leading eigenpairs (``low_rank``), or the diagonal
-(``diag``). Each is given to the same trained net; the prior precision is chosen anew for each, as by default.
+posterior by an NK × NK one), a dense block a layer (``block_diagonal``), Kronecker factors a layer (``kron``; with
+second moments of their own ``ekfac``; with the exact diagonal ``low_rank_diag``), the leading eigenpairs
+(``low_rank``), or the diagonal (``diag``). Each is given to the same trained net; the prior precision is chosen anew
+for each, as by default.
 
 How to read it: *fit* is what the posterior takes once the net is trained (the training read from a cache, as by
 ``memory=``), *predict* what the held-out rows take, both as shares of the training of one net; *kB held* are the bytes
@@ -22,7 +23,7 @@ takes 7.6 trainings and 55 MB, "kron" .17 and .1 MB; all of them are .008 nats a
 
 import choice
 
-STRUCTURES = "full", "functional", "block", "ekfac", "kron", "inf", "low_rank", "diag"
+STRUCTURES = "full", "functional", "block_diagonal", "ekfac", "kron", "low_rank_diag", "low_rank", "diag"
 LABELS = {
     "fit": "fit, share of a training",
     "predict": "predict, share of a training",

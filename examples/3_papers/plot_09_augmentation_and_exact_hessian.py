@@ -94,8 +94,8 @@ def exact_part(run, data, budget):
     for name, structure, curvature in (
         (FULL, "full", "ggn"),
         (EXACT, "full", "hessian"),
-        (BLOCK, "block", "ggn"),
-        (EXACT_BLOCK, "block", "hessian"),
+        (BLOCK, "block_diagonal", "ggn"),
+        (EXACT_BLOCK, "block_diagonal", "hessian"),
         (KRON, "kron", "ggn"),
     ):
         models[name] = laplace(net, X, y, structure, run.seed, curvature=curvature, dtype="float64")

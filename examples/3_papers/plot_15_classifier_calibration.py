@@ -31,7 +31,8 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from sklearn_laplace import LaplaceClassifier
 from sklearn_laplace.errors import BoundWarning, PinnedWarning
-from sklearn_laplace.reliability import expected_calibration_error, judged_confidence, reliability_bins
+from sklearn_laplace.metrics import expected_calibration_error
+from sklearn_laplace.metrics.calibration import judged_confidence, reliability_bins
 
 CLAIMS = {
     "calibration error, bins of equal width: no worse than the MAP's": (

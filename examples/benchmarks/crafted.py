@@ -107,11 +107,11 @@ def _has(pairs: Any, name: str) -> bool:
 
 ODD: list[Any] = [
     None, True, False, 0, 1, -1, 2, 7, 2**31, 2**63, 10**30, -(10**30), 0.5, -0.0, 1e300, -1e-300, "", "x", "cuda:0",
-    "meta", "__class__", "os.system", "../x", [], {}, [[]], ["float", "nan"], ["float", "inf"], ["float", "-inf"],
-    ["tuple", []], ["size", [2, 3]], ["size", [-1]], ["set", ["a"]], ["slice", [0, 1, 2]], ["complex", "1j"],
+    "meta", "__class__", "os.system", "../x", [], {}, [[]], ["float", "nan"], ["float", "inf"], ["float",
+    "-inf"], ["tuple", []], ["size", [2, 3]], ["size", [-1]], ["set", ["a"]], ["slice", [0, 1, 2]], ["complex", "1j"],
     ["dtype", "float32"], ["dtype", "qint8"], ["device", "meta"], ["device", "cuda:7"], ["known", "torch.tanh"],
-    ["foreign", 0], ["known", "builtins.eval"], ["known", "skorch.net.NeuralNet"],
-    ["known", "torch.nn.modules.linear.Identity"], ["tuple", [1.0, 2.0]], {"a": 1}, ["node", 0], ["node", -1],
+    ["foreign", 0], ["known", "builtins.eval"], ["known", "skorch.net.NeuralNet"], ["known",
+    "torch.nn.modules.linear.Identity"], ["tuple", [1.0, 2.0]], {"a": 1}, ["node", 0], ["node", -1],
 ]  # fmt: skip
 """Entries that a place in the tree rarely has."""
 NAMES = ["forward", "__reduce__", "__setstate__", "predict", "extra_repr", "_forward_hooks", "device", "training", "_x"]

@@ -65,7 +65,7 @@ def models() -> dict[str, tuple[Any, Any]]:
         "classifier": LaplaceClassifier(n_members=2, prior_precision="evidence", **SMALL).fit(X, Y > 0),
         "layers": LaplaceRegressor(nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 1)), **GIVEN).fit(X, Y),
     }
-    structures = ("full", "block", "kron", "ekfac", "inf", "diag", "low_rank", "functional")
+    structures = ("full", "block_diagonal", "kron", "ekfac", "low_rank_diag", "diag", "low_rank", "functional")
     for name in structures:
         numbers[name] = LaplaceRegressor(hessian_structure=name, **ONE).fit(X, Y)
     table = LaplaceRegressor(**ONE).fit(TABLE, Y)

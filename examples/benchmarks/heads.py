@@ -26,19 +26,17 @@ import uci_sets
 from torch import Tensor
 
 from sklearn_laplace import LaplaceRegressor
-from sklearn_laplace.curvatures import GGN
-from sklearn_laplace.data_loss import DataLoss
-from sklearn_laplace.evidence import log_evidence
+from sklearn_laplace.distributions import NormalMixture
 from sklearn_laplace.laplace import Hyper, fit_laplace
-from sklearn_laplace.latent import LatentGaussian, Predictive
-from sklearn_laplace.likelihoods._base import Likelihood, Link
-from sklearn_laplace.mixtures import NormalMixture
-from sklearn_laplace.mode import Problem, refine
+from sklearn_laplace.laplace.curvatures import GGN
+from sklearn_laplace.laplace.evidence import log_evidence
+from sklearn_laplace.laplace.latent import LatentGaussian, Predictive
+from sklearn_laplace.laplace.likelihoods._base import Likelihood, Link
+from sklearn_laplace.laplace.mode import DataLoss, Problem, alternate, refine
+from sklearn_laplace.laplace.network import trace
+from sklearn_laplace.laplace.predictives import GLM
+from sklearn_laplace.laplace.structures import Full
 from sklearn_laplace.nets import MLP
-from sklearn_laplace.network import Network
-from sklearn_laplace.predictives import GLM
-from sklearn_laplace.selection import alternate
-from sklearn_laplace.structures import Full
 
 COLUMNS = "table", "noise", "log-likelihood", "± s.e.", "RMSE", "evidence a row"
 STEPS, LAST_STEPS, NODES = 60, 50, 15

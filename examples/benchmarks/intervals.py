@@ -23,7 +23,8 @@ import torch
 import uci_sets
 from scipy.stats import binom
 
-from sklearn_laplace import LaplaceRegressor, _cross_fit
+from sklearn_laplace import LaplaceRegressor
+from sklearn_laplace._approximation import held_out as _cross_fit
 
 LEVEL, BAND, SPLITS = 0.9, 0.99, 10
 METHODS = "jackknife+", "normal"

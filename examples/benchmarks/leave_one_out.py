@@ -40,12 +40,12 @@ import uci_sets
 from torch import Tensor
 
 from sklearn_laplace import LaplaceRegressor
-from sklearn_laplace.curvatures import GGN, Hessian
-from sklearn_laplace.curvatures._base import CurvatureRule
 from sklearn_laplace.laplace import Hyper, fit_laplace
-from sklearn_laplace.leave_one_out import leave_one_out
-from sklearn_laplace.structures import Diag, Full, Kron
-from sklearn_laplace.structures._base import Curvature
+from sklearn_laplace.laplace.curvatures import GGN, Hessian
+from sklearn_laplace.laplace.curvatures._base import CurvatureRule
+from sklearn_laplace.laplace.leave_one_out import leave_one_out
+from sklearn_laplace.laplace.structures import Diag, Full, Kron
+from sklearn_laplace.laplace.structures._base import Curvature
 
 ROWS, SEED = 20, 0
 DECREMENT, MAX_STEPS = 1e-6, 3000

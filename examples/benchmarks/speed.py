@@ -31,17 +31,19 @@ import torch
 from skorch import NeuralNet
 from torch import Tensor, nn
 
-from sklearn_laplace._memory import MemoryBudget
-from sklearn_laplace._skorch import TrainingRows, build_net, initialise, run_epochs
-from sklearn_laplace.curvatures import GGN
-from sklearn_laplace.evidence import log_evidence
+from sklearn_laplace._host.epochs import run_epochs
+from sklearn_laplace._host.net import build_net, initialise
+from sklearn_laplace._host.rows import TrainingRows
+from sklearn_laplace._runtime.memory import MemoryBudget
 from sklearn_laplace.laplace import Hyper, LaplaceFit, Rows, fit_laplace
-from sklearn_laplace.likelihoods import LIKELIHOODS
-from sklearn_laplace.likelihoods._base import Likelihood
-from sklearn_laplace.network import Network
-from sklearn_laplace.structures import STRUCTURES
-from sklearn_laplace.structures._base import Posterior
-from sklearn_laplace.subsets import SUBSETS
+from sklearn_laplace.laplace.curvatures import GGN
+from sklearn_laplace.laplace.evidence import log_evidence
+from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
+from sklearn_laplace.laplace.likelihoods._base import Likelihood
+from sklearn_laplace.laplace.network import Network, select, trace
+from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.laplace.structures._base import Posterior
+from sklearn_laplace.laplace.subsets import SUBSETS
 
 try:
     import laplace
@@ -97,7 +99,7 @@ class Workload:
 
     def network(self, subset: str, rows: TrainingRows) -> Network:
         network = trace(self.module().to(rows.inputs.device), rows.inputs[:10])
-        return network.select(SUBSETS[subset]().names(network), rows.inputs[:10])
+        return select(network, SUBSETS[subset]().names(network), rows.inputs[:10])
 
 
 WORKLOADS = (
@@ -127,7 +129,7 @@ WORKLOADS = (
         20_000,
         (54, 32, 7),
         True,
-        (("all", "full", "≥ 50 % of products"), ("all", "block", "–"), ("all", "ekfac", "–")),
+        (("all", "full", "≥ 50 % of products"), ("all", "block_diagonal", "–"), ("all", "ekfac", "–")),
         {"curvlinops": 20, "backpack": 20, "asdl": 20},
     ),
     Workload(

@@ -9,8 +9,9 @@ of the members' variance that is proportional to :math:`1 - \sum_k a_k^2`. With 
 
 .. math:: \log c_K = \log c_1 + \frac{1 - \sum_k a_k^2}{1 - \sum_d b_d^2} (\log c_2 - \log c_1).
 
-**Tails.** A noise model (``_noise_model.py``) gives the log noise variance h of a row a normal distribution with
-variance s². Real errors often have heavier tails. So h gets an additional standard deviation :math:`\tau`, with
+**Tails.** A noise model (``_approximation/noise_model.py``) gives the log noise variance h of a row a normal
+distribution with variance s². Real errors often have heavier tails. So h gets an additional standard deviation
+:math:`\tau`, with
 :math:`E[e^h]` unchanged. The density of an error e of a prediction with variance V is
 
 .. math:: p(e) = \int N\big(e; 0, c(V + \varphi e^{h - \tau^2/2 + z\sqrt{s^2 + \tau^2}})\big) N(z; 0, 1)\, dz.
@@ -31,9 +32,9 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from .._noise_model import TrainedNoise, believed, normal_nodes, sample_of
-from ..latent import LatentGaussian
-from ..selection import HeldOut
+from ..laplace.latent import LatentGaussian
+from ..laplace.selection import HeldOut
+from .noise_model import TrainedNoise, believed, normal_nodes, sample_of
 
 FACTORS = 0.05, 4.5
 """Least and largest factor of all variances."""

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import _resolve
-from .._member_weights import by_evidence, by_stacking
-from .._resolve import Options
-from .._threads import single_thread
+from .._options.members import WEIGHTINGS
+from .._options.options import Options
+from .._runtime.threads import single_thread
 from ..errors import UnsupportedCombinationError
-from ..latent import Components, Predictive
+from ..laplace.latent import Components, Predictive
 from .member import Member
+from .weights import by_evidence, by_stacking
 
 LARGEST = torch.finfo(torch.float64).max
 
@@ -156,7 +156,7 @@ def reweighted(ensemble: Ensemble, rule: str, options: Options) -> Ensemble:
         A value of ``member_weights``.
     options : Options
     """
-    members, left_out = ensemble.members, _resolve.WEIGHTINGS[rule]
+    members, left_out = ensemble.members, WEIGHTINGS[rule]
     if left_out is None or len(members) == 1:
         return Ensemble.of(members, ensemble.shares, ensemble.factor)
     if not left_out:

@@ -20,20 +20,22 @@ from typing import TypeAlias
 import joblib
 import numpy as np
 
-from .. import _resolve
+from .._approximation.approximate import approximate
 from .._approximation.calibration import HeldOutDensities
-from .._built_in import of_one_net
-from .._cached_training import cached_training
-from .._data import row_keys
-from .._diagnosis import diagnose
-from .._kinds import exact_kinds, kinds_of_nets
-from .._map import MapResult, Start
-from .._member_weights import RowDensities, of_kinds
-from .._noise_model import NoiseModel
-from .._progress import Task
-from .._resolve import Options
-from .._stages import Origin, approximate, borrowed, choose, fixed_dispersion
-from .._threads import single_thread
+from .._approximation.choose import Origin, borrowed, choose
+from .._approximation.diagnosis import diagnose
+from .._approximation.noise_model import NoiseModel
+from .._approximation.row_densities import RowDensities
+from .._data.rows import row_keys
+from .._options import members as _members
+from .._options.options import Options
+from .._runtime.progress import Task
+from .._runtime.threads import single_thread
+from .._training.built_in import of_one_net
+from .._training.cache import cached_training
+from .._training.plan import MapResult, WarmStart
+from .._training.random_weights import fixed_dispersion
+from .._training.train import TRAINING_STAGES, begin, may_begin, train
 from ..errors import (
     BoundWarning,
     ClippedWarning,
@@ -43,15 +45,16 @@ from ..errors import (
     NonFiniteError,
     NotPositiveDefiniteError,
 )
-from ..laplace import Hyper, LaplaceFit
-from ..selection import HeldOut
-from .approximate import approximate_bag
+from ..laplace.fit import Hyper, LaplaceFit
+from ..laplace.selection import HeldOut
+from .approximate_members import approximate_bag
+from .encodings import exact_kinds, kinds_of_nets
 from .ensemble import Ensemble
 from .member import Member, conditioned
 from .noise import fitted_noise
 from .request import FitRequest
-from .train import is_bagged, train_bag
-from .train_one import TRAINING_STAGES, begin, may_begin, train
+from .train_members import is_bagged, train_bag
+from .weights import of_kinds
 
 OF_MEMBERS = ModeWarning, ClippedWarning, JitterWarning
 """Warnings that concern one net alone."""
@@ -66,7 +69,6 @@ LEAST_EXACT = 0.15
 WORTH = 1.6
 """Nets of pieces have to err so many times less than those of numbers, since members that train together have pieces
 themselves."""
-
 Caught: TypeAlias = "list[warnings.WarningMessage]"
 
 
@@ -77,7 +79,7 @@ class FittedMember:
     Parameters
     ----------
     member : Member
-    start : Start
+    start : WarmStart
         End state of its training and of the cross-fitted nets.
     densities : RowDensities or None
         Densities of held-out rows, if they were requested and there are such nets.
@@ -86,7 +88,7 @@ class FittedMember:
     """
 
     member: Member
-    start: Start
+    start: WarmStart
     densities: RowDensities | None
     held_out: HeldOut | None
 
@@ -167,7 +169,7 @@ def _beside(
     share = max(float(shares[1]), LEAST_EXACT)
     exact = [lead.member, *_fit_later(own, lead, task)]
     weights = np.concatenate([np.full(len(exact), share / len(exact)), (1 - share) * together.weights])
-    return _mixture([*exact, *together.members], weights, factor, request.options)
+    return _mixture([*exact, *together.members], weights, factor, request.resolved)
 
 
 def _mixture(members: Sequence[Member], weights: np.ndarray, factor: float, options: Options) -> Ensemble:
@@ -185,12 +187,12 @@ def _best_kind(request: FitRequest, kinds: tuple[int | None, ...], task: Task) -
     for n_bins, seeds in zip(kinds, drawn, strict=True):
         own = replace(request, parameters={**request.parameters, "n_bins": n_bins}, seeds=seeds)
         with task.subtask("training", TRAINING_STAGES) as stages:
-            start = cached_training(begin, own.kind, own.parameters, own.data, seeds[:2], stages)
+            start = cached_training(begin, own.training, stages)
         found.append((own, start))
     errors = [math.inf if start is None else start.dispersion for _, start in found]
     best = int(np.argmin([error * (1.0 if place == 0 else WORTH) for place, error in enumerate(errors)]))
     own, start = found[best]
-    return own if start is None else replace(own, data=replace(own.data, start=start))
+    return own if start is None else replace(own, warm_start=start)
 
 
 def _fit_kinds(request: FitRequest, kinds: tuple[int | None, ...], n_stages: int, task: Task) -> Ensemble:
@@ -211,7 +213,7 @@ def _fit_kinds(request: FitRequest, kinds: tuple[int | None, ...], n_stages: int
             weights += [float(shares[place]) / (1 + len(later))] * (1 + len(later))
     if not any(counted[1:]):
         return Ensemble.of(members)
-    return _mixture(members, np.array(weights) / sum(weights), factor, request.options)
+    return _mixture(members, np.array(weights) / sum(weights), factor, request.resolved)
 
 
 def mixed(hyper: Hyper, factor: float, options: Options) -> Hyper:
@@ -256,14 +258,14 @@ def _fit_later(request: FitRequest, lead: FittedMember, task: Task) -> list[Memb
         request = request.under_noise(noise_model)
     n_nets = 0 if first.origin.cross is None else len(start.folds)
     n_members = request.parameters["n_members"]
-    n_others = 0 if task.clock.is_over() else _resolve.n_members(n_members, n_nets) - 1
+    n_others = 0 if task.clock.is_over() else _members.n_members(n_members, n_nets) - 1
     dispensable = FAILURES if isinstance(n_members, str) else ()
 
     def fitted(place: int, seeds: list[int], own: Task) -> Member | None:
         if own.clock.is_over():
             return None
-        data = replace(request.data, alone=True, start=start.of_fold(place) if start.folds else None)
-        asked = replace(request, data=data, seeds=seeds, is_candidate=True)
+        begun = start.for_fold(place) if start.folds else None
+        asked = replace(request, seeds=seeds, is_candidate=True, is_member=True, warm_start=begun)
         with own, single_thread(n_jobs > 1), suppress(*dispensable):
             return replace(fit_member(asked, own, lead=first.origin, noise_model=noise_model).member, is_later=True)
         return None
@@ -303,11 +305,11 @@ def fit_member(
     learns_noise : bool
         Whether a model of noise that varies may be found.
     """
-    data, seeds = request.data, request.seeds
+    data = request.data
     with task.subtask("training", TRAINING_STAGES) as own:
-        if lead is None and may_begin(request.parameters, data, request.options):
-            data = replace(data, start=cached_training(begin, request.kind, request.parameters, data, seeds[:2], own))
-        trained = cached_training(train, request.kind, request.parameters, data, list(seeds[:2]), own)
+        if lead is None and may_begin(request, request.resolved):
+            request = replace(request, warm_start=cached_training(begin, request.training, own))
+        trained = cached_training(train, request.training, own)
     with task.subtask("posterior"), single_thread(trained.is_small):
         options = request.settled()
         fit, origin = approximate(trained, data, options, built_in=request.parameters["net"] is None)
@@ -319,8 +321,7 @@ def fit_member(
             if noise_model is not None and noise_model.is_trained_under and task.clock.is_over():
                 noise_model = None  # there is no time for a training under it
     if noise_model is not None and noise_model.is_trained_under and data.noise is None:
-        again = request.under_noise(noise_model)
-        again = replace(again, data=replace(again.data, start=trained.start()))
+        again = replace(request.under_noise(noise_model), warm_start=trained.warm_start())
         return fit_member(again, task, lead=lead, noise_model=noise_model, is_compared=is_compared)
     with single_thread(trained.is_small):
         member = _member(request, trained, fit, hyper, origin, noise_model)
@@ -333,20 +334,20 @@ def fit_member(
             scored = origin.cross.scored(hyper, partial(left_out, in_order=False), fit)
             member = replace(member, origin=replace(origin, cross=scored))
         if not request.is_candidate:
-            diagnosed(member, options, request.options, len(data.X) if data.past is None else None)
-    return FittedMember(member, trained.start(), densities, held_out)
+            diagnosed(member, options, request.resolved, len(data.X) if options.previous is None else None)
+    return FittedMember(member, trained.warm_start(), densities, held_out)
 
 
 def _fit_bag(request: FitRequest, task: Task) -> Part | None:
     """Train members together, each without a part of the rows; None where other nets suit the rows better."""
-    kind, parameters, data, seeds = request.kind, request.parameters, request.data, request.seeds
+    data = request.data
     with task.subtask("member", MEMBER_STAGES) as stages:
         with stages.subtask("training", TRAINING_STAGES) as own:
-            bag = cached_training(train_bag, kind, parameters, data, seeds, own)
+            bag = cached_training(train_bag, request.training, own)
         if bag is None:
             return None
         with stages.subtask("posterior"), single_thread(bag.is_small):
-            found = approximate_bag(bag, kind, parameters, data, seeds, task.clock)
+            found = approximate_bag(bag, request, task.clock)
     members = []
     for place, (trained, fit) in enumerate(found.members):
         origin = found.origin if place == 0 else found.origin_of_others
@@ -368,7 +369,7 @@ def _member(
 ) -> Member:
     gradient = trained.mode.fit.objective_gradient(trained.mode.hyper)
     return Member(
-        **conditioned(fit, hyper, request.data.scale, request.options),
+        **conditioned(fit, hyper, request.data.scale, request.resolved),
         net=trained.net,
         origin=origin,
         scale=request.data.scale,

@@ -26,15 +26,16 @@ import torch
 from sklearn.utils import check_array
 from torch import Tensor
 
-from .. import _resolve, _values
-from .._data import PreparedData
-from .._given import as_numbers, shown
-from .._resolve import Options
-from .._tables import Table
-from .._threads import single_thread
-from ..gradients import root_gradients, row_gradients
-from ..latent import Components, Predictive
-from ..links._base import centred
+from .._data.rows import PreparedData
+from .._data.table import Table
+from .._options.options import Options
+from .._options.resolve import variance_of_kind
+from .._runtime.threads import single_thread
+from .._validation.inputs import as_numbers, shown
+from .._validation.values import flag
+from ..laplace.latent import Components, Predictive
+from ..laplace.links._base import centred
+from ..laplace.network.input_gradients import root_gradients, row_gradients
 from ..nets.mlp import Pieces
 from ..nets.table import TableMLP
 from .ensemble import Ensemble
@@ -67,7 +68,7 @@ def check_request(*, std: bool, cov: bool, mean_grad: bool, std_grad: bool, X_st
     ValueError: return_std_grad=True needs return_std=True and return_mean_grad=True as well; return_std=False.
     """
     for name, value in {"std": std, "cov": cov, "mean_grad": mean_grad, "std_grad": std_grad}.items():
-        _values.flag(f"return_{name}", value)
+        flag(f"return_{name}", value)
     if std and cov:
         raise RuntimeError("At most one of return_std or return_cov can be requested.")
     if std_grad and not (std and mean_grad):
@@ -194,7 +195,7 @@ class InputGradients:
         def answered(moments: Predictive, leaf: Tensor) -> list[Tensor]:
             slopes = [row_gradients(moments.mean, leaf)]
             if kind is not None:
-                slopes.append(root_gradients(_resolve.variance_of_kind(moments, kind), leaf))
+                slopes.append(root_gradients(variance_of_kind(moments, kind), leaf))
             parts = (moments.mean, moments.epistemic_variance, moments.aleatoric_variance)
             return [part.detach() for part in (*parts, *slopes)]
 
@@ -209,7 +210,7 @@ class InputGradients:
         """Moments of the targets of rows; for classes of their logits, against the mean logit.
 
         A graph leads to x if x requires a gradient. Probabilities have moments by draws, which are no smooth function
-        of x: the signs of eigenvectors are in them (``links/_base.py``).
+        of x: the signs of eigenvectors are in them (``laplace/links/_base.py``).
         """
         parts = []
         for member in self.ensemble.members:

@@ -16,21 +16,24 @@ import torch
 from skorch import NeuralNet
 from torch import Tensor
 
-from .._data import PreparedData, TargetScale, row_keys
-from .._loo import LeftOut, density_of
-from .._memory import held
-from .._noise_model import NoiseModel
-from .._resolve import Options
-from .._stages import Origin, rows_left_out
-from .._threads import single_thread
-from ..evidence import effective_parameters, log_evidence
-from ..laplace import Hyper, LaplaceFit
-from ..latent import Components, LatentGaussian, Predictive
-from ..links._base import Link, standard_normals
-from ..nonfinite import not_finite
-from ..predictives._base import PosteriorPredictive
-from ..structures import STRUCTURES
-from ..structures._base import Posterior
+from .._approximation.choose import Origin
+from .._approximation.left_out import LeftOut
+from .._approximation.left_out_rows import rows_left_out
+from .._approximation.noise_model import NoiseModel
+from .._data.rows import PreparedData, row_keys
+from .._data.target_scale import TargetScale
+from .._options.options import Options
+from .._runtime.memory import held
+from .._runtime.threads import single_thread
+from ..distributions.densities import density_of
+from ..laplace.evidence import effective_parameters, log_evidence
+from ..laplace.fit import Hyper, LaplaceFit
+from ..laplace.latent import Components, LatentGaussian, Predictive
+from ..laplace.links._base import Link, standard_normals
+from ..laplace.nonfinite import not_finite
+from ..laplace.predictives._base import PosteriorPredictive
+from ..laplace.structures import STRUCTURES
+from ..laplace.structures._base import Posterior
 
 T = TypeVar("T")
 

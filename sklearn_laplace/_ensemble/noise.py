@@ -10,15 +10,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from .._learnt_noise import learnt_noise
-from .._loo import LeftOut
-from .._noise_model import NoiseModel
-from .._resolve import Options
-from .._stages import Origin
+from .._approximation.choose import Origin
+from .._approximation.learnt_noise import learnt_noise
+from .._approximation.left_out import LeftOut
+from .._approximation.noise_model import NoiseModel
+from .._options.options import Options
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError, UnsupportedCombinationError
-from ..evidence import effective_parameters
-from ..laplace import Hyper, LaplaceFit
-from ..selection import HeldOut
+from ..laplace.evidence import effective_parameters
+from ..laplace.fit import Hyper, LaplaceFit
+from ..laplace.selection import HeldOut
 from .request import FitRequest
 
 FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
@@ -55,7 +55,7 @@ def fitted_noise(
         If the noise is known in ratio, or belongs to a previous posterior.
     """
     data, parameters, hyper = request.data, request.parameters, replace(hyper, temperature=1.0)
-    if data.noise is not None or data.past is not None:
+    if data.noise is not None or options.previous is not None:
         if options.varying_noise:
             raise UnsupportedCombinationError(
                 f"likelihood={parameters['likelihood']!r} learns the noise, and here it is known in ratio (sigma_noise "

@@ -2,49 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
 
 import torch
 
-from .._data import PreparedData
-from .._loo import LeftOut
-from .._noise_model import NoiseModel
-from .._prior_options import check_left_out
-from .._resolve import Options
-from .._stages import options_for
-from ..laplace import LaplaceFit
+from .._approximation.left_out import LeftOut
+from .._approximation.noise_model import NoiseModel
+from .._data.rows import PreparedData
+from .._options.options import Options
+from .._options.prior import check_left_out
+from .._training.random_weights import options_for
+from .._training.request import TrainingRequest
+from ..laplace.fit import LaplaceFit
 from .member import left_out_of, with_noise
 
 
-@dataclass(frozen=True)
-class FitRequest:
-    """What the fit of an ensemble or of a member is given.
+@dataclass(frozen=True, kw_only=True)
+class FitRequest(TrainingRequest):
+    """The request for the fit of an ensemble or of a member: three seeds, and the fields below.
 
     Parameters
     ----------
-    kind : str
-        "regressor" or "classifier".
-    parameters : mapping
-        The estimator's parameters by name.
-    options : Options
-        Resolved from them.
-    data : PreparedData
+    resolved : Options
+        The options, in the units of y.
     kept : PreparedData or None
         The rows as they were given, for leave-one-out.
-    seeds : list of three int
     is_candidate : bool
-        Whether the fit is only scored, and does not diagnose itself.
+        True if the fit is only scored, and issues no diagnostic warnings.
     """
 
-    kind: str
-    parameters: Mapping[str, Any]
-    options: Options
-    data: PreparedData
+    resolved: Options
     kept: PreparedData | None
-    seeds: list[int]
     is_candidate: bool = False
+
+    @property
+    def training(self) -> TrainingRequest:
+        """The training alone, as the cache knows it."""
+        shared = {field.name: getattr(self, field.name) for field in fields(TrainingRequest)}
+        return TrainingRequest(**{**shared, "seeds": list(self.seeds[:2])})
 
     def settled(self) -> Options:
         """The options under the units of these rows."""
@@ -60,4 +55,4 @@ class FitRequest:
     ) -> LeftOut:
         """The rows of the fit, to be left out one at a time; an error names what needs them."""
         check_left_out(asked, self.parameters["augment"], self.parameters["prior"])
-        return left_out_of(self.kept, input_dtype, self.seeds[2], fit, self.options, asked, in_order=in_order)
+        return left_out_of(self.kept, input_dtype, self.seeds[2], fit, self.resolved, asked, in_order=in_order)

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from .._data import PreparedData, row_keys
-from .._few_rows import told_by_rows
-from .._resolve import Options
-from .._stages import choose, fixed_dispersion, pass_over, regrouped
-from .._threads import single_thread
-from ..laplace import LaplaceFit
-from ..streaming import add_rows, remove_rows
+from .._approximation.approximate import pass_over
+from .._approximation.choose import choose, regrouped
+from .._data.rows import PreparedData, row_keys
+from .._options.few_rows import told_by_rows
+from .._options.options import Options
+from .._runtime.threads import single_thread
+from .._training.random_weights import fixed_dispersion
+from ..laplace.fit import LaplaceFit
+from ..laplace.updates import add_rows, remove_rows
 from .ensemble import Ensemble
 from .fit import diagnosed, mixed
 from .member import Member, left_out_of

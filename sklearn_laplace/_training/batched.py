@@ -30,10 +30,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from .._budget import SINGLE_THREAD_FLOPS
-from .._skorch import TrainingRows
+from .._host.rows import TrainingRows
+from .._runtime.budget import SINGLE_THREAD_FLOPS
 from ..nets import MLP, TableMLP
-from ._schedule import Schedule
+from .schedule import Schedule
 
 BETAS, EPSILON = (0.9, 0.95), 1e-8
 SCALE_RATE = 6.0

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .._budget import SMALL_ROWS
-from ._schedule import Schedule
+from .._runtime.budget import SMALL_ROWS
+from .schedule import Schedule
 
 HIDDEN_AT, WIDTHS, WIDTH_POWER, WIDTH_STEP = 2500, (32, 128), 0.36, 16
 """Rows at which hidden layers have 64 units, the least and most units, the power of the rows, a multiple of units."""

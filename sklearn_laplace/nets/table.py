@@ -25,7 +25,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ..by_name import ColumnsModule
+from ..laplace.prior_groups import ColumnsModule
 from .mlp import ACTIVATIONS, Scale, Shift, linear, standardised
 
 

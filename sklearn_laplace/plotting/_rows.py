@@ -9,9 +9,9 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from ..counts import PoissonLogNormal
-from ..mixtures import CountMixture
-from ..resolver import final_step, predictive
+from .._unwrap import final_step, predictive
+from ..distributions.mixtures import CountMixture
+from ..distributions.poisson_log_normal import PoissonLogNormal
 
 
 def numbers(name: str, values: Any, n_rows: int | None = None) -> np.ndarray:

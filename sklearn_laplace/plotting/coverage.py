@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import binom
 from sklearn.utils import check_random_state
 
-from .._values import count, lookup
+from .._validation.values import count, lookup
 from ._canvas import BLUE, LINES, REFERENCE, labelled, panels, tint
 from ._rows import column, is_discrete, numbers, output_index, regression, targets_like
 

@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from .._values import count
-from ..resolver import laplace_parts
+from .._unwrap import laplace_parts
+from .._validation.values import count
 from ._canvas import BLUE, panels, tint
 from ._rows import numbers
 

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from .._tables import column_names
-from .._values import count, fractions
+from .._data.reading import column_names
+from .._validation.values import count, fractions
 from ._canvas import BLACK, BLUE, LINES, ORANGE, labelled, panels, tint
 from ._rows import column, numbers, output_index, regression, targets_like
 

@@ -6,8 +6,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from .._values import lookup
-from ..resolver import laplace_parts
+from .._unwrap import laplace_parts
+from .._validation.values import lookup
 from ._canvas import BLACK, GREY, LINES, panels
 
 SCORES = {

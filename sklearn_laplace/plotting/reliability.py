@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from scipy.stats import binom
 
-from ..reliability import judged_confidence, reliability_bins
+from ..metrics.calibration import judged_confidence, reliability_bins
 from ._canvas import BLUE, LINES, REFERENCE, labelled, panels, tint
 from ._rows import classification, numbers
 

@@ -13,8 +13,8 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.utils.validation import column_or_1d
 
-from .._values import count, lookup
-from ..resolver import laplace_step
+from .._unwrap import laplace_step
+from .._validation.values import count, lookup
 from ._canvas import BLUE, LINES, ORANGE, REFERENCE, labelled, panels, tint
 from ._rows import column, numbers, output_index, targets_like
 

@@ -1,0 +1,150 @@
+"""Choose prior precision and noise of a posterior: by evidence, leave-one-out, or held-out folds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from .._host.rows import TrainingRows
+from .._options.options import DISPERSION_RULES, Options
+from .._training.random_weights import grouped, tempering
+from .._validation.values import Choice
+from ..laplace.fit import Hyper, LaplaceFit, fit_laplace
+from ..laplace.mode.problem import Mode
+from ..laplace.selection import HeldOutScores, maximise_evidence, warn_at_bounds
+from ..laplace.structures import Diag
+from .held_out import CrossFit
+from .left_out import LeftOut
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the hyperparameters of a fit come from: what choosing them again has to know of the training.
+
+    Parameters
+    ----------
+    hyper : Hyper
+        Under which the training ended.
+    groups : tuple of str
+        Names of its prior groups.
+    tensors : tuple of str
+        Names of all trained tensors.
+    settled_for : tuple of Choice and str, or None
+        The options (prior precision, noise, what shares a precision) whose best evidence the training has found itself,
+        with the weights following; None where the choice is made afterwards.
+    cross : CrossFit or None
+        What nets without a part of the rows each say of them.
+    """
+
+    hyper: Hyper
+    groups: tuple[str, ...]
+    tensors: tuple[str, ...]
+    settled_for: tuple[Choice, Choice, str] | None
+    cross: CrossFit | None = None
+
+    def held_out(self, fit: LaplaceFit, hyper: Hyper) -> HeldOutScores | None:
+        """Scores of held-out rows where they are those of this fit: no rows came later, and the precisions suit."""
+        scores = None if self.cross is None or fit.shift is not None else self.cross.densities
+        return scores if scores is not None and scores.suits(hyper) else None
+
+
+def borrowed(lead: Origin, origin: Origin, fit: LaplaceFit, options: Options) -> Origin:
+    """With what the nets beside the first member of a mixture say, for another one."""
+    if lead.cross is None:
+        return origin
+    return replace(origin, cross=CrossFit.of_another(lead.cross, _start(origin, fit, options)))
+
+
+def _variance(mode: Mode, rows: TrainingRows, options: Options) -> Tensor:
+    """Marginal variances (P,) of a diagonal posterior over all weights under the training's hyperparameters.
+
+    Not under those of the posterior, which can be chosen again without the data.
+    """
+    network, rule = mode.fit.network, options.rule
+    n_columns = rule.n_columns(options.likelihood, mode.fit.n_outputs)
+    taken = options.memory.require(Diag, network, n_columns * len(rows), n_columns, rule)
+    chunks = rows.chunks(options.memory.pass_rows(Diag, network, n_columns, taken))
+    fit = fit_laplace(network, options.likelihood, rule, Diag, mode.fit.prior, chunks)
+    return fit.posterior(mode.hyper).marginal_variance()
+
+
+def regrouped(fit: LaplaceFit, origin: Origin, options: Options) -> LaplaceFit:
+    """The fit with the grouping of the prior precisions that the options ask for."""
+    return replace(fit, prior=grouped(fit.network, origin.tensors, options))
+
+
+def choose(
+    fit: LaplaceFit,
+    origin: Origin,
+    options: Options,
+    dispersion: float | None,
+    left_out: Callable[[], LeftOut],
+) -> Hyper:
+    """The hyperparameters at the fit's weights: given, by rule, by evidence or by leave-one-out.
+
+    Parameters
+    ----------
+    fit : LaplaceFit
+    origin : Origin
+        What the training has found.
+    options : Options
+    dispersion : float or None
+        The given φ.
+    left_out : callable
+        → LeftOut, the rows of the fit; called where they are needed.
+    """
+    start = _start(origin, fit, options)
+    if dispersion is not None:
+        start = replace(start, dispersion=dispersion)
+    settled = fit.shift is None and origin.settled_for == options.as_trained
+    free_prior, free_noise = options.prior_precision.free, options.sigma_noise.free
+    by_evidence = options.by_evidence[1]
+    if free_noise and not (by_evidence or options.by_loo[1]):
+        start = DISPERSION_RULES[options.sigma_noise.rule](fit, start)
+    if any(options.by_loo):
+        return left_out().chosen(fit, start, options, settled=settled)
+    held_out = origin.held_out(fit, start)
+    prior_held_out, noise_held_out = options.by_held_out
+    if held_out is not None and prior_held_out == free_prior and noise_held_out == free_noise:
+        return _by_held_out(held_out, fit, start, options)
+    if settled:
+        warn_at_bounds(fit, start, free_prior=free_prior, free_dispersion=free_noise)
+    elif free_prior or (free_noise and by_evidence):
+        # The temperature widens or narrows the posterior that is chosen without it.
+        found = maximise_evidence(
+            fit, replace(start, temperature=1.0), free_prior=free_prior, free_dispersion=free_noise and by_evidence
+        )
+        start = replace(found, temperature=start.temperature)
+    held_out = origin.held_out(fit, start)  # under other proportions of the precisions it is no use
+    return start if held_out is None else _by_held_out(held_out, fit, start, options)
+
+
+def _by_held_out(scores: HeldOutScores, fit: LaplaceFit, start: Hyper, options: Options) -> Hyper:
+    prior, noise = options.by_held_out
+    found = scores.chosen(start, free_prior=prior, free_dispersion=noise)
+    warn_at_bounds(fit, found, free_prior=False, free_dispersion=noise, what="the density of rows that were held out")
+    if prior:
+        scores.warn_at_end(found)
+    return found
+
+
+def _start(origin: Origin, fit: LaplaceFit, options: Options) -> Hyper:
+    """The given or the training's hyperparameters, carried over to the selected weights."""
+    hyper, prior = origin.hyper, fit.prior
+    value = options.prior_precision.value
+    if value is None:
+        names, values = origin.groups, hyper.prior_precision
+    else:
+        names = options.grouping.names(fit.network, origin.tensors)
+        values = torch.as_tensor(value, dtype=torch.float64).reshape(-1)
+        values = values.expand(len(names)) if len(values) == 1 else values
+    if prior.names == names or prior.n_groups == len(values) == 1:
+        precision = values
+    else:
+        by_name, other = dict(zip(names, values.tolist(), strict=True)), float(values.log().mean().exp())
+        precision = torch.tensor([by_name.get(name, other) for name in prior.names], dtype=torch.float64)
+    temperature = tempering(fit.network, options.temperature)
+    return Hyper(precision.to(hyper.prior_precision), hyper.dispersion, temperature)

@@ -1,0 +1,42 @@
+"""One pass over the rows of a fit, shared among threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from joblib import Parallel, delayed
+from torch import Tensor
+
+from .._runtime.threads import single_thread
+from ..laplace.fit import LaplaceFit, Rows
+
+
+def shared_out(over: Callable[..., LaplaceFit], chunks: Sequence[Rows], n_jobs: int, *, gradient: Tensor) -> LaplaceFit:
+    """A pass over contiguous shares of the chunks, one a worker; their sums are added in the order of the rows.
+
+    Parameters
+    ----------
+    over : callable
+        From chunks to a fit.
+    chunks : sequence of (inputs, targets, weights)
+    n_jobs : int
+    gradient : Tensor of shape (P,)
+        Of all rows.
+    """
+    n_jobs = min(n_jobs, len(chunks))
+    if n_jobs == 1:
+        return over(chunks, gradient=gradient)
+    shares = [chunks[i * len(chunks) // n_jobs : (i + 1) * len(chunks) // n_jobs] for i in range(n_jobs)]
+    known = torch.zeros_like(gradient)
+    parts = Parallel(n_jobs=n_jobs, prefer="threads")(delayed(_alone)(over, share, gradient=known) for share in shares)
+    first, *others = parts
+    for part in others:
+        first = first.merge(part)
+    return replace(first, gradient=gradient)
+
+
+def _alone(over: Callable[..., LaplaceFit], chunks: Sequence[Rows], **known: Tensor) -> LaplaceFit:
+    with single_thread(True):
+        return over(chunks, **known)

@@ -1,0 +1,1 @@
+"""Rows and tables: validation, encoding, scales."""

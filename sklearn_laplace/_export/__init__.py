@@ -1,0 +1,1 @@
+"""Saved files and ONNX graphs."""

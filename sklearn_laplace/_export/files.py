@@ -1,0 +1,447 @@
+"""Estimators in files that execute nothing: :func:`save` and :func:`load`.
+
+One file in the format of safetensors: its arrays are those of the estimator's description (``_storage/describe.py``),
+and one more, "tree", whose bytes are the tree of names and numbers around them (metadata have a limit of length). One
+file, since a tree without its arrays is worth nothing, and two get separated; safetensors, since its reader checks
+sizes and offsets before it hands out anything, and does nothing else. Arrays are stored in C order, and those of data
+types that the format has not (text, times, complex numbers) as bytes; what the tree says of their shapes and types is
+compared with what the file has.
+
+Names in the tree are looked up among the closed list of ``_storage/stored.py`` and what the reader is handed, and
+nowhere else. Sizes are bounded before anything is parsed. Checksums find damage; an HMAC under a key finds tampering as
+well. A model that was read has to answer for a few rows before it is handed out (``_export/trial.py``).
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import math
+import os
+import re
+import sys
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from inspect import isclass, isfunction
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from .._estimator.base import LaplaceEstimator
+from .._runtime.autograd import ordinary_tensors
+from .._storage.describe import Describer, Known, Skeleton, name_of
+from .._storage.restore import Reader, parsed, reading
+from .._storage.stored import PARAMETER, StoredEstimator, check_fitted, known
+from .._validation.values import file_path
+from ..classifier import LaplaceClassifier
+from ..errors import NotStorableError, StateError
+from ..regressor import LaplaceRegressor
+from .atomic import write_whole
+from .trial import check_answers
+
+FORMAT, VERSION, TREE = "sklearn_laplace", "2", "tree"
+NATIVE = frozenset(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
+"""Data types that are stored as they are; all others as bytes."""
+AGAIN = "Write it again with sklearn_laplace.save, or fit again."
+MOST_HEADER = 2**20
+"""Bytes of the header of a file, which names its arrays: some 14,000 of them."""
+MOST_ENTRIES = 2_000_000
+"""Commas and opening brackets of a tree; each may take 70 bytes of memory."""
+MOST_AXES = 32
+LEAST_KEY = 16
+"""Bytes of a key for the HMAC."""
+MAC = "hmac-sha256"
+DTYPE = re.compile(r"[<>|=]?[biufcmMSU][1-9]\d{0,8}(\[\d{0,9}[a-zA-Z]{1,2}\])?")
+"""Names of data types whose bytes are their values."""
+
+
+def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = None) -> None:
+    """Write an estimator into a file that can be read without executing anything.
+
+    Parameters
+    ----------
+    estimator : LaplaceRegressor or LaplaceClassifier
+        Fitted or not. What it has kept of its training rows is written, too (see ``forget``).
+    path : str or path
+        Replaced where it exists, and only once the new file is complete. The format is that of safetensors.
+    key : bytes, optional
+        Secret of at least 16 bytes, such as ``secrets.token_bytes(32)``. The file then holds an HMAC-SHA256 of its
+        content, which :func:`load` verifies with the same key. The content itself is not encrypted.
+
+    Raises
+    ------
+    NotStorableError
+        For what no file can hold by its name: lambdas, functions and classes inside of functions, objects and modules
+        with a way of pickling of their own. The message says where it was found.
+    TypeError
+        For anything but one of the package's estimators.
+    ImportError
+        Without the package safetensors (``pip install sklearn-laplace[save]``).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sklearn.datasets import make_regression
+    >>> from sklearn_laplace import LaplaceRegressor, load, save
+    >>> X, y = make_regression(30, 2, noise=1.0, random_state=0)
+    >>> model = LaplaceRegressor(hidden_layer_sizes=(5,), n_members=1, random_state=0).fit(X, y)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(model, f"{folder}/model.safetensors")
+    ...     found = load(f"{folder}/model.safetensors")
+    >>> bool((found.predict_std(X) == model.predict_std(X)).all())
+    True
+    """
+    if not isinstance(estimator, StoredEstimator):
+        raise TypeError(
+            f"save was given a {type(estimator).__name__}; it writes a LaplaceRegressor or a LaplaceClassifier. Of a "
+            "pipeline, save the last step, and keep the others in a format of their own."
+        )
+    safetensors = _safetensors()
+    secret = _secret(key)
+    describer = Describer(_known(), _parts)
+    root = describer(estimator, "")
+    tree = {
+        "nodes": describer.nodes,
+        "root": root,
+        "arrays": [[values.dtype.str, list(values.shape), _checksum(values)] for values in describer.arrays],
+        "foreign": [_foreign_name(thing, where) for thing, where in describer.foreign],
+    }
+    text = json.dumps(tree, allow_nan=False, separators=(",", ":")).encode()
+    arrays = {str(place): _storable(values) for place, values in enumerate(describer.arrays)}
+    arrays[TREE] = np.frombuffer(text, dtype=np.uint8)
+    if len(arrays) * 100 > MOST_HEADER or _entries(text) > MOST_ENTRIES:
+        raise NotStorableError(
+            f"the {type(estimator).__name__} has {len(arrays):,} arrays and {_entries(text):,} other values; a file "
+            f"holds at most {MOST_HEADER // 100:,} and {MOST_ENTRIES:,}. Use pickle, or fewer categories."
+        )
+    metadata = {"format": FORMAT, "version": VERSION, "checksum": str(_checksum(arrays[TREE]))}
+    if secret is not None:
+        metadata[MAC] = _mac(secret, arrays)
+    write_whole(file_path(path), safetensors.numpy.save(arrays, metadata))
+
+
+@ordinary_tensors()
+def load(
+    path: str | os.PathLike[str], trusted: Iterable[Any] | Mapping[str, Any] = (), *, key: bytes | None = None
+) -> Any:
+    """Read an estimator that :func:`save` has written; nothing that the file names is imported or executed.
+
+    Parameters
+    ----------
+    path : str or path
+    trusted : iterable of classes and functions, or mapping of their full names to them
+        Those of one's own that the estimator holds: the class of its module, of its skorch net, of its callbacks, a
+        function for ``augment``. A mapping serves where one has moved, ``{"old_module.Net": Net}``.
+    key : bytes, optional
+        The key that the file was saved with. A file without an HMAC, or with one under another key, is refused. Without
+        a key the HMAC is not checked: checksums find damage, and no tampering.
+
+    Returns
+    -------
+    LaplaceRegressor or LaplaceClassifier
+        Equal to the one that was saved, to the bit; on the CPU where its device is missing. Not restored are
+        ``memory``, a cache of this machine, and ``compile`` and ``torch_load_kwargs`` of a skorch net.
+
+    Raises
+    ------
+    StateError
+        A ValueError, for a file that is none of safetensors, is cut off, was not written by :func:`save`, or by another
+        version, names something that is neither known nor trusted, or whose arrays are not those that its tree needs.
+        For a file of any other content than :func:`save` writes, including a model that cannot predict.
+    ImportError
+        Without the package safetensors (``pip install sklearn-laplace[save]``).
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> from sklearn_laplace import load
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder, "model.safetensors")
+    ...     _ = path.write_bytes(b"something else")
+    ...     load(path)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.StateError: ...model.safetensors cannot be read as a file of safetensors...
+    """
+    stored = _read(file_path(path), _safetensors(), _secret(key))
+    handed = _by_name(trusted)
+    tree = stored.tree
+    with reading(str(path)):
+        foreign = [_trusted(name, handed, str(path)) for name in tree["foreign"]]
+        reader = Reader(tree, stored.arrays, foreign, _known(), _whole, runs_foreign=False)
+        found = reader.value()
+        if not isinstance(found, LaplaceEstimator):
+            raise StateError(f"{path} holds a {type(found).__name__}, and an estimator is needed. {AGAIN}")
+        reader.check_complete()
+        if not foreign:  # the user's own code does not run while a file is read
+            check_answers(found)
+    return found
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """What a file holds, once its arrays are those that its tree needs."""
+
+    tree: dict[str, Any]
+    arrays: list[np.ndarray]
+
+
+def _safetensors() -> ModuleType:
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ImportError as error:
+        raise ImportError(
+            "sklearn_laplace.save and load need the package safetensors, which is not installed. Install it by "
+            "`pip install sklearn-laplace[save]`, or use pickle, joblib or skops.",
+            name="safetensors",
+        ) from error
+    return safetensors
+
+
+def _known() -> Known:
+    found, estimators = known(), {name_of(kind): kind for kind in (LaplaceRegressor, LaplaceClassifier)}
+    return replace(found, things={**found.things, **estimators})
+
+
+def _parts(value: Any) -> Any:
+    """Parameters and fitted attributes of an estimator, and of its previous ones."""
+    if not isinstance(value, StoredEstimator):
+        return None
+    parameters, fitted = value._split()
+    return {"parameters": parameters, "fitted": fitted}
+
+
+def _whole(reader: Reader, kind: type, parts: Any) -> Any:
+    if not issubclass(kind, StoredEstimator) or not isinstance(parts, dict) or set(parts) != {"parameters", "fitted"}:
+        raise StateError(f"the state names {kind.__name__} where an estimator is needed. {AGAIN}")
+    parameters, fitted = parts["parameters"], parts["fitted"]
+    reader.check_type(kind.__name__, "parameters", parameters, dict[str, object])
+    unknown = sorted(set(parameters) ^ set(kind._get_param_names()))
+    if unknown:
+        raise StateError(
+            f"the {kind.__name__} in the file and that of this version of sklearn_laplace differ in the parameters "
+            f"{unknown}. Read it with the version that wrote it, or fit again."
+        )
+    for name, value in parameters.items():
+        reader.check_type(kind.__name__, name, value, PARAMETER)
+    parameters["memory"] = None  # a fit unpickles what it finds in its cache
+    check_fitted(reader, kind, fitted)
+    return kind._joined(parameters, fitted)
+
+
+def _foreign_name(thing: Any, where: str) -> str:
+    """The full name of a class or a function that is handed in when the file is read.
+
+    Raises
+    ------
+    NotStorableError
+    """
+    thing = thing.module if isinstance(thing, Skeleton) else thing
+    is_name = isclass(thing) or isfunction(thing)
+    if not is_name or "<" in thing.__qualname__:
+        what = name_of(thing) if is_name else f"an object of the class {name_of(type(thing))}"
+        raise NotStorableError(
+            f"{what}, found in {where}, cannot be saved: a file without pickle holds arrays, numbers, text, torch "
+            "modules and plain objects of named classes, and names of functions. Define it at the top of a file, leave "
+            "it out (a skorch net: net.trim_for_prediction()), or use pickle."
+        )
+    return name_of(thing)
+
+
+def _by_name(trusted: Iterable[Any] | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(trusted, Mapping):
+        return dict(trusted)
+    things = list(trusted) if isinstance(trusted, Iterable) and not isinstance(trusted, str) else [trusted]
+    for thing in things:
+        if not (isclass(thing) or isfunction(thing)):
+            raise ValueError(
+                f"trusted holds {thing!r}; give the classes and functions themselves, such as trusted=[MyModule]: "
+                "names are not imported."
+            )
+    return {name_of(thing): thing for thing in things}
+
+
+def _trusted(name: Any, handed: Mapping[str, Any], path: str) -> Any:
+    if not isinstance(name, str) or name not in handed:
+        short = str(name).rpartition(".")[2]
+        given = f"those handed in are {sorted(handed)}" if handed else "none were handed in"
+        raise StateError(
+            f"{path} needs {name}, which is none of the classes that sklearn_laplace knows; {given}. If you trust its "
+            f"code, import it and hand it in: load(path, trusted=[{short}]), or trusted={{{name!r}: …}} where it has "
+            "moved."
+        )
+    return handed[name]
+
+
+def _checksum(values: np.ndarray) -> int:
+    """Of an array in C order: what says that a file is damaged, and nothing about who has written it."""
+    return zlib.crc32(values.tobytes())
+
+
+def _is_native(dtype: np.dtype[Any]) -> bool:
+    return dtype.str[1:] in NATIVE and dtype.isnative
+
+
+def _storable(values: np.ndarray) -> np.ndarray:
+    """An array of a data type that safetensors has, of the same bytes."""
+    return values if _is_native(values.dtype) else np.frombuffer(values.tobytes(), dtype=np.uint8)
+
+
+def _array(found: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+    """The array that was stored.
+
+    Raises
+    ------
+    StateError
+        For text with numbers that are no characters, on which numpy fails later.
+    """
+    if dtype.kind == "U" and found.size and found.view(dtype.str[0].replace("|", "=") + "u4").max() > sys.maxunicode:
+        raise StateError(f"the state holds text with numbers that are no characters. {AGAIN}")
+    return found if _is_native(dtype) else np.frombuffer(found.tobytes(), dtype=dtype).reshape(shape).copy()
+
+
+def _secret(key: Any) -> bytes | None:
+    if key is None or (isinstance(key, bytes) and len(key) >= LEAST_KEY):
+        return key
+    given = f"{len(key)} bytes" if isinstance(key, bytes) else f"a {type(key).__name__}"
+    raise ValueError(
+        f"key was given {given}; it has to be None or at least {LEAST_KEY} bytes, such as secrets.token_bytes(32)."
+    )
+
+
+def _mac(key: bytes, arrays: Mapping[str, np.ndarray]) -> str:
+    """HMAC-SHA256 over the names, types, shapes and bytes of all arrays, the tree among them."""
+    mac = hmac.new(key, f"{FORMAT} {VERSION}".encode(), "sha256")
+    for name in sorted(arrays):
+        mac.update(f"\n{name} {arrays[name].dtype.str} {arrays[name].shape} ".encode())
+        mac.update(np.ascontiguousarray(arrays[name]).view(np.uint8).data if arrays[name].size else b"")
+    return mac.hexdigest()
+
+
+def _entries(text: bytes) -> int:
+    """Upper bound of the number of values in a tree."""
+    return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
+def _read(path: Path, safetensors: ModuleType, key: bytes | None) -> StoredFile:
+    """The tree and the arrays of a file.
+
+    The file is read once, so that what is verified is what is used, even if somebody writes to it meanwhile.
+
+    Raises
+    ------
+    StateError
+    """
+    if path.exists() and not path.is_file():
+        raise StateError(
+            f"{path} is not a regular file. Give the path of a file that sklearn_laplace.save has written."
+        )
+    with path.open("rb") as opened:
+        start = opened.read(8)
+        n_header = int.from_bytes(start, "little")
+        if MOST_HEADER < n_header <= path.stat().st_size:  # safetensors refuses one that is longer than the file
+            raise StateError(
+                f"{path} has a header of {n_header:,} bytes, and sklearn_laplace.save writes {MOST_HEADER:,} at most. "
+                f"{AGAIN}"
+            )
+        content = start + opened.read()
+    try:
+        with reading(str(path)):
+            arrays = {name: values.copy() for name, values in safetensors.numpy.load(content).items()}
+            metadata = parsed(content[8 : 8 + n_header]).get("__metadata__", {})
+    except safetensors.SafetensorError as error:
+        raise StateError(
+            f"{path} cannot be read as a file of safetensors ({error}; {len(content)} bytes): it is of another format, "
+            f"or it has been cut off. Copy it again. {AGAIN}"
+        ) from error
+    if key is not None:
+        _check_mac(path, arrays, metadata.get(MAC), key)
+    tree = _tree(path, arrays, metadata)
+    return StoredFile(tree, _arrays(path, arrays, tree["arrays"]))
+
+
+def _check_mac(path: Path, arrays: Mapping[str, np.ndarray], found: Any, key: bytes) -> None:
+    """Verify the HMAC before the tree is parsed."""
+    if found is None:
+        raise StateError(
+            f"{path} was saved without a key, and load was given one. Save it with this key, or give none."
+        )
+    if not hmac.compare_digest(str(found).encode(), _mac(key, arrays).encode()):
+        raise StateError(
+            f"{path} was changed after it was saved, or saved with another key. Get it again from its source, or give "
+            "the right key."
+        )
+
+
+def _tree(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    if metadata.get("format") != FORMAT:
+        raise StateError(
+            f"{path} was not written by sklearn_laplace.save: its metadata say format={metadata.get('format')!r}, "
+            f"needed {FORMAT!r}. {AGAIN}"
+        )
+    if metadata.get("version") != VERSION:
+        raise StateError(
+            f"{path} is of version {metadata.get('version')!r} of the format, this version of sklearn_laplace reads "
+            f"{VERSION!r}. Read it with the version that wrote it, or fit again."
+        )
+    if TREE not in arrays:
+        raise StateError(f"{path} has no array {TREE!r}, which says what the others are. Copy it again. {AGAIN}")
+    with reading(str(path)):
+        text = arrays[TREE]
+        if str(_checksum(text)) != metadata.get("checksum"):
+            raise StateError(f"the tree of {path} is not what was written: its checksum differs. Copy it again.")
+        content = text.tobytes()
+        if (n_entries := _entries(content)) > MOST_ENTRIES:
+            raise StateError(f"its tree has {n_entries:,} values, and {MOST_ENTRIES:,} are the most. {AGAIN}")
+        tree = parsed(content)
+        if missing := {"nodes", "root", "arrays", "foreign"} - set(tree):
+            raise StateError(f"its tree lacks {sorted(missing)}. {AGAIN}")
+    return tree
+
+
+def _arrays(path: Path, given: Mapping[str, np.ndarray], needed: Any) -> list[np.ndarray]:
+    if not isinstance(needed, list) or not all(isinstance(one, list) and len(one) == 3 for one in needed):
+        raise StateError(f"the tree of {path} does not list data type, shape and checksum of its arrays. {AGAIN}")
+    names, found = {str(place) for place in range(len(needed))}, set(given) - {TREE}
+    if names != found:
+        raise StateError(
+            f"{path} holds {len(found)} arrays beside its tree, which needs {len(needed)}: missing are "
+            f"{_few(names - found)}, not needed {_few(found - names)}. Copy it again. {AGAIN}"
+        )
+    arrays = []
+    for place, (dtype_name, sizes, checksum) in enumerate(needed):
+        stored, dtype, shape = given[str(place)], _dtype(path, dtype_name), _shape(path, sizes)
+        n_bytes = math.prod(shape) * dtype.itemsize
+        expected = (dtype, shape) if _is_native(dtype) else (np.dtype(np.uint8), (n_bytes,))
+        if (stored.dtype, stored.shape) != expected:
+            raise StateError(
+                f"array {place} of {path} has the data type {stored.dtype} and the shape {stored.shape}, and its tree "
+                f"needs {expected[0]} and {expected[1]}. Copy it again. {AGAIN}"
+            )
+        if _checksum(stored) != checksum:
+            raise StateError(f"array {place} of {path} is not what was written: its checksum differs. Copy it again.")
+        arrays.append(_array(stored, dtype, shape))
+    return arrays
+
+
+def _shape(path: Path, sizes: Any) -> tuple[int, ...]:
+    shape = tuple(sizes) if isinstance(sizes, list) else (-1,)
+    if len(shape) > MOST_AXES or not all(type(size) is int and 0 <= size < 2**63 for size in shape):
+        raise StateError(f"the tree of {path} gives an array a shape that none can have. {AGAIN}")
+    return shape
+
+
+def _dtype(path: Path, name: Any) -> np.dtype[Any]:
+    with reading(str(path)):
+        if not isinstance(name, str) or not DTYPE.fullmatch(name):
+            raise StateError(f"it names the data type {name!r:.80}, which holds more than numbers and text. {AGAIN}")
+        return np.dtype(name)
+
+
+def _few(names: Iterable[str], most: int = 5) -> str:
+    ordered = sorted(names)
+    return ", ".join(ordered[:most]) + (", …" if len(ordered) > most else "") if ordered else "none"

@@ -1,0 +1,200 @@
+"""The parts of an ONNX graph: operators, constants, and layers with the way back of their cotangents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from ..nets.mlp import CLIP, Compress, NumbersAndPieces, Pieces, Scale, Shift, Standardise
+
+OPSET, IR_VERSION = 17, 8
+FLOAT = 1  # TensorProto.FLOAT
+DOUBLE = 11
+
+
+def square(graph: Graph, value: str) -> str:
+    return graph("Mul", value, value)
+
+
+def unsqueezed(graph: Graph, value: str, axis: int) -> str:
+    return graph("Unsqueeze", value, np.array([axis]))
+
+
+Made = tuple[str, Callable[[str], str]]
+"""A layer's output, and its way back."""
+
+
+def array(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().double().cpu().numpy()
+
+
+def _linear(graph: Graph, layer: nn.Linear, value: str) -> Made:
+    weight = array(layer.weight)
+    product = graph("MatMul", value, np.ascontiguousarray(weight.T))
+    output = product if layer.bias is None else graph("Add", product, array(layer.bias))
+    return output, lambda cotangent: graph("MatMul", cotangent, weight)
+
+
+def _standardise(graph: Graph, layer: Standardise, value: str) -> Made:
+    mean, scale = array(layer.mean), array(layer.scale)
+    return graph("Div", graph("Sub", value, mean), scale), lambda g: graph("Div", g, scale)
+
+
+def _compress(graph: Graph, layer: Compress, value: str) -> Made:
+    return _standardise(graph, layer, _drawn_in(graph, layer, value))
+
+
+def _pieces(graph: Graph, layer: Pieces, value: str) -> Made:
+    return _standardise(graph, layer, _parts_of(graph, layer, value))
+
+
+def _numbers_and_pieces(graph: Graph, layer: NumbersAndPieces, value: str) -> Made:
+    z = graph("Div", graph("Sub", value, array(layer.median)), array(layer.quartile))
+    root = graph("Sqrt", graph("Add", square(graph, graph("Div", z, CLIP)), 1.0))
+    both = graph("Concat", graph("Div", z, root), _parts_of(graph, layer, value), axis=1)
+    return _standardise(graph, layer, both)
+
+
+def _parts_of(graph: Graph, layer: Pieces, value: str) -> str:
+    columns = graph("Gather", _drawn_in(graph, layer, value), array(layer.column).astype(np.int64), axis=1)
+    parts = graph("Div", graph("Sub", columns, array(layer.left)), array(layer.length))
+    return graph("Min", graph("Max", parts, array(layer.low)), array(layer.high))
+
+
+def _drawn_in(graph: Graph, layer: Compress, value: str) -> str:
+    """asinh z = sign(z) log(|z| + √(z² + 1)), since few runtimes have it in double precision."""
+    if bool(layer.width.isinf().all()):
+        return value
+    plain = layer.width.isinf().cpu().numpy()
+    z = graph("Div", graph("Sub", value, array(layer.centre)), np.where(plain, 1.0, array(layer.width)))
+    reach = graph("Add", graph("Abs", z), graph("Sqrt", graph("Add", square(graph, z), 1.0)))
+    drawn_in = graph("Mul", graph("Sign", z), graph("Log", reach))
+    return graph("Where", plain, value, drawn_in)
+
+
+def _scale(graph: Graph, layer: Scale, value: str) -> Made:
+    return graph("Mul", value, layer.factor), lambda cotangent: graph("Mul", cotangent, layer.factor)
+
+
+def _shift(graph: Graph, layer: Shift, value: str) -> Made:
+    return graph("Add", value, array(layer.values)), lambda cotangent: cotangent
+
+
+def _same(graph: Graph, layer: nn.Module, value: str) -> Made:
+    return value, lambda cotangent: cotangent
+
+
+def _elementwise(
+    function: Callable[[Graph, str], str], derivative: Callable[[Graph, str, str], str]
+) -> Callable[[Graph, Any, str], Made]:
+    """A layer that is a function of each element; the derivative is made of input and output, when it is needed."""
+
+    def made(graph: Graph, layer: nn.Module, value: str) -> Made:
+        output = function(graph, value)
+        return output, lambda g: graph("Mul", g, unsqueezed(graph, derivative(graph, value, output), 1))
+
+    return made
+
+
+def _normal_cdf(graph: Graph, value: str) -> str:
+    """½ (1 + erf(z/√2)); runtimes have erf in single precision."""
+    single = graph("Cast", graph("Mul", value, math.sqrt(0.5)), to=FLOAT)
+    erf = graph("Cast", graph("Erf", single), to=DOUBLE)
+    return graph("Mul", graph("Add", erf, 1.0), 0.5)
+
+
+def _gelu_slope(graph: Graph, value: str, output: str) -> str:
+    density = graph("Mul", graph("Exp", graph("Mul", square(graph, value), -0.5)), 1 / math.sqrt(2 * math.pi))
+    return graph("Add", _normal_cdf(graph, value), graph("Mul", value, density))
+
+
+def _silu(graph: Graph, value: str) -> str:
+    """z / (1 + e^−z): z σ(z) is what some runtimes make an operator of that they have in single precision alone."""
+    return graph("Div", value, graph("Add", graph("Exp", graph("Neg", value)), 1.0))
+
+
+def _silu_slope(graph: Graph, value: str, output: str) -> str:
+    share = graph("Sigmoid", value)
+    return graph("Add", share, graph("Mul", output, graph("Sub", 1.0, share)))
+
+
+def _softplus(graph: Graph, value: str) -> str:
+    """max(z, 0) + log(1 + e^−|z|), since few runtimes have it in double precision."""
+    small = graph("Exp", graph("Neg", graph("Abs", value)))
+    return graph("Add", graph("Max", value, 0.0), graph("Log", graph("Add", small, 1.0)))
+
+
+def _step(graph: Graph, value: str, output: str) -> str:
+    return graph("Cast", graph("Greater", value, 0.0), to=DOUBLE)
+
+
+PLAIN: dict[type[nn.Module], Callable[[Graph, Any, str], Made]] = {
+    nn.Tanh: _elementwise(lambda graph, z: graph("Tanh", z), lambda graph, z, a: graph("Sub", 1.0, square(graph, a))),
+    nn.Sigmoid: _elementwise(
+        lambda graph, z: graph("Sigmoid", z), lambda graph, z, a: graph("Mul", a, graph("Sub", 1.0, a))
+    ),
+    nn.ReLU: _elementwise(lambda graph, z: graph("Max", z, 0.0), _step),
+    nn.GELU: _elementwise(lambda graph, z: graph("Mul", z, _normal_cdf(graph, z)), _gelu_slope),
+    nn.SiLU: _elementwise(_silu, _silu_slope),
+    nn.Softplus: _elementwise(_softplus, lambda graph, z, a: graph("Sigmoid", z)),
+}
+"""Activations, with their options as they are by default."""
+LAYERS: dict[type[nn.Module], Callable[[Graph, Any, str], Made]] = {
+    **PLAIN,
+    nn.Linear: _linear,
+    nn.Identity: _same,
+    nn.Dropout: _same,
+    Standardise: _standardise,
+    Compress: _compress,
+    Pieces: _pieces,
+    NumbersAndPieces: _numbers_and_pieces,
+    Scale: _scale,
+    Shift: _shift,
+}
+"""What a net may be made of."""
+
+
+@dataclass
+class Graph:
+    """Nodes and constants; calling it adds a node and returns the name of its output.
+
+    Examples
+    --------
+    >>> graph = Graph()
+    >>> graph("Add", "X", 1.0), graph.constants
+    ('v0', {'c0': array(1.)})
+    """
+
+    nodes: list[tuple[str, list[str], str, dict[str, Any]]] = field(default_factory=list)
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def __call__(self, operator: str, *inputs: str | float | np.ndarray, **attributes: Any) -> str:
+        """Add a node; inputs are names or constants."""
+        name = f"v{len(self.nodes)}"
+        given = [value if isinstance(value, str) else self.constant(value) for value in inputs]
+        self.nodes.append((operator, given, name, attributes))
+        return name
+
+    def constant(self, value: float | np.ndarray) -> str:
+        """The name of a constant: float64, or int64 and bool as given."""
+        name = f"c{len(self.constants)}"
+        self.constants[name] = np.asarray(value)
+        return name
+
+    def model(self, onnx: Any, n_features: int, outputs: dict[str, tuple[int, ...]]) -> Any:
+        """The graph as an ``onnx.ModelProto`` of these outputs behind their rows."""
+        helper, double = onnx.helper, onnx.TensorProto.DOUBLE
+        graph = helper.make_graph(
+            [helper.make_node(kind, given, [name], **how) for kind, given, name, how in self.nodes],
+            "sklearn_laplace",
+            [helper.make_tensor_value_info("X", double, ["n", n_features])],
+            [helper.make_tensor_value_info(name, double, ["n", *shape]) for name, shape in outputs.items()],
+            [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in self.constants.items()],
+        )
+        opset = [helper.make_opsetid("", OPSET)]
+        return helper.make_model(graph, opset_imports=opset, ir_version=IR_VERSION, producer_name="sklearn_laplace")

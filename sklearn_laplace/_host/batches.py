@@ -1,0 +1,75 @@
+"""Mini-batches by slicing, instead of collating row by row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Subset
+
+from .rows import TrainingRows
+
+
+class SlicingIterator:
+    """Batches of a :class:`TrainingRows` data set by slicing one permuted copy an epoch; no collation, no global seed.
+
+    Parameters
+    ----------
+    dataset : RowsDataset or Subset of one
+    batch_size : int
+    shuffle : bool
+        A new permutation each epoch. The full batch is never permuted.
+    seed : int
+    """
+
+    def __init__(self, dataset: Dataset[Any], batch_size: int, shuffle: bool = False, seed: int = 0) -> None:
+        rows, index = (dataset.dataset, dataset.indices) if isinstance(dataset, Subset) else (dataset, None)
+        assert isinstance(rows, RowsDataset)
+        tensors = (rows.rows.inputs, rows.rows.observed, rows.rows.weights)
+        if index is not None:
+            chosen = torch.as_tensor(np.asarray(index), device=tensors[0].device)
+            tensors = tuple(t[chosen] for t in tensors)  # type: ignore[assignment]
+        self.tensors = tensors
+        self.unweighted = rows.unweighted
+        self.batch_size = max(batch_size, 1)
+        self.shuffle = shuffle and self.batch_size < len(tensors[0])
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.tensors[0]) / self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor | tuple[Tensor, Tensor]]]:
+        x, y, w = self.tensors
+        if self.shuffle:
+            order = torch.randperm(len(x), generator=self.generator).to(x.device)
+            x, y, w = x[order], y[order], w[order]
+        for start in range(0, len(x), self.batch_size):
+            span = slice(start, start + self.batch_size)
+            yield x[span], y[span] if self.unweighted else (y[span], w[span])
+
+
+class RowsDataset(Dataset[Any]):
+    """What skorch sees of the rows: item i is (x, y), or (x, (y, w)) where the weights differ.
+
+    ``X`` and ``y`` are there for callbacks that score, y without its known noise.
+
+    Parameters
+    ----------
+    rows : TrainingRows
+    """
+
+    def __init__(self, rows: TrainingRows) -> None:
+        self.rows = rows
+        self.unweighted = bool((rows.weights == 1).all())
+        self.X, self.y = rows.inputs, rows.targets
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor | tuple[Tensor, Tensor]]:
+        y = self.rows.observed[i]
+        return self.rows.inputs[i], y if self.unweighted else (y, self.rows.weights[i])

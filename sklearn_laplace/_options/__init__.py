@@ -1,0 +1,1 @@
+"""Parameters of the estimators, resolved into objects."""

@@ -1,0 +1,233 @@
+"""Names to objects: the only place where an option's string is looked at, and the one capability check.
+
+An unknown name lists the known ones and the closest; a combination that cannot work says what is missing and what to
+use. Values that have to be positive are checked here as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._data.augmentation import check_augment
+from .._data.table import categorical
+from .._runtime.memory import MemoryBudget
+from .._validation.values import choice, count, jobs, kinds, layer_sizes, lookup, optional_count, positive
+from ..errors import UnsupportedCombinationError
+from ..laplace.curvatures import CURVATURES
+from ..laplace.curvatures._base import CurvatureRule
+from ..laplace.latent import Predictive
+from ..laplace.likelihoods import LIKELIHOODS
+from ..laplace.links import LINKS
+from ..laplace.links._base import Link
+from ..laplace.predictives import PREDICTIVES
+from ..laplace.predictives._base import PosteriorPredictive
+from ..laplace.prior_groups import GROUPINGS
+from ..laplace.structures import STRUCTURES
+from ..laplace.structures._base import Curvature
+from ..nets import ACTIVATIONS
+from .likelihood import LIKELIHOODS_FOR, VARYING_NOISE, _noise, _varying_noise
+from .members import _check_members
+from .net import _check_net_options, _device
+from .options import AUTO, LOO, PRIOR_RULES, Options, is_auto
+from .prior import check_grouping, check_left_out, grouping_of, mean_of, temperature
+from .structure import BIASES, DAMPINGS, SHARINGS, StructureOptions, check_taken
+from .subset import _check_subset, _subset
+
+STD_KINDS = ("total", "epistemic", "aleatoric")
+INTERVAL_METHODS = {"normal": False, "jackknife+": True}
+"""Each with whether it goes by leave-one-out."""
+DEFAULT_LINK, SAMPLE_LINK = "moderated", "mc"
+POST_HOC = {
+    "damping",
+    "prior_precision",
+    "prior_structure",
+    "sigma_noise",
+    "temperature",
+    "predictive",
+    "link",
+    "n_samples",
+    "return_std_kind",
+    "member_weights",
+}
+"""Parameters that need neither training nor data."""
+
+
+def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_logit: bool = False) -> Options:
+    """Check an estimator's parameters and turn their names into objects.
+
+    Parameters
+    ----------
+    kind : str
+        "regressor" or "classifier".
+    parameters : mapping
+        ``get_params(deep=False)``.
+    seed : int
+        Of what the curvature draws.
+    single_logit : bool
+        Whether two classes share one logit, where the likelihood is left open.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name or a value out of range.
+    UnsupportedCombinationError
+        For options that exclude each other.
+    """
+    likelihoods = {name: LIKELIHOODS[name] for name in LIKELIHOODS_FOR[kind]}
+    likelihoods["auto"] = likelihoods[LIKELIHOODS_FOR[kind][int(single_logit)]]
+    if kind == "regressor":
+        likelihoods |= dict.fromkeys(VARYING_NOISE, LIKELIHOODS["gaussian"])
+    likelihood = lookup("likelihood", parameters["likelihood"], likelihoods)()
+    structures: dict[str, type[Curvature] | None] = {**STRUCTURES, "auto": None}
+    rule: CurvatureRule = lookup("curvature", parameters["curvature"], CURVATURES)()
+    rule = rule.sampling(count("n_fisher_samples", parameters["n_fisher_samples"]), seed)
+    structure = lookup("hessian_structure", parameters["hessian_structure"], structures)
+    check_capabilities(parameters["curvature"], rule, parameters["hessian_structure"], structure)
+    structure_options = StructureOptions(
+        lookup("bias", parameters["bias"], BIASES),
+        lookup("weight_sharing", parameters["weight_sharing"], SHARINGS),
+        count("rank", parameters["rank"]),
+        lookup("damping", parameters["damping"], DAMPINGS),
+    )
+    check_taken(parameters, structure)
+    subset = _subset(parameters, seed)
+    _check_subset(subset, rule, parameters["hessian_structure"], structure)
+    lookup("activation", parameters["activation"], {AUTO: None, **ACTIVATIONS})
+    if not is_auto(parameters["hidden_layer_sizes"]):
+        layer_sizes(parameters["hidden_layer_sizes"])
+    kinds("n_bins", parameters["n_bins"])
+    optional_count("max_epochs", parameters["max_epochs"], 0)
+    optional_count("batch_size", parameters["batch_size"], 1)
+    for name in ("lr", "max_time"):
+        if parameters[name] is not None:
+            positive(name, parameters[name])
+    if not isinstance(parameters["verbose"], Integral):
+        raise ValueError(f"verbose={parameters['verbose']!r} has to be a whole number; 0 is silent.")
+    check_augment(parameters["augment"])
+    count("n_augmentations", parameters["n_augmentations"])
+    _check_net_options(parameters)
+    map_precision = parameters["map_prior_precision"]
+    if isinstance(map_precision, str):
+        lookup("map_prior_precision", map_precision, {"same": None})
+    if kind == "regressor":
+        lookup("return_std_kind", parameters["return_std_kind"], dict.fromkeys(STD_KINDS))
+        if not isinstance(parameters["standardize_y"], bool | np.bool_):
+            raise ValueError(f"standardize_y={parameters['standardize_y']!r} has to be True or False.")
+    n_samples = count("n_samples", parameters["n_samples"])
+    _check_members(parameters)
+    precision = choice("prior_precision", parameters["prior_precision"], PRIOR_RULES, array=True)
+    grouping = grouping_of(lookup("prior_structure", parameters["prior_structure"], GROUPINGS), precision.value)
+    check_grouping(
+        grouping,
+        parameters["hessian_structure"],
+        structure,
+        separate_biases=structure_options.separate_biases,
+        damped=structure_options.damped,
+    )
+    predictive = lookup("predictive", parameters["predictive"], PREDICTIVES)
+    noise = _noise(parameters, likelihood)
+    for option, chosen in (("prior_precision", precision), ("sigma_noise", noise)):
+        if chosen.rule == LOO:
+            check_left_out(f"{option}={LOO!r}", parameters["augment"], parameters["prior"])
+    return Options(
+        subset=subset,
+        rule=rule,
+        structure=structure,
+        structure_options=structure_options,
+        likelihood=likelihood,
+        predictive=predictive,
+        n_samples=n_samples,
+        link=_link(predictive, parameters) if "link" in parameters else None,
+        grouping=grouping,
+        prior_precision=precision,
+        prior_mean=mean_of(parameters["prior_mean"]),
+        sigma_noise=noise,
+        map_precision=None if isinstance(map_precision, str) else positive("map_prior_precision", map_precision),
+        temperature=temperature(parameters["temperature"]),
+        device=_device(parameters["device"], parameters["net"]),
+        dtype=lookup("dtype", parameters["dtype"], {"auto": None, "float32": torch.float32, "float64": torch.float64}),
+        memory=MemoryBudget.of(parameters["memory_budget"]),
+        n_jobs=jobs("n_jobs", parameters["n_jobs"]),
+        varying_noise=_varying_noise(parameters, noise) if kind == "regressor" else False,
+        categorical=categorical(parameters["categorical_features"]),
+    )
+
+
+def check_post_hoc(given: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+    """Parameters that neither the training nor the pass over the data depends on.
+
+    Parameters
+    ----------
+    given : mapping
+        What is to change.
+    parameters : mapping
+        All parameters of the estimator.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> check_post_hoc({"lr": 0.1}, {"lr": None, "temperature": 1.0})
+    Traceback (most recent call last):
+        ...
+    ValueError: lr=0.1 changes the training or the curvature, which refit_laplace keeps. Use set_params and fit; \
+with memory= a training is not repeated for Laplace parameters.
+    """
+    for name, value in given.items():
+        lookup("refit_laplace's parameter", name.split("__")[0], parameters)
+        if name not in POST_HOC:
+            raise ValueError(
+                f"{name}={value!r} changes the training or the curvature, which refit_laplace keeps. Use set_params "
+                "and fit; with memory= a training is not repeated for Laplace parameters."
+            )
+
+
+def check_capabilities(
+    curvature_name: str, rule: CurvatureRule, structure_name: str, structure: type[Curvature] | None
+) -> None:
+    """A structure has to find in the rule a form that it can take.
+
+    Raises
+    ------
+    UnsupportedCombinationError
+    """
+    if structure is not None and not structure.accepts & rule.provides:
+        able = sorted(name for name, other in STRUCTURES.items() if other.accepts & rule.provides)
+        raise UnsupportedCombinationError(
+            f"hessian_structure={structure_name!r} cannot store curvature={curvature_name!r}: it needs "
+            f"{' or '.join(sorted(structure.accepts))}, the curvature provides {', '.join(sorted(rule.provides))}. "
+            f"Use hessian_structure in {able}, or curvature='ggn'."
+        )
+
+
+def variance_of_kind(moments: Predictive, kind: str) -> Tensor:
+    """Total, epistemic or aleatoric variance (n, C)."""
+    by_kind = {
+        "total": moments.total_variance,
+        "epistemic": moments.epistemic_variance,
+        "aleatoric": moments.aleatoric_variance,
+    }
+    return lookup("kind", kind, by_kind)
+
+
+def _link(predictive: type[PosteriorPredictive], parameters: Mapping[str, Any]) -> type[Link]:
+    """The link; a predictive of samples has one of its own, and another one that was asked for is refused."""
+    name = parameters["link"]
+    link = lookup("link", name, LINKS)
+    if predictive.takes_link:
+        return link
+    if name not in (DEFAULT_LINK, SAMPLE_LINK):
+        raise UnsupportedCombinationError(
+            f"link={name!r} cannot be used with predictive={parameters['predictive']!r}: it makes probabilities of a "
+            "Gaussian over the logits, and this predictive averages the softmax of its samples. Use "
+            f"predictive='glm', or leave link={DEFAULT_LINK!r}."
+        )
+    return LINKS[SAMPLE_LINK]

@@ -1,0 +1,66 @@
+"""Resolve ``subset_of_weights``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._validation.values import count_or_share, lookup
+from ..errors import UnsupportedCombinationError
+from ..laplace.curvatures._base import CurvatureRule
+from ..laplace.structures import STRUCTURES
+from ..laplace.structures._base import Curvature
+from ..laplace.subsets import SCORES, SUBSETS, Scored, Subnetwork
+from ..laplace.subsets._base import Subset
+
+SUBNETWORK_ONLY = {"subnetwork": "variance", "n_subnetwork_weights": 0.1}
+"""Options of ``subset_of_weights="subnetwork"``, at their defaults."""
+
+
+def _subset(parameters: Mapping[str, Any], seed: int) -> Subset:
+    """By name, by names of tensors, or by their masks; the names themselves are looked up in the traced network."""
+    value = parameters["subset_of_weights"]
+    score = lookup("subnetwork", parameters["subnetwork"], SCORES)
+    scored = Scored(score, count_or_share("n_subnetwork_weights", parameters["n_subnetwork_weights"]), seed)
+    if isinstance(value, str):
+        subsets = {name: kind if kind is Subnetwork else kind() for name, kind in SUBSETS.items()}
+        try:
+            subset: Any = lookup("subset_of_weights", value, subsets)
+        except ValueError as error:
+            raise ValueError(f"{error} Or give a list of tensors or modules by name, or a dict of masks.") from None
+        if subset is Subnetwork:
+            return scored
+    elif isinstance(value, Mapping) and value and all(isinstance(name, str) for name in value):
+        masks = {name: np.asarray(m.cpu() if isinstance(m, Tensor) else m) for name, m in value.items()}
+        if wrong := [name for name, mask in masks.items() if mask.dtype != bool]:
+            raise ValueError(f"subset_of_weights has masks for {wrong} that do not hold True and False alone.")
+        subset = Subnetwork({name: torch.tensor(mask) for name, mask in masks.items()})
+    elif isinstance(value, Sequence) and value and all(isinstance(name, str) for name in value):
+        subset = Subnetwork(dict.fromkeys(value))
+    else:
+        raise ValueError(
+            f"subset_of_weights={value!r} has to be one of {', '.join(map(repr, SUBSETS))}, a list of tensors "
+            "or modules by name, or a dict of masks of tensors."
+        )
+    if changed := [name for name, default in SUBNETWORK_ONLY.items() if parameters[name] != default]:
+        raise ValueError(f"{' and '.join(changed)} would be ignored; they go with subset_of_weights='subnetwork'.")
+    return subset
+
+
+def _check_subset(subset: Subset, rule: CurvatureRule, structure_name: str, structure: type[Curvature] | None) -> None:
+    """A structure of whole layers has no room for single weights, and a matrix of all weights is not cut."""
+    if not rule.provides & subset.provides:
+        raise UnsupportedCombinationError(
+            "subset_of_weights selects single weights of a tensor, whose rows this curvature does not provide. Use "
+            "curvature='ggn', or name whole tensors."
+        )
+    if structure is not None and not structure.accepts & subset.provides:
+        able = sorted(name for name, other in STRUCTURES.items() if other.accepts & subset.provides)
+        raise UnsupportedCombinationError(
+            f"hessian_structure={structure_name!r} holds whole layers, and subset_of_weights selects single weights of "
+            f"them. Use hessian_structure in {able}, or name whole tensors."
+        )

@@ -1,0 +1,1 @@
+"""Memory, time, threads, devices and progress of a fit."""

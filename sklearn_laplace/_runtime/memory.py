@@ -1,0 +1,322 @@
+"""What may be held at once: the structure of a posterior, and one chunk of rows beside it.
+
+By default as much as the process may have: the machine's memory, or less in a container (control groups) or under a
+limit of the address space; ``memory_budget`` puts a smaller number in its place. What takes more is refused before it
+is allocated, and rows go through the network in as many chunks as it takes. Not counted are the data, the net, its own
+training by epochs, and temporary arrays of up to 32 MB.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from .._validation.inputs import shown
+from ..errors import MemoryBudgetError
+from ..laplace.curvatures._base import CurvatureRule
+from ..laplace.network.network import Network
+from ..laplace.structures import STRUCTURES, Diag, Kron
+from ..laplace.structures._base import Curvature, tensors_in
+
+if sys.platform != "win32":
+    import resource
+CHUNK_ELEMENTS = 2**21
+"""Elements that one chunk of rows makes: 16 MB in float64."""
+CHUNK_ROWS = (64, 8192)
+ROW_BYTES = 5 * 8
+"""Of each such element, with all that is made of it on the way (activations, factors, copies): up to five measured."""
+OUT_OF_MEMORY = (
+    *("defaultcpuallocator", "out of memory", "bad_alloc", "allocate memory", "not enough memory"),
+    *("without setting an exception", "without exception set"),
+)
+"""Words of torch's RuntimeError and of Python's SystemError for a failed allocation."""
+UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """A number of bytes and where it comes from.
+
+    Parameters
+    ----------
+    size : int
+        Bytes.
+    given : bool
+        Whether the user has set it; otherwise it is what the process may have.
+
+    Examples
+    --------
+    >>> MemoryBudget.of("1.5 GB").size, MemoryBudget.of("2MiB").size, MemoryBudget.of(10**6).given
+    (1500000000, 2097152, True)
+    >>> MemoryBudget(10**6).chunk_rows(width=1000, taken=500_000)
+    12
+    """
+
+    size: int
+    given: bool = False
+
+    @classmethod
+    def of(cls, value: object) -> MemoryBudget:
+        """The budget that a user gives: bytes, a string with a unit, or None for what the process may have.
+
+        Raises
+        ------
+        ValueError
+        """
+        if value is None:
+            return cls(_physical_memory())
+        found, unit = value, 1
+        if isinstance(value, str):
+            parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", value.lower())
+            found, unit = (float(parts[1]), UNITS.get(parts[2], 0)) if parts else (None, 0)
+        size = found if isinstance(found, Real) and not isinstance(found, bool) and found < 2**63 else 0
+        number = float(size) * unit
+        if not 1 <= number < 2**63:
+            raise ValueError(
+                f"memory_budget={shown(value)} has to be None, a number of bytes of at least 1, or a string such as "
+                "'500MB', '2GB' or '1.5GiB'."
+            )
+        return cls(int(number), given=True)
+
+    def __str__(self) -> str:
+        amount = f"{self.size / 1e9:,.1f} GB" if self.size >= 1e9 else f"{self.size / 1e6:,.3g} MB"
+        return f"memory_budget allows {amount}" if self.given else f"this process may have {amount}"
+
+    def share(self, n_jobs: int) -> MemoryBudget:
+        """What each of so many workers may take."""
+        return replace(self, size=self.size // n_jobs)
+
+    def workers(self, n_jobs: int, each: int, taken: int = 0) -> int:
+        """How many of so many workers have room, each for a number of bytes beside what is taken; one at least.
+
+        Examples
+        --------
+        >>> MemoryBudget(1000).workers(8, each=300), MemoryBudget(1000).workers(8, each=3000)
+        (3, 1)
+        """
+        return max(1, min(n_jobs, (self.size - taken) // max(each, 1)))
+
+    def pass_workers(
+        self, structure: type[Curvature], network: Network, n_columns: int, taken: int, n_jobs: int
+    ) -> int:
+        """Workers of a pass over the data, each with a structure and a row of its own."""
+        return self.workers(n_jobs, taken + ROW_BYTES * _row_width(structure, network, n_columns))
+
+    def fits(self, structure: type[Curvature], network: Network, n_dual: int, n_columns: int) -> bool:
+        """Whether the structure and one row of ``n_columns`` columns fit together."""
+        row = ROW_BYTES * _row_width(structure, network, n_columns)
+        return structure.memory(network.blocks, n_dual) + row <= self.size
+
+    def pass_rows(self, structure: type[Curvature], network: Network, n_columns: int, taken: int) -> int:
+        """Rows of a chunk in a pass over the data, with ``taken`` bytes in use."""
+        return self.chunk_rows(_row_width(structure, network, n_columns), taken)
+
+    def require(
+        self,
+        structure: type[Curvature],
+        network: Network,
+        n_dual: int,
+        n_columns: int,
+        rule: CurvatureRule,
+        **options: Any,
+    ) -> int:
+        """Refuse a structure that would not fit, before anything is allocated.
+
+        Parameters
+        ----------
+        structure : Curvature class
+        network : Network
+            Of the random weights.
+        n_dual : int
+            Rows times columns of the output factor.
+        n_columns : int
+            Those of one row.
+        rule : CurvatureRule
+        **options
+            What the structure is told beside the blocks.
+
+        Returns
+        -------
+        int
+            Bytes that it takes.
+
+        Raises
+        ------
+        MemoryBudgetError
+        """
+        blocks, size = network.blocks, network.n_parameters
+        matrix = rule.memory(size)
+        if matrix > self.size:
+            raise MemoryBudgetError(
+                f"the curvature asked for is a matrix of {size:,} × {size:,} and needs about {matrix / 1e9:,.3g} GB "
+                f"({matrix:,} bytes); {self}. Use curvature='ggn', or subset_of_weights='last_layer'."
+            )
+        needed = structure.memory(blocks, n_dual, **options) + matrix
+        if needed > self.size:
+            name = next(key for key, value in STRUCTURES.items() if value is structure)
+            other = Kron if self.fits(Kron, network, n_dual, n_columns) and not matrix else Diag
+            alternative = next(key for key, value in STRUCTURES.items() if value is other)
+            raise MemoryBudgetError(
+                f"hessian_structure={name!r} needs about {needed / 1e9:,.3g} GB ({needed:,} bytes) for {size:,} "
+                f"weights and {n_dual:,} rows × outputs; {self}. Use hessian_structure={alternative!r} "
+                f"({other.memory(blocks, n_dual) / 1e9:,.3g} GB), or subset_of_weights='last_layer'."
+            )
+        self.pass_rows(structure, network, n_columns, needed)
+        return needed
+
+    def chunk_workers(self, width: int, taken: int, n_jobs: int) -> int:
+        """Workers of which each has room for a row at least."""
+        return self.workers(n_jobs, ROW_BYTES * max(width, 1), taken)
+
+    def chunk_rows(self, width: int, taken: int, n_jobs: int = 1) -> int:
+        """Rows of a chunk when each makes ``width`` elements, ``taken`` bytes are in use, and so many chunks at once.
+
+        Raises
+        ------
+        MemoryBudgetError
+            When not even one row fits.
+        """
+        usual = min(max(CHUNK_ELEMENTS // max(width, 1), CHUNK_ROWS[0]), CHUNK_ROWS[1])
+        row, left = ROW_BYTES * max(width, 1), max(self.size - taken, 0)
+        if row > left:
+            raise MemoryBudgetError(
+                f"one row of the data makes about {row / 1e6:,.3g} MB in the network and its Jacobian, beside "
+                f"{taken / 1e6:,.3g} MB of the posterior; {self}. Use a larger memory_budget, a smaller net, or "
+                "subset_of_weights='last_layer'."
+            )
+        return min(usual, max(1, left // (row * n_jobs)))
+
+
+def held(*values: Any) -> int:
+    """Bytes of all tensors in tuples and data classes; memory that several share counts once.
+
+    Examples
+    --------
+    >>> import torch
+    >>> matrix = torch.zeros(4, 4, dtype=torch.float64)
+    >>> held(matrix, (matrix, matrix[0]))
+    128
+    """
+    storages = (tensor.untyped_storage() for tensor in tensors_in(values))
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+@contextmanager
+def naming_the_budget(budget: object) -> Iterator[None]:
+    """An allocation that fails is reported with the budget and what to do.
+
+    Parameters
+    ----------
+    budget : None, int or str
+        The estimator's ``memory_budget``.
+
+    Raises
+    ------
+    MemoryBudgetError
+        In place of numpy's MemoryError and of the RuntimeError of torch's allocators.
+
+    Examples
+    --------
+    >>> with naming_the_budget("2GB"):
+    ...     raise MemoryError("Unable to allocate 4.00 GiB for an array")
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.MemoryBudgetError: memory ran out (Unable to allocate 4.00 GiB for an array), though \
+memory_budget allows 2.0 GB: data, net, its epochs and what else the process holds come on top. Give the process more \
+memory, a smaller memory_budget, hessian_structure='kron' or 'diag', subset_of_weights='last_layer', or fewer rows at \
+a time.
+    """
+    try:
+        yield
+    except MemoryBudgetError:
+        raise
+    except (MemoryError, RuntimeError, SystemError) as error:
+        if not (isinstance(error, MemoryError) or any(word in str(error).lower() for word in OUT_OF_MEMORY)):
+            raise
+        said = re.sub(r"^\[enforce fail[^\]]*\][^.]*\. ", "", str(error).partition("\n")[0]).rstrip(". ")
+        raise MemoryBudgetError(
+            f"memory ran out{f' ({said})' if said else ''}, though {MemoryBudget.of(budget)}: data, net, its epochs "
+            "and what else the process holds come on top. Give the process more memory, a smaller memory_budget, "
+            "hessian_structure='kron' or 'diag', subset_of_weights='last_layer', or fewer rows at a time."
+        ) from error
+
+
+def _row_width(structure: type[Curvature], network: Network, n_columns: int) -> int:
+    """Elements of one row: the factors, and what the structure makes of them."""
+    return network.row_width(n_columns) + structure.row_width(network.blocks, n_columns)
+
+
+def _physical_memory(root: Path = Path("/")) -> int:
+    """Bytes that this process may have: the machine's, or less under a limit of its container or its address space.
+
+    Parameters
+    ----------
+    root : Path
+        Where ``proc`` and ``sys`` are.
+    """
+    try:
+        installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not on every system
+        installed = 8 * 2**30
+    return max(1, min([installed, *_cgroup_limits(root, os.getpid()), *_address_space()]))
+
+
+@lru_cache(maxsize=8)
+def _cgroup_limits(root: Path, process: int) -> tuple[int, ...]:
+    """Memory limits of the process's control groups, of both versions, and of all groups that these are in.
+
+    In a container the path may be that of the host, of which the mount shows the end alone: what is not there is
+    passed over, and the mount's own limit counts in any case.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return ()
+    found = []
+    for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
+        of_version_1 = "memory" in controllers.split(",")
+        if controllers and not of_version_1:
+            continue
+        mounts = ("memory",) if of_version_1 else ("", "unified")
+        steps = [step for step in path.split("/") if step not in ("", "..")]
+        for mount in mounts:
+            for depth in range(len(steps) + 1):
+                folder = root.joinpath("sys/fs/cgroup", mount, *steps[:depth])
+                found += _number_in(folder / ("memory.limit_in_bytes" if of_version_1 else "memory.max"))
+    return tuple(found)
+
+
+def _number_in(path: Path) -> list[int]:
+    """The number that is all of a file; none where there is no such file, or "max" in it."""
+    try:
+        return [int(path.read_text())]
+    except (OSError, ValueError):
+        return []
+
+
+def _address_space() -> list[int]:
+    """What a limit of the address space (``ulimit -v``) leaves beside the libraries that are loaded."""
+    if sys.platform == "win32":
+        return []
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return [] if limit == resource.RLIM_INFINITY else [limit - MAPPED]
+
+
+def _mapped() -> int:
+    """Bytes of the process's address space, 0 where that is not known."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
+MAPPED = _mapped()
+"""Address space in use when this is imported: the libraries', since what a fit holds counts by itself."""

@@ -1,0 +1,1 @@
+"""Fitted models as plain data: describe, restore."""

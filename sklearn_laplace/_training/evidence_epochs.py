@@ -1,0 +1,58 @@
+"""Gradient epochs with evidence steps in between, for nets too large for exact Gauss–Newton steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from skorch import NeuralNet
+
+from .._host.epochs import EpochTasks, Watch, run_epochs
+from .._host.rows import TrainingRows
+from .._runtime.budget import budget_for
+from .._runtime.progress import Task
+from ..errors import NonFiniteLossError
+from ..laplace.evidence import mackay_fixed_point
+from ..laplace.fit import Hyper
+from ..laplace.mode.problem import Problem
+from ..laplace.network.network import Network
+from ..laplace.prior import Prior
+from .plan import Plan
+
+EPOCH_DAMPING = 0.7
+
+
+def _train_epochs(
+    net: NeuralNet, rows: TrainingRows, network: Network, prior: Prior, problem: Problem, plan: Plan, task: Task
+) -> Hyper:
+    """The net's own epochs, with evidence steps between them."""
+    hyper = plan.start(network, prior)
+    past = None if plan.previous is None else plan.previous.fit
+    net.criterion_.bind(network, net.module_, prior, hyper, past)
+    free_prior = plan.precision is None
+
+    def between(live: NeuralNet) -> None:
+        nonlocal hyper
+        fit = problem.linearise(network.with_state_of(live.module_))
+        target = mackay_fixed_point(fit, hyper) if free_prior else hyper
+        target = replace(target, dispersion=plan.update(fit, hyper).dispersion)
+        hyper = _part_of_the_way(hyper, target)
+        live.criterion_.bind(network, live.module_, prior, hyper, past)
+
+    if net.max_epochs <= 0:
+        return hyper
+    free = free_prior or plan.free_dispersion
+    try:
+        with task.subtask("epochs", net.max_epochs) as epochs:
+            net.callbacks_ = [*net.callbacks_, ("laplace_progress", EpochTasks(epochs))]
+            period = max(1, net.max_epochs // budget_for(len(rows)).evidence_steps)
+            run_epochs(net, rows, Watch(period, between if free else None, plan.is_over))
+    except NonFiniteLossError:
+        problem.linearise(network)  # which names the layer where the loss was not finite at the start
+        raise
+    return hyper
+
+
+def _part_of_the_way(hyper: Hyper, target: Hyper) -> Hyper:
+    precision = hyper.prior_precision * (target.prior_precision / hyper.prior_precision) ** EPOCH_DAMPING
+    dispersion = hyper.dispersion * (target.dispersion / hyper.dispersion) ** EPOCH_DAMPING
+    return replace(hyper, prior_precision=precision, dispersion=dispersion)

@@ -1,0 +1,126 @@
+"""Rows as tensors, and the layout of the weights that the posterior covers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._data.rows import PreparedData, mean_variance
+from .._data.target_scale import TargetScale
+from .._host.rows import TrainingRows
+from .._options.few_rows import told_by_rows
+from .._options.net import check_device
+from .._options.options import Options
+from .._options.previous import check_previous, previous_of
+from .._options.prior import check_temperature
+from .._options.resolve import resolve
+from .._runtime.budget import FLOAT32_ROWS, automatic_structure
+from ..laplace.network.network import Network
+from ..laplace.prior import Prior
+from ..laplace.prior_groups import listed, prior_mean, temperatures
+from ..laplace.structures._base import Curvature
+
+
+def fixed_dispersion(options: Options, scale: TargetScale) -> float | None:
+    """The given noise as φ in the network's units; None where a rule chooses."""
+    sigma = options.sigma_noise.value
+    return None if sigma is None else scale.dispersion(sigma)
+
+
+def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData, seed: int = 0) -> Options:
+    """The resolved options, with the likelihood in the units of these targets and the seed of the curvature's draws."""
+    single_logit = data.targets.ndim == 1 and data.n_outputs == 1
+    options = resolve(kind, parameters, seed, single_logit=single_logit)
+    check_device(options.device)
+    previous = previous_of(parameters["prior"])
+    if previous is not None:
+        check_previous(options, parameters, previous.fit)
+        structure, likelihood = type(previous.fit.curvature), previous.fit.likelihood
+        return replace(options, previous=previous, structure=structure, likelihood=likelihood)
+    likelihood = options.likelihood.scaled_to(mean_variance(data), data.average_noise)
+    return told_by_rows(replace(options, likelihood=likelihood), data.total_weight, data.scale)
+
+
+def tensors_of(data: PreparedData, options: Options, *, built_in: bool) -> TrainingRows:
+    """The rows on their device, in float64 while they are few."""
+    small = data.total_weight <= FLOAT32_ROWS
+    dtype = options.dtype or (torch.float64 if small else torch.float32)
+    # The built-in net centres its raw columns in double precision, whatever it computes in afterwards.
+    return _as_tensors(data, torch.float64 if built_in else dtype, dtype, options.device)
+
+
+def _as_tensors(data: PreparedData, input_dtype: torch.dtype, dtype: torch.dtype, device: torch.device) -> TrainingRows:
+    return TrainingRows(
+        torch.tensor(data.X, dtype=input_dtype, device=device),
+        torch.tensor(data.targets, dtype=torch.long if data.targets.ndim == 1 else dtype, device=device),
+        torch.tensor(data.weights, dtype=dtype, device=device),
+        None if data.noise is None else torch.tensor(data.noise, dtype=dtype, device=device),
+    )
+
+
+def posterior_layout(
+    everything: Network, rows: TrainingRows, data: PreparedData, options: Options
+) -> tuple[Network, type[Curvature], int, int]:
+    """The network of the random weights, the structure of their posterior, the number of dual rows, and its bytes."""
+    network, rule, memory = _selected(everything, rows, options), options.rule, options.memory
+    n_columns = rule.n_columns(options.likelihood, data.n_outputs)
+    n_dual = len(rows) * n_columns
+    grouped(network, everything.parameter_names, options)
+    structure = options.structure or automatic_structure(
+        network.blocks,
+        n_dual,
+        len(rows),
+        rule.provides & options.subset.provides,
+        options.grouping.unit,
+        lambda structure: memory.fits(structure, network, n_dual, n_columns),
+    )
+    damped = options.structure_options.damped
+    check_temperature(structure, network.blocks, tempering(network, options.temperature), damped=damped)
+    held = 0 if options.previous is None else options.previous.dual_rows(n_columns)
+    told = options.structure_options.told(structure)
+    return network, structure, n_dual, memory.require(structure, network, n_dual + held, n_columns, rule, **told)
+
+
+def _selected(everything: Network, rows: TrainingRows, options: Options) -> Network:
+    """The network of the random weights, in the layout that the structure is to have."""
+    laid_out = everything.with_separate_biases() if options.structure_options.separate_biases else everything
+    return options.subset.of(laid_out, rows.inputs)
+
+
+def grouped(network: Network, names: tuple[str, ...], options: Options) -> Prior:
+    """The prior that the options ask for: its mean and the grouping of its precisions.
+
+    Parameters
+    ----------
+    network : Network
+        Of the random weights.
+    names : tuple of str
+        All trained tensors; several given precisions are those of their groups, whatever part of them is random.
+    options : Options
+
+    Raises
+    ------
+    ValueError
+        When the given precisions are not as many as there are groups, or a prior mean does not fit.
+    UnsupportedCombinationError
+        When the net has no such groups.
+    """
+    value, grouping, mean = options.prior_precision.value, options.grouping, options.prior_mean
+    if value is not None and value.size > 1 and value.size != len(groups := grouping.names(network, names)):
+        raise ValueError(
+            f"prior_precision has {value.size} entries; expected 1 (scalar) or {len(groups)} (one per "
+            f"{grouping.each}: {listed(groups)})."
+        )
+    prior = grouping.prior(network)
+    if isinstance(mean, dict):
+        return replace(prior, mean=prior_mean(network, mean))
+    return replace(prior, mean=torch.full_like(network.theta, mean)) if mean else prior
+
+
+def tempering(network: Network, temperature: float | Mapping[str, float]) -> float | Tensor:
+    """One temperature, or that of each selected weight where they are given by name."""
+    return temperature if isinstance(temperature, float) else temperatures(network, temperature)

@@ -1,0 +1,240 @@
+"""What comes with each row of a table: its target, a number or a label, and its weight.
+
+Both are checked cell by cell where numpy's or scikit-learn's conversion would fail without naming the row, and are left
+to scikit-learn otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+from sklearn.utils.validation import _check_sample_weight
+
+from .inputs import NUMBERS, as_float, as_numbers, is_missing, readable, shown, unmasked
+
+WEIGHTS = (1e-100, 1e15)
+"""Range of the largest weight and of their sum: beyond it one row more is no other float64."""
+EXACT = 2**53
+"""Largest whole number up to which float64 holds all of them."""
+
+
+def check_targets(y: Any, *, numeric: bool, name: str = "y") -> Any:
+    """Targets without missing values, of one kind; as they were given where numpy reads them as such.
+
+    Parameters
+    ----------
+    y : array-like of shape (n,) or (n, C)
+    numeric : bool
+        Whether they are numbers, or else labels.
+    name : str
+        For messages.
+
+    Raises
+    ------
+    TypeError
+        For what holds no rows.
+    ValueError
+        For missing values, for labels as numbers, and for labels of several kinds.
+
+    Examples
+    --------
+    >>> check_targets([1.0, None], numeric=True)
+    Traceback (most recent call last):
+        ...
+    ValueError: Input y contains None: 1 of 2 values missing, the first in row 1. Drop these rows, or impute their \
+targets.
+    >>> check_targets([1, "a"], numeric=False)
+    Traceback (most recent call last):
+        ...
+    ValueError: y holds labels of the types int and str, such as 1 and 'a'. Make all of them strings, for example by \
+.astype(str), or all of them numbers.
+    """
+    y = unmasked(name, readable(y, name))
+    if issparse(y):
+        raise TypeError(f"Sparse data was passed for {name}, but dense data is required. Use .toarray().")
+    if y is None:
+        return y
+    cells = _cells(y, "US" if numeric else "USf")
+    if cells.dtype.kind in "fmM":
+        _check_present(cells, np.isnat(cells) if cells.dtype.kind in "mM" else np.isnan(cells), name)
+    if numeric and cells.dtype.kind in "USmMV":
+        _refuse_labels(cells.ravel()[:1].tolist()[0], name)
+    if cells.dtype.kind == "V":
+        cells = cells.astype(object)
+    if cells.dtype.kind != "O":
+        return y if isinstance(y, list | tuple | np.ndarray) else cells
+    _check_present(cells, np.array([is_missing(cell) for cell in cells.flat]).reshape(cells.shape), name)
+    return _as_numbers(cells, name) if numeric else _as_labels(y, cells, name)
+
+
+def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
+    """Weights of the rows, shape (n,), not negative and not all zero; zero where others are 1e100 times as large.
+
+    Parameters
+    ----------
+    sample_weight : array-like of shape (n,), number or None
+    X : array-like of n rows
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> check_weights([1.0, 1e40], np.zeros((2, 1)))
+    Traceback (most recent call last):
+        ...
+    ValueError: the largest sample_weight is 1e+40; expected 1e-100 to 1e+15, or 0 for rows that do not count. A \
+weight of k is the same as k copies of the row: divide all weights by their mean.
+    """
+    given = as_numbers(sample_weight, "sample_weight")
+    weights: np.ndarray = _check_sample_weight(given, X, dtype=np.float64, ensure_non_negative=True)
+    if not (weights > 0).any():
+        raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
+    check_largest(weights, "sample_weight")
+    if (total := weights.sum()) > WEIGHTS[1]:
+        raise ValueError(
+            f"sample_weight sums to {total:.1e}; a weight of k is k copies of a row, and {WEIGHTS[1]:g} rows are the "
+            "most that can be counted. Divide all weights by their mean."
+        )
+    counting: np.ndarray = np.where(weights > WEIGHTS[0] * weights.max(), weights, 0.0)
+    return counting
+
+
+def check_largest(weights: np.ndarray, name: str) -> None:
+    """Whether the largest weight is in range.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> check_largest(np.array([0.5, 2.0]), "sample_weight")
+    """
+    largest = weights.max()
+    if not WEIGHTS[0] <= largest <= WEIGHTS[1]:
+        raise ValueError(
+            f"the largest {name} is {largest:g}; expected {WEIGHTS[0]:g} to {WEIGHTS[1]:g}, or 0 for rows that do not "
+            "count. A weight of k is the same as k copies of the row: divide all weights by their mean."
+        )
+
+
+def check_outputs(given: int, fitted: int) -> None:
+    """Whether y has as many columns as it had in the fit.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> check_outputs(1, 1)
+    """
+    if given != fitted:
+        raise ValueError(f"y has {given} columns; expected {fitted}, one for each target that was fitted.")
+
+
+def check_same_kind(labels: np.ndarray, classes: np.ndarray) -> None:
+    """Refuse numbers where the classes are strings, and the reverse: numpy would compare their digits.
+
+    Raises
+    ------
+    ValueError
+
+    Examples
+    --------
+    >>> check_same_kind(np.array([0, 1]), np.array(["a", "b"]))
+    Traceback (most recent call last):
+        ...
+    ValueError: y holds labels such as 0, and the classes are strings such as 'a'. Give labels of the same type.
+    """
+    if len(labels) and _is_text(labels) != _is_text(classes):
+        kind = "strings" if _is_text(classes) else "numbers"
+        raise ValueError(
+            f"y holds labels such as {shown(labels.flat[0].item() if labels.dtype.kind != 'O' else labels.flat[0])}, "
+            f"and the classes are {kind} such as {classes.tolist()[0]!r}. Give labels of the same type."
+        )
+
+
+def _is_text(labels: np.ndarray) -> bool:
+    return labels.dtype.kind in "OU"
+
+
+def _cells(y: Any, mixed: str) -> np.ndarray:
+    """Targets as an array; of dtype object for a list whose common dtype is of a kind that mixed types have as well."""
+    try:
+        cells = np.asarray(y)
+    except ValueError:  # ragged
+        cells = np.asarray(y, dtype=object)
+    if isinstance(y, list | tuple) and cells.dtype.kind in mixed:
+        cells = np.asarray(y, dtype=object)
+    return cells
+
+
+def _check_present(cells: np.ndarray, missing: np.ndarray, name: str) -> None:
+    if missing.any():
+        first = tuple(place[0] for place in missing.nonzero())
+        value = cells[first]
+        text = "NaN" if isinstance(value, float) else shown(value)
+        count = f"{missing.sum()} of {missing.size} values missing, the first in row {first[0]}"
+        rows = "Drop these rows, or impute their targets" if name.startswith("y") else "Give the known ones alone"
+        raise ValueError(f"Input {name} contains {text}: {count}. {rows}.")
+
+
+def _as_numbers(cells: np.ndarray, name: str) -> np.ndarray:
+    found = np.empty(cells.shape)
+    for place, cell in np.ndenumerate(cells):
+        if not isinstance(cell, NUMBERS):
+            _refuse_labels(cell, name)
+        found[place] = as_float(cell, f"{name} in row {place[0]}" if place else name)
+    return found
+
+
+def _refuse_labels(value: Any, name: str) -> None:
+    raise ValueError(
+        f"{name} holds values such as {shown(value)}, and a regressor needs numbers; labels are for LaplaceClassifier."
+    )
+
+
+def _as_labels(y: Any, cells: np.ndarray, name: str) -> Any:
+    """Strings as they were given; numbers of dtype object as an array of numbers."""
+    examples: dict[type, Any] = {}
+    for cell in cells.flat:
+        examples.setdefault(type(cell), cell)
+    for kind, cell in examples.items():
+        if not issubclass(kind, str | bytes) and not issubclass(kind, NUMBERS):
+            raise ValueError(
+                f"{name} holds labels of the type {kind.__name__}, such as {shown(cell)}; labels are strings, whole "
+                f"numbers or booleans. Convert them, for example by .astype(str)."
+            )
+    groups = [[kind for kind in examples if issubclass(kind, base)] for base in (NUMBERS, str, bytes)]
+    present = [group[0] for group in groups if group]
+    if len(present) > 1:
+        raise ValueError(
+            f"{name} holds labels of the types {_and([kind.__name__ for kind in present])}, such as "
+            f"{_and([shown(examples[kind]) for kind in present])}. Make all of them strings, for example by "
+            ".astype(str), or all of them numbers."
+        )
+    if groups[1] and not {*groups[1]} <= {str, np.str_}:  # numpy takes the value of an enum for its name
+        return np.array([str.__str__(cell) for cell in cells.flat]).reshape(cells.shape)
+    if not groups[0]:
+        return y
+    values = [as_float(cell, name) if isinstance(cell, Decimal | Fraction) else cell for cell in cells.flat]
+    numbers = np.array(values)
+    largest = max(values, key=abs)
+    if numbers.dtype.kind not in "biu" and abs(largest) > EXACT:
+        raise ValueError(
+            f"{name} holds the label {shown(largest)}, a number too large to be told apart from its neighbours. Make "
+            "strings of the labels, for example by .astype(str)."
+        )
+    return numbers.reshape(cells.shape)
+
+
+def _and(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]

@@ -1,0 +1,35 @@
+"""Log densities of held-out targets, per likelihood."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..laplace.latent import LatentGaussian
+from ..laplace.leave_one_out.densities import Density, class_density, gaussian_density
+from ..laplace.likelihoods._base import Likelihood, Link
+from .poisson_log_normal import PoissonLogNormal
+
+
+def density_of(likelihood: Likelihood, link: Link | None = None) -> Density:
+    """How likely a target is under the model without its row: of a class by the link, of a count by its
+    Poisson–log-normal mixture, else of a normal.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.laplace.likelihoods import Gaussian, Poisson
+    >>> density_of(Gaussian()) is gaussian_density
+    True
+    >>> latent = LatentGaussian(torch.zeros(1, 1).double(), torch.full((1, 1, 1), 1e-9).double())
+    >>> density_of(Poisson())(latent, torch.zeros(1, 1), 1.0).round(decimals=6)  # e^{-1}
+    tensor([-1.], dtype=torch.float64)
+    """
+    if link is not None:
+        return class_density(likelihood, link)
+    return gaussian_density if likelihood.has_dispersion else _count_density
+
+
+def _count_density(latent: LatentGaussian, targets: Tensor, dispersion: float) -> Tensor:
+    mean, variance = latent.mean.cpu().numpy(), latent.variance.cpu().numpy()
+    found = PoissonLogNormal(mean, variance).logpmf(targets.double().cpu().numpy())
+    return torch.from_numpy(found).sum(-1).to(latent.mean)

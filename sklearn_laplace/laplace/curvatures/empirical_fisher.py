@@ -1,0 +1,42 @@
+r"""Empirical Fisher: :math:`H = \sum_n w_n g_n g_n^\top` with :math:`g_n = J_n^\top r_n` the gradient of −log p(yₙ).
+
+At unit dispersion; the gradient at dispersion φ is :math:`g_n/\varphi`, so the curvature scales with
+:math:`1/\varphi^2` where the others scale with 1/φ. One backward pass a row, whatever the number of outputs, and it
+sees the targets: rows that are fitted well count little, so it is no approximation of the Hessian at a mode (Kunstner,
+Balles & Hennig 2019).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..jacobian.jacobian import Batch
+from ..likelihoods._base import Likelihood
+from ..network.linearisation import Linearisation
+from ._base import CurvatureRule
+
+
+@dataclass(frozen=True)
+class EmpiricalFisher(CurvatureRule):
+    """Sₙ = √wₙ rₙ, one column.
+
+    Examples
+    --------
+    >>> sorted(EmpiricalFisher.provides), EmpiricalFisher.dispersion_power
+    (['layers', 'rows'], 2)
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"rows", "layers"})
+    dispersion_power: ClassVar[int] = 2
+
+    def batch(self, line: Linearisation, likelihood: Likelihood, targets: Tensor, weights: Tensor) -> Batch:
+        """SᵀJ with S = √w · r."""
+        factor = likelihood.residual(line.outputs, targets) * weights.sqrt()[:, None]
+        return Batch(line.pullback(factor[..., None]), line.outputs, weights)
+
+    def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:
+        """One."""
+        return 1

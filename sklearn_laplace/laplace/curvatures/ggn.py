@@ -1,0 +1,41 @@
+r"""Generalised Gauss–Newton: :math:`H = \sum_n w_n J_n^\top \Lambda_n J_n` (Schraudolph 2002; Martens 2020).
+
+Sₙ is the square root of the expected Hessian Λₙ of the loss in the outputs; for the likelihoods here that is the
+Fisher information as well. Of the targets only their known noise is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ..jacobian.jacobian import Batch
+from ..likelihoods._base import Likelihood
+from ..network.linearisation import Linearisation
+from ._base import CurvatureRule
+
+
+@dataclass(frozen=True)
+class GGN(CurvatureRule):
+    """Sₙ Sₙᵀ = wₙ Λₙ.
+
+    Examples
+    --------
+    >>> sorted(GGN.provides), GGN.dispersion_power
+    (['layers', 'rows'], 1)
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"rows", "layers"})
+    dispersion_power: ClassVar[int] = 1
+
+    def batch(self, line: Linearisation, likelihood: Likelihood, targets: Tensor, weights: Tensor) -> Batch:
+        """SᵀJ with S = √w · Λ^½."""
+        factor = likelihood.hessian_factor(line.outputs, targets) * weights.sqrt()[:, None, None]
+        return Batch(line.pullback(factor), line.outputs, weights)
+
+    def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:
+        """Those of Λ^½: C, or C − 1 for C logits."""
+        return int(likelihood.hessian_factor(torch.zeros(1, n_outputs, dtype=torch.float64)).shape[-1])

@@ -1,0 +1,183 @@
+r"""The Laplace approximation of the log evidence, its gradient and its Hessian. Pure: the data are not revisited.
+
+.. math::
+
+    \log p(D) \approx \sum_n w_n \log p(y_n | \theta^*) - \tfrac12 \big[ \log|P| - \log|P_0|
+        + (\theta^* - \mu_0)^\top P_0 (\theta^* - \mu_0) \big], \qquad P_0 = \mathrm{diag}(\delta)
+
+(MacKay 1992, eq. 2.14 ff.; the 2π terms cancel). In the logarithms of the group precisions and of the dispersion φ it
+is concave for fixed θ*, with (the φ row is for likelihoods that have a dispersion), for
+:math:`t_g = \sum_{i\in g} \delta_i \Sigma_{ii}`,
+:math:`S_{gh} = \sum_{i\in g, j\in h} \delta_i\delta_j\Sigma_{ij}^2`, :math:`\gamma = P - \sum_g t_g` and the curvature
+scaling with :math:`\varphi^{-p}`:
+
+.. math::
+
+    \partial_{\log\delta_g} &= \tfrac12 (n_g - t_g - \delta_g\|\theta_g - \mu_g\|^2), &
+    \partial^2_{\log\delta_g\log\delta_h} &= -\tfrac12 ([g=h](t_g + \delta_g\|\theta_g - \mu_g\|^2) - S_{gh}), \\
+    \partial_{\log\varphi} &= E/\varphi - \tfrac12 N_w C + \tfrac12 p\gamma, &
+    \partial^2_{\log\varphi\log\delta_g} &= -\tfrac12 p\,(t_g - \textstyle\sum_h S_{gh}), \\
+    & & \partial^2_{\log\varphi} &= -E/\varphi - \tfrac12 p^2 \textstyle\sum_g (t_g - \sum_h S_{gh}).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from .fit import Hyper, LaplaceFit
+from .structures._base import Posterior
+
+PRECISION_BOUNDS = (1e-6, 1e8)
+"""Search interval of a prior precision; the network's inputs and targets are of order one."""
+
+
+def log_evidence(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> float:
+    """Log marginal likelihood of the training targets, nats, in the network's target units.
+
+    Costs what the structure's posterior costs; with one prior precision, and a structure that has its spectrum, O(P)
+    once the eigenvalues are there; nothing where the posterior for the same ``hyper`` is given.
+    """
+    theta, delta = fit.theta, hyper.prior_precision
+    if posterior is not None:
+        logdet = posterior.logdet_precision()
+    elif hyper.is_uniform and fit.curvature.has_spectrum:
+        logdet = (hyper.scale(fit.dispersion_power) * fit.curvature.eigenvalues() + delta).log().sum()
+    else:
+        logdet = fit.posterior(hyper).logdet_precision()
+    occam = logdet - fit.prior.logdet(delta) + fit.prior.quadratic(delta, theta)
+    return fit.log_likelihood(hyper) - 0.5 * float(occam)
+
+
+def effective_parameters(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> float:
+    """MacKay's γ = Σ λ/(λ + δ): how many parameters the data determine, between 0 and P."""
+    posterior = posterior or fit.posterior(hyper)
+    together = torch.zeros_like(fit.prior.groups)  # what each group keeps for itself may take a matrix of its own
+    return float(fit.prior.counts.sum() - posterior.shrinkage(together, 1)[0])
+
+
+@dataclass(frozen=True)
+class EvidenceDerivatives:
+    """Gradient and Hessian in (log δ_1, …, log δ_G, log φ).
+
+    Parameters
+    ----------
+    gradient : Tensor of shape (G + 1,)
+    hessian : Tensor of shape (G + 1, G + 1)
+        Negative semi-definite; of :func:`diagonal_derivatives` a diagonal (G + 1,).
+    """
+
+    gradient: Tensor
+    hessian: Tensor
+
+
+def evidence_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
+    """Exact derivatives of :func:`log_evidence` at fixed weights, for every structure."""
+    first, second = prior_statistics(fit, hyper)
+    power, gradient = fit.dispersion_power, _gradient(fit, hyper, first)
+    penalty = hyper.prior_precision * fit.prior.squares(fit.theta)
+    mixed = first - second.sum(1)
+    hessian = torch.zeros(len(gradient), len(gradient), dtype=torch.float64, device=gradient.device)
+    hessian[:-1, :-1] = -0.5 * (torch.diag(first + penalty) - second)
+    hessian[:-1, -1] = hessian[-1, :-1] = -0.5 * power * mixed
+    hessian[-1, -1] = -fit.nll / hyper.dispersion - 0.5 * power**2 * mixed.sum()
+    return EvidenceDerivatives(gradient, hessian)
+
+
+def diagonal_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
+    r"""The gradient, and a diagonal as large as that of the Hessian: all without S, for many groups.
+
+    :math:`S_{gg} \ge t_g^2/n_g`, with equality where every weight is its own group, and
+    :math:`\sum_g (t_g - \sum_h S_{gh}) \le \gamma`. Costs what the structure's ``shrinkage`` costs.
+    """
+    delta = hyper.prior_precision
+    first = fit.posterior(hyper, spectral=False).shrinkage(fit.prior.groups, fit.prior.n_groups)
+    counts = fit.prior.counts.to(delta.device)
+    groups = 0.5 * (first + delta * fit.prior.squares(fit.theta) - first.square() / counts)
+    dispersion = fit.nll / hyper.dispersion + 0.5 * fit.dispersion_power**2 * (counts - first).sum()
+    return EvidenceDerivatives(_gradient(fit, hyper, first), -torch.cat([groups, dispersion[None]]))
+
+
+def _gradient(fit: LaplaceFit, hyper: Hyper, first: Tensor) -> Tensor:
+    counts = fit.prior.counts.to(first.device)
+    gamma = (counts - first).sum()
+    penalty = hyper.prior_precision * fit.prior.squares(fit.theta)
+    data = fit.nll / hyper.dispersion - 0.5 * fit.total_weight * fit.n_outputs
+    slope = (data + 0.5 * fit.dispersion_power * gamma) * fit.likelihood.has_dispersion
+    return torch.cat([0.5 * (counts - first - penalty), slope[None]])
+
+
+def prior_statistics(fit: LaplaceFit, hyper: Hyper) -> tuple[Tensor, Tensor]:
+    """The t (G,) and S (G, G) of the module's formulas; by the eigenvalues alone when there is one precision."""
+    if not (hyper.is_uniform and fit.curvature.has_spectrum):
+        return fit.posterior(hyper).prior_statistics(fit.prior.groups, fit.prior.n_groups)
+    delta = hyper.prior_precision
+    share = delta / (hyper.scale(fit.dispersion_power) * fit.curvature.eigenvalues() + delta)
+    return share.sum()[None], share.square().sum()[None, None]
+
+
+def mackay_fixed_point(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> Hyper:
+    r"""MacKay's (1992, eq. 4.9 and 4.10) re-estimates, within the bounds.
+
+    :math:`\delta_g = \gamma_g/\|\theta_g - \mu_g\|^2` and :math:`\varphi = 2E/(N_w C - p\gamma)`, with γ the
+    effective number of parameters under the present values. The optimum of the evidence at these weights is their
+    fixed point.
+    """
+    posterior = posterior or fit.posterior(hyper, spectral=False)
+    shrinkage = posterior.shrinkage(fit.prior.groups, fit.prior.n_groups)
+    gamma = (fit.prior.counts.to(shrinkage.device) - shrinkage).clamp_min(1e-10)
+    squares = fit.prior.squares(fit.theta).clamp_min(1e-300)
+    precision = (gamma / squares).clamp(*PRECISION_BOUNDS)
+    return replace(hyper, prior_precision=precision, dispersion=_mackay_dispersion(fit, hyper, float(gamma.sum())))
+
+
+def mackay_dispersion(fit: LaplaceFit, hyper: Hyper) -> Hyper:
+    """The φ of :func:`mackay_fixed_point` alone, which asks for γ of all weights together."""
+    gamma = effective_parameters(fit, hyper, fit.posterior(hyper, spectral=False))
+    return replace(hyper, dispersion=_mackay_dispersion(fit, hyper, max(gamma, 1e-10)))
+
+
+def _mackay_dispersion(fit: LaplaceFit, hyper: Hyper, gamma: float) -> float:
+    if not fit.likelihood.has_dispersion:
+        return hyper.dispersion
+    freedom = max(fit.total_weight * fit.n_outputs - fit.dispersion_power * gamma, 0.5)
+    low, high = fit.likelihood.dispersion_bounds
+    return min(max(2 * fit.nll / freedom, low), high)
+
+
+def residual_dispersion(fit: LaplaceFit, hyper: Hyper) -> Hyper:
+    """φ = Σ w‖y − f‖² / (N_w C), the maximum-likelihood value at the fit's weights.
+
+    Parameters
+    ----------
+    fit : LaplaceFit
+    hyper : Hyper
+
+    Returns
+    -------
+    Hyper
+        The same where the likelihood has no dispersion.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.laplace.network import trace
+    >>> import torch
+    >>> from sklearn_laplace.laplace.curvatures import GGN
+    >>> from sklearn_laplace.laplace import fit_laplace
+    >>> from sklearn_laplace.laplace.likelihoods import Gaussian
+    >>> from sklearn_laplace.laplace.structures import Full
+    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> x = torch.tensor([[1.0], [2.0], [3.0]]).double()
+    >>> rows = [(x, 2 * x + torch.tensor([[0.1], [0.0], [-0.1]]), torch.ones(3).double())]
+    >>> near = network.with_parameters(torch.tensor([2.0]).double())
+    >>> fit = fit_laplace(near, Gaussian(), GGN(), Full, network.scalar_prior(), rows)
+    >>> round(residual_dispersion(fit, Hyper(torch.ones(1).double())).dispersion, 6)  # .02 / 3
+    0.006667
+    """
+    if not fit.likelihood.has_dispersion:
+        return hyper
+    value = 2 * fit.nll / (fit.total_weight * fit.n_outputs)
+    low, high = fit.likelihood.dispersion_bounds
+    return replace(hyper, dispersion=min(max(value, low), high))

@@ -1,0 +1,7 @@
+"""Factored Jacobians: data that flow from layers to structures."""
+
+from .blocks import ParameterBlock
+from .factors import DenseFactor, LayerFactor, SharedFactor
+from .jacobian import Batch, FactoredJacobian
+
+__all__ = ["Batch", "DenseFactor", "FactoredJacobian", "LayerFactor", "ParameterBlock", "SharedFactor"]

@@ -1,0 +1,311 @@
+r"""Factors of Jacobians: what one layer, or one tensor, contributes."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from .khatri_rao import add_khatri_rao_, add_square_
+
+
+@dataclass(frozen=True)
+class LayerFactor:
+    """A linear layer's part of SᵀJ: entry (n, k, (o, i)) is ``cotangents[n, k, o] * inputs[n, i]``.
+
+    Parameters
+    ----------
+    inputs : Tensor of shape (n, I)
+        The layer's input, with a column of ones where the bias is selected.
+    cotangents : Tensor of shape (n, K, O)
+        The output factors back-propagated to the layer's output.
+
+    Examples
+    --------
+    >>> import torch
+    >>> LayerFactor(torch.ones(2, 3), torch.ones(2, 1, 4)).rows().shape
+    torch.Size([2, 1, 12])
+    """
+
+    inputs: Tensor
+    cotangents: Tensor
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of parameters O·I."""
+        return self.cotangents.shape[-1] * self.inputs.shape[-1]
+
+    def rows(self) -> Tensor:
+        """The dense part (n, K, O·I)."""
+        return torch.einsum("nko,ni->nkoi", self.cotangents, self.inputs).flatten(2)
+
+    def total(self) -> Tensor:
+        """Sum over rows and columns, shape (O·I,)."""
+        return (self.cotangents.sum(1).mT @ self.inputs).flatten()
+
+    def square_sum(self) -> Tensor:
+        """Sum of squares over rows and columns, shape (O·I,): one matrix product, independent of K."""
+        squares = self.cotangents.square()
+        squares = squares[:, 0] if squares.shape[1] == 1 else squares.sum(1)
+        return (squares.mT @ self.inputs.square()).flatten()
+
+    def weighted_inner(self, weights: Tensor) -> Tensor:
+        """Σ_p weights_p · part_kp · part_lp for each row, shape (n, K, K), from weights of shape (O·I,)."""
+        outputs, inputs = self.cotangents.shape[-1], self.inputs.shape[-1]
+        per_output = self.inputs.square() @ weights.to(self.inputs.dtype).view(outputs, inputs).mT
+        return (self.cotangents * per_output[:, None]) @ self.cotangents.mT
+
+    def gram(self, other: LayerFactor, weights: Tensor) -> Tensor:
+        r"""Σ_p weights_p part parts′ᵀ, shape (n·K, m·K): products of small Gram matrices, never (n·K, O·I).
+
+        :math:`(a_n^\top \mathrm{diag}(v)\, a'_m)\,(g_{nk}^\top g'_{ml})` for weights v of shape (I,), one a column; for
+        weights of shape (O, I) the sum of such products over the outputs.
+        """
+        if weights.ndim == 2:
+            parts = (self._of_output(o).gram(other._of_output(o), row) for o, row in enumerate(weights))
+            return functools.reduce(Tensor.add_, parts)
+        n, k, _ = self.cotangents.shape
+        m, l, _ = other.cotangents.shape
+        outputs = self.cotangents.flatten(0, 1) @ other.cotangents.flatten(0, 1).mT
+        inputs = (self.inputs * weights.to(self.inputs.dtype)) @ other.inputs.mT
+        outputs.view(n, k, m, l).mul_(inputs[:, None, :, None])
+        return outputs
+
+    def _of_output(self, o: int) -> LayerFactor:
+        return LayerFactor(self.inputs, self.cotangents[..., o : o + 1])
+
+    def times(self, vectors: Tensor) -> Tensor:
+        """The part times (O·I, s) vectors, shape (n·K, s)."""
+        shape = (self.cotangents.shape[-1], self.inputs.shape[-1])
+        matrices = vectors.mT.unflatten(-1, shape).to(self.inputs.dtype)
+        inner = torch.einsum("ni,soi->nso", self.inputs, matrices)
+        return (self.cotangents @ inner.mT).flatten(0, 1)
+
+    def transposed_times(self, vectors: Tensor) -> Tensor:
+        """The transposed part times (n·K, s) vectors, shape (O·I, s)."""
+        weights = vectors.view(*self.cotangents.shape[:2], vectors.shape[1]).to(self.inputs.dtype)
+        outputs = torch.einsum("nko,nks->nso", self.cotangents, weights)
+        return torch.einsum("nso,ni->ois", outputs, self.inputs).flatten(0, 1)
+
+    def scaled(self, weights: Tensor) -> LayerFactor:
+        """Each entry times its weight, from weights (O·I,) that are equal within a column."""
+        columns = weights[: self.inputs.shape[-1]]
+        return LayerFactor(self.inputs * columns.to(self.inputs.dtype), self.cotangents)
+
+    def double(self) -> LayerFactor:
+        """The same in float64."""
+        return LayerFactor(self.inputs.double(), self.cotangents.double())
+
+    def rotate(self, output_basis: Tensor, input_basis: Tensor) -> LayerFactor:
+        """The same part in other bases: ``cotangents @ output_basis`` and ``inputs @ input_basis``."""
+        return LayerFactor(self.inputs @ input_basis, self.cotangents @ output_basis)
+
+    def add_cross_(self, other: Factor, total: Tensor) -> None:
+        r"""Add Σₙₖ partᵀ other to a matrix (O·I, p′), float64.
+
+        Between two layers with K > 1 it is :math:`\sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n`, one
+        Khatri–Rao product of cost N·O·O′·I·I′ whatever K; each panel is summed in float64. Of a layer with itself the
+        lower triangle is added, and nothing above its diagonal blocks.
+        """
+        if isinstance(other, LayerFactor) and self.cotangents.shape[1] > 1:
+            if other is self:
+                add_square_(self.cotangents, self.inputs, total)
+            else:
+                add_khatri_rao_((self.cotangents, other.cotangents), (self.inputs, other.inputs), total)
+        else:
+            total += self.rows().flatten(0, 1).mT @ other.rows().flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class DenseFactor:
+    """One tensor's part of SᵀJ, held densely, shape (n, K, p).
+
+    Examples
+    --------
+    >>> import torch
+    >>> DenseFactor(torch.ones(2, 1, 4)).square_sum()
+    tensor([2., 2., 2., 2.])
+    """
+
+    values: Tensor
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of parameters p."""
+        return self.values.shape[-1]
+
+    def rows(self) -> Tensor:
+        """The dense part (n, K, p)."""
+        return self.values
+
+    def total(self) -> Tensor:
+        """Sum over rows and columns, shape (p,)."""
+        return self.values.sum((0, 1))
+
+    def square_sum(self) -> Tensor:
+        """Sum of squares over rows and columns, shape (p,)."""
+        return self.values.square().sum((0, 1))
+
+    def weighted_inner(self, weights: Tensor) -> Tensor:
+        """Σ_p weights_p · part_kp · part_lp for each row, shape (n, K, K), from weights of shape (p,)."""
+        return (self.values * weights.to(self.values.dtype)) @ self.values.mT
+
+    def gram(self, other: DenseFactor, weights: Tensor) -> Tensor:
+        """Σ_p weights_p part part′ᵀ, shape (n·K, m·K), from weights of shape (p,)."""
+        left = self.values.flatten(0, 1) * weights.to(self.values.dtype)
+        return left @ other.values.flatten(0, 1).mT
+
+    def times(self, vectors: Tensor) -> Tensor:
+        """The part times (p, s) vectors, shape (n·K, s)."""
+        return self.values.flatten(0, 1) @ vectors.to(self.values.dtype)
+
+    def transposed_times(self, vectors: Tensor) -> Tensor:
+        """The transposed part times (n·K, s) vectors, shape (p, s)."""
+        return self.values.flatten(0, 1).mT @ vectors.to(self.values.dtype)
+
+    def add_cross_(self, other: Factor, total: Tensor) -> None:
+        """Add Σₙₖ partᵀ other to a matrix (p, p′), float64."""
+        total += self.values.flatten(0, 1).mT @ other.rows().flatten(0, 1)
+
+    def scaled(self, weights: Tensor) -> DenseFactor:
+        """Each entry times its weight (p,)."""
+        return DenseFactor(self.values * weights.to(self.values.dtype))
+
+    def double(self) -> DenseFactor:
+        """The same in float64."""
+        return DenseFactor(self.values.double())
+
+
+@dataclass(frozen=True)
+class SharedFactor:
+    """The part of a linear layer at L positions of each row: Σ_l ``cotangents[n, k, l, o] * inputs[n, l, i]``.
+
+    A row's part is the sum over its positions, taken before anything is squared; all but the Kronecker structures see
+    it multiplied out.
+
+    Parameters
+    ----------
+    inputs : Tensor of shape (n, L, I)
+    cotangents : Tensor of shape (n, K, L, O)
+
+    Examples
+    --------
+    >>> import torch
+    >>> SharedFactor(torch.ones(2, 5, 3), torch.ones(2, 1, 5, 4)).rows()[0, 0, 0]
+    tensor(5.)
+    """
+
+    inputs: Tensor
+    cotangents: Tensor
+
+    @property
+    def n_parameters(self) -> int:
+        """Number of parameters O·I."""
+        return self.cotangents.shape[-1] * self.inputs.shape[-1]
+
+    @cached_property
+    def dense(self) -> DenseFactor:
+        """Multiplied out, n·K·O·I elements."""
+        n, n_columns = self.cotangents.shape[:2]  # one product a row: a broadcast over K would copy the inputs K times
+        return DenseFactor((self.cotangents.mT.flatten(1, 2) @ self.inputs).view(n, n_columns, -1))
+
+    def rows(self) -> Tensor:
+        """The dense part (n, K, O·I)."""
+        return self.dense.values
+
+    def total(self) -> Tensor:
+        """Sum over rows and columns, shape (O·I,)."""
+        return (self.cotangents.sum(1).flatten(0, 1).mT @ self.inputs.flatten(0, 1)).flatten()
+
+    def square_sum(self) -> Tensor:
+        """Sum of squares over rows and columns, shape (O·I,)."""
+        return self.dense.square_sum()
+
+    def weighted_inner(self, weights: Tensor) -> Tensor:
+        """Σ_p weights_p · part_kp · part_lp for each row, shape (n, K, K), from weights of shape (O·I,)."""
+        return self.dense.weighted_inner(weights)
+
+    def times(self, vectors: Tensor) -> Tensor:
+        """The part times (O·I, s) vectors, shape (n·K, s)."""
+        return self.dense.times(vectors)
+
+    def transposed_times(self, vectors: Tensor) -> Tensor:
+        """The transposed part times (n·K, s) vectors, shape (O·I, s)."""
+        return self.dense.transposed_times(vectors)
+
+    def reduced(self) -> LayerFactor:
+        """One position for all: mean of the inputs, sum of the cotangents; the part itself where either is constant."""
+        return LayerFactor(self.inputs.mean(1), self.cotangents.sum(2))
+
+    def rotate(self, output_basis: Tensor, input_basis: Tensor) -> SharedFactor:
+        """The same part in other bases: ``cotangents @ output_basis`` and ``inputs @ input_basis``."""
+        return SharedFactor(self.inputs @ input_basis, self.cotangents @ output_basis)
+
+    def add_cross_(self, other: Factor, total: Tensor) -> None:
+        """Add Σₙₖ partᵀ other to a matrix (O·I, p′), float64."""
+        self.dense.add_cross_(other, total)
+
+    def scaled(self, weights: Tensor) -> SharedFactor:
+        """Each entry times its weight, from weights (O·I,) that are equal within a column."""
+        columns = weights[: self.inputs.shape[-1]]
+        return SharedFactor(self.inputs * columns.to(self.inputs.dtype), self.cotangents)
+
+    def double(self) -> DenseFactor:
+        """Multiplied out, in float64."""
+        return self.dense.double()
+
+
+def picked(factor: Factor, index: Tensor) -> DenseFactor:
+    """The part of some of a block's parameters, densely: of a layer at one position these alone are multiplied out.
+
+    Parameters
+    ----------
+    factor : LayerFactor, SharedFactor or DenseFactor
+    index : Tensor of shape (p,), int64
+        Positions in the block's flattened matrix.
+
+    Examples
+    --------
+    >>> import torch
+    >>> factor = LayerFactor(torch.tensor([[1.0, 2.0]]), torch.tensor([[[3.0, 5.0]]]))
+    >>> factor.rows().tolist(), picked(factor, torch.tensor([1, 2])).rows().tolist()
+    ([[[3.0, 6.0, 5.0, 10.0]]], [[[6.0, 5.0]]])
+    """
+    if isinstance(factor, LayerFactor):
+        width = factor.inputs.shape[-1]
+        return DenseFactor(factor.cotangents[..., index // width] * factor.inputs[:, None, index % width])
+    return DenseFactor(factor.rows()[..., index])
+
+
+def bias_apart(factor: LayerFactor | SharedFactor) -> tuple[Factor, DenseFactor]:
+    """The parts of [W | b] as those of W and of b: the bias's is the cotangents, summed over the positions.
+
+    Parameters
+    ----------
+    factor : LayerFactor or SharedFactor
+        With the column of ones as last input.
+
+    Examples
+    --------
+    >>> import torch
+    >>> factor = SharedFactor(torch.ones(2, 5, 3), torch.ones(2, 1, 5, 4))
+    >>> weight, bias = bias_apart(factor)
+    >>> weight.rows().shape, bias.rows().tolist()[0]
+    (torch.Size([2, 1, 8]), [[5.0, 5.0, 5.0, 5.0]])
+    """
+    inputs = factor.inputs[..., :-1]
+    if isinstance(factor, SharedFactor):
+        return SharedFactor(inputs, factor.cotangents), DenseFactor(factor.cotangents.sum(2))
+    return LayerFactor(inputs, factor.cotangents), DenseFactor(factor.cotangents)
+
+
+def _in_float64(factor: Factor) -> Factor:
+    """A factor of the same kind; ``double`` of one at several positions multiplies it out."""
+    return replace(factor, **{field.name: getattr(factor, field.name).double() for field in fields(factor)})
+
+
+Factor = LayerFactor | SharedFactor | DenseFactor
+"""One block's part of SᵀJ."""

@@ -1,0 +1,136 @@
+r"""Convolutions: one linear map at every position, on patches of the padded input.
+
+With the patches :math:`a_{nl}` of row n and the cotangents :math:`g_{nkl}` at its output's positions l the part is
+:math:`\sum_l g_{nkl} \otimes [a_{nl}, 1]`, the sum of a linear layer at several positions. A grouped convolution is one
+such map for each group; it has no single input, so its part is multiplied out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..jacobian.blocks import ParameterBlock
+from ..jacobian.factors import DenseFactor, Factor
+from ._base import FactoredLayer, shared_factor
+
+AXES: dict[type[nn.Module], int] = {nn.Conv1d: 3, nn.Conv2d: 4}
+"""The known convolutions, and the axes of an input with rows."""
+BY_NAME = {"valid": 0, "same": 1}
+"""Paddings that have a name, as multiples of what a kernel reaches beyond its first element."""
+FILLS = {"zeros": "constant"}
+"""Padding modes that ``torch.nn.functional.pad`` knows by another name than a layer."""
+
+
+@dataclass(frozen=True)
+class Conv(FactoredLayer):
+    """A convolution in one or two dimensions, called once in the forward pass with an input of shape (n, C, …).
+
+    Parameters
+    ----------
+    name : str
+    weight, bias : int
+        Columns of the block: inputs of one output and 1, or, with groups, elements of the tensors; 0 where the tensor
+        is not selected.
+    n_outputs : int
+        Output channels.
+    positions : int
+        Positions of the output L.
+    groups : int
+        Groups of channels; 1 is the plain convolution.
+
+    Examples
+    --------
+    >>> layer = torch.nn.Conv2d(3, 8, kernel_size=5)
+    >>> images = torch.zeros(2, 3, 28, 28)
+    >>> conv = Conv.of("0", layer, {"weight", "bias"}, images)
+    >>> conv.block
+    ParameterBlock(name='0', outputs=8, inputs=76, factored=True, positions=576)
+    >>> conv.features(layer, images).shape
+    torch.Size([2, 576, 76])
+    """
+
+    n_outputs: int
+    positions: int
+    groups: int
+
+    @staticmethod
+    def handles(layer: nn.Module, inputs: Tensor) -> bool:
+        """Whether it is a convolution over rows that owns its weight; a transposed one is not."""
+        axes = AXES.get(type(layer))
+        return axes == inputs.ndim and "weight" in layer._parameters
+
+    @classmethod
+    def of(cls, name: str, layer: nn.Module, selected: set[str], inputs: Tensor) -> Self:
+        """The description of a convolution."""
+        assert isinstance(layer, nn.Conv1d | nn.Conv2d)
+        rows = layer.out_channels if layer.groups > 1 else 1
+        weight = rows * layer.weight[0].numel() * ("weight" in selected)
+        bias = rows * ("bias" in selected)
+        positions = _patches(layer, inputs[:1]).shape[-1]
+        return cls(name, weight, bias, layer.out_channels, positions, layer.groups)
+
+    @property
+    def block(self) -> ParameterBlock:
+        """[W | b] with the patch as inputs; with groups all elements of W, then b, in one row."""
+        columns = self.weight + self.bias
+        if self.groups > 1:
+            return ParameterBlock(self.name, 1, columns, factored=False)
+        return ParameterBlock(self.name, self.n_outputs, columns, True, self.positions)
+
+    def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:
+        """Patches with a column of ones for the bias, (n, L, I + 1), of both what is selected; patches with groups.
+
+        One copy of the input for each element of the kernel.
+        """
+        assert isinstance(layer, nn.Conv1d | nn.Conv2d)
+        if self.groups > 1:
+            return _patches(layer, inputs) if self.weight else inputs
+        if not self.weight:
+            return inputs.new_ones(len(inputs), self.positions, 1)
+        patches = _patches(layer, inputs)
+        ones = [torch.ones_like(patches[:, :1])] if self.bias else []
+        return torch.cat([patches, *ones], 1).mT
+
+    def factor(self, features: Tensor, cotangents: Tensor) -> Factor:
+        """The layer's part from its features and the cotangents (n, K, O, …)."""
+        cotangents = cotangents.flatten(3)
+        if self.groups > 1:
+            return self._grouped_factor(features, cotangents)
+        return shared_factor(features, cotangents.mT, self.positions)
+
+    def _grouped_factor(self, patches: Tensor, cotangents: Tensor) -> DenseFactor:
+        """Group by group Σ_l g ⊗ a, in the order of the weight's elements."""
+        parts = [cotangents.sum(-1)] if self.bias else []
+        if self.weight:
+            by_group = cotangents.unflatten(2, (self.groups, -1))
+            inputs = patches.unflatten(1, (self.groups, -1))
+            parts = [torch.einsum("nkgol,ngil->nkgoi", by_group, inputs).flatten(2), *parts]
+        return DenseFactor(torch.cat(parts, -1))
+
+
+def _patches(layer: nn.Conv1d | nn.Conv2d, inputs: Tensor) -> Tensor:
+    """What each output position sees, channel by channel, shape (n, C·kernel, L); 1d as 2d of height one."""
+    padded = F.pad(inputs, _margins(layer), FILLS.get(layer.padding_mode, layer.padding_mode))
+    if padded.ndim == 3:
+        padded = padded[:, :, None]
+    kernel, dilation, stride = (
+        (1, *sizes) if len(sizes) == 1 else sizes for sizes in (layer.kernel_size, layer.dilation, layer.stride)
+    )
+    return F.unfold(padded, kernel, dilation, stride=stride)
+
+
+def _margins(layer: nn.Conv1d | nn.Conv2d) -> list[int]:
+    """Elements added before and after each axis, the last axis first, as ``F.pad`` takes them."""
+    margins: list[int] = []
+    for axis in reversed(range(len(layer.kernel_size))):
+        if isinstance(layer.padding, str):
+            both = BY_NAME[layer.padding] * layer.dilation[axis] * (layer.kernel_size[axis] - 1)
+            margins += [both // 2, both - both // 2]
+        else:
+            margins += [layer.padding[axis]] * 2
+    return margins

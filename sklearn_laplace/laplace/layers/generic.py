@@ -1,0 +1,72 @@
+r"""Any module, by ``torch.func``: dense rows :math:`S_n^\top J_n`, one row of the data at a time in a batched pass.
+
+Slow (a backward pass through the whole net for each row and column) but right for every net whose rows do not
+influence each other in eval mode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
+
+from ..jacobian.blocks import ParameterBlock
+from ..jacobian.factors import DenseFactor
+
+
+@dataclass(frozen=True)
+class Generic:
+    """A set of parameter tensors without a factored form.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Dotted names of the tensors, each a block of its own.
+    sizes : tuple of int
+        Their numbers of elements.
+    batched : bool
+        Whether the forward pass runs under ``torch.func.vmap``; otherwise rows are taken in a loop.
+
+    Examples
+    --------
+    >>> Generic(("scale",), (4,), batched=True).blocks[0].size
+    4
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    batched: bool
+
+    @property
+    def blocks(self) -> tuple[ParameterBlock, ...]:
+        """One dense block a tensor."""
+        return tuple(
+            ParameterBlock(name, 1, size, factored=False) for name, size in zip(self.names, self.sizes, strict=True)
+        )
+
+    def factors(self, module: nn.Module, x: Tensor, cotangents: Tensor) -> tuple[DenseFactor, ...]:
+        """The tensors' parts for rows ``x`` and output factors S (n, C, K): n·K·p memory."""
+        state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        chosen = {name: state[name].detach() for name in self.names}
+        fixed = {name: tensor.detach() for name, tensor in state.items() if name not in chosen}
+
+        def pull(row: Tensor, factor: Tensor) -> dict[str, Tensor]:
+            def outputs(tensors: dict[str, Tensor]) -> Tensor:
+                return functional_call(module, {**fixed, **tensors}, (row[None],)).reshape(-1)
+
+            back = vjp(outputs, chosen)[1]
+            if self.batched:
+                return vmap(lambda column: back(column)[0], in_dims=1)(factor)
+            columns = [back(column)[0] for column in factor.unbind(1)]
+            return {name: torch.stack([column[name] for column in columns]) for name in self.names}
+
+        if self.batched:
+            parts = vmap(pull, randomness="different")(x, cotangents)
+        else:
+            rows = [pull(row, factor) for row, factor in zip(x, cotangents, strict=True)]
+            parts = {name: torch.stack([row[name] for row in rows]) for name in self.names}
+        shape = (len(x), cotangents.shape[-1], -1)
+        found = (parts[name].reshape(shape) for name in self.names)
+        return tuple(DenseFactor(part if x.requires_grad else part.detach()) for part in found)

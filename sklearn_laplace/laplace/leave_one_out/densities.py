@@ -1,0 +1,64 @@
+r"""Leave-one-out densities of targets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..latent import LatentGaussian
+from ..likelihoods._base import Likelihood, Link, without_noise
+
+Density = Callable[[LatentGaussian, Tensor, float], Tensor]
+"""From a Gaussian over the outputs, targets and dispersion to log p(y) of each row (n,), nats."""
+
+
+def gaussian_density(latent: LatentGaussian, targets: Tensor, dispersion: float) -> Tensor:
+    """log N(y; mean, covariance + φ diag(v)) of each row, nats, shape (n,); v its known noise variances, or ones.
+
+    Examples
+    --------
+    >>> import torch
+    >>> latent = LatentGaussian(torch.zeros(1, 1).double(), torch.ones(1, 1, 1).double())
+    >>> float(gaussian_density(latent, torch.full((1, 1), 2.0), 3.0)) == -0.5 * (2.0**2 / 4 + math.log(2 * math.pi * 4))
+    True
+    """
+    y, noise = without_noise(targets.double(), latent.mean.shape[-1])
+    squares, logdet = normal_terms(y - latent.mean, latent.covariance, dispersion * noise)
+    return -0.5 * (squares + logdet + latent.mean.shape[-1] * math.log(2 * math.pi))
+
+
+def normal_terms(residual: Tensor, covariance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """eᵀ V⁻¹ e and log |V| for V = covariance + diag(noise), each of shape (…), from (…, C), (…, C, C) and (…, C).
+
+    Examples
+    --------
+    >>> import torch
+    >>> normal_terms(torch.tensor([2.0]), torch.tensor([[3.0]]), torch.tensor([1.0]))
+    (tensor(1.), tensor(1.3863))
+    """
+    factor = torch.linalg.cholesky(covariance + torch.diag_embed(noise))
+    white = torch.linalg.solve_triangular(factor, residual[..., None], upper=False)[..., 0]
+    return white.square().sum(-1), 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def class_density(likelihood: Likelihood, link: Link) -> Density:
+    """The log of the linked probability of the target's class.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sklearn_laplace.laplace.likelihoods import Categorical
+    >>> from sklearn_laplace.laplace.links import Plugin
+    >>> density = class_density(Categorical(), Plugin(torch.zeros(1, 2)))
+    >>> density(LatentGaussian(torch.zeros(1, 2), torch.eye(2)[None]), torch.tensor([1]), 1.0)
+    tensor([-0.6931])
+    """
+
+    def density(latent: LatentGaussian, targets: Tensor, dispersion: float) -> Tensor:
+        probabilities = link.mean(likelihood.class_logits(latent)).gather(1, targets[:, None])[:, 0]
+        return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
+
+    return density

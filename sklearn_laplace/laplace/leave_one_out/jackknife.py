@@ -1,0 +1,149 @@
+r"""Jackknife+ (Barber et al. 2021) without refits: what every model without one row says of a new input.
+
+With the network linearised and at its mode, a Newton step without row n (all its weight) ends at weights from which
+
+.. math:: \mu_{-n}(x) = f(x) + J_x P^{-1} J_n^\top\, w_n r_n(f_{-n})/\varphi ,
+
+r the gradient of row n's loss at its own left-out outputs :math:`f_{-n}` (``laplace/leave_one_out/left_out.py``): by
+:math:`(I - S S^\top q)^{-1} = I + S S^\top q_{-n}` this is the step of Cook & Weisberg (1982) and Tailor et al. (2025),
+without a difference of close numbers. For a Gaussian likelihood it is the refit. The residuals are
+:math:`R_n = |y_n - \mu_{-n}(x_n)|`, and the interval of level :math:`1 - \alpha` at x
+
+.. math:: \big[\; \lfloor \alpha (N_w + 1) \rfloor\text{-th smallest } \mu_{-n}(x) - R_n, \quad
+          \lceil (1 - \alpha)(N_w + 1) \rceil\text{-th smallest } \mu_{-n}(x) + R_n \;\big]
+
+where a row counts by its weight and the new one as one (:math:`N_w = \sum w`); an end for which there are too few rows
+is infinite. It rests on residuals, and not on the noise variance being right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..fit import Hyper, LaplaceFit, Rows
+from ..likelihoods._base import without_noise
+from ..structures._base import Posterior
+from .left_out import leave_one_out
+from .linearised import linearised_mode
+from .rows import LinearRows, linear_rows
+
+ROUNDING = 1e-9
+"""Part of the wanted weight that may be missing by rounding."""
+
+
+@dataclass(frozen=True)
+class LeftOutModels:
+    """The models without one row each, in outputs.
+
+    Parameters
+    ----------
+    fit : LaplaceFit
+        At the linearised network's mode.
+    posterior : Posterior
+        Exact, at temperature 1.
+    rows : iterable of LinearRows
+        Those that are left out, N together.
+    pulls : Tensor of shape (N, C), float64
+        w r/φ of each row at its left-out outputs.
+    scores : Tensor of shape (N, C), float64
+        R.
+    weights : Tensor of shape (N,), float64
+    """
+
+    fit: LaplaceFit
+    posterior: Posterior
+    rows: Iterable[LinearRows]
+    pulls: Tensor
+    scores: Tensor
+    weights: Tensor
+
+    def predictions(self, x: Tensor) -> Tensor:
+        """Outputs of all models at new inputs (m, …): shape (m, C, N), float64. Costs m N C² products with the root."""
+        outputs, jacobian = self.fit.network.jacobian(x)
+        jacobian, parts, start = jacobian.double(), [], 0
+        mean = outputs.double()
+        if self.fit.shift is not None:
+            mean = mean + jacobian.times(self.fit.shift[:, None])[..., 0]
+        for row in self.rows:
+            n = len(row.weights)
+            cross = self.posterior.cross_covariance(jacobian, row.jacobian).view(*mean.shape, n, -1)
+            parts.append((cross * self.pulls[start : start + n]).sum(-1))
+            start += n
+        return mean[..., None] + torch.cat(parts, -1)
+
+    def interval(self, x: Tensor, levels: Tensor) -> Tensor:
+        """Ends of the intervals at new inputs (m, …), shape (m, 2, L, C), for levels (L,)."""
+        found, scores = self.predictions(x), self.scores.mT
+        ends = [-reached(scores - found, self.weights, levels), reached(found + scores, self.weights, levels)]
+        return torch.stack(ends, 1).mT
+
+
+def left_out_models(exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LeftOutModels:
+    """The models without one row each.
+
+    Parameters
+    ----------
+    exact : LaplaceFit
+        Gaussian likelihood, ``GGN`` in an exact structure.
+    batches : iterable of (inputs, targets, weights)
+        All rows of the fit.
+    hyper : Hyper
+        The temperature, which the mean does not know, does not enter.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.laplace.network import trace
+    >>> import torch
+    >>> from sklearn_laplace.laplace.curvatures import GGN
+    >>> from sklearn_laplace.laplace import fit_laplace
+    >>> from sklearn_laplace.laplace.likelihoods import Gaussian
+    >>> from sklearn_laplace.laplace.structures import Full
+    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> x, y, w = torch.ones(2, 1).double(), torch.tensor([[3.0], [6.0]]).double(), torch.ones(2).double()
+    >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), [(x, y, w)])
+    >>> found = left_out_models(fit, [(x, y, w)], Hyper(torch.ones(1).double()))
+    >>> found.predictions(2 * x[:1]).round(decimals=9).tolist()  # twice the left-out means at 1, which are 3 and 1.5
+    [[[6.0, 3.0]]]
+    >>> found.interval(2 * x[:1], torch.tensor([0.5]).double()).flatten().round(decimals=9)  # 3 − 4.5, 3 + 4.5
+    tensor([-1.5000,  7.5000], dtype=torch.float64)
+    """
+    hyper = replace(hyper, temperature=1.0)
+    settled = linearised_mode(exact, batches, hyper)
+    mean = leave_one_out(settled, settled, batches, hyper).mean
+    targets, weights = (torch.cat(parts) for parts in zip(*((y, w) for _, y, w in batches), strict=True))
+    targets, weights = targets.double(), weights.double()
+    pulls = weights[:, None] * exact.likelihood.residual(mean, targets) / hyper.dispersion
+    scores = (without_noise(targets, exact.n_outputs)[0] - mean).abs()
+    rows = linear_rows(exact.network, batches)
+    return LeftOutModels(settled, settled.posterior(hyper), rows, pulls, scores, weights)
+
+
+def reached(values: Tensor, weights: Tensor, levels: Tensor) -> Tensor:
+    """The smallest value up to which the weights are a level's share of all of them and of one more; else infinity.
+
+    Parameters
+    ----------
+    values : Tensor of shape (…, N)
+    weights : Tensor of shape (N,)
+    levels : Tensor of shape (L,)
+
+    Returns
+    -------
+    Tensor of shape (…, L)
+
+    Examples
+    --------
+    >>> values, levels = torch.tensor([3.0, 1.0, 2.0]), torch.tensor([0.5, 0.75, 0.9])
+    >>> reached(values, torch.ones(3), levels), reached(values, torch.tensor([1.0, 5.0, 1.0]), levels[:1])
+    (tensor([2., 3., inf]), tensor([1.]))
+    """
+    ordered, order = values.sort(-1)
+    passed = weights[order].cumsum(-1)
+    wanted = levels * (weights.sum() + 1) * (1 - ROUNDING)
+    place = torch.searchsorted(passed, wanted.expand(*passed.shape[:-1], -1).contiguous())
+    endless = torch.cat([ordered, torch.full_like(ordered[..., :1], torch.inf)], -1)
+    return endless.gather(-1, place)

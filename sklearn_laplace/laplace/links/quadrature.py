@@ -1,0 +1,127 @@
+r"""Quadrature link: the integral of the softmax on a grid, the reference for all other links up to five classes.
+
+With :math:`M \Sigma M = \sum_i s_i^2 v_i v_i^\top`, M as in :func:`~sklearn_laplace.laplace.links._base.centred`,
+
+.. math:: E[\mathrm{softmax}(f)] = \int \mathrm{softmax}\Big(\mu + \sum_i s_i z_i v_i\Big) \prod_i \phi(z_i)\,dz_i
+
+over the at most C − 1 directions that have a variance. Each is cut into equal steps h: the error of such a sum falls
+like :math:`e^{-2\pi a/h}`, with :math:`a = \pi/(\sqrt2 s_i)` the distance of the softmax's nearest pole (Trefethen &
+Weideman 2014), so that h is chosen by the direction's own :math:`s_i`. Gauss–Hermite nodes are denser in the tails than
+in the middle, where a wide softmax has its step: for two directions with s = 10, 300 nodes each, they are wrong by
+4e-5 where equal steps are by 1e-12 (Trefethen 2022 says why).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..latent import LatentGaussian
+from ._base import Link, centred, softmax_samples
+
+NEGLIGIBLE = 1e-5
+"""Standard deviations below this change no probability by more than 1e-11."""
+MOST_DIRECTIONS, MOST_POINTS = 4, 100_000
+ACCURACY = 27.0
+"""−log of the error that the grid is made for, while the points suffice."""
+LONGEST_STEP, SHORTEST_REACH = 1.2, 5.0
+"""In standard deviations: a normal density's own integral bears the former with an error of 2e-6; 6e-7 of its mass are
+beyond the latter. At least 10 points a direction."""
+
+
+class Quadrature(Link):
+    """E[softmax(f)] and its variance to about 1e-11, one row at a time, at most 100,000 points each.
+
+    Where these are too few the grid is coarser: errors are 2e-7 with two directions of variance 900, 2e-5 with three of
+    100. A row with more than four directions, which takes six classes, is given to the shared quasi-random draws: there
+    this is the link "mc".
+
+    Examples
+    --------
+    >>> import torch
+    >>> from sklearn_laplace.laplace.links._base import standard_normals
+    >>> latent = LatentGaussian(torch.tensor([[4.0, 0.0]]), 50 * torch.eye(2)[None])
+    >>> Quadrature(standard_normals(16, 2, seed=0)).mean(latent).round(decimals=4)
+    tensor([[0.6531, 0.3469]])
+    """
+
+    def mean(self, latent: LatentGaussian) -> Tensor:
+        """Class probabilities (n, C)."""
+        return self._moments(latent)[0]
+
+    def variance(self, latent: LatentGaussian) -> Tensor:
+        """Variance (n, C) of softmax(f)_c on the same grid."""
+        return self._moments(latent)[1]
+
+    def _moments(self, latent: LatentGaussian) -> tuple[Tensor, Tensor]:
+        logits = centred(LatentGaussian(latent.mean.double(), latent.covariance.double()))
+        values, vectors = torch.linalg.eigh(logits.covariance)
+        roots = vectors * values.clamp_min(0.0).sqrt()[:, None, :]
+        rows = [self._row(mean, root) for mean, root in zip(logits.mean, roots, strict=True)]
+        mean, variance = (torch.stack(parts) for parts in zip(*rows, strict=True))
+        return mean.to(latent.mean), variance.to(latent.mean)
+
+    def _row(self, mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of softmax(mean + root z), each (C,)."""
+        spread = root.square().sum(0).sqrt()
+        wide = spread > NEGLIGIBLE
+        if int(wide.sum()) > MOST_DIRECTIONS:
+            points = softmax_samples(LatentGaussian(mean[None], (root @ root.mT)[None]), self.draws)[:, 0]
+            weights = points.new_full((len(points),), 1 / len(points))
+        else:
+            nodes, weights = grid(spread[wide])
+            points = (mean + nodes @ root[:, wide].mT).softmax(-1)
+        average = weights @ points
+        average = average / average.sum()  # of 100,000 points, whose rounding adds up
+        return average, torch.minimum(weights @ (points - average).square(), average * (1 - average))
+
+
+def grid(spread: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes and weights for a standard normal integral of a softmax.
+
+    Parameters
+    ----------
+    spread : Tensor of shape (d,), float64
+        Standard deviation of the logits in each direction.
+
+    Returns
+    -------
+    nodes : Tensor of shape (m, d)
+    weights : Tensor of shape (m,)
+        Positive, of sum one.
+
+    Examples
+    --------
+    >>> import torch
+    >>> nodes, weights = grid(torch.tensor([1.0, 10.0]).double())
+    >>> len(nodes)
+    9438
+    >>> (weights @ nodes.square()).round(decimals=6)  # of a standard normal
+    tensor([1., 1.], dtype=torch.float64)
+    """
+    accuracy = ACCURACY
+    while (counts := _counts(spread, accuracy)).prod() > MOST_POINTS:
+        accuracy *= 0.9
+    ends = _reach(accuracy)
+    axes = [torch.linspace(-ends, ends, int(n), dtype=torch.float64, device=spread.device) for n in counts]
+    nodes = spread.new_zeros(1, 0)
+    for axis in axes:
+        nodes = torch.cat([nodes.repeat_interleave(len(axis), 0), axis.repeat(len(nodes))[:, None]], 1)
+    return nodes, (-nodes.square().sum(1) / 2).softmax(0)
+
+
+def _counts(spread: Tensor, accuracy: float) -> Tensor:
+    """Nodes (d,) of each direction for an error of about exp(−accuracy).
+
+    Shifting the contour by a gains 2πa/h and costs a²/2: a is the pole, or the best where that is far away.
+    """
+    shift = (math.pi / (2**0.5 * spread)).clamp_max((2 * accuracy) ** 0.5)
+    steps = (2 * math.pi * shift / (accuracy + shift.square() / 2)).clamp_max(LONGEST_STEP)
+    return (2 * _reach(accuracy) / steps).ceil() + 1
+
+
+def _reach(accuracy: float) -> float:
+    """Where the grid ends: outside is a mass of about exp(−accuracy)."""
+    return max((2 * accuracy) ** 0.5, SHORTEST_REACH)

@@ -1,0 +1,9 @@
+"""The mode of the posterior at fixed hyperparameters."""
+
+from .alternating import alternate
+from .data_loss import DataLoss
+from .gauss_newton import gauss_newton_step
+from .lbfgs import refine
+from .problem import Mode, Problem, newton_decrement
+
+__all__ = ["DataLoss", "Mode", "Problem", "alternate", "gauss_newton_step", "newton_decrement", "refine"]

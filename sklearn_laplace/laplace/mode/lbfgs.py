@@ -1,0 +1,127 @@
+r"""L-BFGS refinement of the mode, in the metric of a curvature."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..fit import Hyper, LaplaceFit
+from ..structures._base import Posterior
+from .problem import DECREMENT, Mode, Problem, _Objective, _posterior
+
+MEMORY = 20
+"""Pairs of steps and gradient changes that L-BFGS keeps."""
+
+
+def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int, damping: float = 0.0) -> Mode:
+    """Move to the mode under fixed hyperparameters.
+
+    Parameters
+    ----------
+    problem : Problem
+    fit : LaplaceFit
+        Where to start; its posterior is the metric throughout.
+    hyper : Hyper
+    max_steps : int
+        Largest number of L-BFGS steps, each a few gradient passes over the data.
+    damping : float
+        μ of the metric where its undamped first step is too long.
+
+    Returns
+    -------
+    Mode
+        With a fresh linearisation at the final weights.
+    """
+    objective, theta = _Objective(problem, fit, hyper), fit.theta
+    value, gradient = fit.objective(hyper), fit.objective_gradient(hyper)
+    metric, solved = _metric(objective, fit, hyper, value, gradient, damping)
+    memory = _Memory()
+    steps, size = 0, 1.0
+    decrement = float(gradient @ solved)
+    while steps < max_steps and decrement > DECREMENT**2 and not problem.is_over():
+        direction = -memory.inverse_hessian(gradient, solved)
+        found = _armijo(objective, theta, direction, value, float(gradient @ direction), min(1.0, 4 * size))
+        if found is None:
+            break
+        moved, reached, size = found
+        new_gradient = objective.gradient()
+        new_solved = metric.solve(new_gradient)
+        memory.add(moved - theta, new_gradient - gradient, new_solved - solved)
+        steps += 1
+        stalled = value - reached <= 1e-14 * (abs(value) + 1.0)
+        theta, gradient, solved, value = moved, new_gradient, new_solved, reached
+        before, decrement = decrement, float(gradient @ solved)
+        # Below the rounding of the objective the gradient alone tells progress.
+        if stalled and decrement > 0.25 * before:
+            break
+    if steps:
+        fit = problem.linearise(fit.network.with_parameters(theta))
+    return Mode(fit, hyper, steps, damping)
+
+
+def _metric(
+    objective: _Objective, fit: LaplaceFit, hyper: Hyper, value: float, gradient: Tensor, damping: float
+) -> tuple[Posterior, Tensor]:
+    """P itself where its full step lowers the objective, as near a mode it does; else damped. And P⁻¹ ∇L (P,)."""
+    exact = _posterior(fit, hyper)
+    solved = exact.solve(gradient)
+    if damping == 0.0:
+        return exact, solved
+    reached = objective(objective.held(fit.theta - solved))
+    if math.isfinite(reached) and reached <= value - 1e-4 * float(gradient @ solved):
+        return exact, solved
+    damped = _posterior(fit, hyper, damping)
+    return damped, damped.solve(gradient)
+
+
+def _armijo(
+    objective: _Objective, start: Tensor, direction: Tensor, value: float, slope: float, size: float
+) -> tuple[Tensor, float, float] | None:
+    """The first of the step sizes s, s/2, s/4, … with a sufficient decrease.
+
+    Returns
+    -------
+    (Tensor of shape (P,), float, float) or None
+        Where it leads to, the objective there, and s; None when there is none above rounding.
+    """
+    rounding = 1e-14 * (abs(value) + 1.0)
+    for _ in range(25):
+        theta = objective.held(start + size * direction)
+        reached = objective(theta)
+        if math.isfinite(reached) and reached <= value + 1e-4 * size * slope + rounding:
+            return theta, reached, size
+        size /= 2
+    return None
+
+
+class _Memory:
+    """The last pairs of steps s and gradient changes y, and P⁻¹ y: the inverse Hessian of L-BFGS around P⁻¹.
+
+    The two-loop recursion as two triangular solves (Byrd, Nocedal & Schnabel 1994), with R the upper triangle of s yᵀ
+    over the pairs: a = R⁻¹ s g, r = P⁻¹ (g − yᵀ a), c = R⁻ᵀ (diag(R) a − y r), and r + sᵀ c.
+    """
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def add(self, step: Tensor, change: Tensor, solved_change: Tensor) -> None:
+        """A pair that is curved upwards, in place of the oldest where there are enough."""
+        if float(step @ change) > 0:
+            self.pairs = [*self.pairs[-MEMORY + 1 :], (step, change, solved_change)]
+
+    def inverse_hessian(self, vector: Tensor, solved: Tensor) -> Tensor:
+        """Times a vector g (P,) of which P⁻¹ g is known."""
+        if not self.pairs:
+            return solved
+        steps, changes, solved_changes = (torch.stack(part) for part in zip(*self.pairs, strict=True))
+        triangle = (steps @ changes.mT).triu()
+        backward = _solve(triangle, steps @ vector, upper=True)
+        solved = solved - backward @ solved_changes
+        forward = _solve(triangle.mT, triangle.diagonal() * backward - changes @ solved, upper=False)
+        return solved + forward @ steps
+
+
+def _solve(triangle: Tensor, vector: Tensor, *, upper: bool) -> Tensor:
+    return torch.linalg.solve_triangular(triangle, vector[:, None], upper=upper)[:, 0]

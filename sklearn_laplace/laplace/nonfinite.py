@@ -1,0 +1,181 @@
+"""Where NaN and infinity come from: a slow pass over the rows, made once something has turned out not to be finite.
+
+Looks, in this order, at the weights, at what every layer takes and returns, at the loss, at the gradients that come
+back to every layer, and at those of the weights; the first that is not finite is named, with the rows in which it is.
+It looks at a replica with hooks, so that neither the network nor the pass that failed knows of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import NonFiniteError
+from .likelihoods._base import Likelihood
+from .network.network import Network
+from .replica import replicate
+
+Finding = tuple[str, Tensor]
+"""What is not finite, and where: bool, rows first."""
+ADVICE = "Scale the inputs, keep operations away from where they or their derivatives are infinite, or use float64."
+
+
+def not_finite(
+    network: Network, batches: Iterable[tuple[Tensor, ...]], likelihood: Likelihood | None = None
+) -> NonFiniteError:
+    """The error that says what is not finite first.
+
+    Parameters
+    ----------
+    network : Network
+    batches : iterable of (inputs, targets, weights), or of (inputs,) alone
+        The rows of the pass that failed.
+    likelihood : Likelihood, optional
+        Where there are targets; without, only the network is looked at.
+
+    Returns
+    -------
+    NonFiniteError
+        With the inputs of the rows in question, as far as the search has come.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.laplace.network import trace
+    >>> class Root(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return x.sqrt()
+    >>> module = torch.nn.Sequential(Root(), torch.nn.Linear(1, 1))
+    >>> network = trace(module, torch.ones(1, 1))
+    >>> error = not_finite(network, [(torch.tensor([[1.0], [-1.0]]),)])
+    >>> str(error).partition(".")[0], error.inputs
+    ("the output of layer '0' (Root) is NaN or infinite", tensor([[-1.]]))
+    """
+    if what := _weights(network.module):
+        return NonFiniteError(f"{what} NaN or infinite values. Train the net again, or give it other weights.")
+    for inputs, *rest in batches:
+        found = _in_forward(network, inputs)
+        if found is None and likelihood is not None:
+            found = _in_loss(network, likelihood, inputs, *rest) or _in_backward(network, likelihood, inputs, *rest)
+        elif found is None:
+            found = _in_backward(network, None, inputs)
+        if found is not None:
+            what, bad = found
+            return NonFiniteError(f"{what} is NaN or infinite. {ADVICE}", inputs[_rows(bad, len(inputs))])
+    dtype = next(network.module.parameters()).dtype
+    return NonFiniteError(
+        f"every layer's output and gradient is finite in {dtype}, but products of them, or the network under sampled "
+        f"weights, are not. {ADVICE}"
+    )
+
+
+def _weights(module: nn.Module) -> str:
+    """The first layer whose own tensors are not finite; empty where there is none."""
+    for name, layer in module.named_modules():
+        for short, tensor in (*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)):
+            if not bool(torch.isfinite(tensor).all()):
+                return f"{_titled(name, layer)} has in {short!r}"
+    return ""
+
+
+def _in_forward(network: Network, x: Tensor) -> Finding | None:
+    """The first layer that returns what is not finite, or is given it."""
+    found: list[Finding] = []
+
+    def look(what: str, values: Any) -> None:
+        for tensor in _tensors(values):
+            bad = ~torch.isfinite(tensor)
+            if not found and bool(bad.any()):
+                found.append((what, bad))
+
+    replica = replicate(network.module, {}, network.shallow)
+    for name, layer in replica.named_modules():
+        title = _titled(name, layer)
+        before = f"what the forward pass makes before {title}" if name else f"X, as {x.dtype},"
+        layer.register_forward_pre_hook(lambda layer, args, what=before: look(what, args))
+        layer.register_forward_hook(lambda layer, args, output, what=f"the output of {title}": look(what, output))
+    with torch.no_grad():
+        replica(x)
+    return found[0] if found else None
+
+
+def _in_loss(network: Network, likelihood: Likelihood, x: Tensor, targets: Tensor, weights: Tensor) -> Finding | None:
+    """The loss of finite outputs, and what is made of it."""
+    outputs = network(x)
+    parts = likelihood.nll(outputs, targets)[:, None], _cotangents(likelihood, outputs, targets, weights).flatten(1)
+    bad = ~torch.isfinite(torch.cat(parts, 1))
+    name = type(likelihood).__name__.lower()
+    return (f"the {name} loss of outputs up to {float(outputs.abs().max()):.2g}", bad) if bool(bad.any()) else None
+
+
+def _in_backward(network: Network, likelihood: Likelihood | None, x: Tensor, *rest: Tensor) -> Finding | None:
+    """The first layer, from the outputs on, whose gradient is not finite; or else the first such parameter."""
+    leaves = {name: p.detach().clone().requires_grad_() for name, p in network.module.named_parameters()}
+    every = {name: leaves[first] for name, first in network.layout.aliases.items()}
+    replica = replicate(network.module, every, network.shallow)
+    seen: dict[tuple[int, int], tuple[Tensor, list[str]]] = {}
+    found: list[Finding] = []
+
+    def watch(title: str, values: Any) -> None:
+        for tensor in _tensors(values):
+            if tensor.requires_grad:
+                # Whatever works in place makes another value of the same tensor.
+                key = id(tensor), tensor._version
+                if key not in seen:
+                    titles: list[str] = []
+                    seen[key] = tensor, titles
+                    tensor.register_hook(lambda gradient, titles=titles: look(titles[-1], gradient))
+                seen[key][1].append(title)
+
+    def look(what: str, gradient: Tensor) -> None:
+        bad = ~torch.isfinite(gradient)
+        if not found and bool(bad.any()):
+            found.append((what, bad))
+
+    for name, layer in replica.named_modules():
+        title = _titled(name, layer)
+        into, out = f"the gradient that {title} passes back", f"the gradient that comes back to the output of {title}"
+        layer.register_forward_pre_hook(lambda layer, args, what=into: watch(what, args))
+        layer.register_forward_hook(lambda layer, args, output, what=out: watch(what, output))
+    with torch.enable_grad():
+        outputs = network.transform_outputs(replica(x))
+    cotangents = torch.ones_like(outputs)[..., None] if likelihood is None else _cotangents(likelihood, outputs, *rest)
+    for column in cotangents.detach().unbind(-1):
+        gradients = torch.autograd.grad(
+            outputs, list(leaves.values()), column, retain_graph=True, materialize_grads=True
+        )
+        for name, gradient in zip(leaves, gradients, strict=True):
+            look(f"the gradient of parameter {name!r}", gradient.sum())
+        if found:
+            return found[0]
+    return None
+
+
+def _cotangents(likelihood: Likelihood, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """What is pulled back: the residual and the columns of the curvature's factor, weighted, shape (n, C, 1 + K)."""
+    residual = likelihood.residual(outputs, targets) * weights[:, None]
+    factor = likelihood.hessian_factor(outputs, targets) * weights.sqrt()[:, None, None]
+    return torch.cat([residual[..., None], factor], -1)
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    """The floating-point tensors in what a layer takes or returns."""
+    if isinstance(values, Tensor):
+        if values.is_floating_point():
+            yield values
+    elif isinstance(values, tuple | list):
+        for value in values:
+            yield from _tensors(value)
+
+
+def _rows(bad: Tensor, n: int) -> list[int]:
+    """The rows (of n) of a tensor in which something is bad; none where it has other rows."""
+    if bad.ndim == 0 or len(bad) != n:
+        return []
+    return bad.reshape(n, -1).any(1).nonzero()[:, 0].tolist()
+
+
+def _titled(name: str, layer: nn.Module) -> str:
+    return f"layer {name!r} ({type(layer).__name__})" if name else f"the module {type(layer).__name__} itself"

@@ -1,0 +1,71 @@
+r"""The linearised predictive (Immer et al. 2021): :math:`f(x) \sim N(f_{\theta^*}(x), J P^{-1} J^\top)`.
+
+Exact for the model that the Gauss–Newton curvature belongs to, and sane even under an untuned prior, where sampling
+the weights of the nonlinear network is not.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from ..jacobian.jacobian import FactoredJacobian
+from ..latent import LatentGaussian
+from ..network.network import Network
+from ..structures._base import Posterior
+from ._base import PosteriorPredictive
+
+
+class GLM(PosteriorPredictive):
+    """The network linearised around its MAP.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.laplace.network import trace
+    >>> import torch
+    >>> from sklearn_laplace.laplace.structures import Diag
+    >>> module = torch.nn.Linear(1, 1, bias=False).double()
+    >>> network = trace(module, torch.ones(1, 1).double())
+    >>> posterior = Diag.zero(network.blocks, torch.device("cpu")).posterior(torch.tensor(4.0).double(), 1.0)
+    >>> GLM().latent(network, posterior, torch.full((1, 1), 2.0).double()).variance.tolist()
+    [[1.0]]
+    """
+
+    takes_link: ClassVar[bool] = True
+
+    @classmethod
+    def prepared(cls, posterior: Posterior, n_samples: int, seed: int) -> Self:
+        """Nothing is drawn."""
+        return cls()
+
+    def latent(self, network: Network, posterior: Posterior, x: Tensor, shift: Tensor | None = None) -> LatentGaussian:
+        """Mean f + J·shift (n, C) and covariance (n, C, C) of the outputs, float64; a shift (P,) moves the mean."""
+        outputs, jacobian = network.jacobian(x)
+        return LatentGaussian(_moved(outputs, jacobian, shift), posterior.covariance(jacobian))
+
+    def mean(self, network: Network, x: Tensor, shift: Tensor | None = None) -> Tensor:
+        """The mean of :meth:`latent` alone, shape (n, C): without a shift a forward pass is all."""
+        if shift is None:
+            return network(x).double()
+        return _moved(*network.jacobian(x), shift)
+
+    def joint_covariance(
+        self, network: Network, posterior: Posterior, x: Tensor, shift: Tensor | None = None
+    ) -> Tensor:
+        """Covariance over rows and outputs together, shape (n·C, n·C), float64; no shift changes it."""
+        _, jacobian = network.jacobian(x)
+        covariance = posterior.cross_covariance(jacobian, jacobian)
+        return torch.triu(covariance) + torch.triu(covariance, 1).mT
+
+    @staticmethod
+    def functions(network: Network, deviations: Tensor, x: Tensor, shift: Tensor | None = None) -> Tensor:
+        """f + J·(shift + deviation), shape (n, C, s)."""
+        outputs, jacobian = network.jacobian(x)
+        moves = deviations if shift is None else deviations + shift
+        return outputs.double()[..., None] + jacobian.times(moves.mT)
+
+
+def _moved(outputs: Tensor, jacobian: FactoredJacobian, shift: Tensor | None) -> Tensor:
+    return outputs.double() if shift is None else outputs.double() + jacobian.times(shift[:, None])[..., 0]

@@ -1,0 +1,138 @@
+"""Replicas of a module: copies that share its tensors and have hooks of their own, and forward passes recorded on them.
+
+Hooks never touch the module itself, and threads never meet: every recorded pass has a throw-away replica.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def replicate(module: nn.Module, replaced: Mapping[str, Tensor], shallow: bool) -> nn.Module:
+    """A copy of a module with hooks of its own that shares all tensors but the replaced ones.
+
+    Parameters
+    ----------
+    module : nn.Module
+    replaced : mapping of str to Tensor
+        New tensors under every name that the old one has; not necessarily parameters, so that they can be functions of
+        what is differentiated.
+    shallow : bool
+        Copy the tree of registered modules only (fast), or everything that the module holds.
+    """
+    if shallow:
+        return _shallow_replica(module, replaced, "", {})
+    memo: dict[int, object] = {id(t): t for t in (*module.parameters(), *module.buffers())}
+    memo |= {id(p): replaced[n] for n, p in module.named_parameters(remove_duplicate=False) if n in replaced}
+    return copy.deepcopy(module, memo)
+
+
+def replicas_follow(module: nn.Module, example: Tensor, shallow: bool) -> bool:
+    """Whether a replica with other weights answers like the module itself with these weights."""
+    generator = torch.Generator().manual_seed(0)
+    first = dict(module.named_parameters())
+    moved = {
+        name: nn.Parameter(p + 0.1 * torch.randn(p.shape, generator=generator).to(p), requires_grad=False)
+        for name, p in first.items()
+    }
+    names = {id(p): name for name, p in first.items()}
+    every = {name: moved[names[id(p)]] for name, p in module.named_parameters(remove_duplicate=False)}
+    before = {name: p.detach().clone() for name, p in first.items()}
+    with torch.no_grad():
+        original = module(example)
+        try:
+            for name, p in first.items():
+                p.copy_(moved[name])
+            expected = module(example)
+        finally:
+            for name, p in first.items():
+                p.copy_(before[name])
+        got = replicate(module, every, shallow)(example)
+    if not isinstance(got, Tensor) or (bool(torch.isfinite(original).all()) and torch.equal(original, expected)):
+        return False
+    return torch.allclose(got, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+class Tape:
+    """One recorded forward pass on a replica of a module that shares its tensors.
+
+    Parameters
+    ----------
+    replica : nn.Module
+        Hooks are left on it.
+    names : sequence of str
+        Modules to record.
+
+    Examples
+    --------
+    >>> tape = Tape(replicate(nn.Linear(2, 3), {}, shallow=True), [""])
+    >>> tape.run(torch.zeros(4, 2)).shape, tape.inputs[""].shape, tape.calls
+    (torch.Size([4, 3]), torch.Size([4, 2]), {'': 1})
+    """
+
+    def __init__(self, replica: nn.Module, names: Sequence[str]) -> None:
+        self.replica = replica
+        self.inputs: dict[str, Tensor] = {}
+        self.outputs: dict[str, Tensor] = {}
+        self.calls: dict[str, int] = {}
+        self.order: list[str] = []
+        self.keeps_graph = False
+        for name in names:
+            layer = self.replica.get_submodule(name)
+            if any(True for _ in layer.parameters(recurse=False)):
+                # The order of beginning, not of ending: a net that owns a tensor itself ends after all its layers.
+                layer.register_forward_pre_hook(lambda *_, name=name: self.order.append(name))
+                layer.register_forward_hook(self._recorder(name))
+
+    def run(self, x: Tensor) -> Tensor:
+        """The forward pass, recorded: inputs, outputs, number and order of the calls. A tape runs once.
+
+        What was recorded is a function of x where x asks for a gradient, and numbers alone otherwise.
+
+        The replica's hooks know the tape; were the tape to know the replica any longer, what it has recorded would stay
+        in memory until the garbage collector looks for cycles, hundreds of chunks later.
+        """
+        replica = self.replica
+        del self.replica
+        self.keeps_graph = x.requires_grad
+        return replica(x)
+
+    def _recorder(self, name: str) -> Callable[..., Tensor | None]:
+        def record(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+            self.calls[name] = self.calls.get(name, 0) + 1
+            if not args or not isinstance(output, Tensor):
+                return None
+            head = output if output.requires_grad or not torch.is_grad_enabled() else output.requires_grad_()
+            self.inputs[name], self.outputs[name] = args[0] if self.keeps_graph else args[0].detach(), head
+            # A copy goes on, so that an activation that works in place cannot overwrite what is differentiated.
+            return head.clone() if torch.is_grad_enabled() else None
+
+        return record
+
+
+def _shallow_replica(
+    module: nn.Module, replaced: Mapping[str, Tensor], prefix: str, seen: dict[int, nn.Module]
+) -> nn.Module:
+    if id(module) in seen:
+        return seen[id(module)]
+    replica = module.__new__(type(module))
+    seen[id(module)] = replica
+    own: dict[str, Any] = {
+        "_parameters": {name: replaced.get(prefix + name, p) for name, p in module._parameters.items()},
+        "_buffers": dict(module._buffers),
+        "_modules": {
+            name: None if child is None else _shallow_replica(child, replaced, f"{prefix}{name}.", seen)
+            for name, child in module._modules.items()
+        },
+    }
+    for hooks in ("_forward_pre_hooks", "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"):
+        own[hooks] = OrderedDict(getattr(module, hooks))
+    for name, value in {**vars(module), **own}.items():
+        object.__setattr__(replica, name, value)  # a module's own would register tensors once more
+    return replica

@@ -1,0 +1,24 @@
+"""Selection of prior precision and noise at fixed weights: the registry. One file per variant, file name = key."""
+
+from .evidence import maximise_evidence, warn_at_bounds
+from .held_out import HeldOut, HeldOutScores, held_out_scores
+from .loo import LooPath, at_best_noise, has_path, loo_path, select_loo
+
+SELECTIONS = {
+    "evidence": maximise_evidence,
+    "loo": select_loo,
+    "held_out": held_out_scores,
+}
+__all__ = [
+    "SELECTIONS",
+    "HeldOut",
+    "HeldOutScores",
+    "LooPath",
+    "at_best_noise",
+    "has_path",
+    "held_out_scores",
+    "loo_path",
+    "maximise_evidence",
+    "select_loo",
+    "warn_at_bounds",
+]

@@ -1,0 +1,355 @@
+r"""Selection by the leave-one-out log density: what the model says of each row that it has not seen.
+
+.. math:: L(\delta, \varphi) = \sum_n w_n \log p(y_n \mid D_{-n}, \delta, \varphi)
+
+For a Gaussian likelihood the posterior at (δ, φ) is that at :math:`(\rho, 1)` with :math:`\rho = \delta\varphi`, its
+covariance times φ. So the residuals :math:`e_n` of the left-out means and the shapes :math:`V_n = I + q_{-n}/\varphi`
+depend on ρ alone, and the best noise variance for each ρ has a closed form,
+
+.. math:: \hat\varphi(\rho) = \frac{\sum_n w_n\, e_n^\top V_n^{-1} e_n}{C \sum_n w_n} .
+
+With the eigenvectors V of an exact H, :math:`q_n/\varphi = (J_n V)\,\mathrm{diag}(1/(l + \rho))\,(J_n V)^\top`, and the
+mode's outputs are :math:`f_n^* - J_n\theta^* + (J_n V)\,\mathrm{diag}(1/(l + \rho))\, V^\top (H\theta^* - \nabla)`: one
+pass over the rows and one matrix product for any number of ρ (:func:`loo_path`). V may leave out eigenvalues of zero:
+rows of positive weight lie in the span of the others, and those of weight zero do not count. Without such a V each
+point of the search is a mode and a posterior of its own.
+
+Unlike the evidence it asks nothing of the prior being right, so it is not misled where the network interpolates; but it
+is flat, and noisier. The density need not have one maximum only: a grid over all the range comes first where points are
+cheap, a climb from the present values where they are not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ...errors import UnsupportedCombinationError
+from ..curvatures import GGN
+from ..evidence import PRECISION_BOUNDS
+from ..fit import Hyper, LaplaceFit, Rows
+from ..latent import LatentGaussian
+from ..leave_one_out.densities import Density, normal_terms
+from ..leave_one_out.left_out import leave_one_out, loo_log_density
+from ..leave_one_out.rows import linear_rows, one_temperature
+from ..likelihoods._base import without_noise
+from ..linalg import downdated
+
+WIDTH, NARROW = 16, 1
+"""Points to either side that are tried at once: along a path, and where each has its price."""
+STRIDE, TOLERANCE = math.log(10), 0.15
+"""First and last distance of two points, logarithms; a parabola takes the rest."""
+MAX_SWEEPS, GAIN = 5, 1e-3
+"""Rounds over the coordinates, which end when one has gained less than this many nats."""
+_Found = tuple[float, Hyper]
+"""The log density of a candidate, and what it stands for: of (ρ, 1) at its best φ, that φ and δ = ρ/φ."""
+_Score = Callable[[Sequence[Hyper]], list[_Found]]
+
+
+@dataclass(frozen=True)
+class LooPath:
+    """Leave-one-out log densities at k points.
+
+    Parameters
+    ----------
+    prior_precision, dispersion : Tensor of shape (k,)
+        δ and φ of each point.
+    log_density : Tensor of shape (k,)
+        Σ w log p(yₙ given the other rows), nats.
+
+    Examples
+    --------
+    >>> path = LooPath(torch.tensor([0.1, 1.0]), torch.tensor([0.5, 0.5]), torch.tensor([-7.0, -6.0]))
+    >>> path.prior_precision[path.log_density.argmax()]
+    tensor(1.)
+    """
+
+    prior_precision: Tensor
+    dispersion: Tensor
+    log_density: Tensor
+
+
+def loo_path(
+    fit: LaplaceFit,
+    batches: Iterable[Rows],
+    ridge: Tensor,
+    dispersion: Tensor | None = None,
+    temperature: float = 1.0,
+) -> LooPath:
+    """The leave-one-out log density along a path, from one pass over the rows.
+
+    Costs the products J V, n C P², and n C² P for each point.
+
+    Parameters
+    ----------
+    fit : LaplaceFit
+        Gaussian likelihood, ``GGN``, an exact structure (one with an ``eigenbasis``), one prior precision.
+    batches : iterable of (inputs, targets, weights)
+        All rows of the fit.
+    ridge : Tensor of shape (k,), float64
+        ρ = δφ of each point.
+    dispersion : Tensor of shape (k,), optional
+        φ of each point; by default the one of largest density for its ρ.
+    temperature : float
+
+    Returns
+    -------
+    LooPath
+
+    Raises
+    ------
+    UnsupportedCombinationError
+        When the fit is not of that kind.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.laplace.network import trace
+    >>> from sklearn_laplace.laplace import fit_laplace
+    >>> from sklearn_laplace.laplace.likelihoods import Gaussian
+    >>> from sklearn_laplace.laplace.structures import Full
+    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> x, y, w = torch.ones(2, 1).double(), torch.tensor([[3.0], [6.0]]).double(), torch.ones(2).double()
+    >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), [(x, y, w)])
+    >>> path = loo_path(fit, [(x, y, w)], torch.ones(1).double())
+    >>> path.dispersion.tolist()  # left-out means 3 and 1.5: residuals 0 and 4.5 of variance 1.5 φ
+    [6.75]
+    """
+    basis = fit.curvature.eigenbasis()
+    if basis is None or fit.prior.n_groups > 1 or not (fit.likelihood.quadratic and isinstance(fit.rule, GGN)):
+        raise UnsupportedCombinationError(
+            f"a path of leave-one-out densities needs a Gaussian likelihood, the curvature GGN in an exact structure "
+            f"and one prior precision; this is a {type(fit.likelihood).__name__} with {type(fit.rule).__name__} in "
+            f"{type(fit.curvature).__name__} and {fit.prior.n_groups} prior precisions. Use loo_log_density, point by "
+            "point."
+        )
+    # From θ, where the gradient is g, the mode under ρ is θ − m + (H + ρ)⁻¹ (H m − g), m = θ less the prior's mean.
+    m = fit.objective_gradient(Hyper(torch.ones_like(ridge[:1]))) - fit.gradient
+    target = basis.values * basis.vector(m) - basis.vector(fit.gradient)
+    shift = -m if fit.shift is None else fit.shift - m
+    shrunk, cold = (1 / (basis.values[:, None] / t + ridge) for t in (1.0, temperature))
+    squares, logdets = torch.zeros_like(ridge), torch.zeros_like(ridge)
+    for rows in linear_rows(fit.network, batches):
+        factor = rows.factor(GGN(), fit.likelihood, rows.outputs)[:, None]
+        projected = basis.rows(rows.jacobian)
+        prior = rows.jacobian.weighted_inner(torch.ones_like(m))[:, None] / ridge[:, None, None]
+        pairs = projected[:, :, None] * projected[:, None]
+
+        outputs = (rows.at(shift)[..., None] + projected @ (target[:, None] * shrunk)).mT
+        targets = rows.targets.repeat_interleave(len(ridge), 0)
+        pull = fit.likelihood.residual(outputs.flatten(0, 1), targets).view_as(outputs) * rows.weights[:, None, None]
+        covariance = downdated((pairs @ shrunk).movedim(-1, 1), factor, prior)
+        outputs = outputs + (covariance @ pull[..., None])[..., 0]
+        if temperature != 1.0:
+            factor = factor * temperature**-0.5
+            covariance = downdated((pairs @ cold).movedim(-1, 1), factor, prior)
+        y, noise = without_noise(rows.targets, fit.n_outputs)
+        square, logdet = normal_terms(y[:, None] - outputs, covariance, noise[:, None].expand_as(outputs))
+        squares, logdets = squares + rows.weights @ square, logdets + rows.weights @ logdet
+    dispersion = _best_dispersion(fit, squares) if dispersion is None else dispersion
+    return LooPath(ridge / dispersion, dispersion, _log_density(fit, squares, logdets, dispersion))
+
+
+def has_path(fit: LaplaceFit, exact: LaplaceFit) -> bool:
+    """Whether :func:`loo_path` serves a fit whose left-out means come from ``exact``.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.laplace.network import trace
+    >>> from sklearn_laplace.laplace import fit_laplace
+    >>> from sklearn_laplace.laplace.likelihoods import Gaussian
+    >>> from sklearn_laplace.laplace.structures import Diag, Full
+    >>> network = trace(torch.nn.Linear(1, 1).double(), torch.ones(1, 1).double())
+    >>> row = (torch.ones(1, 1).double(), torch.ones(1, 1).double(), torch.ones(1).double())
+    >>> full, diag = (fit_laplace(network, Gaussian(), GGN(), s, network.scalar_prior(), [row]) for s in (Full, Diag))
+    >>> has_path(full, full), has_path(diag, full)
+    (True, False)
+    """
+    whole = fit is exact and fit.likelihood.quadratic and fit.prior.n_groups == 1 and isinstance(fit.rule, GGN)
+    return whole and fit.curvature.eigenbasis() is not None
+
+
+def select_loo(
+    fit: LaplaceFit,
+    exact: LaplaceFit,
+    batches: Iterable[Rows],
+    hyper: Hyper,
+    density: Density,
+    *,
+    free_prior: bool = True,
+    free_dispersion: bool = True,
+) -> Hyper:
+    """Hyperparameters of largest leave-one-out log density.
+
+    Parameters
+    ----------
+    fit, exact, batches
+        As for :func:`~sklearn_laplace.laplace.leave_one_out.leave_one_out`. Where both are one fit with a Gaussian
+        likelihood and one prior precision, three passes over the rows are all; otherwise each of some twenty points
+        takes a few.
+    hyper : Hyper
+        Where to start; what is not free keeps its value, and the temperature always.
+    density : callable
+        As for :func:`~sklearn_laplace.laplace.leave_one_out.loo_log_density`.
+    free_prior, free_dispersion : bool
+        What is chosen. The dispersion stays where the likelihood has none. Several prior precisions are searched in
+        turn.
+
+    Returns
+    -------
+    Hyper
+
+    Examples
+    --------
+    >>> from sklearn_laplace.laplace.network import trace
+    >>> from sklearn_laplace.laplace import fit_laplace
+    >>> from sklearn_laplace.laplace.leave_one_out import gaussian_density
+    >>> from sklearn_laplace.laplace.likelihoods import Gaussian
+    >>> from sklearn_laplace.laplace.structures import Full
+    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> x = torch.linspace(-1, 1, 9).double()[:, None]
+    >>> rows = [(x, x + 0.1 * (9 * x).sin(), torch.ones(9).double())]
+    >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), rows)
+    >>> found = select_loo(fit, fit, rows, Hyper(torch.ones(1).double()), gaussian_density)
+    >>> round(found.dispersion**0.5, 2)  # the sine's root mean square
+    0.07
+    """
+    free_dispersion = free_dispersion and fit.likelihood.has_dispersion
+    profile = free_prior and free_dispersion and fit.likelihood.quadratic and fit.dispersion_power == 1
+    on_path = has_path(fit, exact)
+    score = _path_score(fit, batches, profile) if on_path else _point_score(fit, exact, batches, density, profile)
+    width = WIDTH if on_path else NARROW
+    unit, (low, high) = hyper.dispersion if profile else 1.0, PRECISION_BOUNDS
+    bounds: dict[int | None, tuple[float, float]] = {}
+    if free_prior:
+        bounds |= dict.fromkeys(range(fit.prior.n_groups), (low * unit, high * unit))
+    if free_dispersion and not profile:
+        bounds[None] = fit.likelihood.dispersion_bounds
+    point = replace(hyper, prior_precision=hyper.prior_precision * unit, dispersion=hyper.dispersion / unit)
+    found, reached = hyper, -math.inf
+    for sweep in range(MAX_SWEEPS if len(bounds) > 1 else len(bounds)):
+        before = reached
+        for coordinate, ends in bounds.items():
+
+            def along(logarithms: Sequence[float], start: Hyper = point, at: int | None = coordinate) -> list[_Found]:
+                return score([_with(start, at, math.exp(value)) for value in logarithms])
+
+            present = point.dispersion if coordinate is None else float(point.prior_precision[coordinate])
+            where, (value, best) = _climb(along, math.log(present), ends, STRIDE / 2**sweep, width)
+            if value > reached:
+                point, found, reached = _with(point, coordinate, math.exp(where)), best, value
+        if reached - before < GAIN:
+            break
+    return found
+
+
+def _with(hyper: Hyper, coordinate: int | None, value: float) -> Hyper:
+    """With one prior precision changed, or the dispersion where no group is named."""
+    if coordinate is None:
+        return replace(hyper, dispersion=value)
+    values = hyper.prior_precision.clone()
+    values[coordinate] = value
+    return replace(hyper, prior_precision=values)
+
+
+def _climb(
+    score: Callable[[Sequence[float]], list[_Found]],
+    start: float,
+    bounds: tuple[float, float],
+    stride: float,
+    width: int,
+) -> tuple[float, _Found]:
+    """The maximum of a function of one logarithm: where, how high, and what it stands for.
+
+    ``width`` points to either side of the best one at a time: at the same distance while it is the last of them, else
+    closer and closer, and in the end the vertex of a parabola.
+    """
+    low, high = (math.log(bound) for bound in bounds)
+    known: dict[float, _Found] = {}
+
+    def best_after(points: Iterable[float]) -> float:
+        inside = (round(min(max(point, low), high), 9) for point in points)
+        new = [point for point in dict.fromkeys(inside) if point not in known]
+        known.update(zip(new, score(new) if new else (), strict=True))
+        return max(known, key=lambda point: known[point][0] if math.isfinite(known[point][0]) else -math.inf)
+
+    around = [*range(-width, 0), *range(1, width + 1)]
+    best = best_after([start, *(start + stride * i for i in around)])
+    while True:
+        following = best_after(best + stride * i for i in around)
+        if following != best:
+            best = following
+        elif stride > TOLERANCE:
+            stride /= width + 1
+        else:
+            break
+    left, right = (known[round(min(max(best + side, low), high), 9)][0] for side in (-stride, stride))
+    bend = left - 2 * known[best][0] + right
+    if math.isfinite(bend) and bend < 0 and low < best < high:
+        best = best_after([best + 0.5 * stride * (left - right) / bend])
+    return best, known[best]
+
+
+def _path_score(fit: LaplaceFit, batches: Iterable[Rows], profile: bool) -> _Score:
+    def score(candidates: Sequence[Hyper]) -> list[_Found]:
+        dispersion = fit.gradient.new_tensor([hyper.dispersion for hyper in candidates])
+        ridge = torch.cat([hyper.prior_precision for hyper in candidates]) * dispersion
+        temperature = one_temperature(candidates[0])
+        path = loo_path(fit, batches, ridge, None if profile else dispersion, temperature)
+        points = zip(path.log_density.tolist(), path.prior_precision.split(1), path.dispersion.tolist(), strict=True)
+        return [(value, Hyper(delta, phi, temperature)) for value, delta, phi in points]
+
+    return score
+
+
+def _point_score(
+    fit: LaplaceFit, exact: LaplaceFit, batches: Iterable[Rows], density: Density, profile: bool
+) -> _Score:
+    def score(candidates: Sequence[Hyper]) -> list[_Found]:
+        if not profile:
+            return [(loo_log_density(fit, exact, batches, hyper, density), hyper) for hyper in candidates]
+        return [at_best_noise(fit, leave_one_out(fit, exact, batches, hyper), batches, hyper) for hyper in candidates]
+
+    return score
+
+
+def at_best_noise(
+    fit: LaplaceFit, latent: LatentGaussian, batches: Iterable[Rows], hyper: Hyper
+) -> tuple[float, Hyper]:
+    """The log density of left-out latents at (ρ, 1) under the best noise variance, and that with its δ.
+
+    For a Gaussian likelihood; the arguments are as for :func:`~sklearn_laplace.laplace.leave_one_out.leave_one_out`.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.laplace.network import trace
+    >>> from sklearn_laplace.laplace import fit_laplace
+    >>> from sklearn_laplace.laplace.likelihoods import Gaussian
+    >>> from sklearn_laplace.laplace.structures import Full
+    >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
+    >>> rows = [(torch.ones(2, 1).double(), torch.tensor([[3.0], [6.0]]).double(), torch.ones(2).double())]
+    >>> fit, point = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), rows), Hyper(torch.ones(1))
+    >>> round(at_best_noise(fit, leave_one_out(fit, fit, rows, point), rows, point)[1].dispersion, 9)
+    6.75
+    """
+    targets, weights = (torch.cat(parts).double() for parts in zip(*((y, w) for _, y, w in batches), strict=True))
+    y, noise = without_noise(targets, fit.n_outputs)
+    squares, logdets = (weights @ part for part in normal_terms(y - latent.mean, latent.covariance, noise))
+    dispersion = _best_dispersion(fit, squares)
+    found = replace(hyper, prior_precision=hyper.prior_precision / dispersion, dispersion=float(dispersion))
+    return float(_log_density(fit, squares, logdets, dispersion)), found
+
+
+def _best_dispersion(fit: LaplaceFit, squares: Tensor) -> Tensor:
+    """The φ of largest density where Σ w eᵀ V⁻¹ e is this."""
+    low, high = fit.likelihood.dispersion_bounds
+    return (squares / (fit.total_weight * fit.n_outputs)).clamp(low, high)
+
+
+def _log_density(fit: LaplaceFit, squares: Tensor, logdets: Tensor, dispersion: Tensor) -> Tensor:
+    """Σ w log N(e; 0, φ V) from Σ w eᵀ V⁻¹ e and Σ w log |V|."""
+    freedom = fit.total_weight * fit.n_outputs
+    return -0.5 * (freedom * (2 * math.pi * dispersion).log() + logdets + squares / dispersion)

@@ -1,0 +1,168 @@
+r"""Diag: the exact diagonal of the curvature, one matrix product a layer: :math:`(\sum_k g^2)^\top (a^2)`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from ..jacobian.blocks import ParameterBlock
+from ..jacobian.jacobian import Batch, FactoredJacobian
+from ..linalg import clipped, require_semidefinite
+from ._base import Curvature, Posterior
+
+
+@dataclass(frozen=True)
+class Diag(Curvature):
+    """The diagonal of H.
+
+    Parameters
+    ----------
+    diagonal : Tensor of shape (P,), float64
+        The sum as it came, whatever its sign.
+    sizes : tuple of int
+        Parameters in each block.
+    semidefinite : bool
+        Whether it is a sum of squares. One of matrices' diagonals may be negative; that counts as zero in everything
+        that is asked of the curvature.
+
+    Examples
+    --------
+    >>> import torch
+    >>> Diag(torch.tensor([1.0, 3.0]), (2,)).posterior(torch.tensor(1.0), 1.0).marginal_variance().tolist()
+    [0.5, 0.25]
+    """
+
+    diagonal: Tensor
+    sizes: tuple[int, ...]
+    semidefinite: bool = True
+    accepts: ClassVar[frozenset[str]] = frozenset({"rows", "matrix"})
+
+    @classmethod
+    def zero(cls, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
+        """P zeros."""
+        sizes = tuple(block.size for block in blocks)
+        return cls(torch.zeros(sum(sizes), dtype=torch.float64, device=device), sizes)
+
+    @staticmethod
+    def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
+        """Curvature and posterior: 2 · 8 · P bytes."""
+        return 2 * 8 * sum(block.size for block in blocks)
+
+    def copy(self) -> Self:
+        """A copy of the diagonal."""
+        return replace(self, diagonal=self.diagonal.clone())
+
+    def add_(self, batch: Batch) -> Self:
+        """Add the batch's sums of squares."""
+        if batch.matrix is not None:
+            self.diagonal.add_(batch.matrix.diagonal())
+            return replace(self, semidefinite=False)
+        self.diagonal.add_(batch.jacobian.square_sum())
+        return self
+
+    def merge(self, other: Self) -> Self:
+        """Sum of both diagonals."""
+        return type(self)(self.diagonal + other.diagonal, self.sizes, self.semidefinite and other.semidefinite)
+
+    def subtract(self, other: Self) -> Self:
+        """Difference of both diagonals, which is looked at where it has to be positive."""
+        difference = self.diagonal - other.diagonal
+        if not (self.semidefinite and other.semidefinite):
+            return type(self)(difference, self.sizes, semidefinite=False)
+        require_semidefinite(difference.min(), self.diagonal.max())
+        return type(self)(difference.clamp_min(0.0), self.sizes)
+
+    def times(self, vector: Tensor) -> Tensor:
+        """Element by element."""
+        return self.eigenvalues() * vector
+
+    @cached_property
+    def _clipped(self) -> Tensor:
+        return clipped(self.diagonal)
+
+    def eigenvalues(self) -> Tensor:
+        """The diagonal itself."""
+        return self.diagonal if self.semidefinite else self._clipped
+
+    def posterior(self, precision: Tensor, scale: float) -> DiagPosterior:
+        """Element by element."""
+        return DiagPosterior(scale * self.eigenvalues() + precision, precision.expand_as(self.diagonal), self.sizes)
+
+
+@dataclass(frozen=True)
+class DiagPosterior(Posterior):
+    """Independent weights.
+
+    Parameters
+    ----------
+    total : Tensor of shape (P,)
+        Posterior precisions s·h + δ.
+    precision : Tensor of shape (P,)
+        Prior precisions δ.
+    sizes : tuple of int
+        Parameters in each block.
+    """
+
+    total: Tensor
+    precision: Tensor
+    sizes: tuple[int, ...]
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+        return self.total.device
+
+    @property
+    def n_parameters(self) -> int:  # type: ignore[override]
+        """Number P of weights."""
+        return len(self.total)
+
+    def logdet_precision(self) -> Tensor:
+        """Sum of logarithms."""
+        return self.total.log().sum()
+
+    def apply_root(self, vectors: Tensor) -> Tensor:
+        """v / √p for each row v."""
+        return vectors * self.total.rsqrt()
+
+    def solve(self, vector: Tensor) -> Tensor:
+        """v / p."""
+        return vector / self.total
+
+    def covariance(self, jacobian: FactoredJacobian) -> Tensor:
+        """Σ_p J_kp J_lp / p, from the factors: the Jacobian is never formed for linear layers."""
+        return jacobian.weighted_inner(1 / self.total)
+
+    def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
+        """Weight by weight: its precision without the row's share of it; dense rows, one block at a time."""
+        total = torch.zeros((), dtype=torch.float64, device=self.total.device)
+        pieces = zip(jacobian.factors, self.total.split(self.sizes), self.precision.split(self.sizes), strict=True)
+        for part, precision, least in pieces:
+            rows = part.rows().double()
+            left = (precision - (factor.mT @ rows).square().sum(1)).maximum(least)
+            total = total + (rows / left[:, None]) @ rows.mT
+        return total
+
+    def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
+        """J diag(1/p) J′ᵀ, dense rows."""
+        return (jacobian.rows().flatten(0, 1).double() / self.total) @ other.rows().flatten(0, 1).double().mT
+
+    def marginal_variance(self) -> Tensor:
+        """1 / p."""
+        return 1 / self.total
+
+    def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
+        """Σ is diagonal, and so is the second statistic."""
+        share = self.precision / self.total
+        zeros = torch.zeros(n_groups, dtype=torch.float64, device=share.device)
+        return self.shrinkage(groups, n_groups), torch.diag(zeros.index_add(0, groups, share.square()))
+
+    def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
+        """Shares δ / p of the prior, summed."""
+        zeros = torch.zeros(n_groups, dtype=torch.float64, device=self.total.device)
+        return zeros.index_add(0, groups, self.precision / self.total)

@@ -1,0 +1,243 @@
+r"""Full: the P × P curvature.
+
+:math:`H_{ll'} = \sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n` for two linear layers, lower blocks only.
+With one prior precision for all weights, an eigendecomposition made once serves every δ, σ² and T; with grouped
+precisions each posterior is a Cholesky factorisation, O(P³/3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from ..jacobian.blocks import ParameterBlock
+from ..jacobian.jacobian import Batch, FactoredJacobian
+from ..linalg import cholesky, downdated, eigh, inverse_root, lower_gram, mirror_lower, require_semidefinite
+from ._base import Curvature, Eigenbasis, Posterior
+
+
+@dataclass(frozen=True)
+class Full(Curvature):
+    """The dense curvature; only its lower block triangle is filled.
+
+    Parameters
+    ----------
+    lower : Tensor of shape (P, P), float64
+        The sum as it came, whatever its sign.
+    sizes : tuple of int
+        Parameters in each block.
+    semidefinite : bool
+        Whether it is a sum of outer products. One of matrices may have negative eigenvalues; they count as zero in
+        everything that is asked of the curvature.
+
+    Examples
+    --------
+    >>> import torch
+    >>> block = ParameterBlock("w", 1, 2, factored=False)
+    >>> Full.zero([block], torch.device("cpu")).eigenvalues().tolist()
+    [0.0, 0.0]
+    """
+
+    lower: Tensor
+    sizes: tuple[int, ...]
+    semidefinite: bool = True
+    accepts: ClassVar[frozenset[str]] = frozenset({"rows", "matrix"})
+
+    @classmethod
+    def zero(cls, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
+        """A P × P matrix of zeros."""
+        sizes = tuple(block.size for block in blocks)
+        return cls(torch.zeros(sum(sizes), sum(sizes), dtype=torch.float64, device=device), sizes)
+
+    @staticmethod
+    def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
+        """Curvature, its factor and the posterior's root: 3 · 8 · P² bytes."""
+        return 3 * 8 * sum(block.size for block in blocks) ** 2
+
+    @classmethod
+    def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:
+        """One column is multiplied out; several are not, see :meth:`LayerFactor.cross`."""
+        return sum(block.size for block in blocks) if n_columns == 1 else 0
+
+    def copy(self) -> Self:
+        """A copy of the matrix."""
+        return replace(self, lower=self.lower.clone())
+
+    def add_(self, batch: Batch) -> Self:
+        """Add the batch's outer product: N P²/4 … P²/2 multiply-adds, whatever the number of outputs."""
+        if batch.matrix is not None:
+            self.lower.add_(batch.matrix)
+            return replace(self, semidefinite=False)
+        return self._add_outer_products_(batch.jacobian)
+
+    @classmethod
+    def of_rows(
+        cls, blocks: Sequence[ParameterBlock], pieces: Sequence[FactoredJacobian], device: torch.device
+    ) -> Self:
+        """The sum of outer products of weighted rows SᵀJ: what ``functional`` holds, in this form."""
+        total = cls.zero(blocks, device)
+        for piece in pieces:
+            total = total._add_outer_products_(piece)
+        return total
+
+    def _add_outer_products_(self, jacobian: FactoredJacobian) -> Self:
+        factors = jacobian.factors
+        if jacobian.n_columns == 1:
+            rows = jacobian.rows().flatten(0, 1)
+            self.lower.add_(lower_gram(rows, rows))
+            return self
+        starts = torch.tensor((0, *self.sizes)).cumsum(0).tolist()
+        for i, row in enumerate(factors):
+            for j, column in enumerate(factors[: i + 1]):
+                row.add_cross_(column, self.lower[starts[i] : starts[i + 1], starts[j] : starts[j + 1]])
+        return self
+
+    def merge(self, other: Self) -> Self:
+        """Sum of both matrices."""
+        return type(self)(self.lower + other.lower, self.sizes, self.semidefinite and other.semidefinite)
+
+    def subtract(self, other: Self) -> Self:
+        """Difference of both matrices, whose smallest eigenvalue is looked at where it has to be positive: O(P³)."""
+        semidefinite = self.semidefinite and other.semidefinite
+        found = type(self)(self.lower - other.lower, self.sizes, semidefinite)
+        if semidefinite:
+            require_semidefinite(torch.linalg.eigvalsh(found.matrix)[0], self.lower.diagonal().max())
+        return found
+
+    def times(self, vector: Tensor) -> Tensor:
+        """One product, O(P²)."""
+        return self.matrix @ vector
+
+    @cached_property
+    def matrix(self) -> Tensor:
+        """The symmetric matrix (P, P), positive semi-definite."""
+        if self.semidefinite:
+            return mirror_lower(self.lower)
+        values, vectors = self._spectrum
+        return (vectors * values) @ vectors.mT
+
+    @cached_property
+    def _spectrum(self) -> tuple[Tensor, Tensor]:
+        return eigh(mirror_lower(self.lower), semidefinite=self.semidefinite)
+
+    def eigenvalues(self) -> Tensor:
+        """Eigenvalues of H, ascending, by one eigendecomposition of O(P³)."""
+        return self._spectrum[0]
+
+    def eigenbasis(self) -> Eigenbasis:
+        """All P eigenvectors."""
+        values, vectors = self._spectrum
+
+        def rows(jacobian: FactoredJacobian) -> Tensor:
+            dense = jacobian.rows()
+            return (dense @ vectors.to(dtype=dense.dtype)).double()
+
+        return Eigenbasis(values, rows, lambda vector: vectors.mT @ vector)
+
+    def posterior(self, precision: Tensor, scale: float) -> FullPosterior:
+        """By the eigendecomposition for one precision, else by a Cholesky factorisation."""
+        if precision.ndim == 0:
+            values, vectors = self._spectrum
+            total = scale * values + precision
+            return FullPosterior(vectors * total.rsqrt(), total.log().sum(), precision.expand(len(values)), False)
+        matrix = scale * self.matrix
+        matrix.diagonal().add_(precision)
+        factor = cholesky(matrix, precision)
+        return FullPosterior(factor, 2 * factor.diagonal().log().sum(), precision, True)
+
+
+@dataclass(frozen=True)
+class FullPosterior(Posterior):
+    """A dense root R of the covariance; prediction is one product with it, O(n K P²).
+
+    Parameters
+    ----------
+    half : Tensor of shape (P, P)
+        R, or the lower Cholesky factor L of the posterior's precision.
+    logdet : Tensor, 0-d
+    precision : Tensor of shape (P,)
+        Prior precisions δ.
+    triangular : bool
+        Whether it is L. A training asks for a solution alone and goes on; R = L⁻ᵀ is made where something needs it.
+    """
+
+    half: Tensor
+    logdet: Tensor
+    precision: Tensor
+    triangular: bool
+
+    @cached_property
+    def root(self) -> Tensor:
+        """R (P, P)."""
+        return inverse_root(self.half) if self.triangular else self.half
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+        return self.half.device
+
+    @property
+    def n_parameters(self) -> int:  # type: ignore[override]
+        """Number P of weights."""
+        return self.half.shape[0]
+
+    def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
+        """Dense rows."""
+        return n_outputs * self.n_parameters
+
+    def logdet_precision(self) -> Tensor:
+        """log |P| from the factorisation."""
+        return self.logdet
+
+    def apply_root(self, vectors: Tensor) -> Tensor:
+        """R v for each row v."""
+        return vectors @ self.root.mT
+
+    def solve(self, vector: Tensor) -> Tensor:
+        """R Rᵀ v, O(P²)."""
+        if not self.triangular:
+            return self.half @ (self.half.mT @ vector)
+        forward = torch.linalg.solve_triangular(self.half, vector[:, None], upper=False)
+        return torch.linalg.solve_triangular(self.half.mT, forward, upper=True)[:, 0]
+
+    def covariance(self, jacobian: FactoredJacobian) -> Tensor:
+        """(J R)(J R)ᵀ row by row."""
+        projected = self._project(jacobian)
+        return projected @ projected.mT
+
+    def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
+        """Woodbury's formula, in as many dimensions as the row has columns."""
+        return downdated(self.covariance(jacobian), factor, jacobian.weighted_inner(1 / self.precision))
+
+    def variance(self, jacobian: FactoredJacobian) -> Tensor:
+        """‖J R‖² row by row."""
+        return self._project(jacobian).square().sum(-1)
+
+    def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
+        """(J R)(J′ R)ᵀ over all rows and outputs."""
+        return self._project(jacobian).flatten(0, 1) @ self._project(other).flatten(0, 1).mT
+
+    def marginal_variance(self) -> Tensor:
+        """Row sums of R∘R."""
+        return self.root.square().sum(-1)
+
+    def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
+        """From the marginal variances, O(P²)."""
+        zeros = torch.zeros(n_groups, dtype=torch.float64, device=self.device)
+        return zeros.index_add(0, groups, self.precision * self.marginal_variance())
+
+    def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
+        """From Σ = R Rᵀ, formed once: O(P³)."""
+        root = self.root * self.precision.sqrt()[:, None]
+        members = torch.nn.functional.one_hot(groups, n_groups).double()
+        squares = (root @ root.mT).square_()
+        return members.mT @ root.square().sum(-1), members.mT @ squares @ members
+
+    def _project(self, jacobian: FactoredJacobian) -> Tensor:
+        rows = jacobian.rows()
+        return (rows @ self.root.to(rows.dtype)).double()

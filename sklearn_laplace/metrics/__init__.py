@@ -1,0 +1,25 @@
+"""Proper scores of predictive distributions, coverage, and calibration of class probabilities."""
+
+from .calibration import expected_calibration_error
+from .scores import (
+    CALIBRATION_LEVELS,
+    calibration_gap,
+    coverage,
+    mean_width,
+    neg_crps,
+    neg_interval_score,
+    neg_nlpd,
+    sharpness,
+)
+
+__all__ = [
+    "CALIBRATION_LEVELS",
+    "calibration_gap",
+    "coverage",
+    "expected_calibration_error",
+    "mean_width",
+    "neg_crps",
+    "neg_interval_score",
+    "neg_nlpd",
+    "sharpness",
+]
