@@ -3,19 +3,17 @@
 A client in ``clients/`` is skipped where its package is not installed; ``.ci/clients`` installs them all and sets
 ``ALL_CLIENTS``: then a package that is missing is a failure.
 
-Crafted files and random tables are those of the benchmarks.
+Shared helpers are in ``support/``; crafted files and random tables are those of ``examples/benchmarks``.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 torch.set_num_threads(1)
-sys.path.append(str(Path(__file__).parents[1] / "examples/benchmarks"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,6 +1,6 @@
 """Random legal tables: whatever a user may give to a default fit, drawn by a seed.
 
-``python examples/benchmarks/faults.py --part tables`` fits 300 of them; ``tests/test_hard_data.py`` fits a few.
+``python examples/benchmarks/faults.py --part tables`` fits 300 of them; ``tests/laws/test_hard_data.py`` fits a few.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a default fit may cost: multiply-adds, steps and bytes, in two tiers of rows.
 
 Up to 300 rows a fit is to take no longer than a few plain trainings by Adam, since searches and ensembles make many of
-them; beyond, it may take longer and comes closer to its mode. ``tests/test_sklearn.py`` times it.
+them; beyond, it may take longer and comes closer to its mode. ``tests/estimator/test_sklearn.py`` times it.
 """
 
 from __future__ import annotations

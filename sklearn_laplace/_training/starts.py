@@ -19,7 +19,7 @@ from .plan import Plan
 
 STARTS = (1.0, 0.1)
 """Starts of the prior precision, in units of the natural one. The strong start alone may end in a straight line, the
-weak one alone in an over-fitted net: ``tests/test_quality.py`` fails with either."""
+weak one alone in an over-fitted net: ``tests/laws/test_quality.py`` fails with either."""
 LITTLE = 2.0
 """Effective parameters, of as many as a linear model has, up to which the strong start may have ended in a line or
 less. Only then the weak one has half as many steps, and the evidence chooses: between two nets that both follow the

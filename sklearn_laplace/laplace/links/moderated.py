@@ -8,7 +8,7 @@ two. Where q logits vary independently and widely, with variance s², the softma
 probable with the mean of its logit at the rate :math:`E[z_c 1(z_c = \max z)]/s = e_q/(q s)`, and the formula does at
 the rate :math:`(q - 1)/(q^2 s \sqrt{2 k_q})`; :math:`k_q` makes them equal. Two classes: :math:`e_2 = \pi^{-1/2}`,
 :math:`k_2 = \pi/8`, which is MacKay's (1992) moderated logistic. Of more classes π/8 takes too much: the largest of
-many logits is far ahead of the others, whatever their order (tests/test_links.py).
+many logits is far ahead of the others, whatever their order (tests/laplace/test_links.py).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ r"""Probit link on pairwise differences of logits.
 For two classes this is MacKay's (1992) moderated logistic. It does not change when a constant is added to all
 logits, with or without variance of its own. It is closer to the integral than the per-class formula where logits share
 what varies, as those of one net do, and for few classes; for many logits of independent variances that one is closer,
-and the link "moderated" closer than both (tests/test_links.py).
+and the link "moderated" closer than both (tests/laplace/test_links.py).
 """
 
 from __future__ import annotations

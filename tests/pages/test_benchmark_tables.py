@@ -8,7 +8,7 @@ import benchmark_tables
 
 
 def test_the_page_is_what_the_csvs_say():
-    """Written by ``python tests/benchmark_tables.py``."""
+    """Written by ``python tests/support/benchmark_tables.py``."""
     assert benchmark_tables.PAGE.read_text(encoding="utf-8") == benchmark_tables.page()
 
 

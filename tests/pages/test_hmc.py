@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-PAPERS = Path(__file__).parents[1] / "examples/3_papers"
+PAPERS = Path(__file__).parents[2] / "examples/3_papers"
 SCALES = np.array([0.3, 1.0, 2.0])
 MEAN = np.array([1.0, -2.0, 0.5])
 COVARIANCE = SCALES[:, None] * (0.9 + 0.1 * np.eye(3)) * SCALES

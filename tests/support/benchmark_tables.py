@@ -1,7 +1,7 @@
 """The tables of the benchmarks' page, each from its CSV.
 
 A line ``<!-- benchmarks/NAME.csv -->`` of ``docs/benchmarks.md`` stands above the table of
-``docs/benchmarks/NAME.csv``; ``python tests/benchmark_tables.py`` writes all tables anew.
+``docs/benchmarks/NAME.csv``; ``python tests/support/benchmark_tables.py`` writes all tables anew.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import csv
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parents[1] / "docs/benchmarks.md"
+PAGE = Path(__file__).parents[2] / "docs/benchmarks.md"
 MARKED = re.compile(r"(?<=^<!-- benchmarks/)(\w+)(\.csv -->\n\n)((?:\|.*\n)*)", flags=re.MULTILINE)
 
 

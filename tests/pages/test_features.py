@@ -28,7 +28,7 @@ from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.subsets import SCORES, SUBSETS
 from sklearn_laplace.nets import ACTIVATIONS
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 COLUMNS = ["source", "capability", "here", "test"]
 SOURCES = "MacKay 1992", "Ritter", "curvature library", "LaplaceRedux.jl", "laplace-torch 0.3", "sine tutorial", "Ours"
 LINK = re.compile(r"\[(\w+)\]\(([^)]+)\)")

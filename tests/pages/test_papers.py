@@ -20,7 +20,7 @@ def claims(script: Path, monkeypatch) -> list[str]:
 
 
 def test_the_page_is_what_was_measured():
-    """Written by ``python tests/papers.py > docs/papers.md``."""
+    """Written by ``python tests/support/papers.py > docs/papers.md``."""
     assert (papers.ROOT / "docs/papers.md").read_text(encoding="utf-8") == papers.page()
 
 

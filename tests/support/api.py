@@ -1,6 +1,6 @@
 """Everything that a user can name, read off the package itself.
 
-``python tests/api.py > docs/api.md`` writes the page of the documentation anew.
+``python tests/support/api.py > docs/api.md`` writes the page of the documentation anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.subsets import SUBSETS
 
 HEADER = """\
-<!-- python tests/api.py > docs/api.md -->
+<!-- python tests/support/api.py > docs/api.md -->
 
 # API
 

@@ -58,8 +58,8 @@ def answer(options: dict) -> np.ndarray:
 
 
 def test_the_page_is_what_the_registries_declare():
-    """``python tests/combinations.py > docs/combinations.md`` after every change of one of them."""
-    path = pathlib.Path(combinations.__file__).parents[1] / "docs" / "combinations.md"
+    """``python tests/support/combinations.py > docs/combinations.md`` after every change of one of them."""
+    path = pathlib.Path(combinations.__file__).parents[2] / "docs" / "combinations.md"
     assert path.read_text() == combinations.page()
 
 

@@ -1,7 +1,7 @@
 """The page of reproduced experiments, made from what their full runs have kept.
 
 Each script of ``examples/3_papers`` writes ``NAME.json`` and ``NAME.png`` (``--out docs/papers``);
-``python tests/papers.py > docs/papers.md`` makes a page of them. No number on it was typed.
+``python tests/support/papers.py > docs/papers.md`` makes a page of them. No number on it was typed.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs/papers"
 SCRIPTS = sorted((ROOT / "examples/3_papers").glob("plot_*.py"))
 
 HEADER = """\
-<!-- python tests/papers.py > docs/papers.md -->
+<!-- python tests/support/papers.py > docs/papers.md -->
 
 # The papers, reproduced
 

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from sklearn.datasets import _openml
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 import open_data
 

@@ -12,13 +12,13 @@ import pytest
 
 import sklearn_laplace
 
-PAGE = pathlib.Path(__file__).parents[1] / "docs" / "api.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "api.md"
 LISTED = [one for section in api.sections().values() for one in section]
 ENGINE = [one for section in api.engine().values() for one in section]
 
 
 def test_the_page_is_what_the_package_exports():
-    """Written by ``python tests/api.py > docs/api.md``."""
+    """Written by ``python tests/support/api.py > docs/api.md``."""
     assert PAGE.read_text(encoding="utf-8") == api.page()
 
 

@@ -1,6 +1,6 @@
 """Formulas broken on purpose, one at a time, in a copy of the package: some test has to fail each time.
 
-``python tests/mutate.py`` prints one line a mutation and ends with 1 if one of them survives its tests.
+``python tests/support/mutate.py`` prints one line a mutation and ends with 1 if one of them survives its tests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -290,14 +290,14 @@ MUTATIONS = (
         "_data/rows.py",
         "data.weights[copies] / n_draws",
         "data.weights[copies]",
-        "augment",
+        "augmentation",
     ),
     Mutation(
         "one copy of the rows, repeated",
         "_data/augmentation.py",
         "for _ in range(n_draws)])",
         "for _ in range(1)] * n_draws)",
-        "augment",
+        "augmentation",
     ),
     Mutation(
         "log density not in the units of y",
@@ -311,14 +311,14 @@ MUTATIONS = (
         "laplace/updates.py",
         "-gradient / hyper.dispersion, together",
         "gradient / hyper.dispersion, together",
-        "streaming",
+        "updates",
     ),
     Mutation(
         "forgotten rows' loss kept",
         "laplace/updates.py",
         "nll=fit.nll - gone_nll,",
         "nll=fit.nll,",
-        "streaming",
+        "updates",
     ),
     Mutation(
         "MacKay's noise without the effective parameters",
@@ -438,21 +438,21 @@ MUTATIONS = (
         "laplace/fit.py",
         "self.nll + float(self.gradient @ move + 0.5 * move @ bend)",
         "self.nll + float(0.5 * move @ bend)",
-        "past",
+        "previous",
     ),
     Mutation(
         "old rows' curvature not carried on",
         "laplace/fit.py",
         "curvature=self.curvature.merge(other.curvature)",
         "curvature=self.curvature",
-        "past",
+        "previous",
     ),
     Mutation(
         "old rows left out of the epochs' criterion",
         "_host/net.py",
         "loss if self.past_loss is None else",
         "loss if True else",
-        "past",
+        "previous",
     ),
     Mutation(
         "a left-out row that keeps its weight",
@@ -515,28 +515,28 @@ MUTATIONS = (
         "_approximation/held_out.py",
         "ratio = (given / nets) ** FORMULA_POWER",
         "ratio = (nets / given) ** FORMULA_POWER",
-        "cross_fit",
+        "held_out",
     ),
     Mutation(
         "held-out rows judged by the next net",
         "_approximation/held_out.py",
         "number[fold.held_out] = k",
         "number[fold.held_out] = (k + 1) % N_FOLDS",
-        "cross_fit",
+        "held_out",
     ),
     Mutation(
         "a wider prior of classes believed in full",
         "laplace/selection/held_out.py",
         "torch.where(factor < 1, factor**WIDER, factor)",
         "torch.where(factor < 1, factor, factor)",
-        "cross_fit",
+        "held_out",
     ),
     Mutation(
         "held-out density without its determinant",
         "laplace/selection/held_out.py",
         "constants[place] -= 0.5 * (rows.weights @ logdet)",
         "constants[place] -= 0.0 * (rows.weights @ logdet)",
-        "cross_fit",
+        "held_out",
     ),
 )
 
@@ -550,7 +550,7 @@ def survives(mutation: Mutation, folder: pathlib.Path) -> bool:
     text = path.read_text(encoding="utf-8")
     assert mutation.right in text, f"{mutation.file} no longer holds {mutation.right!r}"
     path.write_text(text.replace(mutation.right, mutation.wrong), encoding="utf-8")
-    tests = [f"tests/test_{name}.py" for name in mutation.tests.split()]
+    tests = [str(next(folder.glob(f"tests/*/test_{name}.py"))) for name in mutation.tests.split()]
     environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

@@ -19,7 +19,7 @@ import pytest
 import torch
 from pages import assert_prints_what_it_shows, python_blocks
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FILES = sorted(ROOT.glob("examples/[1-3]_*/*.py"))
 SCRIPTS = [path for path in FILES if "__main__" in path.read_text(encoding="utf-8")]
 
@@ -381,7 +381,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHON_BLOCKS = python_blocks(README)
 
 
-@pytest.mark.parametrize("block_diagonal", PYTHON_BLOCKS, ids=range(len(PYTHON_BLOCKS)))
+@pytest.mark.parametrize("block", PYTHON_BLOCKS, ids=range(len(PYTHON_BLOCKS)))
 def test_readme_code_prints_what_it_shows(block, tmp_path, monkeypatch):
     """The first code that a reader copies; its files go into an empty folder."""
     monkeypatch.chdir(tmp_path)

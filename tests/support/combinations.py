@@ -1,6 +1,6 @@
 """What goes with what, read off the registries' own declarations, which decide the refusals as well.
 
-``python tests/combinations.py > docs/combinations.md`` writes the page of the documentation anew.
+``python tests/support/combinations.py > docs/combinations.md`` writes the page of the documentation anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.subsets import SUBSETS, Subnetwork
 
 HEADER = """\
-<!-- python tests/combinations.py > docs/combinations.md -->
+<!-- python tests/support/combinations.py > docs/combinations.md -->
 
 # What goes with what
 

@@ -151,7 +151,7 @@ ELSEWHERE = """
 import sys
 import numpy as np
 import skops.io
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 from test_formats import answers, rows_of, doubled, load
 
 for name, way in {ways!r}:
@@ -171,7 +171,7 @@ def test_saved_models_answer_to_the_bit_in_another_process(fitted, tmp_path):
     for name, way in ways:
         path = tmp_path / f"{name}.{way}"
         (skops.io.dump if way == "skops" else save)(fitted(name), path)
-    script = ELSEWHERE.format(tests=os.path.dirname(__file__), ways=ways)
+    script = ELSEWHERE.format(tests=[os.path.dirname(__file__), os.path.dirname(nets.__file__)], ways=ways)
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     for name, way in ways:

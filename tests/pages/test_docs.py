@@ -13,7 +13,7 @@ import api
 import pytest
 from pages import FENCED, assert_prints_what_it_shows, python_blocks
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("guide/*.md")])
 ALL = [*PAGES, ROOT / "README.md"]
