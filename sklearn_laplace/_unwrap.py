@@ -1,10 +1,15 @@
-"""Reach the Laplace estimator inside scikit-learn's wrappers, which forward ``predict`` and none of the extra methods.
+"""Access to the Laplace estimator inside scikit-learn wrappers, which only forward ``predict``.
 
-Owned here: which wrappers can be looked through exactly, and the functions that do so before they ask. A wrapper counts
-as exact when the answer of the step inside is the answer of the whole: ``Pipeline`` (its earlier steps transform X),
-the searches, other packages' too (their refitted ``best_estimator_``), ``FrozenEstimator``, and
-``TransformedTargetRegressor`` where it leaves y as it is. Everything that averages or recalibrates several models is
-not one Laplace approximation, and is refused by its name. What a predictive looks like is the estimators' matter.
+This module decides which wrappers can be unwrapped, and defines the public functions that unwrap an estimator before
+calling it. A wrapper can be unwrapped if the inner estimator makes the same predictions as the wrapper:
+
+* ``Pipeline``: its earlier steps transform X;
+* a search, of scikit-learn or of another package: its refitted ``best_estimator_``;
+* ``FrozenEstimator``;
+* ``TransformedTargetRegressor`` without a transformation of y.
+
+Wrappers that average or recalibrate several models are rejected with an error, because they do not contain a single
+Laplace approximation. The predictive distributions themselves are defined by the estimators.
 """
 
 from __future__ import annotations
@@ -27,35 +32,36 @@ from .distributions.distributional import Distributional
 from .regressor import LaplaceRegressor
 
 BEST = "best_estimator_"
-"""Where a search that has refitted keeps the estimator."""
+"""Attribute in which a fitted search stores the refitted estimator."""
 
 
 def laplace_step(estimator: Any, X: Any) -> tuple[LaplaceRegressor | LaplaceClassifier, Any]:
-    """The fitted Laplace estimator inside wrappers, and X as that estimator sees it.
+    """Return the fitted Laplace estimator inside wrappers, and its transformed input.
 
     Parameters
     ----------
     estimator : estimator
-        A Laplace estimator, or one inside ``Pipeline``, ``GridSearchCV`` and its kin, ``FrozenEstimator``, or
-        ``TransformedTargetRegressor`` without a transformation; nested in any order. Nothing of it is changed.
+        A Laplace estimator, or a wrapper around it: ``Pipeline``, a search such as ``GridSearchCV``,
+        ``FrozenEstimator``, or ``TransformedTargetRegressor`` without a transformation. Wrappers may be nested in any
+        order. The estimator is not modified.
     X : array-like of shape (n_samples, n_features)
-        As the outermost estimator takes it.
+        Input of the outermost estimator.
 
     Returns
     -------
     step : LaplaceRegressor or LaplaceClassifier
-        The object itself, not a copy.
+        The inner estimator itself, not a copy.
     X : array-like of shape (n_samples, n_features_of_the_step)
-        After the earlier steps' ``transform``.
+        Input after ``transform`` of the earlier pipeline steps.
 
     Raises
     ------
     TypeError
-        Where no Laplace estimator is the last step.
+        If the last step is not a Laplace estimator.
     ValueError
-        Where the step's answers would not be those of the whole: a search without refit, a transformed target.
+        If the step predicts differently from the wrapper: a search without refit, or a transformed target.
     NotFittedError
-        Where something on the way is not fitted.
+        If the estimator or one of its wrappers is not fitted.
 
     Examples
     --------
@@ -76,24 +82,25 @@ def laplace_step(estimator: Any, X: Any) -> tuple[LaplaceRegressor | LaplaceClas
 
 
 def laplace_parts(estimator: Any) -> tuple[LaplaceRegressor | LaplaceClassifier, list[Pipeline]]:
-    """The fitted Laplace estimator inside wrappers, and what transforms X before it.
+    """Return the fitted Laplace estimator inside wrappers, and the transformations of its input.
 
     Parameters
     ----------
     estimator : estimator
-        As for :func:`laplace_step`.
+        As in :func:`laplace_step`.
 
     Returns
     -------
     step : LaplaceRegressor or LaplaceClassifier
-        The object itself, not a copy.
+        The inner estimator itself, not a copy.
     transformations : list of Pipeline
-        In the order in which X goes through them; empty where the step sees X as it is given.
+        Earlier steps of each enclosing pipeline, in the order in which they are applied to X. Empty if X is not
+        transformed.
 
     Raises
     ------
     TypeError, ValueError, NotFittedError
-        As for :func:`laplace_step`.
+        As in :func:`laplace_step`.
 
     Examples
     --------
@@ -111,22 +118,26 @@ def laplace_parts(estimator: Any) -> tuple[LaplaceRegressor | LaplaceClassifier,
 
 
 def final_step(estimator: Any, X: Any) -> tuple[BaseEstimator, Any]:
-    """The estimator that predicts, of whatever type, and X as it sees it.
+    """Return the innermost estimator of any type, and its transformed input.
 
     Parameters
     ----------
     estimator : estimator
+        An estimator, possibly inside wrappers.
     X : array-like of shape (n_samples, n_features)
+        Input of the outermost estimator.
 
     Returns
     -------
     step, X
-        As for :func:`laplace_step`.
+        As in :func:`laplace_step`, with any type of estimator.
 
     Raises
     ------
-    TypeError, ValueError, NotFittedError
-        As for :func:`laplace_step`; a last step of any other type is returned.
+    TypeError
+        If the last step is not an estimator.
+    ValueError, NotFittedError
+        As in :func:`laplace_step`.
 
     Examples
     --------
@@ -143,28 +154,29 @@ def final_step(estimator: Any, X: Any) -> tuple[BaseEstimator, Any]:
 
 
 def predictive(estimator: Any, X: Any) -> Any:
-    """Predictive distribution of an estimator, whatever wraps it.
+    """Predictive distribution of an estimator, possibly inside wrappers.
 
     Parameters
     ----------
     estimator : estimator
-        As for :func:`laplace_step`. So that models can be compared, other regressors with
-        ``predict(X, return_std=True)`` and other classifiers with ``predict_proba`` are taken too.
+        As in :func:`laplace_step`. For comparison, any other regressor with ``predict(X, return_std=True)`` and any
+        other classifier with ``predict_proba`` is accepted.
     X : array-like of shape (n_samples, n_features)
 
     Returns
     -------
     frozen ``scipy.stats`` distribution or ndarray of shape (n_samples, n_classes)
-        Regressors: ``predict_dist(X)`` in the units of y; of other regressors the normal with their mean and standard
-        deviation. Classifiers: ``predict_proba(X)``.
+        Laplace regressors: ``predict_dist(X)``, in the units of y. Other regressors: the normal distribution with their
+        mean and standard deviation. Classifiers: ``predict_proba(X)``.
 
     Raises
     ------
     TypeError
-        For an estimator that predicts points only.
+        If the estimator predicts points only.
     ValueError
-        Where another regressor's standard deviation is not positive; and as for :func:`laplace_step`.
+        If the standard deviation of another regressor is not positive and finite, and as in :func:`laplace_step`.
     NotFittedError
+        If the estimator or one of its wrappers is not fitted.
 
     Examples
     --------
@@ -192,31 +204,32 @@ def predictive(estimator: Any, X: Any) -> Any:
     mean, std = step.predict(X, return_std=True)
     if not (np.isfinite(std).all() and (std > 0).all()):
         raise ValueError(
-            f"{type(step).__name__}.predict(X, return_std=True) gave a standard deviation of {np.min(std)}; a density "
-            "needs finite numbers above zero. Let the model include the noise of y."
+            f"{type(step).__name__}.predict(X, return_std=True) returned a standard deviation of {np.min(std)}; a "
+            "density needs finite, positive standard deviations. Use a model that includes the observation noise."
         )
     return norm(mean, std)
 
 
 def predict_std(estimator: Any, X: Any, *, kind: str | None = None) -> np.ndarray:
-    """``predict_std`` of the Laplace estimator inside wrappers.
+    """Standard deviation of the predictions of a Laplace estimator, possibly inside wrappers.
 
     Parameters
     ----------
     estimator, X
-        As for :func:`laplace_step`.
+        As in :func:`laplace_step`.
     kind : {"total", "epistemic", "aleatoric"}, optional
-        None: the estimator's own default, "total" for regressors and "epistemic" for classifiers.
+        Part of the uncertainty. None: the default of the estimator, "total" for regressors and "epistemic" for
+        classifiers.
 
     Returns
     -------
     ndarray of shape (n_samples,), (n_samples, n_outputs) or (n_samples, n_classes)
-        In the units of y; for classifiers, of class membership.
+        Regressors: in the units of y. Classifiers: standard deviation of class membership, between 0 and 1.
 
     Raises
     ------
     TypeError, ValueError, NotFittedError
-        As for :func:`laplace_step`.
+        As in :func:`laplace_step`.
 
     Examples
     --------
@@ -235,29 +248,29 @@ def predict_std(estimator: Any, X: Any, *, kind: str | None = None) -> np.ndarra
 def predict_interval(
     estimator: Any, X: Any, confidence_level: Any = 0.9, *, method: str = "normal"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """``predict_interval`` of the Laplace regressor inside wrappers.
+    """Central prediction intervals of a Laplace regressor, possibly inside wrappers.
 
     Parameters
     ----------
     estimator, X
-        As for :func:`laplace_step`.
+        As in :func:`laplace_step`.
     confidence_level : float or sequence of float
-        Strictly between 0 and 1.
+        Probability mass of the interval, strictly between 0 and 1.
     method : {"normal", "jackknife+"}
         See :meth:`LaplaceRegressor.predict_interval`.
 
     Returns
     -------
     mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-    interval : ndarray of shape (n_samples, 2, n_levels) or (n_samples, 2, n_levels, n_outputs)
-        Lower and upper ends in the units of y.
+    interval : ndarray of shape (n_samples, 2) or (n_samples, n_outputs, 2)
+        Lower and upper ends in units of y. For a sequence of levels with a last axis of n_levels.
 
     Raises
     ------
     TypeError
-        For a classifier; and as for :func:`laplace_step`.
+        If the estimator is a classifier, and as in :func:`laplace_step`.
     ValueError, NotFittedError
-        As for :func:`laplace_step`.
+        As in :func:`laplace_step`.
 
     Examples
     --------
@@ -272,19 +285,19 @@ def predict_interval(
     step, X = laplace_step(estimator, X)
     if not isinstance(step, LaplaceRegressor):
         raise TypeError(
-            f"predict_interval is for numeric targets; found {type(step).__name__}. For classes use predictive, the "
-            "class probabilities, or predict_std."
+            f"predict_interval needs numeric targets; found {type(step).__name__}. For classes use predictive (class "
+            "probabilities) or predict_std."
         )
     return step.predict_interval(X, confidence_level, method=method)
 
 
 def _unwrapped(estimator: Any) -> tuple[BaseEstimator, list[Pipeline]]:
-    """The estimator that predicts, of whatever type, and the pipelines' earlier steps, from the outermost on."""
+    """Innermost estimator of any type, and the earlier steps of each pipeline, from the outermost inwards."""
     step, transformations = estimator, []
     while isinstance(step, Pipeline | FrozenEstimator | TransformedTargetRegressor) or _is_search(step):
         check_is_fitted(step)
         if isinstance(step, Pipeline):
-            if len(step) > 1:  # a slice without steps is no pipeline
+            if len(step) > 1:  # a pipeline cannot be empty
                 transformations.append(step[:-1])
             step = step[-1]
         elif _is_search(step):
@@ -295,13 +308,13 @@ def _unwrapped(estimator: Any) -> tuple[BaseEstimator, list[Pipeline]]:
             step = _untransformed(step)
     if not isinstance(step, BaseEstimator):
         raise TypeError(
-            f"{type(estimator).__name__} ends in {step!r}; expected a scikit-learn estimator that predicts."
+            f"the last step of {type(estimator).__name__} is {step!r}; expected a scikit-learn estimator."
         )
     return step, transformations
 
 
 def _laplace(step: Any, estimator: Any) -> LaplaceRegressor | LaplaceClassifier:
-    """The step that was found inside an estimator, if it is a fitted one of ours."""
+    """Check that the innermost estimator is a fitted Laplace estimator, and return it."""
     if not isinstance(step, LaplaceRegressor | LaplaceClassifier):
         inside = "" if step is estimator else f" inside {type(estimator).__name__}"
         raise TypeError(
@@ -313,26 +326,27 @@ def _laplace(step: Any, estimator: Any) -> LaplaceRegressor | LaplaceClassifier:
 
 
 def _is_search(step: Any) -> bool:
-    """Also one of another package, such as Optuna's: an estimator that says whether it refits, fitted with its best."""
+    """True for a search of scikit-learn, or of another package with the attributes ``refit`` and ``best_estimator_``."""
     return isinstance(step, BaseSearchCV) or (isinstance(step, BaseEstimator) and {"refit", BEST} <= vars(step).keys())
 
 
 def _best(search: Any) -> Any:
+    """Refitted estimator of a search."""
     if not search.refit:
         raise ValueError(
-            f"{type(search).__name__}(refit=False) keeps no fitted estimator; set refit=True (with several scorers the "
-            "name of one), or fit an estimator with the parameters of your choice."
+            f"{type(search).__name__}(refit=False) has no fitted estimator; set refit=True (with several scorers, the "
+            "name of a scorer), or fit an estimator with the parameters of your choice."
         )
     return search.best_estimator_
 
 
 def _untransformed(wrapper: TransformedTargetRegressor) -> Any:
-    """The regressor inside, where its predictive is in the units of y."""
-    used = wrapper.transformer_
-    if isinstance(used, FunctionTransformer) and used.func is None and used.inverse_func is None:
+    """Inner regressor, if y is not transformed."""
+    transformer = wrapper.transformer_
+    if isinstance(transformer, FunctionTransformer) and transformer.func is None and transformer.inverse_func is None:
         return wrapper.regressor_
     raise ValueError(
-        f"TransformedTargetRegressor transforms y by {type(used).__name__}: the regressor inside predicts the "
-        "transformed target, whose standard deviation and density are not those of y. Leave it out (LaplaceRegressor "
-        "standardises y itself), or transform y before fit and judge in the transformed units."
+        f"TransformedTargetRegressor transforms y with {type(transformer).__name__}: its inner regressor predicts the "
+        "transformed target, whose standard deviation and density are not those of y. Omit it (LaplaceRegressor "
+        "standardises y itself), or transform y before fit and evaluate in the transformed units."
     )

@@ -8,7 +8,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
-from sklearn.utils import Bunch
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
@@ -18,7 +17,7 @@ from ._ensemble.member import Member
 from ._estimator.base import LaplaceEstimator
 from ._options.class_weights import check_streaming_weights, class_weights
 from ._options.likelihood import binary_only, class_outputs
-from ._options.resolve import STD_KINDS, variance_of_kind
+from ._options.resolve import STD_REQUESTS, one_or_all, variance_of_kind
 from ._validation import values as _values
 from ._validation.targets import check_largest, check_same_kind, check_targets
 from ._validation.values import flag, lookup
@@ -28,75 +27,53 @@ from .laplace.links._base import softmax_samples
 
 
 class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
-    """Neural-net classification with Laplace-approximated uncertainty.
+    """Classification by a neural network, with probabilities that account for the uncertainty of its weights.
 
-    As :class:`LaplaceRegressor`, for classes: the Gaussian over the logits moderates the probabilities, which go
-    towards uniform where the data say nothing.
+    As :class:`LaplaceRegressor`, for classes. The Gaussian over the logits moderates the probabilities: they approach
+    the uniform distribution far from the data.
 
     Parameters
     ----------
+    [Model]
     net : None, torch module class or instance, skorch net, or FrozenEstimator, default=None
-        As in :class:`LaplaceRegressor`; the module has one output a class, logits or (log-)probabilities, or for two
-        classes one output, the logit of the second (``NeuralNetBinaryClassifier``).
-    hidden_layer_sizes, activation, n_bins, categorical_features, max_epochs, lr, batch_size
+        As in :class:`LaplaceRegressor`. The outputs are logits or (log-)probabilities, one per class, or one logit for
+        two classes.
+    hidden_layer_sizes, activation, categorical_features
         As in :class:`LaplaceRegressor`.
-    augment, n_augmentations, map_prior_precision
-        As in :class:`LaplaceRegressor`.
-    device, dtype, memory_budget, subset_of_weights, subnetwork, n_subnetwork_weights
-        As in :class:`LaplaceRegressor`.
-    hessian_structure, bias, weight_sharing, rank, damping, curvature, n_fisher_samples
-        As in :class:`LaplaceRegressor`.
-    prior_precision, prior_structure, prior_mean, prior, temperature
-        As in :class:`LaplaceRegressor`. Under ``prior_precision="loo"`` the density of a row is the probability of its
-        class by ``link``, and each point of the search is a leave-one-out of its own.
     likelihood : {"auto", "categorical", "bernoulli"}, default="auto"
-        Distribution of y given the outputs: one logit a class, or one logit for two classes. "auto": as many as the
-        given net has; for the built-in net one a class.
-    predictive : {"glm", "mc"}, default="glm"
-        As in :class:`LaplaceRegressor`; under "mc" the probabilities are the average softmax of the weight samples, and
-        a link other than the default or "mc" is refused.
-    link : {"moderated", "probit", "plugin", "mc", "bridge", "bridge_norm", "quadrature"}, default="moderated"
-        From the Gaussian over the logits to probabilities: moderated in closed form, by a constant for as many classes
-        as are in play or by that of two; the MAP's own softmax; the average softmax of ``n_samples`` draws; the mean of
-        the Dirichlet of the Laplace bridge, as it is (of two classes the MAP's own softmax) or with large variances
-        normalised; the integral itself, on a grid up to five classes, by the draws beyond. "moderated" is the closest
-        of the closed forms, the bridge has variances in closed form as well.
-    n_samples : int, default=100
-        Quasi-random draws behind ``link="mc"`` and ``predict_std``; weight samples of ``predictive="mc"``.
-    cv, scoring, prior_precision_grid
-        As in :class:`LaplaceRegressor`; folds by class, and the log probability of the true class.
-    memory : None, str or joblib.Memory, default=None
-        Where trainings are cached, as in scikit-learn's Pipeline: candidates of a search that differ in Laplace
-        parameters alone (with a number for ``map_prior_precision`` also in prior and noise) share one. Needs an integer
-        ``random_state``. The rows are part of the key, and with them what ``augment`` makes of them.
+        "categorical": one logit per class. "bernoulli": one logit for two classes. "auto": as many as the net has.
     class_weight : None, "balanced" or dict, default=None
-        Multiplies the weight of each row by that of its class: given as ``{label: weight}`` (1 for labels that are not
-        in it), or "balanced", n / (n_classes · n_c) with n_c the summed weight of the class's rows. It counts in
-        likelihood, curvature and evidence, as any weight does.
-    n_members, member_weights
+        Factor on the weight of each row, by its class. "balanced": n / (n_classes · n_c), with the summed weight n_c of
+        the class.
+    [Uncertainty]
+    prior_precision, n_members
         As in :class:`LaplaceRegressor`.
-    n_jobs : int or None, default=None
+    [Training]
+    max_time, n_jobs, random_state, verbose
         As in :class:`LaplaceRegressor`.
-    random_state : int, RandomState or None, default=None
-        Seeds the initial weights, the order of mini-batches and the draws.
-    max_time : float or None, default=None
+    [Advanced]
+    n_bins, max_epochs, lr, batch_size, augment, map_prior_precision, memory, memory_budget, device, dtype
         As in :class:`LaplaceRegressor`.
-    verbose : int, default=0
-        As in :class:`LaplaceRegressor`; so are scikit-learn's callbacks (``set_callbacks``).
+    subset_of_weights, hessian_structure, curvature, prior, temperature
+        As in :class:`LaplaceRegressor`.
+    predictive : {"glm", "mc"} or MonteCarlo, default="glm"
+        As in :class:`LaplaceRegressor`. With "mc" the probabilities are averages over weight samples.
+    link : {"moderated", "probit", "plugin", "mc", "bridge", "bridge_norm", "quadrature"} or MonteCarlo, \
+default="moderated"
+        From the Gaussian over the logits to probabilities. "plugin" is the softmax of the mean, "mc" averages draws,
+        "quadrature" integrates numerically; the others are closed forms.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels, sorted.
-    net_, posterior_, laplace_, prior_precision_, prior_groups_, structure_, subset_, log_marginal_likelihood_value_
+    members_, member_weights_, net_, posterior_, laplace_, hyper_, prior_precision_, structure_, subset_
         As in :class:`LaplaceRegressor`; the outputs of ``net_`` are logits.
-    prior_path_ : Bunch
-        As in :class:`LaplaceRegressor`; ``loo_log_density`` is the sum of the logarithms of the classes' probabilities.
-    n_outputs_ : int
-        Logits: one a class, or one for two classes.
-    n_effective_parameters_, feature_relevance_, gradient_norm_, mode_distance_, history_, n_iter_, n_features_in_, \
-feature_names_in_
+    log_marginal_likelihood_value_, n_effective_parameters_, feature_relevance_, prior_path_, gradient_norm_, \
+mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
         As in :class:`LaplaceRegressor`.
+    n_outputs_ : int
+        Number of logits.
 
     Examples
     --------
@@ -119,92 +96,62 @@ feature_names_in_
         *,
         hidden_layer_sizes: tuple[int, ...] | str = "auto",
         activation: str = "auto",
-        n_bins: int | str | tuple[int | None, ...] | None = "auto",
         categorical_features: Any = "from_dtype",
+        likelihood: str = "auto",
+        class_weight: Any = None,
+        prior_precision: Any = "auto",
+        n_members: Any = "auto",
+        max_time: float | None = None,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        verbose: int = 0,
+        n_bins: int | str | tuple[int | None, ...] | None = "auto",
         max_epochs: int | None = None,
         lr: float | None = None,
         batch_size: int | None = None,
         augment: Any = None,
-        n_augmentations: int = 1,
         map_prior_precision: str | float = "same",
+        memory: Any = None,
+        memory_budget: Any = None,
         device: str = "auto",
         dtype: str = "auto",
-        memory_budget: Any = None,
         subset_of_weights: Any = "all",
-        subnetwork: str = "variance",
-        n_subnetwork_weights: float = 0.1,
-        hessian_structure: str = "auto",
-        bias: str = "folded",
-        weight_sharing: str = "expand",
-        rank: int = 100,
-        damping: str = "exact",
-        curvature: str = "ggn",
-        n_fisher_samples: int = 1,
-        likelihood: str = "auto",
-        prior_precision: Any = "auto",
-        prior_structure: str = "scalar",
-        prior_mean: Any = 0.0,
+        hessian_structure: Any = "auto",
+        curvature: Any = "ggn",
         prior: Any = None,
         temperature: Any = 1.0,
-        predictive: str = "glm",
-        link: str = "moderated",
-        n_samples: int = 100,
-        class_weight: Any = None,
-        cv: Any = None,
-        scoring: Any = None,
-        prior_precision_grid: Any = None,
-        memory: Any = None,
-        n_members: int | str = "auto",
-        member_weights: str = "uniform",
-        n_jobs: int | None = None,
-        random_state: Any = None,
-        max_time: float | None = None,
-        verbose: int = 0,
+        predictive: Any = "glm",
+        link: Any = "moderated",
     ) -> None:
         self.net = net
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
-        self.n_bins = n_bins
         self.categorical_features = categorical_features
+        self.likelihood = likelihood
+        self.class_weight = class_weight
+        self.prior_precision = prior_precision
+        self.n_members = n_members
+        self.max_time = max_time
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+        self.n_bins = n_bins
         self.max_epochs = max_epochs
         self.lr = lr
         self.batch_size = batch_size
         self.augment = augment
-        self.n_augmentations = n_augmentations
         self.map_prior_precision = map_prior_precision
+        self.memory = memory
+        self.memory_budget = memory_budget
         self.device = device
         self.dtype = dtype
-        self.memory_budget = memory_budget
         self.subset_of_weights = subset_of_weights
-        self.subnetwork = subnetwork
-        self.n_subnetwork_weights = n_subnetwork_weights
         self.hessian_structure = hessian_structure
-        self.bias = bias
-        self.weight_sharing = weight_sharing
-        self.rank = rank
-        self.damping = damping
         self.curvature = curvature
-        self.n_fisher_samples = n_fisher_samples
-        self.likelihood = likelihood
-        self.prior_precision = prior_precision
-        self.prior_structure = prior_structure
-        self.prior_mean = prior_mean
         self.prior = prior
         self.temperature = temperature
         self.predictive = predictive
         self.link = link
-        self.n_samples = n_samples
-        self.class_weight = class_weight
-        self.cv = cv
-        self.scoring = scoring
-        self.prior_precision_grid = prior_precision_grid
-        self.memory = memory
-        self.n_members = n_members
-        self.member_weights = member_weights
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.max_time = max_time
-        self.verbose = verbose
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -377,15 +324,15 @@ feature_names_in_
         check_is_fitted(self)
         return self.classes_[self.predict_proba(X).argmax(1)]
 
-    def predict_std(self, X: Any, *, kind: str = "epistemic", X_std: Any = None) -> np.ndarray:
+    def predict_std(self, X: Any, *, kind: str = "epistemic", X_std: Any = None) -> Any:
         """Standard deviation of class membership.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-        kind : {"epistemic", "total", "aleatoric"}
+        kind : {"epistemic", "total", "aleatoric", "all"}
             "epistemic": of the class probability under the posterior. "total": of the class indicator, √(p (1 − p)).
-            total² = epistemic² + aleatoric².
+            total² = epistemic² + aleatoric². "all": a Bunch of the three.
         X_std : None
             Of numeric targets alone.
 
@@ -415,8 +362,9 @@ feature_names_in_
                 "X_std is for numeric targets: to first order, errors of the inputs do not change the mean probability "
                 "p, and so not the variance p (1 − p) of a class. Average predict_proba over draws of the inputs."
             )
-        lookup("kind", kind, dict.fromkeys(STD_KINDS))
-        return variance_of_kind(self._components(X).moments, kind).clamp_min(0.0).sqrt().cpu().numpy()
+        kinds, moments = lookup("kind", kind, STD_REQUESTS), self._components(X).moments
+        variances = {name: variance_of_kind(moments, name) for name in kinds}
+        return one_or_all({name: one.clamp_min(0.0).sqrt().cpu().numpy() for name, one in variances.items()})
 
     def loo_predict(self, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Class probabilities of each training row as of the model without it, in closed form: no refit.
@@ -456,27 +404,26 @@ feature_names_in_
         mean = moments.mean.cpu().numpy()
         return (mean, moments.epistemic_variance.clamp_min(0.0).sqrt().cpu().numpy()) if return_std else mean
 
-    def predict_uncertainty(self, X: Any, *, measure: str = "variance") -> Bunch:
-        r"""How uncertain the class of each row is, and from where: variances, or entropies in nats.
+    def predict_entropy(self, X: Any, *, kind: str = "total") -> Any:
+        r"""Entropy of the class, and its parts, in nats.
 
-        With p the class probabilities of a function that the posterior draws and H(p) = −Σ p log p, the entropy of
-        the average splits into the average entropy and the information that the class has about the function
-        (Houlsby et al. 2011; "BALD" in active learning):
+        With p the class probabilities of a function drawn from the posterior and H(p) = −Σ p log p, the entropy of the
+        average splits into the average entropy and the information that the class carries about the function (Houlsby
+        et al. 2011; "BALD" in active learning):
 
         .. math:: H(E[p]) = E[H(p)] + I(y; f).
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-        measure : {"variance", "entropy"}, default="variance"
-            "variance": of the indicator of each class. "entropy": of the class, by averages over ``n_samples`` draws
-            of the functions, whatever the link is; with ``link="mc"`` the total is that of ``predict_proba``.
+        kind : {"total", "epistemic", "aleatoric", "all"}
+            "total": H(E[p]). "aleatoric": E[H(p)]. "epistemic": the information. "all": a Bunch of the three. Averages
+            are over the draws of the link (:class:`~sklearn_laplace.options.Link`), whatever the link is.
 
         Returns
         -------
-        Bunch with ``total``, ``aleatoric``, ``epistemic``
-            total = aleatoric + epistemic. Variances of shape (n_samples, n_classes), ``predict_std`` squared; entropies
-            of shape (n_samples,), from 0 to log n_classes.
+        ndarray of shape (n_samples,), or Bunch of such
+            From 0 to log n_classes.
 
         Examples
         --------
@@ -484,12 +431,12 @@ feature_names_in_
         >>> from sklearn_laplace import LaplaceClassifier
         >>> X, y = make_moons(100, noise=0.2, random_state=0)
         >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X, y)
-        >>> one, between = model.predict_uncertainty([[0.0, 1.0], [0.5, 0.25]], measure="entropy").aleatoric
-        >>> bool(one < between)
+        >>> on_data, between = model.predict_entropy([[0.0, 1.0], [0.5, 0.25]], kind="aleatoric")
+        >>> bool(on_data < between)
         True
         """
-        if lookup("measure", measure, {"variance": True, "entropy": False}):
-            return super().predict_uncertainty(X)
+        check_is_fitted(self)
+        kinds = lookup("kind", kind, STD_REQUESTS)
         with self._asked(X) as (x, options):
 
             def averages(member: Member) -> torch.Tensor:
@@ -503,9 +450,10 @@ feature_names_in_
 
                 return torch.cat(member.answers(x, options, of_rows))
 
-            found = self._ensemble.mean_of(averages)
-        total, aleatoric = _entropy(found[:, :-1]).cpu().numpy(), found[:, -1].cpu().numpy()
-        return Bunch(total=total, aleatoric=aleatoric, epistemic=np.maximum(total - aleatoric, 0.0))
+            means = self._ensemble.mean_of(averages)
+        total, aleatoric = _entropy(means[:, :-1]).cpu().numpy(), means[:, -1].cpu().numpy()
+        parts = {"total": total, "aleatoric": aleatoric, "epistemic": np.maximum(total - aleatoric, 0.0)}
+        return one_or_all({name: parts[name] for name in kinds})
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy of :meth:`predict`, between 0 and 1.

@@ -1,7 +1,7 @@
 """The package's errors and warnings.
 
-Every error says what was given, what is needed and what to do. Each class also derives from the built-in
-class that scikit-learn users expect (``ValueError`` for a wrong argument, and so on).
+Every message states the value given, what is needed and what to do. Each class derives from the built-in exception
+that scikit-learn users expect, for example ``ValueError`` for an invalid argument.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class UnsupportedCombinationError(ValueError):
-    """Two options that exclude each other, for example a structure and a curvature.
+    """Options that cannot be combined, for example a structure and a curvature.
 
     Examples
     --------
@@ -31,8 +31,9 @@ class NonFiniteError(FloatingPointError):
     Parameters
     ----------
     message : str
+        Error message.
     inputs : Tensor of shape (k, …), optional
-        The rows in which it is.
+        Input rows that lead to the non-finite value, if they are known.
 
     Examples
     --------
@@ -72,7 +73,7 @@ class NonFiniteLossError(NonFiniteError):
 
 
 class NotPositiveDefiniteError(ArithmeticError):
-    """A matrix stayed indefinite in floating point after the largest jitter allowed.
+    """A matrix is not positive definite in floating point, even with the largest jitter allowed.
 
     Examples
     --------
@@ -86,7 +87,7 @@ class NotPositiveDefiniteError(ArithmeticError):
 
 
 class MemoryBudgetError(MemoryError):
-    """A structure that would not fit in memory, refused before its allocation, or memory that ran out on the way.
+    """The computation would exceed ``memory_budget``, or ran out of memory.
 
     Examples
     --------
@@ -102,7 +103,7 @@ class MemoryBudgetError(MemoryError):
 
 
 class NotStorableError(ValueError):
-    """Something that an estimator holds cannot be written without executing code when it is read.
+    """The estimator cannot be stored in a file that is read without executing code.
 
     Examples
     --------
@@ -122,7 +123,7 @@ class NotStorableError(ValueError):
 
 
 class StateError(ValueError):
-    """A saved estimator is damaged, or names something that is not known here.
+    """A saved estimator is damaged, or refers to a class that this version cannot load.
 
     Examples
     --------
@@ -139,7 +140,7 @@ class StateError(ValueError):
 
 
 class JitterWarning(UserWarning):
-    """A factorisation succeeded only after a small multiple of the identity was added.
+    """A matrix could be factorised only after adding jitter, a small multiple of the identity.
 
     Examples
     --------
@@ -156,7 +157,7 @@ class JitterWarning(UserWarning):
 
 
 class ClippedWarning(UserWarning):
-    """A curvature had negative eigenvalues, which were set to zero.
+    """The curvature had negative eigenvalues, which were set to zero.
 
     Examples
     --------
@@ -175,7 +176,7 @@ class ClippedWarning(UserWarning):
 
 
 class BoundWarning(UserWarning):
-    """An optimised hyperparameter sits on a bound of its search interval.
+    """An optimised hyperparameter lies on a bound of its search interval.
 
     Examples
     --------
@@ -213,7 +214,7 @@ class ModeWarning(UserWarning):
 
 
 class PinnedWarning(UserWarning):
-    """A given prior leaves the data next to no say: constant predictions, or error bars of the prior alone.
+    """The given prior is so strong that the data hardly influence the predictions or their error bars.
 
     Examples
     --------
@@ -232,7 +233,7 @@ class PinnedWarning(UserWarning):
 
 
 class InterpolationWarning(UserWarning):
-    """The net goes through all targets, or there is a single one, so that the noise cannot be chosen from the rows.
+    """The noise level cannot be estimated: the net interpolates all targets, or there is only one row.
 
     Examples
     --------
@@ -252,7 +253,7 @@ class InterpolationWarning(UserWarning):
 
 
 class WeakPriorWarning(UserWarning):
-    """The prior is so weak that predictions away from the rows are far wider than the spread of the targets.
+    """The prior is so weak that predictions away from the training rows are far wider than the spread of the targets.
 
     Examples
     --------
@@ -271,7 +272,7 @@ class WeakPriorWarning(UserWarning):
 
 
 class IncompleteWarning(UserWarning):
-    """Shares of the columns in a variance do not add up to it.
+    """The attributions of ``explain_std`` do not add up to the epistemic variance that they explain.
 
     Examples
     --------
@@ -291,7 +292,7 @@ class IncompleteWarning(UserWarning):
 
 
 class HeldOutRowsWarning(UserWarning):
-    """The given net's own validation split keeps rows out of the training.
+    """The validation split of the given skorch net holds rows out of training.
 
     Examples
     --------
@@ -313,7 +314,7 @@ class HeldOutRowsWarning(UserWarning):
 
 
 class CutWarning(UserWarning):
-    """A training ended before it was done, by ``max_time`` or Ctrl-C. What there was so far was kept.
+    """Training was stopped early by ``max_time`` or Ctrl-C; the best state so far was kept.
 
     Examples
     --------
@@ -331,7 +332,7 @@ class CutWarning(UserWarning):
 
 
 class UncachedWarning(UserWarning):
-    """A cache was asked for and cannot be used.
+    """The cache requested with ``memory`` cannot be used.
 
     Examples
     --------

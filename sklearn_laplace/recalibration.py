@@ -1,9 +1,10 @@
-r"""A fitted regressor whose spread is corrected by one factor, learnt from rows that it has not seen.
+r"""Recalibration of a fitted regressor: one factor for its standard deviations, estimated on held-out rows.
 
 .. math:: s^2 = \sum_n w_n \Big(\frac{y_n - \mu_n}{\sigma_n}\Big)^2 \Big/ \sum_n w_n
 
-maximises the normal log density of the held-out targets under :math:`N(\mu, s^2 \sigma^2)`: its derivative in log s is
-:math:`\sum w z^2 / s^2 - \sum w`. The mean stays; every spread is multiplied by s, aleatoric and epistemic alike.
+maximises the normal log density of the held-out targets under :math:`N(\mu, s^2 \sigma^2)`, whose derivative with
+respect to log s is :math:`\sum w z^2 / s^2 - \sum w`, with :math:`z = (y - \mu) / \sigma`. The mean is unchanged. The
+total, aleatoric and epistemic standard deviations are all multiplied by s.
 
 References
 ----------
@@ -25,24 +26,25 @@ from ._validation.inputs import unmasked
 from ._validation.targets import check_weights
 from ._validation.values import fractions
 from .distributions.distributional import Distributional
+from .distributions.intervals import central_intervals, without_level_axis
 from .distributions.mixtures import CountMixture, NormalMixture
 from .distributions.poisson_log_normal import PoissonLogNormal
 
 
 class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
-    """Multiplies the standard deviations of a fitted regressor by one factor an output.
+    """Recalibrate a fitted regressor by scaling its standard deviations, with one factor per output.
 
     Parameters
     ----------
     estimator : fitted regressor
-        A Laplace regressor or another with ``predict(X, return_std=True)``, also inside pipelines and searches. It is
-        not fitted again. ``clone`` would make an unfitted one of it; give ``FrozenEstimator(estimator)`` where this
-        object is cloned.
+        A Laplace regressor or another regressor with ``predict(X, return_std=True)``, possibly inside pipelines and
+        searches. It is not refitted. Wrap it in ``FrozenEstimator`` if this object will be cloned, because ``clone``
+        returns an unfitted estimator.
 
     Attributes
     ----------
     scale_ : float or ndarray of shape (n_outputs,)
-        The factor; above 1 where the estimator was too sure.
+        Scaling factor; above 1 if the estimator is overconfident.
 
     Examples
     --------
@@ -51,7 +53,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(0, 6, size=(90, 1))
     >>> y = np.sin(X[:, 0]) + 0.2 * rng.normal(size=90)
-    >>> model = LaplaceRegressor(sigma_noise=0.05, prior_precision=1.0, random_state=0)  # the noise is .2
+    >>> model = LaplaceRegressor(sigma_noise=0.05, prior_precision=1.0, random_state=0)  # true noise: .2
     >>> scaled = SigmaScaling(model.fit(X[:60], y[:60])).fit(X[60:], y[60:])
     >>> bool(scaled.scale_ > 2)
     True
@@ -66,15 +68,16 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         self.estimator = estimator
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn the factor.
+        """Estimate the scaling factor on held-out rows.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Rows that the estimator has not seen.
+            Held-out rows, on which the estimator was not fitted.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their targets.
         sample_weight : array-like of shape (n_samples,), optional
-            A weight of k is the same as k copies of the row.
+            A weight of k is equivalent to k copies of the row.
 
         Returns
         -------
@@ -83,11 +86,11 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         Raises
         ------
         TypeError
-            For a classifier and for counts, whose spread follows from their mean.
+            If the estimator is a classifier, or predicts counts.
         ValueError
-            For targets that do not fit the predictions, and where all of them are exact.
+            If y does not have one target for each prediction, or an output is predicted exactly in every row.
         NotFittedError
-            When the estimator is not fitted.
+            If the estimator is not fitted.
         """
         distribution = self._inner(X)
         mean, std = distribution.mean(), distribution.std()
@@ -99,25 +102,26 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         scale = np.sqrt(np.average(squares, axis=0, weights=weights))
         if not (scale > 0).all():
             raise ValueError(
-                "every held-out target is predicted exactly, and a factor of 0 would leave no distribution. Give rows "
-                "that the estimator has not seen."
+                "all held-out targets of an output are predicted exactly, which gives a scaling factor of 0. Pass rows "
+                "on which the estimator was not fitted."
             )
         self.scale_ = float(scale) if scale.ndim == 0 else scale
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """The estimator's mean, and on request the corrected standard deviation, noise included.
+        """Mean of the estimator and, optionally, the scaled standard deviation, noise included.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-        return_std : bool
+        return_std : bool, default=False
+            If True, also return the standard deviation.
 
         Returns
         -------
         mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
         std : ndarray of the same shape
-            In the units of y.
+            In the units of y; only with ``return_std=True``.
         """
         check_is_fitted(self)
         distribution = self._inner(X)
@@ -125,23 +129,24 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         return (mean, self.scale_ * distribution.std()) if return_std else mean
 
     def predict_std(self, X: Any, *, kind: str = "total") -> np.ndarray:
-        """The estimator's standard deviation times the factor.
+        """Standard deviation of the estimator times the scaling factor.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
         kind : {"total", "epistemic", "aleatoric"}
-            total² = epistemic² + aleatoric² as before; the estimator has to be a Laplace regressor.
+            Part of the uncertainty, with total² = epistemic² + aleatoric². The estimator must be a Laplace regressor.
 
         Returns
         -------
         ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            In the units of y.
         """
         check_is_fitted(self)
         return np.asarray(self.scale_ * predict_std(self.estimator, X, kind=kind))
 
     def predict_dist(self, X: Any) -> Any:
-        """The estimator's predictive distribution, stretched around its mean.
+        """Predictive distribution of the estimator, stretched around its mean by the scaling factor.
 
         Parameters
         ----------
@@ -167,37 +172,43 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         ----------
         X : array-like of shape (n_samples, n_features)
         confidence_level : float or sequence of float
-            Strictly between 0 and 1.
+            Probability mass of the interval, strictly between 0 and 1.
 
         Returns
         -------
         mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-        interval : ndarray of shape (n_samples, 2, n_levels) or (n_samples, 2, n_levels, n_outputs)
-            Lower and upper ends in the units of y.
+        interval : ndarray of shape (n_samples, 2) or (n_samples, n_outputs, 2)
+            Lower and upper ends in units of y. For a sequence of levels with a last axis of n_levels.
 
         Raises
         ------
         ValueError
-            For a level outside (0, 1).
+            If a level is not in (0, 1).
         """
         levels = fractions("confidence_level", confidence_level)
         distribution = self.predict_dist(X)
-        ends = [np.stack(distribution.interval(level), axis=1) for level in levels]
-        return distribution.mean(), np.stack(ends, axis=2)
+        intervals = central_intervals(distribution, levels)
+        return distribution.mean(), without_level_axis(intervals, confidence_level)
 
     def _inner(self, X: Any) -> Any:
-        """The estimator's own predictive, if it has a spread to correct."""
+        """Predictive distribution of the estimator before scaling.
+
+        Raises
+        ------
+        TypeError
+            If the estimator is a classifier, or predicts counts.
+        """
         step, rows = final_step(self.estimator, X)
         check_is_fitted(step)
         if is_classifier(step):
             raise TypeError(
-                f"SigmaScaling corrects standard deviations of numeric targets; found the classifier "
+                f"SigmaScaling scales standard deviations of numeric targets; found the classifier "
                 f"{type(step).__name__}. For classes use scikit-learn's CalibratedClassifierCV."
             )
         distribution = predictive(step, rows)
         if isinstance(distribution, PoissonLogNormal | CountMixture):
             raise TypeError(
-                f"SigmaScaling needs normal predictives; {type(step).__name__} predicts counts, whose spread follows "
-                "from their mean."
+                f"SigmaScaling needs normal predictive distributions; {type(step).__name__} predicts counts, whose "
+                "variance is tied to their mean. Use likelihood='gaussian' or 'heteroscedastic'."
             )
         return distribution

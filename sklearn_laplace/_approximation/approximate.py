@@ -36,7 +36,7 @@ def approximate(
     options = replace(options, subset=subset)
     network, structure, n_dual, taken = posterior_layout(everything, rows, data, options)
     prior = grouped(network, everything.parameter_names, options)
-    told = options.structure_options.told(structure)
+    told = options.structure_options.options_of(structure)
     exact = structure in (Full, Functional)
     fit = trained.mode.fit
     whole = network.parameter_names == everything.parameter_names and network.blocks == everything.blocks

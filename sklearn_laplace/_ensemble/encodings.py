@@ -11,6 +11,8 @@ import numpy as np
 from sklearn.utils.validation import _num_samples
 
 from .._data.rows import PreparedData
+from .._options.options import is_number
+from .._options.subset import is_plain_subset
 from .._runtime.budget import SMALL_ROWS, budget_for, exact_cost
 from .._training.folds import kron_pays
 from .._validation.values import kinds
@@ -80,9 +82,9 @@ def most_kinds(parameters: Mapping[str, Any], X: Any) -> int:
 
 def _are_left_open(parameters: Mapping[str, Any]) -> bool:
     """Whether nothing that the user has said is of a single net."""
-    if parameters["net"] is not None or not isinstance(parameters["n_members"], str):
+    if parameters["net"] is not None or is_number(parameters["n_members"]):
         return False
-    named = _by_name(parameters) or not isinstance(parameters["subset_of_weights"], str)
+    named = _by_name(parameters) or not is_plain_subset(parameters["subset_of_weights"])
     return not named and np.size(parameters["prior_precision"]) == 1
 
 

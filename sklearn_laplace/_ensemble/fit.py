@@ -28,7 +28,7 @@ from .._approximation.noise_model import NoiseModel
 from .._approximation.row_densities import RowDensities
 from .._data.rows import row_keys
 from .._options import members as _members
-from .._options.options import Options
+from .._options.options import Options, is_auto, is_number
 from .._runtime.progress import Task
 from .._runtime.threads import single_thread
 from .._training.built_in import of_one_net
@@ -228,7 +228,7 @@ def _fit_leads(
 ) -> list[tuple[FittedMember, FitRequest, Caught]]:
     """The first net of each kind, with its request and its warnings."""
     drawn = np.random.RandomState(request.seeds[1]).randint(np.iinfo(np.int32).max, size=(len(kinds) - 1, 3)).tolist()
-    dispensable = (*FAILURES, MemoryBudgetError) if isinstance(request.parameters["n_bins"], str) else ()
+    dispensable = (*FAILURES, MemoryBudgetError) if is_auto(request.parameters["n_bins"]) else ()
     leads: list[tuple[FittedMember, FitRequest, Caught]] = []
     for n_bins, seeds in zip(kinds, (request.seeds, *drawn), strict=True):
         is_first = not leads
@@ -259,7 +259,7 @@ def _fit_later(request: FitRequest, lead: FittedMember, task: Task) -> list[Memb
     n_nets = 0 if first.origin.cross is None else len(start.folds)
     n_members = request.parameters["n_members"]
     n_others = 0 if task.clock.is_over() else _members.n_members(n_members, n_nets) - 1
-    dispensable = FAILURES if isinstance(n_members, str) else ()
+    dispensable = () if is_number(n_members) else FAILURES
 
     def fitted(place: int, seeds: list[int], own: Task) -> Member | None:
         if own.clock.is_over():

@@ -54,5 +54,5 @@ class FitRequest(TrainingRequest):
         self, fit: LaplaceFit, input_dtype: torch.dtype, asked: str = "leave-one-out", *, in_order: bool = True
     ) -> LeftOut:
         """The rows of the fit, to be left out one at a time; an error names what needs them."""
-        check_left_out(asked, self.parameters["augment"], self.parameters["prior"])
+        check_left_out(asked, self.parameters)
         return left_out_of(self.kept, input_dtype, self.seeds[2], fit, self.resolved, asked, in_order=in_order)

@@ -24,7 +24,7 @@ from .._approximation.learnt_noise import learnt_noise
 from .._approximation.noise_model import MANY_STEPS, TrainedNoise
 from .._data.rows import PreparedData
 from .._host.rows import TrainingRows
-from .._options.options import Options, is_auto
+from .._options.options import Options, is_auto, is_number
 from .._runtime.budget import SINGLE_THREAD_PASS, SMALL_ROWS
 from .._runtime.progress import Clock, Task
 from .._runtime.threads import single_thread
@@ -85,7 +85,7 @@ def is_bagged(parameters: Mapping[str, Any], data: PreparedData, options: Option
     # Prior and noise are chosen by held-out rows, one factor for all weights.
     left_open = all(options.by_held_out) and options.map_precision is None and options.grouping.each == "net"
     of_one_net = (
-        not isinstance(parameters["n_members"], str)
+        is_number(parameters["n_members"])
         or not (parameters["n_bins"] is None or isinstance(parameters["n_bins"], str | Integral))
         or parameters["max_epochs"] is not None
         or bool(options.prior_mean)
@@ -380,7 +380,7 @@ def fit_of(network: Network, rows: TrainingRows, data: PreparedData, options: Op
     own, structure, n_dual, taken = layout_of(network, rows, data, options)
     prior = grouped(own, network.parameter_names, options)
     chunks = rows.chunks(options.memory.pass_rows(structure, own, n_dual // len(rows), taken))
-    told = options.structure_options.told(structure)
+    told = options.structure_options.options_of(structure)
     return fit_laplace(own, options.likelihood, options.rule, structure, prior, chunks, **told)
 
 

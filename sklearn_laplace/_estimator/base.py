@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, is_regressor
+from sklearn.base import BaseEstimator, clone, is_regressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Bunch
 from sklearn.utils.validation import check_is_fitted
@@ -43,8 +43,9 @@ from .._host.given_net import check_net
 from .._options import members as _members
 from .._options import prior as _prior
 from .._options.options import Options
-from .._options.prior import check_left_out
-from .._options.resolve import STD_KINDS, check_post_hoc, resolve
+from .._options.prior import can_leave_out, check_left_out
+from .._options.resolve import check_post_hoc, resolve
+from .._options.variants import Variant, expanded
 from .._runtime.autograd import ordinary_tensors
 from .._runtime.memory import naming_the_budget
 from .._runtime.progress import Clock, ReportedFit
@@ -91,9 +92,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, BaseEstimat
     augment: Any
     prior: Any
     memory_budget: Any
-    member_weights: str
-    n_members: int | str
-    n_samples: int
+    n_members: Any
     max_time: float | None
     verbose: int
     _kind: str
@@ -125,7 +124,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, BaseEstimat
     _kept = Fitted("first.kept")
 
     @abstractmethod
-    def predict_std(self, X: Any, *, kind: str, X_std: Any = None) -> np.ndarray:
+    def predict_std(self, X: Any, *, kind: str, X_std: Any = None) -> Any:
         """Standard deviation of the prediction, see the subclasses."""
 
     def __sklearn_tags__(self) -> Any:
@@ -134,7 +133,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, BaseEstimat
         return tags
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_ensemble")
+        return "_ensemble" in vars(self)
 
     def fit(
         self,
@@ -205,7 +204,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, BaseEstimat
             numeric = is_regressor(self)
             X_val, y_val = readable(X_val, "X_val"), check_targets(y_val, numeric=numeric, name="y_val")
             given = readable(X, "X"), check_targets(y, numeric=numeric), sample_weight, sample_noise_variance
-            held_out = rule_for(self.get_params(deep=False), X_val, y_val)
+            held_out = rule_for(expanded(self.get_params(deep=False)), X_val, y_val)
             if held_out is None:
                 return self._fit(lambda: self._prepare(*given), *given[:3])
             self._prepare(*given)  # what is wrong with the rows is said of all of them, before any training
@@ -214,8 +213,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, BaseEstimat
             rows = GivenRows.of(*given)
             with self._reported(self._clock(), 2, *given[:3]) as task:
                 fitted, scores = held_out.chosen(without_rule(self), rows, task)
-                parameters = self.get_params(deep=False)
-                self.__dict__.update({name: value for name, value in vars(fitted).items() if name not in parameters})
+                self._take(fitted)
                 self._prior_scores, self._is_candidate = scores, False
             options = self._options()
             diagnosed(self._ensemble.first, options, options)
@@ -223,11 +221,12 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, BaseEstimat
 
     def _fit(self, prepare: Callable[[], PreparedData], *given: Any) -> Self:
         """Fit to the rows as they are prepared; callbacks are shown X, y and weights as they were given."""
-        parameters = self.get_params(deep=False)
+        parameters = expanded(self.get_params(deep=False))
         options = resolve(self._kind, parameters)
         check_without_rows(parameters, "partial_fit with classes")
         check_net(self.net)
-        most = _members.n_members(self.n_members, N_FOLDS if options.cross_fits and self.net is None else 0)
+        n_folds = N_FOLDS if options.cross_fits and self.net is None else 0
+        most = _members.n_members(parameters["n_members"], n_folds)
         n_kinds = most_kinds(parameters, given[0])
         again = options.varying_noise is not False  # the first one's training may be repeated
         clock = self._clock()
@@ -236,9 +235,10 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, BaseEstimat
             data = replace(self._after_previous(prepare()), table=self._table)
             seeds = random_numbers(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
             deep = self.net is None and len(parameters["hidden_layer_sizes"]) > 0
-            self._weight_unit = data.weight_unit() if deep and options.leaves_noise_open and self.prior is None else 1.0
+            is_open = deep and options.leaves_noise_open and parameters["prior"] is None
+            self._weight_unit = data.weight_unit() if is_open else 1.0
             data = data.weighted(self._weight_unit) if self._weight_unit != 1.0 else data
-            data = augmented(data, self.augment, self.n_augmentations, seeds[2])
+            data = augmented(data, parameters["augment"], parameters["n_augmentations"], seeds[2])
             kept, data = data.unmerged, replace(data, unmerged=None)
             request = FitRequest(
                 kind=self._kind,
@@ -251,7 +251,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, BaseEstimat
                 is_quick=self._is_quick,
             )
             ensemble = fit_ensemble(request, (1 + again) * MEMBER_STAGES, task)
-            self._ensemble = reweighted(ensemble, self.member_weights, options)
+            self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
         clock.say_if_cut(stacklevel=4)
         return self
 
@@ -347,7 +347,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, BaseEstimat
         True
         """
         check_is_fitted(self)
-        check_forgetting(self.augment)
+        check_forgetting(self._parameters()["augment"])
         with self._unchanged_on_failure(X):
             self._ensemble = self._changed(without_rows, X, y, sample_weight, sample_noise_variance)
         return self
@@ -389,36 +389,50 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, BaseEstimat
         (True, True)
         """
         check_is_fitted(self)
-        parameters = self._parameters()
-        check_post_hoc(laplace_params, parameters)
-        check_without_rows({**parameters, **laplace_params}, "refit_laplace")
-        check_one_kind(laplace_params, [member.n_bins for member in self._ensemble.members])
+        before = self._parameters()
+        chooses = any(name.startswith("prior_precision") for name in laplace_params)
         with self._unchanged_on_failure():
+            for name, value in self.get_params(deep=False).items():
+                if isinstance(value, Variant):  # set_params changes it in place
+                    setattr(self, name, clone(value))
             self.set_params(**laplace_params)
-            self._prior_scores = None if "prior_precision" in laplace_params else self._prior_scores
+            self._prior_scores = None if chooses else self._prior_scores
+            parameters = self._parameters()
+            check_post_hoc(laplace_params, before, parameters)
+            check_without_rows(parameters, "refit_laplace")
+            check_one_kind(parameters, [member.n_bins for member in self._ensemble.members])
             options = self._options()
             ensemble = refitted(self._ensemble, options, is_candidate=self._is_candidate)
-            self._ensemble = reweighted(ensemble, self.member_weights, options)
+            self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
         return self
 
     @contextmanager
     def _unchanged_on_failure(self, X: Any = None) -> Iterator[None]:
         """The estimator as it was after any failure; one that has to do with rows says which of X they are."""
-        before = dict(self.__dict__)
+        before = dict(vars(self))
         try:
             with naming_the_budget(self.memory_budget), naming_rows(X, lambda: self._table), ordinary_tensors():
                 yield
         except BaseException:  # an interrupt as well
-            self.__dict__.clear()
-            self.__dict__.update(before)
+            for name in [name for name in vars(self) if name not in before]:
+                delattr(self, name)
+            for name, value in before.items():
+                setattr(self, name, value)
             raise
+
+    def _take(self, fitted: Self) -> None:
+        """Take over the fitted attributes of another estimator."""
+        parameters = self.get_params(deep=False)
+        for name, value in vars(fitted).items():
+            if name not in parameters:
+                setattr(self, name, value)
 
     def _changed(self, change: Callable[..., Member], *rows: Any) -> Ensemble:
         """The ensemble with each member changed by rows."""
-        options = self._options()
+        options, parameters = self._options(), self._parameters()
 
         def copies(data: PreparedData, seed: int) -> PreparedData:
-            return augmented(data, self.augment, self.n_augmentations, seed)
+            return augmented(data, parameters["augment"], parameters["n_augmentations"], seed)
 
         members = []
         for member in self._ensemble.members:
@@ -458,13 +472,14 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, BaseEstimat
 
     def _previous(self) -> Any:
         """The fitted estimator whose posterior is the prior, or None."""
-        if self.prior is None:
+        prior = self._parameters()["prior"]
+        if prior is None:
             return None
-        previous = self.prior.estimator if isinstance(self.prior, FrozenEstimator) else None
+        previous = prior.estimator if isinstance(prior, FrozenEstimator) else None
         if not isinstance(previous, LaplaceEstimator) or previous._kind != self._kind:
             raise TypeError(
-                f"prior={self.prior!r} is not supported; give None or FrozenEstimator(fitted {type(self).__name__}): "
-                "clone would make an unfitted one of an estimator that is not frozen."
+                f"prior={prior!r} is not supported; give None, a structure such as 'layer', a mean, GaussianPrior(…), "
+                f"or FrozenEstimator(fitted {type(self).__name__})."
             )
         check_is_fitted(previous)
         return previous
@@ -483,7 +498,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, BaseEstimat
 
     def _parameters(self) -> dict[str, Any]:
         """All parameters by name, with the prior precision that held-out rows have chosen in place of its rule."""
-        return settled(self.get_params(deep=False), self._prior_scores)
+        return settled(expanded(self.get_params(deep=False)), self._prior_scores)
 
     def _options(self) -> Options:
         return resolve(self._kind, self._parameters())
@@ -535,7 +550,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, BaseEstimat
     def _loo_predictive(self) -> Predictive:
         """Moments of each training row's target under the model without the row, in the network's units."""
         check_is_fitted(self)
-        check_left_out("loo_predict", self.augment, self.prior)
+        check_left_out("loo_predict", self._parameters())
         with ordinary_tensors():
             return self._ensemble.left_out_moments(self._options())
 
@@ -555,7 +570,7 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, BaseEstimat
         """
         check_is_fitted(self)
         member, options = self._ensemble.first, self._options()
-        known = member.kept is not None and self.augment is None and self.prior is None
+        known = member.kept is not None and can_leave_out(self._parameters())
         with single_thread(member.is_small):
             left_out = member.left_out(options, "leave-one-out") if known else None
             given = member.fit, member.hyper, options, left_out
@@ -604,34 +619,6 @@ class LaplaceEstimator(ReportedFit, StoredEstimator, ShownEstimator, BaseEstimat
         """
         check_is_fitted(self)
         return relevance(self.laplace_, self.hyper_, self.n_features_in_)
-
-    def predict_uncertainty(self, X: Any) -> Bunch:
-        """The variance of each prediction and its parts.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-
-        Returns
-        -------
-        Bunch with ``total``, ``aleatoric``, ``epistemic``
-            Arrays of the shape of ``predict_std``, squared: units of y squared for a regressor; for a classifier the
-            variances of the class indicators. total = aleatoric + epistemic.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from sklearn_laplace import LaplaceRegressor
-        >>> X = np.linspace(0, 6, 40)[:, None]
-        >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
-        >>> found = model.predict_uncertainty([[3.0], [30.0]])
-        >>> bool(np.allclose(found.total, found.aleatoric + found.epistemic))
-        True
-        >>> found.aleatoric.round(3)
-        array([0.01, 0.01])
-        """
-        std = {kind: self.predict_std(X, kind=kind) for kind in STD_KINDS}
-        return Bunch(**{kind: values**2 for kind, values in std.items()})
 
     def score_samples(self, X: Any) -> np.ndarray:
         """How much each row is like the training data: −log of its mean epistemic variance.

@@ -32,6 +32,7 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _check_sample_weight
 
 from .._approximation.prior_scores import PriorScores
+from .._options.options import is_number
 from .._runtime.progress import Task
 from .._validation.values import choice, lookup
 from ..errors import BoundWarning, NonFiniteError, UnsupportedCombinationError
@@ -81,7 +82,7 @@ class GivenRows:
 
 
 @dataclass(frozen=True)
-class HeldOut(ABC):
+class HeldOutRule(ABC):
     """A rule that chooses on rows which a fit does not see.
 
     Parameters
@@ -194,7 +195,7 @@ class HeldOut(ABC):
             )
         elif best in (self.grid.min(), self.grid.max()):
             said = (
-                f"the best candidate, {best:g}, is at the end of prior_precision_grid, which goes from "
+                f"the best candidate, {best:g}, is at the end of the grid, which goes from "
                 f"{self.grid.min():g} to {self.grid.max():g}. Give a grid that goes further"
                 f"{', or another map_prior_precision' if self.one_training else ''}."
             )
@@ -203,7 +204,7 @@ class HeldOut(ABC):
         warnings.warn(f"prior_precision={self.name!r}: {said}", BoundWarning, stacklevel=5)
 
 
-class CrossValidation(HeldOut):
+class CrossValidation(HeldOutRule):
     """Each part of the rows is held out once; the best on average is fitted to all rows."""
 
     name = "cv"
@@ -247,7 +248,7 @@ class CrossValidation(HeldOut):
             raise
 
 
-class ValidationSet(HeldOut):
+class ValidationSet(HeldOutRule):
     """A set of other rows scores the candidates; they take no part in the fit that is kept."""
 
     name = "validation"
@@ -264,12 +265,10 @@ class ValidationSet(HeldOut):
         return (best.refit_laplace(prior_precision=scores.best) if self.one_training else best), scores
 
 
-RULES: dict[str, type[HeldOut]] = {"cv": CrossValidation, "validation": ValidationSet}
-OPTIONS = ("cv", "scoring", "prior_precision_grid")
-"""Parameters of an estimator that the rules take, None by default."""
+RULES: dict[str, type[HeldOutRule]] = {"cv": CrossValidation, "validation": ValidationSet}
 
 
-def rule_for(parameters: Mapping[str, Any], X_val: Any, y_val: Any) -> HeldOut | None:
+def rule_for(parameters: Mapping[str, Any], X_val: Any, y_val: Any) -> HeldOutRule | None:
     """The rule that an estimator's parameters ask for; None where its prior precision is chosen without held-out rows.
 
     Parameters
@@ -282,27 +281,20 @@ def rule_for(parameters: Mapping[str, Any], X_val: Any, y_val: Any) -> HeldOut |
     Raises
     ------
     ValueError
-        For an option or a validation set without a rule that uses it, and for a rule without what it needs.
+        For a validation set without a rule that uses it, and for a rule without what it needs.
     UnsupportedCombinationError
         When several groups of weights have a precision each.
 
     Examples
     --------
-    >>> rule_for({"prior_precision": "evidence", "scoring": "r2", "prior_precision_grid": None}, None, None)
+    >>> rule_for({"prior_precision": "validation"}, None, None)
     Traceback (most recent call last):
         ...
-    ValueError: scoring would be ignored with prior_precision='evidence'; it goes with prior_precision='cv' or \
-'validation'.
+    ValueError: prior_precision='validation' needs a validation set: fit(X, y, X_val=..., y_val=...). Without one use \
+prior_precision='cv'.
     """
     asked = parameters["prior_precision"]
     rule = RULES.get(asked) if isinstance(asked, str) else None
-    given = [name for name in ("scoring", "prior_precision_grid") if parameters[name] is not None]
-    if rule is None and given:  # cv alone is let be: scikit-learn's checks set it on whatever has it
-        raise ValueError(
-            f"{' and '.join(given)} would be ignored with prior_precision={asked!r}; "
-            f"{'it goes' if len(given) == 1 else 'they go'} with prior_precision="
-            f"{' or '.join(repr(name) for name in RULES)}."
-        )
     if (X_val is None) != (y_val is None):
         raise ValueError("X_val and y_val go together; one of them was given without the other.")
     if rule is not ValidationSet and X_val is not None:
@@ -320,9 +312,9 @@ def rule_for(parameters: Mapping[str, Any], X_val: Any, y_val: Any) -> HeldOut |
     alone = GROUPINGS["scalar"]
     if lookup("prior_structure", parameters["prior_structure"], GROUPINGS) is not alone:
         raise UnsupportedCombinationError(
-            f"prior_precision={asked!r} chooses one precision for all weights, and prior_structure="
-            f"{parameters['prior_structure']!r} asks for several. Use prior_structure='scalar', or "
-            "prior_precision='evidence', which chooses several."
+            f"prior_precision={asked!r} chooses one precision for all weights, and the prior structure "
+            f"{parameters['prior_structure']!r} asks for several. Use prior='scalar', or prior_precision='evidence', "
+            "which chooses several."
         )
     return rule(
         grid=grid_of(parameters["prior_precision_grid"]),
@@ -333,13 +325,13 @@ def rule_for(parameters: Mapping[str, Any], X_val: Any, y_val: Any) -> HeldOut |
         y_val=y_val,
         n_jobs=parameters["n_jobs"],
         random_state=parameters["random_state"],
-        one_training=not isinstance(parameters["map_prior_precision"], str),
+        one_training=is_number(parameters["map_prior_precision"]),
     )
 
 
 def without_rule(estimator: Any) -> Any:
     """An unfitted estimator with the same parameters but the rule's own; made, not cloned: a generator has no copy."""
-    rest = {**estimator.get_params(deep=False), **dict.fromkeys(OPTIONS), "prior_precision": 1.0}
+    rest = {**estimator.get_params(deep=False), "prior_precision": 1.0}
     return clone(type(estimator)(**rest))
 
 
@@ -389,16 +381,16 @@ def grid_of(given: Any) -> np.ndarray:
     >>> grid_of(3.0)
     Traceback (most recent call last):
         ...
-    ValueError: prior_precision_grid=3.0 has to be None or a sequence of finite numbers above zero.
+    ValueError: grid=3.0 has to be None or a sequence of finite numbers above zero.
     """
     if given is None:
         return GRID
     try:
-        values = choice("prior_precision_grid", given, [], array=True).value
+        values = choice("grid", given, [], array=True).value
     except ValueError:
         values = None
     if values is None or values.ndim != 1:
-        raise ValueError(f"prior_precision_grid={given!r} has to be None or a sequence of finite numbers above zero.")
+        raise ValueError(f"grid={given!r} has to be None or a sequence of finite numbers above zero.")
     return values
 
 

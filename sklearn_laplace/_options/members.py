@@ -19,12 +19,12 @@ WEIGHTINGS = {"uniform": None, LOO: True, EVIDENCE: False}
 
 def _check_members(parameters: Mapping[str, Any]) -> None:
     """Several nets have to differ in something."""
-    lookup("member_weights", parameters["member_weights"], WEIGHTINGS)
+    lookup("weights of Members", parameters["member_weights"], WEIGHTINGS)
     given = parameters["net"]
     if n_members(parameters["n_members"], 0) == 1:
         return
     if WEIGHTINGS[parameters["member_weights"]]:
-        check_left_out(f"member_weights={parameters['member_weights']!r}", parameters["augment"], parameters["prior"])
+        check_left_out(f"n_members=Members(weights={parameters['member_weights']!r})", parameters)
     if parameters["prior"] is not None or isinstance(given, FrozenEstimator | torch.nn.Module):
         raise UnsupportedCombinationError(
             f"n_members={parameters['n_members']} nets would all be the same: they start at the weights of "

@@ -29,6 +29,17 @@ DISPERSION_RULES = {**dict.fromkeys((AUTO, EVIDENCE, LOO), mackay_dispersion), "
 """What the training goes by; afterwards the rows that were left out have the last word."""
 
 
+def is_number(value: object) -> bool:
+    """Return True if an option is a number instead of a rule.
+
+    Examples
+    --------
+    >>> is_number(1.0), is_number("same")
+    (True, False)
+    """
+    return not isinstance(value, str)
+
+
 def is_auto(value: Any) -> bool:
     """Whether an option is left to the data."""
     return isinstance(value, str) and value == AUTO

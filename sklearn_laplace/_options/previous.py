@@ -63,7 +63,7 @@ def check_previous(options: Options, parameters: Mapping[str, Any], past: Laplac
             f"hessian_structure={parameters['hessian_structure']!r} cannot take in a previous posterior of "
             f"hessian_structure={name!r}; use that, or 'auto'."
         )
-    told = options.structure_options.told(kind)
+    told = options.structure_options.options_of(kind)
     if told != past.curvature.options:
         raise UnsupportedCombinationError(
             f"the previous posterior was stored with {past.curvature.options}, and this fit asks for {told}: sums of "

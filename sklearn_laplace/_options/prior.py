@@ -130,15 +130,20 @@ each weight: its factors need equal ones within each column of a layer. Use prio
     )
 
 
-def check_left_out(asked: str, augment: object, prior: object) -> None:
-    """Leave-one-out needs all rows, each as it is.
+def can_leave_out(parameters: Mapping[str, object]) -> bool:
+    """Return True if leave-one-out is defined: rows without augmentation and without a previous posterior."""
+    return parameters["augment"] is None and parameters["prior"] is None
+
+
+def check_left_out(purpose: str, parameters: Mapping[str, object]) -> None:
+    """Check that rows can be left out one at a time.
 
     Parameters
     ----------
-    asked : str
-        What asks for it, for the message.
-    augment, prior : None, or a user's
-        The estimator's parameters of these names.
+    purpose : str
+        What needs leave-one-out, for the message.
+    parameters : mapping
+        Internal options, of which ``augment`` and ``prior`` matter.
 
     Raises
     ------
@@ -146,23 +151,22 @@ def check_left_out(asked: str, augment: object, prior: object) -> None:
 
     Examples
     --------
-    >>> check_left_out("loo_predict", None, None)
-    >>> check_left_out("loo_predict", None, "FrozenEstimator(...)")
+    >>> check_left_out("loo_predict", {"augment": None, "prior": None})
+    >>> check_left_out("loo_predict", {"augment": None, "prior": "FrozenEstimator(...)"})
     Traceback (most recent call last):
         ...
     sklearn_laplace.errors.UnsupportedCombinationError: loo_predict cannot be used with prior=FrozenEstimator(…): it \
 leaves out one row at a time, and of the previous rows only a quadratic model is known. Fit all rows together.
     """
-    needs = f"{asked} cannot be used with"
-    if augment is not None:
+    if parameters["augment"] is not None:
         raise UnsupportedCombinationError(
-            f"{needs} augment: it leaves out one row at a time, and the fit sees random copies in place of the rows. "
-            "Leave augment=None."
+            f"{purpose} cannot be used with augment: it leaves out one row at a time, and the fit sees random copies "
+            "in place of the rows. Use augment=None."
         )
-    if prior is not None:
+    if parameters["prior"] is not None:
         raise UnsupportedCombinationError(
-            f"{needs} prior=FrozenEstimator(…): it leaves out one row at a time, and of the previous rows only a "
-            "quadratic model is known. Fit all rows together."
+            f"{purpose} cannot be used with prior=FrozenEstimator(…): it leaves out one row at a time, and of the "
+            "previous rows only a quadratic model is known. Fit all rows together."
         )
 
 

@@ -7,11 +7,12 @@ use. Values that have to be positive are checked here as well.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Integral
+from numbers import Integral, Number
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.utils import Bunch
 from torch import Tensor
 
 from .._data.augmentation import check_augment
@@ -36,10 +37,12 @@ from .members import _check_members
 from .net import _check_net_options, _device
 from .options import AUTO, LOO, PRIOR_RULES, Options, is_auto
 from .prior import check_grouping, check_left_out, grouping_of, mean_of, temperature
-from .structure import BIASES, DAMPINGS, SHARINGS, StructureOptions, check_taken
+from .structure import BIASES, DAMPINGS, SHARINGS, StructureOptions
 from .subset import _check_subset, _subset
 
 STD_KINDS = ("total", "epistemic", "aleatoric")
+STD_REQUESTS = {**{kind: (kind,) for kind in STD_KINDS}, "all": STD_KINDS}
+"""Values of ``kind`` in methods: one kind, or all of them."""
 INTERVAL_METHODS = {"normal": False, "jackknife+": True}
 """Each with whether it goes by leave-one-out."""
 DEFAULT_LINK, SAMPLE_LINK = "moderated", "mc"
@@ -54,8 +57,11 @@ POST_HOC = {
     "n_samples",
     "return_std_kind",
     "member_weights",
+    *("cv", "scoring", "prior_precision_grid"),
 }
-"""Parameters that need neither training nor data."""
+"""Internal options that need neither training nor data."""
+PARTLY_POST_HOC = {"hessian_structure", "n_members", "prior"}
+"""Parameters of which some options need neither."""
 
 
 def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_logit: bool = False) -> Options:
@@ -86,7 +92,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     likelihood = lookup("likelihood", parameters["likelihood"], likelihoods)()
     structures: dict[str, type[Curvature] | None] = {**STRUCTURES, "auto": None}
     rule: CurvatureRule = lookup("curvature", parameters["curvature"], CURVATURES)()
-    rule = rule.sampling(count("n_fisher_samples", parameters["n_fisher_samples"]), seed)
+    rule = rule.sampling(count("n_samples of MCFisher", parameters["n_fisher_samples"]), seed)
     structure = lookup("hessian_structure", parameters["hessian_structure"], structures)
     check_capabilities(parameters["curvature"], rule, parameters["hessian_structure"], structure)
     structure_options = StructureOptions(
@@ -95,7 +101,6 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         count("rank", parameters["rank"]),
         lookup("damping", parameters["damping"], DAMPINGS),
     )
-    check_taken(parameters, structure)
     subset = _subset(parameters, seed)
     _check_subset(subset, rule, parameters["hessian_structure"], structure)
     lookup("activation", parameters["activation"], {AUTO: None, **ACTIVATIONS})
@@ -110,7 +115,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     if not isinstance(parameters["verbose"], Integral):
         raise ValueError(f"verbose={parameters['verbose']!r} has to be a whole number; 0 is silent.")
     check_augment(parameters["augment"])
-    count("n_augmentations", parameters["n_augmentations"])
+    count("n_copies of Augmentation", parameters["n_augmentations"])
     _check_net_options(parameters)
     map_precision = parameters["map_prior_precision"]
     if isinstance(map_precision, str):
@@ -119,7 +124,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         lookup("return_std_kind", parameters["return_std_kind"], dict.fromkeys(STD_KINDS))
         if not isinstance(parameters["standardize_y"], bool | np.bool_):
             raise ValueError(f"standardize_y={parameters['standardize_y']!r} has to be True or False.")
-    n_samples = count("n_samples", parameters["n_samples"])
+    n_samples = count("n_samples of MonteCarlo", parameters["n_samples"])
     _check_members(parameters)
     precision = choice("prior_precision", parameters["prior_precision"], PRIOR_RULES, array=True)
     grouping = grouping_of(lookup("prior_structure", parameters["prior_structure"], GROUPINGS), precision.value)
@@ -134,7 +139,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     noise = _noise(parameters, likelihood)
     for option, chosen in (("prior_precision", precision), ("sigma_noise", noise)):
         if chosen.rule == LOO:
-            check_left_out(f"{option}={LOO!r}", parameters["augment"], parameters["prior"])
+            check_left_out(f"{option}={LOO!r}", parameters)
     return Options(
         subset=subset,
         rule=rule,
@@ -159,15 +164,15 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     )
 
 
-def check_post_hoc(given: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
-    """Parameters that neither the training nor the pass over the data depends on.
+def check_post_hoc(given: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Check that a change needs neither the training nor a pass over the data.
 
     Parameters
     ----------
     given : mapping
-        What is to change.
-    parameters : mapping
-        All parameters of the estimator.
+        The parameters to change, as the user gives them.
+    before, after : mapping
+        All internal options, without and with the change.
 
     Raises
     ------
@@ -175,19 +180,26 @@ def check_post_hoc(given: Mapping[str, Any], parameters: Mapping[str, Any]) -> N
 
     Examples
     --------
-    >>> check_post_hoc({"lr": 0.1}, {"lr": None, "temperature": 1.0})
+    >>> check_post_hoc({"lr": 0.1}, {"lr": None, "temperature": 1.0}, {"lr": 0.1, "temperature": 1.0})
     Traceback (most recent call last):
         ...
     ValueError: lr=0.1 changes the training or the curvature, which refit_laplace keeps. Use set_params and fit; \
 with memory= a training is not repeated for Laplace parameters.
     """
+    changed = any(not _is_same(before[name], after[name]) for name in after if name not in POST_HOC)
     for name, value in given.items():
-        lookup("refit_laplace's parameter", name.split("__")[0], parameters)
-        if name not in POST_HOC:
+        parameter = name.partition("__")[0]
+        if parameter not in POST_HOC and (parameter not in PARTLY_POST_HOC or changed):
             raise ValueError(
                 f"{name}={value!r} changes the training or the curvature, which refit_laplace keeps. Use set_params "
                 "and fit; with memory= a training is not repeated for Laplace parameters."
             )
+
+
+def _is_same(first: object, second: object) -> bool:
+    if first is second:
+        return True
+    return type(first) is type(second) and isinstance(first, str | Number | None) and first == second
 
 
 def check_capabilities(
@@ -206,6 +218,11 @@ def check_capabilities(
             f"{' or '.join(sorted(structure.accepts))}, the curvature provides {', '.join(sorted(rule.provides))}. "
             f"Use hessian_structure in {able}, or curvature='ggn'."
         )
+
+
+def one_or_all(values: dict[str, np.ndarray]) -> Any:
+    """Return a single value as it is, several as a Bunch."""
+    return Bunch(**values) if len(values) > 1 else next(iter(values.values()))
 
 
 def variance_of_kind(moments: Predictive, kind: str) -> Tensor:

@@ -1,21 +1,16 @@
-"""Options of which a structure says itself whether it takes them: their defaults, their values, who takes what.
+"""Options of a structure, as objects.
 
-A bias acts in the network's layout, weight sharing and rank in the structure's zero, damping in the posterior that
-predicts. Their names are looked up in :mod:`~sklearn_laplace._options.resolve`.
+``bias`` acts on the layout of the network, ``weight_sharing`` and ``rank`` on the empty structure, ``damping`` on the
+posterior that predicts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import UnsupportedCombinationError
-from ..laplace.structures import STRUCTURES
 from ..laplace.structures._base import RANK, Curvature, WeightSharing
 
-DEFAULTS: dict[str, Any] = {"bias": "folded", "weight_sharing": "expand", "rank": RANK, "damping": "exact"}
-"""Every structure's own."""
 BIASES = {"folded": False, "separate": True}
 DAMPINGS = {"exact": False, "ritter": True}
 SHARINGS = {sharing.value: sharing for sharing in WeightSharing}
@@ -36,7 +31,8 @@ class StructureOptions:
 
     Examples
     --------
-    >>> StructureOptions(rank=7).told(STRUCTURES["low_rank"])
+    >>> from sklearn_laplace.laplace.structures import STRUCTURES
+    >>> StructureOptions(rank=7).options_of(STRUCTURES["low_rank"])
     {'rank': 7}
     """
 
@@ -45,34 +41,7 @@ class StructureOptions:
     rank: int = RANK
     damped: bool = False
 
-    def told(self, structure: type[Curvature]) -> dict[str, Any]:
-        """What the zero of this structure is told beside the blocks."""
+    def options_of(self, structure: type[Curvature]) -> dict[str, Any]:
+        """Return the options of ``structure.zero``, besides the blocks."""
         values = {"weight_sharing": self.weight_sharing, "rank": self.rank}
         return {name: value for name, value in values.items() if name in structure.takes}
-
-
-def check_taken(parameters: Mapping[str, Any], structure: type[Curvature] | None) -> None:
-    """An option that the structure does not take is refused, not ignored; None, chosen by size, takes none.
-
-    Raises
-    ------
-    UnsupportedCombinationError
-
-    Examples
-    --------
-    >>> check_taken({**DEFAULTS, "hessian_structure": "kron", "damping": "ritter"}, STRUCTURES["kron"])
-    >>> check_taken({**DEFAULTS, "hessian_structure": "auto", "rank": 3}, None)
-    Traceback (most recent call last):
-        ...
-    sklearn_laplace.errors.UnsupportedCombinationError: rank=3 has no meaning for hessian_structure='auto'. Name a \
-structure that takes it, of ['low_rank', 'low_rank_diag'], or leave rank=100.
-    """
-    taken = frozenset() if structure is None else structure.takes
-    for option, default in DEFAULTS.items():
-        if parameters[option] != default and option not in taken:
-            able = sorted(name for name, other in STRUCTURES.items() if option in other.takes)
-            raise UnsupportedCombinationError(
-                f"{option}={parameters[option]!r} has no meaning for hessian_structure="
-                f"{parameters['hessian_structure']!r}. Name a structure that takes it, of {able}, or leave "
-                f"{option}={default!r}."
-            )

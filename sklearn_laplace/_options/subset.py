@@ -17,15 +17,17 @@ from ..laplace.structures._base import Curvature
 from ..laplace.subsets import SCORES, SUBSETS, Scored, Subnetwork
 from ..laplace.subsets._base import Subset
 
-SUBNETWORK_ONLY = {"subnetwork": "variance", "n_subnetwork_weights": 0.1}
-"""Options of ``subset_of_weights="subnetwork"``, at their defaults."""
+
+def is_plain_subset(value: object) -> bool:
+    """Return True if a subset of the weights is a rule, and not a list of tensors or masks."""
+    return isinstance(value, str)
 
 
 def _subset(parameters: Mapping[str, Any], seed: int) -> Subset:
     """By name, by names of tensors, or by their masks; the names themselves are looked up in the traced network."""
     value = parameters["subset_of_weights"]
-    score = lookup("subnetwork", parameters["subnetwork"], SCORES)
-    scored = Scored(score, count_or_share("n_subnetwork_weights", parameters["n_subnetwork_weights"]), seed)
+    score = lookup("score of Subnetwork", parameters["subnetwork"], SCORES)
+    scored = Scored(score, count_or_share("size of Subnetwork", parameters["n_subnetwork_weights"]), seed)
     if isinstance(value, str):
         subsets = {name: kind if kind is Subnetwork else kind() for name, kind in SUBSETS.items()}
         try:
@@ -46,8 +48,6 @@ def _subset(parameters: Mapping[str, Any], seed: int) -> Subset:
             f"subset_of_weights={value!r} has to be one of {', '.join(map(repr, SUBSETS))}, a list of tensors "
             "or modules by name, or a dict of masks of tensors."
         )
-    if changed := [name for name, default in SUBNETWORK_ONLY.items() if parameters[name] != default]:
-        raise ValueError(f"{' and '.join(changed)} would be ignored; they go with subset_of_weights='subnetwork'.")
     return subset
 
 

@@ -12,31 +12,25 @@ import joblib
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_memory
 
-from .._options.options import trained_as
-from .._options.structure import DEFAULTS
-from .._options.subset import SUBNETWORK_ONLY
+from .._options.options import is_number, trained_as
+from .._options.variants import DEFAULTS
 from .._runtime.progress import Task
 from ..errors import UncachedWarning
 from .request import TrainingRequest
 
 Trained = TypeVar("Trained")
 MAP_NEUTRAL: dict[str, Any] = {
+    **{name: value for name, value in DEFAULTS.items() if name not in ("prior_structure", "prior_mean")},
     "subset_of_weights": "all",
-    **SUBNETWORK_ONLY,
     "hessian_structure": "auto",
-    **DEFAULTS,
     "curvature": "ggn",  # the training's own, whatever the posterior's is
-    "n_fisher_samples": 1,
     "temperature": 1.0,
     "predictive": "glm",
     "link": "moderated",
-    "n_samples": 100,
     "return_std_kind": "total",
     "class_weight": None,  # already in the weights of the rows
     "augment": None,  # already in the rows, which the cache sees
-    "n_augmentations": 1,
     "n_members": "auto",
-    "member_weights": "uniform",
     "random_state": None,
     "max_time": None,  # a training that ended early is not cached
     "memory": None,
@@ -60,7 +54,7 @@ def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
     >>> neutral({"lr": 0.1, "temperature": 5.0, "map_prior_precision": 1.0, "prior_precision": 7.0})
     {'lr': 0.1, 'temperature': 1.0, 'map_prior_precision': 1.0, 'prior_precision': 1.0}
     """
-    fixed = {**MAP_NEUTRAL, **({} if isinstance(parameters["map_prior_precision"], str) else POST_HOC_NEUTRAL)}
+    fixed = {**MAP_NEUTRAL, **(POST_HOC_NEUTRAL if is_number(parameters["map_prior_precision"]) else {})}
     return {name: fixed.get(name, trained_as(name, value)) for name, value in parameters.items()}
 
 

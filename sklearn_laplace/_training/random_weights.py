@@ -39,8 +39,11 @@ def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData, se
     previous = previous_of(parameters["prior"])
     if previous is not None:
         check_previous(options, parameters, previous.fit)
-        structure, likelihood = type(previous.fit.curvature), previous.fit.likelihood
-        return replace(options, previous=previous, structure=structure, likelihood=likelihood)
+        fit, mean = previous.fit, previous.fit.prior.mean
+        options = replace(options, previous=previous, structure=type(fit.curvature), likelihood=fit.likelihood)
+        if mean is not None and options.prior_mean == 0.0:  # the prior itself counts once, with the mean that it has
+            return replace(options, prior_mean=fit.network.tensors(mean))
+        return options
     likelihood = options.likelihood.scaled_to(mean_variance(data), data.average_noise)
     return told_by_rows(replace(options, likelihood=likelihood), data.total_weight, data.scale)
 
@@ -81,7 +84,7 @@ def posterior_layout(
     damped = options.structure_options.damped
     check_temperature(structure, network.blocks, tempering(network, options.temperature), damped=damped)
     held = 0 if options.previous is None else options.previous.dual_rows(n_columns)
-    told = options.structure_options.told(structure)
+    told = options.structure_options.options_of(structure)
     return network, structure, n_dual, memory.require(structure, network, n_dual + held, n_columns, rule, **told)
 
 

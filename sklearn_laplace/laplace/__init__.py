@@ -1,4 +1,4 @@
-"""The Laplace engine: torch only, usable alone. Start reading in :mod:`sklearn_laplace.laplace.fit`."""
+"""Laplace engine, built on torch without scikit-learn. Entry point: :mod:`sklearn_laplace.laplace.fit`."""
 
 from .fit import Hyper, LaplaceFit, Rows, fit_laplace
 

@@ -1,15 +1,14 @@
-r"""The Laplace approximation of the log evidence, its gradient and its Hessian. Pure: the data are not revisited.
+r"""Laplace approximation of the log evidence, its gradient and its Hessian. Pure functions of a fit, without the data.
 
 .. math::
 
     \log p(D) \approx \sum_n w_n \log p(y_n | \theta^*) - \tfrac12 \big[ \log|P| - \log|P_0|
         + (\theta^* - \mu_0)^\top P_0 (\theta^* - \mu_0) \big], \qquad P_0 = \mathrm{diag}(\delta)
 
-(MacKay 1992, eq. 2.14 ff.; the 2π terms cancel). In the logarithms of the group precisions and of the dispersion φ it
-is concave for fixed θ*, with (the φ row is for likelihoods that have a dispersion), for
-:math:`t_g = \sum_{i\in g} \delta_i \Sigma_{ii}`,
-:math:`S_{gh} = \sum_{i\in g, j\in h} \delta_i\delta_j\Sigma_{ij}^2`, :math:`\gamma = P - \sum_g t_g` and the curvature
-scaling with :math:`\varphi^{-p}`:
+(MacKay 1992, eq. 2.14 ff.; the 2π terms cancel). For fixed θ* it is concave in the logarithms of the group precisions
+and of the dispersion φ. Let :math:`t_g = \sum_{i\in g} \delta_i \Sigma_{ii}`,
+:math:`S_{gh} = \sum_{i\in g, j\in h} \delta_i\delta_j\Sigma_{ij}^2` and :math:`\gamma = P - \sum_g t_g`, and let the
+curvature scale with :math:`\varphi^{-p}`. The derivatives are (those in φ only for likelihoods with a dispersion):
 
 .. math::
 
@@ -31,14 +30,14 @@ from .fit import Hyper, LaplaceFit
 from .structures._base import Posterior
 
 PRECISION_BOUNDS = (1e-6, 1e8)
-"""Search interval of a prior precision; the network's inputs and targets are of order one."""
+"""Search interval of a prior precision, for network inputs and targets of order one."""
 
 
 def log_evidence(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> float:
     """Log marginal likelihood of the training targets, nats, in the network's target units.
 
-    Costs what the structure's posterior costs; with one prior precision, and a structure that has its spectrum, O(P)
-    once the eigenvalues are there; nothing where the posterior for the same ``hyper`` is given.
+    Costs one posterior of the structure, unless ``posterior``, for the same ``hyper``, is given. With a single prior
+    precision and a structure that has a spectrum, the cost is O(P) once the eigenvalues are cached.
     """
     theta, delta = fit.theta, hyper.prior_precision
     if posterior is not None:
@@ -52,21 +51,21 @@ def log_evidence(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = No
 
 
 def effective_parameters(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> float:
-    """MacKay's γ = Σ λ/(λ + δ): how many parameters the data determine, between 0 and P."""
+    """Effective number of parameters, MacKay's γ = Σ λ/(λ + δ), between 0 and P: those determined by the data."""
     posterior = posterior or fit.posterior(hyper)
-    together = torch.zeros_like(fit.prior.groups)  # what each group keeps for itself may take a matrix of its own
-    return float(fit.prior.counts.sum() - posterior.shrinkage(together, 1)[0])
+    one_group = torch.zeros_like(fit.prior.groups)  # cheaper than one shrinkage per group, which may need a matrix each
+    return float(fit.prior.counts.sum() - posterior.shrinkage(one_group, 1)[0])
 
 
 @dataclass(frozen=True)
 class EvidenceDerivatives:
-    """Gradient and Hessian in (log δ_1, …, log δ_G, log φ).
+    """Gradient and Hessian of the log evidence with respect to (log δ_1, …, log δ_G, log φ).
 
     Parameters
     ----------
     gradient : Tensor of shape (G + 1,)
     hessian : Tensor of shape (G + 1, G + 1)
-        Negative semi-definite; of :func:`diagonal_derivatives` a diagonal (G + 1,).
+        Negative semi-definite. :func:`diagonal_derivatives` returns a diagonal of shape (G + 1,) instead.
     """
 
     gradient: Tensor
@@ -87,10 +86,11 @@ def evidence_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
 
 
 def diagonal_derivatives(fit: LaplaceFit, hyper: Hyper) -> EvidenceDerivatives:
-    r"""The gradient, and a diagonal as large as that of the Hessian: all without S, for many groups.
+    r"""Exact gradient, and a bound on the diagonal of the Hessian that does not need S; for many groups.
 
-    :math:`S_{gg} \ge t_g^2/n_g`, with equality where every weight is its own group, and
-    :math:`\sum_g (t_g - \sum_h S_{gh}) \le \gamma`. Costs what the structure's ``shrinkage`` costs.
+    Each entry is at least as large in magnitude as that of the Hessian. The bounds are :math:`S_{gg} \ge t_g^2/n_g`,
+    with equality if every weight is its own group, and :math:`\sum_g (t_g - \sum_h S_{gh}) \le \gamma`. Costs one
+    ``shrinkage`` of the structure.
     """
     delta = hyper.prior_precision
     first = fit.posterior(hyper, spectral=False).shrinkage(fit.prior.groups, fit.prior.n_groups)
@@ -110,7 +110,10 @@ def _gradient(fit: LaplaceFit, hyper: Hyper, first: Tensor) -> Tensor:
 
 
 def prior_statistics(fit: LaplaceFit, hyper: Hyper) -> tuple[Tensor, Tensor]:
-    """The t (G,) and S (G, G) of the module's formulas; by the eigenvalues alone when there is one precision."""
+    """Statistics t, shape (G,), and S, shape (G, G), of the module's formulas.
+
+    A single precision needs only the eigenvalues, if the structure has a spectrum.
+    """
     if not (hyper.is_uniform and fit.curvature.has_spectrum):
         return fit.posterior(hyper).prior_statistics(fit.prior.groups, fit.prior.n_groups)
     delta = hyper.prior_precision
@@ -119,11 +122,11 @@ def prior_statistics(fit: LaplaceFit, hyper: Hyper) -> tuple[Tensor, Tensor]:
 
 
 def mackay_fixed_point(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | None = None) -> Hyper:
-    r"""MacKay's (1992, eq. 4.9 and 4.10) re-estimates, within the bounds.
+    r"""Re-estimates of MacKay (1992, eq. 4.9 and 4.10), clipped to the search bounds.
 
     :math:`\delta_g = \gamma_g/\|\theta_g - \mu_g\|^2` and :math:`\varphi = 2E/(N_w C - p\gamma)`, with γ the
-    effective number of parameters under the present values. The optimum of the evidence at these weights is their
-    fixed point.
+    effective number of parameters under the current values. At fixed weights, the optimum of the evidence is a fixed
+    point of these updates.
     """
     posterior = posterior or fit.posterior(hyper, spectral=False)
     shrinkage = posterior.shrinkage(fit.prior.groups, fit.prior.n_groups)
@@ -134,7 +137,7 @@ def mackay_fixed_point(fit: LaplaceFit, hyper: Hyper, posterior: Posterior | Non
 
 
 def mackay_dispersion(fit: LaplaceFit, hyper: Hyper) -> Hyper:
-    """The φ of :func:`mackay_fixed_point` alone, which asks for γ of all weights together."""
+    """Update only φ as in :func:`mackay_fixed_point`, which needs the γ of all weights but not of each group."""
     gamma = effective_parameters(fit, hyper, fit.posterior(hyper, spectral=False))
     return replace(hyper, dispersion=_mackay_dispersion(fit, hyper, max(gamma, 1e-10)))
 
@@ -148,7 +151,7 @@ def _mackay_dispersion(fit: LaplaceFit, hyper: Hyper, gamma: float) -> float:
 
 
 def residual_dispersion(fit: LaplaceFit, hyper: Hyper) -> Hyper:
-    """φ = Σ w‖y − f‖² / (N_w C), the maximum-likelihood value at the fit's weights.
+    """Maximum-likelihood dispersion at the fit's weights, φ = Σ w‖y − f‖² / (N_w C).
 
     Parameters
     ----------
@@ -158,7 +161,7 @@ def residual_dispersion(fit: LaplaceFit, hyper: Hyper) -> Hyper:
     Returns
     -------
     Hyper
-        The same where the likelihood has no dispersion.
+        ``hyper`` with this dispersion, or ``hyper`` itself if the likelihood has no dispersion.
 
     Examples
     --------

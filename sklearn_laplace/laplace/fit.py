@@ -1,8 +1,9 @@
-r"""The Laplace approximation of one trained network: start reading here.
+r"""Laplace approximation of one trained network: the entry point of the engine.
 
-:func:`fit_laplace` makes the one pass over the data: it sums the curvature H (unit dispersion, no prior), the negative
-log-likelihood and its gradient at the weights θ*. Everything after is a function of that :class:`LaplaceFit` and of a
-:class:`Hyper`, plain numbers that any selection may change without seeing the data again:
+:func:`fit_laplace` makes a single pass over the data. It sums the curvature H (at unit dispersion, without the prior),
+the negative log-likelihood and its gradient at the weights θ*. Everything else is a function of the resulting
+:class:`LaplaceFit` and of a :class:`Hyper`. Hyperparameter selection can therefore change a :class:`Hyper` without
+another pass over the data:
 
 .. math:: P = \frac{1}{T \varphi^p} H + \mathrm{diag}(\delta), \qquad q(\theta) = N(\theta^*, P^{-1}).
 """
@@ -31,22 +32,22 @@ from .structures._base import Curvature, Posterior
 from .tempering import tempered
 
 Rows = tuple[Tensor, Tensor, Tensor]
-"""Inputs (n, …), targets, in the form that the likelihood takes, and weights (n,) of a batch."""
+"""A batch of rows: inputs (n, …), targets in the form that the likelihood expects, and row weights (n,)."""
 
 
 @dataclass(frozen=True)
 class Hyper:
-    """The hyperparameters of a Laplace approximation. Plain data.
+    """Hyperparameters of a Laplace approximation. Plain data.
 
     Parameters
     ----------
     prior_precision : Tensor of shape (G,), float64
-        δ of each prior group.
+        Prior precision δ of each prior group.
     dispersion : float
-        φ: the noise variance σ² in the network's target units; 1 where the likelihood has none.
+        Dispersion φ: the noise variance σ² in the network's target units, or 1 if the likelihood has no dispersion.
     temperature : float or Tensor of shape (P,), float64
-        T; the curvature is divided by it (T < 1: a cold posterior). One for each weight, equal within each input column
-        of a layer: see :mod:`~sklearn_laplace.laplace.tempering`.
+        Temperature T, by which the curvature is divided (T < 1: a cold posterior). A tensor holds the temperature of
+        each weight, equal within each input column of a layer: see :mod:`~sklearn_laplace.laplace.tempering`.
 
     Examples
     --------
@@ -61,43 +62,43 @@ class Hyper:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether one precision and one temperature are those of all weights."""
+        """True if all weights share one prior precision and one temperature."""
         return len(self.prior_precision) == 1 and not isinstance(self.temperature, Tensor)
 
     def scale(self, dispersion_power: int) -> float:
-        """1 / (T φ^p), what multiplies the curvature at unit dispersion; 1 / φ^p where T is one for each weight."""
+        """Factor 1 / (T φ^p) of the curvature at unit dispersion, or 1 / φ^p if each weight has its own T."""
         temperature = 1.0 if isinstance(self.temperature, Tensor) else self.temperature
         return float(1.0 / (temperature * self.dispersion**dispersion_power))
 
 
 @dataclass(frozen=True)
 class LaplaceFit:
-    """What one pass over the data leaves behind.
+    """Sums of one pass over the data, with the network at which they were taken.
 
     Parameters
     ----------
     network : Network
-        The network and its weights θ*.
+        The network with weights θ*.
     likelihood : Likelihood
     prior : Prior
         Mean of the prior and grouping of its precisions.
     curvature : Curvature
-        H, at unit dispersion and without prior.
+        H, at unit dispersion and without the prior.
     rule : CurvatureRule
-        What one row has contributed.
+        Contribution of one row to the curvature.
     nll : float
-        Σ w·nll at unit dispersion and at θ, without normaliser.
+        Σ w·nll at unit dispersion and at θ, without the normaliser.
     gradient : Tensor of shape (P,)
         Σ w Jᵀ r at unit dispersion and at θ.
     total_weight : float
-        N_w = Σ w.
+        Total row weight N_w = Σ w.
     n_outputs : int
-        C.
+        Number of outputs C.
     shift : Tensor of shape (P,), optional
-        θ − θ*, where rows that came after the training have moved the mean of the linearised network (see
-        :mod:`~sklearn_laplace.laplace.updates`); None where it is θ* itself.
+        Posterior mean minus MAP weights, θ − θ*. Nonzero after rows were added or removed without retraining (see
+        :mod:`~sklearn_laplace.laplace.updates`); None if the mean is θ*.
     log_noise : float
-        Σ w · ½ log v of the rows' known noise, which no hyperparameter changes.
+        Σ w · ½ log v for the known noise variances v of the rows. Independent of the hyperparameters.
     """
 
     network: Network
@@ -114,23 +115,23 @@ class LaplaceFit:
 
     @property
     def dispersion_power(self) -> int:
-        """H scales with φ^−p."""
+        """Exponent p: the curvature H scales with φ^−p."""
         return self.rule.dispersion_power
 
     @property
     def theta(self) -> Tensor:
-        """Mean of the posterior θ (P,), float64."""
+        """Posterior mean θ, shape (P,), float64."""
         return self.network.theta if self.shift is None else self.network.theta + self.shift
 
     def quadratic_model(self, move: Tensor, unit: float = 1.0) -> tuple[float, Tensor]:
-        """What the rows' loss and its gradient are at other weights, to second order.
+        """Second-order expansion, around θ, of the rows' loss and its gradient.
 
         Parameters
         ----------
         move : Tensor of shape (P,)
-            d, the other weights minus θ.
+            Displacement d from θ to the weights of interest.
         unit : float
-            φ^(1−p), what makes of H, as it is stored, the second derivative of the loss at unit dispersion.
+            Factor φ^(1−p) that turns the stored H into the second derivative of the loss at unit dispersion.
 
         Returns
         -------
@@ -139,11 +140,11 @@ class LaplaceFit:
         gradient : Tensor of shape (P,)
             g + H d.
         """
-        bend = unit * self.curvature.times(move)
-        return self.nll + float(self.gradient @ move + 0.5 * move @ bend), self.gradient + bend
+        product = unit * self.curvature.times(move)
+        return self.nll + float(self.gradient @ move + 0.5 * move @ product), self.gradient + product
 
     def merge(self, other: LaplaceFit) -> LaplaceFit:
-        """The fit of both sets of rows, seen at the same weights and under the same prior."""
+        """Fit of the union of both sets of rows; both fits need the same weights and prior."""
         return replace(
             self,
             curvature=self.curvature.merge(other.curvature),
@@ -154,38 +155,41 @@ class LaplaceFit:
         )
 
     def posterior(self, hyper: Hyper, *, spectral: bool = True) -> Posterior:
-        """The factorised posterior; the data are not revisited.
+        """Factorised posterior, without another pass over the data.
 
         Parameters
         ----------
         hyper : Hyper
         spectral : bool
-            Whether a single prior precision may use the curvature's eigendecomposition, which is kept and serves every
-            later ``hyper``. Without, one cheaper factorisation for this ``hyper`` alone.
+            If True, a single prior precision may use the eigendecomposition of the curvature, which is cached and
+            reused for every later ``hyper``. If False, use a cheaper factorisation for this ``hyper`` only.
         """
         return self._tempered(self.curvature.posterior, hyper, spectral)
 
     def damped_posterior(self, hyper: Hyper) -> Posterior:
-        """With the damping of Ritter et al. (2018), for prediction; the evidence is that of :meth:`posterior`."""
+        """Posterior with the damping of Ritter et al. (2018), for predictions only.
+
+        The evidence is defined by :meth:`posterior`.
+        """
         assert isinstance(self.curvature, Kron)
         return self._tempered(self.curvature.damped_posterior, hyper, spectral=True)
 
     def log_prob(self, theta: Tensor, hyper: Hyper) -> Tensor:
-        r"""Log density of given weights under the approximation.
+        r"""Log density of weights under the approximation.
 
         .. math:: \log q(\theta') = \tfrac12 \log|P| - \tfrac12 d^\top P d - \tfrac P2 \log 2\pi, \qquad
             d^\top P d = s\,(S d)^\top H (S d) + d^\top \mathrm{diag}(\delta)\, d
 
-        with d the distance from the mean of the posterior, P its precision or, in the last term, the number of weights,
-        and S = T^(−½), one where T is a number (which is in s then). One posterior, for its determinant, and a product
-        with H for each row; never P itself.
+        Here d is the distance from the posterior mean and P is the posterior precision (in the last term, the number of
+        weights). S = T^(−½) if T is a tensor; otherwise S = 1, and s includes T. Costs one posterior, for its
+        determinant, and a product with H for each row. The matrix P is never formed.
 
         Parameters
         ----------
         theta : Tensor of shape (…, P)
             Weights θ′ in the order of :attr:`theta`, such as ``fit.theta + fit.posterior(hyper).sample(…)``.
         hyper : Hyper
-            As for :meth:`posterior`, of which this is the density: not of :meth:`damped_posterior`.
+            Hyperparameters of the posterior. The density is that of :meth:`posterior`, not of :meth:`damped_posterior`.
 
         Returns
         -------
@@ -195,9 +199,9 @@ class LaplaceFit:
         Raises
         ------
         ValueError
-            When there are not P weights.
+            If the last dimension of ``theta`` is not P.
         UnsupportedCombinationError
-            When the structure cannot hold this pattern of precisions.
+            If the structure does not support these groups of prior precisions.
 
         Examples
         --------
@@ -206,10 +210,10 @@ class LaplaceFit:
         >>> from sklearn_laplace.laplace.curvatures import GGN
         >>> from sklearn_laplace.laplace.likelihoods import Gaussian
         >>> from sklearn_laplace.laplace.structures import Full
-        >>> module, one = torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double()
-        >>> network = trace(module, one)
-        >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), [(one, one, one[0])])
-        >>> hyper = Hyper(torch.ones(1).double())  # P = 2
+        >>> module, x = torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double()
+        >>> network = trace(module, x)
+        >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), [(x, x, x[0])])
+        >>> hyper = Hyper(torch.ones(1).double())  # posterior precision 2
         >>> fit.log_prob(fit.theta + torch.tensor([[0.0], [1.0]]), hyper).round(decimals=4)
         tensor([-0.5724, -1.5724], dtype=torch.float64)
         >>> torch.distributions.Normal(0.0, 2**-0.5).log_prob(torch.tensor([0.0, 1.0]))
@@ -217,12 +221,14 @@ class LaplaceFit:
         """
         mean, delta = self.theta, hyper.prior_precision[self.prior.groups]
         if theta.shape[-1:] != mean.shape:
-            raise ValueError(f"theta has shape {tuple(theta.shape)}; expected (…, {len(mean)}), one value a weight.")
+            raise ValueError(
+                f"theta has shape {tuple(theta.shape)}; expected (…, {len(mean)}), one value per weight."
+            )
         moves = (theta.to(mean) - mean).reshape(-1, len(mean))
-        seen = moves * hyper.temperature.rsqrt() if isinstance(hyper.temperature, Tensor) else moves
-        bends = [move @ self.curvature.times(move) for move in seen]
-        bend = torch.stack(bends) if bends else moves.new_zeros(0)
-        distance = hyper.scale(self.dispersion_power) * bend + moves.square() @ delta
+        tempered_moves = moves * hyper.temperature.rsqrt() if isinstance(hyper.temperature, Tensor) else moves
+        quadratics = [move @ self.curvature.times(move) for move in tempered_moves]
+        quadratic = torch.stack(quadratics) if quadratics else moves.new_zeros(0)
+        distance = hyper.scale(self.dispersion_power) * quadratic + moves.square() @ delta
         peak = self.posterior(hyper).logdet_precision() - len(mean) * math.log(2 * math.pi)
         return (0.5 * (peak - distance)).reshape(theta.shape[:-1])
 
@@ -233,17 +239,17 @@ class LaplaceFit:
         return posterior(self.prior.precision(values) if spectral else values[self.prior.groups], scale)
 
     def log_likelihood(self, hyper: Hyper) -> float:
-        """Σ w log p(y | θ*), nats; the temperature does not enter."""
+        """Log likelihood Σ w log p(y | θ) at the posterior mean, nats; independent of the temperature."""
         normaliser = self.likelihood.log_normaliser(hyper.dispersion, self.n_outputs)
         return -self.nll / hyper.dispersion - self.total_weight * normaliser - self.log_noise
 
     def objective(self, hyper: Hyper) -> float:
-        """The MAP objective Σ w nll/φ + ½ (θ − μ₀)ᵀ diag(δ) (θ − μ₀), nats, without constants."""
+        """MAP objective Σ w nll/φ + ½ (θ − μ₀)ᵀ diag(δ) (θ − μ₀), nats, up to a constant."""
         quadratic = self.prior.quadratic(hyper.prior_precision, self.theta)
         return self.nll / hyper.dispersion + 0.5 * float(quadratic)
 
     def objective_gradient(self, hyper: Hyper) -> Tensor:
-        """Gradient of :meth:`objective` in the weights, shape (P,)."""
+        """Gradient of :meth:`objective` with respect to the weights, shape (P,)."""
         return self.gradient / hyper.dispersion + self.prior.gradient(hyper.prior_precision, self.theta)
 
 
@@ -261,31 +267,32 @@ def fit_laplace(
     past: LaplaceFit | None = None,
     **options: Any,
 ) -> LaplaceFit:
-    """Sum curvature, loss and gradient over the data.
+    """Sum curvature, loss and gradient over the data in one pass.
 
     Parameters
     ----------
     network : Network
     likelihood : Likelihood
     rule : CurvatureRule
-        What one row contributes.
+        Contribution of one row to the curvature.
     structure : Curvature class
-        How the sum is stored.
+        Storage format of the curvature.
     prior : Prior
-        Only kept, not used.
+        Stored in the result; it does not affect the sums.
     batches : iterable of (inputs, targets, weights)
-        At least one row together. Sums are in float64, whatever the dtype of the rows. Structures that need a second
-        pass go through them again.
+        At least one row in total. Sums are in float64, whatever the dtype of the rows. Some structures iterate over the
+        batches a second time.
     like : Curvature, optional
-        One that the result is to be merged with, and whose basis and options it shares.
-    gradient : Tensor of shape (P,), optional
-        Σ w Jᵀ r at these weights where it is known already: it costs a backward pass of its own.
+        A curvature with which the result will be merged. The result uses its basis and options, and ``structure`` and
+        ``options`` are ignored.
     shift : Tensor of shape (P,), optional
-        θ − θ*: the sums are those of the network linearised at θ*, at θ.
+        θ − θ*. If given, evaluate the network linearised at θ* at the weights θ.
+    gradient : Tensor of shape (P,), optional
+        Σ w Jᵀ r at these weights, if already known. Saves one backward pass per batch.
     past : LaplaceFit, optional
-        Of other rows, in the same structure: they enter by their quadratic model (Ritter et al. 2018b).
+        Fit of earlier rows in the same structure, added through its quadratic model (Ritter et al. 2018b).
     **options
-        What ``structure.zero`` is told beside the blocks.
+        Further arguments of ``structure.zero``.
 
     Returns
     -------
@@ -294,8 +301,10 @@ def fit_laplace(
     Raises
     ------
     NonFiniteError
-        When a sum is NaN or infinite: names the layer and the rows, by another pass over them. Nothing is looked at
-        before the end of the pass, so that a GPU never waits.
+        If a sum is NaN or infinite. Another pass over the rows locates the layer and the rows for the message. The sums
+        are checked only at the end of the pass, so that a GPU never has to synchronise within it.
+    ValueError
+        If a structure needs a second pass and ``batches`` yields a different number of rows.
 
     Examples
     --------
@@ -323,7 +332,7 @@ def fit_laplace(
         while finite and (following := curvature.next_pass()) is not None:
             curvature = _another_pass(following, line, batches, likelihood, rule, sums.n_rows)
             finite = bool(torch.isfinite(curvature.total()))
-    except NotPositiveDefiniteError:  # of a structure that factorises on the way
+    except NotPositiveDefiniteError:  # raised by structures that factorise during the pass
         finite = False
     if not finite:
         raise not_finite(network, batches, likelihood)
@@ -337,15 +346,16 @@ def fit_laplace(
 
 @dataclass
 class _Sums:
-    """Sums over the rows of a pass, float64 on the device of the network.
+    """Running sums of a pass over the rows, float64, on the device of the network.
 
     Parameters
     ----------
     nll, weight, log_noise : Tensor, 0-d
     gradient : Tensor of shape (P,)
     is_known : bool
-        True if the gradient was given, and is not summed.
+        True if the gradient was given; it is then not accumulated.
     n_outputs, n_rows : int
+        Number of outputs C, and number of rows added so far.
     """
 
     nll: Tensor
@@ -358,13 +368,13 @@ class _Sums:
 
     @classmethod
     def zeros(cls, theta: Tensor, gradient: Tensor | None) -> _Sums:
-        """Sums of no rows."""
+        """Sums over no rows."""
         zero = torch.zeros((), dtype=torch.float64, device=theta.device)
         total = torch.zeros_like(theta) if gradient is None else gradient
         return cls(zero, zero.clone(), zero.clone(), total, gradient is not None)
 
     def added(self, line: Linearisation, rows: Rows, likelihood: Likelihood, rule: CurvatureRule) -> Batch | Tensor:
-        """Add a batch of rows; returns what it contributes to the curvature."""
+        """Add a batch of rows to the sums and return its contribution to the curvature."""
         _, targets, weights = rows
         contribution = rule.batch(line, likelihood, targets, weights)
         if not self.is_known:
@@ -385,15 +395,15 @@ def _another_pass(
     rule: CurvatureRule,
     n_rows: int,
 ) -> Any:
-    """The same rows once more, for a structure whose basis comes from the first pass."""
-    again = 0
+    """Another pass over the same rows, for structures whose basis depends on the first pass."""
+    n_again = 0
     for inputs, targets, weights in batches:
         curvature = curvature.add_(rule.batch(line(inputs), likelihood, targets, weights))
-        again += len(weights)
-    if again != n_rows:
+        n_again += len(weights)
+    if n_again != n_rows:
         raise ValueError(
-            f"{type(curvature).__name__} goes through the rows twice, and the second time there were {again} of "
-            f"{n_rows}: give a list of batches, not a generator."
+            f"{type(curvature).__name__} needs two passes over the rows: the first had {n_rows} rows, the second "
+            f"{n_again}. Give a list of batches, not a generator."
         )
     return curvature
 

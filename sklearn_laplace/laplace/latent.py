@@ -1,4 +1,4 @@
-"""What flows from a posterior to the user: a Gaussian over outputs, then a predictive over targets. Data only."""
+"""Predictive distributions: a Gaussian over the outputs, and moments of the targets. Data only."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class LatentGaussian:
-    """Gaussian over the network's outputs f at n inputs.
+    """Gaussian distribution of the network's outputs f at n inputs.
 
     Parameters
     ----------
     mean : Tensor of shape (n, C)
         Outputs at the MAP.
     covariance : Tensor of shape (n, C, C)
-        Epistemic covariance between the outputs of one row.
+        Epistemic covariance between the outputs of each row.
     samples : Tensor of shape (S, n, C), optional
-        The samples whose moments these are, where the distribution is known by samples.
+        Samples from which mean and covariance were estimated, for sampling-based predictives.
 
     Examples
     --------
@@ -41,18 +41,18 @@ class LatentGaussian:
 
 @dataclass(frozen=True)
 class Predictive:
-    """Moments of the targets y given new inputs.
+    """Moments of the targets y at new inputs.
 
-    For a numeric target the moments are those of y; for a categorical one those of the indicator of each class,
-    so that ``mean`` is the class probability and epistemic + aleatoric variance = p (1 − p).
+    A numeric target has the moments of y. A categorical target has the moments of each class's indicator: ``mean`` is
+    the class probability, and epistemic + aleatoric variance = p (1 − p).
 
     Parameters
     ----------
     mean : Tensor of shape (n, C)
     epistemic_variance : Tensor of shape (n, C)
-        What more data would reduce.
+        Variance that more data would reduce.
     aleatoric_variance : Tensor of shape (n, C)
-        What no data reduces: the observation noise.
+        Irreducible variance: the observation noise.
 
     Examples
     --------
@@ -73,14 +73,14 @@ class Predictive:
 
 @dataclass(frozen=True)
 class Components:
-    """A mixture of J distributions of the targets, by the moments of each.
+    """A mixture of J distributions of the targets, described by the moments of its components.
 
     Parameters
     ----------
     weights : Tensor of shape (J,)
-        Of sum 1.
+        Mixture weights, which sum to 1.
     mean, epistemic_variance, aleatoric_variance : Tensor of shape (n, C, J)
-        See :class:`Predictive`.
+        Moments of each component, as in :class:`Predictive`.
 
     Examples
     --------
@@ -99,13 +99,13 @@ class Components:
 
     @classmethod
     def of(cls, one: Predictive) -> Components:
-        """A mixture of one."""
+        """Mixture with a single component."""
         parts = (one.mean, one.epistemic_variance, one.aleatoric_variance)
         return cls(torch.ones(1).to(one.mean), *(part[..., None] for part in parts))
 
     @classmethod
     def joined(cls, parts: Sequence[Components], weights: Tensor) -> Components:
-        """A mixture of mixtures of the same rows, by weights (k,)."""
+        """Mixture of k mixtures over the same rows, with weights (k,)."""
         if len(parts) == 1:
             return parts[0]
         shares = torch.cat([part.weights * weight for part, weight in zip(parts, weights, strict=True)])
@@ -113,12 +113,12 @@ class Components:
 
     @classmethod
     def of_rows(cls, chunks: Sequence[Components]) -> Components:
-        """One after the other: the same mixture of several chunks of rows."""
+        """Concatenate chunks of rows that share the mixture weights."""
         return cls(chunks[0].weights, *(torch.cat([getattr(chunk, name) for chunk in chunks]) for name in _MOMENTS))
 
     @property
     def moments(self) -> Predictive:
-        """Those of the mixture: what its members disagree on is epistemic."""
+        """Moments of the mixture. Disagreement between the component means counts as epistemic variance."""
         if len(self.weights) == 1:
             return Predictive(*(getattr(self, name)[..., 0] for name in _MOMENTS))
         mean = self.mean @ self.weights

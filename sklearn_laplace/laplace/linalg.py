@@ -1,6 +1,6 @@
-"""Safe factorisations and solves: one jitter policy, one warning, one rule for clipping eigenvalues.
+"""Safe factorisations and solves, with a single policy for jitter, warnings and eigenvalue clipping.
 
-Every Cholesky and every eigendecomposition of a large matrix goes through here. All matrices are float64.
+Every Cholesky and eigendecomposition of a large matrix uses this module. All matrices are float64.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from torch import Tensor
 from ..errors import ClippedWarning, JitterWarning, NotPositiveDefiniteError
 
 JITTERS = (1e-12, 1e-10, 1e-8, 1e-6)
-"""Multiples of the mean diagonal tried in turn when a Cholesky factorisation fails."""
+"""Jitter values, relative to the mean of the diagonal, tried in turn when a Cholesky factorisation fails."""
 SUBTRACTION_ROUNDING = 1e-6
-"""Negative eigenvalues, relative to the largest diagonal entry, that float32 rows leave when they are subtracted."""
+"""Tolerance for negative eigenvalues after a subtraction, relative to the largest diagonal entry. Subtracting float32
+rows leaves rounding errors of this size."""
 INDEFINITE = 1e-3
-"""Negative eigenvalues, relative to the largest, that are no rounding of a sum of outer products."""
+"""Negative eigenvalues beyond this, relative to the largest, are not the rounding error of a sum of outer products."""
 CLIP_ROUNDING = 1e-6
-"""Negative eigenvalues, relative to the largest, that float32 rows make of zeros."""
+"""Negative eigenvalues up to this, relative to the largest in magnitude, are float32 rounding errors of zeros."""
 STRIP = 64
-"""Columns of the strips in which symmetric products and inverses of triangles are formed."""
+"""Columns per strip in blocked symmetric products and triangular inverses."""
 WIDE_STRIP = 128
-"""The same where they are not kept."""
+"""Columns per strip when each strip is discarded after use."""
 TOLERANCE, MAX_ITERATIONS = 1e-13, 500
-"""Conjugate gradients end at this residual relative to the first, in the preconditioner's norm."""
+"""Stopping rule of conjugate gradients: residual relative to the initial one, in the preconditioner's norm."""
 
 
 def cholesky(matrix: Tensor, floor: Tensor | None = None) -> Tensor:
@@ -37,18 +38,23 @@ def cholesky(matrix: Tensor, floor: Tensor | None = None) -> Tensor:
     matrix : Tensor of shape (p, p)
         Only the lower triangle is read.
     floor : Tensor of shape (p,), optional
-        A positive diagonal that is in the matrix; the rest is positive semi-definite but for rounding. Where the
-        largest jitter is too small, negative eigenvalues of the rest are set to zero.
+        A positive diagonal included in the matrix; the remainder is positive semi-definite up to rounding. If the
+        largest jitter is not enough, negative eigenvalues of the remainder are set to zero.
 
     Returns
     -------
     Tensor of shape (p, p)
-        L with ``L @ L.mT`` equal to the matrix, plus jitter where it was needed.
+        L with ``L @ L.mT`` equal to the matrix, plus jitter if needed.
 
     Raises
     ------
     NotPositiveDefiniteError
-        When the matrix holds a NaN or an infinity, or stays indefinite after the largest jitter.
+        If the matrix contains NaN or infinity, or is still indefinite with the largest jitter.
+
+    Warns
+    -----
+    JitterWarning
+        If jitter was added.
 
     Examples
     --------
@@ -71,20 +77,20 @@ def cholesky(matrix: Tensor, floor: Tensor | None = None) -> Tensor:
             factor, info = torch.linalg.cholesky_ex(shifted)
             if int(info) == 0:
                 warnings.warn(
-                    f"a {tuple(matrix.shape)} precision was not positive definite in floating point; "
-                    f"{jitter:g} times its mean diagonal was added. A larger prior_precision avoids this.",
+                    f"a precision matrix of shape {tuple(matrix.shape)} is not positive definite in floating point; "
+                    f"{jitter:g} times its mean diagonal was added to the diagonal. Use a larger prior_precision.",
                     JitterWarning,
                     stacklevel=2,
                 )
                 return factor
     raise NotPositiveDefiniteError(
-        f"a {tuple(matrix.shape)} matrix is not positive definite, even with {JITTERS[-1]:g} times its mean "
-        "diagonal added; use a larger prior_precision."
+        f"a matrix of shape {tuple(matrix.shape)} is not positive definite, even with {JITTERS[-1]:g} times "
+        "its mean diagonal added to the diagonal; use a larger prior_precision."
     )
 
 
 def _above(matrix: Tensor, floor: Tensor) -> Tensor | None:
-    """The matrix with the negative eigenvalues of all but the floor set to zero; None where they are no rounding."""
+    """Clip the negative eigenvalues of matrix − diag(floor) to zero; None if they exceed rounding errors."""
     values, vectors = torch.linalg.eigh(matrix - floor.diag())
     if not float(values[0]) >= -INDEFINITE * float(values[-1]):
         return None
@@ -92,19 +98,19 @@ def _above(matrix: Tensor, floor: Tensor) -> Tensor | None:
 
 
 def eigh(matrix: Tensor, *, semidefinite: bool = True) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (p,), not below zero, and eigenvectors (p, p) of a symmetric matrix.
+    """Eigenvalues (p,), clipped at zero, and eigenvectors (p, p) of a symmetric matrix.
 
     Parameters
     ----------
     matrix : Tensor of shape (p, p)
     semidefinite : bool
-        Whether it is known to be positive semi-definite. A sum of outer products has no negative eigenvalue; what
-        rounding makes of its zeros is clipped in silence. Otherwise what is clipped is counted, see :func:`clipped`.
+        If True, the matrix is positive semi-definite, as a sum of outer products, and negative eigenvalues are rounding
+        errors, clipped without a warning. If False, clipping warns with their number, see :func:`clipped`.
 
     Raises
     ------
     NotPositiveDefiniteError
-        When the matrix holds a NaN or an infinity.
+        If the matrix contains NaN or infinity.
 
     Examples
     --------
@@ -118,18 +124,18 @@ def eigh(matrix: Tensor, *, semidefinite: bool = True) -> tuple[Tensor, Tensor]:
 
 
 def _is_diagonal(matrix: Tensor) -> bool:
-    """Whether all elements off the diagonal are zero, as in the input factor of one-hot inputs."""
+    """True if all off-diagonal elements are zero, as in the input factor of one-hot inputs."""
     return int(matrix.count_nonzero()) == int(matrix.diagonal().count_nonzero())
 
 
 def _of_diagonal(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues, rising, and eigenvectors of a diagonal matrix."""
+    """Eigenvalues, in ascending order, and eigenvectors of a diagonal matrix."""
     values, order = matrix.diagonal().sort(stable=True)
     return values, torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)[:, order]
 
 
 def eigvalsh(matrix: Tensor) -> Tensor:
-    """Eigenvalues (p,) alone, as :func:`eigh`.
+    """Eigenvalues (p,) of a positive semi-definite matrix, clipped at zero as in :func:`eigh`.
 
     Examples
     --------
@@ -142,12 +148,12 @@ def eigvalsh(matrix: Tensor) -> Tensor:
 
 
 def clipped(values: Tensor) -> Tensor:
-    """Eigenvalues (p,) of a curvature, the negative ones set to zero.
+    """Set the negative ones among the eigenvalues (p,) of a curvature to zero.
 
     Warns
     -----
     ClippedWarning
-        When there are any beyond what rounding in single precision makes of zeros.
+        If a negative eigenvalue exceeds the float32 rounding error of a zero.
 
     Examples
     --------
@@ -161,7 +167,7 @@ def clipped(values: Tensor) -> Tensor:
         warnings.warn(
             f"{int(negative.sum())} of {len(values)} eigenvalues of the curvature are negative, down to "
             f"{float(values.min()):.2g} (the largest is {float(values.max()):.2g}), and were set to zero: the exact "
-            "Hessian of the loss need not be positive. Use curvature='ggn', which is, or train to a better fit.",
+            "Hessian of the loss may be indefinite. Use curvature='ggn', which never is, or train to a better fit.",
             ClippedWarning,
             stacklevel=2,
         )
@@ -169,19 +175,19 @@ def clipped(values: Tensor) -> Tensor:
 
 
 def require_semidefinite(smallest: Tensor, size: Tensor) -> None:
-    """Whether what is left of a curvature after a subtraction can be one.
+    """Check that a curvature is still positive semi-definite after a subtraction.
 
     Parameters
     ----------
     smallest : Tensor, 0-d
-        Its smallest eigenvalue.
+        Smallest eigenvalue after the subtraction.
     size : Tensor, 0-d
-        The largest diagonal entry before, against which rounding is judged.
+        Largest diagonal entry before the subtraction, which sets the scale of rounding errors.
 
     Raises
     ------
     NotPositiveDefiniteError
-        When the eigenvalue is further below zero than rounding explains.
+        If the eigenvalue is negative beyond rounding errors.
 
     Examples
     --------
@@ -190,21 +196,23 @@ def require_semidefinite(smallest: Tensor, size: Tensor) -> None:
     """
     if not float(smallest) >= -SUBTRACTION_ROUNDING * max(float(size), torch.finfo(torch.float64).tiny):
         raise NotPositiveDefiniteError(
-            f"what is to be taken out of the curvature is not in it: an eigenvalue of {float(smallest):.2g} would be "
-            "left. Only rows can be forgotten that have been fitted, with the weights they had."
+            f"cannot remove these rows: the remaining curvature would have an eigenvalue of {float(smallest):.2g}. "
+            "Remove only rows that were fitted, with the weights they were fitted with."
         )
 
 
 def _require_finite(matrix: Tensor) -> None:
     if not bool(torch.isfinite(matrix).all()):
         raise NotPositiveDefiniteError(
-            f"a {tuple(matrix.shape)} matrix to factorise holds NaN or infinite values; "
-            "look for them in the network's activations or in the inputs."
+            f"cannot factorise a matrix of shape {tuple(matrix.shape)} that contains NaN or infinite values; "
+            "check the inputs and the network's activations."
         )
 
 
 def lower_gram(left: Tensor, right: Tensor) -> Tensor:
-    """leftᵀ right (p, p) where it is symmetric, float64: strips of its lower triangle; above it is nothing to be used.
+    """Lower triangle of a symmetric product leftᵀ right (p, p), float64, computed in strips.
+
+    Elements above the diagonal are undefined.
 
     Examples
     --------
@@ -213,15 +221,15 @@ def lower_gram(left: Tensor, right: Tensor) -> Tensor:
     [[3.0, 0.0], [3.0, 3.0]]
     """
     size = left.shape[1]
-    found = left.new_zeros(size, size)
+    product = left.new_zeros(size, size)
     for start in range(0, size, STRIP):
         stop = min(start + STRIP, size)
-        torch.mm(left[:, start:].mT, right[:, start:stop], out=found[start:, start:stop])
-    return found.double()
+        torch.mm(left[:, start:].mT, right[:, start:stop], out=product[start:, start:stop])
+    return product.double()
 
 
 def gram(left: Tensor, right: Tensor) -> Tensor:
-    """leftᵀ right (p, p) where it is symmetric, float64: from :func:`lower_gram` where that is less work.
+    """Symmetric product leftᵀ right (p, p), float64, from its lower triangle (:func:`lower_gram`).
 
     Examples
     --------
@@ -229,12 +237,12 @@ def gram(left: Tensor, right: Tensor) -> Tensor:
     >>> gram(torch.ones(3, 2), torch.ones(3, 2)).tolist()
     [[3.0, 3.0], [3.0, 3.0]]
     """
-    found = lower_gram(left, right)
-    return found if len(found) <= STRIP else mirror_lower(found)
+    product = lower_gram(left, right)
+    return product if len(product) <= STRIP else mirror_lower(product)
 
 
 def mirror_lower(matrix: Tensor) -> Tensor:
-    """The symmetric matrix (p, p) whose lower triangle is given.
+    """Symmetric matrix (p, p) with the lower triangle of the given one.
 
     Examples
     --------
@@ -248,7 +256,7 @@ def mirror_lower(matrix: Tensor) -> Tensor:
 
 
 def inverse_root(factor: Tensor) -> Tensor:
-    """R = L⁻ᵀ (p, p), so that R Rᵀ is the inverse of L Lᵀ. Costs p³/3: strips of it, below which there is nothing.
+    """Inverse root R = L⁻ᵀ (p, p), with R Rᵀ the inverse of L Lᵀ. Costs p³/3, in strips that skip the zero triangle.
 
     Examples
     --------
@@ -266,7 +274,9 @@ def inverse_root(factor: Tensor) -> Tensor:
 
 
 def trace_of_inverse(factor: Tensor) -> Tensor:
-    """tr((L Lᵀ)⁻¹) = ‖L⁻¹‖² of a lower Cholesky factor L (p, p), 0-d: p³/3, in strips that are not kept.
+    """Trace of the inverse, tr((L Lᵀ)⁻¹) = ‖L⁻¹‖², of a lower Cholesky factor L (p, p); a 0-d tensor.
+
+    Costs p³/3, in strips that are discarded after use.
 
     Examples
     --------
@@ -283,36 +293,37 @@ def trace_of_inverse(factor: Tensor) -> Tensor:
 
 
 def downdated(covariance: Tensor, factor: Tensor, most: Tensor) -> Tensor:
-    r"""A covariance without one of the sites that made it: :math:`q_- = q + q S (I - S^\top q S)^{-1} S^\top q`.
+    r"""Covariance after removing one site's precision: :math:`q_- = q + q S (I - S^\top q S)^{-1} S^\top q`.
 
-    It is :math:`(q^{-1} - S S^\top)^{-1}`, also where q is singular. The eigenvalues of :math:`S^\top q S`, the
-    leverages, are below one; where rounding (or a q that does not hold all of S) puts one at or above it, the bound
-    :math:`q_- \preceq` ``most`` takes its place, by which :math:`u^\top (I - S^\top q S)^{-1} u \le 1 + u^\top S^\top
-    \mathrm{most}\, S u` for every u of length one.
+    Equal to :math:`(q^{-1} - S S^\top)^{-1}`, and defined for a singular q too. The eigenvalues of :math:`S^\top q S`,
+    the leverages, are below 1 in exact arithmetic. They can reach 1 by rounding, or if q does not include all of S. The
+    bound :math:`q_- \preceq` ``most`` then replaces them: :math:`u^\top (I - S^\top q S)^{-1} u \le 1 + u^\top S^\top
+    \mathrm{most}\, S u` for every unit vector u.
 
     Parameters
     ----------
     covariance : Tensor of shape (…, C, C)
-        q, with the site.
+        Covariance q, which includes the site.
     factor : Tensor of shape (…, C, K)
-        S; zeros take nothing out.
+        Factor S of the site's precision; zero columns remove nothing.
     most : Tensor of shape (…, C, C)
-        What the covariance is without any site.
+        Prior covariance, without any site.
 
     Returns
     -------
     Tensor of shape (…, C, C)
+        Covariance :math:`q_-` without the site.
 
     Examples
     --------
     >>> import torch
     >>> half, one, four = (torch.tensor([[value]]) for value in (0.5, 1.0, 4.0))
-    >>> downdated(half, one, four), downdated(one, one, four)  # a leverage of one, and 1 + 4 in place of 1 / 0
+    >>> downdated(half, one, four), downdated(one, one, four)  # the second leverage is 1: 1 + 4 replaces 1 / 0
     (tensor([[1.]]), tensor([[6.]]))
     """
     cross = covariance @ factor
     leverage, free = factor.mT @ cross, factor.mT @ most @ factor
-    if factor.shape[-1] == 1:  # a batch of 1 × 1 eigenproblems takes longer than all the rest
+    if factor.shape[-1] == 1:  # a batch of 1 × 1 eigenproblems would dominate the run time
         values, bound = leverage[..., 0], 1 + free[..., 0]
     else:
         values, vectors = torch.linalg.eigh(leverage)
@@ -333,16 +344,18 @@ def conjugate_gradients(
     Parameters
     ----------
     system : callable
-        The matrix times a vector (P,).
+        Product of the matrix with a vector (P,).
     right : Tensor of shape (P,)
+        Right-hand side.
     precondition : callable
-        About the inverse times a vector (P,).
+        Product of an approximate inverse with a vector (P,).
     tolerance : float
-        Residual at the end relative to the first, in the preconditioner's norm.
+        Stopping tolerance: final residual relative to the initial one, in the preconditioner's norm.
 
     Returns
     -------
     Tensor of shape (P,)
+        Solution.
 
     Examples
     --------
@@ -352,7 +365,7 @@ def conjugate_gradients(
     >>> conjugate_gradients(lambda v: matrix @ v, right, lambda v: v / matrix.diagonal()).round(decimals=6)
     tensor([1., 2.], dtype=torch.float64)
     """
-    found, residual = torch.zeros_like(right), right
+    solution, residual = torch.zeros_like(right), right
     solved = precondition(residual)
     direction, size = solved, float(residual @ solved)
     goal = tolerance**2 * size
@@ -361,8 +374,8 @@ def conjugate_gradients(
             break
         image = system(direction)
         step = size / float(direction @ image)
-        found, residual = found + step * direction, residual - step * image
+        solution, residual = solution + step * direction, residual - step * image
         solved = precondition(residual)
         size, before = float(residual @ solved), size
         direction = solved + (size / before) * direction
-    return found
+    return solution

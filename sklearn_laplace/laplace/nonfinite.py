@@ -1,8 +1,8 @@
-"""Where NaN and infinity come from: a slow pass over the rows, made once something has turned out not to be finite.
+"""Locate the source of NaN and infinite values, in a slow pass over the rows after a sum was not finite.
 
-Looks, in this order, at the weights, at what every layer takes and returns, at the loss, at the gradients that come
-back to every layer, and at those of the weights; the first that is not finite is named, with the rows in which it is.
-It looks at a replica with hooks, so that neither the network nor the pass that failed knows of it.
+Checks, in this order: the weights, the inputs and outputs of every layer, the loss, the gradients at every layer, and
+the gradients of the weights. The error names the first quantity that is not finite, and the rows concerned. Hooks are
+placed on a replica, so the network itself is not modified and the failed pass pays nothing for the check.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from .network.network import Network
 from .replica import replicate
 
 Finding = tuple[str, Tensor]
-"""What is not finite, and where: bool, rows first."""
-ADVICE = "Scale the inputs, keep operations away from where they or their derivatives are infinite, or use float64."
+"""Name of a quantity that is not finite, and a boolean tensor that marks the elements, rows first."""
+ADVICE = "Scale the inputs, avoid points where an operation or its derivative is infinite, or use float64."
 
 
 def not_finite(
     network: Network, batches: Iterable[tuple[Tensor, ...]], likelihood: Likelihood | None = None
 ) -> NonFiniteError:
-    """The error that says what is not finite first.
+    """Error that names the first quantity that is not finite.
 
     Parameters
     ----------
     network : Network
     batches : iterable of (inputs, targets, weights), or of (inputs,) alone
-        The rows of the pass that failed.
+        Rows of the failed pass.
     likelihood : Likelihood, optional
-        Where there are targets; without, only the network is looked at.
+        Required if the batches contain targets. If None, only the network is checked.
 
     Returns
     -------
     NonFiniteError
-        With the inputs of the rows in question, as far as the search has come.
+        Its ``inputs`` are those of the rows concerned, within the first batch in which a value is not finite.
 
     Examples
     --------
@@ -54,34 +54,34 @@ def not_finite(
     ("the output of layer '0' (Root) is NaN or infinite", tensor([[-1.]]))
     """
     if what := _weights(network.module):
-        return NonFiniteError(f"{what} NaN or infinite values. Train the net again, or give it other weights.")
+        return NonFiniteError(f"{what}. Train the net again, or give it other weights.")
     for inputs, *rest in batches:
-        found = _in_forward(network, inputs)
-        if found is None and likelihood is not None:
-            found = _in_loss(network, likelihood, inputs, *rest) or _in_backward(network, likelihood, inputs, *rest)
-        elif found is None:
-            found = _in_backward(network, None, inputs)
-        if found is not None:
-            what, bad = found
+        finding = _in_forward(network, inputs)
+        if finding is None and likelihood is not None:
+            finding = _in_loss(network, likelihood, inputs, *rest) or _in_backward(network, likelihood, inputs, *rest)
+        elif finding is None:
+            finding = _in_backward(network, None, inputs)
+        if finding is not None:
+            what, bad = finding
             return NonFiniteError(f"{what} is NaN or infinite. {ADVICE}", inputs[_rows(bad, len(inputs))])
     dtype = next(network.module.parameters()).dtype
     return NonFiniteError(
-        f"every layer's output and gradient is finite in {dtype}, but products of them, or the network under sampled "
+        f"every layer's output and gradient is finite in {dtype}, but products of them, or outputs under sampled "
         f"weights, are not. {ADVICE}"
     )
 
 
 def _weights(module: nn.Module) -> str:
-    """The first layer whose own tensors are not finite; empty where there is none."""
+    """Message for the first layer whose own tensors are not finite; empty if all are finite."""
     for name, layer in module.named_modules():
         for short, tensor in (*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)):
             if not bool(torch.isfinite(tensor).all()):
-                return f"{_titled(name, layer)} has in {short!r}"
+                return f"{_titled(name, layer)} has NaN or infinite values in {short!r}"
     return ""
 
 
 def _in_forward(network: Network, x: Tensor) -> Finding | None:
-    """The first layer that returns what is not finite, or is given it."""
+    """First layer input or output that is not finite, in the order of the forward pass."""
     found: list[Finding] = []
 
     def look(what: str, values: Any) -> None:
@@ -93,7 +93,7 @@ def _in_forward(network: Network, x: Tensor) -> Finding | None:
     replica = replicate(network.module, {}, network.shallow)
     for name, layer in replica.named_modules():
         title = _titled(name, layer)
-        before = f"what the forward pass makes before {title}" if name else f"X, as {x.dtype},"
+        before = f"the input of {title}" if name else f"X, as {x.dtype},"
         layer.register_forward_pre_hook(lambda layer, args, what=before: look(what, args))
         layer.register_forward_hook(lambda layer, args, output, what=f"the output of {title}": look(what, output))
     with torch.no_grad():
@@ -102,7 +102,7 @@ def _in_forward(network: Network, x: Tensor) -> Finding | None:
 
 
 def _in_loss(network: Network, likelihood: Likelihood, x: Tensor, targets: Tensor, weights: Tensor) -> Finding | None:
-    """The loss of finite outputs, and what is made of it."""
+    """Rows with finite outputs whose loss, or its derivatives with respect to the outputs, are not finite."""
     outputs = network(x)
     parts = likelihood.nll(outputs, targets)[:, None], _cotangents(likelihood, outputs, targets, weights).flatten(1)
     bad = ~torch.isfinite(torch.cat(parts, 1))
@@ -111,7 +111,7 @@ def _in_loss(network: Network, likelihood: Likelihood, x: Tensor, targets: Tenso
 
 
 def _in_backward(network: Network, likelihood: Likelihood | None, x: Tensor, *rest: Tensor) -> Finding | None:
-    """The first layer, from the outputs on, whose gradient is not finite; or else the first such parameter."""
+    """First layer, from the outputs backwards, whose gradient is not finite; else the first such parameter."""
     leaves = {name: p.detach().clone().requires_grad_() for name, p in network.module.named_parameters()}
     every = {name: leaves[first] for name, first in network.layout.aliases.items()}
     replica = replicate(network.module, every, network.shallow)
@@ -121,7 +121,7 @@ def _in_backward(network: Network, likelihood: Likelihood | None, x: Tensor, *re
     def watch(title: str, values: Any) -> None:
         for tensor in _tensors(values):
             if tensor.requires_grad:
-                # Whatever works in place makes another value of the same tensor.
+                # An in-place operation gives the same tensor a new version.
                 key = id(tensor), tensor._version
                 if key not in seen:
                     titles: list[str] = []
@@ -136,7 +136,7 @@ def _in_backward(network: Network, likelihood: Likelihood | None, x: Tensor, *re
 
     for name, layer in replica.named_modules():
         title = _titled(name, layer)
-        into, out = f"the gradient that {title} passes back", f"the gradient that comes back to the output of {title}"
+        into, out = f"the gradient of the input of {title}", f"the gradient of the output of {title}"
         layer.register_forward_pre_hook(lambda layer, args, what=into: watch(what, args))
         layer.register_forward_hook(lambda layer, args, output, what=out: watch(what, output))
     with torch.enable_grad():
@@ -154,14 +154,14 @@ def _in_backward(network: Network, likelihood: Likelihood | None, x: Tensor, *re
 
 
 def _cotangents(likelihood: Likelihood, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """What is pulled back: the residual and the columns of the curvature's factor, weighted, shape (n, C, 1 + K)."""
+    """Weighted cotangents of the backward pass, shape (n, C, 1 + K): the residual and the curvature factor."""
     residual = likelihood.residual(outputs, targets) * weights[:, None]
     factor = likelihood.hessian_factor(outputs, targets) * weights.sqrt()[:, None, None]
     return torch.cat([residual[..., None], factor], -1)
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
-    """The floating-point tensors in what a layer takes or returns."""
+    """Floating-point tensors in the arguments or the output of a layer."""
     if isinstance(values, Tensor):
         if values.is_floating_point():
             yield values
@@ -171,7 +171,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 
 def _rows(bad: Tensor, n: int) -> list[int]:
-    """The rows (of n) of a tensor in which something is bad; none where it has other rows."""
+    """Indices of the n rows that have a marked element; empty if the tensor does not have n rows."""
     if bad.ndim == 0 or len(bad) != n:
         return []
     return bad.reshape(n, -1).any(1).nonzero()[:, 0].tolist()

@@ -1,4 +1,4 @@
-"""A previous posterior as the prior of new rows: its curvature is added to theirs."""
+"""A previous posterior as the prior for new rows. Its curvature is added to theirs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .structures._base import Curvature
 
 @dataclass(frozen=True)
 class PreviousPosterior:
-    """A previous posterior as the prior of new rows.
+    """A previous posterior as the prior for new rows.
 
     Parameters
     ----------
     fit : LaplaceFit
-        Of the rows seen so far, whose curvature adds up over rows.
+        Fit of the earlier rows, in a structure whose curvature is additive over rows.
     hyper : Hyper
-        Under which they were fitted.
+        Hyperparameters of that fit.
     module : nn.Module
-        The trained net's.
+        Module of the trained net.
     """
 
     fit: LaplaceFit
@@ -31,11 +31,11 @@ class PreviousPosterior:
     module: nn.Module
 
     def dual_rows(self, n_columns: int) -> int:
-        """Rows × columns that a dual form holds of the past; nothing in any other structure."""
+        """Dual rows (rows × output-factor columns) of the earlier fit in a dual form; 0 for any other structure."""
         return round(self.fit.total_weight) * n_columns if isinstance(self.fit.curvature, Functional) else 0
 
     def within(self, structure: type[Curvature]) -> LaplaceFit:
-        """The fit with its curvature in this structure: its own, or ``Full``, P products with it."""
+        """The fit, with its curvature converted to ``Full`` unless it has this structure already. Costs P products."""
         if isinstance(self.fit.curvature, structure):
             return self.fit
         blocks, theta = self.fit.network.blocks, self.fit.theta

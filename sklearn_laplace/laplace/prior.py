@@ -1,7 +1,7 @@
-r"""The prior over the weights: :math:`p(\theta) = N(\mu_0, \mathrm{diag}(\delta)^{-1})`, δ shared within groups.
+r"""Prior over the weights: :math:`p(\theta) = N(\mu_0, \mathrm{diag}(\delta)^{-1})`, with δ shared within groups.
 
-Owns the map from G group precisions to one precision per parameter, and the mean. The precisions themselves are a
-hyperparameter (:class:`~sklearn_laplace.laplace.Hyper`).
+Owns the mean and the map from G group precisions to one precision per parameter. The precisions themselves are
+hyperparameters (:class:`~sklearn_laplace.laplace.Hyper`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Prior:
-    """A Gaussian prior with one precision per group of parameters.
+    """Gaussian prior with one precision per group of parameters.
 
     Parameters
     ----------
     groups : Tensor of shape (P,), int64
         Group of each parameter, 0 … G−1.
     names : tuple of str
-        What each group is called, for messages and for the user.
+        Name of each group, for messages and for the user.
     mean : Tensor of shape (P,), float64, optional
-        μ₀; None is zero.
+        Prior mean μ₀; zero if None.
 
     Examples
     --------
@@ -48,11 +48,11 @@ class Prior:
 
     @property
     def counts(self) -> Tensor:
-        """Parameters in each group, shape (G,), float64."""
+        """Number of parameters in each group, shape (G,), float64."""
         return torch.bincount(self.groups, minlength=self.n_groups).double()
 
     def precision(self, values: Tensor) -> Tensor:
-        """δ per parameter (P,), or a 0-d tensor when there is a single group (eigenvalue paths rely on it)."""
+        """Precision δ per parameter (P,), or a 0-d tensor for a single group, as spectral posteriors require."""
         return values[0] if self.n_groups == 1 else values[self.groups]
 
     def group_sums(self, per_parameter: Tensor) -> Tensor:
@@ -61,21 +61,21 @@ class Prior:
         return zeros.index_add(0, self.groups, per_parameter.double())
 
     def logdet(self, values: Tensor) -> Tensor:
-        """Log determinant of diag(δ), a 0-d tensor."""
+        """Log determinant of diag(δ), from group precisions ``values`` (G,); a 0-d tensor."""
         return self.counts.to(values.device) @ values.log()
 
     def deviation(self, theta: Tensor) -> Tensor:
-        """θ − μ₀, shape (P,)."""
+        """Deviation from the prior mean, θ − μ₀, shape (P,)."""
         return theta if self.mean is None else theta - self.mean
 
     def squares(self, theta: Tensor) -> Tensor:
-        """‖θ − μ₀‖² within each group, shape (G,), float64."""
+        """Squared norm ‖θ − μ₀‖² within each group, shape (G,), float64."""
         return self.group_sums(self.deviation(theta).square())
 
     def quadratic(self, values: Tensor, theta: Tensor) -> Tensor:
-        """(θ − μ₀)ᵀ diag(δ) (θ − μ₀), a 0-d tensor."""
+        """Quadratic form (θ − μ₀)ᵀ diag(δ) (θ − μ₀), a 0-d tensor."""
         return values.double() @ self.squares(theta)
 
     def gradient(self, values: Tensor, theta: Tensor) -> Tensor:
-        """diag(δ) (θ − μ₀), half the gradient of :meth:`quadratic`, shape (P,)."""
+        """Half the gradient of :meth:`quadratic`, diag(δ) (θ − μ₀), shape (P,)."""
         return self.precision(values) * self.deviation(theta)

@@ -1,8 +1,8 @@
-r"""From names of tensors and layers to one value for each selected weight: prior groups, prior means, temperatures.
+r"""Prior groups, prior means and temperatures: maps from tensor and layer names to one value per selected weight.
 
-A grouping says which weights share a prior precision: all of them, those of a layer, of a tensor, of an input column of
-the first layer (automatic relevance determination; MacKay 1994, Neal 1996), or none. It knows the traced network and no
-values.
+A grouping defines which weights share a prior precision: all weights, those of a layer, of a tensor, or of an input
+column of the first layer (automatic relevance determination; MacKay 1994, Neal 1996). The finest grouping gives each
+weight its own precision. A grouping depends on the traced network only, not on the values of the precisions.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from .network.network import Network
 from .prior import Prior
 
 LISTED = 12
-"""Names that a message lists before it says how many there are."""
+"""Maximum number of names listed in a message."""
 Label = Callable[[str, torch.Size], tuple[Tensor, Sequence[str]]]
-"""From a tensor's name and shape to the group of each of its elements, counted from 0, and the groups' names."""
+"""Maps a tensor's name and shape to the group index of each element, counted from 0, and the names of the groups."""
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """Which weights share a prior precision.
+    """Rule for which weights share a prior precision.
 
     Parameters
     ----------
     labels : callable
-        From a network to the :data:`Label` of its tensors.
+        Maps a network to the :data:`Label` of its tensors.
     each : str
-        What a group is, for messages.
+        Noun for one group, for messages.
     unit : str
-        Within what the precisions are equal at least: one of
+        Largest unit within which the precisions are always equal: an element of
         :attr:`~sklearn_laplace.laplace.structures._base.Curvature.holds`.
 
     Examples
@@ -52,12 +52,12 @@ class Grouping:
     unit: str
 
     def prior(self, network: Network) -> Prior:
-        """The prior of the network's selected weights, of mean zero.
+        """Zero-mean prior of the network's selected weights.
 
         Raises
         ------
         UnsupportedCombinationError
-            When the network has no such groups.
+            If the grouping is not defined for this network.
         """
         label, index = self.labels(network), dict[str, int]()
 
@@ -66,18 +66,19 @@ class Grouping:
             numbers = torch.tensor([index.setdefault(group, len(index)) for group in names])
             return numbers[local].reshape(rows, width).to(network.theta.device)
 
-        # Groups all of whose weights a mask leaves out are none.
+        # Drop groups whose weights are all masked out.
         present, groups = network.layout.matrices(of_tensor).unique(return_inverse=True)
-        every = list(index)
-        return Prior(groups, tuple(every[i] for i in present.tolist()))
+        names = list(index)
+        return Prior(groups, tuple(names[i] for i in present.tolist()))
 
     def names(self, network: Network, tensors: Sequence[str]) -> tuple[str, ...]:
-        """Names of the groups of other tensors of the same module, selected or not.
+        """Names of the groups of any tensors of the module, selected or not.
 
         Parameters
         ----------
         network : Network
         tensors : sequence of str
+            Names of parameters of the module.
 
         Examples
         --------
@@ -92,15 +93,15 @@ class Grouping:
 
 
 class ColumnsModule(nn.Module):
-    """A module that says which columns of a table its first weights are of.
+    """A module that maps the inputs of its first weights to columns of a table.
 
     Attributes
     ----------
     column_of : mapping of str to tuple of int
-        For tensors that see the columns: the column of each of their inputs.
+        For each tensor that takes table columns as inputs, the column of each of its inputs.
     apart : tuple of str
-        Tensors that have a prior precision of their own under any grouping: the embeddings of a categorical column,
-        whose last one is that of an unknown level.
+        Tensors with a separate prior precision under any grouping: the embeddings of categorical columns. The last
+        embedding of each is that of unknown levels.
     """
 
     column_of: Mapping[str, tuple[int, ...]]
@@ -121,27 +122,27 @@ def _by_tensor(network: Network) -> Label:
 
 
 def _by_layer(network: Network) -> Label:
-    """The tensors of each module together; the net itself is called by its type."""
+    """Group the tensors of each module; tensors of the root module are named by its type."""
     whole = type(network.module).__name__
     return lambda name, shape: _one(shape, _owner(name) or whole)
 
 
 def _by_input(network: Network) -> Label:
-    """Each input column of the first layer, and each other tensor."""
+    """One group per input column of the first layer, and one per other tensor."""
     columns = input_columns(network)
     if isinstance(network.module, ColumnsModule):
         column_of = network.module.column_of
 
         def in_table(name: str, shape: torch.Size) -> tuple[Tensor, Sequence[str]]:
-            known = name in column_of and shape[1] > 0
-            return (torch.tensor(column_of[name]).expand(shape), columns) if known else _one(shape, name)
+            is_first = name in column_of and shape[1] > 0
+            return (torch.tensor(column_of[name]).expand(shape), columns) if is_first else _one(shape, name)
 
         return in_table
     if not columns:
         first, layer = _first_layer(network)
         raise UnsupportedCombinationError(
-            "prior_structure='ard' needs a torch.nn.Linear as the first layer with weights, whose columns are the "
-            f"inputs; found '{first}' ({type(layer).__name__}). Use prior_structure='tensor' or 'layer'."
+            "prior_structure='ard' needs a network whose first layer with weights is a torch.nn.Linear on the input "
+            f"columns; found '{first}' ({type(layer).__name__}). Use prior_structure='tensor' or 'layer'."
         )
     split = columns[0].removesuffix("[:, 0]")
 
@@ -152,7 +153,7 @@ def _by_input(network: Network) -> Label:
 
 
 def input_columns(network: Network) -> tuple[str, ...]:
-    """Names of the groups of the first layer's input columns under "ard"; none where that layer is not linear.
+    """Group names of the first layer's input columns under "ard"; empty if that layer is not linear.
 
     Examples
     --------
@@ -169,10 +170,10 @@ def input_columns(network: Network) -> tuple[str, ...]:
 
 
 def inputs_of(network: Network) -> Tensor:
-    """How many inputs of mean square one each of :func:`input_columns` makes of a row, times the share that was seen.
+    """Number of inputs of unit mean square per row for each of :func:`input_columns`, corrected for unused weights.
 
-    Shape (d,): 1 for a number, 2 for one with an indicator of what is missing, and for the V + 1 embeddings of a
-    category, of which a row takes one and the last is never seen, (V + 1) / V.
+    Shape (d,). A numeric column has 1 input, or 2 with a missing-value indicator. A categorical column with V levels
+    has V + 1 embeddings, of which each row uses one and training rows never use the last: its value is (V + 1) / V.
 
     Examples
     --------
@@ -180,14 +181,14 @@ def inputs_of(network: Network) -> Tensor:
     >>> inputs_of(trace(nn.Linear(2, 1), torch.zeros(1, 2)))
     tensor([1., 1.], dtype=torch.float64)
     """
-    found = torch.zeros(len(input_columns(network)), dtype=torch.float64)
+    counts = torch.zeros(len(input_columns(network)), dtype=torch.float64)
     if not isinstance(network.module, ColumnsModule):
-        return found + 1
+        return counts + 1
     for name, columns in network.module.column_of.items():
-        many = len(columns)
-        size = 1 / (many - 1) if name in network.module.apart else 1.0
-        found.index_add_(0, torch.tensor(columns, dtype=torch.long), torch.full((many,), size, dtype=torch.float64))
-    return found
+        width = len(columns)
+        size = 1 / (width - 1) if name in network.module.apart else 1.0
+        counts.index_add_(0, torch.tensor(columns, dtype=torch.long), torch.full((width,), size, dtype=torch.float64))
+    return counts
 
 
 def _first_layer(network: Network) -> tuple[str, nn.Module]:
@@ -196,7 +197,7 @@ def _first_layer(network: Network) -> tuple[str, nn.Module]:
 
 
 def _by_parameter(network: Network) -> Label:
-    """Each weight alone."""
+    """One group per weight."""
 
     def label(name: str, shape: torch.Size) -> tuple[Tensor, Sequence[str]]:
         places = itertools.product(*(range(n) for n in shape))
@@ -212,23 +213,22 @@ GROUPINGS = {
     "ard": Grouping(_by_input, "input column and other tensor", "column"),
     "parameter": Grouping(_by_parameter, "weight", "parameter"),
 }
-"""The groupings by name."""
+"""Groupings by the value of ``prior_structure``."""
 
 
 def prior_mean(network: Network, values: Mapping[str, Tensor]) -> Tensor:
-    """Prior means μ₀ (P,), float64: the given tensors, zero where none is given.
+    """Prior means μ₀ (P,), float64, from tensors by name; zero for tensors that are not given.
 
     Parameters
     ----------
     network : Network
     values : mapping of str to Tensor
-        By names of the module's parameters, as in a state_dict; what it has of the module's buffers, and of parameters
-        that are not selected, is left aside.
+        Means by parameter name, as in a ``state_dict``. Buffers and parameters that are not selected are ignored.
 
     Raises
     ------
     ValueError
-        For a name that the module does not have, or a tensor of another shape.
+        If a name is not in the module, or a tensor has the wrong shape.
 
     Examples
     --------
@@ -240,8 +240,10 @@ def prior_mean(network: Network, values: Mapping[str, Tensor]) -> Tensor:
     layout = network.layout
     buffers = dict(network.module.named_buffers())
     if unknown := [name for name in values if name not in layout.aliases and name not in buffers]:
-        raise ValueError(f"prior_mean names {unknown}; the net's parameters are {listed(list(layout.aliases))}.")
-    given: dict[str, Tensor] = {}
+        raise ValueError(
+            f"prior_mean has unknown parameters {unknown}; the net's parameters are {listed(list(layout.aliases))}."
+        )
+    means: dict[str, Tensor] = {}
     for name, value in values.items():
         if name not in layout.aliases:
             continue
@@ -251,27 +253,27 @@ def prior_mean(network: Network, values: Mapping[str, Tensor]) -> Tensor:
                 f"prior_mean has an array of shape {tuple(value.shape)} for {name!r}; expected "
                 f"{tuple(layout.shapes[first])}."
             )
-        given[first] = value.to(network.theta)
+        means[first] = value.to(network.theta)
 
     def of_tensor(name: str, rows: int, width: int) -> Tensor:
-        return given[name].reshape(rows, width) if name in given else network.theta.new_zeros(rows, width)
+        return means[name].reshape(rows, width) if name in means else network.theta.new_zeros(rows, width)
 
     return layout.matrices(of_tensor)
 
 
 def temperatures(network: Network, values: Mapping[str, float]) -> Tensor:
-    """The temperature of each weight (P,), float64: that of its tensor or of the closest module around it, else 1.
+    """Temperature of each weight (P,), float64: that of its tensor, else of the innermost module given, else 1.
 
     Parameters
     ----------
     network : Network
     values : mapping of str to float
-        By names of tensors or modules.
+        Temperatures by name of a tensor or a module.
 
     Raises
     ------
     ValueError
-        For a name that is neither.
+        If a name is neither a tensor nor a module with parameters.
 
     Examples
     --------
@@ -284,7 +286,9 @@ def temperatures(network: Network, values: Mapping[str, float]) -> Tensor:
     around = {name: [name, *_modules_around(name)] for name in aliases}
     known = {part for parts in around.values() for part in parts}
     if unknown := [name for name in values if name not in known]:
-        raise ValueError(f"temperature names {unknown}; the net's layers and tensors are {listed(sorted(known))}.")
+        raise ValueError(
+            f"temperature has unknown names {unknown}; the net's layers and tensors are {listed(sorted(known))}."
+        )
     by_tensor = {
         aliases[name]: values[part] for name, parts in around.items() for part in reversed(parts) if part in values
     }
@@ -296,13 +300,13 @@ def temperatures(network: Network, values: Mapping[str, float]) -> Tensor:
 
 
 def tensors_of(network: Network, name: str) -> tuple[str, ...]:
-    """The selected tensors that a name stands for: a tensor's, or a module's for all in it; none where it is neither.
+    """Selected tensors with a given name, or inside a module of that name; empty if there are none.
 
     Parameters
     ----------
     network : Network
     name : str
-        Of a tensor, any of its names where it has several, or of a module, whatever is inside it.
+        Name of a tensor or of a module, at any depth. A tied tensor may be given by any of its names.
 
     Examples
     --------
@@ -311,12 +315,12 @@ def tensors_of(network: Network, name: str) -> tuple[str, ...]:
     >>> tensors_of(network, "1"), tensors_of(network, "0.bias"), tensors_of(network, "2")
     (('1.0.weight', '1.0.bias'), ('0.bias',), ())
     """
-    found = {first for other, first in network.layout.aliases.items() if name in (other, *_modules_around(other))}
-    return tuple(first for first in network.parameter_names if first in found)
+    tensors = {first for other, first in network.layout.aliases.items() if name in (other, *_modules_around(other))}
+    return tuple(first for first in network.parameter_names if first in tensors)
 
 
 def modules_with_tensors(network: Network) -> tuple[str, ...]:
-    """Names of the modules with a selected tensor somewhere inside; not the net itself.
+    """Names of the modules that contain a selected tensor, at any depth; the root module is excluded.
 
     Examples
     --------
@@ -330,7 +334,7 @@ def modules_with_tensors(network: Network) -> tuple[str, ...]:
 
 
 def unit_of(blocks: Sequence[ParameterBlock], values: Tensor) -> str:
-    """Within what the values (P,) are equal: one of ``Curvature.holds``.
+    """Largest unit within which the values (P,) are equal: an element of ``Curvature.holds``.
 
     Examples
     --------
@@ -346,7 +350,7 @@ def unit_of(blocks: Sequence[ParameterBlock], values: Tensor) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names for a message, the first of many.
+    """Comma-separated names for a message, truncated after :data:`LISTED`.
 
     Examples
     --------
@@ -358,13 +362,13 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _owner(name: str) -> str:
-    """The module that a tensor belongs to; empty for the net itself."""
+    """Name of the module that owns a tensor; empty for the root module."""
     return name.rpartition(".")[0]
 
 
 def _modules_around(name: str) -> list[str]:
-    """The modules that hold a tensor, from the inside out; not the net itself."""
-    found = []
+    """Names of the modules around a tensor, innermost first; the root module is excluded."""
+    modules = []
     while name := _owner(name):
-        found.append(name)
-    return found
+        modules.append(name)
+    return modules

@@ -1,6 +1,6 @@
-"""Replicas of a module: copies that share its tensors and have hooks of their own, and forward passes recorded on them.
+"""Replicas of a module, copies that share its tensors but not its hooks, and forward passes recorded on them.
 
-Hooks never touch the module itself, and threads never meet: every recorded pass has a throw-away replica.
+Every recorded pass uses a temporary replica. The module itself never has hooks added, and threads share no state.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 
 def replicate(module: nn.Module, replaced: Mapping[str, Tensor], shallow: bool) -> nn.Module:
-    """A copy of a module with hooks of its own that shares all tensors but the replaced ones.
+    """Copy of a module with separate hooks that shares all tensors except the replaced ones.
 
     Parameters
     ----------
     module : nn.Module
     replaced : mapping of str to Tensor
-        New tensors under every name that the old one has; not necessarily parameters, so that they can be functions of
-        what is differentiated.
+        New tensors by name, under every name of a tied tensor. They need not be parameters, and can be functions of
+        the tensors to differentiate.
     shallow : bool
-        Copy the tree of registered modules only (fast), or everything that the module holds.
+        If True, copy only the tree of registered modules, which is fast. If False, copy every attribute of the module.
     """
     if shallow:
         return _shallow_replica(module, replaced, "", {})
@@ -34,7 +34,7 @@ def replicate(module: nn.Module, replaced: Mapping[str, Tensor], shallow: bool) 
 
 
 def replicas_follow(module: nn.Module, example: Tensor, shallow: bool) -> bool:
-    """Whether a replica with other weights answers like the module itself with these weights."""
+    """True if a replica with replaced weights computes the same outputs as the module itself with these weights."""
     generator = torch.Generator().manual_seed(0)
     first = dict(module.named_parameters())
     moved = {
@@ -42,7 +42,7 @@ def replicas_follow(module: nn.Module, example: Tensor, shallow: bool) -> bool:
         for name, p in first.items()
     }
     names = {id(p): name for name, p in first.items()}
-    every = {name: moved[names[id(p)]] for name, p in module.named_parameters(remove_duplicate=False)}
+    replaced = {name: moved[names[id(p)]] for name, p in module.named_parameters(remove_duplicate=False)}
     before = {name: p.detach().clone() for name, p in first.items()}
     with torch.no_grad():
         original = module(example)
@@ -53,10 +53,10 @@ def replicas_follow(module: nn.Module, example: Tensor, shallow: bool) -> bool:
         finally:
             for name, p in first.items():
                 p.copy_(before[name])
-        got = replicate(module, every, shallow)(example)
-    if not isinstance(got, Tensor) or (bool(torch.isfinite(original).all()) and torch.equal(original, expected)):
+        outputs = replicate(module, replaced, shallow)(example)
+    if not isinstance(outputs, Tensor) or (bool(torch.isfinite(original).all()) and torch.equal(original, expected)):
         return False
-    return torch.allclose(got, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+    return torch.allclose(outputs, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 class Tape:
@@ -65,9 +65,9 @@ class Tape:
     Parameters
     ----------
     replica : nn.Module
-        Hooks are left on it.
+        A temporary replica; its hooks are not removed.
     names : sequence of str
-        Modules to record.
+        Names of the modules to record.
 
     Examples
     --------
@@ -86,17 +86,17 @@ class Tape:
         for name in names:
             layer = self.replica.get_submodule(name)
             if any(True for _ in layer.parameters(recurse=False)):
-                # The order of beginning, not of ending: a net that owns a tensor itself ends after all its layers.
+                # Record when calls start: a parent with its own tensors ends after all its children.
                 layer.register_forward_pre_hook(lambda *_, name=name: self.order.append(name))
                 layer.register_forward_hook(self._recorder(name))
 
     def run(self, x: Tensor) -> Tensor:
-        """The forward pass, recorded: inputs, outputs, number and order of the calls. A tape runs once.
+        """Run the forward pass and record the inputs, outputs, number and order of the calls. A tape runs only once.
 
-        What was recorded is a function of x where x asks for a gradient, and numbers alone otherwise.
+        The recorded inputs are part of the graph of x if x requires a gradient; otherwise they are detached.
 
-        The replica's hooks know the tape; were the tape to know the replica any longer, what it has recorded would stay
-        in memory until the garbage collector looks for cycles, hundreds of chunks later.
+        The replica's hooks refer to the tape, so the tape drops its reference to the replica. Otherwise this reference
+        cycle would keep the recorded tensors in memory until a garbage collection, many chunks later.
         """
         replica = self.replica
         del self.replica
@@ -110,7 +110,7 @@ class Tape:
                 return None
             head = output if output.requires_grad or not torch.is_grad_enabled() else output.requires_grad_()
             self.inputs[name], self.outputs[name] = args[0] if self.keeps_graph else args[0].detach(), head
-            # A copy goes on, so that an activation that works in place cannot overwrite what is differentiated.
+            # Pass on a copy, so that an in-place activation cannot overwrite the recorded output.
             return head.clone() if torch.is_grad_enabled() else None
 
         return record
@@ -134,5 +134,5 @@ def _shallow_replica(
     for hooks in ("_forward_pre_hooks", "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"):
         own[hooks] = OrderedDict(getattr(module, hooks))
     for name, value in {**vars(module), **own}.items():
-        object.__setattr__(replica, name, value)  # a module's own would register tensors once more
+        object.__setattr__(replica, name, value)  # nn.Module.__setattr__ would register tensors again
     return replica

@@ -1,11 +1,12 @@
-r"""A temperature for each layer: the posterior of a curvature whose layers count as fewer, or more, rows than they are.
+r"""One temperature per layer: the posterior with each layer's curvature divided by its temperature.
 
-With :math:`S = \mathrm{diag}(T)^{-1/2}`, T equal within a layer or an input column of one,
+Let :math:`S = \mathrm{diag}(T)^{-1/2}`, with T equal within each layer or each input column of a layer. Then
 
 .. math:: P = s\, S H S + \mathrm{diag}(\delta) = S\, \big(s H + \mathrm{diag}(\delta T)\big)\, S ,
 
-so it is a structure's own posterior under the precisions :math:`\delta T`, seen through S. Libraries that store a
-Kronecker-factored curvature call 1/T of a layer its number of rows N. It must not know which structure it wraps.
+so this is the structure's posterior under the precisions :math:`\delta T`, transformed by S. Libraries that store a
+Kronecker-factored curvature call 1/T of a layer its number of rows N. This module does not depend on the structure that
+it wraps.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from .structures._base import Posterior
 
 @dataclass(frozen=True)
 class TemperedPosterior(Posterior):
-    """A posterior seen through S.
+    """Posterior with one temperature per weight: a wrapped posterior transformed by S.
 
     Parameters
     ----------
     inner : Posterior
-        Of ``scale · H + diag(δ T)``.
+        Posterior with precision ``scale · H + diag(δ T)``.
     temperatures : Tensor of shape (P,)
-        T, equal within each input column of a layer.
+        Temperatures T, equal within each input column of a layer.
 
     Examples
     --------
@@ -47,7 +48,7 @@ class TemperedPosterior(Posterior):
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors are."""
+        """Device of the tensors."""
         return self.inner.device
 
     @property
@@ -61,83 +62,84 @@ class TemperedPosterior(Posterior):
         return self.temperatures.sqrt()
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
-        """The inner posterior's."""
+        """Row width of the inner posterior."""
         return self.inner.row_width(blocks, n_outputs)
 
     def logdet_precision(self) -> Tensor:
-        """The inner one and 2 log |S|."""
+        """Log determinant of the inner precision plus 2 log |S|."""
         return self.inner.logdet_precision() - self.temperatures.log().sum()
 
     def apply_root(self, vectors: Tensor) -> Tensor:
-        """S⁻¹ R v."""
+        """Product S⁻¹ R v with the root R of the inner covariance."""
         return self.inner.apply_root(vectors) * self._inverse
 
     def solve(self, vector: Tensor) -> Tensor:
-        """S⁻¹ P⁻¹ S⁻¹ v."""
+        """Product S⁻¹ P⁻¹ S⁻¹ v, with P the inner precision."""
         return self.inner.solve(vector * self._inverse) * self._inverse
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
-        """The inner one, of J S⁻¹."""
+        """Inner covariance of J S⁻¹."""
         return self.inner.covariance(jacobian.scaled(self._inverse))
 
     def variance(self, jacobian: FactoredJacobian) -> Tensor:
-        """The inner one, of J S⁻¹."""
+        """Inner variance of J S⁻¹."""
         return self.inner.variance(jacobian.scaled(self._inverse))
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Refused: what a row has added is seen through S, the outputs are not.
+        """Not supported: the curvature of a row is scaled by S, but its outputs are not.
 
         Raises
         ------
         UnsupportedCombinationError
+            Always.
         """
         raise UnsupportedCombinationError(
-            "leave-one-out needs one temperature for all weights, and these have several; give temperature as a number."
+            "leave-one-out needs one temperature for all weights, but temperature has several values; give a number."
         )
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
-        """The inner one, of J S⁻¹ and J′ S⁻¹."""
+        """Inner cross-covariance of J S⁻¹ and J′ S⁻¹."""
         return self.inner.cross_covariance(jacobian.scaled(self._inverse), other.scaled(self._inverse))
 
     def marginal_variance(self) -> Tensor:
-        """T times the inner one."""
+        """T times the inner marginal variance."""
         return self.temperatures * self.inner.marginal_variance()
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        """The inner ones: what T does to δ and to the covariance cancels."""
+        """Inner statistics: the effects of T on δ and on the covariance cancel."""
         return self.inner.prior_statistics(groups, n_groups)
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
-        """The inner one."""
+        """Inner shrinkage."""
         return self.inner.shrinkage(groups, n_groups)
 
 
 def tempered(
     posterior: Callable[[Tensor, float], Posterior], precision: Tensor, scale: float, temperatures: Tensor
 ) -> TemperedPosterior:
-    """A posterior under temperatures.
+    """Posterior with one temperature per weight.
 
     Parameters
     ----------
     posterior : callable
-        From precisions (P,) and a scale to that of a curvature, such as its method of this name.
+        Maps prior precisions (P,) and a scale to a posterior, such as the ``posterior`` method of a curvature.
     precision : Tensor of shape (P,)
         Prior precisions δ.
     scale : float
-        1 / dispersion^power.
+        Factor of the curvature at unit temperature, 1 / dispersion^power.
     temperatures : Tensor of shape (P,)
 
     Raises
     ------
     UnsupportedCombinationError
-        When the structure cannot hold the precisions δ T.
+        If the structure does not support the precisions δ T.
 
     Examples
     --------
     >>> from sklearn_laplace.laplace.structures import Diag
     >>> curvature = Diag(torch.tensor([1.0, 3.0]).double(), (2,))
-    >>> found = tempered(curvature.posterior, torch.ones(2).double(), 1.0, torch.full((2,), 4.0).double())
-    >>> float(found.logdet_precision().exp())
+    >>> posterior = tempered(curvature.posterior, torch.ones(2).double(), 1.0, torch.full((2,), 4.0).double())
+    >>> float(posterior.logdet_precision().exp())
     2.1875
     """
     return TemperedPosterior(posterior(precision * temperatures, scale), temperatures)

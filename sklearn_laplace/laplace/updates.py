@@ -1,23 +1,23 @@
-r"""Rows that come and go after the training: the curvature adds up, the mean of the linearised network moves.
+r"""Add and remove rows after training, without retraining: update the curvature and the posterior mean.
 
-At the mode θ* of the rows that were trained on, the network is replaced by its linearisation for good, and the Gaussian
-posterior :math:`N(\theta, P^{-1})` so far is the prior of what comes (Opper & Winther 1998, Bayesian online learning;
-Ritter et al. 2018b with one fixed point of linearisation). Rows with gradient g at θ and curvature :math:`\hat H`, not
-approximated by any structure, move the mean by the minimum d of
+The network is replaced by its linearisation at θ*, the mode of the training rows. The current Gaussian posterior
+:math:`N(\theta, P^{-1})` is the prior for the new rows (Opper & Winther 1998, Bayesian online learning; Ritter et al.
+2018b, here with a fixed point of linearisation). Let the new rows have gradient g at θ and exact curvature
+:math:`\hat H`, without the approximation of any structure. They move the mean by the minimiser d of
 
 .. math:: \tfrac12 d^\top P d + \tfrac1\varphi g^\top d + \tfrac{1}{2\varphi^p} d^\top \hat H d, \qquad
           (P + \hat H/\varphi^p)\, d = -g/\varphi ,
 
-with p the power of the dispersion in the curvature (1, or 2 for the empirical Fisher), and the structure's own
-:math:`H` of these rows is added to the curvature. Why not one solve with the structure's sum:
-where H is a diagonal, every weight would make the whole correction by itself, and the outputs would overshoot by as
-many times as weights share it. The system is solved by conjugate gradients, preconditioned by the posterior of all
-rows: one step where the structure is exact. Rows that go move the mean back by the same equation, read from the other
-side: :math:`d = -P^{-1} g/\varphi` for P without them and g at the mean with them.
+with p the power of the dispersion in the curvature (1, or 2 for the empirical Fisher). The structure's approximation
+of :math:`\hat H` is added to the curvature. The system is solved by conjugate gradients, preconditioned by the
+posterior of all rows; an exact structure needs one step. A single solve with the structure's sum instead of
+:math:`\hat H` would overshoot: with a diagonal H, each weight would make the whole correction by itself. Removing rows
+reverses the equation: :math:`d = P^{-1} g/\varphi`, with P without these rows and g their gradient at the mean with
+them.
 
-For a linear network with a Gaussian likelihood and an exact structure this is Bayesian linear regression on the rows
-that are there, in whatever order they came or went; with any structure, what came last goes without a trace. For other
-likelihoods it is one Newton step. Prior precision and dispersion stay: choosing them again is the selection's matter.
+For a linear network with a Gaussian likelihood and an exact structure, the result is Bayesian linear regression on the
+remaining rows, in whatever order rows were added and removed. With any structure, removing the rows added last restores
+the previous posterior. For other likelihoods, the update is one Newton step. Prior precision and dispersion stay fixed.
 """
 
 from __future__ import annotations
@@ -33,19 +33,25 @@ from .structures import Full, Functional
 from .structures._base import Curvature
 
 LEAST_WEIGHT = 1e-9
-"""What has to be left when rows are removed, relative to what there was."""
+"""Minimum weight that must remain when rows are removed, relative to the weight before."""
 
 
 def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
-    """The fit in the form that takes in more rows at the lower price: ``full`` where dual rows outnumber weights.
+    """Convert a dual fit to ``full`` if, with the new rows, it would have more dual rows than weights.
 
-    The dual form keeps every row, and its Gram matrix grows with their square. Both forms are the same posterior.
+    The dual form stores every row, and its Gram matrix grows quadratically with their number. Both forms represent the
+    same posterior.
 
     Parameters
     ----------
     fit : LaplaceFit
     n_dual : int
-        Rows to come, times columns of the output factor.
+        Number of new dual rows: rows times columns of the output factor.
+
+    Returns
+    -------
+    LaplaceFit
+        The converted fit, or ``fit`` itself.
 
     Examples
     --------
@@ -67,22 +73,22 @@ def with_room_for(fit: LaplaceFit, n_dual: int) -> LaplaceFit:
 
 
 def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) -> LaplaceFit:
-    """The fit with more rows, at its moved mean.
+    """Add rows to a fit and move its mean.
 
     Parameters
     ----------
     fit : LaplaceFit
     rows : LaplaceFit
-        A pass over the rows at θ*, with the network, the structure and the prior of ``fit``.
+        Pass over the new rows at θ*, with the network, the structure and the prior of ``fit``.
     exact : Curvature
-        The same rows' curvature in an exact structure; where that of ``fit`` is exact, the same object.
+        Curvature of the new rows in an exact structure. If the structure of ``fit`` is exact, ``rows.curvature``.
     hyper : Hyper
-        Under which the mean moves; the temperature does not enter.
+        Hyperparameters of the update; the temperature is ignored.
 
     Returns
     -------
     LaplaceFit
-        Loss and gradient of the old rows by their quadratic model.
+        Fit of all rows. Its loss and gradient come from the quadratic model of the old and the new rows.
 
     Examples
     --------
@@ -98,8 +104,8 @@ def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) 
     >>> old, new = (
     ...     fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), [(x, y * x, w)]) for y in (0.0, 3.0)
     ... )
-    >>> found = add_rows(old, new, new.curvature, Hyper(torch.ones(1).double()))
-    >>> round(float(found.theta), 9)  # of 0, 3 and the prior's 0
+    >>> updated = add_rows(old, new, new.curvature, Hyper(torch.ones(1).double()))
+    >>> round(float(updated.theta), 9)  # mean of the targets 0 and 3 and of the prior mean 0
     1.0
     """
     curvature = fit.curvature.merge(rows.curvature)
@@ -128,39 +134,44 @@ def add_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) 
 
 
 def remove_rows(fit: LaplaceFit, rows: LaplaceFit, exact: Curvature, hyper: Hyper) -> LaplaceFit:
-    """The fit without some of its rows: the reverse of :func:`add_rows`.
+    """Remove rows from a fit and move its mean: the inverse of :func:`add_rows`.
 
     Parameters
     ----------
     fit, rows, exact, hyper
-        As for :func:`add_rows`.
+        As for :func:`add_rows`, with the rows to remove.
+
+    Returns
+    -------
+    LaplaceFit
+        Fit of the remaining rows.
 
     Raises
     ------
     NotPositiveDefiniteError
-        When the rows cannot have been in the fit.
+        If the rows cannot have been part of the fit.
     UnsupportedCombinationError
-        When the structure cannot take rows out.
+        If the structure does not support removing rows.
     ValueError
-        When nothing would be left.
+        If no rows would remain.
     """
-    left = fit.total_weight - rows.total_weight
-    if left <= LEAST_WEIGHT * fit.total_weight:
+    remaining = fit.total_weight - rows.total_weight
+    if remaining <= LEAST_WEIGHT * fit.total_weight:
         raise ValueError(
-            f"rows of weight {rows.total_weight:g} are to be forgotten where rows of weight {fit.total_weight:g} are "
-            "known; some have to be left. To start anew, use fit."
+            f"cannot remove rows of total weight {rows.total_weight:g} from a fit of total weight "
+            f"{fit.total_weight:g}: some rows must remain. To start from scratch, call fit."
         )
-    without = replace(fit, curvature=fit.curvature.subtract(rows.curvature), total_weight=left)
+    without = replace(fit, curvature=fit.curvature.subtract(rows.curvature), total_weight=remaining)
     shift = torch.zeros_like(fit.network.theta) if fit.shift is None else fit.shift
     unit = _at_unit_dispersion(fit, hyper)
-    gone_nll, gone = replace(rows, curvature=exact).quadratic_model(shift, unit)
-    without = replace(without, nll=fit.nll - gone_nll, gradient=fit.gradient - gone)
-    move = without.posterior(replace(hyper, temperature=1.0)).solve(gone / hyper.dispersion)
+    removed_nll, removed_gradient = replace(rows, curvature=exact).quadratic_model(shift, unit)
+    without = replace(without, nll=fit.nll - removed_nll, gradient=fit.gradient - removed_gradient)
+    move = without.posterior(replace(hyper, temperature=1.0)).solve(removed_gradient / hyper.dispersion)
     nll, gradient = without.quadratic_model(move, unit)
     log_noise = fit.log_noise - rows.log_noise
     return replace(without, nll=nll, gradient=gradient, shift=shift + move, log_noise=log_noise)
 
 
 def _at_unit_dispersion(fit: LaplaceFit, hyper: Hyper) -> float:
-    """φ^(1−p): what makes of H, as it is stored, the second derivative of the loss at unit dispersion."""
+    """Factor φ^(1−p) that turns the stored H into the second derivative of the loss at unit dispersion."""
     return hyper.dispersion ** (1 - fit.dispersion_power)

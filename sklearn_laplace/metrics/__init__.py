@@ -1,4 +1,4 @@
-"""Proper scores of predictive distributions, coverage, and calibration of class probabilities."""
+"""Proper scoring rules for predictive distributions, interval coverage, and calibration of class probabilities."""
 
 from .calibration import expected_calibration_error
 from .scores import (

@@ -1,11 +1,12 @@
-r"""How far confidence and frequency are apart: rows in bins of the probability that they were given.
+r"""Expected calibration error: the difference between predicted probability and observed frequency, in bins.
 
 .. math:: \mathrm{ECE} = \sum_b \frac{W_b}{W}\, |\mathrm{freq}_b - \mathrm{conf}_b|
 
-with :math:`W_b` the weight of the rows in bin b, :math:`\mathrm{conf}_b` their mean probability and
-:math:`\mathrm{freq}_b` the share of them for which the event came true. Bins are closed at their upper end. "uniform"
-cuts [0, 1] into bins of equal width; "quantile" cuts the rows into bins of equal weight, with equal probabilities in
-one bin, so that there may be fewer than asked for. A weight of k is the same as k copies of the row.
+with :math:`W_b` the total weight of the rows in bin b, :math:`W` that of all rows, :math:`\mathrm{conf}_b` the mean
+probability in the bin and :math:`\mathrm{freq}_b` the fraction of its rows for which the event occurred. Bins include
+their upper end. The strategy "uniform" splits [0, 1] into bins of equal width; "quantile" splits the rows into bins of
+equal weight. Equal probabilities always share a bin, so "quantile" may yield fewer bins than requested. A weight of k
+is equivalent to k copies of the row.
 
 References
 ----------
@@ -24,21 +25,22 @@ from sklearn.utils.validation import _check_sample_weight, check_array, column_o
 from .._validation.values import count, lookup
 
 TOLERANCE = 1e-6
-"""How far probabilities may be outside [0, 1], and their sum from one: those of float32 are rounded."""
+"""Rounding error of float32 probabilities. Values outside [0, 1] by this much are accepted, and sums off by 1000 times
+as much."""
 
 
 @dataclass(frozen=True)
 class ReliabilityBins:
-    """Rows in bins of their probability; bins without rows are left out.
+    """Summary of the rows in each probability bin; empty bins are omitted.
 
     Parameters
     ----------
     lower, upper : ndarray of shape (n_bins,)
-        Ends of each bin.
+        Lower and upper end of each bin.
     weight : ndarray of shape (n_bins,)
-        Summed weight of the rows in it.
+        Total weight of the rows in each bin.
     confidence, frequency : ndarray of shape (n_bins,)
-        Mean probability of its rows, and the share of them for which the event came true.
+        Mean probability of the rows in each bin, and the fraction of them for which the event occurred.
 
     Examples
     --------
@@ -62,14 +64,14 @@ class ReliabilityBins:
 def reliability_bins(
     probability: Any, event: Any, sample_weight: Any = None, *, n_bins: int = 10, strategy: str = "uniform"
 ) -> ReliabilityBins:
-    """Put rows into bins of their probability.
+    """Group rows into bins by the predicted probability of an event.
 
     Parameters
     ----------
     probability : array-like of shape (n_samples,)
-        Of the event, within [0, 1].
+        Predicted probability of the event, in [0, 1].
     event : array-like of bool, shape (n_samples,)
-        Whether it came true.
+        True if the event occurred.
     sample_weight : array-like of shape (n_samples,), optional
     n_bins : int, default=10
     strategy : {"uniform", "quantile"}
@@ -82,7 +84,8 @@ def reliability_bins(
     Raises
     ------
     ValueError
-        For probabilities outside [0, 1], lengths that differ, no row of positive weight, an unknown strategy.
+        If a probability is outside [0, 1], the lengths differ, no row has a positive weight, or the strategy is
+        unknown.
 
     Examples
     --------
@@ -94,10 +97,10 @@ def reliability_bins(
     p = check_array(probability, ensure_2d=False, dtype=np.float64, input_name="probability")
     true = column_or_1d(event).astype(bool)
     if p.ndim != 1 or len(p) != len(true):
-        raise ValueError(f"probability has shape {p.shape} for {len(true)} events; expected one number for each.")
+        raise ValueError(f"probability has shape {p.shape} for {len(true)} events; expected one value for each event.")
     if not ((p >= -TOLERANCE) & (p <= 1 + TOLERANCE)).all():
         raise ValueError(
-            f"probabilities between {p.min():g} and {p.max():g} were given; they have to be within 0 and 1."
+            f"probabilities between {p.min():g} and {p.max():g} were given; they must lie between 0 and 1."
         )
     weights = _check_sample_weight(sample_weight, p[:, None], dtype=np.float64, ensure_non_negative=True)
     present = weights > 0
@@ -106,12 +109,12 @@ def reliability_bins(
     p, true, weights = p.clip(0, 1)[present], true[present], weights[present]
     edges = cut(p, weights, number)
     index = np.searchsorted(edges[1:-1], p)
-    total, confident, came_true = (
+    total, confident, occurred = (
         np.bincount(index, weights * part, minlength=len(edges) - 1) for part in (np.ones_like(p), p, true)
     )
     kept = total > 0
     total = total[kept]
-    return ReliabilityBins(edges[:-1][kept], edges[1:][kept], total, confident[kept] / total, came_true[kept] / total)
+    return ReliabilityBins(edges[:-1][kept], edges[1:][kept], total, confident[kept] / total, occurred[kept] / total)
 
 
 def expected_calibration_error(
@@ -123,39 +126,40 @@ def expected_calibration_error(
     strategy: str = "uniform",
     labels: Any = None,
 ) -> float:
-    """How far a classifier's confidence is from its accuracy, averaged over the rows.
+    """Expected calibration error: mean absolute difference between confidence and accuracy in bins.
 
     Parameters
     ----------
     y_true : array-like of shape (n_samples,)
-        Labels.
+        True class labels.
     y_prob : array-like of shape (n_samples, n_classes) or (n_samples,)
-        ``predict_proba``: judged is the probability of the most probable class, against how often it is the true one.
-        One column: the probability of the second of two labels, judged against how often that is the true one.
+        Class probabilities, as returned by ``predict_proba``. In two dimensions, the probability of the most probable
+        class is compared with its accuracy. In one dimension, the probability of the second of two labels is compared
+        with the frequency of that label.
     sample_weight : array-like of shape (n_samples,), optional
     n_bins : int, default=10
     strategy : {"uniform", "quantile"}
         Bins of equal width, or of equal weight.
     labels : array-like of shape (n_classes,), optional
-        What the columns stand for, ``classes_`` of the classifier; by default the sorted labels of ``y_true``.
+        Class label of each column, ``classes_`` of the classifier; by default the sorted labels of ``y_true``.
 
     Returns
     -------
     float
-        Between 0 and 1; smaller is better calibrated. Of finite rows it is above zero for a calibrated model too, more
-        so with many bins. Not a proper score: the base rates alone have an error of zero.
+        Between 0 and 1; smaller is better calibrated. For a finite sample it is positive even for a calibrated model,
+        and larger with more bins. Not a proper score: predicting the base rates for every row has an error of zero.
 
     Raises
     ------
     ValueError
-        For columns that do not fit the labels, rows that do not sum to one, and as :func:`reliability_bins`.
+        If the columns do not match the labels, if a row does not sum to one, and as in :func:`reliability_bins`.
 
     Examples
     --------
-    >>> expected_calibration_error(["a", "b"], [[0.75, 0.25], [0.75, 0.25]])  # sure at .75, right half of the time
+    >>> expected_calibration_error(["a", "b"], [[0.75, 0.25], [0.75, 0.25]])  # confidence .75, accuracy .5
     0.25
 
-    As ``scoring=`` (of two classes scikit-learn hands over one column):
+    As ``scoring=`` (for two classes scikit-learn passes one column):
 
     >>> from sklearn.metrics import make_scorer
     >>> scorer = make_scorer(expected_calibration_error, response_method="predict_proba", greater_is_better=False)
@@ -165,22 +169,27 @@ def expected_calibration_error(
 
 
 def judged_confidence(y_true: Any, y_prob: Any, labels: Any = None) -> tuple[np.ndarray, np.ndarray]:
-    """The probability of each row that can be judged, and whether its event came true.
+    """Probability of the event that is evaluated for each row, and its outcome.
+
+    The event is "the most probable class is the true one" for two-dimensional probabilities, and "the true class is the
+    second label" for one-dimensional ones.
 
     Parameters
     ----------
     y_true, y_prob, labels
-        As for :func:`expected_calibration_error`.
+        As in :func:`expected_calibration_error`.
 
     Returns
     -------
     confidence : ndarray of shape (n_samples,)
+        Probability of the event, in [0, 1].
     right : ndarray of bool, shape (n_samples,)
+        True if the event occurred.
 
     Raises
     ------
     ValueError
-        As for :func:`expected_calibration_error`.
+        As in :func:`expected_calibration_error`.
 
     Examples
     --------
@@ -191,31 +200,32 @@ def judged_confidence(y_true: Any, y_prob: Any, labels: Any = None) -> tuple[np.
     known = np.unique(truth if labels is None else labels)
     p = check_array(y_prob, ensure_2d=False, dtype=np.float64, input_name="y_prob")
     if len(p) != len(truth):
-        raise ValueError(f"y_prob has {len(p)} rows for {len(truth)} labels; expected one for each.")
+        raise ValueError(f"y_prob has {len(p)} rows for {len(truth)} labels; expected one row for each label.")
     if p.ndim == 1:
         if len(known) > 2 or (labels is not None and len(known) != 2):
-            raise ValueError(f"y_prob has one column for {len(known)} labels; expected one column a label.")
+            raise ValueError(f"y_prob has one column for {len(known)} labels; expected one column per label.")
         return p, truth == known[-1]
     if p.shape[1] != len(known):
         raise ValueError(
-            f"y_prob has {p.shape[1]} columns for the {len(known)} labels {known.tolist()}; give labels=, one for each "
-            "column (classes_ of the classifier)."
+            f"y_prob has {p.shape[1]} columns for the {len(known)} labels {known.tolist()}; pass labels=, one label "
+            "for each column (classes_ of the classifier)."
         )
     if not np.allclose(p.sum(1), 1, atol=1e3 * TOLERANCE):
         worst = p.sum(1)[np.abs(p.sum(1) - 1).argmax()]
-        raise ValueError(f"a row of y_prob sums to {worst:g}; probabilities of all classes sum to 1.")
+        raise ValueError(f"a row of y_prob sums to {worst:g}; the probabilities of all classes must sum to 1.")
     return p.max(1), known[p.argmax(1)] == truth
 
 
 def _equal_widths(p: np.ndarray, weights: np.ndarray, n_bins: int) -> np.ndarray:
+    """Bin edges at equal distances."""
     return np.linspace(0, 1, n_bins + 1)
 
 
 def _equal_weights(p: np.ndarray, weights: np.ndarray, n_bins: int) -> np.ndarray:
-    """Smallest probability up to which there is each share of the weight; equal edges are one."""
+    """Bin edges at the weighted quantiles of the probabilities, without duplicates."""
     order = np.argsort(p, kind="stable")
     cumulated = np.cumsum(weights[order])
     shares = np.arange(1, n_bins) / n_bins * cumulated[-1]
-    # a share that is reached up to rounding is reached
+    # the tolerance accepts a share that is reached up to rounding
     inner = p[order][np.searchsorted(cumulated, shares * (1 - 1e-12))]
     return np.unique(np.concatenate([[0.0], inner[(inner > 0) & (inner < 1)], [1.0]]))

@@ -1,26 +1,28 @@
-r"""How good is a predictive distribution: proper scores for model selection, and figures for reports.
+r"""Metrics of predictive distributions: proper scores for model selection, coverage and width for reporting.
 
-One design for all of them: a plain function ``(estimator, X, y, sample_weight=None)`` that returns a float, which is
-what scikit-learn takes as ``scoring=`` (a dict of several as well), alone or through ``Pipeline`` and searches. They
-take the estimator and not arrays: each needs another piece of the predictive (density, quantiles, moments), and the
-estimator is the one place that has them all, in one set of units. The figures have the scorers' form, so that one
-``cross_validate`` gives both. A name that begins with ``neg_`` is a score: higher is better, and the true distribution
-has the highest expectation. The others are not to be maximised: a very wide interval has full coverage.
+Every metric is a function ``(estimator, X, y, sample_weight=None)`` that returns a float. It can be passed to
+scikit-learn as ``scoring=``, alone or in a dict of several, and works through ``Pipeline`` and searches. The metrics
+take the estimator rather than arrays, because they need different parts of the predictive distribution: the density,
+quantiles or moments. A name that starts with ``neg_`` is a proper score: higher is better, and the true distribution
+has the highest expected score. The other metrics must not be maximised: a very wide interval has full coverage.
 
-Other options than the defaults: ``functools.partial(neg_interval_score, confidence_level=0.5)``, which can be pickled.
-With metadata routing on, scikit-learn hands ``sample_weight`` only to scorers that ask for it, which a function cannot.
+Options other than the defaults: ``functools.partial(neg_interval_score, confidence_level=0.5)``, which can be pickled.
+With metadata routing enabled, scikit-learn passes ``sample_weight`` only to scorers that request it. A plain function
+cannot request it.
 
-Any regressor with ``predict(X, return_std=True)`` can be judged, as a normal with that mean and standard deviation, so
-that models can be compared; likewise any classifier with ``predict_proba``, by :func:`neg_nlpd`. What a Laplace
-estimator's ``return_std_kind`` says is not asked: judged is the distribution of y, noise included.
+For comparison, any regressor with ``predict(X, return_std=True)`` is evaluated as a normal distribution with that mean
+and standard deviation. Any classifier with ``predict_proba`` is evaluated by :func:`neg_nlpd`. The ``return_std_kind``
+of a Laplace estimator is ignored: the metrics evaluate the distribution of y, observation noise included.
 
-Class probabilities are judged by :func:`expected_calibration_error` as well; it takes labels and probabilities and not
-the estimator, as ``make_scorer(…, response_method="predict_proba")`` wants it (``metrics/calibration.py``).
+The calibration of class probabilities is measured by :func:`expected_calibration_error` (``metrics/calibration.py``).
+It takes labels and probabilities instead of an estimator, as ``make_scorer(…, response_method="predict_proba")``
+requires.
 
-Symbols: F the predictive of one row with density p, mean μ, standard deviation s; Φ and φ those of the standard normal;
-l and u the ends of the central interval of level 1 − α. Averages are Σₙ wₙ (…)ₙ / Σₙ wₙ, a weight of k is the same as k
-copies of the row. For k outputs ``multioutput`` is "uniform_average", the mean over them, "raw_values", each one's own
-(k,), or weights (k,); only the log density of a row is a sum, one number for all its outputs.
+Symbols: F is the predictive distribution of one row, with density p, mean μ and standard deviation s; Φ and φ are the
+distribution function and the density of the standard normal; l and u are the ends of the central interval of level
+1 − α. Averages over the rows are Σₙ wₙ (…)ₙ / Σₙ wₙ: a weight of k is equivalent to k copies of the row. For k outputs
+``multioutput`` is "uniform_average" (the mean over the outputs), "raw_values" (an array of shape (k,)) or an array of
+k weights. The log density is summed over the outputs of a row instead.
 
 References
 ----------
@@ -55,7 +57,7 @@ __all__ = [
 ]
 AVERAGE = "uniform_average"
 CALIBRATION_LEVELS = np.arange(1, 20) / 20
-""":func:`calibration_gap` compares nominal and observed coverage at .05, .10, …, .95."""
+"""Nominal levels at which :func:`calibration_gap` compares nominal and observed coverage: .05, .10, …, .95."""
 
 
 def neg_nlpd(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -64,23 +66,24 @@ def neg_nlpd(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float
     Parameters
     ----------
     estimator : fitted estimator
-        A Laplace estimator or another with a predictive distribution, also inside ``Pipeline`` and searches.
+        A Laplace estimator or another estimator with a predictive distribution, possibly inside ``Pipeline`` or a
+        search.
     X : array-like of shape (n_samples, n_features)
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        Targets in their own units, or labels. A label that the classifier has not seen has probability zero.
+        Targets in their original units, or class labels. A label that is not in ``classes_`` has probability zero.
     sample_weight : array-like of shape (n_samples,), optional
 
     Returns
     -------
     float
-        Nats per row; higher is better. Regression: the density of y in its own units, so that rescaling y by c moves
-        the score by −log c for each output. Classification: the log probability of the true class, −inf where that is
+        In nats per row; higher is better. Regression: log density of y in its original units; rescaling y by c changes
+        the score by −log c per output. Classification: log probability of the true class, −inf if that probability is
         zero.
 
     Notes
     -----
-    The logarithmic score, Gneiting & Raftery (2007), section 4.1. It looks at the tails: one target ten standard
-    deviations away costs 50 nats. For classes it is scikit-learn's ``"neg_log_loss"`` without the clipping.
+    The logarithmic score, Gneiting & Raftery (2007), section 4.1. It is sensitive to the tails: a single target ten
+    standard deviations away costs 50 nats. For classes it equals scikit-learn's ``"neg_log_loss"`` without clipping.
 
     Examples
     --------
@@ -107,33 +110,33 @@ def neg_crps(
 ) -> float | np.ndarray:
     r"""Negative continuous ranked probability score :math:`-\int (F(t) - 1[t \ge y])^2 dt`, averaged over the rows.
 
-    For a normal, with :math:`z = (y - \mu) / s`:
+    For a normal distribution, with :math:`z = (y - \mu) / s`:
     :math:`\mathrm{CRPS} = s\,[z (2 \Phi(z) - 1) + 2 \varphi(z) - 1 / \sqrt{\pi}]`.
 
     Parameters
     ----------
     estimator : fitted regressor
-        As for :func:`neg_nlpd`, with a normal predictive.
+        As in :func:`neg_nlpd`, with a normal predictive distribution or a mixture of normals.
     X : array-like of shape (n_samples, n_features)
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
     sample_weight : array-like of shape (n_samples,), optional
     multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,)
-        Mean over the outputs, each one's own figure, or weights of the mean.
+        Mean over the outputs, the value of each output, or weights of a weighted mean.
 
     Returns
     -------
     float or ndarray of shape (n_outputs,)
-        In the units of y (the mean over the outputs), at most 0; higher is better.
+        In the units of y, at most 0; higher is better.
 
     Raises
     ------
     TypeError
-        For a classifier, and for counts.
+        If the estimator is a classifier, or predicts counts.
 
     Notes
     -----
-    Gneiting & Raftery (2007), section 4.2. Its tails are linear: an outlier costs its distance, as in the mean absolute
-    error, which it becomes for s → 0.
+    Gneiting & Raftery (2007), section 4.2. The penalty is linear in the tails: an outlier costs its distance, as in
+    the mean absolute error, which is the limit for s → 0.
 
     Examples
     --------
@@ -147,7 +150,10 @@ def neg_crps(
     """
     distribution, targets = _judged("neg_crps", estimator, X, y)
     if isinstance(distribution, PoissonLogNormal | CountMixture):
-        raise TypeError("neg_crps is the formula of normals; for counts use neg_nlpd or neg_interval_score.")
+        raise TypeError(
+            f"neg_crps needs a normal predictive distribution; found {type(distribution).__name__}, a distribution of "
+            "counts; for counts use neg_nlpd or neg_interval_score."
+        )
     if isinstance(distribution, NormalMixture):
         return -_scored(distribution.crps(targets), sample_weight, multioutput)
     scale = distribution.std()
@@ -166,7 +172,7 @@ def neg_interval_score(
     confidence_level: float = 0.9,
     multioutput: Any = AVERAGE,
 ) -> float | np.ndarray:
-    r"""Negative score of the central interval: its width, and a penalty for targets outside.
+    r"""Negative interval score of the central interval: its width plus a penalty for targets outside.
 
     :math:`S = (u - l) + \tfrac{2}{\alpha} (l - y)_+ + \tfrac{2}{\alpha} (y - u)_+`,
     with :math:`\alpha = 1 -` ``confidence_level``.
@@ -174,26 +180,26 @@ def neg_interval_score(
     Parameters
     ----------
     estimator : fitted regressor
-        As for :func:`neg_nlpd`.
+        As in :func:`neg_nlpd`.
     X : array-like of shape (n_samples, n_features)
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
     sample_weight : array-like of shape (n_samples,), optional
     confidence_level : float, default=0.9
         Strictly between 0 and 1.
     multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,)
-        Mean over the outputs, each one's own figure, or weights of the mean.
+        Mean over the outputs, the value of each output, or weights of a weighted mean.
 
     Returns
     -------
     float or ndarray of shape (n_outputs,)
-        In the units of y (the mean over the outputs), below 0; higher is better.
+        In the units of y, below 0; higher is better.
 
     Raises
     ------
     TypeError
-        For a classifier.
+        If the estimator is a classifier.
     ValueError
-        For a level outside (0, 1).
+        If ``confidence_level`` is not in (0, 1).
 
     Notes
     -----
@@ -227,32 +233,32 @@ def coverage(
     confidence_level: float = 0.9,
     multioutput: Any = AVERAGE,
 ) -> float | np.ndarray:
-    r"""Share of the targets inside the central interval, :math:`l \le y \le u`.
+    r"""Fraction of the targets inside the central interval, :math:`l \le y \le u`.
 
     Parameters
     ----------
     estimator : fitted regressor
-        As for :func:`neg_nlpd`.
+        As in :func:`neg_nlpd`.
     X : array-like of shape (n_samples, n_features)
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
     sample_weight : array-like of shape (n_samples,), optional
     confidence_level : float, default=0.9
         Strictly between 0 and 1.
     multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,)
-        Mean over the outputs, each one's own figure, or weights of the mean.
+        Mean over the outputs, the value of each output, or weights of a weighted mean.
 
     Returns
     -------
     float or ndarray of shape (n_outputs,)
-        Between 0 and 1 (the mean over the outputs); should be near ``confidence_level``, whose standard error over n
-        independent rows is √(c (1 − c) / n). Not to be maximised.
+        Between 0 and 1. For a calibrated model it is close to c = ``confidence_level``, with a standard error of
+        √(c (1 − c) / n) for n independent rows. Not to be maximised.
 
     Raises
     ------
     TypeError
-        For a classifier.
+        If the estimator is a classifier.
     ValueError
-        For a level outside (0, 1).
+        If ``confidence_level`` is not in (0, 1).
 
     Examples
     --------
@@ -281,27 +287,27 @@ def mean_width(
     Parameters
     ----------
     estimator : fitted regressor
-        As for :func:`neg_nlpd`.
+        As in :func:`neg_nlpd`.
     X : array-like of shape (n_samples, n_features)
     y : ignored
-        Present so that the function can be a scorer.
+        Present for compatibility with scikit-learn's scorers.
     sample_weight : array-like of shape (n_samples,), optional
     confidence_level : float, default=0.9
         Strictly between 0 and 1.
     multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,)
-        Mean over the outputs, each one's own figure, or weights of the mean.
+        Mean over the outputs, the value of each output, or weights of a weighted mean.
 
     Returns
     -------
     float or ndarray of shape (n_outputs,)
-        In the units of y (the mean over the outputs). Smaller is sharper; to be read next to :func:`coverage`.
+        In the units of y. Smaller is sharper; report it together with :func:`coverage`.
 
     Raises
     ------
     TypeError
-        For a classifier.
+        If the estimator is a classifier.
     ValueError
-        For a level outside (0, 1).
+        If ``confidence_level`` is not in (0, 1).
 
     Examples
     --------
@@ -324,28 +330,29 @@ def sharpness(
     Parameters
     ----------
     estimator : fitted regressor
-        As for :func:`neg_nlpd`.
+        As in :func:`neg_nlpd`.
     X : array-like of shape (n_samples, n_features)
     y : ignored
-        Present so that the function can be a scorer.
+        Present for compatibility with scikit-learn's scorers.
     sample_weight : array-like of shape (n_samples,), optional
     multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,)
+        Mean over the outputs, the value of each output, or weights of a weighted mean.
 
     Returns
     -------
     float or ndarray of shape (n_outputs,)
-        In the units of y. What the root mean squared error is of a model that is right about its spread; smaller is
-        sharper, and to be read next to :func:`calibration_gap`. :func:`mean_width` is that of intervals, which a few
-        very wide rows move less.
+        In the units of y; the root mean squared error to expect if the predictive variances are correct. Smaller is
+        sharper; report it together with :func:`calibration_gap`. :func:`mean_width` is less sensitive to a few very
+        wide rows.
 
     Raises
     ------
     TypeError
-        For a classifier.
+        If the estimator is a classifier.
 
     Notes
     -----
-    Kuleshov, Fenner & Ermon (2018), sec. 3.3, in the units of y.
+    Kuleshov, Fenner & Ermon (2018), sec. 3.3; the square root of their variance, so that it is in the units of y.
 
     Examples
     --------
@@ -363,29 +370,29 @@ def sharpness(
 def calibration_gap(
     estimator: Any, X: Any, y: Any, sample_weight: Any = None, *, multioutput: Any = AVERAGE
 ) -> float | np.ndarray:
-    r"""Mean distance between nominal and observed coverage over the levels .05, .10, …, .95.
+    r"""Mean absolute difference between nominal and observed coverage over the levels .05, .10, …, .95.
 
     Parameters
     ----------
     estimator : fitted regressor
-        As for :func:`neg_nlpd`.
+        As in :func:`neg_nlpd`.
     X : array-like of shape (n_samples, n_features)
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
     sample_weight : array-like of shape (n_samples,), optional
     multioutput : {"uniform_average", "raw_values"} or array-like of shape (n_outputs,)
-        Mean over the outputs, each one's own figure, or weights of the mean.
+        Mean over the outputs, the value of each output, or weights of a weighted mean.
 
     Returns
     -------
     float or ndarray of shape (n_outputs,)
-        Between 0 and 1, smaller is better calibrated; .5 where no target is in any interval. With n independent rows of
-        a calibrated model about 0.3 / √n is left. For several outputs the mean of each output's gap, so that a
-        narrow one does not make up for a wide one.
+        Between 0 and 1; smaller is better calibrated. It is .5 if no target is inside any interval, and about 0.3 / √n
+        for n independent rows of a calibrated model. The gap is computed for each output and then averaged, so a too
+        narrow output does not compensate for a too wide one.
 
     Raises
     ------
     TypeError
-        For a classifier.
+        If the estimator is a classifier.
 
     Examples
     --------
@@ -405,18 +412,24 @@ def calibration_gap(
 
 
 def _distribution(metric: str, estimator: Any, X: Any) -> Any:
-    """The predictive of a regressor."""
+    """Predictive distribution of a regressor.
+
+    Raises
+    ------
+    TypeError
+        If the estimator is a classifier, or predicts points only.
+    """
     step, rows = final_step(estimator, X)
     if is_classifier(step):
         raise TypeError(
-            f"{metric} judges distributions of numeric targets; found the classifier {type(step).__name__}. For class "
-            "probabilities use neg_nlpd, or scikit-learn's 'neg_log_loss' or 'neg_brier_score'."
+            f"{metric} evaluates distributions of numeric targets; found the classifier {type(step).__name__}. For "
+            "class probabilities use neg_nlpd, or scikit-learn's 'neg_log_loss' or 'neg_brier_score'."
         )
     return predictive(step, rows)
 
 
 def _judged(metric: str, estimator: Any, X: Any, y: Any) -> tuple[Any, np.ndarray]:
-    """The predictive of a regressor, and the targets in the shape of its mean."""
+    """Predictive distribution of a regressor, and the targets in the shape of its mean."""
     distribution = _distribution(metric, estimator, X)
     targets = check_array(unmasked("y", y), ensure_2d=False, dtype=np.float64, input_name="y")
     shape = distribution.mean().shape
@@ -426,7 +439,7 @@ def _judged(metric: str, estimator: Any, X: Any, y: Any) -> tuple[Any, np.ndarra
 
 
 def _log_probability(probabilities: np.ndarray, classes: np.ndarray, y: Any) -> np.ndarray:
-    """log p of the true class, shape (n,); −inf for a class without probability."""
+    """Log probability of the true class, shape (n,); −inf for a class of probability zero."""
     labels = column_or_1d(unmasked("y", y))
     if len(labels) != len(probabilities):
         raise ValueError(f"y has {len(labels)} labels for {len(probabilities)} rows of X; expected one for each row.")
@@ -436,14 +449,15 @@ def _log_probability(probabilities: np.ndarray, classes: np.ndarray, y: Any) -> 
 
 
 def _central(distribution: Any, confidence_level: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper ends of the central interval of one level."""
     level = float(confidence_level) if isinstance(confidence_level, Real) else np.nan
     if not 0 < level < 1:
-        raise ValueError(f"confidence_level={confidence_level!r} has to be one number strictly between 0 and 1.")
+        raise ValueError(f"confidence_level={confidence_level!r} must be a single number strictly between 0 and 1.")
     return distribution.interval(level)
 
 
 def _columns(values: np.ndarray) -> np.ndarray:
-    """Values (n,) or (n, k) as (n, k)."""
+    """Values of shape (n,) or (n, k) as an array of shape (n, k)."""
     return values.reshape(len(values), -1)
 
 
@@ -453,28 +467,28 @@ def _average(values: np.ndarray, sample_weight: Any) -> float:
 
 
 def _scored(values: np.ndarray, sample_weight: Any, multioutput: Any) -> float | np.ndarray:
-    """Weighted mean over the rows, and what is asked for of the outputs."""
+    """Weighted mean over the rows, then over the outputs as ``multioutput`` requests."""
     return _over_outputs(_column_averages(values, sample_weight), multioutput)
 
 
 def _over_outputs(values: np.ndarray, multioutput: Any) -> float | np.ndarray:
-    """One number of the outputs' (k,), or all of them."""
+    """Combine the values (k,) of the outputs into one number, or return them all."""
     if isinstance(multioutput, str):
         averaged = lookup("multioutput", multioutput, {AVERAGE: True, "raw_values": False})
         return float(values.mean()) if averaged else values
     weights = np.asarray(multioutput, dtype=np.float64)
     if weights.shape != values.shape or not (weights >= 0).all() or not 0 < weights.sum() < np.inf:
         raise ValueError(
-            f"multioutput={multioutput!r} has to be 'uniform_average', 'raw_values' or {len(values)} weights of at "
-            "least 0, one for each output, that are not all zero."
+            f"multioutput={multioutput!r} is not supported; expected 'uniform_average', 'raw_values' or {len(values)} "
+            "non-negative weights, one for each output, that are not all zero."
         )
     return float(np.average(values, weights=weights))
 
 
 def _column_averages(values: np.ndarray, sample_weight: Any) -> np.ndarray:
-    """Weighted mean over the rows, one for each output."""
+    """Weighted mean over the rows for each output, shape (k,)."""
     columns = _columns(values).astype(np.float64)
     sample_weight = unmasked("sample_weight", sample_weight)
     weights = _check_sample_weight(sample_weight, columns, dtype=np.float64, ensure_non_negative=True)
-    present = weights > 0  # a row of weight zero is absent, whatever its value: 0 · (−inf) is no number
+    present = weights > 0  # exclude rows of weight zero, since 0 · (−inf) is NaN
     return np.average(columns[present], axis=0, weights=weights[present])

@@ -1,4 +1,4 @@
-"""The built-in nets for tables: plain torch modules, usable alone."""
+"""Built-in nets for tabular data: plain torch modules, also usable on their own."""
 
 from .mlp import ACTIVATIONS, MLP
 from .table import TableMLP

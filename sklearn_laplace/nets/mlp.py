@@ -1,8 +1,8 @@
-"""A multilayer perceptron on standardised columns.
+"""Multilayer perceptron on standardised columns.
 
-The first layer standardises the raw columns with fixed statistics (a constant column becomes zero), so that raw tables
-work and one prior scale fits all inputs. The weights start as Xavier normals from a generator of their own: neither
-the global generator nor other threads can change them.
+The first layer standardises the raw columns with fixed statistics; a constant column becomes zero. The net therefore
+accepts unscaled tables, and one prior scale fits all inputs. Initial weights are Xavier normal draws from a separate
+generator, so that neither the global generator nor other threads affect them.
 """
 
 from __future__ import annotations
@@ -21,20 +21,23 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "silu": nn.SiLU,
     "softplus": nn.Softplus,
 }
-"""What ``activation`` may name."""
+"""Activation module of each valid value of ``activation``."""
 CLIP = 3.0
-"""Where scaled numbers end."""
+"""Bound on the absolute value of a clipped number in :class:`NumbersAndPieces`."""
 
 
 class Standardise(nn.Module):
-    """(x − mean) / scale with fixed statistics, column by column.
+    """Standardise each column with fixed statistics, (x − mean) / scale.
 
-    Always in double precision, also in a module of single precision: a column far from zero would lose its digits.
+    Computed in double precision even in a single-precision module: a column far from zero would otherwise lose
+    significant digits.
 
     Parameters
     ----------
+    in_features : int
+        Number of columns.
     mean, scale : sequence of float or None
-        One value a column; None leaves the columns as they are.
+        One value per column. If None, mean 0 and scale 1.
 
     Examples
     --------
@@ -65,27 +68,28 @@ class Standardise(nn.Module):
 
     @property
     def sources(self) -> tuple[int, ...]:
-        """Which column each output comes from."""
+        """Input column of each output."""
         return tuple(range(len(self.mean)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Standardised columns, same shape (n, d), in the module's dtype."""
+        """Standardised columns, shape (n, d), in the module's dtype."""
         return ((x.double() - self.mean) / self.scale).to(self.like.dtype)
 
 
 class Compress(Standardise):
-    """Heavy tails drawn in, then standardised: asinh((x − centre) / width) in some columns, x itself in the others.
+    """Compress heavy tails by asinh((x − centre) / width), then standardise.
 
-    The inverse hyperbolic sine is linear within the width and logarithmic beyond, monotone and unbounded: inputs far
-    outside the data stay far outside.
+    The inverse hyperbolic sine is approximately linear within the width and logarithmic beyond. It is monotone and
+    unbounded, so that inputs far outside the data stay far outside.
 
     Parameters
     ----------
     in_features : int
+        Number of columns.
     centre, width : sequence of float
-        One value a column; an infinite width leaves a column as it is.
+        One value per column. A column with infinite width is not compressed.
     mean, scale : sequence of float or None
-        Of the columns that come out.
+        Statistics of the compressed columns, see :class:`Standardise`.
 
     Examples
     --------
@@ -110,30 +114,31 @@ class Compress(Standardise):
         self.register_buffer("width", torch.tensor(list(width), dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Standardised columns, same shape (n, d), in the module's dtype; NaN stays NaN."""
+        """Compressed and standardised columns, shape (n, d), in the module's dtype; NaN stays NaN."""
         return super().forward(self.drawn_in(x))
 
     def drawn_in(self, x: Tensor) -> Tensor:
-        """The columns before they are standardised, same shape (n, d), float64."""
+        """Compressed columns before standardisation, shape (n, d), float64."""
         x = x.double()
         return torch.where(self.width.isinf(), x, ((x - self.centre) / self.width).asinh())
 
 
 class Pieces(Compress):
-    r"""Columns as piecewise linear pieces (Gorishniy, Rubachev & Babenko 2022), heavy tails drawn in, standardised.
+    r"""Piecewise linear encoding of each column (Gorishniy, Rubachev & Babenko 2022), standardised.
 
-    Of a column with edges :math:`e_0 < e_1 < \dots < e_K` it makes K columns, :math:`(x - e_{k-1}) / (e_k - e_{k-1})`,
-    zero below its piece and one above; the first goes on below, the last above. A weight on each is the slope over one
-    piece: a layer behind it makes any function that is linear between the edges, and x itself by equal slopes.
+    Heavy tails are compressed first, see :class:`Compress`. A column with edges :math:`e_0 < e_1 < \dots < e_K` becomes
+    K columns, :math:`(x - e_{k-1}) / (e_k - e_{k-1})`, clipped to 0 below the piece and to 1 above it. The first is not
+    clipped below, the last not above. The weight of a column sets the slope over its piece alone. A linear layer on
+    this encoding can represent any function that is linear between the edges, including x itself.
 
     Parameters
     ----------
     edges : sequence of sequence of float
-        Those of each column, rising, two at least.
+        Increasing edges of each column, at least two per column.
     centre, width : sequence of float, optional
-        As in :class:`Compress`, one value a column.
+        As in :class:`Compress`, one value per column. By default no column is compressed.
     mean, scale : sequence of float, optional
-        Of the columns that come out.
+        Statistics of the encoded columns, one value per piece.
 
     Examples
     --------
@@ -159,81 +164,82 @@ class Pieces(Compress):
         mean: Sequence[float] | None = None,
         scale: Sequence[float] | None = None,
     ) -> None:
-        counts = [len(own) - 1 for own in edges]
+        counts = [len(column_edges) - 1 for column_edges in edges]
         centre = [0.0] * len(edges) if centre is None else centre
         width = [math.inf] * len(edges) if width is None else width
         super().__init__(sum(counts), centre, width, mean, scale)
         self.register_buffer(
             "column", torch.arange(len(edges)).repeat_interleave(torch.tensor(counts, dtype=torch.long))
         )
-        found = [
-            (lower, upper - lower, -math.inf if k == 0 else 0.0, math.inf if k == len(own) - 2 else 1.0)
-            for own in edges
-            for k, (lower, upper) in enumerate(itertools.pairwise(own))
+        pieces = [
+            (lower, upper - lower, -math.inf if k == 0 else 0.0, math.inf if k == len(column_edges) - 2 else 1.0)
+            for column_edges in edges
+            for k, (lower, upper) in enumerate(itertools.pairwise(column_edges))
         ]
-        values = torch.tensor(found, dtype=torch.float64).view(len(found), 4)
-        for name, of_each in zip(("left", "length", "low", "high"), values.unbind(1), strict=True):
-            self.register_buffer(name, of_each.clone())
+        values = torch.tensor(pieces, dtype=torch.float64).view(len(pieces), 4)
+        for name, per_piece in zip(("left", "length", "low", "high"), values.unbind(1), strict=True):
+            self.register_buffer(name, per_piece.clone())
 
     @property
     def sources(self) -> tuple[int, ...]:
-        """Which column each output comes from."""
+        """Input column of each output."""
         return tuple(self.column.tolist())
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Pieces of each column."""
+        """Number of pieces of each column."""
         return tuple(torch.bincount(self.column, minlength=len(self.centre)).tolist())
 
     @property
     def edges(self) -> list[list[float]]:
-        """Those of each column."""
+        """Edges of each column, in units of the compressed column."""
         ends = self.left + self.length
-        of_each = [self.column == k for k in range(len(self.centre))]
-        return [[*self.left[own].tolist(), *ends[own][-1:].tolist()] for own in of_each]
+        masks = [self.column == k for k in range(len(self.centre))]
+        return [[*self.left[mask].tolist(), *ends[mask][-1:].tolist()] for mask in masks]
 
     @property
     def bends(self) -> list[Tensor]:
-        """Where each column bends, in its own units, rising, float64: the edges between its pieces.
+        """Inner edges of each column, in the column's units, increasing, float64.
 
         Examples
         --------
-        >>> [own.tolist() for own in Pieces([[0.0, 1.0, 4.0], [0.0, 1.0]]).bends]
+        >>> [bends.tolist() for bends in Pieces([[0.0, 1.0, 4.0], [0.0, 1.0]]).bends]
         [[1.0], []]
         """
-        found = []
-        for own, centre, width in zip(self.edges, self.centre, self.width, strict=True):
-            inner = torch.tensor(own[1:-1], dtype=torch.float64, device=self.left.device)
-            found.append(inner if bool(width.isinf()) else centre + width * inner.sinh())
-        return found
+        bends = []
+        for edges, centre, width in zip(self.edges, self.centre, self.width, strict=True):
+            inner = torch.tensor(edges[1:-1], dtype=torch.float64, device=self.left.device)
+            bends.append(inner if bool(width.isinf()) else centre + width * inner.sinh())
+        return bends
 
     def forward(self, x: Tensor) -> Tensor:
-        """Standardised pieces (n, Σ K) of columns (n, d), in the module's dtype; NaN stays NaN."""
+        """Standardised pieces of columns (n, d), shape (n, Σ K), in the module's dtype; NaN stays NaN."""
         return Standardise.forward(self, self.pieces(x))
 
     def pieces(self, x: Tensor) -> Tensor:
-        """Before they are standardised, (n, Σ K), float64."""
+        """Pieces before standardisation, shape (n, Σ K), float64."""
         parts = (self.drawn_in(x)[:, self.column] - self.left) / self.length
         return parts.clamp(self.low, self.high)
 
 
 class NumbersAndPieces(Pieces):
-    r"""Each column twice: as a number, robustly scaled and smoothly clipped, and as its pieces (:class:`Pieces`).
+    r"""Encode each column as a robustly scaled, smoothly clipped number and as its pieces (:class:`Pieces`).
 
-    The number is :math:`z / \sqrt{1 + (z/3)^2}` with :math:`z = (x - m) / q`, m the median and q the distance between
-    the quartiles (Holzmüller, Grinsztajn & Steinwart 2024): linear near the median, and never beyond 3. A column with
-    fewer than two pieces has none, since one piece is the number again. The numbers come first, then all pieces.
+    The number is :math:`z / \sqrt{1 + (z/3)^2}` with :math:`z = (x - m) / q`, where m is the median and q the
+    interquartile range (Holzmüller, Grinsztajn & Steinwart 2024). It is approximately linear near the median and its
+    absolute value stays below 3. A column with fewer than two pieces has the number only: a single piece would repeat
+    it. In the output, all numbers come before all pieces.
 
     Parameters
     ----------
     edges : sequence of sequence of float
-        Those of each column, rising.
+        Increasing edges of each column.
     median, quartile : sequence of float
-        m and q of each column.
+        Median m and interquartile range q of each column.
     centre, width : sequence of float, optional
         As in :class:`Compress`, for the pieces.
     mean, scale : sequence of float, optional
-        Of the columns that come out; by default zero and one for numbers, a half and one for pieces.
+        Statistics of the encoded columns. By default, the mean is 0 for numbers and 0.5 for pieces; the scale is 1.
 
     Examples
     --------
@@ -256,8 +262,8 @@ class NumbersAndPieces(Pieces):
         mean: Sequence[float] | None = None,
         scale: Sequence[float] | None = None,
     ) -> None:
-        edges = [own if len(own) > 2 else own[:1] for own in edges]
-        n_pieces = sum(len(own) - 1 for own in edges if len(own) > 1)
+        edges = [column_edges if len(column_edges) > 2 else column_edges[:1] for column_edges in edges]
+        n_pieces = sum(len(column_edges) - 1 for column_edges in edges if len(column_edges) > 1)
         mean = [0.0] * len(edges) + [0.5] * n_pieces if mean is None else mean
         scale = [1.0] * len(mean) if scale is None else scale
         super().__init__(edges, centre, width, mean, scale)
@@ -266,15 +272,15 @@ class NumbersAndPieces(Pieces):
 
     @property
     def sources(self) -> tuple[int, ...]:
-        """Which column each output comes from."""
+        """Input column of each output."""
         return (*range(len(self.centre)), *super().sources)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scaled numbers and pieces (n, d + Σ K) of columns (n, d), in the module's dtype; NaN stays NaN."""
+        """Clipped numbers and pieces of columns (n, d), shape (n, d + Σ K), in the module's dtype; NaN stays NaN."""
         return Standardise.forward(self, torch.cat([self.clipped(x), self.pieces(x)], 1))
 
     def clipped(self, x: Tensor) -> Tensor:
-        """The numbers, (n, d), float64."""
+        """Clipped numbers before standardisation, shape (n, d), float64."""
         z = (x.double() - self.median) / self.quartile
         return z / (1 + (z / CLIP).square()).sqrt()
 
@@ -328,25 +334,27 @@ class Shift(nn.Module):
 
 
 class MLP(nn.Sequential):
-    """Standardisation, hidden layers with an activation, a linear output.
+    """Multilayer perceptron: input standardisation, hidden layers and a linear output layer.
 
-    Each linear layer sees its input divided by √(number of inputs) (Jacot et al. 2018), so that weights of order one
-    make outputs of order one whatever the width: one prior precision, and 1 as its natural value, suits all layers.
+    The input of each linear layer is divided by √(number of inputs) (Jacot et al. 2018). Weights of order one then
+    give outputs of order one at any width, so that one prior precision, naturally 1, suits all layers.
 
     Parameters
     ----------
-    in_features, out_features : int
-        Columns of the table; outputs (targets, or one logit a class).
+    in_features : int
+        Number of columns.
+    out_features : int
+        Number of outputs: targets, or one logit per class.
     hidden_layer_sizes : sequence of int
-        Units of each hidden layer; an empty one makes a linear model.
+        Units of each hidden layer. If empty, the model is linear.
     activation : str
         A key of :data:`ACTIVATIONS`.
     input_mean, input_scale : sequence of float, optional
-        Statistics of the columns.
+        Statistics of the columns, see :class:`Standardise`.
     input_centre, input_width : sequence of float, optional
-        Those of columns with heavy tails, see :class:`Compress`.
+        Centre and width of columns with heavy tails, see :class:`Compress`.
     output_shift : sequence of float, optional
-        Added to the outputs, for targets that are not of mean zero.
+        Constant added to each output, for targets with non-zero mean.
     seed : int
         Seed of the initial weights.
 
@@ -381,35 +389,35 @@ class MLP(nn.Sequential):
             layers.append(Shift(output_shift))
         super().__init__(*layers)
 
-    # The parts of a :class:`~sklearn_laplace.nets.TableMLP` without categories, for programs that take either.
+    # Interface of a :class:`~sklearn_laplace.nets.TableMLP` without categories, for code that accepts both.
     embeddings: tuple[nn.Module, ...] = ()
 
     @property
     def factor(self) -> float:
-        """What the inputs of the first linear layer are multiplied by."""
+        """Factor applied to the inputs of the first linear layer."""
         scale = self[1]
         assert isinstance(scale, Scale)
         return scale.factor
 
     @property
     def first(self) -> nn.Linear:
-        """The first linear layer."""
+        """First linear layer."""
         layer = self[2]
         assert isinstance(layer, nn.Linear)
         return layer
 
     @property
     def behind(self) -> tuple[nn.Module, ...]:
-        """What follows it."""
+        """Modules after the first linear layer."""
         return tuple(self)[3:]
 
     @property
     def categorical(self) -> Tensor:
-        """Places of the columns of categories: there are none."""
+        """Indices of the categorical columns: empty."""
         return torch.zeros(0, dtype=torch.long, device=self.first.weight.device)
 
     def numbers(self, x: Tensor) -> Tensor:
-        """Encoded columns (n, d): what no weight changes."""
+        """Encoded columns, shape (n, d); independent of the weights."""
         encoded: Tensor = self[0](x)
         return encoded
 
@@ -423,7 +431,21 @@ def standardised(
     edges: Sequence[Sequence[float]] | None = None,
     quartiles: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> Standardise:
-    """The first layer over columns of numbers.
+    """Input layer for numeric columns.
+
+    Parameters
+    ----------
+    in_features : int
+        Number of columns; ignored if ``edges`` are given.
+    mean, scale, centre, width, edges : optional
+        Statistics of the columns, as in :class:`Standardise`, :class:`Compress` and :class:`Pieces`.
+    quartiles : tuple of two sequences of float, optional
+        Median and interquartile range of each column, as in :class:`NumbersAndPieces`.
+
+    Returns
+    -------
+    Standardise
+        The simplest of the four classes that uses all given statistics.
 
     Examples
     --------
@@ -440,16 +462,18 @@ def standardised(
 
 
 def linear(n_in: int, n_out: int, fan_in: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
-    """A linear layer with Xavier normal weights for inputs that come divided by √(fan-in), its bias at zero.
+    """Linear layer with zero bias and Xavier normal weights for inputs already divided by √(fan-in).
 
     Parameters
     ----------
     n_in, n_out : int
-        Inputs and outputs.
+        Number of inputs and outputs.
     fan_in : int
-        Of all that a unit behind it adds up.
+        Total number of inputs of an output unit, including those from other layers added to this one.
     generator : torch.Generator
+        Source of the initial weights.
     bias : bool
+        If True, the layer has a bias.
     """
     layer = nn.utils.skip_init(nn.Linear, n_in, n_out, bias=bias)
     std = math.sqrt(2.0 * fan_in / (fan_in + n_out))

@@ -1,19 +1,19 @@
-r"""A multilayer perceptron on the columns of a table: numbers, numbers that may be missing, categories.
+r"""Multilayer perceptron on tables with numeric columns, missing values and categorical columns.
 
-A hidden unit of the first layer adds up, with d columns and m of them with missing values,
+For d columns, m of which have missing values, a hidden unit of the first layer computes
 
 .. math:: b + \frac{1}{\sqrt{d + m}} \Big( \sum_{k \text{ numeric}} (w_k z_k + u_k [x_k \text{ missing}])
           + \sum_{k \text{ categorical}} e_{k, x_k} \Big)
 
-with z the standardised number, zero where it is missing, and :math:`e_{kv}` the embedding of level v of column k, as
-wide as the layer: what a linear layer makes of the level as an indicator vector. A number may come as several inputs,
-its pieces (:class:`~sklearn_laplace.nets.mlp.Pieces`), each with a weight and counted in d. That is linear in all of
-these weights, so that their Laplace approximation is as good as that of any first layer, and its curvature has the
-Kronecker form of a linear layer, which a table that is looked up has not.
+Here :math:`z_k` is the standardised number, zero if missing. The embedding :math:`e_{kv}` of level v of column k is as
+wide as the layer; it equals a linear layer applied to the one-hot encoding of the level. A numeric column may enter as
+several inputs, its pieces (:class:`~sklearn_laplace.nets.mlp.Pieces`); each has a weight and counts in d. The sum is
+linear in all of these weights. Their Laplace approximation is thus as accurate as that of an ordinary first layer, and
+their curvature has the Kronecker form of a linear layer, unlike that of an embedding look-up.
 
-Each categorical column has one embedding more than levels, for what was not seen: no row of the training uses it, so
-that its weights stay at the prior's mean and their posterior is the prior. The embeddings of a column share a prior
-precision of their own: the variance between the levels that were seen is what is known of one that was not.
+Each categorical column has one extra embedding, for unseen levels. No training row uses it: its weights stay at the
+prior mean, and their posterior is the prior. All embeddings of a column share one prior precision. It is set by the
+variance between the seen levels, and therefore gives an unseen level a matching uncertainty.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from .mlp import ACTIVATIONS, Scale, Shift, linear, standardised
 
 
 class Levels(nn.Module):
-    """The indicator vector of a level, divided by √(fan-in), for a linear layer behind it.
+    """One-hot encoding of a level, times a factor.
 
     Parameters
     ----------
     n_levels : int
-        V; level V is the unknown one.
+        Number V of levels; code V is the unknown level.
     factor : float
-        What the ones are.
+        Value of the non-zero entry, 1/√(fan-in) in :class:`TableMLP`.
 
     Examples
     --------
@@ -52,31 +52,34 @@ class Levels(nn.Module):
         self.n_levels, self.factor = n_levels, factor
 
     def forward(self, codes: Tensor, like: Tensor) -> Tensor:
-        """From codes (n,) to (n, V + 1), in the dtype of ``like``."""
+        """Scaled one-hot rows of codes (n,), shape (n, V + 1), in the dtype of ``like``."""
         places = torch.arange(self.n_levels + 1, device=codes.device)
         return (codes[:, None] == places).to(like.dtype) * self.factor
 
 
 class TableMLP(ColumnsModule):
-    """Numbers with their missing values, embedded categories, hidden layers with an activation, a linear output.
+    """Multilayer perceptron on numeric columns with missing values and embedded categorical columns.
 
     Parameters
     ----------
     levels : sequence of int
-        Levels of each column; 0 for a column of numbers.
+        Number of levels of each column; 0 for a numeric column.
     missing : sequence of bool
-        Which columns of numbers have an indicator of what is missing.
+        True for each numeric column that gets an indicator of missing values.
     out_features : int
+        Number of outputs: targets, or one logit per class.
     hidden_layer_sizes : sequence of int
+        Units of each hidden layer.
     activation : str
+        A key of :data:`~sklearn_laplace.nets.ACTIVATIONS`.
     input_mean, input_scale, input_centre, input_width, output_shift, seed
-        As in :class:`~sklearn_laplace.nets.MLP`; the statistics are of the columns of numbers alone, mean and scale of
-        their pieces where there are edges.
+        As in :class:`~sklearn_laplace.nets.MLP`, with statistics for the numeric columns only. If ``input_edges`` are
+        given, ``input_mean`` and ``input_scale`` have one value per encoded column.
     input_edges : sequence of sequence of float, optional
-        Of each column of numbers, see :class:`~sklearn_laplace.nets.mlp.Pieces`.
+        Edges of each numeric column, see :class:`~sklearn_laplace.nets.mlp.Pieces`.
     input_quartiles : tuple of two sequences of float, optional
-        Median and distance of the quartiles of each column of numbers, which then enter beside their pieces, see
-        :class:`~sklearn_laplace.nets.mlp.NumbersAndPieces`.
+        Median and interquartile range of each numeric column. If given, each column enters as a clipped number and as
+        its pieces, see :class:`~sklearn_laplace.nets.mlp.NumbersAndPieces`.
 
     Examples
     --------
@@ -122,7 +125,7 @@ class TableMLP(ColumnsModule):
         for name, columns in (("numeric", numeric), ("flagged", flagged), ("categorical", categorical)):
             self.register_buffer(name, torch.tensor(columns, dtype=torch.long))
         sizes = [*hidden_layer_sizes, out_features]
-        # Without numbers the bias is the first embedding's: a layer of no inputs would be a tensor without elements.
+        # Without numeric columns the first embedding has the bias: a layer without inputs has an empty weight tensor.
         self.first = linear(n_numbers, sizes[0], fan_in, generator) if n_numbers else None
         self.codes = nn.ModuleList(Levels(levels[k], self.factor) for k in categorical)
         embeddings = [
@@ -145,28 +148,36 @@ class TableMLP(ColumnsModule):
         self.column_of |= {name: (k,) * (levels[k] + 1) for name, k in zip(self.apart, categorical, strict=True)}
 
     def check_parts(self) -> None:
-        """Check that each column has as many levels as its embedding; in a damaged file it may not.
+        """Check that the number of levels of each column matches its embedding.
 
         Raises
         ------
         ValueError
+            If they differ, as they may in a damaged file.
         """
         for codes, embedding in zip(self.codes, self.embeddings, strict=True):
             if not (isinstance(codes, Levels) and isinstance(embedding, nn.Linear)):
-                raise ValueError(f"a {type(codes).__name__} and a {type(embedding).__name__} are no embedding.")
+                raise ValueError(
+                    f"a {type(codes).__name__} and a {type(embedding).__name__} do not form an embedding; expected "
+                    "Levels and Linear."
+                )
             if codes.n_levels + 1 != embedding.weight.shape[1]:
                 raise ValueError(
-                    f"an embedding of {embedding.weight.shape[1] - 1} levels belongs to a column of {codes.n_levels}."
+                    f"an embedding has {embedding.weight.shape[1] - 1} levels; expected {codes.n_levels}, the number "
+                    "of levels of its column."
                 )
 
     def numbers(self, x: Tensor) -> Tensor:
-        """Encoded numbers and indicators of missing ones (n, D), of coded columns (n, d): what no weight changes."""
+        """Encoded numbers and missing-value indicators, shape (n, D), of coded columns (n, d).
+
+        Independent of the weights.
+        """
         numbers = self.standardise(x[:, self.numeric])
         flags = x[:, self.flagged].isnan().to(numbers.dtype)
         return torch.cat([torch.where(numbers.isnan(), 0.0, numbers), flags], 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """From coded columns (n, d), float64, to outputs (n, C)."""
+        """Outputs (n, C) of coded columns (n, d), float64."""
         inputs = self.numbers(x)
         hidden = inputs.new_zeros(len(x), 1) if self.first is None else self.first(inputs * self.factor)
         for place, (codes, embedding) in enumerate(zip(self.codes, self.embeddings, strict=True)):

@@ -1,7 +1,8 @@
-"""Pictures of uncertainty in scikit-learn's display conventions; matplotlib is imported when something is drawn.
+"""Displays of predictive uncertainty, following scikit-learn's display API.
 
-Each display computes its numbers in ``from_estimator`` or ``from_predictions``, holds them as attributes, and draws
-them in ``plot``, again on other axes if asked. Estimators may be inside pipelines and searches.
+Each display computes its numbers in ``from_estimator`` or ``from_predictions``, stores them as attributes and draws
+them with ``plot``, which can be called again with other axes. Estimators may be wrapped in pipelines and searches.
+matplotlib is imported only when a display is drawn.
 """
 
 from .coverage import CoverageDisplay

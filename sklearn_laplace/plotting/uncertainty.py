@@ -114,7 +114,7 @@ class UncertaintyDisplay:
         Parameters
         ----------
         estimator : fitted LaplaceRegressor or LaplaceClassifier
-            Also inside pipelines and searches. Of a classifier the variances are those of ``predict_uncertainty``,
+            Also inside pipelines and searches. Of a classifier the variances are those of ``predict_std``, squared,
             summed over the classes, and the loss is 1 for a wrong class.
         X : array-like of shape (n_samples, n_features)
             Rows that the training has not seen.
@@ -139,15 +139,15 @@ class UncertaintyDisplay:
         ValueError, NotFittedError
         """
         step, rows = laplace_step(estimator, X)
-        parts = step.predict_uncertainty(rows)
+        parts = {name: std**2 for name, std in step.predict_std(rows, kind="all").items()}
         predicted = np.asarray(step.predict(rows))
         given = {"n_groups": n_groups, "name": name, "ax": ax, **plot_options}
         if is_classifier(step):
-            variances = parts.aleatoric.sum(1), parts.epistemic.sum(1)
+            variances = parts["aleatoric"].sum(1), parts["epistemic"].sum(1)
             return cls.from_predictions(y, predicted, *variances, error="zero_one", **given)
         which = output_index(cls.__name__, output, predicted.shape)
         targets = targets_like(y, predicted)
-        shown = (column(part, which) for part in (targets, predicted, parts.aleatoric, parts.epistemic))
+        shown = (column(part, which) for part in (targets, predicted, parts["aleatoric"], parts["epistemic"]))
         return cls.from_predictions(*shown, **given)
 
     @classmethod

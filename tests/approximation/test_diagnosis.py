@@ -10,6 +10,7 @@ import nets
 import numpy as np
 import pytest
 import torch
+from former import current
 from scipy.stats import multivariate_normal
 from sklearn.datasets import load_iris, make_friedman1, make_moons
 from sklearn.frozen import FrozenEstimator
@@ -33,11 +34,11 @@ def sized(options):
 
 
 def regressor(**options):
-    return LaplaceRegressor(**sized(options))
+    return LaplaceRegressor(**current(**sized(options)))
 
 
 def classifier(**options):
-    return LaplaceClassifier(**sized(options))
+    return LaplaceClassifier(**current(**sized(options)))
 
 
 def categories(fit) -> set[type]:
@@ -121,7 +122,7 @@ def test_a_refit_is_diagnosed_as_well():
 def test_weights_that_are_held_at_a_mean_are_no_accident():
     """Who gives a mean and a strong prior wants them there."""
     state = regressor().fit(X, Y).net_.module_.state_dict()
-    held = regressor(prior_mean=state, prior_precision=1e6, sigma_noise=1.0)
+    held = regressor(**current(prior_mean=state, prior_precision=1e6, sigma_noise=1.0))
     assert categories(lambda: held.fit(X, Y)) == set()
 
 
@@ -209,7 +210,7 @@ def test_a_prior_that_is_too_weak_is_reported(case):
 @pytest.mark.parametrize("name", ["scalar", "ard"])
 def test_the_volume_and_the_distance_are_those_of_the_evidence(name):
     """By their definitions, with dense matrices."""
-    model = regressor(hidden_layer_sizes=(4,), hessian_structure="full", prior_structure=name).fit(X, Y)
+    model = regressor(**current(hidden_layer_sizes=(4,), hessian_structure="full", prior_structure=name)).fit(X, Y)
     fit, hyper = model.laplace_, model.hyper_
     vitals = Vitals.of(fit, hyper, effective_parameters(fit, hyper), log_evidence(fit, hyper))
     delta = hyper.prior_precision[fit.prior.groups]

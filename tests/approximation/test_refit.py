@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from former import current
 from sklearn.base import clone
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
@@ -40,7 +41,7 @@ def test_a_refit_under_a_fixed_training_is_a_new_fit(structure):
         {"sigma_noise": "residual", "return_std_kind": "epistemic"},
         {"sigma_noise": "evidence", "prior_structure": "scalar", "temperature": 1.0},
     ):
-        assert model.refit_laplace(**change) is model
+        assert model.refit_laplace(**current(**change)) is model
         assert_same(model, clone(model).fit(X, Y[:, 0]))
 
 
@@ -48,7 +49,7 @@ def test_a_classifier_refits_its_link_and_draws():
     """As above."""
     model = LaplaceClassifier(hidden_layer_sizes=(6,), map_prior_precision=1.0, random_state=0).fit(X, LABELS)
     for change in ({"link": "mc", "n_samples": 33, "prior_precision": 0.2}, {"link": "plugin"}):
-        model.refit_laplace(**change)
+        model.refit_laplace(**current(**change))
         assert_same(model, clone(model).fit(X, LABELS))
         np.testing.assert_array_equal(model.predict_proba(X_NEW), clone(model).fit(X, LABELS).predict_proba(X_NEW))
 
@@ -93,7 +94,7 @@ def test_what_a_refit_cannot_do_is_refused_and_nothing_is_lost(change, message):
     model = LaplaceRegressor(hidden_layer_sizes=(3,), random_state=0).fit(X, Y)
     before, parameters = model.predict_std(X_NEW), model.get_params()
     with pytest.raises(ValueError, match=message):
-        model.refit_laplace(**change)
+        model.refit_laplace(**current(**change))
     np.testing.assert_array_equal(model.predict_std(X_NEW), before)
     assert model.get_params() == parameters
 

@@ -11,6 +11,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from former import current
 from joblib import Memory
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
@@ -97,7 +98,9 @@ def test_the_curvature_is_that_of_all_copies_divided_by_their_number(curvature):
     """A frozen net, against autodiff over the rows that the function has returned; so is the likelihood."""
     recorded, weights = Recorded(jitter), RNG.integers(1, 4, size=50).astype(float)
     options = {"hessian_structure": "full", "curvature": curvature, "sigma_noise": 0.5, "prior_precision": 1.0}
-    model = LaplaceRegressor(FrozenEstimator(frozen()), augment=recorded, n_augmentations=K, random_state=0, **options)
+    model = LaplaceRegressor(
+        FrozenEstimator(frozen()), **current(augment=recorded, n_augmentations=K, random_state=0, **options)
+    )
     model.fit(X, Y, sample_weight=weights)
     assert len(recorded.returned) == K
     fit = model.laplace_
@@ -131,11 +134,13 @@ def test_a_fit_on_copies_is_the_fit_on_explicit_rows(structure):
     """Whole fits, training included: the same rows with weights w/k, given by hand, in whatever chunks."""
     recorded = Recorded(jitter)
     options = {"hessian_structure": structure, "prior_precision": 1.0, "sigma_noise": 0.2, "random_state": 0}
-    model = LaplaceRegressor(nets.Linear, augment=recorded, n_augmentations=K, standardize_y=False, **options)
+    model = LaplaceRegressor(
+        nets.Linear, **current(augment=recorded, n_augmentations=K, standardize_y=False, **options)
+    )
     model.fit(X, Y)
     order = canonical_order(np.ones(50))
     rows = np.concatenate(recorded.returned), np.tile(Y[order], K)
-    plain = LaplaceRegressor(nets.Linear, standardize_y=False, **options)
+    plain = LaplaceRegressor(nets.Linear, **current(standardize_y=False, **options))
     plain.fit(*rows, sample_weight=np.full(50 * K, 1 / K))
     np.testing.assert_allclose(answers(model), answers(plain), rtol=1e-8)
     np.testing.assert_allclose(model.log_marginal_likelihood_value_, plain.log_marginal_likelihood_value_, rtol=1e-9)
@@ -145,11 +150,11 @@ def test_known_noise_goes_with_the_copies():
     """A linear net: generalised least squares on the copies."""
     recorded, v = Recorded(jitter), np.exp(RNG.normal(size=50))
     options = {"prior_precision": 2.0, "sigma_noise": 1.0, "standardize_y": False, "random_state": 0}
-    model = LaplaceRegressor(nets.Linear, augment=recorded, n_augmentations=K, **options)
+    model = LaplaceRegressor(nets.Linear, **current(augment=recorded, n_augmentations=K, **options))
     model.fit(X, Y, sample_noise_variance=v)
     rows = np.concatenate(recorded.returned)
     seen = Recorded(same)
-    LaplaceRegressor(nets.Linear, augment=seen, **options).fit(X, Y, sample_noise_variance=v)
+    LaplaceRegressor(nets.Linear, **current(augment=seen, **options)).fit(X, Y, sample_noise_variance=v)
     order = np.abs(seen.returned[0][:, None] - X[None]).sum(-1).argmin(1)
     ones = np.ones((50 * K, 1))
     exact = oracles.bayesian_linear_regression(
@@ -181,7 +186,7 @@ def test_copies_that_are_the_rows_change_nothing(model, k):
     """N_w stays the number of rows: to the bit where k divides without rounding."""
     y = LABELS if isinstance(model, LaplaceClassifier) else Y
     plain = clone(model).fit(X, y)
-    found = clone(model).set_params(augment=same, n_augmentations=k).fit(X, y)
+    found = clone(model).set_params(**current(augment=same, n_augmentations=k)).fit(X, y)
     if k == 5:
         np.testing.assert_allclose(answers(found), answers(plain), rtol=1e-6)
     else:
@@ -193,8 +198,10 @@ def test_copies_that_are_the_rows_change_nothing(model, k):
 def test_copies_of_a_frozen_nets_rows_change_nothing():
     """No training, so rounding alone is left."""
     options = {"hessian_structure": "full", "random_state": 0}
-    first = LaplaceRegressor(FrozenEstimator(frozen()), **options).fit(X, Y)
-    second = LaplaceRegressor(FrozenEstimator(frozen()), augment=same, n_augmentations=5, **options).fit(X, Y)
+    first = LaplaceRegressor(FrozenEstimator(frozen()), **current(**options)).fit(X, Y)
+    second = LaplaceRegressor(FrozenEstimator(frozen()), **current(augment=same, n_augmentations=5, **options)).fit(
+        X, Y
+    )
     torch.testing.assert_close(first.laplace_.curvature.matrix, second.laplace_.curvature.matrix, rtol=1e-10, atol=0)
     np.testing.assert_allclose(answers(second), answers(first), rtol=1e-9)
 
@@ -204,9 +211,9 @@ def test_one_row_and_shares_are_counted_before_they_are_copied():
     shares = np.full(50, 1 / 50)
     model = LaplaceRegressor(**FIXED, sigma_noise=0.3)
     plain = clone(model).fit(X, Y, sample_weight=shares).laplace_.total_weight
-    found = clone(model).set_params(augment=jitter, n_augmentations=K).fit(X, Y, sample_weight=shares)
+    found = clone(model).set_params(**current(augment=jitter, n_augmentations=K)).fit(X, Y, sample_weight=shares)
     np.testing.assert_allclose([plain, found.laplace_.total_weight], 50.0, rtol=1e-12)
-    one = clone(model).set_params(augment=jitter, n_augmentations=K).fit(X[:1], Y[:1])
+    one = clone(model).set_params(**current(augment=jitter, n_augmentations=K)).fit(X[:1], Y[:1])
     np.testing.assert_allclose(one.laplace_.total_weight, 1.0, rtol=1e-12)
 
 
@@ -214,10 +221,10 @@ def test_a_closed_orbit_makes_the_answer_symmetric():
     """{x, −x} in two draws: the linear model has no slope left, and is as sure at x as at −x."""
     options = {"prior_precision": 1.0, "sigma_noise": 0.3, "standardize_y": False, "random_state": 0}
     y = 3 * X[:, 0] + 1.0
-    model = LaplaceRegressor(nets.Linear, augment=Signs(), n_augmentations=2, **options).fit(X, y)
+    model = LaplaceRegressor(nets.Linear, **current(augment=Signs(), n_augmentations=2, **options)).fit(X, y)
     np.testing.assert_allclose(model.predict(X_NEW), model.predict(-X_NEW), rtol=1e-9)
     np.testing.assert_allclose(model.predict_std(X_NEW), model.predict_std(-X_NEW), rtol=1e-9)
-    plain = LaplaceRegressor(nets.Linear, **options).fit(X, y)
+    plain = LaplaceRegressor(nets.Linear, **current(**options)).fit(X, y)
     assert np.abs(plain.predict(X_NEW) - plain.predict(-X_NEW)).max() > 1
 
 
@@ -225,7 +232,7 @@ def test_a_net_told_of_a_symmetry_knows_more_of_the_other_side():
     """Rows of one side only: the mirrored half is as well known as if it had been seen; no more rows are counted."""
     one_sided = np.abs(X)
     plain = LaplaceRegressor(**SMALL, sigma_noise=0.1).fit(one_sided, Y)
-    model = LaplaceRegressor(**SMALL, sigma_noise=0.1, augment=Signs(), n_augmentations=2).fit(one_sided, Y)
+    model = LaplaceRegressor(**current(**SMALL, sigma_noise=0.1, augment=Signs(), n_augmentations=2)).fit(one_sided, Y)
     other = model.predict_std(-one_sided, kind="epistemic")
     assert other.mean() < 0.5 * plain.predict_std(-one_sided, kind="epistemic").mean()
     assert np.mean((model.predict(-one_sided) - Y) ** 2) < 0.2 * np.mean((plain.predict(-one_sided) - Y) ** 2)
@@ -237,22 +244,26 @@ def test_copies_around_a_row_are_a_stronger_prior_of_a_linear_net():
     s, sigma = 0.8, 0.5
     options = {"sigma_noise": sigma, "standardize_y": False, "random_state": 0}
     augment = Around(s * 3**0.5)  # 2 · 3 copies, each column moved in a third of them
-    model = LaplaceRegressor(nets.Linear, augment=augment, n_augmentations=6, prior_precision=1.0, **options).fit(X, Y)
-    stronger = LaplaceRegressor(nets.Linear, prior_precision=[1.0 + 50 * s**2 / sigma**2, 1.0], **options).fit(X, Y)
+    model = LaplaceRegressor(
+        nets.Linear, **current(augment=augment, n_augmentations=6, prior_precision=1.0, **options)
+    ).fit(X, Y)
+    stronger = LaplaceRegressor(
+        nets.Linear, **current(prior_precision=[1.0 + 50 * s**2 / sigma**2, 1.0], **options)
+    ).fit(X, Y)
     np.testing.assert_allclose(answers(model), answers(stronger), rtol=1e-9)
-    plain = LaplaceRegressor(nets.Linear, prior_precision=1.0, **options).fit(X, Y)
+    plain = LaplaceRegressor(nets.Linear, **current(prior_precision=1.0, **options)).fit(X, Y)
     assert (model.predict_std(X_NEW) < plain.predict_std(X_NEW)).all()
 
 
 def test_neither_the_order_of_rows_nor_chunks_nor_repetition_matter(monkeypatch):
     """The function sees the rows in one order, merged; its generator follows from them and from random_state."""
-    model = LaplaceRegressor(**FIXED, augment=jitter, n_augmentations=3)
+    model = LaplaceRegressor(**current(**FIXED, augment=jitter, n_augmentations=3))
     weights = np.random.default_rng(0).integers(1, 3, size=50)
     first = answers(model.fit(X, Y, sample_weight=weights))
     index = np.random.default_rng(1).permutation(np.repeat(np.arange(50), weights))
     np.testing.assert_array_equal(answers(model.fit(X[index], Y[index])), first)
     assert not np.array_equal(answers(model.set_params(random_state=1).fit(X[index], Y[index])), first)
-    fixed = LaplaceRegressor(**FIXED, augment=jitter, n_augmentations=3, sigma_noise=0.2)
+    fixed = LaplaceRegressor(**current(**FIXED, augment=jitter, n_augmentations=3, sigma_noise=0.2))
     first = answers(fixed.fit(X, Y))
     monkeypatch.setattr(_memory, "CHUNK_ROWS", (1, 7))
     np.testing.assert_allclose(answers(fixed.fit(X, Y)), first, rtol=1e-6)
@@ -261,7 +272,9 @@ def test_neither_the_order_of_rows_nor_chunks_nor_repetition_matter(monkeypatch)
 def test_what_the_function_does_to_its_arguments_stays_with_it():
     """Its X is a copy, its generator its own; numpy's global one is untouched."""
     before, state = X.copy(), np.random.get_state()[1].copy()  # noqa: NPY002 - the global state is the subject
-    first, second = (LaplaceRegressor(**FIXED, augment=f, n_augmentations=2).fit(X, Y) for f in (in_place, jitter))
+    first, second = (
+        LaplaceRegressor(**current(**FIXED, augment=f, n_augmentations=2)).fit(X, Y) for f in (in_place, jitter)
+    )
     np.testing.assert_array_equal(answers(first), answers(second))
     np.testing.assert_array_equal(X, before)
     np.testing.assert_array_equal(np.random.get_state()[1], state)  # noqa: NPY002
@@ -272,7 +285,7 @@ def test_what_the_function_does_to_its_arguments_stays_with_it():
 
 def test_augmented_models_are_cloned_and_saved():
     """A function of an importable file is a parameter like any other."""
-    model = LaplaceRegressor(**FIXED, augment=jitter, n_augmentations=2).fit(X, Y)
+    model = LaplaceRegressor(**current(**FIXED, augment=jitter, n_augmentations=2)).fit(X, Y)
     assert clone(model).augment is jitter
     for other in (pickle.loads(pickle.dumps(model)), clone(model).fit(X, Y)):
         np.testing.assert_array_equal(answers(other), answers(model))
@@ -284,7 +297,7 @@ def test_a_cached_training_is_that_of_its_copies(tmp_path, monkeypatch):
     calls = []
     original = _map.fit_map
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", lambda *a, **k: calls.append(1) or original(*a, **k))
-    model = LaplaceRegressor(**FIXED, sigma_noise=0.3, n_augmentations=2, memory=Memory(tmp_path, verbose=0))
+    model = LaplaceRegressor(**current(**FIXED, sigma_noise=0.3, n_augmentations=2, memory=Memory(tmp_path, verbose=0)))
     for count, options in (
         (1, {"augment": jitter}),
         (1, {"temperature": 0.5}),
@@ -293,7 +306,7 @@ def test_a_cached_training_is_that_of_its_copies(tmp_path, monkeypatch):
         (3, {"n_augmentations": 3}),
         (4, {"augment": None}),
     ):
-        uncached = clone(model.set_params(**options)).set_params(memory=None)
+        uncached = clone(model.set_params(**current(**options))).set_params(memory=None)
         model.fit(X, Y)
         assert len(calls) == count
         np.testing.assert_array_equal(answers(uncached.fit(X, Y)), answers(model))
@@ -305,11 +318,13 @@ def test_rows_that_come_later_are_augmented_too():
     recorded = Recorded(jitter)
     options = {"prior_precision": 1.0, "sigma_noise": 0.2, "standardize_y": False, "random_state": 0}
     options["hessian_structure"] = "full"
-    model = LaplaceRegressor(nets.Linear, augment=recorded, n_augmentations=K, **options).fit(X[:30], Y[:30])
+    model = LaplaceRegressor(nets.Linear, **current(augment=recorded, n_augmentations=K, **options)).fit(X[:30], Y[:30])
     n_first = len(recorded.returned)
     model.partial_fit(X[30:40], Y[30:40]).partial_fit(X[40:], Y[40:])
     assert len(recorded.returned) == n_first + 2 * K
-    plain = LaplaceRegressor(nets.Linear, augment=Recorded(jitter), n_augmentations=K, **options).fit(X[:30], Y[:30])
+    plain = LaplaceRegressor(nets.Linear, **current(augment=Recorded(jitter), n_augmentations=K, **options)).fit(
+        X[:30], Y[:30]
+    )
     plain.set_params(augment=None)
     for start, part in ((30, recorded.returned[n_first : n_first + K]), (40, recorded.returned[n_first + K :])):
         n = len(part[0])
@@ -352,7 +367,7 @@ def test_a_search_over_augmentations_works():
 def test_what_is_no_augmentation_is_refused(estimator, options, message):
     """What was returned and what is needed."""
     with pytest.raises(ValueError, match=message):
-        estimator(**SMALL, **options).fit(X, Y if estimator is LaplaceRegressor else LABELS)
+        estimator(**current(**SMALL, **options)).fit(X, Y if estimator is LaplaceRegressor else LABELS)
 
 
 def test_random_copies_cannot_be_forgotten():
@@ -364,5 +379,5 @@ def test_random_copies_cannot_be_forgotten():
     ):
         model.forget(X[:3], Y[:3])
     with pytest.raises(ValueError, match="n_augmentations=3 changes the training or the curvature"):
-        model.refit_laplace(n_augmentations=3)
+        model.refit_laplace(**current(n_augmentations=3))
     np.testing.assert_array_equal(answers(model), before)

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from former import current
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.frozen import FrozenEstimator
@@ -137,7 +138,7 @@ def test_a_table_of_categories_alone_is_fitted(options):
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"a": rng.choice(list("uvw"), 80), "b": rng.choice(list("xy"), 80)})
     y = np.where(table.a == "u", 1.0, 0.0) - np.where(table.b == "x", 0.5, 0.0) + 0.1 * rng.normal(size=80)
-    model = LaplaceRegressor(**CHOSEN, **options).fit(table, y)
+    model = LaplaceRegressor(**current(**CHOSEN, **options)).fit(table, y)
     assert np.sqrt(np.mean((model.predict(table) - y) ** 2)) < 0.15, "the noise is .1"
     seen, new = model.predict_std(pd.DataFrame({"a": ["u", "?"], "b": ["x", "x"]}), kind="epistemic")
     assert new > 3 * seen
@@ -191,7 +192,9 @@ def test_ten_thousand_levels_take_seconds_and_the_rarest_share_an_embedding():
     assert found.levels == (_tables.MAX_LEVELS + 1, 0)
     coded = found.coded(table)
     assert (coded[:, 0] == _tables.MAX_LEVELS).sum() == 10_000 - _tables.MAX_LEVELS
-    model = LaplaceRegressor(**FIXED | {"hidden_layer_sizes": (2,)}, subset_of_weights="last_layer", max_epochs=1)
+    model = LaplaceRegressor(
+        **current(**FIXED | {"hidden_layer_sizes": (2,)}, subset_of_weights="last_layer", max_epochs=1)
+    )
     part = table.iloc[:300]
     model.fit(part, part.x)
     assert np.isfinite(model.predict(table.iloc[290:310])).all()
@@ -279,7 +282,8 @@ def test_a_table_of_well_behaved_numbers_has_the_plain_net():
     assert type(model.net_.module_) is MLP
     assert type(model.net_.module_[0]).__name__ == "Standardise"
     np.testing.assert_array_equal(
-        model.predict(pd.DataFrame(X, columns=list("abc"))), LaplaceRegressor(**FIXED).fit(X, X[:, 0]).predict(X)
+        model.predict(pd.DataFrame(X, columns=list("abc"))),
+        LaplaceRegressor(**FIXED).fit(X, X[:, 0]).predict(X),
     )
 
 
@@ -375,8 +379,8 @@ def test_folds_of_cv_see_levels_of_their_own():
     table, y = as_read(40)
     table.loc[3, "colour"] = "violet"
     model = LaplaceRegressor(
-        hidden_layer_sizes=(2,), sigma_noise=0.3, prior_precision="cv", prior_precision_grid=[0.1, 1.0], cv=2,
-        map_prior_precision=1.0, random_state=0,
+        **current(hidden_layer_sizes=(2,), sigma_noise=0.3, prior_precision="cv", prior_precision_grid=[0.1, 1.0], cv=2,
+        map_prior_precision=1.0, random_state=0),
     ).fit(table, y)  # fmt: skip
     assert model.prior_precision_.tolist() in ([0.1, 0.1], [1.0, 1.0])
 
@@ -393,7 +397,7 @@ def test_several_outputs_and_workers_take_tables():
 def test_relevance_has_one_value_for_each_column_of_the_table():
     table, y = as_read()
     table = table.drop(columns="new").assign(nothing=np.nan)
-    model = LaplaceRegressor(**CHOSEN, prior_structure="ard").fit(table, y)
+    model = LaplaceRegressor(**current(**CHOSEN, prior_structure="ard")).fit(table, y)
     relevance = dict(zip(table.columns, model.feature_relevance_, strict=True))
     assert np.isclose(sum(relevance.values()), 1.0)
     assert sorted(relevance, key=relevance.get)[-2:] in (["x", "colour"], ["colour", "x"])

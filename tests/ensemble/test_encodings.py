@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from former import current
 from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 from sklearn.base import clone
@@ -241,7 +242,7 @@ def test_a_kind_with_little_to_say_has_one_member_or_none(monkeypatch):
 
 @pytest.mark.parametrize("rule", ["evidence", "loo"])
 def test_another_rule_weighs_each_member(rule):
-    model = LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian", member_weights=rule).fit(X, Y)
+    model = LaplaceRegressor(**current(**SMALL, n_bins=KINDS, likelihood="gaussian", member_weights=rule)).fit(X, Y)
     assert len(model.member_weights_) == len(model.members_)
     assert len(set(model.member_weights_.round(9))) > 2
     assert model.member_weights_.sum() == pytest.approx(1)
@@ -395,7 +396,7 @@ def test_what_is_said_of_one_net_leaves_one_kind(monkeypatch, said):
     monkeypatch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
     given = {**SMALL, "likelihood": "gaussian"}
     assert {member.n_bins for member in LaplaceRegressor(**given).fit(X, Y).members_} == {None, 8}
-    model = LaplaceRegressor(**given, **said).fit(X, Y)
+    model = LaplaceRegressor(**current(**given, **said)).fit(X, Y)
     assert {member.n_bins for member in model.members_} == {None}
     assert "n_members" not in said or len(model.members_) == said["n_members"]
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from former import current
 from nets import Hidden
 from scipy.integrate import trapezoid
 from sklearn import config_context
@@ -59,7 +60,7 @@ class FirstColumn(nn.Module):
 
 def fitted(y=Y, **options):
     own = {} if "net" in options else {"hidden_layer_sizes": (8,)}
-    return LaplaceRegressor(**{**QUICK, **own, **options}).fit(X, y)
+    return LaplaceRegressor(**current(**{**QUICK, **own, **options})).fit(X, y)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def mixture():
 @pytest.fixture(scope="module")
 def classifier():
     options = {name: value for name, value in QUICK.items() if name not in ("sigma_noise", "likelihood")}
-    return LaplaceClassifier(hidden_layer_sizes=(8,), **options).fit(X, np.digitize(X[:, 0], [4.5, 5.5]))
+    return LaplaceClassifier(**current(hidden_layer_sizes=(8,), **options)).fit(X, np.digitize(X[:, 0], [4.5, 5.5]))
 
 
 def central_differences(function, x, step=1e-4):
@@ -325,7 +326,7 @@ def test_shares_of_nets_of_pieces_add_up(heavy):
     rows = X.copy()
     if heavy:
         rows[:3, 1] *= 1e4  # drawn in before it is cut
-    model = LaplaceRegressor(hidden_layer_sizes=(8,), **{**QUICK, "n_members": 2}, n_bins=5).fit(rows, Y)
+    model = LaplaceRegressor(**current(hidden_layer_sizes=(8,), **{**QUICK, "n_members": 2}, n_bins=5)).fit(rows, Y)
     start, end = rows[7], rows[9] + 2 * UNITS
     shares = model.explain_std(end[None], baseline=start)[0]
     expected = np.diff(model.predict_std(np.stack([start, end]), kind="epistemic") ** 2)[0]
@@ -369,7 +370,7 @@ def test_a_column_that_nothing_depends_on_gets_nothing():
     generator = np.random.default_rng(0)
     rows = generator.normal(size=(150, 2))
     y = np.sin(2 * rows[:, 0]) + 0.1 * generator.normal(size=150)
-    pruned = LaplaceRegressor(hidden_layer_sizes=(8,), **QUICK, prior_structure="ard").fit(rows, y)
+    pruned = LaplaceRegressor(**current(hidden_layer_sizes=(8,), **QUICK, prior_structure="ard")).fit(rows, y)
     pruned = pruned.explain_std([[3.5, 3.5]])[0]
     assert abs(pruned[1]) < 0.15 * pruned[0]  # under one precision for all columns it gets more than the other
 

@@ -9,6 +9,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from former import current
 from sklearn.datasets import make_moons
 from sklearn.frozen import FrozenEstimator
 from torch import nn
@@ -77,12 +78,14 @@ def test_one_logit_is_two_with_twice_the_precision(structure, link):
     one, two = (
         LaplaceClassifier(
             nets.Linear(4, k),
-            likelihood=name,
-            prior_precision=k * 1.5,
-            hessian_structure=structure,
-            link=link,
-            n_samples=4096,
-            random_state=0,
+            **current(
+                likelihood=name,
+                prior_precision=k * 1.5,
+                hessian_structure=structure,
+                link=link,
+                n_samples=4096,
+                random_state=0,
+            ),
         ).fit(X, LABELS)
         for k, name in ((1, "bernoulli"), (2, "categorical"))
     )
@@ -164,7 +167,7 @@ def test_everything_a_classifier_answers():
     probabilities = model.sample_y(features[:5], 4000, kind="epistemic")
     assert probabilities.shape == (5, 2, 4000)
     np.testing.assert_allclose(probabilities.sum(1), 1.0, atol=1e-12)
-    exact = model.refit_laplace(link="mc", n_samples=8192)
+    exact = model.refit_laplace(**current(link="mc", n_samples=8192))
     np.testing.assert_allclose(probabilities.mean(-1), exact.predict_proba(features[:5]), atol=0.02)
     labels = model.sample_y(features[:5], 4000)
     np.testing.assert_allclose((labels == 1).mean(1), exact.predict_proba(features[:5])[:, 1], atol=0.04)
@@ -263,4 +266,4 @@ def test_looking_at_a_net_leaves_no_trace():
 def test_what_two_classes_cannot_share_is_refused(options, y, message):
     """What was given, what is needed, before any training."""
     with pytest.raises(ValueError, match=message):
-        LaplaceClassifier(**options).fit(X, y)
+        LaplaceClassifier(**current(**options)).fit(X, y)

@@ -10,6 +10,7 @@ import nets
 import numpy as np
 import pytest
 import torch
+from former import current
 from sklearn.base import clone
 from skorch import NeuralNetRegressor
 from torch import nn
@@ -120,7 +121,9 @@ def test_probabilities_are_consistent(classifier):
 def test_the_links_agree_where_they_should(classifier):
     """The moderated probabilities are near the Monte-Carlo average; the plugin is sharper."""
     answers = {
-        link: LaplaceClassifier(link=link, n_samples=4096, random_state=0).fit(X, LABELS).predict_proba(X_NEW)
+        link: LaplaceClassifier(**current(link=link, n_samples=4096, random_state=0))
+        .fit(X, LABELS)
+        .predict_proba(X_NEW)
         for link in ("moderated", "mc", "plugin")
     }
     assert np.abs(answers["moderated"] - answers["mc"]).max() < 0.06
@@ -158,7 +161,7 @@ def test_fitted_attributes_are_plain_numbers(regressor, two_outputs):
     assert regressor.n_iter_ > 0
     assert regressor.gradient_norm_ < 1e-2
     assert regressor.n_outputs_ == 1
-    per_tensor = LaplaceRegressor(random_state=0, prior_structure="tensor").fit(X, Y)
+    per_tensor = LaplaceRegressor(**current(random_state=0, prior_structure="tensor")).fit(X, Y)
     assert per_tensor.prior_precision_.shape == (4,)
     assert per_tensor.prior_groups_ == ("2.weight", "2.bias", "5.weight", "5.bias")
 
@@ -329,7 +332,7 @@ def test_only_noise_gives_the_mean_and_its_width():
 def test_a_wrong_option_is_refused_with_what_is_known(options, message):
     """What was given, what is needed; at fit, as scikit-learn's parameters are."""
     with pytest.raises(ValueError, match=message):
-        LaplaceRegressor(**options).fit(X, Y)
+        LaplaceRegressor(**current(**options)).fit(X, Y)
 
 
 @pytest.mark.parametrize(
@@ -343,7 +346,7 @@ def test_a_wrong_option_is_refused_with_what_is_known(options, message):
 def test_a_wrong_classifier_option_is_refused(options, message):
     """As above."""
     with pytest.raises(ValueError, match=message):
-        LaplaceClassifier(**options).fit(X, LABELS)
+        LaplaceClassifier(**current(**options)).fit(X, LABELS)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from former import current
 from scipy.special import entr
 from scipy.stats import norm
 
@@ -97,7 +98,7 @@ def test_the_entropy_splits_into_that_of_functions_and_what_they_disagree_about(
     rng = np.random.default_rng(7 * n_classes + n_members)
     rows = rng.normal(size=(60, 2))
     labels = (rows[:, 0] + 0.7 * rng.normal(size=60) > 0).astype(int) + (n_classes > 2) * (rows[:, 1] > 0.8)
-    model = LaplaceClassifier(n_members=n_members, prior_precision=0.1, n_samples=4096, random_state=0)
+    model = LaplaceClassifier(**current(n_members=n_members, prior_precision=0.1, n_samples=4096, random_state=0))
     found = model.fit(rows, labels).predict_uncertainty(2 * rows[:4], measure="entropy")
     with model._asked(2 * rows[:4]) as (x, options):
         latents = [
@@ -146,7 +147,7 @@ def test_the_evidence_at_other_hyperparameters_is_that_of_a_fit_with_them():
     ).fit(X, Y[:, 0])
     np.testing.assert_allclose(model.log_marginal_likelihood(), model.log_marginal_likelihood_value_, rtol=1e-10)
     for options in ({"prior_precision": 7.0}, {"temperature": 0.3}):
-        other = LaplaceRegressor(**{**model.get_params(), **options}).fit(X, Y[:, 0])
+        other = LaplaceRegressor(**current(**{**model.get_params(), **options})).fit(X, Y[:, 0])
         expected = other.log_marginal_likelihood_value_
         np.testing.assert_allclose(model.log_marginal_likelihood(**options), expected, rtol=1e-9)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from former import current
 from joblib import Memory
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal as assert_equal
@@ -111,7 +112,7 @@ def test_optuna_trains_once_for_each_split(cache):
     assert {warning.category.__name__ for warning in raised} <= {"ExperimentalWarning", "FutureWarning"}
     assert count() == 4
     assert len(search.trials_) == 6 and len({trial.value for trial in search.trials_}) == 6
-    model = LaplaceRegressor(**SMALL, **search.best_params_)
+    model = LaplaceRegressor(**current(**SMALL, **search.best_params_))
     scores = [
         neg_interval_score(clone(model).fit(X[train], Y[train]), X[test], Y[test]) for train, test in FOLDS.split(X)
     ]
@@ -123,7 +124,7 @@ def test_a_search_may_hold_an_estimator_that_cross_validates(cache):
     """Each outer fold chooses its own prior: as by hand."""
     memory, count = cache
     model = LaplaceRegressor(
-        **SMALL, memory=memory, prior_precision="cv", prior_precision_grid=[1e-3, 1.0, 1e3], cv=KFold(2)
+        **current(**SMALL, memory=memory, prior_precision="cv", prior_precision_grid=[1e-3, 1.0, 1e3], cv=KFold(2))
     )
     search = GridSearchCV(model, {"temperature": [0.5, 1.0]}, scoring=neg_nlpd, cv=FOLDS).fit(X, Y)
     assert count() == 3 * 3 + 3

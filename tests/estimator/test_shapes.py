@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from former import current
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace.laplace.links import LINKS
@@ -61,7 +62,7 @@ def test_every_method_of_a_regressor(kind, k):
     targets = COUNTS if options["likelihood"] == "poisson" else Y
     y = targets[:, 0] if k is None else targets[:, :k]
     tail = () if k is None else (k,)
-    model = LaplaceRegressor(**options).fit(X, y)
+    model = LaplaceRegressor(**current(**options)).fit(X, y)
     mean, std = model.predict(ROWS, return_std=True)
     assert mean.shape == std.shape == model.predict(ROWS).shape == (NEW, *tail)
     assert model.predict(ROWS, return_cov=True)[1].shape == (NEW, NEW, *tail)
@@ -111,7 +112,7 @@ def test_nearly_all_leave_rows_out():
 
 
 def _fitted(options):
-    return LaplaceRegressor(**options).fit(X, (COUNTS if options["likelihood"] == "poisson" else Y)[:, 0])
+    return LaplaceRegressor(**current(**options)).fit(X, (COUNTS if options["likelihood"] == "poisson" else Y)[:, 0])
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -119,7 +120,7 @@ def _fitted(options):
 def test_every_method_of_a_classifier(kind, n_classes):
     """One column a class, in the order of ``classes_``."""
     labels = LABELS if n_classes == 3 else np.where(LABELS == "low", "low", "high")
-    model = LaplaceClassifier(**{**FIXED, **CLASSIFIERS[kind]}).fit(X, labels)
+    model = LaplaceClassifier(**current(**{**FIXED, **CLASSIFIERS[kind]})).fit(X, labels)
     proba = model.predict_proba(ROWS)
     assert proba.shape == (NEW, n_classes)
     np.testing.assert_allclose(proba.sum(1), 1.0)

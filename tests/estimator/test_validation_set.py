@@ -10,6 +10,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from former import current
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal as assert_equal
 from sklearn import config_context
@@ -47,16 +48,16 @@ BY_SET = {
 
 
 def regressor(**options):
-    return LaplaceRegressor(**{**BY_SET, **options})
+    return LaplaceRegressor(**current(**{**BY_SET, **options}))
 
 
 def classifier(**options):
-    return LaplaceClassifier(**{**BY_SET, "map_prior_precision": 0.01, **options})
+    return LaplaceClassifier(**current(**{**BY_SET, "map_prior_precision": 0.01, **options}))
 
 
 def explicit(model, fit_with, held_out, score, **rows):
     """The score of each candidate, and the fit of the best, by a new fit for each."""
-    plain = clone(model).set_params(prior_precision_grid=None, scoring=None)
+    plain = clone(model).set_params(**current(prior_precision_grid=None, scoring=None))
     fits = [clone(plain).set_params(prior_precision=delta).fit(*fit_with, **rows) for delta in GIVEN]
     scores = [score(fit, *held_out) for fit in fits]
     return np.array(scores), fits[int(np.argmax(scores))]
@@ -73,7 +74,7 @@ def trainings(monkeypatch):
 @pytest.mark.parametrize("trained_under", [1.0, "same"], ids=["one-training", "a-training-each"])
 def test_each_candidate_is_a_fit_that_the_set_scores(trained_under):
     """To the bit: scores, the best one and its answers; weights and known noise belong to the rows of the training."""
-    model = regressor(map_prior_precision=trained_under, scoring=neg_crps)
+    model = regressor(**current(map_prior_precision=trained_under, scoring=neg_crps))
     rows = {"sample_weight": WEIGHTS, "sample_noise_variance": NOISE}
     scores, best = explicit(model, (X, Y), (X_VAL, Y_VAL), neg_crps, **rows)
     model.fit(X, Y, **rows, X_val=X_VAL, y_val=Y_VAL)
@@ -91,7 +92,7 @@ def test_each_candidate_is_a_fit_that_the_set_scores(trained_under):
 @pytest.mark.parametrize("scoring", [None, "neg_log_loss"], ids=["density", "name"])
 def test_a_classifier_is_scored_by_its_labels(scoring):
     """The log probability of the true class, which scikit-learn's own score is as well."""
-    model = classifier(scoring=scoring, class_weight="balanced")
+    model = classifier(**current(scoring=scoring, class_weight="balanced"))
     scores, best = explicit(
         model,
         (X, LABELS),
@@ -113,10 +114,10 @@ def test_by_default_it_is_the_mean_log_density():
 def test_it_is_a_search_with_one_split_and_without_a_refit_on_the_union():
     """GridSearchCV over both sets: its scores; its best model saw the union, ours the training rows alone."""
     split = PredefinedSplit(np.repeat([-1, 0], [30, 14]))
-    plain = regressor(prior_precision_grid=None)
+    plain = regressor(**current(prior_precision_grid=None))
     search = GridSearchCV(plain, {"prior_precision": GIVEN}, cv=split, scoring=neg_nlpd)
     search.fit(np.vstack([X, X_VAL]), np.append(Y, Y_VAL))
-    model = regressor(scoring=neg_nlpd).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
+    model = regressor(**current(scoring=neg_nlpd)).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
     assert_equal(model._prior_scores.mean, search.cv_results_["mean_test_score"])
     assert model._prior_scores.best == search.best_params_["prior_precision"]
     assert np.abs(model.predict(X_NEW) - search.predict(X_NEW)).max() > 1e-3
@@ -163,7 +164,7 @@ def test_a_set_and_the_rule_that_uses_it_go_together(trainings):
         (LaplaceRegressor(), pair, "would be ignored with prior_precision='auto'; they go with .*'validation'"),
         (regressor(), {"X_val": X_VAL}, "X_val and y_val go together"),
         (regressor(), {"y_val": Y_VAL}, "X_val and y_val go together"),
-        (regressor(prior_structure="tensor"), pair, "prior_structure='tensor' asks for several"),
+        (regressor(**current(prior_structure="tensor")), pair, "prior_structure='tensor' asks for several"),
     ):
         with pytest.raises(ValueError, match=message):
             model.fit(X, Y, **rows)
@@ -215,10 +216,10 @@ def test_the_end_of_the_grid_is_a_warning():
     """As with folds."""
     grid = [1e4, 1e5, 1e6]
     with pytest.warns(BoundWarning, match="prior_precision='validation': the best candidate, .* at the end of prior"):
-        regressor(map_prior_precision="same", prior_precision_grid=grid).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
+        regressor(**current(map_prior_precision="same", prior_precision_grid=grid)).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
     with warnings.catch_warnings():
         warnings.simplefilter("error", BoundWarning)
-        regressor(prior_precision_grid=[3.0]).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
+        regressor(**current(prior_precision_grid=[3.0])).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
 
 
 # ---------------------------------------------------------------------- through a pipeline

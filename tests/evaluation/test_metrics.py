@@ -358,7 +358,7 @@ def test_scorers_can_be_pickled(metric):
 @pytest.mark.parametrize("metric", [m for m in (*SCORES, *FIGURES) if m is not neg_nlpd])
 def test_figures_of_numbers_refuse_classifiers(metric):
     """A class has no interval; the message names what there is for classes."""
-    message = f"^{metric.__name__} judges .* found the classifier StatedClasses.* use neg_nlpd"
+    message = f"^{metric.__name__} evaluates .* found the classifier StatedClasses.* use neg_nlpd"
     with pytest.raises(TypeError, match=message):
         metric(FrozenEstimator(StatedClasses()), [[0.5, 0.5, 0.0]], ["a"])
 
@@ -367,7 +367,7 @@ def test_figures_of_numbers_refuse_classifiers(metric):
 @pytest.mark.parametrize("metric", [neg_interval_score, coverage, mean_width])
 def test_a_level_is_one_number_between_zero_and_one(metric, level):
     """A list of levels would give several scores."""
-    with pytest.raises(ValueError, match=r"confidence_level=.* has to be one number strictly between 0 and 1"):
+    with pytest.raises(ValueError, match=r"confidence_level=.* must be a single number strictly between 0 and 1"):
         metric(Stated(), [[0.0, 1.0]], [0.0], confidence_level=level)
 
 
@@ -394,7 +394,7 @@ def test_points_are_no_distribution():
     """A model without a standard deviation, and one whose standard deviation is zero."""
     with pytest.raises(TypeError, match=r"LinearRegression has no predictive distribution; expected .* return_std"):
         neg_nlpd(LinearRegression().fit(X, Y), X, Y)
-    with pytest.raises(ValueError, match=r"Stated.predict\(X, return_std=True\) gave a standard deviation of 0.0"):
+    with pytest.raises(ValueError, match=r"Stated.predict\(X, return_std=True\) returned a standard deviation of 0.0"):
         neg_crps(Stated(), [[0.0, 0.0]], [1.0])
 
 

@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from former import current
 from scipy import stats
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import NotFittedError
@@ -50,17 +51,17 @@ def _no_figure_is_left():
 
 @pytest.fixture(scope="module")
 def regressor():
-    return LaplaceRegressor(**GAUSSIAN).fit(X, Y)
+    return LaplaceRegressor(**current(**GAUSSIAN)).fit(X, Y)
 
 
 @pytest.fixture(scope="module")
 def curve():
-    return LaplaceRegressor(**GAUSSIAN).fit(X[:, :1], Y)
+    return LaplaceRegressor(**current(**GAUSSIAN)).fit(X[:, :1], Y)
 
 
 @pytest.fixture(scope="module")
 def two_outputs():
-    return LaplaceRegressor(**GAUSSIAN).fit(X, Y2)
+    return LaplaceRegressor(**current(**GAUSSIAN)).fit(X, Y2)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def classifier():
 @pytest.fixture(scope="module")
 def ard():
     names = pd.DataFrame(X, columns=["first", "second", "third"])
-    return LaplaceRegressor(**GAUSSIAN, prior_structure="ard").fit(names, Y)
+    return LaplaceRegressor(**current(**GAUSSIAN, prior_structure="ard")).fit(names, Y)
 
 
 class Stated(ClassifierMixin, BaseEstimator):
@@ -408,7 +409,7 @@ def test_several_precisions_are_shown_by_their_geometric_mean(ard):
 
 def test_a_cross_validated_path_has_its_scores(regressor):
     """Those of prior_precision="cv", at the grid that was tried; of another fit they are not available."""
-    model = LaplaceRegressor(**GAUSSIAN | CROSS_VALIDATED)
+    model = LaplaceRegressor(**current(**GAUSSIAN | CROSS_VALIDATED))
     display = PriorPathDisplay.from_estimator(model.fit(X, Y), scores="cv_score")
     assert display.prior_precision.tolist() == [0.1, 10.0] and display.chosen == display.best["cv_score"]
     with pytest.raises(ValueError, match=r"scores='cv_score' is not available for this fit; available are 'log_marg"):
@@ -443,7 +444,7 @@ def test_relevances_are_drawn_from_the_largest_with_their_names(ard):
 def test_names_of_a_pipeline_come_from_its_steps():
     """The scaler makes an array of the dataframe, and knows the names."""
     table = pd.DataFrame(X, columns=["first", "second", "third"])
-    pipe = make_pipeline(StandardScaler(), LaplaceRegressor(**GAUSSIAN, prior_structure="ard")).fit(table, Y)
+    pipe = make_pipeline(StandardScaler(), LaplaceRegressor(**current(**GAUSSIAN, prior_structure="ard"))).fit(table, Y)
     assert FeatureRelevanceDisplay.from_estimator(pipe).feature_names == ["first", "second", "third"]
     with pytest.raises(ValueError, match="feature_names holds 2 names; expected 3, one for each column"):
         FeatureRelevanceDisplay.from_estimator(pipe, feature_names=["a", "b"])
@@ -537,7 +538,7 @@ def test_every_display_is_exported():
 
 def test_displays_see_through_pipelines_and_searches():
     """The same numbers as of the step on transformed rows."""
-    pipe = make_pipeline(StandardScaler(), LaplaceRegressor(**GAUSSIAN))
+    pipe = make_pipeline(StandardScaler(), LaplaceRegressor(**current(**GAUSSIAN)))
     search = GridSearchCV(pipe, {"laplaceregressor__activation": ["tanh"]}, cv=2).fit(X, Y)
     best = search.best_estimator_
     scaled, step = best[0].transform(X), best[-1]

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import scoringrules
+from former import current
 from scipy import optimize, stats
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.exceptions import NotFittedError
@@ -64,17 +65,17 @@ class Stated(RegressorMixin, BaseEstimator):
 
 @pytest.fixture(scope="module")
 def regressor():
-    return LaplaceRegressor(**GAUSSIAN).fit(X[TRAIN], Y[TRAIN])
+    return LaplaceRegressor(**current(**GAUSSIAN)).fit(X[TRAIN], Y[TRAIN])
 
 
 @pytest.fixture(scope="module")
 def two_outputs():
-    return LaplaceRegressor(**GAUSSIAN).fit(X[TRAIN], Y2[TRAIN])
+    return LaplaceRegressor(**current(**GAUSSIAN)).fit(X[TRAIN], Y2[TRAIN])
 
 
 @pytest.fixture(scope="module")
 def mixture():
-    return LaplaceRegressor(**GAUSSIAN | {"n_members": 2}).fit(X[TRAIN], Y[TRAIN])
+    return LaplaceRegressor(**current(**GAUSSIAN | {"n_members": 2})).fit(X[TRAIN], Y[TRAIN])
 
 
 # ---------------------------------------------------------------------- expected calibration error
@@ -153,14 +154,14 @@ def test_the_error_is_a_scorer():
     [
         (
             {"y_true": [0, 1], "y_prob": np.full((2, 3), 1 / 3)},
-            r"y_prob has 3 columns for the 2 labels \[0, 1\]; give lab",
+            r"y_prob has 3 columns for the 2 labels \[0, 1\]; pass lab",
         ),
-        ({"y_true": [0, 1, 2], "y_prob": [0.1, 0.2, 0.3]}, "y_prob has one column for 3 labels; expected one column a"),
-        ({"y_true": [0, 1], "y_prob": [[0.5, 0.5]]}, "y_prob has 1 rows for 2 labels; expected one for each"),
-        ({"y_true": [0, 1], "y_prob": [[0.5, 0.9], [0.5, 0.5]]}, "a row of y_prob sums to 1.4; probabilities of all"),
+        ({"y_true": [0, 1, 2], "y_prob": [0.1, 0.2, 0.3]}, "y_prob has one column for 3 labels; expected one column p"),
+        ({"y_true": [0, 1], "y_prob": [[0.5, 0.5]]}, "y_prob has 1 rows for 2 labels; expected one row for each"),
+        ({"y_true": [0, 1], "y_prob": [[0.5, 0.9], [0.5, 0.5]]}, "a row of y_prob sums to 1.4; the probabilities of"),
         (
             {"y_true": [0, 1], "y_prob": [1.5, 0.5]},
-            "probabilities between 0.5 and 1.5 were given; they have to be within",
+            "probabilities between 0.5 and 1.5 were given; they must lie",
         ),
         ({"y_true": [0, 1], "y_prob": [0.5, 0.5], "n_bins": 0}, "n_bins=0 has to be a whole number of at least 1"),
         (
@@ -178,7 +179,7 @@ def test_bad_probabilities_are_named(given, message):
 
 def test_bins_need_an_event_for_each_probability():
     """Lengths are not broadcast."""
-    with pytest.raises(ValueError, match=r"probability has shape \(2,\) for 1 events; expected one number for each"):
+    with pytest.raises(ValueError, match=r"probability has shape \(2,\) for 1 events; expected one value for each"):
         reliability_bins([0.5, 0.5], [True])
 
 
@@ -211,7 +212,7 @@ def test_raw_values_are_those_of_an_independent_implementation(two_outputs):
 @pytest.mark.parametrize("wrong", [[1.0], [1.0, -1.0], [0.0, 0.0], None, [1.0, np.inf]])
 def test_weights_of_outputs_fit_them(wrong, two_outputs):
     """One for each output, not negative, not all zero; and a misspelt rule is named."""
-    with pytest.raises(ValueError, match=r"multioutput=.* has to be 'uniform_average', 'raw_values' or 2 weights"):
+    with pytest.raises(ValueError, match=r"multioutput=.*; expected 'uniform_average', 'raw_values' or 2 non-neg"):
         neg_crps(two_outputs, X, Y2, multioutput=wrong)
     with pytest.raises(
         ValueError, match=r"multioutput='raw' is not known; expected one of 'raw_values', 'uniform_avera"
@@ -231,7 +232,7 @@ def test_sharpness_is_the_root_mean_variance(regressor):
     targets = spread * np.random.default_rng(1).normal(size=20_000)
     rows = np.column_stack([np.zeros(20_000), spread])
     assert sharpness(Stated(), rows) == pytest.approx(np.sqrt(np.mean(targets**2)), rel=0.03)  # 5 standard errors
-    with pytest.raises(TypeError, match="sharpness judges distributions of numeric targets; found the classifier"):
+    with pytest.raises(TypeError, match="sharpness evaluates distributions of numeric targets; found the classifier"):
         sharpness(LaplaceClassifier(**SMALL).fit(X, X[:, 0] > 0), X)
     assert pickle.loads(pickle.dumps(sharpness))(regressor, X) == sharpness(regressor, X)
 
@@ -332,12 +333,12 @@ def test_what_cannot_be_scaled_is_refused(regressor):
         SigmaScaling(LaplaceRegressor()).fit(X, Y)
     with pytest.raises(NotFittedError, match="not fitted yet"):
         SigmaScaling(regressor).predict(X)
-    with pytest.raises(TypeError, match=r"SigmaScaling corrects .* found the classifier LogisticRegression"):
+    with pytest.raises(TypeError, match=r"SigmaScaling scales .* found the classifier LogisticRegression"):
         SigmaScaling(LogisticRegression().fit(X, Y > 0)).fit(X, Y)
     counts = LaplaceRegressor(**SMALL, likelihood="poisson").fit(X, np.floor(np.exp(X[:, 0])))
-    with pytest.raises(TypeError, match="SigmaScaling needs normal predictives; LaplaceRegressor predicts counts"):
+    with pytest.raises(TypeError, match="SigmaScaling needs normal predictive distributions; LaplaceRegressor predicts counts"):
         SigmaScaling(counts).fit(X, np.floor(np.exp(X[:, 0])))
-    with pytest.raises(ValueError, match="every held-out target is predicted exactly, and a factor of 0"):
+    with pytest.raises(ValueError, match="all held-out targets of an output are predicted exactly"):
         SigmaScaling(Stated()).fit([[1.0, 1.0]], [1.0])
     with pytest.raises(ValueError, match=r"y has shape \(3,\); expected \(60,\), one target for each prediction"):
         SigmaScaling(regressor).fit(X, Y[:3])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from former import current
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor
@@ -30,7 +31,7 @@ GRID = {"prior_precision": [0.1, 10.0]}
 def small(**options):
     """A Laplace regressor of few weights; given precision and noise need no selection."""
     defaults = {"hidden_layer_sizes": (3,), "random_state": 0, "prior_precision": 1.0, "sigma_noise": 0.2}
-    return LaplaceRegressor(**{**defaults, **options})
+    return LaplaceRegressor(**current(**{**defaults, **options}))
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +213,7 @@ def test_no_laplace_step_is_named():
         laplace_step(pipe, X_NEW)
     with pytest.raises(TypeError, match=r"^found BayesianRidge; expected"):
         predict_std(BayesianRidge().fit(X, Y), X_NEW)
-    with pytest.raises(TypeError, match="Pipeline ends in 'passthrough'; expected a scikit-learn estimator"):
+    with pytest.raises(TypeError, match="the last step of Pipeline is 'passthrough'; expected a scikit-learn est"):
         laplace_step(Pipeline([("scale", StandardScaler()), ("net", "passthrough")]).fit(X), X_NEW)
     with pytest.raises(TypeError, match="StandardScaler has no predictive distribution"):
         predictive(make_pipeline(StandardScaler()).fit(X), X_NEW)
@@ -228,7 +229,7 @@ def test_several_models_are_no_laplace_step(classifier):
 def test_a_search_without_refit_is_refused():
     """It holds scores and no model."""
     found = GridSearchCV(small(), GRID, cv=2, refit=False).fit(X, Y)
-    with pytest.raises(ValueError, match=r"GridSearchCV\(refit=False\) keeps no fitted estimator; set refit=True"):
+    with pytest.raises(ValueError, match=r"GridSearchCV\(refit=False\) has no fitted estimator; set refit=True"):
         laplace_step(found, X_NEW)
 
 
@@ -242,7 +243,7 @@ def test_a_search_without_refit_is_refused():
 def test_transformed_targets_are_refused(options, name):
     """The net inside speaks of another target than y."""
     wrapper = TransformedTargetRegressor(small(), **options).fit(X, Y)
-    message = f"transforms y by {name}: the regressor inside predicts the transformed target.* Leave it out"
+    message = f"transforms y with {name}: its inner regressor predicts the transformed target.* Omit it"
     with pytest.raises(ValueError, match=message):
         laplace_step(make_pipeline(wrapper), X_NEW)
 
@@ -270,6 +271,6 @@ def test_unfitted_is_not_fitted(unfitted):
 def test_classes_have_no_interval(classifier):
     """The message says what there is instead."""
     with pytest.raises(
-        TypeError, match=r"predict_interval is for numeric targets; found LaplaceClassifier.* predictive"
+        TypeError, match=r"predict_interval needs numeric targets; found LaplaceClassifier.* predictive"
     ):
         predict_interval(make_pipeline(classifier), X_NEW)

@@ -12,6 +12,7 @@ import oracles
 import pytest
 import scipy.stats
 import torch
+from former import current
 from joblib import Memory
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
@@ -85,7 +86,7 @@ def test_the_sampled_fisher_is_divided_by_the_variance_once():
 def test_a_classifier_uses_its_own_curvature(curvature):
     """The softmax's Hessian or gradients at the MAP, not those of a regression on class numbers."""
     model = LaplaceClassifier(
-        nets.Hidden, hessian_structure="full", curvature=curvature, n_fisher_samples=2, random_state=3
+        nets.Hidden, **current(hessian_structure="full", curvature=curvature, n_fisher_samples=2, random_state=3)
     ).fit(X, LABELS)
     fit = model.laplace_
     x, y = torch.tensor(X), torch.tensor((LABELS == "yes").astype(int))
@@ -166,7 +167,9 @@ def test_the_draws_of_a_row_are_its_own():
 def test_sampled_rows_are_forgotten_exactly():
     """Some rows of the fit, in another order: what a stream of draws could not take out again."""
     options = {"hidden_layer_sizes": (4,), "hessian_structure": "full", "curvature": "mc_fisher", "random_state": 0}
-    model = LaplaceRegressor(**options, map_prior_precision=1.0, prior_precision=1.0, sigma_noise=0.3).fit(X, Y)
+    model = LaplaceRegressor(**current(**options, map_prior_precision=1.0, prior_precision=1.0, sigma_noise=0.3)).fit(
+        X, Y
+    )
     whole = model.laplace_.curvature.matrix
     some = np.array([31, 2, 17])
     left = model.forget(X[some], Y[some]).laplace_.curvature.matrix
@@ -279,14 +282,16 @@ def test_every_rule_fits_predicts_and_travels(estimator, curvature):
     """The same weights as with the Gauss–Newton matrix, another posterior; reproducible, saved and opened."""
     y = Y if estimator is LaplaceRegressor else LABELS
     options = {"hidden_layer_sizes": (6,), "random_state": 0}
-    usual = estimator(**options).fit(X, y)
-    model = estimator(**options, curvature=curvature).fit(X, y)
+    usual = estimator(**current(**options)).fit(X, y)
+    model = estimator(**current(**options, curvature=curvature)).fit(X, y)
     assert torch.equal(model.laplace_.network.theta, usual.laplace_.network.theta)
     std = model.predict_std(X_NEW)
     assert np.isfinite(std).all() and (std > 0).all()
     assert np.abs(std / usual.predict_std(X_NEW) - 1).max() > 1e-3
     assert np.isfinite(model.log_marginal_likelihood_value_)
-    np.testing.assert_array_equal(estimator(**options, curvature=curvature).fit(X, y).predict_std(X_NEW), std)
+    np.testing.assert_array_equal(
+        estimator(**current(**options, curvature=curvature)).fit(X, y).predict_std(X_NEW), std
+    )
     opened = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(opened.predict_std(X_NEW), std)
     assert opened.laplace_.rule == model.laplace_.rule
@@ -299,7 +304,9 @@ def test_more_fisher_samples_come_closer():
     truth = LaplaceRegressor(**fixed, random_state=0).fit(X, Y).predict_std(X_NEW, kind="epistemic")
 
     def error(n, seed):
-        model = LaplaceRegressor(**fixed, curvature="mc_fisher", n_fisher_samples=n, random_state=seed).fit(X, Y)
+        model = LaplaceRegressor(**current(**fixed, curvature="mc_fisher", n_fisher_samples=n, random_state=seed)).fit(
+            X, Y
+        )
         return np.abs(model.predict_std(X_NEW, kind="epistemic") / truth - 1).max()
 
     assert error(500, 0) < 0.1 < error(1, 0)
@@ -364,7 +371,7 @@ def test_a_hessian_that_does_not_fit_in_memory_is_refused(monkeypatch):
 def test_the_number_of_fisher_samples_is_checked(value):
     """Also while it is not in use."""
     with pytest.raises(ValueError, match=r"n_fisher_samples=.* has to be a whole number of at least 1"):
-        LaplaceClassifier(n_fisher_samples=value).fit(X, LABELS)
+        LaplaceClassifier(**current(n_fisher_samples=value)).fit(X, LABELS)
 
 
 @indefinite
@@ -374,7 +381,7 @@ def test_one_training_serves_all_rules(tmp_path):
     for curvature in sorted(CURVATURES):
         options = {"hidden_layer_sizes": (3,), "curvature": curvature, "n_fisher_samples": 2, "random_state": 0}
         options |= {"n_members": 1}
-        cached, plain = (LaplaceRegressor(**options, memory=m).fit(X, Y) for m in (memory, None))
+        cached, plain = (LaplaceRegressor(**current(**options, memory=m)).fit(X, Y) for m in (memory, None))
         np.testing.assert_array_equal(cached.predict_std(X_NEW), plain.predict_std(X_NEW))
     assert len(list(tmp_path.rglob("output.pkl"))) == 1
 
@@ -385,9 +392,9 @@ def test_one_training_serves_all_rules(tmp_path):
 def test_rows_that_come_later_come_by_the_rule_of_the_fit(curvature, structure):
     """Whatever the parameter says by then; the sum is that of all rows at once, and forgetting undoes it."""
     options = {"hidden_layer_sizes": (3,), "hessian_structure": structure, "random_state": 0}
-    model = LaplaceRegressor(**options, curvature=curvature).fit(X[:40], Y[:40])
+    model = LaplaceRegressor(**current(**options, curvature=curvature)).fit(X[:40], Y[:40])
     before = model.predict(X_NEW, return_std=True)
-    model.set_params(curvature="ggn", n_fisher_samples=9).partial_fit(X[40:], Y[40:])
+    model.set_params(**current(curvature="ggn", n_fisher_samples=9)).partial_fit(X[40:], Y[40:])
     network, fit = model.laplace_.network, model.laplace_
     targets = torch.tensor((Y - model._scale.mean) / model._scale.scale)[:, None]
     rows = [(torch.tensor(X), targets, torch.ones(60, dtype=torch.float64))]

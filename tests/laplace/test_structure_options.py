@@ -11,6 +11,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from former import current
 from sklearn.base import clone
 from torch import nn
 
@@ -295,7 +296,7 @@ def test_damping_of_ritter_needs_one_precision_a_block():
 def test_damping_shapes_predictions_and_leaves_the_evidence():
     """Narrower everywhere; prior, noise, evidence and effective parameters are those of exact damping; and back."""
     exact = LaplaceRegressor(hessian_structure="kron", **SMALL).fit(X, Y)
-    damped = LaplaceRegressor(hessian_structure="kron", damping="ritter", **SMALL).fit(X, Y)
+    damped = LaplaceRegressor(**current(hessian_structure="kron", damping="ritter", **SMALL)).fit(X, Y)
     for name in ("prior_precision_", "sigma_noise_", "log_marginal_likelihood_value_", "n_effective_parameters_"):
         assert getattr(damped, name) == getattr(exact, name), name
     assert damped.log_marginal_likelihood() == exact.log_marginal_likelihood()
@@ -304,15 +305,17 @@ def test_damping_shapes_predictions_and_leaves_the_evidence():
     assert (damped.predict_std(X_NEW, kind="epistemic") < before).all()
     spread = damped.sample_y(X_NEW, 4000, kind="epistemic").std(1)
     np.testing.assert_allclose(spread, damped.predict_std(X_NEW, kind="epistemic"), rtol=0.1)
-    for other in (exact.refit_laplace(damping="ritter"), pickle.loads(pickle.dumps(damped))):
+    for other in (exact.refit_laplace(**current(damping="ritter")), pickle.loads(pickle.dumps(damped))):
         np.testing.assert_array_equal(other.predict_std(X_NEW), damped.predict_std(X_NEW))
-    np.testing.assert_array_equal(exact.refit_laplace(damping="exact").predict_std(X_NEW, kind="epistemic"), before)
+    np.testing.assert_array_equal(
+        exact.refit_laplace(**current(damping="exact")).predict_std(X_NEW, kind="epistemic"), before
+    )
 
 
 def test_damping_does_not_move_the_mean_of_rows_that_come_and_go():
     """partial_fit and forget solve with the exact posterior, or they would not undo each other."""
     models = [
-        LaplaceRegressor(hessian_structure="kron", damping=damping, **SMALL).fit(X[:40], Y[:40])
+        LaplaceRegressor(**current(hessian_structure="kron", damping=damping, **SMALL)).fit(X[:40], Y[:40])
         for damping in ("exact", "ritter")
     ]
     for model in models:
@@ -343,7 +346,7 @@ def test_damping_does_not_move_the_mean_of_rows_that_come_and_go():
 def test_options_reach_the_posterior(kind, structure, options):
     """As a fit of the engine with them; saved, refitted and told of new rows as any other."""
     estimator, targets = {"regressor": (LaplaceRegressor, Y), "classifier": (LaplaceClassifier, LABELS)}[kind]
-    model = estimator(hessian_structure=structure, **POSTHOC, **options).fit(X, targets)
+    model = estimator(**current(hessian_structure=structure, **POSTHOC, **options)).fit(X, targets)
     plain = estimator(hessian_structure=structure, **POSTHOC).fit(X, targets)
     network, curvature = model.laplace_.network, model.laplace_.curvature
     assert network.folds_biases == ("bias" not in options)
@@ -364,12 +367,14 @@ def test_a_linear_net_with_separate_biases_knows_their_exact_marginal():
     """The bias's own block: N rows of Gaussian noise and its prior, apart from the weights."""
     model = LaplaceRegressor(
         nets.regressor(nets.Linear),
-        hessian_structure="kron",
-        bias="separate",
-        prior_precision=2.0,
-        sigma_noise=0.5,
-        standardize_y=False,
-        random_state=0,
+        **current(
+            hessian_structure="kron",
+            bias="separate",
+            prior_precision=2.0,
+            sigma_noise=0.5,
+            standardize_y=False,
+            random_state=0,
+        ),
     ).fit(X, Y)
     variance = model.laplace_.network.tensors(model.posterior_.marginal_variance())["linear.bias"]
     np.testing.assert_allclose(variance.numpy(), [1 / (60 / 0.25 + 2.0)], rtol=1e-10)
@@ -395,7 +400,7 @@ def test_the_trainings_own_factors_are_not_taken_for_others(monkeypatch):
     options = {"hessian_structure": "kron", "max_epochs": 5, "random_state": 0, "map_prior_precision": 1.0}
     fits = {}
     for sharing in ("expand", "reduce"):
-        model = LaplaceRegressor(Sequence, weight_sharing=sharing, **options)
+        model = LaplaceRegressor(Sequence, **current(weight_sharing=sharing, **options))
         fits[sharing] = model.fit(X6, Y).laplace_
     for sharing, fit in fits.items():
         x = torch.tensor(X6)
@@ -411,7 +416,9 @@ def test_reduced_factors_change_a_net_that_has_positions():
     X6 = np.column_stack([X, X[::-1]])
     for net, changes in ((Sequence, True), (nets.Hidden, False)):
         fits = [
-            LaplaceRegressor(net, hessian_structure="ekfac", weight_sharing=sharing, random_state=0).fit(X6, Y)
+            LaplaceRegressor(net, **current(hessian_structure="ekfac", weight_sharing=sharing, random_state=0)).fit(
+                X6, Y
+            )
             for sharing in ("expand", "reduce")
         ]
         expand, reduce = (model.predict_std(X_NEW @ np.ones((3, 6)), kind="epistemic") for model in fits)
@@ -449,7 +456,7 @@ def test_reduced_factors_change_a_net_that_has_positions():
 @pytest.mark.parametrize("estimator", [LaplaceRegressor, LaplaceClassifier])
 def test_an_option_that_means_nothing_is_refused_before_any_work(estimator, options, message):
     """By name, with the structures that take it."""
-    model = estimator(max_epochs=0, **options)
+    model = estimator(**current(max_epochs=0, **options))
     with pytest.raises(ValueError, match=message):
         model.fit(X, LABELS if estimator is LaplaceClassifier else Y)
 
@@ -472,7 +479,7 @@ def test_a_rank_counts_in_the_memory_that_is_asked_for(monkeypatch):
     monkeypatch.setattr(_memory, "_physical_memory", lambda: 200_000)
     for structure in ("low_rank", "low_rank_diag"):
         small, large = (
-            LaplaceRegressor(hidden_layer_sizes=(40,), hessian_structure=structure, rank=rank, max_epochs=0)
+            LaplaceRegressor(**current(hidden_layer_sizes=(40,), hessian_structure=structure, rank=rank, max_epochs=0))
             for rank in (1, 60)
         )
         with pytest.raises(MemoryBudgetError, match=f"hessian_structure='{structure}' needs about"):

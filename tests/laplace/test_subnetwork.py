@@ -9,6 +9,7 @@ import nets
 import numpy as np
 import pytest
 import torch
+from former import current
 from joblib import Memory
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -33,7 +34,7 @@ OF_ROWS = sorted(name for name, kind in STRUCTURES.items() if "rows" in kind.acc
 
 
 def estimators(**options):
-    return (LaplaceRegressor(**options), Y), (LaplaceClassifier(**options), LABELS)
+    return (LaplaceRegressor(**current(**options)), Y), (LaplaceClassifier(**current(**options)), LABELS)
 
 
 def flat(model) -> np.ndarray:
@@ -52,9 +53,9 @@ def flat(model) -> np.ndarray:
 def test_the_largest_variances_of_the_dense_diagonal_posterior_are_taken(prior_structure, curvature):
     """By autodiff: the diagonal of the curvature, under the prior and the noise that the net was trained with."""
     for model, y in estimators(**{**SMALL, "map_prior_precision": "same"}):
-        model.set_params(prior_structure=prior_structure, curvature=curvature, hidden_layer_sizes=(3,))
+        model.set_params(**current(prior_structure=prior_structure, curvature=curvature, hidden_layer_sizes=(3,)))
         whole = clone(model).set_params(hessian_structure="full").fit(X, y)
-        model.set_params(subset_of_weights="subnetwork", n_subnetwork_weights=7).fit(X, y)
+        model.set_params(**current(subset_of_weights="subnetwork", n_subnetwork_weights=7)).fit(X, y)
         kind = "gaussian" if isinstance(model, LaplaceRegressor) else "categorical"
         names = [name for name, _ in whole.net_.module_.named_parameters()]
         module, mode = whole.laplace_.network.module, whole._ensemble.first.origin
@@ -86,7 +87,7 @@ def test_the_largest_weights_are_taken():
 
 def test_random_weights_follow_from_the_seed():
     """The same again, others under another one; every weight has its turn."""
-    model = LaplaceRegressor(**CHOSEN, subnetwork="random", n_subnetwork_weights=13)
+    model = LaplaceRegressor(**current(**CHOSEN, subnetwork="random", n_subnetwork_weights=13))
     first, again = (flat(clone(model).fit(X, Y)) for _ in range(2))
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, flat(clone(model).set_params(random_state=1).fit(X, Y)))
@@ -106,7 +107,7 @@ def test_as_many_are_random_as_asked_for(score, size):
     """A count, or a share of all weights, at least one."""
     for (model, y), n in zip(estimators(**CHOSEN, subnetwork=score), SIZES.values(), strict=True):
         size = n if size == "all" else size
-        model.set_params(n_subnetwork_weights=size).fit(X, y)
+        model.set_params(**current(n_subnetwork_weights=size)).fit(X, y)
         expected = size if isinstance(size, int) else max(round(size * n), 1)
         assert flat(model).sum() == model.laplace_.network.n_parameters == expected
 
@@ -120,7 +121,9 @@ def test_all_weights_are_the_subset_all(score):
     for structure in ("full", "auto", "diag"):
         for model, y in estimators(**SMALL, hessian_structure=structure):
             whole = clone(model).fit(X, y)
-            model.set_params(subset_of_weights="subnetwork", subnetwork=score, n_subnetwork_weights=1.0).fit(X, y)
+            model.set_params(**current(subset_of_weights="subnetwork", subnetwork=score, n_subnetwork_weights=1.0)).fit(
+                X, y
+            )
             np.testing.assert_allclose(model.predict_std(X_NEW), whole.predict_std(X_NEW), rtol=1e-12)
             evidence = [fit.log_marginal_likelihood_value_ for fit in (model, whole)]
             np.testing.assert_allclose(*evidence, rtol=1e-12)
@@ -133,7 +136,12 @@ def test_more_weights_have_more_variance_up_to_that_of_all(score):
     for model, y in estimators(**CHOSEN, subnetwork=score, hessian_structure="full", prior_precision=1.0):
         stds = []
         for k in (1, 4, 12, 20, 1.0):
-            stds.append(clone(model).set_params(n_subnetwork_weights=k).fit(X, y).predict_std(X_NEW, kind="epistemic"))
+            stds.append(
+                clone(model)
+                .set_params(**current(n_subnetwork_weights=k))
+                .fit(X, y)
+                .predict_std(X_NEW, kind="epistemic")
+            )
         latent = isinstance(model, LaplaceRegressor)
         if latent:
             assert (np.diff(stds, axis=0) >= -1e-12).all()
@@ -143,7 +151,7 @@ def test_more_weights_have_more_variance_up_to_that_of_all(score):
 @pytest.mark.parametrize("link", sorted(LINKS))
 def test_one_weight_makes_probabilities_by_every_link(link):
     """Covariances of rank one, whatever the prior."""
-    model = LaplaceClassifier(**CHOSEN, n_subnetwork_weights=1, link=link).fit(X, LABELS)
+    model = LaplaceClassifier(**current(**CHOSEN, n_subnetwork_weights=1, link=link)).fit(X, LABELS)
     for precision in (1e-50, 1.0, 1e50):
         p = model.refit_laplace(prior_precision=precision).predict_proba(10 * X_NEW)
         np.testing.assert_allclose(p.sum(1), 1, rtol=1e-12)
@@ -158,9 +166,11 @@ def test_the_masks_of_a_fit_are_a_subset_of_weights():
             _ = model.subset_
         model.fit(X, y)
         assert {mask.dtype for mask in model.subset_.values()} == {np.dtype(bool)}
-        by_hand = clone(model).set_params(subset_of_weights=model.subset_, n_subnetwork_weights=0.1).fit(X, y)
+        by_hand = (
+            clone(model).set_params(**current(subset_of_weights=model.subset_, n_subnetwork_weights=0.1)).fit(X, y)
+        )
         np.testing.assert_array_equal(by_hand.predict_std(X_NEW), model.predict_std(X_NEW))
-        whole = clone(model).set_params(subset_of_weights="all", n_subnetwork_weights=0.1).fit(X, y)
+        whole = clone(model).set_params(**current(subset_of_weights="all", n_subnetwork_weights=0.1)).fit(X, y)
         assert all(mask.all() for mask in whole.subset_.values())
         last = clone(whole).set_params(subset_of_weights="last_layer").fit(X, y)
         assert list(last.subset_) == ["5.weight", "5.bias"]
@@ -173,13 +183,17 @@ def test_a_subnetwork_works_from_end_to_end(structure):
         model.fit(X, y)
         loaded = pickle.loads(pickle.dumps(model))
         np.testing.assert_array_equal(loaded.predict_std(X_NEW), model.predict_std(X_NEW))
-        again = clone(model).set_params(prior_precision=3.0, prior_structure="tensor", temperature=0.5).fit(X, y)
-        loaded.refit_laplace(prior_precision=3.0, prior_structure="tensor", temperature=0.5)
+        again = (
+            clone(model).set_params(**current(prior_precision=3.0, prior_structure="tensor", temperature=0.5)).fit(X, y)
+        )
+        loaded.refit_laplace(**current(prior_precision=3.0, prior_structure="tensor", temperature=0.5))
         np.testing.assert_allclose(loaded.predict_std(X_NEW), again.predict_std(X_NEW), rtol=1e-10)
         masks = model.subset_
         model.partial_fit(X[:9] + 1, y[:9])
         if STRUCTURES[model.structure_].is_monoid and model.structure_ != "functional":
-            before = loaded.refit_laplace(prior_precision="evidence", prior_structure="scalar", temperature=1.0)
+            before = loaded.refit_laplace(
+                **current(prior_precision="evidence", prior_structure="scalar", temperature=1.0)
+            )
             model.forget(X[:9] + 1, y[:9])
             np.testing.assert_allclose(model.predict_std(X_NEW), before.predict_std(X_NEW), rtol=1e-6)
         assert all(np.array_equal(model.subset_[name], mask) for name, mask in masks.items())
@@ -201,11 +215,13 @@ def test_a_search_over_the_number_of_weights_trains_once_a_fold(tmp_path):
 def test_a_users_net_and_a_frozen_one_have_subnetworks():
     """Tensors under their own names; for the frozen net the weights are those that it came with."""
     net = nets.regressor(module__n_in=3)
-    model = LaplaceRegressor(net, subset_of_weights="subnetwork", n_subnetwork_weights=5, random_state=0).fit(X, Y)
+    model = LaplaceRegressor(
+        net, **current(subset_of_weights="subnetwork", n_subnetwork_weights=5, random_state=0)
+    ).fit(X, Y)
     assert set(model.subset_) <= {"hidden.weight", "hidden.bias", "out.weight", "out.bias"}
     net.fit(X.astype(np.float32), Y[:, None].astype(np.float32))
     options = {"subset_of_weights": "subnetwork", "subnetwork": "magnitude", "n_subnetwork_weights": 1}
-    frozen = LaplaceRegressor(FrozenEstimator(net), **options).fit(X, Y)
+    frozen = LaplaceRegressor(FrozenEstimator(net), **current(**options)).fit(X, Y)
     weights = {name: np.abs(p.detach().numpy()) for name, p in net.module_.named_parameters()}
     ((name, mask),) = frozen.subset_.items()
     assert weights[name][mask].item() == max(values.max() for values in weights.values())
@@ -242,7 +258,7 @@ def test_a_wrong_subnetwork_is_refused_before_training(monkeypatch, options, mes
     """What was given and what is needed."""
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", None)
     with pytest.raises(ValueError, match=message):
-        LaplaceRegressor(**{**CHOSEN, **options}).fit(X, Y)
+        LaplaceRegressor(**current(**{**CHOSEN, **options})).fit(X, Y)
 
 
 @pytest.mark.parametrize("structure", sorted(set(STRUCTURES) - set(OF_ROWS)))
@@ -265,6 +281,6 @@ def test_a_subnetwork_too_large_for_the_memory_is_refused_before_training(monkey
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", None)
     large = {**CHOSEN, "hidden_layer_sizes": (500, 500), "hessian_structure": structure}
     with pytest.raises(MemoryBudgetError, match=r"for 253,001 weights and 60 rows × outputs"):
-        LaplaceRegressor(**large, n_subnetwork_weights=1.0).fit(X, Y)
+        LaplaceRegressor(**current(**large, n_subnetwork_weights=1.0)).fit(X, Y)
     with pytest.raises(TypeError, match="'NoneType' object is not callable"):  # it would train
-        LaplaceRegressor(**large, n_subnetwork_weights=100).fit(X, Y)
+        LaplaceRegressor(**current(**large, n_subnetwork_weights=100)).fit(X, Y)

@@ -208,7 +208,7 @@ class Blocks(torch.nn.Module):
 @pytest.mark.parametrize(
     ("name", "tensors"),
     [
-        ("block_diagonal", {"block.0.weight", "block.2.0.weight", "block.2.0.bias"}),
+        ("block", {"block.0.weight", "block.2.0.weight", "block.2.0.bias"}),
         ("block.2", {"block.2.0.weight", "block.2.0.bias"}),
         ("block2", {"block2.weight", "block2.bias"}),
         ("gain", {"gain"}),
@@ -372,7 +372,7 @@ def test_weights_of_large_marginal_variance_leave_least_out():
 @pytest.mark.parametrize("task", ["regression", "classification"])
 def test_a_subnetwork_is_laplace_torchs(task, structure):
     """The same indices in float64: curvature, evidence and predictive variance."""
-    peer = pytest.importorskip("laplace")
+    peer = pytest.importorskip("laplace.baselaplace")
     kind, n_outputs = {"regression": ("gaussian", 2), "classification": ("categorical", 3)}[task]
     x, y = contracts.random_rows(kind, 40, 3, n_outputs, seed=1)
     module = oracles.random_mlp((3, 5, n_outputs), seed=3)

@@ -157,7 +157,7 @@ def test_a_tempered_model_is_saved_and_learns_on():
         (
             {"hidden": 1.0},
             ValueError,
-            r"names \['hidden'\]; the net's layers and tensors are 2, 2.bias, 2.weight, 5, 5",
+            r"has unknown names \['hidden'\]; the net's layers and tensors are 2, 2.bias, 2.weight, 5, 5",
         ),
         ({"2": 0.0}, ValueError, r"temperature\['2'\]=0.0 has to be a finite number above zero"),
         ({"2": "cold"}, ValueError, r"temperature\['2'\]='cold' has to be a finite number"),
@@ -176,7 +176,7 @@ def test_a_wrong_name_in_a_refit_loses_nothing():
     """The estimator answers as before."""
     model = LaplaceRegressor(**SMALL).fit(X, Y)
     before = model.predict_std(X_NEW)
-    with pytest.raises(ValueError, match="temperature names"):
+    with pytest.raises(ValueError, match="temperature has unknown names"):
         model.refit_laplace(temperature={"nothing": 2.0})
     np.testing.assert_array_equal(model.predict_std(X_NEW), before)
     assert model.temperature == 1.0

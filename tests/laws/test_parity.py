@@ -23,7 +23,7 @@ from sklearn_laplace.laplace.predictives import GLM
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.subsets import SUBSETS
 
-peer = pytest.importorskip("laplace")
+peer = pytest.importorskip("laplace.baselaplace")
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the peer's and its backends' own
 

@@ -8,6 +8,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from former import current
 from sklearn.model_selection import GridSearchCV
 from skorch.callbacks import Callback
 
@@ -27,7 +28,7 @@ SMALL = {"hidden_layer_sizes": (6,), "random_state": 0}
 def linear(**options):
     """A linear net under a fixed prior, where everything has a closed form."""
     options = {"prior_precision": 2.0, "sigma_noise": 0.5, "standardize_y": False, "random_state": 0, **options}
-    return LaplaceRegressor(nets.regressor(nets.Linear, **options.pop("net", {})), **options)
+    return LaplaceRegressor(nets.regressor(nets.Linear, **current(**options.pop("net", {}))), **current(**options))
 
 
 def closed_form(sigma=0.5, delta=2.0, weights=None):
@@ -218,4 +219,4 @@ def test_trap_15_a_classifier_has_the_curvature_of_a_classifier():
 def test_trap_16_a_precision_or_a_noise_that_is_not_positive_is_refused(name, value):
     """Never accepted in silence."""
     with pytest.raises(ValueError, match=f"{name}={value!r}"):
-        LaplaceRegressor(**{name: value}).fit(X, Y)
+        LaplaceRegressor(**current(**{name: value})).fit(X, Y)

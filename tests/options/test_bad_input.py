@@ -8,6 +8,7 @@ import nets
 import numpy as np
 import pandas as pd
 import pytest
+from former import current
 from scipy.sparse import csr_matrix
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
@@ -267,7 +268,7 @@ def test_a_flag_is_true_or_false(value):
 def test_no_count_is_longer_than_an_array(option):
     """Two to the power of seventy epochs would never end."""
     with pytest.raises(ValueError, match=rf"{option}=.* has to be .*at most 2147483647"):
-        LaplaceRegressor(**{option: 2**70}).fit([[0.0], [1.0]], [0.0, 1.0])
+        LaplaceRegressor(**current(**{option: 2**70})).fit([[0.0], [1.0]], [0.0, 1.0])
 
 
 @pytest.mark.parametrize("path", [3, "", None, ["a"], "a\0b"])

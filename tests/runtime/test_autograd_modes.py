@@ -76,8 +76,14 @@ def answers(regressor, classifier, *, exact):
 def test_a_model_is_the_same_after_it_was_used_in_a_mode(mode, structure):
     """Fitted outside, used inside, used and changed outside: nothing of the mode stays in what the model keeps."""
     options = {**SMALL, "hessian_structure": structure, "prior_precision": 1.0}
-    models = LaplaceRegressor(**options, sigma_noise=0.1).fit(X, Y), LaplaceClassifier(**options).fit(X, LABELS)
-    others = LaplaceRegressor(**options, sigma_noise=0.1).fit(X, Y), LaplaceClassifier(**options).fit(X, LABELS)
+    models = (
+        LaplaceRegressor(**options, sigma_noise=0.1).fit(X, Y),
+        LaplaceClassifier(**options).fit(X, LABELS),
+    )
+    others = (
+        LaplaceRegressor(**options, sigma_noise=0.1).fit(X, Y),
+        LaplaceClassifier(**options).fit(X, LABELS),
+    )
     exact = structure in ("full", "functional")
     with MODES[mode]():
         inside = answers(*models, exact=exact)
@@ -95,10 +101,16 @@ def test_a_model_is_the_same_after_it_was_used_in_a_mode(mode, structure):
 def test_a_model_fitted_in_a_mode_is_the_same(mode):
     """The default fit, with cross-fitted nets, and rows that come and go."""
     options = {**SMALL, "hessian_structure": "full", "prior_precision": 1.0, "sigma_noise": 0.1}
-    expected = LaplaceRegressor(**SMALL).fit(X, Y), LaplaceRegressor(**options).fit(X[:20], Y[:20])
+    expected = (
+        LaplaceRegressor(**SMALL).fit(X, Y),
+        LaplaceRegressor(**options).fit(X[:20], Y[:20]),
+    )
     expected[1].partial_fit(X[20:], Y[20:]).forget(X[:4], Y[:4]).refit_laplace(prior_precision=2.0)
     with MODES[mode]():
-        found = LaplaceRegressor(**SMALL).fit(X, Y), LaplaceRegressor(**options).fit(X[:20], Y[:20])
+        found = (
+            LaplaceRegressor(**SMALL).fit(X, Y),
+            LaplaceRegressor(**options).fit(X[:20], Y[:20]),
+        )
         found[1].partial_fit(X[20:], Y[20:]).forget(X[:4], Y[:4]).refit_laplace(prior_precision=2.0)
     for mine, theirs in zip(found, expected, strict=True):
         for one, other in zip(

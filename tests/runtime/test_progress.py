@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from former import current
 from joblib import Memory
 from nets import regressor as template
 from sklearn.base import clone
@@ -137,7 +138,7 @@ def test_members_that_train_in_threads_have_their_own_tasks():
     for n_jobs in (1, 2):
         recorder = Recorder()
         options = {**ONE, "n_members": 3, "prior_precision": 1.0}
-        LaplaceRegressor(**options, n_jobs=n_jobs).set_callbacks(recorder).fit(X, Y)
+        LaplaceRegressor(**current(**options, n_jobs=n_jobs)).set_callbacks(recorder).fit(X, Y)
         seen.append(sorted(recorder.of_tasks()))
     assert seen[0] == seen[1]
     assert len(seen[0]) == 2 * (1 + 3 * 4)  # the fit; member, training, mode and posterior of each
@@ -172,7 +173,7 @@ def test_epochs_are_tasks_of_a_net_that_trains_by_them():
 def test_a_fit_is_nested_below_a_search_and_a_pipeline():
     """Set on the outermost estimator, as for scikit-learn's own: one setup, the fits' tasks below the search's."""
     recorder = Recorder()
-    pipeline = make_pipeline(StandardScaler(), LaplaceRegressor(**{**ONE, "prior_precision": 1.0}))
+    pipeline = make_pipeline(StandardScaler(), LaplaceRegressor(**current(**{**ONE, "prior_precision": 1.0})))
     search = GridSearchCV(pipeline, {"laplaceregressor__prior_precision": [1.0, 10.0]}, cv=2)
     search.set_callbacks(recorder).fit(X, Y)
     assert recorder.seen.count("setup") == recorder.seen.count("teardown") == 1
@@ -191,7 +192,7 @@ def test_a_search_for_the_prior_has_its_folds_as_tasks():
     """The fits inside are the estimator's own affair, and each is one step of the choice."""
     recorder = Recorder()
     options = {**ONE, "prior_precision": "cv", "prior_precision_grid": [1.0, 3.0, 10.0], "map_prior_precision": 1.0}
-    LaplaceRegressor(**options, cv=2).set_callbacks(recorder).fit(X, Y)
+    LaplaceRegressor(**current(**options, cv=2)).set_callbacks(recorder).fit(X, Y)
     folds = [("fit", "prior_precision", "fold")] * 2
     assert without_ids(recorder.begun()) == [("fit",), ("fit", "prior_precision"), *folds, ("fit", "fit")]
     assert in_order(recorder)
@@ -261,7 +262,7 @@ def test_the_progress_bar_of_scikit_learn_shows_the_members(capsys):
     """The bars of a mixture's members below that of the fit."""
     from sklearn.callback import ProgressBar
 
-    LaplaceRegressor(**{**ONE, "n_members": 2}).set_callbacks(ProgressBar()).fit(X, Y)
+    LaplaceRegressor(**current(**{**ONE, "n_members": 2})).set_callbacks(ProgressBar()).fit(X, Y)
     shown = capsys.readouterr().out
     assert "LaplaceRegressor - fit" in shown and "LaplaceRegressor - member #1" in shown and "100%" in shown
 
@@ -276,9 +277,9 @@ def test_a_fit_is_quiet_by_default(capsys):
 def test_verbose_prints_the_epochs_of_a_template(capsys):
     """skorch's own table, one line an epoch; the built-in net without epochs has none."""
     options = {"prior_precision": 1.0, "sigma_noise": 0.1, "random_state": 0, "verbose": 2}
-    LaplaceRegressor(template(max_epochs=2), **options).fit(X, Y)
+    LaplaceRegressor(template(max_epochs=2), **current(**options)).fit(X, Y)
     assert "train_loss" in capsys.readouterr().out
-    LaplaceRegressor(hidden_layer_sizes=(4,), n_members=1, **options).fit(X, Y)
+    LaplaceRegressor(**current(hidden_layer_sizes=(4,), n_members=1, **options)).fit(X, Y)
     assert "train_loss" not in capsys.readouterr().out
 
 

@@ -16,6 +16,7 @@ import safetensors
 import safetensors.numpy
 import skops.io
 import torch
+from former import current
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import KFold
@@ -56,11 +57,11 @@ class Squashing(nn.Module):
 
 
 def regressor(**options):
-    return LaplaceRegressor(**{**SMALL, **CHEAP, **options})
+    return LaplaceRegressor(**current(**{**SMALL, **CHEAP, **options}))
 
 
 def classifier(**options):
-    return LaplaceClassifier(**{**SMALL, "n_members": 1, "prior_precision": "evidence", **options})
+    return LaplaceClassifier(**current(**{**SMALL, "n_members": 1, "prior_precision": "evidence", **options}))
 
 
 MODELS = {
@@ -72,7 +73,7 @@ MODELS = {
     "augmented": lambda: regressor(augment=doubled, random_state=np.random.RandomState(3)).fit(X, Y),
     "streamed": lambda: regressor(hessian_structure="full").fit(X[:30], Y[:30]).partial_fit(X[30:], Y[30:]),
     "classifier": lambda: classifier(n_members=2).fit(X, LABELS),
-    "ard": lambda: classifier(prior_structure="ard").fit(X, LABELS == "up"),
+    "ard": lambda: classifier(**current(prior_structure="ard")).fit(X, LABELS == "up"),
     "layers": lambda: LaplaceRegressor(nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 1)), random_state=0).fit(
         X, Y
     ),
@@ -222,7 +223,7 @@ def test_parameters_come_back_as_they_were(stored):
         "cv": KFold(4),
         "scoring": 1 + 2j,
     }
-    save(LaplaceRegressor(**given), stored)
+    save(LaplaceRegressor(**current(**given)), stored)
     found = load(stored, trusted=[KFold]).get_params()
     for name in ("hidden_layer_sizes", "prior_precision", "categorical_features", "max_epochs", "lr", "scoring"):
         assert found[name] == given[name] and type(found[name]) is type(given[name])
@@ -253,7 +254,7 @@ def test_parameters_come_back_as_they_were(stored):
 )
 def test_arrays_of_any_kind_come_back(array, stored):
     """Text, times, bytes, objects, other byte orders; no and many dimensions."""
-    save(LaplaceRegressor(prior_mean=array), stored)
+    save(LaplaceRegressor(**current(prior_mean=array)), stored)
     found = load(stored).prior_mean
     assert found.dtype == array.dtype and found.shape == array.shape
     np.testing.assert_array_equal(found, array)
@@ -337,7 +338,7 @@ def test_what_cannot_be_stored_is_named(parameters, message, stored):
     """With the place where it was found; a file that was there stays as it was."""
     before = stored.read_bytes()
     with pytest.raises(ValueError, match=message):
-        save(LaplaceRegressor(**parameters), stored)
+        save(LaplaceRegressor(**current(**parameters)), stored)
     assert stored.read_bytes() == before and os.listdir(stored.parent) == [stored.name]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from former import current
 from sklearn.model_selection import KFold
 from torch import nn
 
@@ -30,11 +31,11 @@ NOISE = {"sigma_noise": "evidence", "likelihood": "gaussian"}
 
 
 def regressor(**options):
-    return LaplaceRegressor(**{"hidden_layer_sizes": (7,), **CHEAP, **NOISE, **options})
+    return LaplaceRegressor(**current(**{"hidden_layer_sizes": (7,), **CHEAP, **NOISE, **options}))
 
 
 def classifier(**options):
-    return LaplaceClassifier(**{"hidden_layer_sizes": (7,), **CHEAP, **options})
+    return LaplaceClassifier(**current(**{"hidden_layer_sizes": (7,), **CHEAP, **options}))
 
 
 def outputs_of(graph, rows):
@@ -71,7 +72,9 @@ def assert_same_classifier(model):
 def test_a_graph_predicts_as_the_estimator(activation, subset, dtype):
     """Mean and both spreads, from raw columns to the units of y; the Jacobian goes through every activation."""
     options = {"activation": activation, "dtype": dtype, "subset_of_weights": subset}
-    assert_same_regressor(regressor(**options, hidden_layer_sizes=(4, 3), hessian_structure="full").fit(X, Y), Y)
+    assert_same_regressor(
+        regressor(**current(**options, hidden_layer_sizes=(4, 3), hessian_structure="full")).fit(X, Y), Y
+    )
 
 
 @pytest.mark.parametrize("structure", sorted(STRUCTURES))
@@ -99,7 +102,7 @@ def test_the_posterior_of_every_structure_is_exported(structure):
 )
 def test_options_of_the_posterior_are_in_the_graph(options):
     """Those that change the order of the weights, which of them are random, and how many nets there are."""
-    assert_same_regressor(regressor(**options).fit(X, Y), Y)
+    assert_same_regressor(regressor(**current(**options)).fit(X, Y), Y)
 
 
 @pytest.mark.parametrize("n_bins", [None, (None, 5)], ids=["one kind", "two kinds"])
@@ -214,7 +217,10 @@ def test_the_last_layer_stores_little(model):
             lambda: regressor(categorical_features=[0]).fit(np.c_[np.arange(60) % 3, X], Y),
             r"the net TableMLP is not exported to ONNX: .*encode categories and impute beforehand",
         ),
-        (lambda: LaplaceRegressor(nets.Hidden, **CHEAP, **NOISE).fit(Z, Y), r"the net Hidden is not exported to ONNX"),
+        (
+            lambda: LaplaceRegressor(nets.Hidden, **CHEAP, **NOISE).fit(Z, Y),
+            r"the net Hidden is not exported to ONNX",
+        ),
         (
             lambda: LaplaceRegressor(nn.Sequential(nn.Linear(3, 2), nn.ELU(), nn.Linear(2, 1)), **CHEAP, **NOISE).fit(
                 Z, Y

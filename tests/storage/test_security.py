@@ -25,6 +25,7 @@ import pytest
 import safetensors.numpy
 import skops.io
 import torch
+from former import current
 from skorch import NeuralNet
 from torch import nn
 
@@ -441,7 +442,7 @@ def test_blocks_are_as_large_as_the_net(file, path):
 
 def test_whole_numbers_of_numpy_are_numbers_of_samples(models, path):
     """A search over an array sets them."""
-    model = pickle.loads(pickle.dumps(models["regressor"])).set_params(n_samples=np.int64(50))
+    model = pickle.loads(pickle.dumps(models["regressor"])).set_params(**current(n_samples=np.int64(50)))
     save(model, path)
     assert load(path).n_samples == 50
 
@@ -582,7 +583,7 @@ def test_a_module_with_a_replaced_method_is_pickled_and_not_saved(tmp_path):
     """An instance attribute ``forward``: a pickle has the whole object, a file refuses it."""
     module = nets.Hidden(3)
     module.forward = Forward(module)
-    model = LaplaceRegressor(prior_mean={"x": module})
+    model = LaplaceRegressor(**current(prior_mean={"x": module}))
     found = pickle.loads(pickle.dumps(model)).prior_mean["x"]
     assert torch.equal(found(torch.ones(2, 3)), module(torch.ones(2, 3)))
     with pytest.raises(ValueError, match=r"Hidden, found in parameters\.prior_mean\.x, cannot be saved"):

@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from former import current
 from scipy.optimize import minimize_scalar
 from sklearn.base import clone
 
@@ -360,7 +361,7 @@ def test_rows_that_came_and_went_leave_no_trace(fitted):
 )
 def test_options_of_the_posterior_are_kept(options):
     X, y = friedman(N_ROWS)
-    model = LaplaceRegressor(random_state=0, lr=0.01, **options).fit(X, y)
+    model = LaplaceRegressor(**current(random_state=0, lr=0.01, **options)).fit(X, y)
     assert len(model.members_) == 8
     assert model.score(*friedman(500, seed=1)) > 0.75
     assert np.isfinite(model.predict_std(X[:20])).all()

@@ -13,6 +13,7 @@ import oracles
 import pandas as pd
 import pytest
 import torch
+from former import current
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import log_loss
@@ -41,7 +42,7 @@ MONOIDS = sorted(name for name, structure in STRUCTURES.items() if structure.is_
 
 def linear(structure: str, **options):
     options = {"prior_precision": DELTA, "sigma_noise": SIGMA, "standardize_y": False, "random_state": 0, **options}
-    return LaplaceRegressor(nets.regressor(nets.Linear), hessian_structure=structure, **options)
+    return LaplaceRegressor(nets.regressor(nets.Linear), **current(hessian_structure=structure, **options))
 
 
 def sequential(model, parts, X, y, weights):
@@ -181,8 +182,8 @@ def test_the_training_ends_at_the_mode_of_the_joint_objective(structure):
     """New rows by autodiff, old ones by their model at the previous weights: the gradient vanishes."""
     y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
     options = {"hessian_structure": structure, "prior_precision": 0.8, "standardize_y": False, **SMALL}
-    first = LaplaceRegressor(sigma_noise=0.3, **options).fit(X[:30], y[:30])
-    second = LaplaceRegressor(sigma_noise=0.3, prior=FrozenEstimator(first), **options).fit(X[30:], y[30:])
+    first = LaplaceRegressor(**current(sigma_noise=0.3, **options)).fit(X[:30], y[:30])
+    second = LaplaceRegressor(**current(sigma_noise=0.3, prior=FrozenEstimator(first), **options)).fit(X[30:], y[30:])
     network, past, module = second.laplace_.network, first.laplace_, second.net_.module_
     theta = contracts.to_oracle(network, network.theta)
     rows = torch.tensor(X[30:]), torch.tensor(y[30:])[:, None], None
@@ -206,8 +207,8 @@ def test_the_old_task_is_forgotten_less_than_by_plain_retraining(structure):
         old = x[:, 0] < 0
         options = {"hidden_layer_sizes": (10,), "hessian_structure": structure, "random_state": 0}
         options["prior_precision"] = "evidence"  # of all three: held-out rows make the first alone surer
-        first = LaplaceClassifier(**options).fit(x[old], y[old])
-        second = LaplaceClassifier(prior=FrozenEstimator(first), **options).fit(x[~old], y[~old])
+        first = LaplaceClassifier(**current(**options)).fit(x[old], y[old])
+        second = LaplaceClassifier(**current(prior=FrozenEstimator(first), **options)).fit(x[~old], y[~old])
         plain = LaplaceClassifier(first.net_.module_, prior_precision="evidence", random_state=0).fit(x[~old], y[~old])
         before, with_prior, without = (log_loss(y[old], m.predict_proba(x[old])) for m in (first, second, plain))
         kept.append(with_prior - before)
@@ -225,9 +226,9 @@ def test_a_large_net_goes_on_by_epochs(structure, monkeypatch):
     y = np.sin(X[:, 0]) + X[:, 1]
     options = {"hessian_structure": structure, "prior_precision": 0.5, "sigma_noise": 0.2, **SMALL}
     old, new = X[:, 0] < 0, X[:, 0] >= 0
-    first = LaplaceRegressor(**options).fit(X[old], y[old])
-    second = LaplaceRegressor(prior=FrozenEstimator(first), **options).fit(X[new], y[new])
-    alone = LaplaceRegressor(**options).fit(X[new], y[new])
+    first = LaplaceRegressor(**current(**options)).fit(X[old], y[old])
+    second = LaplaceRegressor(**current(prior=FrozenEstimator(first), **options)).fit(X[new], y[new])
+    alone = LaplaceRegressor(**current(**options)).fit(X[new], y[new])
     assert len(second.history_) == 150
     errors = [np.mean((model.predict(X[old]) - y[old]) ** 2) for model in (second, alone)]
     assert errors[0] < 0.6 * errors[1]
@@ -270,24 +271,28 @@ def test_it_is_cloned_searched_pickled_and_refitted():
     search = GridSearchCV(clone(model), {"prior_precision": [0.1, 10.0]}, cv=2).fit(X[30:], Y[30:, 0])
     assert search.best_estimator_.laplace_.total_weight == 60
     evidence = model.log_marginal_likelihood_value_
-    model.refit_laplace(prior_structure="ard", temperature={"2": 0.5})
+    model.refit_laplace(**current(prior_structure="ard", temperature={"2": 0.5}))
     assert model.log_marginal_likelihood() != evidence and len(model.prior_groups_) == 7
     np.testing.assert_array_equal(first.predict_std(X_NEW), before)
 
 
 def test_two_posteriors_share_their_precisions():
     """Groups of the previous fit are where the choice starts; numbers are kept as they are."""
-    first = LaplaceRegressor(prior_structure="ard", **SMALL).fit(X, Y[:, 0])
+    first = LaplaceRegressor(**current(prior_structure="ard", **SMALL)).fit(X, Y[:, 0])
     kept = LaplaceRegressor(
-        prior=FrozenEstimator(first),
-        prior_structure="ard",
-        prior_precision=first.prior_precision_,
-        sigma_noise=first.sigma_noise_,
-        **SMALL,
+        **current(
+            prior=FrozenEstimator(first),
+            prior_structure="ard",
+            prior_precision=first.prior_precision_,
+            sigma_noise=first.sigma_noise_,
+            **SMALL,
+        ),
     ).fit(X[:9], Y[:9, 0])
     np.testing.assert_allclose(kept.prior_precision_, first.prior_precision_)
     assert kept.sigma_noise_ == pytest.approx(first.sigma_noise_)
-    chosen = LaplaceRegressor(prior=FrozenEstimator(first), prior_structure="layer", **SMALL).fit(X[:9], Y[:9, 0])
+    chosen = LaplaceRegressor(**current(prior=FrozenEstimator(first), prior_structure="layer", **SMALL)).fit(
+        X[:9], Y[:9, 0]
+    )
     assert chosen.prior_groups_ == ("2", "5")
 
 
@@ -297,11 +302,11 @@ class Twice(nets.Hidden):
 
 
 def previous(**options):
-    return FrozenEstimator(LaplaceRegressor(**{**SMALL, **options}).fit(X, Y[:, 0]))
+    return FrozenEstimator(LaplaceRegressor(**current(**{**SMALL, **options})).fit(X, Y[:, 0]))
 
 
 def hidden(module=nets.Hidden, **options):
-    return nets.regressor(module, max_epochs=1, module__n_in=4, **options)
+    return nets.regressor(module, **current(max_epochs=1, module__n_in=4, **options))
 
 
 @pytest.mark.parametrize(
@@ -365,7 +370,7 @@ def test_what_cannot_be_carried_on_is_refused_before_training(before, options, e
     frozen = previous(**before)
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", lambda *args, **kwargs: pytest.fail("trained"))
     with pytest.raises(error, match=message):
-        LaplaceRegressor(**{**SMALL, **options}, prior=frozen).fit(X, np.abs(Y[:, 0]))
+        LaplaceRegressor(**current(**{**SMALL, **options}, prior=frozen)).fit(X, np.abs(Y[:, 0]))
 
 
 def test_other_data_are_refused():

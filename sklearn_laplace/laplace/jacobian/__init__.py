@@ -1,4 +1,4 @@
-"""Factored Jacobians: data that flow from layers to structures."""
+"""Factored Jacobians: produced by layers, consumed by structures. Data only."""
 
 from .blocks import ParameterBlock
 from .factors import DenseFactor, LayerFactor, SharedFactor

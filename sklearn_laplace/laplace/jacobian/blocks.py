@@ -1,4 +1,4 @@
-"""Blocks of parameters: one layer, or one tensor."""
+"""Parameter blocks: one per layer or per tensor."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ParameterBlock:
-    """One stretch of the parameter vector: a matrix of ``outputs`` rows and ``inputs`` columns.
+    """A contiguous part of the parameter vector: a matrix of ``outputs`` rows and ``inputs`` columns.
 
     Parameters
     ----------
     name : str
-        The layer's or the tensor's name in the module.
+        Name of the layer or tensor in the module.
     outputs, inputs : int
         Shape of [W | b] for a factored layer; (1, number of elements) for a dense tensor.
     factored : bool
-        Whether the block's Jacobian comes as inputs and cotangents.
+        True if the block's Jacobian is given as inputs and cotangents.
     positions : int
-        L, at how many positions of each row a factored layer is applied.
+        Number L of positions per row at which a factored layer is applied.
 
     Examples
     --------
@@ -38,7 +38,7 @@ class ParameterBlock:
         return self.outputs * self.inputs
 
     def width(self, n_columns: int) -> int:
-        """Elements that one row's part makes, K columns: a shared layer is multiplied out for its sum."""
+        """Elements per row of the block's part with K columns, including the dense form of a layer at several positions."""
         if not self.factored:
             return n_columns * self.size
         factors = self.positions * (self.inputs + n_columns * self.outputs)

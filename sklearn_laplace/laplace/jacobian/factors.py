@@ -1,4 +1,4 @@
-r"""Factors of Jacobians: what one layer, or one tensor, contributes."""
+r"""Factors of a Jacobian: the part of one layer or one tensor."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .khatri_rao import add_khatri_rao_, add_square_
 
 @dataclass(frozen=True)
 class LayerFactor:
-    """A linear layer's part of SᵀJ: entry (n, k, (o, i)) is ``cotangents[n, k, o] * inputs[n, i]``.
+    """Part of SᵀJ of a linear layer: entry (n, k, (o, i)) is ``cotangents[n, k, o] * inputs[n, i]``.
 
     Parameters
     ----------
     inputs : Tensor of shape (n, I)
-        The layer's input, with a column of ones where the bias is selected.
+        Input of the layer, with a column of ones if the bias is selected.
     cotangents : Tensor of shape (n, K, O)
-        The output factors back-propagated to the layer's output.
+        Output factors, back-propagated to the layer's output.
 
     Examples
     --------
@@ -39,7 +39,7 @@ class LayerFactor:
         return self.cotangents.shape[-1] * self.inputs.shape[-1]
 
     def rows(self) -> Tensor:
-        """The dense part (n, K, O·I)."""
+        """Dense form, shape (n, K, O·I)."""
         return torch.einsum("nko,ni->nkoi", self.cotangents, self.inputs).flatten(2)
 
     def total(self) -> Tensor:
@@ -47,7 +47,7 @@ class LayerFactor:
         return (self.cotangents.sum(1).mT @ self.inputs).flatten()
 
     def square_sum(self) -> Tensor:
-        """Sum of squares over rows and columns, shape (O·I,): one matrix product, independent of K."""
+        """Sum of squares over rows and columns, shape (O·I,). One matrix product, whatever K."""
         squares = self.cotangents.square()
         squares = squares[:, 0] if squares.shape[1] == 1 else squares.sum(1)
         return (squares.mT @ self.inputs.square()).flatten()
@@ -59,10 +59,11 @@ class LayerFactor:
         return (self.cotangents * per_output[:, None]) @ self.cotangents.mT
 
     def gram(self, other: LayerFactor, weights: Tensor) -> Tensor:
-        r"""Σ_p weights_p part parts′ᵀ, shape (n·K, m·K): products of small Gram matrices, never (n·K, O·I).
+        r"""Weighted Gram matrix Σ_p weights_p part part′ᵀ, shape (n·K, m·K), without forming a matrix (n·K, O·I).
 
-        :math:`(a_n^\top \mathrm{diag}(v)\, a'_m)\,(g_{nk}^\top g'_{ml})` for weights v of shape (I,), one a column; for
-        weights of shape (O, I) the sum of such products over the outputs.
+        For weights v of shape (I,), one per column, it is
+        :math:`(a_n^\top \mathrm{diag}(v)\, a'_m)\,(g_{nk}^\top g'_{ml})`. For weights of shape (O, I), it is the sum of
+        such products over the outputs.
         """
         if weights.ndim == 2:
             parts = (self._of_output(o).gram(other._of_output(o), row) for o, row in enumerate(weights))
@@ -78,37 +79,37 @@ class LayerFactor:
         return LayerFactor(self.inputs, self.cotangents[..., o : o + 1])
 
     def times(self, vectors: Tensor) -> Tensor:
-        """The part times (O·I, s) vectors, shape (n·K, s)."""
+        """Product of the part with vectors (O·I, s), shape (n·K, s)."""
         shape = (self.cotangents.shape[-1], self.inputs.shape[-1])
         matrices = vectors.mT.unflatten(-1, shape).to(self.inputs.dtype)
         inner = torch.einsum("ni,soi->nso", self.inputs, matrices)
         return (self.cotangents @ inner.mT).flatten(0, 1)
 
     def transposed_times(self, vectors: Tensor) -> Tensor:
-        """The transposed part times (n·K, s) vectors, shape (O·I, s)."""
+        """Product of the transposed part with vectors (n·K, s), shape (O·I, s)."""
         weights = vectors.view(*self.cotangents.shape[:2], vectors.shape[1]).to(self.inputs.dtype)
         outputs = torch.einsum("nko,nks->nso", self.cotangents, weights)
         return torch.einsum("nso,ni->ois", outputs, self.inputs).flatten(0, 1)
 
     def scaled(self, weights: Tensor) -> LayerFactor:
-        """Each entry times its weight, from weights (O·I,) that are equal within a column."""
+        """Multiply each entry by its parameter's weight (O·I,); weights must be equal within a column."""
         columns = weights[: self.inputs.shape[-1]]
         return LayerFactor(self.inputs * columns.to(self.inputs.dtype), self.cotangents)
 
     def double(self) -> LayerFactor:
-        """The same in float64."""
+        """Convert to float64."""
         return LayerFactor(self.inputs.double(), self.cotangents.double())
 
     def rotate(self, output_basis: Tensor, input_basis: Tensor) -> LayerFactor:
-        """The same part in other bases: ``cotangents @ output_basis`` and ``inputs @ input_basis``."""
+        """Rotate into other bases: ``cotangents @ output_basis`` and ``inputs @ input_basis``."""
         return LayerFactor(self.inputs @ input_basis, self.cotangents @ output_basis)
 
     def add_cross_(self, other: Factor, total: Tensor) -> None:
         r"""Add Σₙₖ partᵀ other to a matrix (O·I, p′), float64.
 
-        Between two layers with K > 1 it is :math:`\sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n`, one
-        Khatri–Rao product of cost N·O·O′·I·I′ whatever K; each panel is summed in float64. Of a layer with itself the
-        lower triangle is added, and nothing above its diagonal blocks.
+        For two layers and K > 1 it is :math:`\sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n`, a single
+        Khatri–Rao product of cost N·O·O′·I·I′ for any K. Panels are accumulated in float64. For a layer with itself,
+        nothing is added above the diagonal blocks: only the lower triangle of ``total`` is valid.
         """
         if isinstance(other, LayerFactor) and self.cotangents.shape[1] > 1:
             if other is self:
@@ -121,7 +122,7 @@ class LayerFactor:
 
 @dataclass(frozen=True)
 class DenseFactor:
-    """One tensor's part of SᵀJ, held densely, shape (n, K, p).
+    """Part of SᵀJ of one tensor, stored densely, shape (n, K, p).
 
     Examples
     --------
@@ -138,7 +139,7 @@ class DenseFactor:
         return self.values.shape[-1]
 
     def rows(self) -> Tensor:
-        """The dense part (n, K, p)."""
+        """Dense form, shape (n, K, p)."""
         return self.values
 
     def total(self) -> Tensor:
@@ -154,16 +155,16 @@ class DenseFactor:
         return (self.values * weights.to(self.values.dtype)) @ self.values.mT
 
     def gram(self, other: DenseFactor, weights: Tensor) -> Tensor:
-        """Σ_p weights_p part part′ᵀ, shape (n·K, m·K), from weights of shape (p,)."""
+        """Weighted Gram matrix Σ_p weights_p part part′ᵀ, shape (n·K, m·K), from weights of shape (p,)."""
         left = self.values.flatten(0, 1) * weights.to(self.values.dtype)
         return left @ other.values.flatten(0, 1).mT
 
     def times(self, vectors: Tensor) -> Tensor:
-        """The part times (p, s) vectors, shape (n·K, s)."""
+        """Product of the part with vectors (p, s), shape (n·K, s)."""
         return self.values.flatten(0, 1) @ vectors.to(self.values.dtype)
 
     def transposed_times(self, vectors: Tensor) -> Tensor:
-        """The transposed part times (n·K, s) vectors, shape (p, s)."""
+        """Product of the transposed part with vectors (n·K, s), shape (p, s)."""
         return self.values.flatten(0, 1).mT @ vectors.to(self.values.dtype)
 
     def add_cross_(self, other: Factor, total: Tensor) -> None:
@@ -171,20 +172,20 @@ class DenseFactor:
         total += self.values.flatten(0, 1).mT @ other.rows().flatten(0, 1)
 
     def scaled(self, weights: Tensor) -> DenseFactor:
-        """Each entry times its weight (p,)."""
+        """Multiply each entry by its parameter's weight (p,)."""
         return DenseFactor(self.values * weights.to(self.values.dtype))
 
     def double(self) -> DenseFactor:
-        """The same in float64."""
+        """Convert to float64."""
         return DenseFactor(self.values.double())
 
 
 @dataclass(frozen=True)
 class SharedFactor:
-    """The part of a linear layer at L positions of each row: Σ_l ``cotangents[n, k, l, o] * inputs[n, l, i]``.
+    """Part of SᵀJ of a linear layer at L positions per row: Σ_l ``cotangents[n, k, l, o] * inputs[n, l, i]``.
 
-    A row's part is the sum over its positions, taken before anything is squared; all but the Kronecker structures see
-    it multiplied out.
+    The sum over the positions of a row is part of the Jacobian, so squares are taken after it. All structures but the
+    Kronecker-factored ones use the dense form.
 
     Parameters
     ----------
@@ -208,12 +209,12 @@ class SharedFactor:
 
     @cached_property
     def dense(self) -> DenseFactor:
-        """Multiplied out, n·K·O·I elements."""
-        n, n_columns = self.cotangents.shape[:2]  # one product a row: a broadcast over K would copy the inputs K times
+        """Dense form with n·K·O·I elements."""
+        n, n_columns = self.cotangents.shape[:2]  # one product per row: broadcasting over K would copy the inputs
         return DenseFactor((self.cotangents.mT.flatten(1, 2) @ self.inputs).view(n, n_columns, -1))
 
     def rows(self) -> Tensor:
-        """The dense part (n, K, O·I)."""
+        """Dense form, shape (n, K, O·I)."""
         return self.dense.values
 
     def total(self) -> Tensor:
@@ -229,19 +230,22 @@ class SharedFactor:
         return self.dense.weighted_inner(weights)
 
     def times(self, vectors: Tensor) -> Tensor:
-        """The part times (O·I, s) vectors, shape (n·K, s)."""
+        """Product of the part with vectors (O·I, s), shape (n·K, s)."""
         return self.dense.times(vectors)
 
     def transposed_times(self, vectors: Tensor) -> Tensor:
-        """The transposed part times (n·K, s) vectors, shape (O·I, s)."""
+        """Product of the transposed part with vectors (n·K, s), shape (O·I, s)."""
         return self.dense.transposed_times(vectors)
 
     def reduced(self) -> LayerFactor:
-        """One position for all: mean of the inputs, sum of the cotangents; the part itself where either is constant."""
+        """Reduce to one position: mean of the inputs, sum of the cotangents.
+
+        Exact if either is constant over the positions.
+        """
         return LayerFactor(self.inputs.mean(1), self.cotangents.sum(2))
 
     def rotate(self, output_basis: Tensor, input_basis: Tensor) -> SharedFactor:
-        """The same part in other bases: ``cotangents @ output_basis`` and ``inputs @ input_basis``."""
+        """Rotate into other bases: ``cotangents @ output_basis`` and ``inputs @ input_basis``."""
         return SharedFactor(self.inputs @ input_basis, self.cotangents @ output_basis)
 
     def add_cross_(self, other: Factor, total: Tensor) -> None:
@@ -249,23 +253,25 @@ class SharedFactor:
         self.dense.add_cross_(other, total)
 
     def scaled(self, weights: Tensor) -> SharedFactor:
-        """Each entry times its weight, from weights (O·I,) that are equal within a column."""
+        """Multiply each entry by its parameter's weight (O·I,); weights must be equal within a column."""
         columns = weights[: self.inputs.shape[-1]]
         return SharedFactor(self.inputs * columns.to(self.inputs.dtype), self.cotangents)
 
     def double(self) -> DenseFactor:
-        """Multiplied out, in float64."""
+        """Dense form in float64."""
         return self.dense.double()
 
 
 def picked(factor: Factor, index: Tensor) -> DenseFactor:
-    """The part of some of a block's parameters, densely: of a layer at one position these alone are multiplied out.
+    """Dense part of selected parameters of a block.
+
+    For a layer at a single position, only the selected entries are computed.
 
     Parameters
     ----------
     factor : LayerFactor, SharedFactor or DenseFactor
     index : Tensor of shape (p,), int64
-        Positions in the block's flattened matrix.
+        Positions of the selected parameters in the block's flattened matrix.
 
     Examples
     --------
@@ -281,12 +287,12 @@ def picked(factor: Factor, index: Tensor) -> DenseFactor:
 
 
 def bias_apart(factor: LayerFactor | SharedFactor) -> tuple[Factor, DenseFactor]:
-    """The parts of [W | b] as those of W and of b: the bias's is the cotangents, summed over the positions.
+    """Split the part of [W | b] into those of W and b. The bias part is the cotangents, summed over positions.
 
     Parameters
     ----------
     factor : LayerFactor or SharedFactor
-        With the column of ones as last input.
+        Part of a layer with a bias: its last input is the column of ones.
 
     Examples
     --------
@@ -303,9 +309,9 @@ def bias_apart(factor: LayerFactor | SharedFactor) -> tuple[Factor, DenseFactor]
 
 
 def _in_float64(factor: Factor) -> Factor:
-    """A factor of the same kind; ``double`` of one at several positions multiplies it out."""
+    """Convert to float64 and keep the type of the factor, unlike :meth:`SharedFactor.double`."""
     return replace(factor, **{field.name: getattr(factor, field.name).double() for field in fields(factor)})
 
 
 Factor = LayerFactor | SharedFactor | DenseFactor
-"""One block's part of SᵀJ."""
+"""Part of SᵀJ of one block."""

@@ -1,16 +1,16 @@
-r"""What flows from layers to structures: factored Jacobians. Data only.
+r"""Factored Jacobians: produced by layers, consumed by structures. Data only.
 
 Row n of a batch contributes :math:`S_n^\top J_n` (K × P), where :math:`J_n` (C × P) is the Jacobian of the outputs
-and :math:`S_n` (C × K) an output factor. The parameters are cut into blocks; a block is either
+and :math:`S_n` (C × K) is an output factor. The parameters are divided into blocks. A block is one of:
 
-- a linear layer, where the row's part is :math:`g_{nk} \otimes a_n`: the layer's input a and the output cotangents
-  g, never multiplied out unless asked for,
-- a linear layer at several positions of each row (a sequence, the patches of a convolution), where the part is the sum
-  :math:`\sum_l g_{nkl} \otimes a_{nl}`, or
-- one tensor of any other layer, where the part is held densely.
+- a linear layer. The row's part is :math:`g_{nk} \otimes a_n`, with the layer's input a and the output cotangents g.
+  The product is formed only on request;
+- a linear layer applied at several positions of each row (a sequence, the patches of a convolution). The row's part is
+  the sum :math:`\sum_l g_{nkl} \otimes a_{nl}`;
+- one tensor of any other layer. The part is stored densely.
 
-The order of the parameters is that of the blocks. A layer's block is the matrix [W | b] (outputs × inputs, the bias
-as last column), row by row. Nothing here knows a likelihood, a prior or a structure.
+The parameters are in the order of the blocks. The block of a layer is the matrix [W | b] (outputs × inputs, with the
+bias as last column), flattened row by row. This module is independent of likelihoods, priors and structures.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .factors import DenseFactor, Factor, _in_float64
 
 @dataclass(frozen=True)
 class FactoredJacobian:
-    """SᵀJ of a batch of n rows, block by block.
+    """Matrix SᵀJ of a batch of n rows, as one factor per block.
 
     Parameters
     ----------
     factors : tuple of LayerFactor, SharedFactor or DenseFactor
-        One for each block, in the order of the parameters.
+        One factor per block, in the order of the parameters.
 
     Examples
     --------
@@ -61,23 +61,23 @@ class FactoredJacobian:
         return self._shape[1]
 
     def rows(self) -> Tensor:
-        """The dense matrix (n, K, P). Costs n·K·P memory."""
+        """Dense form, shape (n, K, P). Needs n·K·P elements of memory."""
         parts = [factor.rows() for factor in self.factors]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def total(self) -> Tensor:
-        """Sum over rows and columns, shape (P,), float64; with K = 1 and S the residual, the gradient."""
+        """Sum over rows and columns, shape (P,), float64. The gradient, if K = 1 and S is the residual."""
         return torch.cat([factor.total().double() for factor in self.factors])
 
     def times(self, vectors: Tensor) -> Tensor:
-        """SᵀJ V for vectors V of shape (P, s), shape (n, K, s)."""
+        """Product SᵀJ V with vectors V (P, s), shape (n, K, s)."""
         sizes = [f.n_parameters for f in self.factors]
         parts = zip(self.factors, vectors.split(sizes), strict=True)
         total = torch.stack([factor.times(part).double() for factor, part in parts]).sum(0)
         return total.view(self.n_rows, self.n_columns, -1)
 
     def transposed_times(self, vectors: Tensor) -> Tensor:
-        """Σₙ of the transposed rows times vectors (n, K, s), shape (P, s), float64."""
+        """Sum over rows of Jₙᵀ Sₙ times vectors (n, K, s), shape (P, s), float64."""
         return torch.cat([factor.transposed_times(vectors.flatten(0, 1)).double() for factor in self.factors])
 
     def weighted_inner(self, weights: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class FactoredJacobian:
         return torch.stack([factor.weighted_inner(part).double() for factor, part in parts]).sum(0)
 
     def scaled(self, weights: Tensor) -> FactoredJacobian:
-        """Each derivative times its parameter's weight, from weights (P,) equal within each input column of a layer."""
+        """Multiply each derivative by its parameter's weight (P,); weights must be equal within each input column."""
         parts = zip(self.factors, weights.split([f.n_parameters for f in self.factors]), strict=True)
         return FactoredJacobian(tuple(factor.scaled(part) for factor, part in parts))
 
@@ -95,24 +95,24 @@ class FactoredJacobian:
         return torch.cat([factor.square_sum().double() for factor in self.factors])
 
     def double(self) -> FactoredJacobian:
-        """The same in float64, every factor in its own form."""
+        """Convert to float64; each factor keeps its type."""
         return FactoredJacobian(tuple(_in_float64(factor) for factor in self.factors))
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a curvature rule makes of a batch of rows.
+    """Contribution of a batch of rows to a curvature, as computed by a curvature rule.
 
     Parameters
     ----------
     jacobian : FactoredJacobian
-        SᵀJ with √w in S; without columns where the contribution comes as a matrix.
+        Matrix SᵀJ with √w included in S. Has no columns if the contribution is given by ``matrix``.
     outputs : Tensor of shape (n, C)
         The network's outputs at the MAP.
     weights : Tensor of shape (n,)
         Row weights w.
     matrix : Tensor of shape (P, P), optional
-        The batch's contribution itself, float64, from rules that have no S.
+        The contribution itself, float64, from rules without an output factor S.
 
     Examples
     --------
@@ -129,5 +129,5 @@ class Batch:
 
     @property
     def total_weight(self) -> Tensor:
-        """Sum of the row weights, 0-d, float64: a number would make a GPU wait."""
+        """Sum of the row weights, float64. A 0-d tensor, since a float would synchronise a GPU."""
         return self.weights.double().sum()

@@ -1,4 +1,4 @@
-r"""Sums of Khatri–Rao products: exact curvature blocks of pairs of layers, without the dense Jacobian."""
+r"""Sums of Khatri–Rao products: exact curvature blocks of layer pairs, without the dense Jacobian."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 from ..linalg import lower_gram, mirror_lower
 
 PAIR_BUDGET = 2**21
-"""Elements of a Khatri–Rao panel (rows × pairs) that are formed at once, 16 MB in float64."""
+"""Maximum number of elements of a Khatri–Rao panel (rows × pairs) formed at once, 16 MB in float64."""
 FEW_PAIRS = 128
-"""Pairs of outputs below which a layer's block is that many Gram matrices instead of one product."""
+"""With fewer pairs of outputs, a layer's block is computed as one Gram matrix per pair instead of one product."""
 
 
 def add_khatri_rao_(cotangents: tuple[Tensor, Tensor], inputs: tuple[Tensor, Tensor], total: Tensor) -> None:
-    """Add Σₙ [Σₖ g gᵀ′] ⊗ [a a′ᵀ] of two layers to a matrix (O·I, O′·I′)."""
+    """Add Σₙ [Σₖ g g′ᵀ] ⊗ [a a′ᵀ] of two layers to a matrix (O·I, O′·I′), float64."""
     (n_out, m_out), (n_in, m_in) = (tuple(part.shape[-1] for part in pair) for pair in (cotangents, inputs))
     product = _sum_over_panels(
         len(inputs[0]),
@@ -30,9 +30,10 @@ def add_khatri_rao_(cotangents: tuple[Tensor, Tensor], inputs: tuple[Tensor, Ten
 
 
 def add_square_(cotangents: Tensor, inputs: Tensor, total: Tensor) -> None:
-    """The diagonal block of a layer, as ``add_khatri_rao_``, with both symmetric panels packed: a quarter of the cost.
+    """Add the diagonal block of a layer to a matrix (O·I, O·I), as :func:`add_khatri_rao_` at a quarter of the cost.
 
-    A panel of few pairs makes a skinny product; few pairs of outputs are taken one by one, a weighted Gram matrix each.
+    Both symmetric panels are packed. With few pairs of outputs the product of panels would be thin and slow, so that
+    each pair has a weighted Gram matrix instead. Nothing is added above the diagonal blocks.
     """
     device = inputs.device
     n_out, n_in = cotangents.shape[-1], inputs.shape[-1]
@@ -59,7 +60,7 @@ def add_square_(cotangents: Tensor, inputs: Tensor, total: Tensor) -> None:
 
 
 def _packed_products(inputs: Tensor) -> Tensor:
-    """a_i a_j for i ≥ j of each row, in the order of ``tril_indices``, shape (n, I (I + 1) / 2)."""
+    """Products a_i a_j, i ≥ j, of each row in the order of ``tril_indices``, shape (n, I (I + 1) / 2)."""
     n, size = inputs.shape
     panel = inputs.new_empty(n, size * (size + 1) // 2)
     for i, piece in enumerate(panel.split(list(range(1, size + 1)), 1)):
@@ -68,22 +69,22 @@ def _packed_products(inputs: Tensor) -> Tensor:
 
 
 def _pair_of(first: Tensor, second: Tensor, size: int) -> Tensor:
-    """Where each of the size² ordered pairs is among the packed ones, shape (size²,)."""
+    """Index of each of the size² ordered pairs among the packed pairs, shape (size²,)."""
     place = torch.empty(size, size, dtype=torch.long, device=first.device)
     place[first, second] = place[second, first] = torch.arange(len(first), device=first.device)
     return place.flatten()
 
 
 def _weighted_grams(weights: Tensor, inputs: Tensor) -> Tensor:
-    """Σₙ weights[n, q] a aᵀ for each q, shape (q, I, I), float64."""
-    found = [lower_gram(inputs, inputs * column[:, None]) for column in weights.unbind(1)]
-    return mirror_lower(torch.stack(found))
+    """Weighted Gram matrices Σₙ weights[n, q] a aᵀ, shape (q, I, I), float64."""
+    grams = [lower_gram(inputs, inputs * column[:, None]) for column in weights.unbind(1)]
+    return mirror_lower(torch.stack(grams))
 
 
 def _sum_over_panels(
     n_rows: int, width: int, left: Callable[[slice], Tensor], right: Callable[[slice], Tensor]
 ) -> Tensor:
-    """Σ leftᵀ right over panels of rows that stay within the budget, summed in float64."""
+    """Sum of leftᵀ right over panels of rows within the memory budget, accumulated in float64."""
     step = max(1, PAIR_BUDGET // max(width, 1))
     spans = [slice(start, start + step) for start in range(0, n_rows, step)]
     total = (left(spans[0]).mT @ right(spans[0])).double()

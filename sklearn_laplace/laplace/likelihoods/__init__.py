@@ -1,4 +1,4 @@
-"""Likelihoods p(y given f): the registry. One file a variant, file name = key."""
+"""Registry of likelihoods p(y given f). One file per variant; the file name is the key."""
 
 from ._base import Likelihood
 from .bernoulli import Bernoulli

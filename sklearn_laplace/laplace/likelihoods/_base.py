@@ -1,4 +1,4 @@
-"""What a likelihood answers. Nothing here knows a network, a structure or a prior."""
+"""Base class of likelihoods. Independent of networks, structures and priors."""
 
 from __future__ import annotations
 
@@ -13,33 +13,36 @@ from ..latent import LatentGaussian, Predictive
 
 
 class Link(Protocol):
-    """What a likelihood over classes needs to know of a link (see ``links/``)."""
+    """The part of a link that a likelihood over classes uses (see ``links/``)."""
 
     def mean(self, latent: LatentGaussian) -> Tensor:
-        """Class probabilities (n, C)."""
+        """Class probabilities, shape (n, C)."""
 
     def variance(self, latent: LatentGaussian) -> Tensor:
-        """Variance (n, C) of the class probabilities under the Gaussian over the logits."""
+        """Variance of the class probabilities under the Gaussian over the logits, shape (n, C)."""
 
 
 class Likelihood(ABC):
-    r"""p(y given f) at unit dispersion; the dispersion φ itself is a hyperparameter.
+    """p(y given f) at unit dispersion. The dispersion φ itself is a hyperparameter.
 
-    The effective negative log-likelihood is ``nll / φ + log_normaliser(φ)``.
+    The negative log-likelihood of a row at dispersion φ is ``nll / φ + log_normaliser(φ) + log_noise``.
     """
 
     has_dispersion: ClassVar[bool]
-    """Whether φ (the noise variance) is free; otherwise it is 1."""
+    """True if φ (the noise variance) is a free hyperparameter; otherwise it is fixed at 1."""
     quadratic: ClassVar[bool] = False
-    """Whether ``nll`` is quadratic in the outputs, with one Hessian for all of them."""
+    """True if ``nll`` is quadratic in the outputs, with a Hessian that does not depend on them."""
     over_classes: ClassVar[bool] = False
-    """Whether targets are class indices and moments those of class indicators."""
+    """True if targets are class indices; the predictive moments are then those of the class indicators."""
     additive_noise: ClassVar[bool] = True
-    """Whether a numeric target is the output plus noise, so that targets can be standardised."""
+    """True if a numeric target is the output plus noise, so that targets can be standardised."""
     least_target: ClassVar[float] = -math.inf
-    """The smallest target that the likelihood can have made."""
+    """Smallest valid target."""
     takes_known_noise: ClassVar[bool] = False
-    """Whether targets may come as (n, 2 C), with noise variances v in units of φ behind them (:func:`with_noise`)."""
+    """True if targets may have shape (n, 2 C): the targets, then their noise variances v in units of φ.
+
+    See :func:`with_noise`.
+    """
 
     @property
     def dispersion_bounds(self) -> tuple[float, float]:
@@ -48,22 +51,29 @@ class Likelihood(ABC):
 
     @property
     def dispersion_start(self) -> float:
-        """Where a search for φ starts: all variation of the targets is noise."""
+        """Initial value of a search for φ, which attributes the whole variance of the targets to noise."""
         return 1.0
 
     def scaled_to(self, target_variance: float, noise: tuple[float, ...] = ()) -> Likelihood:
-        """The same likelihood for targets of this mean variance, and of this known noise in an average row.
+        """Return the same likelihood for targets of the given mean variance.
 
-        Only the search for φ and the noise of new rows depend on it.
+        Only the search interval of φ and the noise of new rows depend on it.
+
+        Parameters
+        ----------
+        target_variance : float
+            Mean variance of the targets over the outputs.
+        noise : tuple of C floats
+            Known noise variances of an average row, in units of φ; empty if no noise is known.
         """
         return self
 
     def output_start(self, targets: Tensor, weights: Tensor) -> Tensor | None:
-        """Outputs (C,) around which those of a net of ours vary; None where it is zero."""
+        """Initial outputs (C,) of a built-in network; None if they are zero."""
         return None
 
     def guess(self, n_outputs: int) -> float | None:
-        """Mean log density of a target row under the best guess without inputs, nats; None where it is not known."""
+        """Mean log density of a target row under a baseline prediction without inputs, nats; None if unknown."""
         return None
 
     @abstractmethod
@@ -72,39 +82,46 @@ class Likelihood(ABC):
 
     @abstractmethod
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Gradient r of ``nll`` in the outputs, shape (n, C)."""
+        """Gradient r of ``nll`` with respect to the outputs, shape (n, C)."""
 
     @abstractmethod
     def hessian_factor(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor:
-        """S (n, C, K) with S Sᵀ = Λ, the expected Hessian of ``nll`` in the outputs; of ``targets`` the noise alone."""
+        """S (n, C, K) with S Sᵀ = Λ, the expected Hessian of ``nll`` with respect to the outputs.
+
+        Only the known noise in ``targets`` is used.
+        """
 
     @abstractmethod
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Targets drawn from p(y given f) at unit dispersion: its quantile function.
+        """Draw targets from p(y given f) at unit dispersion by its quantile function.
 
         Parameters
         ----------
         outputs : Tensor of shape (n, C)
         uniforms : Tensor of shape (n, C), float64
-            Strictly between 0 and 1; what is drawn is a function of them.
+            Uniform draws, strictly between 0 and 1. The result is a deterministic function of them.
         targets : Tensor, optional
-            Whose known noise, if any, the draws have.
+            Targets whose known noise, if any, the draws have.
 
         Returns
         -------
-        Tensor, one target a row, in the form that ``nll`` takes
+        Tensor
+            One target per row, in the form that ``nll`` takes.
         """
 
     @abstractmethod
     def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
-        """What one row of weight 1 adds to ``nll / φ`` to make it a negative log density."""
+        """Term to add to ``nll / φ`` for a negative log density, per row of weight 1."""
 
     def log_noise(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """½ Σ log v of each row's known noise (n,): what it adds to the negative log density, whatever φ is."""
+        """½ Σ log v of each row's known noise, shape (n,).
+
+        This term of the negative log density does not depend on φ.
+        """
         return torch.zeros_like(outputs[:, 0])
 
     def noise_variance(self, dispersion: float, n_outputs: int) -> Tensor:
-        """Variance (C,), float64, of the noise that a new row of numeric targets has, that of an average row."""
+        """Noise variance of a new row of numeric targets, equal to that of an average row, shape (C,), float64."""
         return torch.full((n_outputs,), dispersion, dtype=torch.float64)
 
     def conditional_mean(self, outputs: Tensor) -> Tensor:
@@ -117,9 +134,9 @@ class Likelihood(ABC):
         Parameters
         ----------
         mean : Tensor of shape (n, C)
-            Of the outputs.
+            Mean of the outputs.
         covariance : Tensor of shape (n, n, C)
-            Of each output over the rows.
+            Covariance of each output over the rows.
         dispersion : float
 
         Returns
@@ -130,7 +147,7 @@ class Likelihood(ABC):
         return covariance + noise * torch.eye(len(mean), dtype=mean.dtype, device=mean.device)[..., None]
 
     def logits(self, outputs: Tensor) -> Tensor:
-        """Outputs (n, C, …) as one logit a class, (n, K, …): a linear map, the identity where they are that."""
+        """Map outputs (n, C, …) linearly to one logit per class, shape (n, K, …); the identity by default."""
         return outputs
 
     def class_logits(self, latent: LatentGaussian) -> LatentGaussian:
@@ -144,7 +161,7 @@ class Likelihood(ABC):
 
 
 def with_noise(targets: Tensor, noise: Tensor | None) -> Tensor:
-    """Targets (n, C) and the known variances of their noise (n, C), side by side: the form that a likelihood takes.
+    """Concatenate targets (n, C) and their known noise variances (n, C), as a likelihood takes them.
 
     Examples
     --------
@@ -155,7 +172,7 @@ def with_noise(targets: Tensor, noise: Tensor | None) -> Tensor:
 
 
 def without_noise(targets: Tensor, n_outputs: int) -> tuple[Tensor, Tensor]:
-    """The reverse of :func:`with_noise`: targets (n, C) and their known variances (n, C), ones where none are known.
+    """Split the result of :func:`with_noise` into targets (n, C) and noise variances (n, C); ones if no noise is known.
 
     Examples
     --------
@@ -167,20 +184,21 @@ def without_noise(targets: Tensor, n_outputs: int) -> tuple[Tensor, Tensor]:
 
 
 def class_moments(logits: LatentGaussian, link: Link | None) -> Predictive:
-    """Moments of the class indicators: p, Var(p) epistemic, and the rest of p (1 − p) aleatoric.
+    """Moments of the class indicators: mean p, epistemic variance Var(p) and aleatoric variance p (1 − p) − Var(p).
 
     Parameters
     ----------
-    logits : LatentGaussian over one logit a class
+    logits : LatentGaussian
+        Gaussian over one logit per class.
     link : Link
 
     Raises
     ------
     TypeError
-        Without a link.
+        If ``link`` is None.
     """
     if link is None:
-        raise TypeError("a likelihood over classes needs a link from logits to probabilities.")
+        raise TypeError("link=None: a likelihood over classes needs a link from logits to probabilities. Pass a Link.")
     probabilities = link.mean(logits)
     total = probabilities * (1 - probabilities)
     epistemic = torch.minimum(link.variance(logits), total)

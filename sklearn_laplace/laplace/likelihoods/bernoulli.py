@@ -1,7 +1,7 @@
 r"""Bernoulli likelihood over one logit: :math:`-\log p(y|f) = \mathrm{softplus}(f) - y f`.
 
-:math:`\Lambda = p(1-p)` and :math:`r = p - y` with :math:`p = \sigma(f)` the probability of class 1. As two logits it
-is :math:`(-f/2, f/2)`, whose softmax is the same; links see it in that form.
+:math:`\Lambda = p(1-p)` and :math:`r = p - y`, where :math:`p = \sigma(f)` is the probability of class 1. Links take
+the equivalent pair of logits :math:`(-f/2, f/2)`, whose softmax is :math:`(1 - p, p)`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ._base import Likelihood, Link, class_moments
 
 
 class Bernoulli(Likelihood):
-    """One of two classes, given the logit of the second. Targets are class indices 0 and 1, int64.
+    """Two classes, given the logit of the second. Targets are class indices 0 and 1, int64.
 
     Examples
     --------
@@ -31,12 +31,12 @@ class Bernoulli(Likelihood):
     over_classes: ClassVar[bool] = True
 
     def guess(self, n_outputs: int) -> float:
-        """−log 2: either class, whatever their shares."""
+        """−log 2, the log density of equal class probabilities."""
         return -math.log(2)
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """softplus(f) − y f, shape (n,), nats."""
-        return -logsigmoid((2 * targets - 1) * outputs[:, 0])  # without the difference of large numbers
+        return -logsigmoid((2 * targets - 1) * outputs[:, 0])  # softplus(f) - y f would cancel digits at large f
 
     def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """σ(f) − y, shape (n, 1)."""
@@ -44,15 +44,15 @@ class Bernoulli(Likelihood):
         return sign * (sign * outputs).sigmoid()
 
     def hessian_factor(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor:
-        """√(p (1 − p)), shape (n, 1, 1), from logarithms so that saturated logits keep their digits."""
+        """√(p (1 − p)), shape (n, 1, 1), computed from logarithms to stay accurate at saturated logits."""
         return (0.5 * (logsigmoid(outputs) + logsigmoid(-outputs))).exp()[..., None]
 
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
-        """1 where the uniform falls above 1 − p, shape (n,)."""
+        """1 where the uniform exceeds 1 − p, else 0, shape (n,)."""
         return (uniforms[:, 0] > (-outputs[:, 0].double()).sigmoid()).long()
 
     def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
-        """Zero: the probabilities are normalised already."""
+        """Zero: the probabilities are already normalised."""
         return 0.0
 
     def logits(self, outputs: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 r"""Categorical likelihood over C logits: :math:`-\log \mathrm{softmax}(f)_y`.
 
-:math:`\Lambda = \mathrm{diag}(p) - pp^\top`, :math:`r = p - e_y`. Λ has rank C−1; its Cholesky factor is known in
-closed form (Tanabe & Sagae 1992): with :math:`q_k = \sum_{j \ge k} p_j`, 0-based,
+:math:`\Lambda = \mathrm{diag}(p) - pp^\top`, :math:`r = p - e_y`. Λ has rank C−1 and a Cholesky factor in closed form
+(Tanabe & Sagae 1992). With :math:`q_k = \sum_{j \ge k} p_j`, 0-based,
 :math:`S_{kk} = \sqrt{p_k q_{k+1}/q_k}` and :math:`S_{ik} = -p_i \sqrt{p_k/(q_k q_{k+1})}` for i > k.
 """
 
@@ -18,7 +18,7 @@ from ._base import Likelihood, Link, class_moments
 
 
 class Categorical(Likelihood):
-    """One of C classes, given logits. Targets are class indices, int64.
+    """C classes, given their logits. Targets are class indices, int64.
 
     Examples
     --------
@@ -33,7 +33,7 @@ class Categorical(Likelihood):
     over_classes: ClassVar[bool] = True
 
     def guess(self, n_outputs: int) -> float:
-        """−log C: any class, whatever their shares."""
+        """−log C, the log density of equal class probabilities."""
         return -math.log(n_outputs)
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class Categorical(Likelihood):
         return residual.scatter_add(-1, targets[:, None], -torch.ones_like(residual[:, :1]))
 
     def hessian_factor(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor:
-        """S (n, C, C−1), computed from log-probabilities so that saturated logits stay finite."""
+        """S (n, C, C−1), computed from log-probabilities so that it stays finite at saturated logits."""
         n_classes = outputs.shape[1]
         log_p = outputs.log_softmax(-1)
         log_q = log_p.flip(-1).logcumsumexp(-1).flip(-1)
@@ -59,12 +59,12 @@ class Categorical(Likelihood):
         return factor
 
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
-        """The class in whose stretch of the cumulated probabilities the first uniform falls, shape (n,)."""
+        """The class whose interval of the cumulative probabilities contains the first uniform, shape (n,)."""
         cumulated = outputs.double().softmax(-1).cumsum(-1)
         return (cumulated[:, :-1] < uniforms[:, :1]).sum(-1)
 
     def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
-        """Zero: the probabilities are normalised already."""
+        """Zero: the probabilities are already normalised."""
         return 0.0
 
     def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None) -> Predictive:

@@ -1,7 +1,7 @@
 r"""Gaussian likelihood: :math:`-\log p(y|f) = \tfrac12 \|y-f\|^2/\sigma^2 + \tfrac12 C \log 2\pi\sigma^2`.
 
-At unit dispersion Λ = I, r = f − y; the dispersion φ is the noise variance σ², shared by the C outputs. Where noise
-ratios v are known, of the outputs or of every row, the variance of target c of row n is :math:`\varphi v_{nc}`:
+At unit dispersion Λ = I and r = f − y. The dispersion φ is the noise variance σ², shared by the C outputs. If relative
+noise variances v are known, per output or per row, target c of row n has noise variance :math:`\varphi v_{nc}`:
 
 .. math:: \Lambda_n = \mathrm{diag}(1/v_n), \qquad r_{nc} = (f_{nc} - y_{nc})/v_{nc}, \qquad
           -\log p = \tfrac1\varphi \sum_c \frac{(y_{nc} - f_{nc})^2}{2 v_{nc}}
@@ -23,21 +23,22 @@ from ._base import Likelihood, Link, with_noise
 
 @dataclass(frozen=True)
 class Gaussian(Likelihood):
-    """Normal targets with one noise variance, or one for each target in known ratios.
+    """Normal targets with one noise variance, or with noise variances in known ratios.
 
     Parameters
     ----------
     target_variance : float
-        Mean variance of the targets over the outputs: the unit of the search for φ.
+        Mean variance of the targets over the outputs. It sets the scale of the search for φ.
     noise : tuple of C floats
-        Known noise variances of an average row, in units of φ, which new rows have; empty: φ itself.
+        Known noise variances of an average row, in units of φ, used for new rows. If empty, new rows have noise
+        variance φ.
 
     Examples
     --------
     >>> import torch
     >>> Gaussian().nll(torch.tensor([[1.0]]), torch.tensor([[3.0]]))
     tensor([2.])
-    >>> Gaussian().nll(torch.tensor([[1.0]]), torch.tensor([[3.0, 0.5]]))  # with the known noise behind the target
+    >>> Gaussian().nll(torch.tensor([[1.0]]), torch.tensor([[3.0, 0.5]]))  # target 3 with noise variance 0.5 φ
     tensor([4.])
     """
 
@@ -49,20 +50,20 @@ class Gaussian(Likelihood):
 
     @property
     def dispersion_bounds(self) -> tuple[float, float]:
-        """From a ten-thousandth of the targets' standard deviation to a hundred times it."""
+        """Noise standard deviations from 10⁻⁴ to 10² times that of the targets, squared."""
         return 1e-8 * self.target_variance, 1e4 * self.target_variance
 
     @property
     def dispersion_start(self) -> float:
-        """The targets' variance."""
+        """Variance of the targets."""
         return self.target_variance
 
     def scaled_to(self, target_variance: float, noise: tuple[float, ...] = ()) -> Gaussian:
-        """Constant targets count as of variance 1."""
+        """Return the likelihood for targets of the given mean variance; 1 replaces a variance of zero."""
         return Gaussian(target_variance if target_variance > 0 else 1.0, noise)
 
     def guess(self, n_outputs: int) -> float:
-        """−½ C log 2πe of the targets' variance."""
+        """−½ C log 2πe s², with s² the variance of the targets."""
         return -self.log_normaliser(self.target_variance, n_outputs) - 0.5 * n_outputs
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -76,7 +77,7 @@ class Gaussian(Likelihood):
         return (outputs - y) / v
 
     def hessian_factor(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor:
-        """The identity for every row, or diag(v^−½), shape (n, C, C)."""
+        """The identity for every row, or diag(v^−½) if noise is known, shape (n, C, C)."""
         v = 1.0 if targets is None else _parts(outputs, targets)[1]
         if isinstance(v, Tensor):
             return torch.diag_embed(v.rsqrt())
@@ -84,7 +85,7 @@ class Gaussian(Likelihood):
         return torch.eye(n_outputs, dtype=outputs.dtype, device=outputs.device).expand(n, n_outputs, n_outputs)
 
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
-        """f plus normal noise of variance v, shape (n, C); with v behind it where it is known."""
+        """f plus normal noise of variance v, shape (n, C); if v is known it is appended, shape (n, 2 C)."""
         noise = torch.special.ndtri(uniforms).to(outputs.dtype)
         v = 1.0 if targets is None else _parts(outputs, targets)[1]
         if isinstance(v, Tensor):
@@ -96,23 +97,23 @@ class Gaussian(Likelihood):
         return 0.5 * n_outputs * math.log(2 * math.pi * dispersion)
 
     def log_noise(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """½ Σ log v, shape (n,); zero where no noise is known."""
+        """½ Σ log v, shape (n,); zero if no noise is known."""
         v = _parts(outputs, targets)[1]
         return 0.5 * v.log().sum(-1) if isinstance(v, Tensor) else super().log_noise(outputs, targets)
 
     def noise_variance(self, dispersion: float, n_outputs: int) -> Tensor:
-        """φ times the known noise of an average row, shape (C,)."""
+        """φ times the known relative noise variance of an average row, shape (C,)."""
         noise = super().noise_variance(dispersion, n_outputs)
         return noise * torch.tensor(self.noise, dtype=torch.float64) if self.noise else noise
 
     def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None = None) -> Predictive:
-        """Mean f, epistemic variance of f, aleatoric variance: the noise of an average row."""
+        """Mean f, epistemic variance of f, and as aleatoric variance the noise of an average row."""
         variance = latent.variance
         noise = self.noise_variance(dispersion, variance.shape[1]).to(variance)
         return Predictive(latent.mean, variance, noise.expand_as(variance))
 
 
 def _parts(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | float]:
-    """Targets (n, C) and their known noise variances (n, C) in units of φ; 1 where the targets come alone."""
+    """Targets (n, C) and their known noise variances (n, C) in units of φ; 1.0 if no noise is known."""
     n_outputs = outputs.shape[1]
     return (targets, 1.0) if targets.shape[1] == n_outputs else (targets[:, :n_outputs], targets[:, n_outputs:])

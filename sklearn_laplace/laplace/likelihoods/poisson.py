@@ -1,7 +1,7 @@
 r"""Poisson likelihood over log rates: :math:`-\log p(y|f) = e^f - y f + \log y!`, summed over the outputs.
 
 :math:`\Lambda = \mathrm{diag}(e^f)`, :math:`r = e^f - y`. The term :math:`\log y!` depends on the target, so it is part
-of ``nll``. Under a Gaussian over the log rate with mean m and variance v the rate is log-normal:
+of ``nll``. If the log rate is Gaussian with mean m and variance v, the rate is log-normal:
 
 .. math:: \mathrm{E}[y] = e^{m + v/2}, \qquad
           \mathrm{Var}[y] = \underbrace{(e^v - 1)\,e^{2m + v}}_{\text{epistemic}}
@@ -19,13 +19,13 @@ from ..latent import LatentGaussian, Predictive
 from ._base import Likelihood, Link
 
 LARGE_RATE = 1e8
-"""Above it a draw is that of the normal distribution with the same mean and variance, not rounded."""
+"""Rate above which draws come from the normal distribution of equal mean and variance, without rounding."""
 
 
 class Poisson(Likelihood):
-    """Counts, given the logarithm of their rate. Targets (n, C) are numbers from zero up.
+    """Counts, given their log rates. Targets (n, C) are non-negative numbers.
 
-    Numbers between the counts are taken as well (a count divided by its exposure, which is then the row's weight).
+    Non-integer targets are allowed: a count divided by its exposure, with the exposure as the row's weight.
 
     Examples
     --------
@@ -39,7 +39,7 @@ class Poisson(Likelihood):
     least_target: ClassVar[float] = 0.0
 
     def output_start(self, targets: Tensor, weights: Tensor) -> Tensor:
-        """Log of the mean count; half a count more, so that there is one where all are zero."""
+        """Log of the weighted mean count, plus half a count so that it is finite if all counts are zero, shape (C,)."""
         return ((weights @ targets + 0.5) / weights.sum()).log()
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class Poisson(Likelihood):
         return torch.diag_embed((0.5 * outputs).exp())
 
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
-        """The smallest count whose cumulated probability reaches the uniform, shape (n, C)."""
+        """The smallest count whose cumulative probability reaches the uniform, by bisection, shape (n, C)."""
         rate = outputs.double().exp()
         spread = rate.clamp_max(LARGE_RATE).sqrt()
         low = (rate - 10 * spread - 40).floor().clamp_min(-1.0)
@@ -69,7 +69,7 @@ class Poisson(Likelihood):
         return torch.where(small, high, normal).to(outputs.dtype)
 
     def log_normaliser(self, dispersion: float, n_outputs: int) -> float:
-        """Zero: ``nll`` is the whole density."""
+        """Zero: ``nll`` is already a complete negative log density."""
         return 0.0
 
     def conditional_mean(self, outputs: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class Poisson(Likelihood):
         return outputs.exp()
 
     def joint_covariance(self, mean: Tensor, covariance: Tensor, dispersion: float = 1.0) -> Tensor:
-        """E[yᵢ] E[yⱼ] (e^{cᵢⱼ} − 1), and on the diagonal the mean as well (Aitchison & Ho 1989)."""
+        """E[yᵢ] E[yⱼ] (e^{cᵢⱼ} − 1), plus the mean on the diagonal (Aitchison & Ho 1989), shape (n, n, C)."""
         rates = (mean + 0.5 * covariance.diagonal().mT).exp()
         return covariance.expm1() * rates[:, None] * rates[None] + torch.diag_embed(rates.mT).movedim(0, -1)
 

@@ -1,4 +1,4 @@
-"""Links from a Gaussian over logits to class probabilities: the registry. One file a variant, file name = key."""
+"""Registry of links from logits to class probabilities. One file per variant; the file name is the key."""
 
 from ._base import Link
 from .bridge import Bridge

@@ -1,8 +1,8 @@
-r"""What a link answers, the softmax samples behind it, and the coupling of moderated pairs.
+"""Base class of links, softmax samples, and the pairwise coupling of the moderated links.
 
-The normal draws are made once and shared by all rows, so that neither the order nor the choice of rows changes a
-prediction. They are quasi-random (scrambled Sobol points pushed through the normal quantile function): about ten
-times more accurate than independent draws at one hundred points.
+The normal draws are made once and shared by all rows. A prediction therefore does not depend on the order or the choice
+of the other rows. The draws are quasi-random: scrambled Sobol points mapped through the normal quantile function. At
+one hundred points they are about ten times more accurate than independent draws.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..latent import LatentGaussian
 
 @dataclass(frozen=True)
 class Link(ABC):
-    """From a Gaussian over C logits to class probabilities.
+    """Map from a Gaussian over C logits to class probabilities.
 
     Parameters
     ----------
@@ -30,15 +30,17 @@ class Link(ABC):
 
     @abstractmethod
     def mean(self, latent: LatentGaussian) -> Tensor:
-        """Class probabilities (n, C); each row sums to one."""
+        """Class probabilities, shape (n, C); each row sums to one."""
 
     def variance(self, latent: LatentGaussian) -> Tensor:
-        """Variance (n, C) of the class probabilities softmax(f)_c under the Gaussian over f."""
+        """Variance of the class probabilities softmax(f)_c under the Gaussian over f, shape (n, C)."""
         return softmax_samples(latent, self.draws).var(0, correction=0)
 
 
 def standard_normals(n_samples: int, dimension: int, seed: int) -> Tensor:
-    """Quasi-random standard normal draws, shape (n_samples, dimension), float64; the global generator is untouched.
+    """Quasi-random standard normal draws, shape (n_samples, dimension), float64.
+
+    The global random generator is not used.
 
     Examples
     --------
@@ -52,7 +54,7 @@ def standard_normals(n_samples: int, dimension: int, seed: int) -> Tensor:
 
 
 def centred(latent: LatentGaussian) -> LatentGaussian:
-    """The Gaussian over the logits minus their mean: the same probabilities, and no constant common to all logits.
+    """The Gaussian over the logits minus their mean over the classes. The probabilities stay the same.
 
     Examples
     --------
@@ -66,9 +68,9 @@ def centred(latent: LatentGaussian) -> LatentGaussian:
 
 
 def softmax_samples(latent: LatentGaussian, draws: Tensor) -> Tensor:
-    """softmax(f_s) for each draw, shape (S, n, C): of the latent's own samples where it has them.
+    """softmax(f_s) for each draw, shape (S, n, C).
 
-    A covariance without full rank is as good as any other.
+    If the latent has samples, these are used in place of the draws. The covariance may be singular.
     """
     if latent.samples is not None:
         return latent.samples.softmax(-1)
@@ -79,7 +81,7 @@ def softmax_samples(latent: LatentGaussian, draws: Tensor) -> Tensor:
 
 
 def differences(latent: LatentGaussian) -> tuple[Tensor, Tensor]:
-    """Mean and variance (n, C, C) of f_c − f_j.
+    """Mean and variance of f_c − f_j, each of shape (n, C, C).
 
     Examples
     --------
@@ -88,13 +90,13 @@ def differences(latent: LatentGaussian) -> tuple[Tensor, Tensor]:
     >>> mean.tolist(), variance.tolist()
     ([[[0.0, 2.0], [-2.0, 0.0]]], [[[0.0, 2.0], [2.0, 0.0]]])
     """
-    own = latent.variance
-    variance = own[:, :, None] + own[:, None, :] - 2 * latent.covariance
+    marginal = latent.variance
+    variance = marginal[:, :, None] + marginal[:, None, :] - 2 * latent.covariance
     return latent.mean[:, :, None] - latent.mean[:, None, :], variance.clamp_min(0.0)
 
 
 def log_coupled(difference: Tensor, widening: Tensor) -> Tensor:
-    """log p (n, C) of p_c ∝ 1/Σ_j exp(−d_cj/√(1 + w_cj)).
+    """log p of p_c ∝ 1/Σ_j exp(−d_cj/√(1 + w_cj)), shape (n, C).
 
     Examples
     --------

@@ -1,14 +1,15 @@
-r"""Laplace bridge: the Dirichlet that Laplace's method takes for the Gaussian over the logits (MacKay 1998).
+r"""Laplace bridge: the Dirichlet whose Laplace approximation is the Gaussian over the logits (MacKay 1998).
 
-In logits without a common constant, Laplace's approximation of a Dirichlet with concentrations α has mode
+For logits that sum to zero, Laplace's approximation of a Dirichlet with concentrations α has mode
 :math:`\mu_c = \log\alpha_c - \tfrac1C\sum_j\log\alpha_j` and variances
-:math:`\Sigma_{cc} = (1 - \tfrac2C)/\alpha_c + \tfrac1{C^2}\sum_j 1/\alpha_j`; solved for α (Hobbhahn et al. 2022),
+:math:`\Sigma_{cc} = (1 - \tfrac2C)/\alpha_c + \tfrac1{C^2}\sum_j 1/\alpha_j`. Solved for α (Hobbhahn et al. 2022),
 
 .. math:: \alpha_c = \frac{1}{\Sigma_{cc}} \Big(1 - \frac{2}{C} + \frac{e^{\mu_c}}{C^2} \sum_j e^{-\mu_j}\Big).
 
-The constant is integrated out, :math:`\mu - \bar\mu 1` and :math:`M \Sigma M` with :math:`M = I - 11^\top/C`, which
-leaves the distribution of the probabilities as it is. The papers condition on :math:`1^\top f = 0` in its place: the
-same where Σ1 ∝ 1, but elsewhere another distribution, and one that changes with a constant added to all logits.
+The constant common to all logits is integrated out: :math:`\mu - \bar\mu 1` and :math:`M \Sigma M` with
+:math:`M = I - 11^\top/C`. This keeps the distribution of the probabilities. The papers condition on
+:math:`1^\top f = 0` instead. Both agree if Σ1 ∝ 1. Otherwise conditioning gives another distribution, which changes
+when a constant is added to all logits.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from ..latent import LatentGaussian
 from ._base import Link, centred
 
 ROUNDING = 1e3
-"""A variance is none when it is below this many roundings of the row's largest."""
+"""A variance counts as zero below this many machine epsilons times the largest variance of the row."""
 
 
 class Bridge(Link):
     """Mean and variance of a Dirichlet, O(n C²).
 
-    For two classes the mean is the softmax of the mean logits, whatever their variance. It wants variances that are
-    small and alike: where one class's is much smaller, its α is much larger, and takes the probability.
+    For two classes the mean is the softmax of the mean logits, whatever their variance. The approximation needs small
+    and similar variances: a class with a much smaller variance has a much larger α and takes most of the probability.
 
     Examples
     --------
@@ -40,12 +41,15 @@ class Bridge(Link):
     """
 
     def mean(self, latent: LatentGaussian) -> Tensor:
-        """α / Σα, shape (n, C); the softmax of the mean where a class has no variance, and so no finite α."""
+        """α / Σα, shape (n, C).
+
+        If a class has zero variance, α is infinite; the row's probabilities are then the softmax of the mean logits.
+        """
         log_alpha, degenerate = _log_concentration(latent)
         return torch.where(degenerate, latent.mean, log_alpha).softmax(-1)
 
     def variance(self, latent: LatentGaussian) -> Tensor:
-        """p (1 − p) / (1 + Σα), shape (n, C); that of the draws where a class has no variance."""
+        """p (1 − p) / (1 + Σα), shape (n, C); the variance over the draws for rows in which a class has zero variance."""
         log_alpha, degenerate = _log_concentration(latent)
         p = log_alpha.softmax(-1)
         dirichlet = p * (1 - p) * (-log_alpha.logsumexp(-1, keepdim=True)).sigmoid()
@@ -53,7 +57,7 @@ class Bridge(Link):
 
 
 def _log_concentration(latent: LatentGaussian) -> tuple[Tensor, Tensor]:
-    """log α (n, C), so that no logit overflows, and whether a row (n, 1) has none."""
+    """log α, shape (n, C), and a mask (n, 1) of rows without a finite α. Logarithms avoid overflow at large logits."""
     n_classes = latent.mean.shape[1]
     logits = centred(latent)
     least = ROUNDING * torch.finfo(logits.mean.dtype).eps * latent.variance.amax(-1, keepdim=True)

@@ -1,9 +1,9 @@
-r"""Laplace bridge of a logit Gaussian whose large variances are brought back to where the bridge holds.
+r"""Laplace bridge of a rescaled Gaussian over the logits, which keeps large variances within the bridge's valid range.
 
-With :math:`c = \bar v / \sqrt{C/2}` and :math:`\bar v` the mean variance of the centred logits, the bridge is taken of
-:math:`N(\mu/\sqrt c, \Sigma/c)`, whose mean variance is √(C/2) (laplace-torch's correction). For large variances the
-integral itself depends on :math:`\mu/\sqrt c` and :math:`\Sigma/c` alone; the bridge of :math:`N(\mu, \Sigma)` does
-not. Below one, dividing by c sharpens the probabilities, up to one-hot rows without variance: here c is at least one.
+With :math:`c = \bar v / \sqrt{C/2}` and :math:`\bar v` the mean variance of the centred logits, the bridge is applied
+to :math:`N(\mu/\sqrt c, \Sigma/c)`, whose mean variance is √(C/2) (laplace-torch's correction). For large variances the
+exact integral depends only on :math:`\mu/\sqrt c` and :math:`\Sigma/c`; the bridge of :math:`N(\mu, \Sigma)` does not.
+If c < 1, dividing by it would sharpen the probabilities, up to one-hot rows at zero variance. Here c is at least one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .bridge import Bridge
 
 
 class BridgeNorm(Link):
-    """The bridge, moderated for large variances, O(n C²).
+    """Laplace bridge with a correction for large variances, O(n C²).
 
     Examples
     --------
@@ -27,11 +27,11 @@ class BridgeNorm(Link):
     """
 
     def mean(self, latent: LatentGaussian) -> Tensor:
-        """Class probabilities (n, C)."""
+        """Class probabilities, shape (n, C)."""
         return Bridge(self.draws).mean(_normalised(latent))
 
     def variance(self, latent: LatentGaussian) -> Tensor:
-        """Variance (n, C) of the Dirichlet that :meth:`mean` belongs to."""
+        """Variance of the same Dirichlet as in :meth:`mean`, shape (n, C)."""
         return Bridge(self.draws).variance(_normalised(latent))
 
 

@@ -1,4 +1,4 @@
-"""Monte-Carlo link: the average softmax over shared draws. The reference that the closed forms approximate."""
+"""Monte Carlo link: the average softmax over shared draws. Converges to the exact integral with the number of draws."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ class MC(Link):
     """
 
     def mean(self, latent: LatentGaussian) -> Tensor:
-        """Class probabilities (n, C)."""
+        """Class probabilities, shape (n, C)."""
         return softmax_samples(latent, self.draws).mean(0)

@@ -1,14 +1,18 @@
-r"""Moderated link, the default: the probit link's pairs, with a constant for as many classes as are in play.
+r"""Moderated link, the default: the probit link with a constant that depends on the effective number of classes.
 
 .. math:: p_c \propto 1 \Big/ \sum_j \exp\!\Big(-\frac{f_c - f_j}{\sqrt{1 + k_q\,\mathrm{Var}(f_c-f_j)}}\Big), \qquad
           k_q = \frac{1}{2 e_q^2} \Big(\frac{q - 1}{q}\Big)^2, \qquad q = \Big(\sum_c \sqrt{p_c}\Big)^2
 
-with :math:`e_q` the expected largest of q standard normals, and q from the probabilities of the probit link, at least
-two. Where q logits vary independently and widely, with variance s², the softmax is an arg max: that of c becomes more
-probable with the mean of its logit at the rate :math:`E[z_c 1(z_c = \max z)]/s = e_q/(q s)`, and the formula does at
-the rate :math:`(q - 1)/(q^2 s \sqrt{2 k_q})`; :math:`k_q` makes them equal. Two classes: :math:`e_2 = \pi^{-1/2}`,
-:math:`k_2 = \pi/8`, which is MacKay's (1992) moderated logistic. Of more classes π/8 takes too much: the largest of
-many logits is far ahead of the others, whatever their order (tests/laplace/test_links.py).
+Here :math:`e_q` is the expected maximum of q standard normals. The effective number of classes q is computed from the
+probabilities of the probit link and is at least two.
+
+The constant :math:`k_q` matches the exact integral for q independent logits of large variance s². There the softmax is
+an arg max. The probability of class c grows with the mean of its logit at the rate
+:math:`E[z_c 1(z_c = \max z)]/s = e_q/(q s)`. In the formula it grows at the rate :math:`(q - 1)/(q^2 s \sqrt{2 k_q})`.
+With :math:`k_q` the two rates are equal.
+
+For two classes :math:`e_2 = \pi^{-1/2}` and :math:`k_2 = \pi/8`, MacKay's (1992) moderated logistic. For more classes
+π/8 is too large (tests/laplace/test_links.py).
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from ..latent import LatentGaussian
 from ._base import Link, differences, log_coupled
 
 INVERSE = 8 / math.pi, 1.5413, 0.3491, -0.01867
-"""Coefficients of 1/k_q in powers of log(q/2): within .8 % up to 10,000 classes, exact for two."""
+"""Coefficients of 1/k_q in powers of log(q/2): error below 0.8 % up to 10,000 classes, exact for two."""
 
 
 class Moderated(Link):
@@ -36,14 +40,14 @@ class Moderated(Link):
     """
 
     def mean(self, latent: LatentGaussian) -> Tensor:
-        """Class probabilities (n, C)."""
+        """Class probabilities, shape (n, C)."""
         difference, variance = differences(latent)
         constant = inverse_constant(log_coupled(difference, math.pi / 8 * variance))
         return log_coupled(difference, variance / constant[:, None, None]).exp()
 
 
 def inverse_constant(log_probabilities: Tensor) -> Tensor:
-    """1/k_q, shape (n,), of as many classes as probabilities (n, C) are spread over.
+    """1/k_q, shape (n,), where q is the effective number of classes of the probabilities (n, C).
 
     Examples
     --------

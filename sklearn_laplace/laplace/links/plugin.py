@@ -1,4 +1,4 @@
-"""Plugin link: the softmax of the mean logits, as the MAP net alone would answer."""
+"""Plugin link: the softmax of the mean logits, which is the prediction of the MAP network alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ._base import Link
 
 
 class Plugin(Link):
-    """softmax(mean): ignores the epistemic covariance (``variance`` still reports it).
+    """softmax(mean). The mean ignores the epistemic covariance; ``variance`` still uses it.
 
     Examples
     --------

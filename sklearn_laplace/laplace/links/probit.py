@@ -2,10 +2,10 @@ r"""Probit link on pairwise differences of logits.
 
 .. math:: p_c \propto 1 \Big/ \sum_j \exp\!\Big(-\frac{f_c - f_j}{\sqrt{1 + \tfrac{\pi}{8}\,\mathrm{Var}(f_c-f_j)}}\Big)
 
-For two classes this is MacKay's (1992) moderated logistic. It does not change when a constant is added to all
-logits, with or without variance of its own. It is closer to the integral than the per-class formula where logits share
-what varies, as those of one net do, and for few classes; for many logits of independent variances that one is closer,
-and the link "moderated" closer than both (tests/laplace/test_links.py).
+For two classes this is MacKay's (1992) moderated logistic. The result does not change when a constant, fixed or random,
+is added to all logits. It is closer to the integral than the per-class formula if the logits share variation, as those
+of one network do, and for few classes. For many logits with independent variances the per-class formula is closer. The
+link "moderated" is closer than both (tests/laplace/test_links.py).
 """
 
 from __future__ import annotations
@@ -30,6 +30,6 @@ class Probit(Link):
     """
 
     def mean(self, latent: LatentGaussian) -> Tensor:
-        """Class probabilities (n, C)."""
+        """Class probabilities, shape (n, C)."""
         difference, variance = differences(latent)
         return log_coupled(difference, math.pi / 8 * variance).exp()

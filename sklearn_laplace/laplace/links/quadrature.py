@@ -4,11 +4,12 @@ With :math:`M \Sigma M = \sum_i s_i^2 v_i v_i^\top`, M as in :func:`~sklearn_lap
 
 .. math:: E[\mathrm{softmax}(f)] = \int \mathrm{softmax}\Big(\mu + \sum_i s_i z_i v_i\Big) \prod_i \phi(z_i)\,dz_i
 
-over the at most C − 1 directions that have a variance. Each is cut into equal steps h: the error of such a sum falls
-like :math:`e^{-2\pi a/h}`, with :math:`a = \pi/(\sqrt2 s_i)` the distance of the softmax's nearest pole (Trefethen &
-Weideman 2014), so that h is chosen by the direction's own :math:`s_i`. Gauss–Hermite nodes are denser in the tails than
-in the middle, where a wide softmax has its step: for two directions with s = 10, 300 nodes each, they are wrong by
-4e-5 where equal steps are by 1e-12 (Trefethen 2022 says why).
+over the at most C − 1 directions with a positive variance. Each direction has a grid of equal steps h. The error of
+such a sum decreases like :math:`e^{-2\pi a/h}`, where :math:`a = \pi/(\sqrt2 s_i)` is the distance to the nearest pole
+of the softmax (Trefethen & Weideman 2014). Each direction's own :math:`s_i` therefore determines its step h.
+
+Gauss–Hermite nodes are sparser in the middle than in the tails, but a wide softmax has its step in the middle
+(Trefethen 2022). For two directions with s = 10 and 300 nodes each, their error is 4e-5; with equal steps it is 1e-12.
 """
 
 from __future__ import annotations
@@ -22,21 +23,24 @@ from ..latent import LatentGaussian
 from ._base import Link, centred, softmax_samples
 
 NEGLIGIBLE = 1e-5
-"""Standard deviations below this change no probability by more than 1e-11."""
+"""Standard deviations below this value change no probability by more than 1e-11."""
 MOST_DIRECTIONS, MOST_POINTS = 4, 100_000
 ACCURACY = 27.0
-"""−log of the error that the grid is made for, while the points suffice."""
+"""−log of the target error of the grid, as long as ``MOST_POINTS`` suffices."""
 LONGEST_STEP, SHORTEST_REACH = 1.2, 5.0
-"""In standard deviations: a normal density's own integral bears the former with an error of 2e-6; 6e-7 of its mass are
-beyond the latter. At least 10 points a direction."""
+"""Upper bound of the step and lower bound of the grid's half-width, in standard deviations.
+
+At the longest step a normal density integrates to one with an error of 2e-6; 6e-7 of its mass lies beyond the shortest
+reach. Together they give at least 10 points per direction.
+"""
 
 
 class Quadrature(Link):
-    """E[softmax(f)] and its variance to about 1e-11, one row at a time, at most 100,000 points each.
+    """E[softmax(f)] and its variance to about 1e-11, row by row, with at most 100,000 grid points per row.
 
-    Where these are too few the grid is coarser: errors are 2e-7 with two directions of variance 900, 2e-5 with three of
-    100. A row with more than four directions, which takes six classes, is given to the shared quasi-random draws: there
-    this is the link "mc".
+    If 100,000 points do not suffice, the grid is coarser: the error is 2e-7 for two directions of variance 900 and 2e-5
+    for three of variance 100. A row with more than four directions, possible from six classes, uses the shared
+    quasi-random draws as the link "mc" does.
 
     Examples
     --------
@@ -48,11 +52,11 @@ class Quadrature(Link):
     """
 
     def mean(self, latent: LatentGaussian) -> Tensor:
-        """Class probabilities (n, C)."""
+        """Class probabilities, shape (n, C)."""
         return self._moments(latent)[0]
 
     def variance(self, latent: LatentGaussian) -> Tensor:
-        """Variance (n, C) of softmax(f)_c on the same grid."""
+        """Variance of softmax(f)_c on the same grid, shape (n, C)."""
         return self._moments(latent)[1]
 
     def _moments(self, latent: LatentGaussian) -> tuple[Tensor, Tensor]:
@@ -64,7 +68,7 @@ class Quadrature(Link):
         return mean.to(latent.mean), variance.to(latent.mean)
 
     def _row(self, mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of softmax(mean + root z), each (C,)."""
+        """Mean and variance of softmax(mean + root z), each of shape (C,)."""
         spread = root.square().sum(0).sqrt()
         wide = spread > NEGLIGIBLE
         if int(wide.sum()) > MOST_DIRECTIONS:
@@ -74,12 +78,12 @@ class Quadrature(Link):
             nodes, weights = grid(spread[wide])
             points = (mean + nodes @ root[:, wide].mT).softmax(-1)
         average = weights @ points
-        average = average / average.sum()  # of 100,000 points, whose rounding adds up
+        average = average / average.sum()  # removes the rounding error of up to 100,000 summands
         return average, torch.minimum(weights @ (points - average).square(), average * (1 - average))
 
 
 def grid(spread: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes and weights for a standard normal integral of a softmax.
+    """Nodes and weights for the integral of a softmax against a standard normal density.
 
     Parameters
     ----------
@@ -90,7 +94,7 @@ def grid(spread: Tensor) -> tuple[Tensor, Tensor]:
     -------
     nodes : Tensor of shape (m, d)
     weights : Tensor of shape (m,)
-        Positive, of sum one.
+        Positive weights with sum one.
 
     Examples
     --------
@@ -98,7 +102,7 @@ def grid(spread: Tensor) -> tuple[Tensor, Tensor]:
     >>> nodes, weights = grid(torch.tensor([1.0, 10.0]).double())
     >>> len(nodes)
     9438
-    >>> (weights @ nodes.square()).round(decimals=6)  # of a standard normal
+    >>> (weights @ nodes.square()).round(decimals=6)  # second moments of a standard normal
     tensor([1., 1.], dtype=torch.float64)
     """
     accuracy = ACCURACY
@@ -113,9 +117,10 @@ def grid(spread: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _counts(spread: Tensor, accuracy: float) -> Tensor:
-    """Nodes (d,) of each direction for an error of about exp(−accuracy).
+    """Number of nodes in each direction for an error of about exp(−accuracy), shape (d,).
 
-    Shifting the contour by a gains 2πa/h and costs a²/2: a is the pole, or the best where that is far away.
+    Shifting the contour by a gains 2πa/h and costs a²/2. The shift a goes up to the pole, or to its optimum if the pole
+    is farther away.
     """
     shift = (math.pi / (2**0.5 * spread)).clamp_max((2 * accuracy) ** 0.5)
     steps = (2 * math.pi * shift / (accuracy + shift.square() / 2)).clamp_max(LONGEST_STEP)
@@ -123,5 +128,5 @@ def _counts(spread: Tensor, accuracy: float) -> Tensor:
 
 
 def _reach(accuracy: float) -> float:
-    """Where the grid ends: outside is a mass of about exp(−accuracy)."""
+    """Half-width of the grid: the normal mass outside is about exp(−accuracy)."""
     return max((2 * accuracy) ** 0.5, SHORTEST_REACH)

@@ -1,0 +1,482 @@
+"""Values of parameters with options of their own, in the manner of scikit-learn's kernels.
+
+A string such as ``hessian_structure="kron"`` is the plain case. An object such as ``Kron(damping="ritter")`` has the
+options that only this variant has. Objects have ``get_params`` and ``set_params``, so that searches look inside them:
+``GridSearchCV(LaplaceRegressor(hessian_structure=Kron()), {"hessian_structure__damping": ["exact", "ritter"]})``.
+
+:func:`expanded` translates an estimator's parameters into flat internal options, which the rest of the package reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Number
+from typing import Any, ClassVar
+
+from sklearn.base import BaseEstimator
+
+from ..laplace.structures._base import RANK
+
+DEFAULTS: dict[str, Any] = {
+    "bias": "folded",
+    "weight_sharing": "expand",
+    "rank": RANK,
+    "damping": "exact",
+    "n_fisher_samples": 1,
+    "subnetwork": "variance",
+    "n_subnetwork_weights": 0.1,
+    "cv": None,
+    "scoring": None,
+    "prior_precision_grid": None,
+    "n_augmentations": 1,
+    "n_samples": 100,
+    "member_weights": "uniform",
+    "prior_structure": "scalar",
+    "prior_mean": 0.0,
+}
+"""Internal options at the values that plain strings stand for."""
+RENAMED = {"hessian_structure": {"inf": "low_rank_diag", "block": "block_diagonal"}}
+"""Former names of values."""
+
+
+class Variant(BaseEstimator):
+    """Base class of the values below."""
+
+    parameters: ClassVar[tuple[str, ...]]
+    """Parameters of the estimators that take it."""
+    value: ClassVar[str | None] = None
+    """The string of the plain case; None if the first option takes its place."""
+    internal: ClassVar[dict[str, str]]
+    """Internal option of each of its own parameters."""
+
+    def expanded(self, name: str) -> dict[str, Any]:
+        """Return the internal options, with the value of the parameter ``name`` itself."""
+        inner = {internal: getattr(self, own) for own, internal in self.internal.items()}
+        return inner if self.value is None else {name: self.value, **inner}
+
+
+class BlockDiagonal(Variant):
+    """Hessian structure with one dense block per layer.
+
+    Parameters
+    ----------
+    bias : {"folded", "separate"}, default="folded"
+        "folded": the bias is a column of its layer's weight. "separate": it has a dense block of its own.
+
+    Examples
+    --------
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> from sklearn_laplace.options import BlockDiagonal
+    >>> LaplaceRegressor(hessian_structure=BlockDiagonal(bias="separate")).get_params()["hessian_structure__bias"]
+    'separate'
+    """
+
+    parameters = ("hessian_structure",)
+    value = "block_diagonal"
+    internal: ClassVar[dict[str, str]] = {"bias": "bias"}
+
+    def __init__(self, bias: str = "folded") -> None:
+        self.bias = bias
+
+
+class Kron(Variant):
+    """Hessian structure with two Kronecker factors per layer (K-FAC; Ritter et al. 2018).
+
+    Parameters
+    ----------
+    damping : {"exact", "ritter"}, default="exact"
+        How the prior precision δ enters the posterior precision. "exact": it is added. "ritter": √δ is added to each
+        factor (Ritter et al. 2018, eq. 9), which narrows predictions; the evidence stays that of "exact".
+    bias : {"folded", "separate"}, default="folded"
+        "folded": the bias is a column of its layer's weight. "separate": it has a dense block of its own.
+    weight_sharing : {"expand", "reduce"}, default="expand"
+        For layers that see several positions of a row (convolutions, sequences). "expand": each position counts as a
+        row. "reduce": sum cotangents and average inputs over the positions first; cheaper, and right for nets that
+        average over positions at their end.
+
+    Examples
+    --------
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> from sklearn_laplace.options import Kron
+    >>> LaplaceRegressor(hessian_structure=Kron(damping="ritter"))
+    LaplaceRegressor(hessian_structure=Kron(damping='ritter'))
+    """
+
+    parameters = ("hessian_structure",)
+    value = "kron"
+    internal: ClassVar[dict[str, str]] = {"damping": "damping", "bias": "bias", "weight_sharing": "weight_sharing"}
+
+    def __init__(self, damping: str = "exact", bias: str = "folded", weight_sharing: str = "expand") -> None:
+        self.damping = damping
+        self.bias = bias
+        self.weight_sharing = weight_sharing
+
+
+class EKFAC(Variant):
+    """Hessian structure with the eigenvectors of :class:`Kron` and exact second moments in their basis.
+
+    Parameters
+    ----------
+    bias, weight_sharing
+        See :class:`Kron`.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.options import EKFAC
+    >>> EKFAC(weight_sharing="reduce").get_params()
+    {'bias': 'folded', 'weight_sharing': 'reduce'}
+    """
+
+    parameters = ("hessian_structure",)
+    value = "ekfac"
+    internal: ClassVar[dict[str, str]] = {"bias": "bias", "weight_sharing": "weight_sharing"}
+
+    def __init__(self, bias: str = "folded", weight_sharing: str = "expand") -> None:
+        self.bias = bias
+        self.weight_sharing = weight_sharing
+
+
+class LowRankDiag(Variant):
+    """Hessian structure with the leading eigenpairs of :class:`EKFAC` in each layer and the exact diagonal (INF).
+
+    Parameters
+    ----------
+    rank : int, default=100
+        Eigenpairs kept in each layer.
+    bias, weight_sharing
+        See :class:`Kron`.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.options import LowRankDiag
+    >>> LowRankDiag(rank=20)
+    LowRankDiag(rank=20)
+    """
+
+    parameters = ("hessian_structure",)
+    value = "low_rank_diag"
+    internal: ClassVar[dict[str, str]] = {"rank": "rank", "bias": "bias", "weight_sharing": "weight_sharing"}
+
+    def __init__(self, rank: int = RANK, bias: str = "folded", weight_sharing: str = "expand") -> None:
+        self.rank = rank
+        self.bias = bias
+        self.weight_sharing = weight_sharing
+
+
+class LowRank(Variant):
+    """Hessian structure with the leading eigenpairs over all weights.
+
+    Parameters
+    ----------
+    rank : int, default=100
+        Eigenpairs kept.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.options import LowRank
+    >>> LowRank(rank=20)
+    LowRank(rank=20)
+    """
+
+    parameters = ("hessian_structure",)
+    value = "low_rank"
+    internal: ClassVar[dict[str, str]] = {"rank": "rank"}
+
+    def __init__(self, rank: int = RANK) -> None:
+        self.rank = rank
+
+
+class MCFisher(Variant):
+    """Curvature by the Fisher matrix, with targets drawn from the model.
+
+    Parameters
+    ----------
+    n_samples : int, default=1
+        Targets drawn per row. The draws depend on ``random_state`` and on the row, not on the other rows.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.options import MCFisher
+    >>> MCFisher(n_samples=5)
+    MCFisher(n_samples=5)
+    """
+
+    parameters = ("curvature",)
+    value = "mc_fisher"
+    internal: ClassVar[dict[str, str]] = {"n_samples": "n_fisher_samples"}
+
+    def __init__(self, n_samples: int = 1) -> None:
+        self.n_samples = n_samples
+
+
+class Subnetwork(Variant):
+    """Subset of single weights that are random (Daxberger et al. 2021).
+
+    Parameters
+    ----------
+    score : {"variance", "magnitude", "random"}, default="variance"
+        Weights to choose. "variance": those with the largest marginal variance in a diagonal posterior over all
+        weights. "magnitude": the largest. "random": any, by ``random_state``.
+    size : int or float, default=0.1
+        Number of weights; a float is a share of all weights, 1.0 all of them.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.options import Subnetwork
+    >>> Subnetwork(size=50)
+    Subnetwork(size=50)
+    """
+
+    parameters = ("subset_of_weights",)
+    value = "subnetwork"
+    internal: ClassVar[dict[str, str]] = {"score": "subnetwork", "size": "n_subnetwork_weights"}
+
+    def __init__(self, score: str = "variance", size: float = 0.1) -> None:
+        self.score = score
+        self.size = size
+
+
+class CrossValidated(Variant):
+    """Prior precision with the best mean score over folds.
+
+    Parameters
+    ----------
+    grid : None or sequence of float, default=None
+        Candidates. None: 13 from 0.001 to 1000, two per decade.
+    cv : None, int, splitter or iterable, default=None
+        Folds, as in ``GridSearchCV``; None: 5 shuffled folds, stratified for a classifier. A splitter that needs groups
+        has to be given as a list of its (train, test) pairs.
+    scoring : None, str or callable, default=None
+        Score to maximise. None: mean log predictive density; or the name of a scorer, or a callable
+        ``(estimator, X, y)`` such as those of :mod:`sklearn_laplace.metrics`.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.options import CrossValidated
+    >>> CrossValidated(grid=[0.1, 1.0, 10.0], cv=3)
+    CrossValidated(cv=3, grid=[0.1, 1.0, 10.0])
+    """
+
+    parameters = ("prior_precision",)
+    value = "cv"
+    internal: ClassVar[dict[str, str]] = {"grid": "prior_precision_grid", "cv": "cv", "scoring": "scoring"}
+
+    def __init__(self, grid: Any = None, cv: Any = None, scoring: Any = None) -> None:
+        self.grid = grid
+        self.cv = cv
+        self.scoring = scoring
+
+
+class Validated(Variant):
+    """Prior precision with the best score on the validation set that ``fit`` gets (``X_val``, ``y_val``).
+
+    Parameters
+    ----------
+    grid, scoring
+        See :class:`CrossValidated`.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.options import Validated
+    >>> Validated(grid=[0.1, 1.0, 10.0])
+    Validated(grid=[0.1, 1.0, 10.0])
+    """
+
+    parameters = ("prior_precision",)
+    value = "validation"
+    internal: ClassVar[dict[str, str]] = {"grid": "prior_precision_grid", "scoring": "scoring"}
+
+    def __init__(self, grid: Any = None, scoring: Any = None) -> None:
+        self.grid = grid
+        self.scoring = scoring
+
+
+class Augmentation(Variant):
+    """Data augmentation with several random copies of each row.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(X, random_state)`` returns other rows of the same shape for which the targets are the same.
+    n_copies : int, default=1
+        Copies of each row; each has its share of the row's weight. All costs grow with them.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.options import Augmentation
+    >>> def noisy(X, random_state):
+    ...     return X + 0.1 * random_state.normal(size=X.shape)
+    >>> Augmentation(noisy, n_copies=10).n_copies
+    10
+    """
+
+    parameters = ("augment",)
+    internal: ClassVar[dict[str, str]] = {"function": "augment", "n_copies": "n_augmentations"}
+
+    def __init__(self, function: Any, n_copies: int = 1) -> None:
+        self.function = function
+        self.n_copies = n_copies
+
+
+class MonteCarlo(Variant):
+    """Predictive by averages of the net over weight samples.
+
+    Parameters
+    ----------
+    n_samples : int, default=100
+        Samples of the weights, the same for all rows.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.options import MonteCarlo
+    >>> MonteCarlo(n_samples=1000)
+    MonteCarlo(n_samples=1000)
+    """
+
+    parameters = ("predictive",)
+    value = "mc"
+    internal: ClassVar[dict[str, str]] = {"n_samples": "n_samples"}
+
+    def __init__(self, n_samples: int = 100) -> None:
+        self.n_samples = n_samples
+
+
+class Link(Variant):
+    """Link of a classifier, with the number of draws.
+
+    Parameters
+    ----------
+    name : str, default="moderated"
+        A value of ``link``.
+    n_samples : int, default=100
+        Quasi-random draws of the logits: behind ``link="mc"``, behind ``predict_std`` of links without a variance in
+        closed form, and behind ``predict_entropy``.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.options import Link
+    >>> Link("mc", n_samples=1000)
+    Link(n_samples=1000, name='mc')
+    """
+
+    parameters = ("link",)
+    internal: ClassVar[dict[str, str]] = {"name": "link", "n_samples": "n_samples"}
+
+    def __init__(self, name: str = "moderated", n_samples: int = 100) -> None:
+        self.name = name
+        self.n_samples = n_samples
+
+
+class Members(Variant):
+    """Ensemble members with weights that differ.
+
+    Parameters
+    ----------
+    n : "auto" or int, default="auto"
+        Number of members.
+    weights : {"uniform", "loo", "evidence"}, default="uniform"
+        "uniform": equal weights. "loo": weights that maximise the leave-one-out density of the training rows (stacking;
+        Yao et al. 2018). "evidence": in proportion to the evidence of each member.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.options import Members
+    >>> Members(5, weights="loo")
+    Members(n=5, weights='loo')
+    """
+
+    parameters = ("n_members",)
+    internal: ClassVar[dict[str, str]] = {"n": "n_members", "weights": "member_weights"}
+
+    def __init__(self, n: Any = "auto", weights: str = "uniform") -> None:
+        self.n = n
+        self.weights = weights
+
+
+class GaussianPrior(Variant):
+    """Gaussian prior over the weights, with a mean or with precisions that groups of weights share.
+
+    Parameters
+    ----------
+    structure : {"scalar", "layer", "tensor", "ard", "parameter"}, default="scalar"
+        Weights that share a prior precision: all; those of a layer; those of a parameter tensor; those of an input
+        column in the first layer, and each tensor elsewhere (automatic relevance determination); none.
+    mean : float or dict, default=0.0
+        One number, or arrays keyed by the names of parameter tensors (zero elsewhere), such as a ``state_dict()``.
+    previous : None or FrozenEstimator, default=None
+        ``FrozenEstimator(fitted estimator)``: its posterior is the prior (Ritter et al. 2018b).
+
+    Examples
+    --------
+    >>> from sklearn_laplace.options import GaussianPrior
+    >>> GaussianPrior("layer", mean=1.0)
+    GaussianPrior(mean=1.0, structure='layer')
+    """
+
+    parameters = ("prior",)
+    internal: ClassVar[dict[str, str]] = {"structure": "prior_structure", "mean": "prior_mean", "previous": "prior"}
+
+    def __init__(self, structure: str = "scalar", mean: Any = 0.0, previous: Any = None) -> None:
+        self.structure = structure
+        self.mean = mean
+        self.previous = previous
+
+
+VARIANTS: tuple[type[Variant], ...] = (
+    BlockDiagonal,
+    Kron,
+    EKFAC,
+    LowRankDiag,
+    LowRank,
+    MCFisher,
+    Subnetwork,
+    CrossValidated,
+    Validated,
+    Augmentation,
+    MonteCarlo,
+    Link,
+    Members,
+    GaussianPrior,
+)
+
+
+def expanded(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate an estimator's parameters into flat internal options.
+
+    Parameters
+    ----------
+    parameters : mapping
+        ``get_params(deep=False)``.
+
+    Raises
+    ------
+    ValueError
+        For an object that another parameter takes, and for a former name of a value.
+
+    Examples
+    --------
+    >>> flat = expanded({"hessian_structure": Kron(damping="ritter"), "prior": "layer"})
+    >>> flat["hessian_structure"], flat["damping"], flat["rank"], flat["prior_structure"]
+    ('kron', 'ritter', 100, 'layer')
+    """
+    flat = {**DEFAULTS, **parameters}
+    counts = {one.n_samples for one in parameters.values() if isinstance(one, MonteCarlo | Link)}
+    if len(counts) > 1:
+        raise ValueError(f"predictive and link have different n_samples, {sorted(counts)}; give both the same number.")
+    for name, value in parameters.items():
+        if isinstance(value, Variant):
+            if name not in value.parameters:
+                raise ValueError(f"{name}={value!r} is not supported; {value!r} is a value of {value.parameters[0]}.")
+            flat |= value.expanded(name)
+        elif isinstance(value, str) and value in RENAMED.get(name, {}):
+            raise ValueError(f"{name}={value!r} has a new name: use {name}={RENAMED[name][value]!r}.")
+    return {**flat, **_prior(flat.get("prior"))}
+
+
+def _prior(given: object) -> dict[str, Any]:
+    """Internal options of the plain values of ``prior``: a structure, a mean, or a previous posterior."""
+    if isinstance(given, str):
+        return {"prior": None, "prior_structure": given}
+    if isinstance(given, Mapping) or (isinstance(given, Number) and not isinstance(given, bool)):
+        return {"prior": None, "prior_mean": given}
+    return {}

@@ -1,0 +1,44 @@
+"""Values of the estimators' parameters that have options of their own.
+
+Examples
+--------
+>>> from sklearn.model_selection import GridSearchCV
+>>> from sklearn_laplace import LaplaceRegressor
+>>> from sklearn_laplace.options import Kron
+>>> model = LaplaceRegressor(hessian_structure=Kron(), prior_precision=1.0)
+>>> search = GridSearchCV(model, {"hessian_structure__damping": ["exact", "ritter"]})
+"""
+
+from ._options.variants import (
+    EKFAC,
+    Augmentation,
+    BlockDiagonal,
+    CrossValidated,
+    GaussianPrior,
+    Kron,
+    Link,
+    LowRank,
+    LowRankDiag,
+    MCFisher,
+    Members,
+    MonteCarlo,
+    Subnetwork,
+    Validated,
+)
+
+__all__ = [
+    "EKFAC",
+    "Augmentation",
+    "BlockDiagonal",
+    "CrossValidated",
+    "GaussianPrior",
+    "Kron",
+    "Link",
+    "LowRank",
+    "LowRankDiag",
+    "MCFisher",
+    "Members",
+    "MonteCarlo",
+    "Subnetwork",
+    "Validated",
+]
