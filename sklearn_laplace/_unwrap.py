@@ -326,7 +326,7 @@ def _laplace(step: Any, estimator: Any) -> LaplaceRegressor | LaplaceClassifier:
 
 
 def _is_search(step: Any) -> bool:
-    """True for a search of scikit-learn, or of another package with the attributes ``refit`` and ``best_estimator_``."""
+    """True for searches of scikit-learn, and of other packages if they have ``refit`` and ``best_estimator_``."""
     return isinstance(step, BaseSearchCV) or (isinstance(step, BaseEstimator) and {"refit", BEST} <= vars(step).keys())
 
 

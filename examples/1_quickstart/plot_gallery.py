@@ -69,9 +69,7 @@ def regression_displays(quick):
     curve = LaplaceRegressor(random_state=0).fit(X_gap, y_gap)
     model = LaplaceRegressor(random_state=0).fit(X_train, y_train)
     by_evidence = LaplaceRegressor(prior_precision="evidence", sigma_noise="evidence", n_members=1, random_state=0)
-    ard = LaplaceRegressor(
-        prior_structure="ard", prior_precision="evidence", sigma_noise="evidence", n_members=1, random_state=0
-    )
+    ard = LaplaceRegressor(prior="ard", prior_precision="evidence", sigma_noise="evidence", n_members=1, random_state=0)
     _, axes = plt.subplots(1, 2, figsize=(13, 4.4), layout="constrained")
     displays = {"prediction_interval": PredictionIntervalDisplay.from_estimator(curve, X_gap, y_gap, ax=axes[0])}
     axes[0].set_title("one column: a gap in the data")

@@ -27,6 +27,8 @@ row, ten or 1,000 of them alike; 1,000 take 124 times as long.
 import choice
 import numpy as np
 
+from sklearn_laplace.options import MonteCarlo
+
 LINKS = "quadrature", "mc", "moderated", "probit", "bridge", "bridge_norm", "plugin"
 SAMPLES = 10, 100, 1000
 COLUMNS = {"predict": ".4f", "peak MB": ".2f", "off": ".4f", "log-lik.": ".4f", "gain": ".4f", "std. error": ".4f"}
@@ -40,10 +42,10 @@ LABELS = {
 
 def options(table):
     """Parameters of each way by its name; the first is what the others are compared with."""
-    sampled = {f"predictive mc, {n}": {"predictive": "mc", "n_samples": n} for n in SAMPLES}
+    sampled = {f"predictive mc, {n}": {"predictive": MonteCarlo(n)} for n in SAMPLES}
     if not table.classes:
         return {"glm": {"predictive": "glm"}, **sampled}
-    back = {"predictive": "glm", "n_samples": 100}
+    back = {"predictive": "glm"}
     links = {f"glm, {link}": {"link": link, **back} for link in LINKS}
     return links | {name: {"link": "moderated", **chosen} for name, chosen in sampled.items()}
 

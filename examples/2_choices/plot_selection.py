@@ -23,6 +23,8 @@ import choice
 import numpy as np
 from sklearn.model_selection import train_test_split
 
+from sklearn_laplace.options import CrossValidated, Validated
+
 GRID = 0.01, 0.1, 1.0, 10.0  # times ten where there is noise, which is next to nothing under .01
 COLUMNS = {"precision": ".3f", **choice.COLUMNS}
 LABELS = {
@@ -36,13 +38,13 @@ LABELS = {
 def rules(table, grid):
     """Parameters of each rule by its name."""
     noise = {} if table.classes else {"sigma_noise": "evidence"}
-    by_score = {"prior_precision_grid": [value * (1 if table.classes else 10) for value in grid], **noise}
+    scaled = [value * (1 if table.classes else 10) for value in grid]
     found = {
         "evidence": {"prior_precision": "evidence", **noise},
         "number, 1": {"prior_precision": 1.0, **noise},
         "loo": {"prior_precision": "loo", **({} if table.classes else {"sigma_noise": "loo"})},
-        "cv": {"prior_precision": "cv", "cv": 2, **by_score},
-        "validation": {"prior_precision": "validation", **by_score},
+        "cv": {"prior_precision": CrossValidated(scaled, cv=2), **noise},
+        "validation": {"prior_precision": Validated(scaled), **noise},
         "auto, one net": {"prior_precision": "auto"},
         "auto": {"prior_precision": "auto", "n_members": "auto"},
     }
@@ -51,7 +53,7 @@ def rules(table, grid):
 
 def fitted(model, part, split):
     """A fit; the rule "validation" gives a fifth of the rows away."""
-    if model.prior_precision != "validation":
+    if not isinstance(model.prior_precision, Validated):
         return model.fit(part.X, part.y)
     labels = part.y if isinstance(model, choice.LaplaceClassifier) else None
     X, X_val, y, y_val = train_test_split(part.X, part.y, test_size=0.2, random_state=split, stratify=labels)

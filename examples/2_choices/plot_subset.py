@@ -22,6 +22,8 @@ are within .003 and .008 of each other, with standard errors of about .006 and .
 import choice
 import matplotlib.pyplot as plt
 
+from sklearn_laplace.options import Subnetwork
+
 RULES = "variance", "magnitude", "random"
 SHARES = 0.02, 0.1, 0.3
 LABELS = {
@@ -36,7 +38,7 @@ def subsets():
     found = {"all": {}, "last_layer": {"subset_of_weights": "last_layer"}}
     for rule in RULES:
         for share in SHARES:
-            chosen = {"subset_of_weights": "subnetwork", "subnetwork": rule, "n_subnetwork_weights": share}
+            chosen = {"subset_of_weights": Subnetwork(rule, share)}
             found[f"{rule}, {share:.0%}"] = chosen
     return {name: {"hessian_structure": "full", **parameters} for name, parameters in found.items()}
 

@@ -26,6 +26,8 @@ from ensembles import (
 from pictures import Pictures, binarised, load, plain_net, relu_net, seeded, trained
 from skorch import NeuralNetClassifier
 
+from sklearn_laplace.options import Augmentation
+
 LOOSE = ", loose"
 """What is said of one with N = n and the smallest τ that costs no more than a point of accuracy on validation rows."""
 CONFIDENT = "without dropout: "
@@ -71,7 +73,7 @@ def ways(source: str | None, seed: int, quick: bool, confident: bool = False) ->
     data = load(source, seed, sizes)
     kind, decay = (plain_net, 1e-5) if confident else (relu_net, 1e-3)
     net = trained(seeded(kind, seed, data.train[0].shape[1], width), *data.train, epochs, decay)
-    seen = {} if confident else {"augment": binarised, "n_augmentations": copies}
+    seen = {} if confident else {"augment": Augmentation(binarised, copies)}
     found, scales = {"deterministic": deterministic(net.module_)}, {}
     if not confident:
         found["MC dropout"] = mc_dropout(net.module_, samples, seed)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from sklearn_laplace import LaplaceClassifier
+from sklearn_laplace.options import Kron, MonteCarlo
 
 Members = dict[str, Tensor]
 """The tensors of a module by name, each with a first axis of S sets of weights."""
@@ -93,7 +94,15 @@ def weight_samples(model: LaplaceClassifier, n_samples: int, seed: int) -> Ensem
     return Ensemble(network.module, dict(network.tensors((network.theta + deviations).float())))
 
 
-def laplace(net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray, structure: str, seed: int, **options: object):
+def laplace(
+    net: NeuralNetClassifier,
+    X: np.ndarray,
+    y: np.ndarray,
+    structure: str,
+    seed: int,
+    n_samples: int = 100,
+    **options: object,
+):
     """The Laplace approximation of a trained net; the Kronecker-factored one with eq. 9's damping.
 
     Parameters
@@ -104,18 +113,18 @@ def laplace(net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray, structure: s
     structure : str
         ``hessian_structure``.
     seed : int
+    n_samples : int
+        Weight samples of the predictive.
     **options
         Of ``LaplaceClassifier``.
     """
-    damping = {"damping": "ritter"} if structure == "kron" else {}
     model = LaplaceClassifier(
         FrozenEstimator(net),
-        hessian_structure=structure,
-        predictive="mc",
+        hessian_structure=Kron(damping="ritter") if structure == "kron" else structure,
+        predictive=MonteCarlo(n_samples),
         prior_precision=1.0,
         n_members=1,
         random_state=seed,
-        **damping,
         **options,
     )
     with warnings.catch_warnings():  # dropout's optimum is not the mode of the loss without it: said of every fit

@@ -22,10 +22,11 @@ from hmc import sample, split_r_hat
 from torch import nn
 
 from sklearn_laplace import LaplaceRegressor
+from sklearn_laplace.options import Kron, MonteCarlo
 
 NOISE, PRIOR, ROWS = 3.0, 1.0, 20
 SOURCE = {
-    "kron": {"hessian_structure": "kron", "damping": "ritter"},
+    "kron": {"hessian_structure": Kron(damping="ritter")},
     "diag": {"hessian_structure": "diag", "curvature": "mc_fisher"},
     "full": {"hessian_structure": "full", "curvature": "mc_fisher"},
 }
@@ -262,13 +263,13 @@ def main():
             prior_precision=PRIOR,
             sigma_noise=NOISE,
             random_state=model.random_state,
-            n_samples=50 if run.quick else 1000,
             **options,
         ).fit(X, y)
         assert np.allclose(weights_of(fitted), mode), "the structures share one trained net"
-        for predictive in ("glm", "mc"):
+        for predictive in ("glm", MonteCarlo(50 if run.quick else 1000)):
             fitted.refit_laplace(temperature=1.0, prior_precision=PRIOR, predictive=predictive)
-            found[f"{name}, untuned {predictive}"] = answers(fitted, grid)
+            way = predictive if predictive == "glm" else "mc"
+            found[f"{name}, untuned {way}"] = answers(fitted, grid)
         if name in SOURCE:
             n, tau = tuned(fitted, X_val, y_val, rows, precisions)
             found[f"{name}, tuned mc"] = answers(fitted, grid)

@@ -49,6 +49,8 @@ from experiment import Experiment
 from pictures import binarised, load, plain_net, relu_net, seeded, trained
 from sklearn.metrics import roc_auc_score
 
+from sklearn_laplace.options import Augmentation
+
 OUT = "mean entropy outside"
 CLAIMS = {
     "out of distribution the entropy is highest with the Kronecker-factored posterior": (
@@ -156,13 +158,13 @@ def tried(run, recipe, seeds, sizes, width, samples, to_choose, candidates):
 def recipes(run):
     """Rows (to train, validate, test, from elsewhere), hidden units, and how the nets are trained."""
     if run.quick:
-        few = {"augment": binarised, "n_augmentations": 2}
+        few = {"augment": Augmentation(binarised, 2)}
         return (200, 60, 60, 60), 32, {"the source's": Recipe(relu_net, 20, few)}
     if run.data is None:
-        copies = {"augment": binarised, "n_augmentations": 30}
+        copies = {"augment": Augmentation(binarised, 30)}
         both = {"the source's": Recipe(relu_net, 100, copies), "without dropout": Recipe(plain_net, 100, {}, 1e-5)}
         return (1000, 297, 500, 210), 128, both
-    fisher = {"curvature": "mc_fisher", "augment": binarised, "n_augmentations": 1}
+    fisher = {"curvature": "mc_fisher", "augment": binarised}
     return (7000, 1000, 1000, 1000), 1024, {"the source's": Recipe(relu_net, 12, fisher)}
 
 

@@ -35,6 +35,8 @@ from skorch.callbacks import LRScheduler
 from torch import nn
 from torch.nn import functional as F
 
+from sklearn_laplace.options import Augmentation
+
 NETS = {"with dropout": 0.3, "without dropout": 0.0}
 KRON, DIAG, ONE = "Kronecker Laplace", "diagonal Laplace", "deterministic"
 AVERAGED = [("with dropout", "MC dropout"), ("with dropout", KRON), ("without dropout", KRON)]
@@ -180,7 +182,7 @@ def main():
             if dropout:
                 predicted["MC dropout"] = dropout_passes(net.module_, X, samples, seed)
             for name, structure in STRUCTURES.items():
-                options = {"augment": shifted, "n_augmentations": copies, "dtype": "float32", "n_samples": samples}
+                options = {"augment": Augmentation(shifted, copies), "dtype": "float32", "n_samples": samples}
                 model = laplace(net, *data.train, structure, seed, **options)
                 choice = choose_scale(model, *data.validation, to_choose, *candidates)
                 chosen[f"{label}: {name}"].append((choice.pretended, choice.prior_precision))

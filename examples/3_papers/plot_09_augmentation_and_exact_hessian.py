@@ -29,6 +29,8 @@ from ensembles import LOOSE_PRECISIONS, choose_scale, laplace, loosest, weight_s
 from experiment import Experiment
 from pictures import binarised, load, relu_net, seeded, trained
 
+from sklearn_laplace.options import Augmentation
+
 WITH, WITHOUT, DRAWN = "augmented", "not augmented", "not augmented, Fisher by one draw"
 FULL, EXACT, BLOCK, EXACT_BLOCK, KRON = "GGN, full", "Hessian, full", "GGN, layers", "Hessian, layers", "GGN, Kronecker"
 CLAIMS = {
@@ -129,7 +131,7 @@ def main():
         data = load(run.data, seed, sizes)
         net = trained(seeded(relu_net, seed, data.train[0].shape[1], width), *data.train, epochs)
         for name, options in (
-            (WITH, {"augment": binarised, "n_augmentations": copies}),
+            (WITH, {"augment": Augmentation(binarised, copies)}),
             (WITHOUT, {}),
             (DRAWN, {"curvature": "mc_fisher"}),
         ):

@@ -33,6 +33,7 @@ from sklearn_laplace import LaplaceClassifier
 from sklearn_laplace.errors import BoundWarning, PinnedWarning
 from sklearn_laplace.metrics import expected_calibration_error
 from sklearn_laplace.metrics.calibration import judged_confidence, reliability_bins
+from sklearn_laplace.options import Validated
 
 CLAIMS = {
     "calibration error, bins of equal width: no worse than the MAP's": (
@@ -236,9 +237,7 @@ def library_search(rows, decay, seed):
         activation="relu",
         hessian_structure="kron",
         map_prior_precision=decay,
-        prior_precision="validation",
-        prior_precision_grid=[*TAU, COLLAPSED],
-        scoring="accuracy",
+        prior_precision=Validated([*TAU, COLLAPSED], scoring="accuracy"),
         link="probit",
         random_state=seed,
     )

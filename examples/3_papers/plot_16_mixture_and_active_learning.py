@@ -27,6 +27,7 @@ from sklearn.datasets import load_diabetes, make_friedman1
 
 from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace.errors import BoundWarning, InterpolationWarning, ModeWarning, PinnedWarning, WeakPriorWarning
+from sklearn_laplace.options import Members
 
 TASKS = ("Friedman", "diabetes")
 WEIGHTINGS = ("evidence", "loo")
@@ -89,8 +90,8 @@ def mixtures(task, seed, quick):
     found, effective = {}, {}
     with tempfile.TemporaryDirectory() as folder:  # the weightings share their trainings
         for weighting in ("uniform", *WEIGHTINGS):
-            options = {"member_weights": weighting, "memory": folder, "random_state": seed}
-            model = net(quick, 2 if quick else 4, **options).fit(X, y)
+            options = {"memory": folder, "random_state": seed}
+            model = net(quick, Members(2 if quick else 4, weighting), **options).fit(X, y)
             found[f"mixture, {weighting}"] = model.log_predictive_density(X_new, y_new).mean()
             effective[weighting] = 1 / np.sum(model.member_weights_**2)
     alone = np.array([member.log_predictive_density(X_new, y_new).mean() for member in model.members_])

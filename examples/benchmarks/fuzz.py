@@ -164,7 +164,7 @@ CALLS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "predict_dist": {"X": INPUTS},
     "predict_proba": {"X": INPUTS},
     "predict_log_proba": {"X": INPUTS},
-    "predict_uncertainty": {"X": INPUTS},
+    "predict_entropy": {"X": INPUTS},
     "sample_y": {"X": INPUTS, "n_samples": COUNT, "random_state": COUNT, "kind": KIND},
     "score_samples": {"X": INPUTS},
     "score": {"X": INPUTS, "y": OUTPUTS},
@@ -175,13 +175,12 @@ CALLS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
 }
 """Methods of the estimators; where one has no such method, that is what the error says."""
 PARAMETERS = (
-    "prior_precision", "sigma_noise", "temperature", "predictive", "link", "n_samples", "damping", "prior_structure",
-    "member_weights", "return_std_kind",
+    "prior_precision", "sigma_noise", "temperature", "predictive", "link", "return_std_kind",
 )  # fmt: skip
 TRAINED = (
     "net", "hidden_layer_sizes", "activation", "max_epochs", "lr", "batch_size", "standardize_y", "device", "dtype",
-    "subset_of_weights", "hessian_structure", "curvature", "likelihood", "n_members", "cv", "prior_mean", "prior",
-    "random_state", "memory_budget", "n_jobs", "verbose", "rank", "categorical_features", "class_weight", "augment",
+    "subset_of_weights", "hessian_structure", "curvature", "likelihood", "n_members", "prior",
+    "random_state", "memory_budget", "n_jobs", "verbose", "categorical_features", "class_weight", "augment",
 )  # fmt: skip
 CHANGES = {"partial_fit", "forget", "refit_laplace"}
 """Methods that change the model: they get a copy."""

@@ -46,7 +46,7 @@ def measured(path: Path, split: int, test: bool, found: Found) -> None:
                 model.refit_laplace(sigma_noise=factor * sigma)
             for method in METHODS:
                 _, interval = model.predict_interval(X_new, LEVEL, method=method)
-                low, high = interval[:, 0, 0], interval[:, 1, 0]
+                low, high = interval[:, 0], interval[:, 1]
                 found[method, noise].append(np.stack([(low <= y_new) & (y_new <= high), high - low]))
 
 

@@ -114,7 +114,7 @@ def ours(X: pd.DataFrame, y: np.ndarray, seed: int, **options: Any) -> Callable[
 
     def answer(X: pd.DataFrame, y: np.ndarray) -> Prediction:
         mean, interval = model.predict_interval(X, LEVEL)
-        return mean, model.log_predictive_density(X, y), interval[:, 0, 0], interval[:, 1, 0]
+        return mean, model.log_predictive_density(X, y), interval[:, 0], interval[:, 1]
 
     return answer
 

@@ -30,12 +30,12 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "evidence": EVIDENCE,
     "loo": LOO,
     "cv": {"prior_precision": "cv"},
-    "layer": {"prior_structure": "layer"},
-    "tensor": {"prior_structure": "tensor"},
-    "ard": {"prior_structure": "ard"},
-    "layer, evidence": {"prior_structure": "layer", **EVIDENCE},
-    "tensor, evidence": {"prior_structure": "tensor", **EVIDENCE},
-    "ard, evidence": {"prior_structure": "ard", **EVIDENCE},
+    "layer": {"prior": "layer"},
+    "tensor": {"prior": "tensor"},
+    "ard": {"prior": "ard"},
+    "layer, evidence": {"prior": "layer", **EVIDENCE},
+    "tensor, evidence": {"prior": "tensor", **EVIDENCE},
+    "ard, evidence": {"prior": "ard", **EVIDENCE},
     "fixed, 1": {"prior_precision": 1.0},
 }
 """What is compared; the first is what the others are compared with."""

@@ -28,7 +28,7 @@ from torch import Tensor
 from .._approximation.calibration import MOST_ROWS, HeldOutDeals, HeldOutDensities, calibrated
 from .._approximation.choose import Origin
 from .._approximation.held_out import CrossFit, Scores
-from .._approximation.noise_model import NoiseModel, sample_of
+from .._approximation.noise_model import NoiseModel, TrainedNoise, sample_of
 from .._data.rows import PreparedData
 from .._host.epochs import finish
 from .._host.net import build_net, initialise
@@ -186,16 +186,69 @@ def approximate_bag(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
         Without time for a second pass with all scores, the noise that varies gets a rough model, and the scores stay
         those of the first pass.
     """
-    options, parameters, data, seeds = request.settled(), request.parameters, request.data, request.seeds
+    options, data = request.settled(), request.data
     rows = tensors_of(data, options, built_in=True)
-    weights = rows.weights.double()
     nets = [
-        _net(arguments, state, rows, data, options, seeds[0])
+        _net(arguments, state, rows, data, options, request.seeds[0])
         for arguments, state in zip(bag.arguments, bag.states, strict=True)
     ]
-    networks = [trace(net.module_, rows.inputs) for net in nets]
-    under, model, trained = data, None, None
-    if (noise := bag.average_noise) is not None:
+    first = _two_passes(bag, [trace(net.module_, rows.inputs) for net in nets], rows, request, options, clock)
+    model, scores, hyper = first.model, first.scores, first.hyper
+    deals, scored = _scored_deals(bag, first, rows)
+    calibration = calibrated(deals, bag.shares)
+    densities = HeldOutDensities(deals, calibration.spread, calibration.of_deals, hyper.dispersion)
+    model = None if model is None else replace(model, spread=calibration.spread)
+    scores = replace(scores, factor=calibration.factor)
+    hyper = scores.chosen(hyper, free_prior=True, free_dispersion=True)
+    fits = first.fits
+    intervals = _for_intervals(bag, first.errors, hyper, fits[0], scores, rows.weights.double())
+    names = first.networks[0].parameter_names
+    origin = Origin(hyper, fits[0].prior.names, names, None, CrossFit(tuple(first.networks), *intervals))
+    results = [
+        MapResult(finish(net, network), Mode(fit, hyper, bag.n_steps), [], bag.n_steps, bag.is_small, rows.inputs.dtype)
+        for net, network, fit in zip(nets, first.networks, fits, strict=True)
+    ]
+    n_bins = tuple(max((len(own) - 1 for own in a["input_edges"]), default=0) or None for a in bag.arguments)
+    return Bagged(
+        members=tuple(zip(results, fits, strict=True)),
+        hyper=hyper,
+        origin=origin,
+        noise_model=model,
+        data=first.under,
+        held_out=bag.held_out.cpu().numpy(),
+        n_bins=n_bins,
+        shares=np.array(bag.shares),
+        scored=scored.cpu().numpy(),
+        densities=densities,
+    )
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """Result of the passes over the rows: fits under the last noise, and what held-out rows show."""
+
+    networks: Sequence[Network]
+    fits: Sequence[LaplaceFit]
+    scores: BaggedScores
+    hyper: Hyper
+    errors: tuple[Tensor, Tensor, Tensor]
+    under: PreparedData
+    trained: TrainedNoise | None
+    model: NoiseModel | None
+
+
+def _two_passes(
+    bag: Bag,
+    networks: Sequence[Network],
+    rows: TrainingRows,
+    request: FitRequest,
+    options: Options,
+    clock: Clock,
+) -> _Passes:
+    """A pass under the noise of the training, and one under the noise model learnt from its errors."""
+    data, weights = request.data, rows.weights.double()
+    under, model, trained, noise = data, None, None, bag.average_noise
+    if noise is not None:
         under = data.under_noise(noise.cpu().numpy())
     begun = clock.elapsed
     fits, held_out = _fits(networks, bag, under, options)
@@ -205,9 +258,8 @@ def approximate_bag(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
     is_short = learns and clock.lacks(PASSES_LEFT * (clock.elapsed - begun))
     if learns and (noise is not None or not is_short):
         error, variance, known = (torch.tensordot(bag.deal_shares, part, 1) for part in errors)
-        found = HeldOut(error, variance, known, weights)
-        given = found, hyper.dispersion, options, seeds[0]
-        trained = learnt_of(parameters, data, *given, honest=True, quick=is_short)
+        given = HeldOut(error, variance, known, weights), hyper.dispersion, options, request.seeds[0]
+        trained = learnt_of(request.parameters, data, *given, honest=True, quick=is_short)
         model = None if trained is None else trained.model
     if model is not None or noise is not None:
         under = data if model is None else data.under_noise(model.ratios(rows.inputs.to(weights)).cpu().numpy())
@@ -215,35 +267,18 @@ def approximate_bag(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
         if model is None or not is_short:
             scores, hyper = _scored(fits, held_out, hyper)
             errors = _errors(bag, fits, held_out, hyper, rows)
-    deals = HeldOutDeals(errors[0], errors[1], hyper.dispersion * errors[2], None, weights, bag.deal_shares)
-    scored = sample_of(len(rows), MOST_ROWS).to(weights.device)
-    if trained is None:
-        deals = deals.taken(scored)
-    else:
-        known = trained.some(MOST_ROWS)
-        scored, deals = known.chosen, deals.under(known.chosen, hyper.dispersion, known.left_out())
-    calibration = calibrated(deals, bag.shares)
-    densities = HeldOutDensities(deals, calibration.spread, calibration.of_deals, hyper.dispersion)
-    model = None if model is None else replace(model, spread=calibration.spread)
-    scores = replace(scores, factor=calibration.factor)
-    hyper = scores.chosen(hyper, free_prior=True, free_dispersion=True)
-    cross = CrossFit(tuple(networks), *_for_intervals(bag, errors, hyper, fits[0], scores, weights))
-    origin = Origin(hyper, fits[0].prior.names, networks[0].parameter_names, None, cross)
-    results = [
-        MapResult(
-            finish(net, network),
-            Mode(fit, hyper, bag.n_steps),
-            [],
-            bag.n_steps,
-            bag.is_small,
-            rows.inputs.dtype,
-        )
-        for net, network, fit in zip(nets, networks, fits, strict=True)
-    ]
-    n_bins = tuple(max((len(own) - 1 for own in a["input_edges"]), default=0) or None for a in bag.arguments)
-    held = bag.held_out.cpu().numpy()
-    members, shares, scored_rows = tuple(zip(results, fits, strict=True)), np.array(bag.shares), scored.cpu().numpy()
-    return Bagged(members, hyper, origin, model, under, held, n_bins, shares, scored_rows, densities)
+    return _Passes(networks, fits, scores, hyper, errors, under, trained, model)
+
+
+def _scored_deals(bag: Bag, passes: _Passes, rows: TrainingRows) -> tuple[HeldOutDeals, Tensor]:
+    """Held-out errors of some rows for the calibration, and these rows."""
+    (error, variance, noise), hyper, weights = passes.errors, passes.hyper, rows.weights.double()
+    deals = HeldOutDeals(error, variance, hyper.dispersion * noise, None, weights, bag.deal_shares)
+    if passes.trained is None:
+        scored = sample_of(len(rows), MOST_ROWS).to(weights.device)
+        return deals.taken(scored), scored
+    known = passes.trained.some(MOST_ROWS)
+    return deals.under(known.chosen, hyper.dispersion, known.left_out()), known.chosen
 
 
 def _net(

@@ -51,7 +51,8 @@ class ShownEstimator:
     def _with_short_net(self) -> Any:
         """Unfitted, of the same parameters but for the net; only to be printed."""
         twin = object.__new__(type(self))
-        twin.__dict__.update(self.get_params(deep=False))
+        for name, value in self.get_params(deep=False).items():
+            setattr(twin, name, value)
         twin.net = self.net if self.net is None or isinstance(self.net, Words) else Words(in_a_line(self.net))
         return twin
 

@@ -1,8 +1,8 @@
 """Replace a file atomically: the old file stays until the new one is complete.
 
-The new content goes into a temporary file in the same folder, which is then renamed. A killed process leaves its
-temporary file behind; the next write to the same path removes it. On POSIX systems a writer locks its temporary file:
-a file without a lock has no writer. Elsewhere a temporary file counts as abandoned after an hour.
+The new content is written to a temporary file in the same folder, which is then renamed. A killed process leaves its
+temporary file behind; the next write to the same path removes it. On POSIX systems a writer locks its temporary file,
+so a file without a lock is abandoned. On other systems a temporary file counts as abandoned after an hour.
 """
 
 from __future__ import annotations
@@ -20,85 +20,90 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None  # type: ignore[assignment]
 END = ".saving"
-"""How the names of temporary files end."""
+"""Suffix of the names of temporary files."""
 LONGEST = 50
-"""Letters of the path's own name in them: a letter takes up to four bytes, and a name has at most 255."""
+"""Largest number of characters of the target name in a temporary name. A character takes up to four bytes, and a file
+name at most 255."""
 ABANDONED = 3600.0
-"""Age in seconds of an abandoned temporary file, where there are no locks."""
+"""Age in seconds after which a temporary file counts as abandoned, on systems without file locks."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a temporary file and rename it to the path.
+    """Write a file completely or not at all.
 
     Parameters
     ----------
     path : Path
-        In a folder that exists.
+        Path of the file, in an existing folder. An existing file is replaced.
     content : bytes
+        New content of the file.
 
     Raises
     ------
     FileNotFoundError
         If the folder does not exist.
     IsADirectoryError
-        If the path is that of a folder.
+        If the path is a folder.
     OSError
-        If the disk is full, or the folder cannot be written to. A file that was there stays as it was.
+        If the path is a device or a pipe, the disk is full, or the folder is not writable. An existing file is left
+        unchanged.
     """
     folder = path.parent
     if not folder.is_dir():
         raise FileNotFoundError(
-            f"{path} cannot be written: there is no folder {folder}. Create it first, or give another path."
+            f"{path} cannot be written: the folder {folder} does not exist. Create it first, or pass another path."
         )
     try:
         path = path.resolve()
     except RuntimeError as error:
-        raise OSError(f"{path} cannot be written: {error}. Give another path.") from error
+        raise OSError(f"{path} cannot be written: {error}. Pass another path.") from error
     if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder; give the name of a file.")
+        raise IsADirectoryError(f"{path} is a folder; pass the path of a file.")
     if path.exists() and not path.is_file():
-        raise OSError(f"{path} is a device or a pipe; give the path of a regular file, or one that does not exist.")
+        raise OSError(f"{path} is a device or a pipe; pass the path of a regular file or of a new file.")
     _remove_abandoned(path)
-    beside = path.with_name(f"{_start(path)}{secrets.token_hex(8)}{END}")
+    temporary = path.with_name(f"{_start(path)}{secrets.token_hex(8)}{END}")
     try:
-        with beside.open("xb") as file:
+        with temporary.open("xb") as file:
             _lock(file)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
             if path.exists():
-                beside.chmod(path.stat().st_mode & 0o777)
-            os.replace(beside, path)
+                temporary.chmod(path.stat().st_mode & 0o777)
+            os.replace(temporary, path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
 def _start(path: Path) -> str:
-    """How the names of a path's temporary files begin, short enough for a file system."""
+    """Prefix of the names of temporary files of a path."""
     return f".{path.name[:LONGEST]}."
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove temporary files of earlier writers of this path that were killed."""
+    """Remove temporary files of this path that killed processes left behind."""
     pattern = re.compile(re.escape(_start(path)) + "[0-9a-f]{16}" + re.escape(END))
     for entry in os.scandir(path.parent):
         if pattern.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-            with suppress(OSError):  # of another user, in use, or gone by now
+            with suppress(OSError):  # owned by another user, in use, or removed in the meantime
                 _remove_if_abandoned(Path(entry.path))
 
 
-def _remove_if_abandoned(beside: Path) -> None:
-    with beside.open("rb") as file:
-        if fcntl is None or not os.fstat(file.fileno()).st_size:  # a moment after it was made it has no lock yet
+def _remove_if_abandoned(temporary: Path) -> None:
+    """Remove a temporary file without a lock, or without locks an old one."""
+    with temporary.open("rb") as file:
+        if fcntl is None or not os.fstat(file.fileno()).st_size:  # an empty file may be new and not locked yet
             if time.time() - os.fstat(file.fileno()).st_mtime > ABANDONED:
-                beside.unlink()
+                temporary.unlink()
             return
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        beside.unlink()
+        temporary.unlink()
 
 
 def _lock(file: IO[bytes]) -> None:
+    """Lock a file, if the system and the file system support it."""
     if fcntl is not None:
-        with suppress(OSError):  # a file system without locks
+        with suppress(OSError):  # the file system does not support locks
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

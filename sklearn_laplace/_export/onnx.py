@@ -1,15 +1,19 @@
-r"""A fitted estimator as an ONNX graph: :func:`to_onnx`.
+r"""Export of a fitted estimator as an ONNX graph: :func:`to_onnx`.
 
-The graph holds what the predictive of the linearised net is made of, in closed form and in double precision: the net's
-forward pass, its Jacobian by the chain rule, layer by layer, and
+The graph computes the closed-form predictive distribution of the linearised net in double precision. It contains the
+forward pass of the net, its Jacobian by the chain rule, layer by layer, and
 
 .. math:: f(x) \sim N\big(f_{\theta^*}(x) + J\,s,\; D D^\top\big), \qquad D = J R, \qquad R R^\top = P^{-1},
 
-with the root R of the posterior as a constant of P × P numbers. That is any structure's posterior, over all weights or
-some of them. Of Kronecker factors (``laplace/structures/kron.py``) only the bases are constants: with the cotangent g
-and the input a of a layer, its part of D is :math:`(g\,Q_B) \otimes (a\,Q_A) / \sqrt m`. Of a mixture there is one such
-part for each member, and the noise that varies with x is one more net. Built by hand from ``onnx.helper``: a chain of a
-few kinds of layers needs no tracer. Single operators are of opset 17.
+with J the Jacobian, s the shift of the weights after ``partial_fit``, P the posterior precision, and R the root of its
+inverse. R is stored as a constant matrix of P × P numbers for P random weights. This covers the posterior of every
+structure, over all or some of the weights. For Kronecker factors (``laplace/structures/kron.py``) the constants are the
+bases :math:`Q_A, Q_B` and the eigenvalues m of each layer instead. With the cotangent g and the input a of a layer, its
+block of D is then :math:`(g\,Q_B) \otimes (a\,Q_A) / \sqrt m`. An ensemble has one such part for each member. Noise
+that varies with x is one more net.
+
+The graph is built directly with ``onnx.helper``, since nets made of a few types of layers do not need a tracer. All
+operators belong to opset 17.
 """
 
 from __future__ import annotations
@@ -44,41 +48,48 @@ from .atomic import write_whole
 from .onnx_layers import LAYERS, PLAIN, Graph, array, square, unsqueezed
 
 CLOSED_FORMS = Moderated, Probit, Plugin
+"""Links that can be exported."""
 LARGEST_FILE = 1.5e9
-"""Bytes; a graph of ONNX holds 2 GB at most."""
+"""Largest total size of the constants in bytes. ONNX files are limited to 2 GB."""
 
 
 def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
-    """A fitted estimator as an ONNX graph, which predicts without this package, torch and scikit-learn.
+    """Export a fitted estimator as an ONNX graph that predicts without torch, scikit-learn and this package.
 
-    Inputs are the raw columns, ``X`` of shape (n, n_features), float64; they are standardised inside. Outputs are
-    float64 and in the units of y. A regressor has ``mean``, ``std`` (noise included) and ``std_epistemic``, of the
-    shape of ``predict``; a classifier ``probabilities`` of shape (n, n_classes), in the order of the labels that the
-    graph's metadata hold under ``classes`` (JSON). They are those of the estimator up to rounding; values that are not
-    finite come out as such, where the estimator refuses them.
+    The input is ``X`` of shape (n, n_features), float64, with the raw columns; the graph standardises them. The outputs
+    are float64. A regressor has the outputs ``mean``, ``std`` (noise included) and ``std_epistemic``, in the units of y
+    and of the same shape as ``predict``. A classifier has the output ``probabilities`` of shape (n, n_classes); its
+    class labels are stored as JSON in the metadata of the graph, under ``classes``.
+
+    The outputs equal the predictions of the estimator up to rounding. Non-finite inputs give non-finite outputs,
+    whereas the estimator raises an error.
 
     Parameters
     ----------
     estimator : LaplaceRegressor or LaplaceClassifier
-        Fitted, with any structure, subset of the weights, number of members and temperature; its net is the built-in
-        one for numbers (or pieces of them), or a ``torch.nn.Sequential`` of linear layers and activations.
+        Fitted estimator with any structure, subset of the weights, number of members and temperature. Its net is the
+        built-in net for numeric columns, or a ``torch.nn.Sequential`` of linear layers and activations.
     path : str or path, optional
-        Where to write the graph, too; replaced once the new file is complete.
+        File to write the graph to. An existing file is replaced after the new one is complete.
 
     Returns
     -------
     onnx.ModelProto
-        Of P² numbers for each member and P random weights; of the factors of each layer where the structure is "kron".
+        For each member, the graph stores P² numbers for P random weights, or with "kron" the factors of each layer.
 
     Raises
     ------
+    TypeError
+        If the estimator is not a Laplace estimator.
+    NotFittedError
+        If the estimator is not fitted.
     UnsupportedCombinationError
-        For nets of other layers or over categories and missing values, ``predictive="mc"``, counts, and links other
-        than "moderated", "probit" and "plugin". The message says what to use.
+        If the net has other layers, categorical columns or missing values, for ``predictive="mc"``, for counts, and for
+        links other than "moderated", "probit" and "plugin". The message names the alternatives.
     MemoryBudgetError
-        When the graph would be larger than ONNX allows.
+        If the graph would be larger than ONNX allows.
     ImportError
-        Without the package onnx (``pip install sklearn-laplace[onnx]``).
+        If the package onnx is not installed (``pip install sklearn-laplace[onnx]``).
 
     Examples
     --------
@@ -92,8 +103,8 @@ def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
     """
     if not isinstance(estimator, LaplaceEstimator):
         raise TypeError(
-            f"to_onnx was given a {type(estimator).__name__}; it takes a fitted LaplaceRegressor or LaplaceClassifier. "
-            "Export the steps before it by their own packages (skl2onnx)."
+            f"to_onnx was given a {type(estimator).__name__}; expected a fitted LaplaceRegressor or LaplaceClassifier. "
+            "Export the other steps of a pipeline with skl2onnx."
         )
     check_is_fitted(estimator)
     onnx = _onnx()
@@ -114,11 +125,18 @@ def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
 
 
 def _onnx() -> Any:
+    """Import the package onnx.
+
+    Raises
+    ------
+    ImportError
+        If it is not installed.
+    """
     try:
         import onnx
     except ImportError as error:
         raise ImportError(
-            "sklearn_laplace.to_onnx needs the package onnx, which is not installed. Install it by `pip install "
+            "sklearn_laplace.to_onnx needs the package onnx, which is not installed. Install it with `pip install "
             "sklearn-laplace[onnx]`.",
             name="onnx",
         ) from error
@@ -126,11 +144,14 @@ def _onnx() -> Any:
 
 
 def _check(estimator: LaplaceEstimator) -> None:
-    """What has no closed form here is refused.
+    """Reject estimators that cannot be exported.
 
     Raises
     ------
-    UnsupportedCombinationError, MemoryBudgetError
+    UnsupportedCombinationError
+        If the predictive, the likelihood or the link has no closed form in ONNX.
+    MemoryBudgetError
+        If the constants exceed :data:`LARGEST_FILE`.
     """
     options, likelihood = estimator._options(), estimator.laplace_.likelihood
     if options.predictive is not GLM:
@@ -140,13 +161,13 @@ def _check(estimator: LaplaceEstimator) -> None:
         )
     if not (likelihood.over_classes or likelihood.additive_noise):
         raise UnsupportedCombinationError(
-            f"likelihood={type(likelihood).__name__.lower()!r} is not exported to ONNX; use likelihood='gaussian' or a "
-            "classifier."
+            f"likelihood={type(likelihood).__name__.lower()!r} cannot be exported to ONNX; use likelihood='gaussian' "
+            "or a classifier."
         )
     if options.link is not None and likelihood.over_classes and options.link not in CLOSED_FORMS:
         raise UnsupportedCombinationError(
-            f"link={estimator.get_params()['link']!r} is not exported to ONNX; use refit_laplace(link='moderated'), "
-            "'probit' or 'plugin'."
+            f"link={estimator.get_params()['link']!r} cannot be exported to ONNX; use "
+            "refit_laplace(link='moderated'), or link='probit' or 'plugin'."
         )
     parts = [(member.fit.network, member.posterior) for member in estimator._ensemble.members]
     parts += [(noise.fit.network, noise.posterior) for noise in _noise_models(estimator).values()]
@@ -154,40 +175,41 @@ def _check(estimator: LaplaceEstimator) -> None:
     if size > LARGEST_FILE and options.link is not Plugin:
         largest = max(network.n_parameters for network, _ in parts)
         raise MemoryBudgetError(
-            f"a graph of {size / 1e9:.1f} GB is more than ONNX holds (2 GB): the posterior is over {largest} weights, "
-            f"and their covariance is stored for each of {len(parts)} nets. Fit with hessian_structure='kron', with "
-            "subset_of_weights='last_layer', or with fewer members."
+            f"the graph would have {size / 1e9:.1f} GB, and ONNX is limited to 2 GB: the posterior is over {largest} "
+            f"weights, and their covariance is stored for each of {len(parts)} nets. Fit with "
+            "hessian_structure='kron', with subset_of_weights='last_layer', or with fewer members."
         )
 
 
 def _bytes(network: Network, posterior: Posterior) -> int:
-    """Of the constants of a posterior."""
+    """Size of the constants of a posterior in bytes."""
     if _factors(network, posterior) is None:
         return 8 * network.n_parameters**2
     return 8 * sum(block.outputs**2 + block.inputs**2 + block.size for block in network.blocks)
 
 
 def _factors(network: Network, posterior: Posterior) -> KronPosterior | None:
-    """The posterior if it is one of Kronecker factors, of whole linear layers; else None."""
+    """The posterior if it is made of Kronecker factors of whole linear layers; otherwise None."""
     whole = not network.layout.elements and all(block.factored for block in network.blocks)
     return posterior if isinstance(posterior, KronPosterior) and whole else None
 
 
 def _noise_models(estimator: Any) -> dict[int, NoiseModel]:
-    """Those of the kinds of nets, by their identity: members of a kind share one."""
-    found = (member.noise_model for member in estimator._ensemble.members)
-    return {id(noise): noise for noise in found if noise is not None}
+    """Distinct noise models of the members, by object identity. Members with the same encoding share one."""
+    noise_models = (member.noise_model for member in estimator._ensemble.members)
+    return {id(noise): noise for noise in noise_models if noise is not None}
 
 
 def _shape(estimator: LaplaceEstimator) -> tuple[int, ...]:
+    """Shape of the outputs without the axis of the rows."""
     if isinstance(estimator, LaplaceClassifier):
         return (len(estimator.classes_),)
     return () if estimator._single_output else (estimator.n_outputs_,)
 
 
 def _moments(graph: Graph, estimator: Any) -> dict[str, str]:
-    """Mean and standard deviations of a regressor, in the units of y."""
-    found, ratios = [], {key: _mean_ratio(graph, noise) for key, noise in _noise_models(estimator).items()}
+    """Outputs of a regressor: mean, total and epistemic standard deviation, in the units of y."""
+    moments, ratios = [], {key: _mean_ratio(graph, noise) for key, noise in _noise_models(estimator).items()}
     for member in estimator._ensemble.members:
         fit = member.fit
         latent = _gaussian(graph, fit.network, member.posterior, fit.shift)
@@ -196,15 +218,15 @@ def _moments(graph: Graph, estimator: Any) -> dict[str, str]:
             aleatoric = graph.constant(member.noise_variance.cpu().numpy())
         else:
             aleatoric = graph("Mul", ratios[id(member.noise_model)], member.hyper.dispersion)
-        found.append((latent.mean, variance, aleatoric))
+        moments.append((latent.mean, variance, aleatoric))
     weights = estimator.member_weights_
-    mean = _weighted(graph, [one[0] for one in found], weights)
+    mean = _weighted(graph, [member_mean for member_mean, _, _ in moments], weights)
     spreads = [
-        graph("Add", variance, square(graph, graph("Sub", own, mean))) if len(found) > 1 else variance
-        for own, variance, _ in found
+        graph("Add", variance, square(graph, graph("Sub", member_mean, mean))) if len(moments) > 1 else variance
+        for member_mean, variance, _ in moments
     ]
     epistemic = _weighted(graph, spreads, weights)
-    total = graph("Add", epistemic, _weighted(graph, [one[2] for one in found], weights))
+    total = graph("Add", epistemic, _weighted(graph, [aleatoric for _, _, aleatoric in moments], weights))
     scale = estimator._scale
     in_units = graph("Add", graph("Mul", mean, scale.scale), scale.mean)
     stds = [graph("Mul", graph("Sqrt", variance), scale.scale) for variance in (total, epistemic)]
@@ -216,7 +238,7 @@ def _moments(graph: Graph, estimator: Any) -> dict[str, str]:
 
 
 def _mean_ratio(graph: Graph, noise: NoiseModel) -> str:
-    """E[e^h], shape (n, C): what the noise is at x over what it is on average."""
+    """E[e^h], shape (n, C): ratio of the noise variance at x to the average noise variance."""
     latent = _gaussian(graph, noise.fit.network, noise.posterior, None)
     mean = graph("Sub", latent.mean, noise.log_level + noise.spread**2 / 2)
     variance = graph("ReduceSumSquare", latent.root, axes=[2], keepdims=0)
@@ -228,25 +250,29 @@ def _mean_ratio(graph: Graph, noise: NoiseModel) -> str:
 
 
 def _probabilities(graph: Graph, estimator: Any) -> dict[str, str]:
-    """Class probabilities by the link."""
+    """Output of a classifier: class probabilities under the link, averaged over the members."""
     to_logits = estimator.laplace_.likelihood.logits(torch.eye(estimator.n_outputs_, dtype=torch.float64)).numpy()
-    found, link = [], estimator._options().link
+    probabilities, link = [], estimator._options().link
     for member in estimator._ensemble.members:
         fit = member.fit
         if link is Plugin:
             outputs, *_ = _linearised(graph, fit.network, fit.shift)
-            found.append(graph("Softmax", graph("MatMul", outputs, to_logits), axis=-1))
+            probabilities.append(graph("Softmax", graph("MatMul", outputs, to_logits), axis=-1))
         else:
             latent = _gaussian(graph, fit.network, member.posterior, fit.shift)
             root = graph("MatMul", np.ascontiguousarray(to_logits.T), latent.root)
-            found.append(_moderated(graph, graph("MatMul", latent.mean, to_logits), root, link))
-    return {"probabilities": _weighted(graph, found, estimator.member_weights_)}
+            probabilities.append(_moderated(graph, graph("MatMul", latent.mean, to_logits), root, link))
+    return {"probabilities": _weighted(graph, probabilities, estimator.member_weights_)}
 
 
 def _moderated(graph: Graph, logits: str, root: str, link: type[Link]) -> str:
-    """The formulas of these links, from logits (n, K) and the root (n, K, P) of their covariance."""
+    """Probabilities of the links "moderated" and "probit".
+
+    The inputs are the mean (n, K) of the logits and the root (n, K, P) of their covariance.
+    """
     variance = graph("ReduceSumSquare", root, axes=[2], keepdims=0)
-    covariance = graph("Einsum", root, root, equation="nkp,nlp->nkl")  # runtimes fuse a transpose, in single precision
+    # not MatMul with a transpose, which runtimes fuse into an operator of single precision
+    covariance = graph("Einsum", root, root, equation="nkp,nlp->nkl")
     sums = graph("Add", unsqueezed(graph, variance, 2), unsqueezed(graph, variance, 1))
     spread = graph("Max", graph("Sub", sums, graph("Mul", covariance, 2.0)), 0.0)
     difference = graph("Sub", unsqueezed(graph, logits, 2), unsqueezed(graph, logits, 1))
@@ -264,13 +290,14 @@ def _moderated(graph: Graph, logits: str, root: str, link: type[Link]) -> str:
 
 
 def _log_coupled(graph: Graph, difference: str, widening: str) -> str:
-    """Of ``laplace/links/_base.py``, up to a constant of each row."""
+    """``log_coupled`` of ``laplace/links/_base.py``, up to an additive constant in each row."""
     width = graph("Sqrt", graph("Add", widening, 1.0))
     moderated = graph("Neg", graph("Div", difference, width))
     return graph("Neg", graph("ReduceLogSumExp", moderated, axes=[2], keepdims=0))
 
 
 def _weighted(graph: Graph, values: Sequence[str], weights: np.ndarray) -> str:
+    """Weighted mean over the members; the weights sum to one."""
     if len(values) == 1:
         return values[0]
     parts = [graph("Mul", value, float(weight)) for value, weight in zip(values, weights, strict=True)]
@@ -278,14 +305,14 @@ def _weighted(graph: Graph, values: Sequence[str], weights: np.ndarray) -> str:
 
 
 class Latent(NamedTuple):
-    """The Gaussian over the outputs: mean (n, C), and D (n, C, P) of the covariance D Dᵀ."""
+    """Gaussian over the outputs: mean (n, C), and root D (n, C, P) of the covariance D Dᵀ."""
 
     mean: str
     root: str
 
 
 class Step(NamedTuple):
-    """A layer in the graph: its name, itself, its input, and how a cotangent (n, C, …) goes back through it."""
+    """Layer in the graph: its name, module and input, and the map of its output cotangent (n, C, …) to its input."""
 
     name: str
     layer: nn.Module
@@ -294,7 +321,7 @@ class Step(NamedTuple):
 
 
 def _gaussian(graph: Graph, network: Network, posterior: Posterior, shift: Tensor | None) -> Latent:
-    """The linearised net's outputs, with the posterior's root."""
+    """Gaussian over the outputs of the linearised net."""
     mean, jacobian, steps = _linearised(graph, network, shift)
     if (factors := _factors(network, posterior)) is not None:
         return Latent(mean, _factored_root(graph, network, factors, steps))
@@ -304,42 +331,43 @@ def _gaussian(graph: Graph, network: Network, posterior: Posterior, shift: Tenso
 
 
 def _linearised(graph: Graph, network: Network, shift: Tensor | None) -> tuple[str, Callable[[], str], Sequence[Step]]:
-    """The mean of the outputs (n, C), what makes their Jacobian, and the layers."""
+    """Mean of the outputs (n, C), a function that adds their Jacobian to the graph once, and the layers."""
     steps, outputs = _forward(graph, network)
-    made = cache(lambda: _jacobian(graph, network, steps))
+    jacobian = cache(lambda: _jacobian(graph, network, steps))
     if shift is not None:
-        outputs = graph("Add", outputs, graph("MatMul", made(), shift.cpu().numpy()))
-    return outputs, made, steps
+        outputs = graph("Add", outputs, graph("MatMul", jacobian(), shift.cpu().numpy()))
+    return outputs, jacobian, steps
 
 
 def _forward(graph: Graph, network: Network) -> tuple[list[Step], str]:
-    """The layers one after the other, and the last one's output.
+    """Add the forward pass to the graph; return the layers in order and the output of the last layer.
 
     Raises
     ------
     UnsupportedCombinationError
+        If the net is not a chain of supported layers, uses a layer twice, or returns probabilities.
     """
     module = network.module
     shared = any(name != first for name, first in network.layout.aliases.items())
     layers = _layers(module)
     if layers is None or shared:
         raise UnsupportedCombinationError(
-            f"the net {type(module).__name__} is not exported to ONNX: it has to be the built-in net for columns of "
-            "numbers without missing values (encode categories and impute beforehand, in a pipeline), or a "
-            f"torch.nn.Sequential of {_names()}."
+            f"the net {type(module).__name__} cannot be exported to ONNX: it must be the built-in net for numeric "
+            "columns without missing values (encode categories and impute before it, in a pipeline), or a "
+            f"torch.nn.Sequential of {_names()}, each used once."
         )
     if network.log_outputs:
         raise UnsupportedCombinationError(
-            f"the net {type(module).__name__} returns probabilities, which are not exported to ONNX; let it return "
-            "logits."
+            f"the net {type(module).__name__} returns probabilities and cannot be exported to ONNX; use a net that "
+            "returns logits."
         )
     steps, value = [], "X"
     for name, layer in layers:
         kind = type(layer)
         if kind not in LAYERS or (kind in PLAIN and repr(layer) != repr(kind())):
             raise UnsupportedCombinationError(
-                f"the layer '{name}' of the net, {layer!r}, is not exported to ONNX, which takes {_names()}. Use "
-                "one of these."
+                f"the layer '{name}' of the net, {layer!r}, cannot be exported to ONNX. Use the layers {_names()}, "
+                "with the default options of the activations."
             )
         before = value
         value, back = LAYERS[kind](graph, layer, before)
@@ -348,7 +376,7 @@ def _forward(graph: Graph, network: Network) -> tuple[list[Step], str]:
 
 
 def _layers(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
-    """The layers that a net is made of, one after the other, by their names; None where it is something else."""
+    """Names and modules of the layers in order; None if the net is not a chain of layers."""
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
         return list(module.named_children())
     if not isinstance(module, TableMLP) or module.first is None or len(module.flagged) or len(module.categorical):
@@ -358,34 +386,37 @@ def _layers(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
 
 
 def _names() -> str:
+    """Names of the supported torch layers."""
     return ", ".join(sorted(kind.__name__ for kind in LAYERS if kind.__module__.startswith("torch.")))
 
 
 def _cotangents(graph: Graph, network: Network, steps: Sequence[Step]) -> dict[str, tuple[str, str]]:
-    """By name of a random tensor: the cotangent (n, C, O) of its layer's output, and the layer's input."""
-    wanted = set(network.parameter_names)
-    found: dict[str, tuple[str, str]] = {}
+    """Cotangent (n, C, O) of the layer output and the layer input, for each random tensor by name."""
+    random_tensors = set(network.parameter_names)
+    cotangents: dict[str, tuple[str, str]] = {}
     outputs = _n_outputs(steps)
     rows = graph("Shape", "X", end=1)
     cotangent = graph("Expand", np.eye(outputs)[None], graph("Concat", rows, np.array([outputs, outputs]), axis=0))
     for step in reversed(steps):
-        found |= {name: (cotangent, step.input) for name in _tensors(step) if name in wanted}
-        if wanted <= set(found):
+        cotangents |= {name: (cotangent, step.input) for name in _tensors(step) if name in random_tensors}
+        if random_tensors <= set(cotangents):
             break
         cotangent = step.back(cotangent)
-    return found
+    return cotangents
 
 
 def _tensors(step: Step) -> tuple[str, str]:
+    """Names of the weight and the bias of a layer."""
     return f"{step.name}.weight", f"{step.name}.bias"
 
 
 def _n_outputs(steps: Sequence[Step]) -> int:
+    """Number of outputs of the net."""
     return int(next(step.layer.out_features for step in reversed(steps) if isinstance(step.layer, nn.Linear)))
 
 
 def _jacobian(graph: Graph, network: Network, steps: Sequence[Step]) -> str:
-    """J (n, C, P): the order of the weights is that of the network's blocks."""
+    """Jacobian J (n, C, P), with the weights in the order of the blocks of the network."""
     layout, outputs = network.layout, _n_outputs(steps)
     pieces = {}
     for name, (cotangent, inputs) in _cotangents(graph, network, steps).items():
@@ -407,15 +438,15 @@ def _jacobian(graph: Graph, network: Network, steps: Sequence[Step]) -> str:
 
 
 def _factored_root(graph: Graph, network: Network, posterior: KronPosterior, steps: Sequence[Step]) -> str:
-    """D (n, C, P) in the bases of the Kronecker factors."""
+    """Root D (n, C, P) in the eigenbases of the Kronecker factors."""
     layout, outputs = network.layout, _n_outputs(steps)
-    found, parts = _cotangents(graph, network, steps), []
-    one = graph("Expand", np.ones((1, 1)), graph("Concat", graph("Shape", "X", end=1), np.array([1]), axis=0))
+    cotangents, parts = _cotangents(graph, network, steps), []
+    ones = graph("Expand", np.ones((1, 1)), graph("Concat", graph("Shape", "X", end=1), np.array([1]), axis=0))
     for block, part in zip(layout.blocks, posterior.parts, strict=True):
         names = [name for name, _ in layout.columns[block.name]]
-        columns = [found[name][1] if name.endswith(".weight") else one for name in names]
+        columns = [cotangents[name][1] if name.endswith(".weight") else ones for name in names]
         inputs = graph("Concat", *columns, axis=1) if len(columns) > 1 else columns[0]
-        left = graph("MatMul", found[names[0]][0], array(part.output_basis))
+        left = graph("MatMul", cotangents[names[0]][0], array(part.output_basis))
         right = graph("MatMul", inputs, array(part.input_basis))
         product = graph("Mul", unsqueezed(graph, left, 3), graph("Unsqueeze", right, np.array([1, 2])))
         scaled = graph("Mul", product, array(part.spectrum.rsqrt()))

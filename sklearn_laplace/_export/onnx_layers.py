@@ -1,4 +1,8 @@
-"""The parts of an ONNX graph: operators, constants, and layers with the way back of their cotangents."""
+"""Building blocks of an ONNX graph: nodes, constants, and layers with their vector-Jacobian products.
+
+Several ONNX runtimes implement some operators only in single precision. Their formulas are written out here with other
+operators, to keep double precision.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +17,27 @@ from torch import Tensor, nn
 from ..nets.mlp import CLIP, Compress, NumbersAndPieces, Pieces, Scale, Shift, Standardise
 
 OPSET, IR_VERSION = 17, 8
+"""Versions of the ONNX operator set and of the file format."""
 FLOAT = 1  # TensorProto.FLOAT
-DOUBLE = 11
+DOUBLE = 11  # TensorProto.DOUBLE
 
 
 def square(graph: Graph, value: str) -> str:
+    """Elementwise square."""
     return graph("Mul", value, value)
 
 
 def unsqueezed(graph: Graph, value: str, axis: int) -> str:
+    """Insert an axis of length one."""
     return graph("Unsqueeze", value, np.array([axis]))
 
 
 Made = tuple[str, Callable[[str], str]]
-"""A layer's output, and its way back."""
+"""Output of a layer, and the function that maps a cotangent of its output to one of its input."""
 
 
 def array(tensor: Tensor) -> np.ndarray:
+    """Values of a tensor as a float64 array."""
     return tensor.detach().double().cpu().numpy()
 
 
@@ -61,20 +69,24 @@ def _numbers_and_pieces(graph: Graph, layer: NumbersAndPieces, value: str) -> Ma
 
 
 def _parts_of(graph: Graph, layer: Pieces, value: str) -> str:
+    """Piecewise linear encoding, before standardisation."""
     columns = graph("Gather", _drawn_in(graph, layer, value), array(layer.column).astype(np.int64), axis=1)
     parts = graph("Div", graph("Sub", columns, array(layer.left)), array(layer.length))
     return graph("Min", graph("Max", parts, array(layer.low)), array(layer.high))
 
 
 def _drawn_in(graph: Graph, layer: Compress, value: str) -> str:
-    """asinh z = sign(z) log(|z| + √(z² + 1)), since few runtimes have it in double precision."""
+    """Columns with heavy tails replaced by asinh z = sign(z) log(|z| + √(z² + 1)), before standardisation.
+
+    The formula is written out because few runtimes have asinh in double precision.
+    """
     if bool(layer.width.isinf().all()):
         return value
-    plain = layer.width.isinf().cpu().numpy()
-    z = graph("Div", graph("Sub", value, array(layer.centre)), np.where(plain, 1.0, array(layer.width)))
-    reach = graph("Add", graph("Abs", z), graph("Sqrt", graph("Add", square(graph, z), 1.0)))
-    drawn_in = graph("Mul", graph("Sign", z), graph("Log", reach))
-    return graph("Where", plain, value, drawn_in)
+    unchanged = layer.width.isinf().cpu().numpy()
+    z = graph("Div", graph("Sub", value, array(layer.centre)), np.where(unchanged, 1.0, array(layer.width)))
+    argument = graph("Add", graph("Abs", z), graph("Sqrt", graph("Add", square(graph, z), 1.0)))
+    compressed = graph("Mul", graph("Sign", z), graph("Log", argument))
+    return graph("Where", unchanged, value, compressed)
 
 
 def _scale(graph: Graph, layer: Scale, value: str) -> Made:
@@ -92,7 +104,7 @@ def _same(graph: Graph, layer: nn.Module, value: str) -> Made:
 def _elementwise(
     function: Callable[[Graph, str], str], derivative: Callable[[Graph, str, str], str]
 ) -> Callable[[Graph, Any, str], Made]:
-    """A layer that is a function of each element; the derivative is made of input and output, when it is needed."""
+    """Elementwise layer. Its derivative is a function of input and output, added to the graph only if it is needed."""
 
     def made(graph: Graph, layer: nn.Module, value: str) -> Made:
         output = function(graph, value)
@@ -102,34 +114,37 @@ def _elementwise(
 
 
 def _normal_cdf(graph: Graph, value: str) -> str:
-    """½ (1 + erf(z/√2)); runtimes have erf in single precision."""
+    """Φ(z) = ½ (1 + erf(z/√2)). erf is computed in single precision, because runtimes do not have it in double."""
     single = graph("Cast", graph("Mul", value, math.sqrt(0.5)), to=FLOAT)
     erf = graph("Cast", graph("Erf", single), to=DOUBLE)
     return graph("Mul", graph("Add", erf, 1.0), 0.5)
 
 
 def _gelu_slope(graph: Graph, value: str, output: str) -> str:
+    """Derivative Φ(z) + z φ(z)."""
     density = graph("Mul", graph("Exp", graph("Mul", square(graph, value), -0.5)), 1 / math.sqrt(2 * math.pi))
     return graph("Add", _normal_cdf(graph, value), graph("Mul", value, density))
 
 
 def _silu(graph: Graph, value: str) -> str:
-    """z / (1 + e^−z): z σ(z) is what some runtimes make an operator of that they have in single precision alone."""
+    """z / (1 + e^−z). Some runtimes fuse the equivalent z σ(z) into an operator of single precision."""
     return graph("Div", value, graph("Add", graph("Exp", graph("Neg", value)), 1.0))
 
 
 def _silu_slope(graph: Graph, value: str, output: str) -> str:
-    share = graph("Sigmoid", value)
-    return graph("Add", share, graph("Mul", output, graph("Sub", 1.0, share)))
+    """Derivative σ(z) + z σ(z) (1 − σ(z))."""
+    sigmoid = graph("Sigmoid", value)
+    return graph("Add", sigmoid, graph("Mul", output, graph("Sub", 1.0, sigmoid)))
 
 
 def _softplus(graph: Graph, value: str) -> str:
-    """max(z, 0) + log(1 + e^−|z|), since few runtimes have it in double precision."""
-    small = graph("Exp", graph("Neg", graph("Abs", value)))
-    return graph("Add", graph("Max", value, 0.0), graph("Log", graph("Add", small, 1.0)))
+    """max(z, 0) + log(1 + e^−|z|), because few runtimes have softplus in double precision."""
+    exponential = graph("Exp", graph("Neg", graph("Abs", value)))
+    return graph("Add", graph("Max", value, 0.0), graph("Log", graph("Add", exponential, 1.0)))
 
 
 def _step(graph: Graph, value: str, output: str) -> str:
+    """Derivative of the rectifier: 1 for z > 0, else 0."""
     return graph("Cast", graph("Greater", value, 0.0), to=DOUBLE)
 
 
@@ -143,7 +158,7 @@ PLAIN: dict[type[nn.Module], Callable[[Graph, Any, str], Made]] = {
     nn.SiLU: _elementwise(_silu, _silu_slope),
     nn.Softplus: _elementwise(_softplus, lambda graph, z, a: graph("Sigmoid", z)),
 }
-"""Activations, with their options as they are by default."""
+"""Supported activations, with the default options of their torch modules."""
 LAYERS: dict[type[nn.Module], Callable[[Graph, Any, str], Made]] = {
     **PLAIN,
     nn.Linear: _linear,
@@ -156,12 +171,19 @@ LAYERS: dict[type[nn.Module], Callable[[Graph, Any, str], Made]] = {
     Scale: _scale,
     Shift: _shift,
 }
-"""What a net may be made of."""
+"""Supported layers, by module type. Each function adds a layer to a graph."""
 
 
 @dataclass
 class Graph:
-    """Nodes and constants; calling it adds a node and returns the name of its output.
+    """ONNX graph under construction. Calling it adds a node and returns the name of the node's output.
+
+    Parameters
+    ----------
+    nodes : list of (operator, input names, output name, attributes)
+        Nodes in the order of computation.
+    constants : dict of str to ndarray
+        Values of the constants by name.
 
     Examples
     --------
@@ -174,23 +196,33 @@ class Graph:
     constants: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __call__(self, operator: str, *inputs: str | float | np.ndarray, **attributes: Any) -> str:
-        """Add a node; inputs are names or constants."""
+        """Add a node, whose inputs are names of values or constants, and return the name of its output."""
         name = f"v{len(self.nodes)}"
-        given = [value if isinstance(value, str) else self.constant(value) for value in inputs]
-        self.nodes.append((operator, given, name, attributes))
+        input_names = [value if isinstance(value, str) else self.constant(value) for value in inputs]
+        self.nodes.append((operator, input_names, name, attributes))
         return name
 
     def constant(self, value: float | np.ndarray) -> str:
-        """The name of a constant: float64, or int64 and bool as given."""
+        """Add a constant and return its name. A Python float becomes float64; arrays keep their data type."""
         name = f"c{len(self.constants)}"
         self.constants[name] = np.asarray(value)
         return name
 
     def model(self, onnx: Any, n_features: int, outputs: dict[str, tuple[int, ...]]) -> Any:
-        """The graph as an ``onnx.ModelProto`` of these outputs behind their rows."""
+        """Build an ``onnx.ModelProto``.
+
+        Parameters
+        ----------
+        onnx : module
+            The package onnx.
+        n_features : int
+            Number of columns of the input ``X`` of shape (n, n_features), float64.
+        outputs : dict of str to tuple of int
+            Shape of each float64 output without its first axis, the rows.
+        """
         helper, double = onnx.helper, onnx.TensorProto.DOUBLE
         graph = helper.make_graph(
-            [helper.make_node(kind, given, [name], **how) for kind, given, name, how in self.nodes],
+            [helper.make_node(kind, inputs, [name], **attributes) for kind, inputs, name, attributes in self.nodes],
             "sklearn_laplace",
             [helper.make_tensor_value_info("X", double, ["n", n_features])],
             [helper.make_tensor_value_info(name, double, ["n", *shape]) for name, shape in outputs.items()],

@@ -14,9 +14,11 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 from torch import nn
 
 from .._estimator.base import LaplaceEstimator
+from .._options.variants import Link, MonteCarlo, expanded
 from .._storage.stored import FITTED
 from ..errors import StateError
 from ..nets import MLP, TableMLP
@@ -67,10 +69,9 @@ def check_answers(model: LaplaceEstimator) -> None:
         return
     if lacking := sorted(set(FITTED) - OPTIONAL - set(fitted)):
         raise StateError(f"the state holds a part of a fit, without {', '.join(lacking[:3])}.")
-    if not isinstance(model.n_samples, Integral) or not 1 <= model.n_samples <= MOST_SAMPLES:
-        raise StateError(
-            f"the state has n_samples={model.n_samples!r:.50}; expected a number from 1 to {MOST_SAMPLES:,}."
-        )
+    n_samples = expanded(model.get_params(deep=False))["n_samples"]
+    if not isinstance(n_samples, Integral) or not 1 <= int(n_samples) <= MOST_SAMPLES:
+        raise StateError(f"the state has n_samples={n_samples!r:.50}; expected a number from 1 to {MOST_SAMPLES:,}.")
     names = vars(model).get("feature_names_in_")
     if names is not None and not (names.shape == (model.n_features_in_,) and all(type(name) is str for name in names)):
         raise StateError(f"the state names the columns {names!r:.100}; expected {model.n_features_in_} strings.")
@@ -110,7 +111,10 @@ def _answer(model: Any, rows: np.ndarray) -> None:
 
 def _twin(model: Any) -> Any:
     """A copy without column names, since the rows are an array, and with few weight samples."""
-    found = model._around(model._ensemble, n_samples=min(model.n_samples, FEW_SAMPLES))
+    parameters = model.get_params(deep=False)
+    sampled = {name: value for name, value in parameters.items() if isinstance(value, MonteCarlo | Link)}
+    few = {name: clone(value).set_params(n_samples=FEW_SAMPLES) for name, value in sampled.items()}
+    found = model._around(model._ensemble, **few)
     if "feature_names_in_" in vars(found):
         del found.feature_names_in_
     return found

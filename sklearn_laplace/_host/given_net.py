@@ -205,14 +205,15 @@ def copied(net: NeuralNet) -> NeuralNet:
     """A deep copy that does not pass through skorch's own pickling, which some versions of torch refuse."""
     kind: Any = type(net)
     found: NeuralNet = kind.__new__(kind)
-    found.__dict__.update(copy.deepcopy(dict(net.__dict__)))
+    for name, value in copy.deepcopy(dict(vars(net))).items():
+        object.__setattr__(found, name, value)
     return move_to_present_device(found)
 
 
 def move_to_present_device(net: NeuralNet) -> NeuralNet:
     """Make a net without its device one of the CPU; its tensors are there already."""
     if net.device is not None:
-        net.__dict__["device"] = str(present_device(str(net.device)))
+        object.__setattr__(net, "device", str(present_device(str(net.device))))
     return net
 
 

@@ -64,21 +64,7 @@ def build_net(
     flat = {"max_epochs": max_epochs, "lr": lr, "batch_size": batch_size}
     chosen = {name: value for name, value in flat.items() if value is not None}
     own_training = isinstance(source, NeuralNet)
-    if isinstance(source, NeuralNet):
-        net = clone(source)
-    else:
-        module = source if inspect.isclass(source) else copy.deepcopy(source)
-        net = NeuralNet(
-            module,
-            criterion=MAPLoss,
-            optimizer=LateAdam,
-            train_split=None,
-            callbacks="disable",
-            lr=1e-2,
-            batch_size=-1,
-            max_epochs=0,
-        )
-        net.set_params(**{f"module__{name}": value for name, value in module_parameters.items()})
+    net = clone(source) if isinstance(source, NeuralNet) else _net_around(source, module_parameters)
     net.set_params(**chosen, **_sizes(net, rows.inputs.shape[1], n_outputs))
     if own_training:
         _check_criterion(net, likelihood)
@@ -86,7 +72,8 @@ def build_net(
             net.set_params(predict_nonlinearity=both_probabilities)  # it would ask the criterion, which is now ours
     own = {key: None for key in net.get_params(deep=False) if key.startswith("criterion__")}
     for key in own:  # options of the template's criterion do not fit ours
-        net.__dict__.pop(key, None)
+        if key in vars(net):
+            object.__delattr__(net, key)
     net.set_params(
         criterion=MAPLoss,
         criterion__likelihood=likelihood,
@@ -97,12 +84,27 @@ def build_net(
     )
     if net.iterator_train is DataLoader:
         shuffle = bool(net.get_params_for("iterator_train").get("shuffle", not own_training))
-        for key in [k for k in net.__dict__ if k.startswith("iterator_train__") and k != "iterator_train__batch_size"]:
-            net.__dict__.pop(key)
+        for key in [k for k in vars(net) if k.startswith("iterator_train__") and k != "iterator_train__batch_size"]:
+            object.__delattr__(net, key)
         net.set_params(iterator_train=SlicingIterator, iterator_train__shuffle=shuffle, iterator_train__seed=seed)
     if net.iterator_valid is DataLoader:
         net.set_params(iterator_valid=SlicingIterator)
     return net
+
+
+def _net_around(source: type[nn.Module] | nn.Module, module_parameters: dict[str, Any]) -> NeuralNet:
+    """A skorch net of ours around a module class, or around a copy of a module."""
+    net = NeuralNet(
+        source if inspect.isclass(source) else copy.deepcopy(source),
+        criterion=MAPLoss,
+        optimizer=LateAdam,
+        train_split=None,
+        callbacks="disable",
+        lr=1e-2,
+        batch_size=-1,
+        max_epochs=0,
+    )
+    return net.set_params(**{f"module__{name}": value for name, value in module_parameters.items()})
 
 
 def initialise(net: NeuralNet, rows: TrainingRows, n_outputs: int) -> None:

@@ -50,6 +50,12 @@ def check_previous(options: Options, parameters: Mapping[str, Any], past: Laplac
     UnsupportedCombinationError
         With what the previous estimator, or this one, has to be instead.
     """
+    _check_structure(options, parameters, past)
+    _check_model(options, parameters, past)
+
+
+def _check_structure(options: Options, parameters: Mapping[str, Any], past: LaplaceFit) -> None:
+    """Structure and its options have to be the same: the curvatures are added."""
     kind = type(past.curvature)
     name = next(key for key, structure in STRUCTURES.items() if structure is kind)
     if not kind.is_monoid:
@@ -75,6 +81,10 @@ def check_previous(options: Options, parameters: Mapping[str, Any], past: Laplac
             "of its weight. Use bias='folded' in both fits."
         )
     check_grouping(options.grouping, name, kind)
+
+
+def _check_model(options: Options, parameters: Mapping[str, Any], past: LaplaceFit) -> None:
+    """Curvature rule, likelihood and subset have to be the same, and the net has to be trained."""
     if type(options.rule) is not type(past.rule):
         rule = next(key for key, value in CURVATURES.items() if value is type(past.rule))
         raise UnsupportedCombinationError(

@@ -24,6 +24,7 @@ from ..laplace.curvatures import CURVATURES
 from ..laplace.curvatures._base import CurvatureRule
 from ..laplace.latent import Predictive
 from ..laplace.likelihoods import LIKELIHOODS
+from ..laplace.likelihoods._base import Likelihood
 from ..laplace.links import LINKS
 from ..laplace.links._base import Link
 from ..laplace.predictives import PREDICTIVES
@@ -31,15 +32,17 @@ from ..laplace.predictives._base import PosteriorPredictive
 from ..laplace.prior_groups import GROUPINGS
 from ..laplace.structures import STRUCTURES
 from ..laplace.structures._base import Curvature
+from ..laplace.subsets._base import Subset
 from ..nets import ACTIVATIONS
 from .likelihood import LIKELIHOODS_FOR, VARYING_NOISE, _noise, _varying_noise
 from .members import _check_members
 from .net import _check_net_options, _device
-from .options import AUTO, LOO, PRIOR_RULES, Options, is_auto
+from .options import AUTO, LOO, PRIOR_RULES, Options, is_auto, is_number
 from .prior import check_grouping, check_left_out, grouping_of, mean_of, temperature
 from .structure import BIASES, DAMPINGS, SHARINGS, StructureOptions
 from .subset import _check_subset, _subset
 
+DTYPES = {"auto": None, "float32": torch.float32, "float64": torch.float64}
 STD_KINDS = ("total", "epistemic", "aleatoric")
 STD_REQUESTS = {**{kind: (kind,) for kind in STD_KINDS}, "all": STD_KINDS}
 """Values of ``kind`` in methods: one kind, or all of them."""
@@ -72,7 +75,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     kind : str
         "regressor" or "classifier".
     parameters : mapping
-        ``get_params(deep=False)``.
+        Internal options, see :func:`~sklearn_laplace._options.variants.expanded`.
     seed : int
         Of what the curvature draws.
     single_logit : bool
@@ -85,24 +88,77 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     UnsupportedCombinationError
         For options that exclude each other.
     """
+    likelihood = _likelihood(kind, parameters["likelihood"], single_logit=single_logit)
+    rule, structure, structure_options, subset = _curvature(parameters, seed)
+    _check_values(parameters)
+    if kind == "regressor":
+        _check_regressor(parameters)
+    _check_net_options(parameters)
+    _check_members(parameters)
+    precision = choice("prior_precision", parameters["prior_precision"], PRIOR_RULES, array=True)
+    grouping = grouping_of(lookup("prior", parameters["prior_structure"], GROUPINGS), precision.value)
+    biases, damped = structure_options.separate_biases, structure_options.damped
+    check_grouping(grouping, parameters["hessian_structure"], structure, separate_biases=biases, damped=damped)
+    predictive = lookup("predictive", parameters["predictive"], PREDICTIVES)
+    noise, map_precision = _noise(parameters, likelihood), parameters["map_prior_precision"]
+    for option, chosen in (("prior_precision", precision), ("sigma_noise", noise)):
+        if chosen.rule == LOO:
+            check_left_out(f"{option}={LOO!r}", parameters)
+    return Options(
+        subset=subset,
+        rule=rule,
+        structure=structure,
+        structure_options=structure_options,
+        likelihood=likelihood,
+        predictive=predictive,
+        n_samples=count("n_samples", parameters["n_samples"]),
+        link=_link(predictive, parameters) if "link" in parameters else None,
+        grouping=grouping,
+        prior_precision=precision,
+        prior_mean=mean_of(parameters["prior_mean"]),
+        sigma_noise=noise,
+        map_precision=positive("map_prior_precision", map_precision) if is_number(map_precision) else None,
+        temperature=temperature(parameters["temperature"]),
+        device=_device(parameters["device"], parameters["net"]),
+        dtype=lookup("dtype", parameters["dtype"], DTYPES),
+        memory=MemoryBudget.of(parameters["memory_budget"]),
+        n_jobs=jobs("n_jobs", parameters["n_jobs"]),
+        varying_noise=_varying_noise(parameters, noise) if kind == "regressor" else False,
+        categorical=categorical(parameters["categorical_features"]),
+    )
+
+
+def _likelihood(kind: str, name: object, *, single_logit: bool) -> Likelihood:
     likelihoods = {name: LIKELIHOODS[name] for name in LIKELIHOODS_FOR[kind]}
     likelihoods["auto"] = likelihoods[LIKELIHOODS_FOR[kind][int(single_logit)]]
     if kind == "regressor":
         likelihoods |= dict.fromkeys(VARYING_NOISE, LIKELIHOODS["gaussian"])
-    likelihood = lookup("likelihood", parameters["likelihood"], likelihoods)()
+    return lookup("likelihood", name, likelihoods)()
+
+
+def _curvature(
+    parameters: Mapping[str, Any], seed: int
+) -> tuple[CurvatureRule, type[Curvature] | None, StructureOptions, Subset]:
+    """Rule, structure, its options, and the subset of the weights, which have to go together."""
     structures: dict[str, type[Curvature] | None] = {**STRUCTURES, "auto": None}
     rule: CurvatureRule = lookup("curvature", parameters["curvature"], CURVATURES)()
     rule = rule.sampling(count("n_samples of MCFisher", parameters["n_fisher_samples"]), seed)
-    structure = lookup("hessian_structure", parameters["hessian_structure"], structures)
-    check_capabilities(parameters["curvature"], rule, parameters["hessian_structure"], structure)
-    structure_options = StructureOptions(
+    name = parameters["hessian_structure"]
+    structure = lookup("hessian_structure", name, structures)
+    check_capabilities(parameters["curvature"], rule, name, structure)
+    options = StructureOptions(
         lookup("bias", parameters["bias"], BIASES),
         lookup("weight_sharing", parameters["weight_sharing"], SHARINGS),
         count("rank", parameters["rank"]),
         lookup("damping", parameters["damping"], DAMPINGS),
     )
     subset = _subset(parameters, seed)
-    _check_subset(subset, rule, parameters["hessian_structure"], structure)
+    _check_subset(subset, rule, name, structure)
+    return rule, structure, options, subset
+
+
+def _check_values(parameters: Mapping[str, Any]) -> None:
+    """Check the values of the net, its training, and the augmentation."""
     lookup("activation", parameters["activation"], {AUTO: None, **ACTIVATIONS})
     if not is_auto(parameters["hidden_layer_sizes"]):
         layer_sizes(parameters["hidden_layer_sizes"])
@@ -116,52 +172,14 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         raise ValueError(f"verbose={parameters['verbose']!r} has to be a whole number; 0 is silent.")
     check_augment(parameters["augment"])
     count("n_copies of Augmentation", parameters["n_augmentations"])
-    _check_net_options(parameters)
-    map_precision = parameters["map_prior_precision"]
-    if isinstance(map_precision, str):
-        lookup("map_prior_precision", map_precision, {"same": None})
-    if kind == "regressor":
-        lookup("return_std_kind", parameters["return_std_kind"], dict.fromkeys(STD_KINDS))
-        if not isinstance(parameters["standardize_y"], bool | np.bool_):
-            raise ValueError(f"standardize_y={parameters['standardize_y']!r} has to be True or False.")
-    n_samples = count("n_samples of MonteCarlo", parameters["n_samples"])
-    _check_members(parameters)
-    precision = choice("prior_precision", parameters["prior_precision"], PRIOR_RULES, array=True)
-    grouping = grouping_of(lookup("prior_structure", parameters["prior_structure"], GROUPINGS), precision.value)
-    check_grouping(
-        grouping,
-        parameters["hessian_structure"],
-        structure,
-        separate_biases=structure_options.separate_biases,
-        damped=structure_options.damped,
-    )
-    predictive = lookup("predictive", parameters["predictive"], PREDICTIVES)
-    noise = _noise(parameters, likelihood)
-    for option, chosen in (("prior_precision", precision), ("sigma_noise", noise)):
-        if chosen.rule == LOO:
-            check_left_out(f"{option}={LOO!r}", parameters)
-    return Options(
-        subset=subset,
-        rule=rule,
-        structure=structure,
-        structure_options=structure_options,
-        likelihood=likelihood,
-        predictive=predictive,
-        n_samples=n_samples,
-        link=_link(predictive, parameters) if "link" in parameters else None,
-        grouping=grouping,
-        prior_precision=precision,
-        prior_mean=mean_of(parameters["prior_mean"]),
-        sigma_noise=noise,
-        map_precision=None if isinstance(map_precision, str) else positive("map_prior_precision", map_precision),
-        temperature=temperature(parameters["temperature"]),
-        device=_device(parameters["device"], parameters["net"]),
-        dtype=lookup("dtype", parameters["dtype"], {"auto": None, "float32": torch.float32, "float64": torch.float64}),
-        memory=MemoryBudget.of(parameters["memory_budget"]),
-        n_jobs=jobs("n_jobs", parameters["n_jobs"]),
-        varying_noise=_varying_noise(parameters, noise) if kind == "regressor" else False,
-        categorical=categorical(parameters["categorical_features"]),
-    )
+    if not is_number(parameters["map_prior_precision"]):
+        lookup("map_prior_precision", parameters["map_prior_precision"], {"same": None})
+
+
+def _check_regressor(parameters: Mapping[str, Any]) -> None:
+    lookup("return_std_kind", parameters["return_std_kind"], dict.fromkeys(STD_KINDS))
+    if not isinstance(parameters["standardize_y"], bool | np.bool_):
+        raise ValueError(f"standardize_y={parameters['standardize_y']!r} has to be True or False.")
 
 
 def check_post_hoc(given: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> None:

@@ -1,1 +1,1 @@
-"""Checks of user input."""
+"""Validation of user input."""

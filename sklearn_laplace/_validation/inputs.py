@@ -1,6 +1,6 @@
-"""Reading what users give: whether a whole can be read as rows at all, and what a single cell holds.
+"""Checks shared by tables, targets and weights: can the object be read as rows, and what does a cell hold.
 
-Tables, targets and weights share it. What a column or a label is belongs to ``_tables`` and ``_targets``.
+Columns are the matter of ``_data/table.py``, labels that of ``targets.py``.
 """
 
 from __future__ import annotations
@@ -15,80 +15,81 @@ from scipy.sparse import issparse
 from torch import Tensor
 
 NUMBERS = (Real, np.bool_, Decimal)
-"""Types of cells that are numbers."""
+"""Types of numeric cells."""
 MISSING = {"NAType", "NaTType"}
-"""Types of what stands for a missing value in pandas, which is not imported."""
+"""Type names of pandas' missing values; pandas itself is not imported."""
 UNFINISHED = ("GroupBy", "Resampler", "Rolling", "Expanding", "Window", "Styler")
-"""How the types of pandas and polars end that are made of a table and hold no rows themselves."""
+"""Endings of the names of pandas and polars types that derive from a table and hold no rows."""
 LONGEST = 200
-"""Characters of a value in a message."""
+"""Maximum number of characters of a value in a message."""
 
 
 def readable(given: Any, name: str) -> Any:
-    """What was given, a tensor as an array.
+    """Return the input unchanged, or a tensor as an array, if it can be read as rows.
 
     Parameters
     ----------
     given : Any
+        User input.
     name : str
-        For messages, "X" say.
+        Name of the argument in messages, for example "X".
 
     Raises
     ------
     TypeError
-        For what holds no rows.
+        If the input holds no rows.
 
     Examples
     --------
     >>> readable((x for x in "ab"), "X")
     Traceback (most recent call last):
         ...
-    TypeError: X is of type generator, which can be read only once. Give list(X).
+    TypeError: X is of type generator, which can be read only once. Pass list(X).
     """
     kind = type(given).__name__
     if kind == "LazyFrame":
-        raise TypeError(f"{name} is a LazyFrame, which holds a query and no rows. Give {name}.collect().")
+        raise TypeError(f"{name} is a LazyFrame, a query that holds no rows. Pass {name}.collect().")
     if kind.endswith(UNFINISHED):
-        raise TypeError(f"{name} is of type {kind}, which holds no rows of its own. Give the table that it makes.")
+        raise TypeError(f"{name} is of type {kind}, which holds no rows. Pass the resulting table.")
     if given is None or isinstance(given, np.ndarray | list | tuple | Real) or issparse(given) or _is_frame(given):
         return given
     if isinstance(given, Iterator):
-        raise TypeError(f"{name} is of type {kind}, which can be read only once. Give list({name}).")
+        raise TypeError(f"{name} is of type {kind}, which can be read only once. Pass list({name}).")
     if isinstance(given, Mapping):
-        raise TypeError(f"{name} is of type {kind}. Give an array, or a dataframe such as pandas.DataFrame({name}).")
+        raise TypeError(f"{name} is of type {kind}. Pass an array, or a dataframe such as pandas.DataFrame({name}).")
     if isinstance(given, str | bytes | Set):
-        raise TypeError(f"{name}={shown(given)} is of type {kind}. Give a list, an array or a dataframe.")
+        raise TypeError(f"{name}={shown(given)} is of type {kind}. Pass a list, an array or a dataframe.")
     try:
         array = _array_of(given) if isinstance(given, Tensor) else np.asarray(given)
-    except Exception as error:  # whatever a conversion of somebody else's raises
-        raise TypeError(f"{name} is of type {kind}, which numpy cannot read ({error}). Give an array.") from error
+    except Exception as error:  # conversions of third-party types may raise anything
+        raise TypeError(f"{name} is of type {kind}, which numpy cannot read ({error}). Pass an array.") from error
     if array.ndim == 0 and array.dtype.kind == "O":
-        raise TypeError(f"{name} is of type {kind}, which holds no rows. Give a list, an array or a dataframe.")
+        raise TypeError(f"{name} is of type {kind}, which holds no rows. Pass a list, an array or a dataframe.")
     return array if isinstance(given, Tensor) else given
 
 
 def unmasked(name: str, values: Any) -> Any:
-    """Values as they are, none of which is masked.
+    """Return the values unchanged if none of them is masked.
 
     Raises
     ------
     ValueError
-        For a numpy masked array with masked values, which would count as if they were there.
+        For a NumPy masked array with masked values, which would otherwise count as valid.
 
     Examples
     --------
     >>> unmasked("y", np.ma.array([1.0, 2.0, 3.0], mask=[False, True, False]))
     Traceback (most recent call last):
         ...
-    ValueError: y is a masked array with 1 masked value, first in row 1; a value is needed in each row. Leave these \
-rows out, or fill in their values (numpy.ma.filled).
+    ValueError: y is a masked array with 1 masked value, the first in row 1; every row needs a value. Drop these rows, \
+or fill in their values (numpy.ma.filled).
     """
     if isinstance(values, np.ma.MaskedArray) and (mask := np.ma.getmaskarray(values)).any():
         number = int(mask.sum())
         raise ValueError(
-            f"{name} is a masked array with {number} masked value{'s' * (number > 1)}, first in row "
-            f"{np.argwhere(mask)[0, 0] if mask.ndim else 0}; a value is needed in each row. Leave these rows out, or "
-            "fill in their values (numpy.ma.filled)."
+            f"{name} is a masked array with {number} masked value{'s' * (number > 1)}, the first in row "
+            f"{np.argwhere(mask)[0, 0] if mask.ndim else 0}; every row needs a value. Drop these rows, or fill in "
+            "their values (numpy.ma.filled)."
         )
     return values
 
@@ -98,12 +99,12 @@ def _is_frame(given: Any) -> bool:
 
 
 def no_table(X: Any) -> str | None:
-    """Why X is no table, where its shape or type is to blame; None otherwise.
+    """Error message if the shape or type of X rules out a table; None otherwise.
 
     Examples
     --------
     >>> no_table([[1.0, 2.0], [3.0]])
-    'row 1 of X has 1 values, and row 0 has 2. Give rows of the same length.'
+    'row 1 of X has 1 values, and row 0 has 2. Make all rows equally long.'
     """
     if issparse(X):
         return None
@@ -117,19 +118,19 @@ def no_table(X: Any) -> str | None:
         if first is None:
             return None
         return (
-            f"row {first} of X has {lengths[first]} values, and row 0 has {lengths[0]}. Give rows of the same length."
+            f"row {first} of X has {lengths[first]} values, and row 0 has {lengths[0]}. Make all rows equally long."
         )
     if cells.dtype.kind == "V":
-        return "X is a structured array. Give its fields as columns, for example pandas.DataFrame(X)."
+        return "X is a structured array. Pass its fields as columns, for example pandas.DataFrame(X)."
     if cells.ndim not in (0, 2):
         return f"Expected 2D array, got {cells.ndim}D array instead: X has the shape {cells.shape}. Reshape your data."
     if cells.dtype.kind == "c":
-        return "Complex data not supported. Give real and imaginary part as columns of X."
+        return "Complex data not supported. Pass the real and imaginary parts as separate columns of X."
     return None
 
 
 def _array_of(tensor: Tensor) -> np.ndarray:
-    """Half precision as float32, since numpy has no bfloat16."""
+    """Tensor as an array; half precision becomes float32, since NumPy has no bfloat16."""
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
     tensor = tensor.float() if tensor.is_floating_point() and tensor.itemsize < 4 else tensor
     array: np.ndarray = tensor.numpy()
@@ -137,7 +138,7 @@ def _array_of(tensor: Tensor) -> np.ndarray:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a cell is None, NaN, or pandas' NA or NaT.
+    """True if a cell is None, NaN, or pandas' NA or NaT.
 
     Examples
     --------
@@ -150,12 +151,12 @@ def is_missing(value: Any) -> bool:
 
 
 def as_float(value: Any, where: str) -> float:
-    """A number as a float.
+    """Convert a number to float.
 
     Raises
     ------
     ValueError
-        For a whole number or fraction beyond the range of float64.
+        If an integer or fraction exceeds the range of float64.
 
     Examples
     --------
@@ -175,12 +176,12 @@ another unit, or its logarithm.
 
 
 def as_numbers(given: Any, name: str) -> Any:
-    """Rows of numbers of any type as float64; what holds none unchanged, for scikit-learn to judge.
+    """Convert numbers of any type to float64; leave all other input to scikit-learn's checks.
 
     Raises
     ------
     ValueError
-        For numbers beyond the range of float64; names the row.
+        If a number exceeds the range of float64; the message contains its row.
 
     Examples
     --------
@@ -196,15 +197,15 @@ def as_numbers(given: Any, name: str) -> Any:
         return given
     if cells.dtype.kind != "O" or not all(is_missing(cell) or isinstance(cell, NUMBERS) for cell in cells.flat):
         return given
-    found = np.full(cells.shape, np.nan)
+    numbers = np.full(cells.shape, np.nan)
     for place, cell in np.ndenumerate(cells):
         if not is_missing(cell):
-            found[place] = as_float(cell, f"{name} in row {place[0]}" if place else name)
-    return found
+            numbers[place] = as_float(cell, f"{name} in row {place[0]}" if place else name)
+    return numbers
 
 
 def shown(value: Any) -> str:
-    """A value in a message, shortened.
+    """Representation of a value for a message, shortened to LONGEST characters.
 
     Examples
     --------
@@ -213,6 +214,6 @@ def shown(value: Any) -> str:
     """
     try:
         text = repr(value)
-    except ValueError:  # Python prints no whole number of more than 4300 digits
+    except ValueError:  # Python does not print integers of more than 4300 digits
         return f"a {type(value).__name__} with thousands of digits"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

@@ -1,7 +1,7 @@
-"""What comes with each row of a table: its target, a number or a label, and its weight.
+"""Checks of targets and sample weights.
 
-Both are checked cell by cell where numpy's or scikit-learn's conversion would fail without naming the row, and are left
-to scikit-learn otherwise.
+Values are checked one by one where an error of NumPy or scikit-learn would not name the row. All other checks are left
+to scikit-learn.
 """
 
 from __future__ import annotations
@@ -18,28 +18,37 @@ from sklearn.utils.validation import _check_sample_weight
 from .inputs import NUMBERS, as_float, as_numbers, is_missing, readable, shown, unmasked
 
 WEIGHTS = (1e-100, 1e15)
-"""Range of the largest weight and of their sum: beyond it one row more is no other float64."""
+"""Smallest and largest allowed value of the largest weight, and upper limit of their sum.
+
+Beyond the limit, adding a row of weight 1 may not change the sum in float64.
+"""
 EXACT = 2**53
-"""Largest whole number up to which float64 holds all of them."""
+"""Largest integer up to which float64 represents all integers exactly."""
 
 
 def check_targets(y: Any, *, numeric: bool, name: str = "y") -> Any:
-    """Targets without missing values, of one kind; as they were given where numpy reads them as such.
+    """Check that targets have no missing values and a single type.
 
     Parameters
     ----------
     y : array-like of shape (n,) or (n, C)
+        Targets.
     numeric : bool
-        Whether they are numbers, or else labels.
+        If True, the targets have to be numbers; if False, they are labels.
     name : str
-        For messages.
+        Name of the argument in messages.
+
+    Returns
+    -------
+    array-like of shape (n,) or (n, C)
+        The targets, unchanged if NumPy reads them correctly.
 
     Raises
     ------
     TypeError
-        For what holds no rows.
+        If ``y`` holds no rows or is sparse.
     ValueError
-        For missing values, for labels as numbers, and for labels of several kinds.
+        For missing values, for labels if ``numeric``, and for labels of mixed types.
 
     Examples
     --------
@@ -51,8 +60,8 @@ targets.
     >>> check_targets([1, "a"], numeric=False)
     Traceback (most recent call last):
         ...
-    ValueError: y holds labels of the types int and str, such as 1 and 'a'. Make all of them strings, for example by \
-.astype(str), or all of them numbers.
+    ValueError: y holds labels of the types int and str, such as 1 and 'a'. Convert all of them to strings, for \
+example with .astype(str), or all of them to numbers.
     """
     y = unmasked(name, readable(y, name))
     if issparse(y):
@@ -73,24 +82,32 @@ targets.
 
 
 def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
-    """Weights of the rows, shape (n,), not negative and not all zero; zero where others are 1e100 times as large.
+    """Validated sample weights.
 
     Parameters
     ----------
     sample_weight : array-like of shape (n,), number or None
+        Weights given by the user.
     X : array-like of n rows
+        Table they belong to.
+
+    Returns
+    -------
+    ndarray of shape (n,), float64
+        Non-negative weights, at least one of them positive. Weights at most 1e-100 times the largest are set to zero.
 
     Raises
     ------
     ValueError
+        For negative weights, weights that are all zero, or a largest weight or sum out of range.
 
     Examples
     --------
     >>> check_weights([1.0, 1e40], np.zeros((2, 1)))
     Traceback (most recent call last):
         ...
-    ValueError: the largest sample_weight is 1e+40; expected 1e-100 to 1e+15, or 0 for rows that do not count. A \
-weight of k is the same as k copies of the row: divide all weights by their mean.
+    ValueError: the largest sample_weight is 1e+40; expected 1e-100 to 1e+15, or 0 for rows to ignore. A weight of k \
+is equivalent to k copies of the row: divide all weights by their mean.
     """
     given = as_numbers(sample_weight, "sample_weight")
     weights: np.ndarray = _check_sample_weight(given, X, dtype=np.float64, ensure_non_negative=True)
@@ -99,19 +116,20 @@ weight of k is the same as k copies of the row: divide all weights by their mean
     check_largest(weights, "sample_weight")
     if (total := weights.sum()) > WEIGHTS[1]:
         raise ValueError(
-            f"sample_weight sums to {total:.1e}; a weight of k is k copies of a row, and {WEIGHTS[1]:g} rows are the "
-            "most that can be counted. Divide all weights by their mean."
+            f"sample_weight sums to {total:.1e}; expected at most {WEIGHTS[1]:g}, since a weight of k is equivalent to "
+            "k copies of the row. Divide all weights by their mean."
         )
     counting: np.ndarray = np.where(weights > WEIGHTS[0] * weights.max(), weights, 0.0)
     return counting
 
 
 def check_largest(weights: np.ndarray, name: str) -> None:
-    """Whether the largest weight is in range.
+    """Check that the largest weight is in range.
 
     Raises
     ------
     ValueError
+        If it is below 1e-100 or above 1e15.
 
     Examples
     --------
@@ -120,45 +138,49 @@ def check_largest(weights: np.ndarray, name: str) -> None:
     largest = weights.max()
     if not WEIGHTS[0] <= largest <= WEIGHTS[1]:
         raise ValueError(
-            f"the largest {name} is {largest:g}; expected {WEIGHTS[0]:g} to {WEIGHTS[1]:g}, or 0 for rows that do not "
-            "count. A weight of k is the same as k copies of the row: divide all weights by their mean."
+            f"the largest {name} is {largest:g}; expected {WEIGHTS[0]:g} to {WEIGHTS[1]:g}, or 0 for rows to "
+            "ignore. A weight of k is equivalent to k copies of the row: divide all weights by their mean."
         )
 
 
 def check_outputs(given: int, fitted: int) -> None:
-    """Whether y has as many columns as it had in the fit.
+    """Check that y has as many columns as in the fit.
 
     Raises
     ------
     ValueError
+        If the numbers differ.
 
     Examples
     --------
     >>> check_outputs(1, 1)
     """
     if given != fitted:
-        raise ValueError(f"y has {given} columns; expected {fitted}, one for each target that was fitted.")
+        raise ValueError(f"y has {given} columns; expected {fitted}, one for each fitted target.")
 
 
 def check_same_kind(labels: np.ndarray, classes: np.ndarray) -> None:
-    """Refuse numbers where the classes are strings, and the reverse: numpy would compare their digits.
+    """Check that labels are strings if and only if the classes are.
+
+    NumPy would otherwise compare numbers with strings by their digits.
 
     Raises
     ------
     ValueError
+        If only one of the two holds strings.
 
     Examples
     --------
     >>> check_same_kind(np.array([0, 1]), np.array(["a", "b"]))
     Traceback (most recent call last):
         ...
-    ValueError: y holds labels such as 0, and the classes are strings such as 'a'. Give labels of the same type.
+    ValueError: y holds labels such as 0, and the classes are strings such as 'a'. Pass labels of the same type.
     """
     if len(labels) and _is_text(labels) != _is_text(classes):
         kind = "strings" if _is_text(classes) else "numbers"
         raise ValueError(
             f"y holds labels such as {shown(labels.flat[0].item() if labels.dtype.kind != 'O' else labels.flat[0])}, "
-            f"and the classes are {kind} such as {classes.tolist()[0]!r}. Give labels of the same type."
+            f"and the classes are {kind} such as {classes.tolist()[0]!r}. Pass labels of the same type."
         )
 
 
@@ -167,7 +189,11 @@ def _is_text(labels: np.ndarray) -> bool:
 
 
 def _cells(y: Any, mixed: str) -> np.ndarray:
-    """Targets as an array; of dtype object for a list whose common dtype is of a kind that mixed types have as well."""
+    """Targets as an array.
+
+    The dtype is object for a list whose common dtype is of a kind in ``mixed``, since NumPy may have converted values
+    of mixed types to it.
+    """
     try:
         cells = np.asarray(y)
     except ValueError:  # ragged
@@ -183,45 +209,45 @@ def _check_present(cells: np.ndarray, missing: np.ndarray, name: str) -> None:
         value = cells[first]
         text = "NaN" if isinstance(value, float) else shown(value)
         count = f"{missing.sum()} of {missing.size} values missing, the first in row {first[0]}"
-        rows = "Drop these rows, or impute their targets" if name.startswith("y") else "Give the known ones alone"
+        rows = "Drop these rows, or impute their targets" if name.startswith("y") else "Pass only the known classes"
         raise ValueError(f"Input {name} contains {text}: {count}. {rows}.")
 
 
 def _as_numbers(cells: np.ndarray, name: str) -> np.ndarray:
-    found = np.empty(cells.shape)
+    numbers = np.empty(cells.shape)
     for place, cell in np.ndenumerate(cells):
         if not isinstance(cell, NUMBERS):
             _refuse_labels(cell, name)
-        found[place] = as_float(cell, f"{name} in row {place[0]}" if place else name)
-    return found
+        numbers[place] = as_float(cell, f"{name} in row {place[0]}" if place else name)
+    return numbers
 
 
 def _refuse_labels(value: Any, name: str) -> None:
     raise ValueError(
-        f"{name} holds values such as {shown(value)}, and a regressor needs numbers; labels are for LaplaceClassifier."
+        f"{name} holds values such as {shown(value)}; a regressor needs numbers. For labels use LaplaceClassifier."
     )
 
 
 def _as_labels(y: Any, cells: np.ndarray, name: str) -> Any:
-    """Strings as they were given; numbers of dtype object as an array of numbers."""
+    """Labels of a single type: strings unchanged, numbers of dtype object as a numeric array."""
     examples: dict[type, Any] = {}
     for cell in cells.flat:
         examples.setdefault(type(cell), cell)
     for kind, cell in examples.items():
         if not issubclass(kind, str | bytes) and not issubclass(kind, NUMBERS):
             raise ValueError(
-                f"{name} holds labels of the type {kind.__name__}, such as {shown(cell)}; labels are strings, whole "
-                f"numbers or booleans. Convert them, for example by .astype(str)."
+                f"{name} holds labels of the type {kind.__name__}, such as {shown(cell)}; expected strings, whole "
+                f"numbers or booleans. Convert them, for example with .astype(str)."
             )
     groups = [[kind for kind in examples if issubclass(kind, base)] for base in (NUMBERS, str, bytes)]
     present = [group[0] for group in groups if group]
     if len(present) > 1:
         raise ValueError(
             f"{name} holds labels of the types {_and([kind.__name__ for kind in present])}, such as "
-            f"{_and([shown(examples[kind]) for kind in present])}. Make all of them strings, for example by "
-            ".astype(str), or all of them numbers."
+            f"{_and([shown(examples[kind]) for kind in present])}. Convert all of them to strings, "
+            "for example with .astype(str), or all of them to numbers."
         )
-    if groups[1] and not {*groups[1]} <= {str, np.str_}:  # numpy takes the value of an enum for its name
+    if groups[1] and not {*groups[1]} <= {str, np.str_}:  # NumPy converts an enum to its name, not its value
         return np.array([str.__str__(cell) for cell in cells.flat]).reshape(cells.shape)
     if not groups[0]:
         return y
@@ -230,8 +256,8 @@ def _as_labels(y: Any, cells: np.ndarray, name: str) -> Any:
     largest = max(values, key=abs)
     if numbers.dtype.kind not in "biu" and abs(largest) > EXACT:
         raise ValueError(
-            f"{name} holds the label {shown(largest)}, a number too large to be told apart from its neighbours. Make "
-            "strings of the labels, for example by .astype(str)."
+            f"{name} holds the label {shown(largest)}, which float64 cannot distinguish from neighbouring numbers. "
+            "Convert the labels to strings, for example with .astype(str)."
         )
     return numbers.reshape(cells.shape)
 

@@ -1,4 +1,4 @@
-"""Predictive distributions, in the manner of ``scipy.stats``."""
+"""Predictive distributions with the interface of frozen ``scipy.stats`` distributions."""
 
 from .distributional import Distributional
 from .mixtures import CountMixture, NormalMixture

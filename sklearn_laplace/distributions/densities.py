@@ -1,4 +1,4 @@
-"""Log densities of held-out targets, per likelihood."""
+"""Log predictive density of held-out targets for each likelihood."""
 
 from __future__ import annotations
 
@@ -12,8 +12,20 @@ from .poisson_log_normal import PoissonLogNormal
 
 
 def density_of(likelihood: Likelihood, link: Link | None = None) -> Density:
-    """How likely a target is under the model without its row: of a class by the link, of a count by its
-    Poisson–log-normal mixture, else of a normal.
+    """Log predictive density of a target under the posterior without its row.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        Determines the density if no link is given.
+    link : Link, optional
+        Link approximation of a classifier. If given, the density is the class probability.
+
+    Returns
+    -------
+    Density
+        Class probability with a link, normal density for a likelihood with dispersion, and Poisson–log-normal
+        probability for counts; always as a logarithm, in nats.
 
     Examples
     --------
@@ -31,5 +43,5 @@ def density_of(likelihood: Likelihood, link: Link | None = None) -> Density:
 
 def _count_density(latent: LatentGaussian, targets: Tensor, dispersion: float) -> Tensor:
     mean, variance = latent.mean.cpu().numpy(), latent.variance.cpu().numpy()
-    found = PoissonLogNormal(mean, variance).logpmf(targets.double().cpu().numpy())
-    return torch.from_numpy(found).sum(-1).to(latent.mean)
+    log_probability = PoissonLogNormal(mean, variance).logpmf(targets.double().cpu().numpy())
+    return torch.from_numpy(log_probability).sum(-1).to(latent.mean)

@@ -1,4 +1,4 @@
-"""The protocol of estimators that predict a distribution."""
+"""Base class of wrappers that predict a distribution."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 
 class Distributional(ABC):
-    """A regressor that makes a predictive distribution of another's, which :func:`predictive` takes as it is.
+    """Regressor that transforms the predictive distribution of another regressor.
+
+    :func:`~sklearn_laplace.predictive` returns its :meth:`predict_dist` unchanged.
 
     Examples
     --------

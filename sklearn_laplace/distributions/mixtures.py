@@ -1,10 +1,10 @@
-r"""Mixtures, as frozen distributions in the manner of ``scipy.stats``: of normals, and of any distributions by number.
+r"""Mixtures of normals and of count distributions, with the interface of frozen ``scipy.stats`` distributions.
 
 .. math:: p(y) = \sum_j w_j\, p_j(y)
 
-A quantile of a mixture lies between the smallest and the largest of its components' and is where the cumulated
-probability reaches its level: found by Newton's method inside that bracket (normals), or by halving it (counts). The
-continuous ranked probability score of a mixture of normals has a closed form (Grimit et al. 2006).
+A quantile of a mixture lies between the smallest and the largest quantile of its components. Inside this bracket it is
+the point where the cumulative probability reaches the level. Newton's method finds it for normals, bisection for
+counts. The continuous ranked probability score of a mixture of normals has a closed form (Grimit et al. 2006).
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from sklearn.utils import check_random_state
 from .poisson_log_normal import PoissonLogNormal
 
 ITERATIONS, RESOLUTION = 200, 1e-12
-"""At most so many steps to a quantile, which ends at this distance relative to its bracket."""
+"""Maximum number of steps to a quantile, and the tolerance at which they stop, relative to its bracket."""
 PAIRS = 2**21
-"""Pairs of components that a score has in work at once."""
+"""Maximum number of component pairs that :meth:`NormalMixture.crps` evaluates at once."""
 
 
 @dataclass(frozen=True)
 class NormalMixture:
-    """Independent targets, each a mixture of J normals.
+    """Distribution of independent targets, each a mixture of J normals.
 
     Parameters
     ----------
     means, stds : ndarray of shape (..., J)
+        Mean and standard deviation of each component, in the units of the targets.
     weights : ndarray of shape (J,) or (..., J)
-        Not negative, of sum 1.
+        Non-negative mixture weights that sum to 1.
 
     Examples
     --------
     >>> two = NormalMixture(np.array([[-1.0, 1.0], [0.0, 4.0]]), np.ones((2, 2)), np.array([0.5, 0.5]))
     >>> two.mean(), two.std().round(3)
     (array([0., 2.]), array([1.414, 2.236]))
-    >>> two.ppf(0.9).round(3)  # that of a normal with the same moments is 1.812 and 4.866
+    >>> two.ppf(0.9).round(3)  # normals with the same moments have 1.812 and 4.866
     array([1.849, 4.842])
     """
 
@@ -53,74 +54,76 @@ class NormalMixture:
         return np.broadcast_to(self.weights, self.means.shape)
 
     def mean(self) -> np.ndarray:
-        """Σ w m."""
-        found: np.ndarray = (self._shares * self.means).sum(-1)
-        return found
+        """Mean of each target, Σ w m."""
+        mean: np.ndarray = (self._shares * self.means).sum(-1)
+        return mean
 
     def var(self) -> np.ndarray:
-        """Variance: Σ w s², and the variance between the means."""
-        away = self.means - self.mean()[..., None]
-        found: np.ndarray = (self._shares * (self.stds**2 + away**2)).sum(-1)
-        return found
+        """Variance of each target: Σ w s² plus the variance between the component means."""
+        deviations = self.means - self.mean()[..., None]
+        variance: np.ndarray = (self._shares * (self.stds**2 + deviations**2)).sum(-1)
+        return variance
 
     def std(self) -> np.ndarray:
-        """Standard deviation."""
-        found: np.ndarray = np.sqrt(self.var())
-        return found
+        """Standard deviation of each target."""
+        std: np.ndarray = np.sqrt(self.var())
+        return std
 
     def median(self) -> np.ndarray:
-        """The quantile at ½."""
+        """Median of each target."""
         return self.ppf(0.5)
 
     def logpdf(self, x: Any) -> np.ndarray:
-        """Log density, nats.
+        """Log density at x, in nats.
 
         Parameters
         ----------
         x : array-like that broadcasts with the targets
         """
         z = self._standardised(x)
-        found: np.ndarray = logsumexp(-0.5 * z**2 - np.log(self.stds), axis=-1, b=self._shares)
-        return found - 0.5 * np.log(2 * np.pi)
+        log_sum: np.ndarray = logsumexp(-0.5 * z**2 - np.log(self.stds), axis=-1, b=self._shares)
+        return log_sum - 0.5 * np.log(2 * np.pi)
 
     def pdf(self, x: Any) -> np.ndarray:
-        """Density."""
-        found: np.ndarray = np.exp(self.logpdf(x))
-        return found
+        """Density at x, in inverse units of the targets."""
+        density: np.ndarray = np.exp(self.logpdf(x))
+        return density
 
     def cdf(self, x: Any) -> np.ndarray:
-        """Probability of a target up to x."""
-        found: np.ndarray = (self._shares * ndtr(self._standardised(x))).sum(-1)
-        return found
+        """Probability of a target of at most x."""
+        probability: np.ndarray = (self._shares * ndtr(self._standardised(x))).sum(-1)
+        return probability
 
     def sf(self, x: Any) -> np.ndarray:
-        """Probability of a target above x."""
-        found: np.ndarray = (self._shares * ndtr(-self._standardised(x))).sum(-1)
-        return found
+        """Survival function: probability of a target above x."""
+        probability: np.ndarray = (self._shares * ndtr(-self._standardised(x))).sum(-1)
+        return probability
 
     def ppf(self, q: Any) -> np.ndarray:
-        """Quantiles.
+        """Quantiles at levels q.
 
         Parameters
         ----------
         q : array-like that broadcasts with the targets
-            Strictly between 0 and 1.
+            Levels, strictly between 0 and 1.
         """
         shape = np.broadcast_shapes(np.shape(q), self.means.shape[:-1])
         level = np.broadcast_to(np.asarray(q, dtype=float), shape).ravel()
         parts = (np.broadcast_to(part, (*shape, part.shape[-1])) for part in (self.means, self.stds, self._shares))
         means, stds, weights = (part.reshape(len(level), -1) for part in parts)
         ends = means + stds * ndtri(level)[:, None]
-        low = np.where(weights > 0, ends, np.inf).min(-1)  # a component without weight is no part of it
+        low = np.where(weights > 0, ends, np.inf).min(-1)  # components of weight zero do not widen it
         high = np.where(weights > 0, ends, -np.inf).max(-1)
         tolerance = RESOLUTION * (high - low + np.abs(low) + np.abs(high))
         x = 0.5 * (low + high)
-        open_ = np.arange(len(x))
+        active = np.arange(len(x))
         for _ in range(ITERATIONS):
-            some = NormalMixture(means[open_], stds[open_], weights[open_])
-            x[open_], low[open_], high[open_], moved = _closer(some, level[open_], x[open_], low[open_], high[open_])
-            open_ = open_[moved > tolerance[open_]]
-            if not len(open_):
+            mixture = NormalMixture(means[active], stds[active], weights[active])
+            x[active], low[active], high[active], moved = _closer(
+                mixture, level[active], x[active], low[active], high[active]
+            )
+            active = active[moved > tolerance[active]]
+            if not len(active):
                 break
         return x.reshape(shape)
 
@@ -132,57 +135,60 @@ class NormalMixture:
     def crps(self, x: Any) -> np.ndarray:
         r"""Continuous ranked probability score, in the units of the targets; lower is better.
 
-        With :math:`A(m, s) = m(2\Phi(m/s) - 1) + 2 s\varphi(m/s)`, the mean of :math:`|N(m, s^2)|`:
+        Cost O(J²) per target. With :math:`A(m, s) = m(2\Phi(m/s) - 1) + 2 s\varphi(m/s)`, the mean of
+        :math:`|N(m, s^2)|`, the score is
         :math:`\sum_i w_i A(x - m_i, s_i) - \tfrac12 \sum_{ij} w_i w_j A(m_i - m_j, \sqrt{s_i^2 + s_j^2})`.
 
         Parameters
         ----------
         x : array-like that broadcasts with the targets
         """
-        apart = _mean_size(np.asarray(x, dtype=float)[..., None] - self.means, self.stds)
+        distance = _mean_size(np.asarray(x, dtype=float)[..., None] - self.means, self.stds)
         size = self.means.shape[-1]
         m, s, w = (part.reshape(-1, size) for part in (self.means, self.stds, self._shares))
-        within = []
+        spread = []
         for chunk in range(0, len(m), step := max(PAIRS // size**2, 1)):
             mean, std, share = (part[chunk : chunk + step] for part in (m, s, w))
-            both = _mean_size(mean[:, :, None] - mean[:, None], np.hypot(std[:, :, None], std[:, None]))
-            within.append(np.einsum("ni,nij,nj->n", share, both, share))
-        found: np.ndarray = (self._shares * apart).sum(-1) - 0.5 * np.concatenate(within).reshape(self.means.shape[:-1])
-        return found
+            pairs = _mean_size(mean[:, :, None] - mean[:, None], np.hypot(std[:, :, None], std[:, None]))
+            spread.append(np.einsum("ni,nij,nj->n", share, pairs, share))
+        half_spread = 0.5 * np.concatenate(spread).reshape(self.means.shape[:-1])
+        score: np.ndarray = (self._shares * distance).sum(-1) - half_spread
+        return score
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
-        """Draws, independent of each other.
+        """Independent random draws.
 
         Parameters
         ----------
         size : int or tuple of int, optional
-            A shape that ends in that of the targets; theirs by default.
+            Shape of the draws; it must end with the shape of the targets, which is the default.
         random_state : int, RandomState or None
-            None: fresh draws; numpy's global generator is neither read nor changed.
+            Seed or generator. If None, draws differ between calls; numpy's global generator is neither read nor
+            changed.
         """
         shape = self.means.shape[:-1] if size is None else tuple(np.atleast_1d(size))
         generator: Any = np.random.default_rng() if random_state is None else check_random_state(random_state)
         chosen = _component(self._shares, generator.uniform(size=shape))
         means, stds = (np.broadcast_to(part, (*shape, part.shape[-1])) for part in (self.means, self.stds))
         mean, std = (np.take_along_axis(part, chosen[..., None], -1)[..., 0] for part in (means, stds))
-        found: np.ndarray = mean + std * generator.normal(size=shape)
-        return found
+        draws: np.ndarray = mean + std * generator.normal(size=shape)
+        return draws
 
     def _standardised(self, x: Any) -> np.ndarray:
-        found: np.ndarray = (np.asarray(x, dtype=float)[..., None] - self.means) / self.stds
-        return found
+        z: np.ndarray = (np.asarray(x, dtype=float)[..., None] - self.means) / self.stds
+        return z
 
 
 @dataclass(frozen=True)
 class CountMixture:
-    """A mixture of J distributions of counts, those of several nets.
+    """Mixture of J count distributions, one per ensemble member.
 
     Parameters
     ----------
     components : tuple of J PoissonLogNormal
-        Of one shape.
+        Components of equal shape.
     weights : ndarray of shape (J,)
-        Not negative, of sum 1.
+        Non-negative mixture weights that sum to 1.
 
     Examples
     --------
@@ -195,46 +201,46 @@ class CountMixture:
     weights: np.ndarray
 
     def mean(self) -> np.ndarray:
-        """Σ w m."""
+        """Mean of each count, Σ w m."""
         return self._averaged([component.mean() for component in self.components])
 
     def var(self) -> np.ndarray:
-        """Variance: Σ w v, and the variance between the means."""
+        """Variance of each count: Σ w v plus the variance between the component means."""
         mean = self.mean()
         return self._averaged([component.var() + (component.mean() - mean) ** 2 for component in self.components])
 
     def std(self) -> np.ndarray:
-        """Standard deviation."""
-        found: np.ndarray = np.sqrt(self.var())
-        return found
+        """Standard deviation of each count."""
+        std: np.ndarray = np.sqrt(self.var())
+        return std
 
     def logpmf(self, k: Any) -> np.ndarray:
-        """Log probability of counts, nats."""
-        every = np.stack([component.logpmf(k) for component in self.components], -1)
-        found: np.ndarray = logsumexp(every, axis=-1, b=self.weights)
-        return found
+        """Log probability of counts k, in nats."""
+        components = np.stack([component.logpmf(k) for component in self.components], -1)
+        log_probability: np.ndarray = logsumexp(components, axis=-1, b=self.weights)
+        return log_probability
 
     logpdf = logpmf
 
     def pmf(self, k: Any) -> np.ndarray:
-        """Probability of counts."""
-        found: np.ndarray = np.exp(self.logpmf(k))
-        return found
+        """Probability of counts k."""
+        probability: np.ndarray = np.exp(self.logpmf(k))
+        return probability
 
     def cdf(self, x: Any) -> np.ndarray:
-        """Probability of a count up to x."""
+        """Probability of a count of at most x."""
         return self._averaged([component.cdf(x) for component in self.components])
 
     def ppf(self, q: Any) -> np.ndarray:
-        """Smallest count whose cumulated probability reaches q."""
+        """Smallest count whose cumulative probability is at least q."""
         ends = [component.ppf(q) for component, w in zip(self.components, self.weights, strict=True) if w > 0]
         low, high = np.minimum.reduce(ends) - 1, np.maximum.reduce(ends)
         while ((high - low > 1) & (high - low > RESOLUTION * high)).any():
             middle = np.floor(0.5 * (low + high))
             reached = self.cdf(middle) >= q
             low, high = np.where(reached, low, middle), np.where(reached, middle, high)
-        found: np.ndarray = high
-        return found
+        quantile: np.ndarray = high
+        return quantile
 
     def interval(self, confidence: Any) -> tuple[np.ndarray, np.ndarray]:
         """Ends of the central interval: the quantiles at (1 ∓ confidence)/2."""
@@ -242,25 +248,31 @@ class CountMixture:
         return self.ppf((1 - confidence) / 2), self.ppf((1 + confidence) / 2)
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
-        """Draws, independent of each other; see :meth:`NormalMixture.rvs`."""
+        """Independent random draws, see :meth:`NormalMixture.rvs`."""
         shape = self.components[0].mean().shape if size is None else tuple(np.atleast_1d(size))
         seed = np.random.default_rng().integers(2**31) if random_state is None else random_state
         generator = check_random_state(seed)
-        draws = np.stack([component.rvs(shape, generator) for component in self.components], -1)
-        chosen = _component(np.broadcast_to(self.weights, draws.shape), generator.uniform(size=shape))
-        found: np.ndarray = np.take_along_axis(draws, chosen[..., None], -1)[..., 0]
-        return found
+        candidates = np.stack([component.rvs(shape, generator) for component in self.components], -1)
+        chosen = _component(np.broadcast_to(self.weights, candidates.shape), generator.uniform(size=shape))
+        draws: np.ndarray = np.take_along_axis(candidates, chosen[..., None], -1)[..., 0]
+        return draws
 
     def _averaged(self, values: list[np.ndarray]) -> np.ndarray:
-        found: np.ndarray = np.tensordot(self.weights, np.stack(values), 1)
-        return found
+        average: np.ndarray = np.tensordot(self.weights, np.stack(values), 1)
+        return average
 
 
 def _closer(
     mixture: NormalMixture, level: np.ndarray, x: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A Newton step towards each quantile, or half of its bracket: where it ends, the bracket, how long it was."""
-    # In the upper half by the tail above: neither is a difference to one.
+    """One Newton step towards each quantile, or a bisection step if Newton leaves the bracket.
+
+    Returns
+    -------
+    tuple of four ndarray
+        New point, lower and upper end of the new bracket, and length of the step.
+    """
+    # Above the median the upper tail is compared: neither difference then cancels against 1.
     excess = np.where(level > 0.5, (1 - level) - mixture.sf(x), mixture.cdf(x) - level)
     low, high = np.where(excess < 0, x, low), np.where(excess < 0, high, x)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -270,13 +282,13 @@ def _closer(
 
 
 def _mean_size(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """E|N(m, s²)|."""
+    """Mean absolute value of a normal, E|N(m, s²)|."""
     z = mean / std
-    found: np.ndarray = mean * (2 * ndtr(z) - 1) + 2 * std * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
-    return found
+    expectation: np.ndarray = mean * (2 * ndtr(z) - 1) + 2 * std * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+    return expectation
 
 
 def _component(weights: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
-    """The component that each uniform falls on, by weights (..., J)."""
-    found: np.ndarray = (uniforms[..., None] > np.cumsum(weights, -1)).sum(-1)
-    return np.minimum(found, weights.shape[-1] - 1)
+    """Component index of each uniform draw, for weights of shape (..., J)."""
+    index: np.ndarray = (uniforms[..., None] > np.cumsum(weights, -1)).sum(-1)
+    return np.minimum(index, weights.shape[-1] - 1)

@@ -1,14 +1,15 @@
-r"""Counts whose log rate is normal, as a frozen distribution in the manner of ``scipy.stats``.
+r"""Poisson distribution with a log-normal rate, with the interface of frozen ``scipy.stats`` distributions.
 
 .. math:: p(k) = \int \mathrm{Poisson}(k \mid e^g)\, N(g \mid m, v)\, dg
 
-is the Poisson–log-normal mixture (Aitchison & Ho 1989). It has moments in closed form and probabilities in none:
+is the Poisson–log-normal mixture (Aitchison & Ho 1989). Its moments have a closed form; its probabilities do not:
 
-- :math:`\log p(k)` by Gauss–Hermite quadrature around the peak of the integrand (Naylor & Smith 1982), which is
-  log-concave in g and has its peak where :math:`k - e^g = (g - m)/v`, in closed form by Wright's ω function;
-- the cumulated probability as :math:`\int P(G_{k+1} > e^g)\, N(g \mid m, v)\, dg` with :math:`G_{k+1}` of gamma
-  distribution (a Poisson process has at most k events by time λ where the (k+1)-th comes later), by the trapezoidal
-  rule; and where the mixture is wide against :math:`\log G_{k+1}`, from that variable's first three cumulants instead.
+- :math:`\log p(k)` uses Gauss–Hermite quadrature around the peak of the integrand (Naylor & Smith 1982). The integrand
+  is log-concave in g. Its peak solves :math:`k - e^g = (g - m)/v`, in closed form by Wright's ω function.
+- The cumulative probability is :math:`\int P(G_{k+1} > e^g)\, N(g \mid m, v)\, dg`, where :math:`G_{k+1}` has a gamma
+  distribution: a Poisson process has at most k events by time λ if the (k+1)-th comes later. The integral uses the
+  trapezoidal rule. If the normal is wide compared with :math:`\log G_{k+1}`, an Edgeworth series with the first three
+  cumulants of :math:`\log G_{k+1}` replaces it.
 """
 
 from __future__ import annotations
@@ -22,28 +23,34 @@ from scipy.special import gammaincc, gammaln, logsumexp, ndtr, ndtri, polygamma,
 from sklearn.utils import check_random_state
 
 N_NODES = 64
-"""Gauss–Hermite nodes of a probability: relative errors below 1e-7 for v up to 2, 1e-5 for v = 10."""
+"""Gauss–Hermite nodes of a probability. Relative errors are below 1e-7 for v up to 2, and 1e-5 for v = 10."""
 STEP, REACH = 0.125, 9.0
-"""Trapezoidal rule of a cumulated probability: spacing and range in standard deviations."""
+"""Spacing and range of the trapezoidal rule for a cumulative probability, in standard deviations of the log rate."""
 WIDE = 100.0
-"""Above this v (k + 1) the mixture is wide: the integrand would be a step between two nodes of the trapezoidal rule."""
+"""Value of v (k + 1) above which the Edgeworth series replaces the trapezoidal rule.
+
+The integrand would then drop from one to zero between two nodes.
+"""
 LEAST_VARIANCE = 1e-12
+"""Lower bound on v."""
 RESOLUTION = 1e-12
-"""Quantiles end at neighbouring whole numbers, or at this relative distance."""
+"""Relative tolerance of quantiles too large to be resolved to one count."""
 LARGEST = 1e300
-"""Quantiles beyond are given as this number."""
+"""Largest quantile returned; larger ones are set to this value."""
 LARGE_RATE = 1e15
-"""Above it a Poisson draw is its rate to all digits."""
+"""Rate above which a Poisson draw is replaced by its rounded rate."""
 
 
 @dataclass(frozen=True)
 class PoissonLogNormal:
-    """Independent counts with log-normal rates; arrays of one shape in, arrays of that shape out.
+    """Distribution of independent Poisson counts with log-normal rates.
+
+    All statistics have the shape of the parameters.
 
     Parameters
     ----------
-    log_mean, log_variance : ndarray of one shape
-        Mean m and variance v of the logarithm of the rate.
+    log_mean, log_variance : ndarray of equal shape
+        Mean m and variance v of the log rate.
 
     Examples
     --------
@@ -65,23 +72,25 @@ class PoissonLogNormal:
         return mean, np.maximum(variance, LEAST_VARIANCE)
 
     def mean(self) -> np.ndarray:
-        """E[k] = exp(m + v/2)."""
+        """Mean of each count, exp(m + v/2)."""
         mean, variance = self._parameters
         with np.errstate(over="ignore"):
             return np.exp(mean + 0.5 * variance)
 
     def var(self) -> np.ndarray:
-        """Variance: that of the rate plus its mean."""
+        """Variance of each count: variance plus mean of its rate."""
         _, variance = self._parameters
         with np.errstate(over="ignore"):
             return self.mean() + np.expm1(variance) * self.mean() ** 2
 
     def std(self) -> np.ndarray:
-        """Standard deviation."""
+        """Standard deviation of each count."""
         return np.sqrt(self.var())
 
     def logpmf(self, k: Any) -> np.ndarray:
-        """Log probability of counts, nats; of numbers between counts the continuation by Γ, of negative ones −inf.
+        """Log probability of counts k, in nats.
+
+        Non-integer k use Γ(k + 1) for k!; negative k have log probability −inf.
 
         Parameters
         ----------
@@ -99,17 +108,17 @@ class PoissonLogNormal:
         with np.errstate(over="ignore"):
             inner = counts[..., None] * g - np.exp(g) - (g - mean[..., None]) ** 2 / (2 * variance[..., None])
         total = logsumexp(inner + nodes**2 + np.log(weights), axis=-1)
-        found = total + np.log(width) - gammaln(counts + 1) - 0.5 * np.log(np.pi * variance)
-        return np.where(k >= 0, found, -np.inf)
+        log_probability = total + np.log(width) - gammaln(counts + 1) - 0.5 * np.log(np.pi * variance)
+        return np.where(k >= 0, log_probability, -np.inf)
 
     logpdf = logpmf
 
     def pmf(self, k: Any) -> np.ndarray:
-        """Probability of counts."""
+        """Probability of counts k."""
         return np.exp(self.logpmf(k))
 
     def cdf(self, x: Any) -> np.ndarray:
-        """Probability of a count up to x, to about 1e-5.
+        """Probability of a count of at most x, accurate to about 1e-5.
 
         Parameters
         ----------
@@ -117,23 +126,23 @@ class PoissonLogNormal:
         """
         x, mean, variance = np.broadcast_arrays(np.asarray(x, dtype=float), *self._parameters)
         shape = np.floor(np.clip(x, 0.0, np.finfo(float).max)) + 1
-        found = np.empty(x.shape)
+        probability = np.empty(x.shape)
         wide = variance * shape > WIDE
-        found[wide] = _wide_cdf(shape[wide], mean[wide], variance[wide])
+        probability[wide] = _wide_cdf(shape[wide], mean[wide], variance[wide])
         z = np.arange(-REACH, REACH + STEP / 2, STEP)
         weights = np.exp(-0.5 * z**2)
         with np.errstate(over="ignore"):
             rates = np.exp(mean[~wide][:, None] + np.sqrt(variance[~wide])[:, None] * z)
-        found[~wide] = gammaincc(shape[~wide][:, None], rates) @ (weights / weights.sum())
-        return np.where(x >= 0, found, 0.0)
+        probability[~wide] = gammaincc(shape[~wide][:, None], rates) @ (weights / weights.sum())
+        return np.where(x >= 0, probability, 0.0)
 
     def ppf(self, q: Any) -> np.ndarray:
-        """Smallest count whose cumulated probability reaches q.
+        """Smallest count whose cumulative probability is at least q.
 
         Parameters
         ----------
         q : array-like that broadcasts with the parameters
-            Strictly between 0 and 1.
+            Levels, strictly between 0 and 1.
         """
         q, mean, variance = np.broadcast_arrays(np.asarray(q, dtype=float), *self._parameters)
         flat = PoissonLogNormal(mean.ravel(), variance.ravel())
@@ -156,14 +165,15 @@ class PoissonLogNormal:
         return self.ppf((1 - confidence) / 2), self.ppf((1 + confidence) / 2)
 
     def rvs(self, size: Any = None, random_state: Any = None) -> np.ndarray:
-        """Draws, independent of each other.
+        """Independent random draws.
 
         Parameters
         ----------
         size : int or tuple of int, optional
-            A shape that ends in that of the parameters; theirs by default.
+            Shape of the draws; it must end with the shape of the parameters, which is the default.
         random_state : int, RandomState or None
-            None: fresh draws; numpy's global generator is neither read nor changed.
+            Seed or generator. If None, draws differ between calls; numpy's global generator is neither read nor
+            changed.
         """
         mean, variance = self._parameters
         shape = mean.shape if size is None else size
@@ -174,9 +184,9 @@ class PoissonLogNormal:
 
 
 def _wide_cdf(shape: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """P(g < log G), G of gamma distribution, by the Edgeworth series of the difference up to the third cumulant."""
+    """P(g < log G) for gamma-distributed G, by the Edgeworth series of log G − g up to the third cumulant."""
     spread = np.sqrt(variance + polygamma(1, shape))
-    t = np.clip((polygamma(0, shape) - mean) / spread, -40.0, 40.0)  # 0 and 1 to all digits
+    t = np.clip((polygamma(0, shape) - mean) / spread, -40.0, 40.0)  # beyond, the probability rounds to 0 or 1
     skew = -polygamma(2, shape) / spread**3
     density = np.exp(-0.5 * t**2) / np.sqrt(2 * np.pi)
     return np.clip(ndtr(t) - density * (t**2 - 1) * skew / 6, 0.0, 1.0)

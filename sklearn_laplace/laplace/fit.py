@@ -221,9 +221,7 @@ class LaplaceFit:
         """
         mean, delta = self.theta, hyper.prior_precision[self.prior.groups]
         if theta.shape[-1:] != mean.shape:
-            raise ValueError(
-                f"theta has shape {tuple(theta.shape)}; expected (…, {len(mean)}), one value per weight."
-            )
+            raise ValueError(f"theta has shape {tuple(theta.shape)}; expected (…, {len(mean)}), one value per weight.")
         moves = (theta.to(mean) - mean).reshape(-1, len(mean))
         tempered_moves = moves * hyper.temperature.rsqrt() if isinstance(hyper.temperature, Tensor) else moves
         quadratics = [move @ self.curvature.times(move) for move in tempered_moves]

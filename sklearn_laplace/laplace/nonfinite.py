@@ -1,8 +1,8 @@
 """Locate the source of NaN and infinite values, in a slow pass over the rows after a sum was not finite.
 
-Checks, in this order: the weights, the inputs and outputs of every layer, the loss, the gradients at every layer, and
-the gradients of the weights. The error names the first quantity that is not finite, and the rows concerned. Hooks are
-placed on a replica, so the network itself is not modified and the failed pass pays nothing for the check.
+Checks in this order: weights, layer inputs and outputs, loss, gradients at each layer, gradients of the weights. The
+error names the first quantity that is not finite, and the rows concerned. Hooks are placed on a replica, so the network
+itself is not modified and regular passes have no overhead.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ def _weights(module: nn.Module) -> str:
 
 def _in_forward(network: Network, x: Tensor) -> Finding | None:
     """First layer input or output that is not finite, in the order of the forward pass."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
 
     def look(what: str, values: Any) -> None:
         for tensor in _tensors(values):
             bad = ~torch.isfinite(tensor)
-            if not found and bool(bad.any()):
-                found.append((what, bad))
+            if not findings and bool(bad.any()):
+                findings.append((what, bad))
 
     replica = replicate(network.module, {}, network.shallow)
     for name, layer in replica.named_modules():
@@ -98,7 +98,7 @@ def _in_forward(network: Network, x: Tensor) -> Finding | None:
         layer.register_forward_hook(lambda layer, args, output, what=f"the output of {title}": look(what, output))
     with torch.no_grad():
         replica(x)
-    return found[0] if found else None
+    return findings[0] if findings else None
 
 
 def _in_loss(network: Network, likelihood: Likelihood, x: Tensor, targets: Tensor, weights: Tensor) -> Finding | None:
@@ -113,26 +113,26 @@ def _in_loss(network: Network, likelihood: Likelihood, x: Tensor, targets: Tenso
 def _in_backward(network: Network, likelihood: Likelihood | None, x: Tensor, *rest: Tensor) -> Finding | None:
     """First layer, from the outputs backwards, whose gradient is not finite; else the first such parameter."""
     leaves = {name: p.detach().clone().requires_grad_() for name, p in network.module.named_parameters()}
-    every = {name: leaves[first] for name, first in network.layout.aliases.items()}
-    replica = replicate(network.module, every, network.shallow)
-    seen: dict[tuple[int, int], tuple[Tensor, list[str]]] = {}
-    found: list[Finding] = []
+    by_any_name = {name: leaves[first] for name, first in network.layout.aliases.items()}
+    replica = replicate(network.module, by_any_name, network.shallow)
+    hooked: dict[tuple[int, int], tuple[Tensor, list[str]]] = {}
+    findings: list[Finding] = []
 
     def watch(title: str, values: Any) -> None:
         for tensor in _tensors(values):
             if tensor.requires_grad:
                 # An in-place operation gives the same tensor a new version.
                 key = id(tensor), tensor._version
-                if key not in seen:
+                if key not in hooked:
                     titles: list[str] = []
-                    seen[key] = tensor, titles
+                    hooked[key] = tensor, titles
                     tensor.register_hook(lambda gradient, titles=titles: look(titles[-1], gradient))
-                seen[key][1].append(title)
+                hooked[key][1].append(title)
 
     def look(what: str, gradient: Tensor) -> None:
         bad = ~torch.isfinite(gradient)
-        if not found and bool(bad.any()):
-            found.append((what, bad))
+        if not findings and bool(bad.any()):
+            findings.append((what, bad))
 
     for name, layer in replica.named_modules():
         title = _titled(name, layer)
@@ -148,8 +148,8 @@ def _in_backward(network: Network, likelihood: Likelihood | None, x: Tensor, *re
         )
         for name, gradient in zip(leaves, gradients, strict=True):
             look(f"the gradient of parameter {name!r}", gradient.sum())
-        if found:
-            return found[0]
+        if findings:
+            return findings[0]
     return None
 
 

@@ -1,8 +1,9 @@
 r"""Prior groups, prior means and temperatures: maps from tensor and layer names to one value per selected weight.
 
-A grouping defines which weights share a prior precision: all weights, those of a layer, of a tensor, or of an input
-column of the first layer (automatic relevance determination; MacKay 1994, Neal 1996). The finest grouping gives each
-weight its own precision. A grouping depends on the traced network only, not on the values of the precisions.
+A grouping defines which weights share a prior precision: all weights, those of a layer, or those of a tensor. It can
+also be those of an input column of the first layer (automatic relevance determination; MacKay 1994, Neal 1996). The
+finest grouping gives each weight its own precision. A grouping depends on the traced network only, not on the values of
+the precisions.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ def inputs_of(network: Network) -> Tensor:
     """Number of inputs of unit mean square per row for each of :func:`input_columns`, corrected for unused weights.
 
     Shape (d,). A numeric column has 1 input, or 2 with a missing-value indicator. A categorical column with V levels
-    has V + 1 embeddings, of which each row uses one and training rows never use the last: its value is (V + 1) / V.
+    has V + 1 embeddings. Each row uses one of them, and training rows never use the last: the value is (V + 1) / V.
 
     Examples
     --------
@@ -284,10 +285,10 @@ def temperatures(network: Network, values: Mapping[str, float]) -> Tensor:
     """
     aliases = network.layout.aliases
     around = {name: [name, *_modules_around(name)] for name in aliases}
-    known = {part for parts in around.values() for part in parts}
-    if unknown := [name for name in values if name not in known]:
+    valid = {part for parts in around.values() for part in parts}
+    if unknown := [name for name in values if name not in valid]:
         raise ValueError(
-            f"temperature has unknown names {unknown}; the net's layers and tensors are {listed(sorted(known))}."
+            f"temperature has unknown names {unknown}; the net's layers and tensors are {listed(sorted(valid))}."
         )
     by_tensor = {
         aliases[name]: values[part] for name, parts in around.items() for part in reversed(parts) if part in values

@@ -15,9 +15,10 @@ posterior of all rows; an exact structure needs one step. A single solve with th
 reverses the equation: :math:`d = P^{-1} g/\varphi`, with P without these rows and g their gradient at the mean with
 them.
 
-For a linear network with a Gaussian likelihood and an exact structure, the result is Bayesian linear regression on the
-remaining rows, in whatever order rows were added and removed. With any structure, removing the rows added last restores
-the previous posterior. For other likelihoods, the update is one Newton step. Prior precision and dispersion stay fixed.
+For a linear network, a Gaussian likelihood and an exact structure, the result is Bayesian linear regression on the
+remaining rows. The order in which rows were added and removed has no effect. With any structure, removing the rows
+added last restores the previous posterior. For other likelihoods, the update is one Newton step. Prior precision and
+dispersion stay fixed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Axes and colours that all displays share. matplotlib is imported here and nowhere else, when something is drawn.
+"""Axes, colours and line styles shared by all displays. matplotlib is imported only here, when a display is drawn.
 
-The colours are those of Okabe & Ito (2008), which colour-blind readers can tell apart; what differs in colour differs
-in its line, marker or hatching as well, so that a print in black and white says the same.
+The colours are those of Okabe & Ito (2008), which are distinguishable with colour blindness. Elements that differ in
+colour also differ in line style, marker or hatching, so that the plots remain readable in black and white.
 """
 
 from __future__ import annotations
@@ -19,52 +19,54 @@ LINES: tuple[dict[str, Any], ...] = (
     {"color": GREEN, "linestyle": "-.", "linewidth": 2.0},
     {"color": BLACK, "linestyle": ":", "linewidth": 2.0},
 )
-"""Styles of lines that are to be told apart."""
+"""Line styles for the curves of one plot, in order."""
 REFERENCE: dict[str, Any] = {"color": GREY, "linestyle": (0, (4, 2)), "linewidth": 1.2}
-"""Style of what the lines are compared with."""
+"""Style of reference lines."""
 PANEL = 4.6, 3.9
-"""Width and height of a panel, inches."""
+"""Default width and height of a panel in inches."""
 
 
 def panels(display: str, ax: Any, n: int, *, panel: tuple[float, float] = PANEL) -> list[Any]:
-    """The axes to draw on.
+    """Return the axes to draw on.
 
     Parameters
     ----------
     display : str
-        Whose they are, for the error.
+        Name of the display, for error messages.
     ax : None, Axes or sequence of n Axes
-        None: a new figure with n panels. One Axes: the first panel alone is drawn, on it.
+        None: a new figure with n panels. A single Axes: only the first panel is drawn.
     n : int
+        Number of panels of the display.
     panel : (float, float)
-        Width and height of a new panel, inches.
+        Width and height of a new panel in inches.
 
     Returns
     -------
     list of Axes
-        n of them, or the one that was given.
+        The n Axes, or only the single Axes that was given.
 
     Raises
     ------
     ImportError
-        Without matplotlib.
-    TypeError, ValueError
-        For anything else than Axes, and for another number of them.
+        If matplotlib is not installed.
+    TypeError
+        If ``ax`` is not made of Axes.
+    ValueError
+        If ``ax`` does not hold n Axes.
 
     Examples
     --------
     >>> panels("CoverageDisplay", "left", 2)
     Traceback (most recent call last):
         ...
-    TypeError: ax='left' is not supported; CoverageDisplay.plot needs None, a matplotlib Axes or a sequence of 2 of \
-them.
+    TypeError: ax='left' is not supported; CoverageDisplay.plot needs None, a matplotlib Axes or a sequence of 2 Axes.
     """
     try:
         from matplotlib.axes import Axes
     except ImportError as error:
         raise ImportError(
-            f"{display}.plot needs matplotlib, which is not installed. Install it, for example by "
-            "pip install 'sklearn-laplace[plot]'; the numbers are attributes of the display without it."
+            f"{display}.plot needs matplotlib, which is not installed. Install it, for example with "
+            "pip install 'sklearn-laplace[plot]'. The attributes of the display are available without it."
         ) from error
     if ax is None:
         import matplotlib.pyplot as plt
@@ -73,17 +75,17 @@ them.
         return list(axes[0])
     if isinstance(ax, Axes):
         return [ax]
-    given = list(np.ravel(np.asarray(ax, dtype=object)))
-    if not given or not all(isinstance(one, Axes) for one in given):
-        several = f" or a sequence of {n} of them" if n > 1 else ""
+    axes_list = list(np.ravel(np.asarray(ax, dtype=object)))
+    if not axes_list or not all(isinstance(axes, Axes) for axes in axes_list):
+        several = f" or a sequence of {n} Axes" if n > 1 else ""
         raise TypeError(f"ax={ax!r} is not supported; {display}.plot needs None, a matplotlib Axes{several}.")
-    if len(given) != n:
-        raise ValueError(f"ax holds {len(given)} Axes; {display}.plot draws {n} panels. Give {n}, or one Axes.")
-    return given
+    if len(axes_list) != n:
+        raise ValueError(f"ax holds {len(axes_list)} Axes; {display}.plot draws {n} panels. Pass {n} Axes, or one.")
+    return axes_list
 
 
 def tint(colour: str, share: float) -> tuple[float, float, float]:
-    """A colour mixed with white, as red, green and blue within [0, 1].
+    """Mix a colour with white; ``share`` is the share of the colour. Returns red, green and blue in [0, 1].
 
     Examples
     --------
@@ -95,7 +97,7 @@ def tint(colour: str, share: float) -> tuple[float, float, float]:
 
 
 def labelled(name: str | None, text: str) -> str:
-    """A label with the name of the model in front of it, where there is one.
+    """Prefix a label with the name of the model, if there is one.
 
     Examples
     --------

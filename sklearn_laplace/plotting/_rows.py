@@ -1,4 +1,4 @@
-"""What displays ask of estimators and arrays: which kind of model it is, its predictive, one output of several."""
+"""Input checks shared by the displays: predictive distributions of estimators, and arrays of predictions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..distributions.poisson_log_normal import PoissonLogNormal
 
 
 def numbers(name: str, values: Any, n_rows: int | None = None) -> np.ndarray:
-    """Finite numbers with at least one row, float64.
+    """Convert values to a finite float64 array with at least one row.
 
     Raises
     ------
     ValueError
-        For no rows, NaN, and another number of rows than expected.
+        If there are no rows, values are not finite, or the number of rows is not ``n_rows``.
 
     Examples
     --------
@@ -29,19 +29,19 @@ def numbers(name: str, values: Any, n_rows: int | None = None) -> np.ndarray:
         ...
     ValueError: mean has 2 rows; expected 3, one for each target.
     """
-    found: np.ndarray = check_array(values, ensure_2d=False, allow_nd=True, dtype=np.float64, input_name=name)
-    if n_rows is not None and len(found) != n_rows:
-        raise ValueError(f"{name} has {len(found)} rows; expected {n_rows}, one for each target.")
-    return found
+    array: np.ndarray = check_array(values, ensure_2d=False, allow_nd=True, dtype=np.float64, input_name=name)
+    if n_rows is not None and len(array) != n_rows:
+        raise ValueError(f"{name} has {len(array)} rows; expected {n_rows}, one for each target.")
+    return array
 
 
 def regression(display: str, estimator: Any, X: Any) -> Any:
-    """The predictive distribution of a regressor, whatever wraps it.
+    """Predictive distribution of a regressor, possibly inside wrappers.
 
     Raises
     ------
     TypeError
-        For a classifier, and for a model without a predictive distribution.
+        If the estimator is a classifier, or has no predictive distribution.
     """
     step, rows = final_step(estimator, X)
     check_is_fitted(step)
@@ -54,12 +54,12 @@ def regression(display: str, estimator: Any, X: Any) -> Any:
 
 
 def classification(display: str, estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Class probabilities (n, K) and labels (K,) of a classifier, whatever wraps it.
+    """Class probabilities (n, K) and class labels (K,) of a classifier, possibly inside wrappers.
 
     Raises
     ------
     TypeError
-        For a regressor.
+        If the estimator is not a classifier.
     """
     step, rows = final_step(estimator, X)
     check_is_fitted(step)
@@ -72,17 +72,17 @@ def classification(display: str, estimator: Any, X: Any) -> tuple[np.ndarray, np
 
 
 def is_discrete(distribution: Any) -> bool:
-    """Whether a predictive is one of counts."""
+    """True if a predictive distribution is over counts."""
     return isinstance(distribution, PoissonLogNormal | CountMixture)
 
 
 def targets_like(y: Any, mean: np.ndarray) -> np.ndarray:
-    """Targets in the shape of their predictions.
+    """Reshape targets to the shape of their predictions.
 
     Raises
     ------
     ValueError
-        For another number of them.
+        If there is not one target for each prediction.
 
     Examples
     --------
@@ -96,32 +96,32 @@ def targets_like(y: Any, mean: np.ndarray) -> np.ndarray:
 
 
 def output_index(display: str, output: int | None, shape: tuple[int, ...]) -> int:
-    """Which of the outputs of predictions of this shape is drawn.
+    """Index of the output to draw, for predictions of a given shape.
 
     Raises
     ------
     ValueError
-        For several outputs of which none is chosen, and for one that is not there.
+        If there are several outputs and none is chosen, or the chosen output does not exist.
 
     Examples
     --------
     >>> output_index("CoverageDisplay", None, (10, 3))
     Traceback (most recent call last):
         ...
-    ValueError: the model has 3 outputs, and CoverageDisplay draws one of them; give output=0 to 2.
+    ValueError: the model has 3 outputs and CoverageDisplay draws a single output; pass output=0 to 2.
     """
     n = shape[1] if len(shape) > 1 else 1
     if output is None and n > 1:
-        raise ValueError(f"the model has {n} outputs, and {display} draws one of them; give output=0 to {n - 1}.")
+        raise ValueError(f"the model has {n} outputs and {display} draws a single output; pass output=0 to {n - 1}.")
     if output is None:
         return 0
     if not isinstance(output, Integral) or not 0 <= output < n:
-        raise ValueError(f"output={output!r} is not there; the outputs of the model are 0 to {n - 1}.")
+        raise ValueError(f"output={output!r} does not exist; the outputs of the model are 0 to {n - 1}.")
     return int(output)
 
 
 def column(values: np.ndarray, index: int) -> np.ndarray:
-    """One output (n,) of values (n,) or (n, k).
+    """Values of one output, shape (n,), from an array of shape (n,) or (n, k).
 
     Examples
     --------

@@ -1,9 +1,9 @@
-r"""Are intervals and quantiles of a regressor as frequent as they say? Calibration curve and PIT histogram.
+r"""Calibration of a regressor: calibration curve of intervals or quantiles, and PIT histogram.
 
-Everything is read off the probability integral transform :math:`u_n = F_n(y_n)` (Dawid 1984), which is uniform for a
-calibrated model. The share of rows inside the central interval of level c is that of :math:`|2 u_n - 1| \le c`, the
-share below the quantile at p that of :math:`u_n \le p`. Counts have jumps in F: u is drawn uniformly between
-:math:`F_n(y_n - 1)` and :math:`F_n(y_n)` (Czado, Gneiting & Held 2009, sec. 2).
+Both are computed from the probability integral transform :math:`u_n = F_n(y_n)` (Dawid 1984), which is uniform for a
+calibrated model. The fraction of rows inside the central interval of level c is that with :math:`|2 u_n - 1| \le c`;
+the fraction below the quantile of level p is that with :math:`u_n \le p`. For counts, where F has jumps, u is drawn
+uniformly between :math:`F_n(y_n - 1)` and :math:`F_n(y_n)` (Czado, Gneiting & Held 2009, sec. 2).
 """
 
 from __future__ import annotations
@@ -19,40 +19,44 @@ from ._canvas import BLUE, LINES, REFERENCE, labelled, panels, tint
 from ._rows import column, is_discrete, numbers, output_index, regression, targets_like
 
 LEVELS = np.arange(1, 100) / 100
+"""Nominal levels of the calibration curve."""
 PLAUSIBLE = 0.9
-"""The band around the diagonal holds a calibrated model with this probability, at each level for itself."""
+"""Probability with which the curve of a calibrated model lies inside the band, at each level separately."""
 
 
 class CoverageDisplay:
-    """Nominal against observed coverage, and the histogram of the probability integral transform.
+    """Observed against nominal coverage, and histogram of the probability integral transform (PIT).
 
-    Made by :meth:`from_estimator` or :meth:`from_predictions`.
+    Use :meth:`from_estimator` or :meth:`from_predictions` to create it.
 
     Parameters
     ----------
     pit : array-like of shape (n_samples,)
-        F(y) of each row, within [0, 1].
+        Probability integral transform F(y) of each row, in [0, 1].
     kind : {"interval", "quantile"}, default="interval"
-        Shares of the rows inside central intervals, or below quantiles.
+        "interval": fraction of the rows inside central intervals. "quantile": fraction below quantiles.
     n_bins : int, default=10
-        Of the histogram.
+        Number of bins of the histogram.
     estimator_name : str, optional
+        Name of the model in the legend.
 
     Attributes
     ----------
     pit : ndarray of shape (n_samples,)
+        Probability integral transform of each row.
     nominal, observed : ndarray of shape (99,)
-        Levels .01, …, .99, and the share of the rows at each.
+        Nominal levels .01, …, .99, and the observed fraction of the rows at each level.
     band : ndarray of shape (99, 2)
-        Where a calibrated model of independent rows is with a probability of .9, at each level for itself.
+        Range of the observed fraction of a calibrated model with probability .9, at each level separately and for
+        independent rows.
     gap : float
-        Mean distance between nominal and observed share.
+        Mean absolute difference between nominal and observed fractions.
     edges, density : ndarray of shape (n_bins + 1,) and (n_bins,)
-        The histogram, 1 everywhere for a calibrated model.
+        Bin edges and heights of the histogram. The expected height is 1 for a calibrated model.
     ax_, pit_ax_, figure_
-        After :meth:`plot`; ``pit_ax_`` is None where it was not drawn.
+        Axes and figure, set by :meth:`plot`. ``pit_ax_`` is None if the histogram is not drawn.
     line_, bars_
-        The curve, and the bars of the histogram (None as well).
+        Calibration curve, and bars of the histogram or None; set by :meth:`plot`.
 
     Examples
     --------
@@ -71,16 +75,17 @@ class CoverageDisplay:
     def __init__(
         self, pit: Any, *, kind: str = "interval", n_bins: int = 10, estimator_name: str | None = None
     ) -> None:
-        reached = lookup("kind", kind, {"interval": _central, "quantile": _below})
+        level_reached = lookup("kind", kind, {"interval": _central, "quantile": _below})
         self.kind = kind
         self.pit = numbers("pit", pit)
         if self.pit.ndim != 1 or not ((self.pit >= 0) & (self.pit <= 1)).all():
             raise ValueError(
-                "pit has to be one number within 0 and 1 for each row: the predictive's cdf of its target."
+                f"pit has shape {self.pit.shape} and values from {self.pit.min():g} to {self.pit.max():g}; expected "
+                "one number between 0 and 1 for each row, the predictive cdf at the target."
             )
         n = len(self.pit)
         self.nominal = LEVELS
-        self.observed = (reached(self.pit)[:, None] <= LEVELS).mean(0)
+        self.observed = (level_reached(self.pit)[:, None] <= LEVELS).mean(0)
         self.band = np.stack([binom.ppf((1 + side * PLAUSIBLE) / 2, n, LEVELS) / n for side in (-1, 1)], 1)
         self.gap = float(np.abs(self.observed - self.nominal).mean())
         self.density, self.edges = np.histogram(self.pit, count("n_bins", n_bins), (0, 1), density=True)
@@ -106,21 +111,24 @@ class CoverageDisplay:
         Parameters
         ----------
         estimator : fitted regressor
-            A Laplace estimator or another with ``predict(X, return_std=True)``, also inside pipelines and searches.
+            A Laplace estimator or another regressor with ``predict(X, return_std=True)``, possibly inside pipelines
+            and searches.
         X : array-like of shape (n_samples, n_features)
-            Rows that the training has not seen.
+            Held-out rows.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their targets.
         kind, n_bins
-            As for :class:`CoverageDisplay`.
+            As in :class:`CoverageDisplay`.
         output : int, optional
-            Which one of several outputs.
+            Index of the output to draw; required if there are several.
         random_state : int, RandomState or None, default=0
-            Of the uniform draws for counts.
+            Seed of the uniform draws for counts.
         name : str, optional
-            Of the model in the legend.
+            Name of the model in the legend.
         ax : None, Axes or sequence of two Axes
+            Axes to draw on, as in :meth:`plot`.
         **plot_options
-            Further options of :meth:`plot`.
+            Further parameters of :meth:`plot`.
 
         Returns
         -------
@@ -129,12 +137,15 @@ class CoverageDisplay:
         Raises
         ------
         TypeError
-            For a classifier.
-        ValueError, NotFittedError
+            If the estimator is a classifier.
+        ValueError
+            If a parameter is invalid, or the shapes do not match.
+        NotFittedError
+            If the estimator is not fitted.
         """
         distribution = regression(cls.__name__, estimator, X)
-        given = {"kind": kind, "n_bins": n_bins, "output": output, "random_state": random_state, "name": name}
-        return cls.from_predictions(y, distribution, **given, ax=ax, **plot_options)
+        options = {"kind": kind, "n_bins": n_bins, "output": output, "random_state": random_state, "name": name}
+        return cls.from_predictions(y, distribution, **options, ax=ax, **plot_options)
 
     @classmethod
     def from_predictions(
@@ -150,15 +161,16 @@ class CoverageDisplay:
         ax: Any = None,
         **plot_options: Any,
     ) -> Self:
-        """Compute the display for targets and their predictive distribution, and draw it.
+        """Compute the display for targets and their predictive distributions, and draw it.
 
         Parameters
         ----------
         y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Targets.
         distribution : frozen distribution with ``mean`` and ``cdf``
-            As of ``predict_dist``.
+            Predictive distribution of each target, as returned by ``predict_dist``.
         kind, n_bins, output, random_state, name, ax, **plot_options
-            As for :meth:`from_estimator`.
+            As in :meth:`from_estimator`.
 
         Returns
         -------
@@ -176,18 +188,18 @@ class CoverageDisplay:
     def plot(
         self, ax: Any = None, *, pit: bool = True, name: str | None = None, line_kwargs: dict[str, Any] | None = None
     ) -> Self:
-        """Draw it.
+        """Draw the display.
 
         Parameters
         ----------
         ax : None, Axes or sequence of two Axes
-            None: a new figure. One Axes: the calibration curve alone.
+            Axes to draw on. None: a new figure. A single Axes: only the calibration curve is drawn.
         pit : bool, default=True
-            Whether the histogram is drawn in a second panel.
+            If True, draw the histogram in a second panel.
         name : str, optional
-            Of the model in the legend; that of the display by default.
+            Name of the model in the legend; by default ``estimator_name``.
         line_kwargs : dict, optional
-            Of matplotlib's ``plot`` for the curve.
+            Keyword arguments of matplotlib's ``plot`` for the curve.
 
         Returns
         -------
@@ -196,7 +208,7 @@ class CoverageDisplay:
         Raises
         ------
         ImportError
-            Without matplotlib.
+            If matplotlib is not installed.
         """
         axes = panels(type(self).__name__, ax, 2 if pit else 1)
         self.ax_, self.figure_ = axes[0], axes[0].figure
@@ -215,6 +227,7 @@ class CoverageDisplay:
         return self
 
     def _histogram(self, ax: Any) -> Any:
+        """Draw the histogram of the probability integral transform, and return its bars."""
         width, n = np.diff(self.edges), len(self.pit)
         plausible = [binom.ppf((1 + side * PLAUSIBLE) / 2, n, width[0]) / (n * width[0]) for side in (-1, 1)]
         look = {"color": tint(BLUE, 0.45), "edgecolor": BLUE}
@@ -234,10 +247,11 @@ QUANTILE_LABELS = "nominal level of the quantile", "share of the targets below"
 
 
 def _central(pit: np.ndarray) -> np.ndarray:
-    """The level of the central interval that a target is at the end of."""
+    """Level of the central interval whose end is the target."""
     distance: np.ndarray = np.abs(2 * pit - 1)
     return distance
 
 
 def _below(pit: np.ndarray) -> np.ndarray:
+    """Level of the quantile that equals the target."""
     return pit

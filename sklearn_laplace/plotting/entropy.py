@@ -1,9 +1,10 @@
-r"""Does a classifier know what it does not know? Share of rows above each predictive entropy, for groups of rows.
+r"""Predictive entropy of a classifier: fraction of the rows above each entropy, for groups of rows.
 
-The inverse empirical distribution function :math:`1 - \hat F(h)` of
-:math:`h_n = -\sum_k p_{nk} \log p_{nk}` (Louizos & Welling 2017, fig. 2), for rows of the training's kind against
-others, and for rows that are classified rightly against wrongly. How well the entropy tells two groups apart is the
-area under the ROC curve: the probability that a row of the second has the higher one, one half where it says nothing.
+The curves show :math:`1 - \hat F(h)`, with :math:`\hat F` the empirical distribution function of the entropies
+:math:`h_n = -\sum_k p_{nk} \log p_{nk}` (Louizos & Welling 2017, fig. 2). Two pairs of groups are compared: rows in
+and out of distribution, and rows that are classified correctly and incorrectly. The area under the ROC curve (AUROC)
+measures how well the entropy separates a pair. It is the probability that a row of the second group has the higher
+entropy, and one half if the entropy does not separate the groups.
 """
 
 from __future__ import annotations
@@ -19,35 +20,37 @@ from ._canvas import LINES, labelled, panels
 from ._rows import classification, numbers
 
 GROUPS = ("in distribution", "out of distribution", "right", "wrong")
+"""Names of the groups of rows; each pair is compared by its AUROC."""
 
 
 class EntropyDisplay:
-    """Share of the rows whose predictive entropy is above a value, one curve a group of rows.
+    """Fraction of the rows whose predictive entropy exceeds a value, with one curve per group of rows.
 
-    Made by :meth:`from_estimator` or :meth:`from_predictions`.
+    Use :meth:`from_estimator` or :meth:`from_predictions` to create it.
 
     Parameters
     ----------
     entropies : dict of str to array-like of shape (n_samples,)
-        Entropy of each row of each group, nats; drawn are the groups "in distribution", "out of distribution",
-        "right" and "wrong" that are there and have rows.
+        Entropy of each row in nats, for any of the groups "in distribution", "out of distribution", "right" and
+        "wrong". Groups without rows are not drawn.
     n_classes : int
-        The largest possible entropy is its logarithm.
+        Number of classes. Its logarithm is the largest possible entropy.
     estimator_name : str, optional
+        Name of the model in the legend.
 
     Attributes
     ----------
     entropies : dict of str to ndarray
-        Ascending.
+        Entropies of each group, in ascending order.
     curves : dict of str to (ndarray, ndarray)
-        Entropies h, from 0 to log n_classes, and the share of the group's rows above each: a step function.
+        Step function of each group: entropies h from 0 to log n_classes, and the fraction of the rows above each h.
     area_out, area_wrong : float
-        Area under the ROC curve of the entropy: out of distribution against in, wrong against right; NaN where one of
-        the two groups is not there.
+        Area under the ROC curve of the entropy, for out of distribution against in distribution, and for wrong against
+        right. NaN if one of the two groups is missing.
     ax_, figure_
-        After :meth:`plot`.
+        Axes and figure, set by :meth:`plot`.
     lines_
-        Dict of the curves' lines.
+        Line of each curve, a dict set by :meth:`plot`.
 
     Examples
     --------
@@ -62,7 +65,7 @@ class EntropyDisplay:
     def __init__(self, entropies: dict[str, Any], *, n_classes: int, estimator_name: str | None = None) -> None:
         unknown = [key for key in entropies if key not in GROUPS]
         if unknown:
-            raise ValueError(f"entropies holds the groups {unknown}; known are {', '.join(map(repr, GROUPS))}.")
+            raise ValueError(f"entropies holds the groups {unknown}; expected {', '.join(map(repr, GROUPS))}.")
         present = {key: values for key, values in entropies.items() if len(values)}
         if not present:
             raise ValueError("entropies has no group with rows; at least one row is needed.")
@@ -90,18 +93,19 @@ class EntropyDisplay:
         Parameters
         ----------
         estimator : fitted classifier
-            With ``predict_proba``, also inside pipelines and searches.
+            A classifier with ``predict_proba``, possibly inside pipelines and searches.
         X : array-like of shape (n_samples, n_features)
-            Rows of the training's kind that it has not seen.
+            Held-out rows from the training distribution.
         y : array-like of shape (n_samples,), optional
-            Their labels, to draw right against wrong predictions.
+            True labels of X. If given, correct and incorrect predictions are compared.
         X_out : array-like of shape (n_out, n_features), optional
-            Rows of another kind.
+            Rows from another distribution.
         name : str, optional
-            Of the model in the legend.
+            Name of the model in the legend.
         ax : None or Axes
+            Axes to draw on, as in :meth:`plot`.
         **plot_options
-            Further options of :meth:`plot`.
+            Further parameters of :meth:`plot`.
 
         Returns
         -------
@@ -110,13 +114,16 @@ class EntropyDisplay:
         Raises
         ------
         TypeError
-            For a regressor.
-        ValueError, NotFittedError
+            If the estimator is not a classifier.
+        ValueError
+            If a parameter is invalid, or the shapes do not match.
+        NotFittedError
+            If the estimator is not fitted.
         """
         inside, classes = classification(cls.__name__, estimator, X)
         outside = None if X_out is None else classification(cls.__name__, estimator, X_out)[0]
-        given = {"y_prob_out": outside, "labels": classes, "name": name, "ax": ax}
-        return cls.from_predictions(inside, y, **given, **plot_options)
+        options = {"y_prob_out": outside, "labels": classes, "name": name, "ax": ax}
+        return cls.from_predictions(inside, y, **options, **plot_options)
 
     @classmethod
     def from_predictions(
@@ -135,13 +142,15 @@ class EntropyDisplay:
         Parameters
         ----------
         y_prob : array-like of shape (n_samples, n_classes)
+            Class probabilities of rows from the training distribution.
         y_true : array-like of shape (n_samples,), optional
+            True labels of these rows. If given, correct and incorrect predictions are compared.
         y_prob_out : array-like of shape (n_out, n_classes), optional
-            Of rows of another kind.
+            Class probabilities of rows from another distribution.
         labels : array-like of shape (n_classes,), optional
-            What the columns stand for; by default the sorted labels of ``y_true``.
+            Class label of each column; by default the sorted labels of ``y_true``.
         name, ax, **plot_options
-            As for :meth:`from_estimator`.
+            As in :meth:`from_estimator`.
 
         Returns
         -------
@@ -150,7 +159,7 @@ class EntropyDisplay:
         Raises
         ------
         ValueError
-            For probabilities that are negative or do not sum to one, and for shapes that do not fit.
+            If probabilities are negative or do not sum to one, or shapes do not match.
         """
         inside = _probabilities("y_prob", y_prob)
         n_classes, entropy = inside.shape[1], entr(inside).sum(1)
@@ -161,30 +170,30 @@ class EntropyDisplay:
             if len(truth) != len(inside) or len(known) != n_classes:
                 raise ValueError(
                     f"y_prob has shape {inside.shape} for {len(truth)} labels of {len(known)} classes; expected "
-                    f"({len(truth)}, {len(known)}). Give labels= where y_true does not hold all classes."
+                    f"({len(truth)}, {len(known)}). Pass labels= if y_true does not contain all classes."
                 )
             right = known[inside.argmax(1)] == truth
             groups |= {"right": entropy[right], "wrong": entropy[~right]}
         if y_prob_out is not None:
             outside = _probabilities("y_prob_out", y_prob_out)
             if outside.shape[1] != n_classes:
-                raise ValueError(f"y_prob_out has {outside.shape[1]} columns; expected {n_classes}, as y_prob.")
+                raise ValueError(f"y_prob_out has {outside.shape[1]} columns; expected {n_classes}, like y_prob.")
             groups["out of distribution"] = entr(outside).sum(1)
         elif y_true is not None:
-            del groups["in distribution"]  # right and wrong are all of it
+            del groups["in distribution"]  # this group would be the union of right and wrong
         return cls(groups, n_classes=n_classes, estimator_name=name).plot(ax=ax, **plot_options)
 
     def plot(self, ax: Any = None, *, name: str | None = None, line_kwargs: dict[str, Any] | None = None) -> Self:
-        """Draw it.
+        """Draw the display.
 
         Parameters
         ----------
         ax : None or Axes
-            None: a new figure.
+            Axes to draw on. None: a new figure.
         name : str, optional
-            Of the model in the legend; that of the display by default.
+            Name of the model in the legend; by default ``estimator_name``.
         line_kwargs : dict, optional
-            Of matplotlib's ``plot`` for every curve.
+            Keyword arguments of matplotlib's ``plot`` for every curve.
 
         Returns
         -------
@@ -193,7 +202,7 @@ class EntropyDisplay:
         Raises
         ------
         ImportError
-            Without matplotlib.
+            If matplotlib is not installed.
         """
         (self.ax_,) = panels(type(self).__name__, ax, 1, panel=(6.2, 4.2))
         self.figure_ = self.ax_.figure
@@ -203,8 +212,8 @@ class EntropyDisplay:
         self.lines_ = {}
         for key, (entropy, share) in self.curves.items():
             area = against.get(key, np.nan)
-            told_apart = f"AUROC {area:.3f}, " if np.isfinite(area) else ""
-            text = labelled(name, f"{key} ({told_apart}{len(self.entropies[key])} rows)")
+            separation = f"AUROC {area:.3f}, " if np.isfinite(area) else ""
+            text = labelled(name, f"{key} ({separation}{len(self.entropies[key])} rows)")
             look = styles[key] | {"drawstyle": "steps-post", "label": text} | (line_kwargs or {})
             (self.lines_[key],) = self.ax_.plot(entropy, share, **look)
         limit = float(np.log(self.n_classes))
@@ -214,7 +223,7 @@ class EntropyDisplay:
         return self
 
     def _area(self, low: str, high: str) -> float:
-        """Probability that a row of the second group has the higher entropy."""
+        """AUROC: probability that a row of the second group has the higher entropy; NaN if a group is missing."""
         if low not in self.entropies or high not in self.entropies:
             return float("nan")
         first, second = self.entropies[low], self.entropies[high]
@@ -223,14 +232,18 @@ class EntropyDisplay:
 
 
 def _above(entropy: np.ndarray, limit: float) -> tuple[np.ndarray, np.ndarray]:
-    """The steps of 1 − F̂, from 0 to the largest possible entropy."""
+    """Step function 1 − F̂ on the interval from 0 to the largest possible entropy."""
     n = len(entropy)
     points = np.concatenate([[0.0], entropy, [max(limit, entropy[-1])]])
     return points, np.concatenate([[1.0], 1 - np.arange(1, n + 1) / n, [0.0]])
 
 
 def _probabilities(name: str, values: Any) -> np.ndarray:
+    """Check class probabilities of shape (n_samples, n_classes)."""
     p = numbers(name, values)
     if p.ndim != 2 or p.shape[1] < 2 or (p < 0).any() or not np.allclose(p.sum(1), 1, atol=1e-3):
-        raise ValueError(f"{name} has shape {p.shape}; expected (n_samples, n_classes), not negative, rows of sum 1.")
+        raise ValueError(
+            f"{name} has shape {p.shape}; expected probabilities of shape (n_samples, n_classes) that are non-negative "
+            "and sum to 1 in each row."
+        )
     return p

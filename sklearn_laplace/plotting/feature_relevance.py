@@ -1,4 +1,4 @@
-"""Which columns of X a net with a prior precision for each of them relies on: automatic relevance determination."""
+"""Relevance of the input columns under automatic relevance determination: one prior precision per column."""
 
 from __future__ import annotations
 
@@ -13,35 +13,37 @@ from ._canvas import BLUE, panels, tint
 from ._rows import numbers
 
 LEAST_LABEL = 0.01
-"""Smaller shares are not told apart in the labels."""
+"""Relevances below this value are labelled "< 0.01"."""
 
 
 class FeatureRelevanceDisplay:
-    """Relevance of the columns, the largest first.
+    """Relevance of the input columns, in descending order.
 
-    Made by :meth:`from_estimator`.
+    Use :meth:`from_estimator` to create it.
 
     Parameters
     ----------
     relevance : array-like of shape (n_features,)
-        At least 0.
+        Relevance of each column, non-negative.
     feature_names : sequence of str of length n_features, optional
-        "x0", "x1", … by default.
+        Name of each column; by default "x0", "x1", ….
     max_features : int, default=20
-        Of which the most relevant are drawn.
+        Largest number of columns to draw.
     estimator_name : str, optional
+        Name of the model in the title.
 
     Attributes
     ----------
     relevance : ndarray of shape (n_features,)
-        In the order of the columns.
+        Relevance of each column.
     feature_names : list of str
+        Name of each column.
     order : ndarray of shape (n_shown,)
-        Columns that are drawn, the most relevant first.
+        Indices of the columns that are drawn, the most relevant first.
     ax_, figure_
-        After :meth:`plot`.
+        Axes and figure, set by :meth:`plot`.
     bars_
-        In the order of ``order``.
+        Bars in the order of ``order``, set by :meth:`plot`.
 
     Examples
     --------
@@ -62,7 +64,10 @@ class FeatureRelevanceDisplay:
     ) -> None:
         self.relevance = numbers("relevance", relevance)
         if self.relevance.ndim != 1 or (self.relevance < 0).any():
-            raise ValueError("relevance has to be one number of at least 0 for each column.")
+            raise ValueError(
+                f"relevance has shape {self.relevance.shape} and a minimum of {self.relevance.min():g}; expected one "
+                "non-negative number for each column."
+            )
         n = len(self.relevance)
         self.feature_names = [f"x{k}" for k in range(n)] if feature_names is None else list(map(str, feature_names))
         if len(self.feature_names) != n:
@@ -86,16 +91,19 @@ class FeatureRelevanceDisplay:
         Parameters
         ----------
         estimator : fitted LaplaceRegressor or LaplaceClassifier
-            Also inside pipelines and searches; of a pipeline the columns are those that its last step sees.
+            A Laplace estimator, possibly inside pipelines and searches. In a pipeline, the columns are the inputs of
+            its last step.
         feature_names : sequence of str, optional
-            By default those that the training has seen, or that the earlier steps of a pipeline give.
+            Name of each column. By default, ``feature_names_in_`` of the Laplace estimator, or else the output names of
+            the earlier pipeline steps.
         max_features : int, default=20
-            Of which the most relevant are drawn.
+            Largest number of columns to draw.
         name : str, optional
-            Of the model, as title.
+            Name of the model in the title.
         ax : None or Axes
+            Axes to draw on, as in :meth:`plot`.
         **plot_options
-            Further options of :meth:`plot`.
+            Further parameters of :meth:`plot`.
 
         Returns
         -------
@@ -104,10 +112,11 @@ class FeatureRelevanceDisplay:
         Raises
         ------
         TypeError
-            Where no Laplace estimator is the last step.
+            If the last step is not a Laplace estimator.
         AttributeError
-            Where the columns have no prior precisions of their own.
+            If the estimator does not have one prior precision per column.
         NotFittedError
+            If the estimator is not fitted.
         """
         step, transformations = laplace_parts(estimator)
         relevance = step.feature_relevance_
@@ -116,16 +125,16 @@ class FeatureRelevanceDisplay:
         return display.plot(ax=ax, **plot_options)
 
     def plot(self, ax: Any = None, *, name: str | None = None, bar_kwargs: dict[str, Any] | None = None) -> Self:
-        """Draw it.
+        """Draw the display.
 
         Parameters
         ----------
         ax : None or Axes
-            None: a new figure.
+            Axes to draw on. None: a new figure.
         name : str, optional
-            Of the model, as title; that of the display by default.
+            Name of the model in the title; by default ``estimator_name``.
         bar_kwargs : dict, optional
-            Of matplotlib's ``barh``.
+            Keyword arguments of matplotlib's ``barh``.
 
         Returns
         -------
@@ -134,7 +143,7 @@ class FeatureRelevanceDisplay:
         Raises
         ------
         ImportError
-            Without matplotlib.
+            If matplotlib is not installed.
         """
         n = len(self.order)
         (self.ax_,) = panels(type(self).__name__, ax, 1, panel=(6.2, 1.3 + 0.27 * n))
@@ -156,11 +165,11 @@ class FeatureRelevanceDisplay:
 
 
 def _names(step: Any, transformations: list[Any], n: int) -> Any:
-    """Names of the columns that the step sees: its own, those of the steps before it, or none."""
-    known = getattr(step, "feature_names_in_", None)
-    if known is None and transformations:
+    """Input names of the step, or else output names of the steps before it; None if neither is available."""
+    names = getattr(step, "feature_names_in_", None)
+    if names is None and transformations:
         try:
-            known = transformations[-1].get_feature_names_out()
-        except AttributeError:  # a step that does not name its columns
-            known = None
-    return known if known is not None and len(known) == n else None
+            names = transformations[-1].get_feature_names_out()
+        except AttributeError:  # a step without get_feature_names_out
+            names = None
+    return names if names is not None and len(names) == n else None

@@ -1,7 +1,8 @@
-"""What a regressor says of its rows: mean, nested central intervals, and the data points in them.
+"""Predictions of a regressor: mean, nested central intervals and data points.
 
-Along one input column the intervals are those of a grid, so that a gap between the data shows. Where there are several
-columns a row is no point on a curve: each has its own bars, in the order of a chosen column, or of its predicted mean.
+With a single input column, the intervals are drawn on a grid, which shows how they widen in gaps between the data. With
+several columns, the rows do not lie on a curve. Each row is then drawn as bars, ordered by a chosen column or by the
+predicted mean.
 """
 
 from __future__ import annotations
@@ -16,49 +17,58 @@ from ._canvas import BLACK, BLUE, LINES, ORANGE, labelled, panels, tint
 from ._rows import column, numbers, output_index, regression, targets_like
 
 LEVELS = (0.5, 0.8, 0.95)
+"""Default levels of the intervals."""
 MARGIN = 0.04
-"""How far a grid goes beyond the data, as a share of their range."""
+"""Distance by which the grid extends beyond the data on either side, as a fraction of their range."""
 SHADES = 0.6, 0.22
-"""Share of the colour in the narrowest and in the widest interval."""
+"""Share of the colour (the rest is white) for the narrowest and the widest interval."""
 WIDTHS = 5.0, 1.5
-"""Of the bars of the narrowest and of the widest interval, points."""
+"""Line width in points of the bars for the narrowest and the widest interval."""
 
 
 class PredictionIntervalDisplay:
-    """Mean and nested intervals of the predictions, with the data points.
+    """Predicted mean and nested prediction intervals, with the data points.
 
-    Made by :meth:`from_estimator` or :meth:`from_predictions`.
+    Use :meth:`from_estimator` or :meth:`from_predictions` to create it.
 
     Parameters
     ----------
     x : array-like of shape (n,)
-        Where the predictions are drawn.
+        Horizontal position of each prediction.
     mean : array-like of shape (n,)
+        Predicted mean.
     interval : array-like of shape (n, 2, n_levels) or (n, 2)
-        Lower and upper ends, as of ``predict_interval``.
+        Lower and upper ends of the intervals, as returned by ``predict_interval`` for one output.
     confidence_level : float or sequence of float
+        Level of each interval.
     x_points, y_points : array-like of shape (n_points,), optional
-        Data points.
+        Coordinates of the data points.
     coverage : array-like of shape (n_levels,), optional
-        Share of the data points inside, for the legend.
+        Fraction of the data points inside the intervals of each level, for the legend.
     is_curve : bool, default=True
-        Whether neighbouring predictions belong together: bands and a line, else bars and dots.
+        If True, connect neighbouring predictions: bands and a line. If False, draw bars and markers for each row.
     x_name : str, default="x"
+        Label of the horizontal axis.
     estimator_name : str, optional
+        Name of the model in the legend.
 
     Attributes
     ----------
     x, mean : ndarray of shape (n,)
-        In ascending order of x.
+        Positions and predicted means, in ascending order of x.
     lower, upper : ndarray of shape (n, n_levels)
+        Ends of the intervals, in ascending order of x and of the levels.
     confidence_level : ndarray of shape (n_levels,)
-        Ascending.
+        Levels in ascending order.
     x_points, y_points : ndarray of shape (n_points,) or None
+        Coordinates of the data points.
     coverage : ndarray of shape (n_levels,) or None
+        Fraction of the data points inside the intervals of each level.
     ax_, figure_
-        After :meth:`plot`.
+        Axes and figure, set by :meth:`plot`.
     line_, bands_, points_
-        The mean, a list of the intervals from the widest on, the data points (or None).
+        Line of the mean, list of the intervals from the widest to the narrowest, and data points or None; set by
+        :meth:`plot`.
 
     Examples
     --------
@@ -93,8 +103,8 @@ class PredictionIntervalDisplay:
         ends = ends[:, :, None] if ends.ndim == 2 else ends
         if ends.shape != (len(mean), 2, len(levels)):
             raise ValueError(
-                f"interval has shape {ends.shape}; expected ({len(mean)}, 2, {len(levels)}): lower and upper ends of "
-                f"the {len(levels)} levels for each mean."
+                f"interval has shape {ends.shape}; expected ({len(mean)}, 2, {len(levels)}): a lower and an upper end "
+                f"for each of the {len(mean)} means and {len(levels)} levels."
             )
         order, by_level = np.argsort(x, kind="stable"), np.argsort(levels)
         self.x = np.asarray(x)[order]
@@ -128,24 +138,28 @@ class PredictionIntervalDisplay:
         Parameters
         ----------
         estimator : fitted regressor
-            A Laplace estimator or another with ``predict(X, return_std=True)``, also inside pipelines and searches.
+            A Laplace estimator or another regressor with ``predict(X, return_std=True)``, possibly inside pipelines
+            and searches.
         X : array-like of shape (n_samples, n_features)
-            With one numeric column the intervals are those of a grid over its range, else those of the rows.
+            Input rows. With a single numeric column, the intervals are drawn on a grid over its range. Otherwise they
+            are drawn for each row.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
-            The data points; with them the legend says how many are inside.
+            Targets of the rows. If given, they are drawn, and the legend shows the coverage.
         confidence_level : float or sequence of float, default=(.5, .8, .95)
-            Strictly between 0 and 1.
+            Levels of the intervals, strictly between 0 and 1.
         feature : int or str, optional
-            The column along which the rows are drawn; by default the only one, or the order of the predicted mean.
+            Column for the horizontal axis. By default the only column, or with several columns the rank of the
+            predicted mean.
         output : int, optional
-            Which one of several outputs.
+            Index of the output to draw; required if there are several.
         grid_resolution : int, default=200
-            Points of the grid.
+            Number of grid points.
         name : str, optional
-            Of the model in the legend.
+            Name of the model in the legend.
         ax : None or Axes
+            Axes to draw on, as in :meth:`plot`.
         **plot_options
-            Further options of :meth:`plot`.
+            Further parameters of :meth:`plot`.
 
         Returns
         -------
@@ -154,8 +168,11 @@ class PredictionIntervalDisplay:
         Raises
         ------
         TypeError
-            For a classifier.
-        ValueError, NotFittedError
+            If the estimator is a classifier.
+        ValueError
+            If a parameter is invalid, or the shapes do not match.
+        NotFittedError
+            If the estimator is not fitted.
         """
         levels = fractions("confidence_level", confidence_level)
         distribution = regression(cls.__name__, estimator, X)
@@ -196,17 +213,19 @@ class PredictionIntervalDisplay:
         Parameters
         ----------
         y_true : array-like of shape (n_samples,) or None
+            Targets; None if they are unknown.
         mean : array-like of shape (n_samples,)
+            Predicted mean.
         interval : array-like of shape (n_samples, 2, n_levels) or (n_samples, 2)
-            As of ``predict_interval``.
+            Lower and upper ends of the intervals, as returned by ``predict_interval`` for one output.
         confidence_level : float or sequence of float
-            Of the intervals.
+            Level of each interval.
         x : array-like of shape (n_samples,), optional
-            Where the rows are drawn; by default in the order of their mean.
+            Horizontal position of each row; by default the rank of its mean.
         is_curve : bool, default=False
-            Whether the rows are points of one curve along x.
+            If True, the rows are points of one curve along x.
         x_name, name, ax, **plot_options
-            As for :class:`PredictionIntervalDisplay` and :meth:`from_estimator`.
+            As in :class:`PredictionIntervalDisplay` and :meth:`from_estimator`.
 
         Returns
         -------
@@ -214,26 +233,26 @@ class PredictionIntervalDisplay:
         """
         mean = numbers("mean", mean)
         x, default = (_ranks(mean), BY_MEAN) if x is None else (numbers("x", x, len(mean)), "x")
-        given = {"x": x, "mean": mean, "interval": interval, "confidence_level": confidence_level}
+        predictions = {"x": x, "mean": mean, "interval": interval, "confidence_level": confidence_level}
         points = {}
         if y_true is not None:
             targets, ends = targets_like(y_true, mean), numbers("interval", interval, len(mean))
             points = _points(x, targets, ends.reshape(len(mean), 2, -1))
         x_name = default if x_name is None else x_name
-        display = cls(**given, **points, is_curve=is_curve, x_name=x_name, estimator_name=name)
+        display = cls(**predictions, **points, is_curve=is_curve, x_name=x_name, estimator_name=name)
         return display.plot(ax=ax, **plot_options)
 
     def plot(self, ax: Any = None, *, name: str | None = None, line_kwargs: dict[str, Any] | None = None) -> Self:
-        """Draw it.
+        """Draw the display.
 
         Parameters
         ----------
         ax : None or Axes
-            None: a new figure.
+            Axes to draw on. None: a new figure.
         name : str, optional
-            Of the model in the legend; that of the display by default.
+            Name of the model in the legend; by default ``estimator_name``.
         line_kwargs : dict, optional
-            Of matplotlib's ``plot`` for the mean.
+            Keyword arguments of matplotlib's ``plot`` for the mean.
 
         Returns
         -------
@@ -242,7 +261,7 @@ class PredictionIntervalDisplay:
         Raises
         ------
         ImportError
-            Without matplotlib.
+            If matplotlib is not installed.
         """
         (self.ax_,) = panels(type(self).__name__, ax, 1, panel=(7.0, 4.2))
         self.figure_ = self.ax_.figure
@@ -264,24 +283,28 @@ class PredictionIntervalDisplay:
         return self
 
     def _label(self, k: int) -> str:
+        """Label of the k-th interval in the legend."""
         covered = "" if self.coverage is None else f" (covers {self.coverage[k]:.0%})"
         return f"{100 * self.confidence_level[k]:.3g}% interval{covered}"
 
     def _band(self, k: int, colour: Any) -> Any:
+        """Draw the k-th interval as a band."""
         look = {"facecolor": colour, "edgecolor": tint(BLUE, 0.75), "linewidth": 0.4, "label": self._label(k)}
         return self.ax_.fill_between(self.x, self.lower[:, k], self.upper[:, k], **look)
 
     def _bars(self, k: int, colour: Any) -> Any:
+        """Draw the k-th interval as one bar for each row."""
         widths = np.linspace(*WIDTHS, len(self.confidence_level))
         look = {"color": [colour], "linewidth": widths[k], "label": self._label(k)}
         return self.ax_.vlines(self.x, self.lower[:, k], self.upper[:, k], **look)
 
 
 BY_MEAN = "rows in the order of the predicted mean"
+"""Axis label if the rows are ordered by the predicted mean."""
 
 
 def _along(X: Any, feature: int | str | None) -> tuple[np.ndarray | None, str]:
-    """The column along which rows are drawn, None for the order of the mean, and its name."""
+    """Values and name of the column for the horizontal axis; values of None for the order of the mean."""
     names = column_names(X)
     values = np.asarray(X)
     n = values.shape[1] if values.ndim == 2 else 0
@@ -289,17 +312,18 @@ def _along(X: Any, feature: int | str | None) -> tuple[np.ndarray | None, str]:
         if n != 1 or not _is_numeric(values[:, 0]):
             return None, BY_MEAN
         feature = 0
-    known = list(range(n)) if names is None else [*names, *range(n)]
-    if feature not in known or isinstance(feature, bool):
-        few = ", ".join(map(repr, known[:8])) + (", …" if len(known) > 8 else "")
+    columns = list(range(n)) if names is None else [*names, *range(n)]
+    if feature not in columns or isinstance(feature, bool):
+        few = ", ".join(map(repr, columns[:8])) + (", …" if len(columns) > 8 else "")
         raise ValueError(f"feature={feature!r} is not a column of X; expected one of {few}.")
-    index = known.index(feature) % n
+    index = columns.index(feature) % n
     if not _is_numeric(values[:, index]):
-        raise ValueError(f"feature={feature!r} does not hold numbers; choose a column that does, or feature=None.")
+        raise ValueError(f"feature={feature!r} is not numeric; choose a numeric column, or feature=None.")
     return values[:, index].astype(np.float64), str(names[index]) if names else (f"feature {index}" if n > 1 else "x")
 
 
 def _is_numeric(values: np.ndarray) -> bool:
+    """True if all values can be converted to floats."""
     try:
         values.astype(np.float64)
     except (TypeError, ValueError):
@@ -308,7 +332,7 @@ def _is_numeric(values: np.ndarray) -> bool:
 
 
 def _grid(X: Any, where: np.ndarray, resolution: int) -> tuple[np.ndarray, Any] | None:
-    """Points over the range of the only column, and a table of them of the kind of X; None where there are others."""
+    """Grid points over the range of the only column, and the same points in the type of X; None for more columns."""
     names = column_names(X)
     if np.asarray(X).shape[1] != 1:
         return None
@@ -319,17 +343,19 @@ def _grid(X: Any, where: np.ndarray, resolution: int) -> tuple[np.ndarray, Any] 
 
 
 def _ends(distribution: Any, levels: np.ndarray, which: int) -> np.ndarray:
-    """Ends (n, 2, n_levels) of the central intervals of one output."""
+    """Ends of the central intervals of one output, shape (n, 2, n_levels)."""
     pairs = [distribution.interval(level) for level in levels]
     return np.stack([np.stack([column(np.asarray(end), which) for end in pair], 1) for pair in pairs], 2)
 
 
 def _points(x: np.ndarray, targets: np.ndarray, ends: np.ndarray) -> dict[str, Any]:
+    """Data points and coverage as parameters of the display."""
     inside = (ends[:, 0] <= targets[:, None]) & (targets[:, None] <= ends[:, 1])
     return {"x_points": x, "y_points": targets, "coverage": inside.mean(0)}
 
 
 def _ranks(mean: np.ndarray) -> np.ndarray:
+    """Rank of each mean, from 1 to n."""
     ranks = np.empty(len(mean))
     ranks[np.argsort(mean, kind="stable")] = np.arange(1, len(mean) + 1)
     return ranks

@@ -1,4 +1,4 @@
-"""What each way of choosing a prior precision has seen: its scores along a grid, with the precision of the fit."""
+"""Model-selection scores along a grid of prior precisions, with the prior precision of the fit."""
 
 from __future__ import annotations
 
@@ -16,38 +16,44 @@ SCORES = {
     "cv_score": "cross-validation score",
     "validation_score": "validation score",
 }
+"""Name and axis label of each score."""
 STEEP = 4.0
-"""Ends of a curve that fall this many times as far as three quarters of it do are cut off, as its top would be flat."""
+"""The vertical axis is cut off at the bottom if the range of the scores exceeds this multiple of the range of their
+upper three quarters. Otherwise the steep ends of a curve would make its top look flat."""
 
 
 class PriorPathDisplay:
-    """Scores against the prior precision, one panel a score, with the precision of the fit.
+    """Model-selection scores against the prior precision, with one panel per score.
 
-    Made by :meth:`from_estimator`.
+    Use :meth:`from_estimator` to create it.
 
     Parameters
     ----------
     prior_precision : array-like of shape (n_points,)
-        Above zero.
+        Grid of prior precisions, positive.
     scores : dict of str to array-like of shape (n_points,)
-        "log_marginal_likelihood", "loo_log_density", "cv_score" and "validation_score", those that there are.
+        Any of the scores "log_marginal_likelihood", "loo_log_density", "cv_score" and "validation_score".
     chosen : float
         Prior precision of the fit.
     is_mean : bool, default=False
-        Whether the precisions are geometric means of those of several groups.
+        If True, the prior precisions are geometric means over several groups of weights.
     estimator_name : str, optional
+        Name of the model in the legend.
 
     Attributes
     ----------
     prior_precision : ndarray of shape (n_points,)
+        Grid of prior precisions.
     scores : dict of str to ndarray of shape (n_points,)
+        Each score on the grid.
     best : dict of str to float
-        Prior precision of the grid at which each score is largest.
+        Prior precision on the grid that maximises each score.
     chosen : float
+        Prior precision of the fit.
     ax_, axes_, figure_
-        After :meth:`plot`: the first panel, and all of them.
+        First panel, list of all panels, and figure; set by :meth:`plot`.
     lines_
-        Dict of the scores' lines.
+        Line of each score, a dict set by :meth:`plot`.
 
     Examples
     --------
@@ -76,10 +82,13 @@ class PriorPathDisplay:
             lookup("scores", key, SCORES)
         self.scores = {key: np.asarray(scores[key], dtype=np.float64) for key in SCORES if key in scores}
         if not self.scores or not all(np.isfinite(values).any() for values in self.scores.values()):
-            raise ValueError(f"scores={list(scores)} hold no numbers; expected at least one finite score in each.")
+            raise ValueError(f"scores={list(scores)} have no finite values; expected at least one in each score.")
         for key, values in self.scores.items():
             if values.shape != self.prior_precision.shape or values.ndim != 1:
-                raise ValueError(f"{key} has shape {values.shape}; expected one for each of the prior precisions.")
+                raise ValueError(
+                    f"{key} has shape {values.shape}; expected {self.prior_precision.shape}, one score for each prior "
+                    "precision."
+                )
         self.best = {key: float(self.prior_precision[np.nanargmax(values)]) for key, values in self.scores.items()}
         self.chosen = chosen
         self.is_mean = is_mean
@@ -94,14 +103,15 @@ class PriorPathDisplay:
         Parameters
         ----------
         estimator : fitted LaplaceRegressor or LaplaceClassifier
-            Also inside pipelines and searches; its ``prior_path_`` is computed.
+            A Laplace estimator, possibly inside pipelines and searches. Its ``prior_path_`` is computed.
         scores : str or sequence of str, optional
-            Which of them, see :class:`PriorPathDisplay`; by default those that are available.
+            Scores to draw, as in :class:`PriorPathDisplay`; by default all available scores.
         name : str, optional
-            Of the model in the legend.
-        ax : None, Axes or sequence of as many Axes as there are scores
+            Name of the model in the legend.
+        ax : None, Axes or sequence of n_scores Axes
+            Axes to draw on, as in :meth:`plot`.
         **plot_options
-            Further options of :meth:`plot`.
+            Further parameters of :meth:`plot`.
 
         Returns
         -------
@@ -110,27 +120,28 @@ class PriorPathDisplay:
         Raises
         ------
         TypeError
-            Where no Laplace estimator is the last step.
+            If the last step is not a Laplace estimator.
         ValueError
-            For an unknown score, or one that is not available.
+            If a score is unknown or not available.
         NotFittedError
+            If the estimator is not fitted.
         """
         step, _ = laplace_parts(estimator)
         path = step.prior_path_
         available = {key: path[key] for key in SCORES if np.isfinite(path[key]).any()}
-        wanted = list(available) if scores is None else [scores] if isinstance(scores, str) else list(scores)
-        for key in wanted:
+        names = list(available) if scores is None else [scores] if isinstance(scores, str) else list(scores)
+        for key in names:
             lookup("scores", key, SCORES)
             if key not in available:
                 raise ValueError(
                     f"scores={key!r} is not available for this fit; available are {', '.join(map(repr, available))}. "
-                    "cv_score and validation_score are there where prior_precision was chosen by them."
+                    "cv_score needs a fit with prior_precision='cv', validation_score one with 'validation'."
                 )
         grid = np.asarray(path.prior_precision)
         several, precision = grid.ndim == 2, np.ravel(step.prior_precision_)
         display = cls(
             prior_precision=np.exp(np.log(grid).mean(1)) if several else grid,
-            scores={key: available[key] for key in wanted},
+            scores={key: available[key] for key in names},
             chosen=float(np.exp(np.log(precision).mean())) if several else float(precision[0]),
             is_mean=several,
             estimator_name=name,
@@ -138,16 +149,16 @@ class PriorPathDisplay:
         return display.plot(ax=ax, **plot_options)
 
     def plot(self, ax: Any = None, *, name: str | None = None, line_kwargs: dict[str, Any] | None = None) -> Self:
-        """Draw it.
+        """Draw the display.
 
         Parameters
         ----------
-        ax : None, Axes or sequence of as many Axes as there are scores
-            None: a new figure. One Axes: the first score alone.
+        ax : None, Axes or sequence of n_scores Axes
+            Axes to draw on. None: a new figure. A single Axes: only the first score is drawn.
         name : str, optional
-            Of the model in the legend; that of the display by default.
+            Name of the model in the legend; by default ``estimator_name``.
         line_kwargs : dict, optional
-            Of matplotlib's ``plot`` for every curve.
+            Keyword arguments of matplotlib's ``plot`` for every curve.
 
         Returns
         -------
@@ -156,7 +167,7 @@ class PriorPathDisplay:
         Raises
         ------
         ImportError
-            Without matplotlib.
+            If matplotlib is not installed.
         """
         self.axes_ = panels(type(self).__name__, ax, len(self.scores))
         self.ax_, self.figure_ = self.axes_[0], self.axes_[0].figure
@@ -177,7 +188,7 @@ class PriorPathDisplay:
 
 
 def _limits(values: np.ndarray) -> tuple[float, float]:
-    """Range of the scores that is shown: all, or down to the worst quarter where that falls off steeply."""
+    """Range of the vertical axis: all scores, or only the upper part if the lowest quarter falls off steeply."""
     low, quarter, high = np.nanmin(values), np.nanquantile(values, 0.25), np.nanmax(values)
     fall = high - quarter
     low = low if high - low <= STEEP * fall or fall == 0 else high - 1.5 * fall

@@ -1,8 +1,8 @@
-"""Does a classifier's confidence match its accuracy? Reliability diagram and histogram of the confidence.
+"""Calibration of a classifier: reliability diagram and histogram of the confidence.
 
-Beside each bin's share of right predictions stands where it would be for a calibrated model: the consistency bars of
-Bröcker & Smith (2007), here from the binomial distribution of the bin's rows at their mean confidence. A bin of three
-rows says little, and its bar says so.
+Consistency bars show the range of accuracies to expect in each bin for a calibrated model (Bröcker & Smith 2007). They
+are quantiles of the binomial distribution for the number of rows in the bin and their mean confidence. Bins with few
+rows have long bars.
 """
 
 from __future__ import annotations
@@ -17,41 +17,45 @@ from ._canvas import BLUE, LINES, REFERENCE, labelled, panels, tint
 from ._rows import classification, numbers
 
 PLAUSIBLE = 0.9
-"""A consistency bar holds a calibrated model with this probability."""
+"""Probability with which the accuracy of a calibrated model lies inside the consistency bar of a bin."""
 
 
 class ReliabilityDisplay:
-    """Share of right predictions against the confidence in them, in bins, with the histogram of the confidence.
+    """Reliability diagram: accuracy against confidence in bins, with a histogram of the confidence.
 
-    Made by :meth:`from_estimator` or :meth:`from_predictions`.
+    Use :meth:`from_estimator` or :meth:`from_predictions` to create it.
 
     Parameters
     ----------
     confidence : array-like of shape (n_samples,)
-        Probability of each row's event, within [0, 1].
+        Predicted probability of an event for each row, in [0, 1].
     right : array-like of bool, shape (n_samples,)
-        Whether it came true.
+        True if the event occurred.
     n_bins : int, default=10
+        Number of bins of the diagram and of the histogram.
     strategy : {"uniform", "quantile"}, default="uniform"
-        Bins of equal width, or of equal counts.
+        Bins of equal width, or of equal weight.
     sample_weight : array-like of shape (n_samples,), optional
+        A weight of k is equivalent to k copies of the row.
     x_name, y_name : str
+        Axis labels.
     estimator_name : str, optional
+        Name of the model in the legend.
 
     Attributes
     ----------
     bins : ReliabilityBins
-        ``lower``, ``upper``, ``weight``, ``confidence``, ``frequency`` of the bins that hold rows.
+        ``lower``, ``upper``, ``weight``, ``confidence`` and ``frequency`` of the non-empty bins.
     error : float
-        Expected calibration error.
+        Expected calibration error, between 0 and 1.
     edges, share : ndarray of shape (n_bins + 1,) and (n_bins,)
-        The histogram: shares of the rows in bins of equal width, whatever the strategy.
-    band : ndarray of shape (n_bins, 2)
-        Where the share of right predictions in each bin is for a calibrated model with a probability of .9.
+        Bin edges and heights of the histogram: fractions of the rows in bins of equal width, for either strategy.
+    band : ndarray of shape (n_nonempty_bins, 2)
+        Consistency bars: range of the accuracy of a calibrated model with probability .9, for each bin.
     ax_, histogram_ax_, figure_
-        After :meth:`plot`; ``histogram_ax_`` is None where it was not drawn.
+        Axes and figure, set by :meth:`plot`. ``histogram_ax_`` is None if the histogram is not drawn.
     line_, bars_
-        The diagram's line, and the bars of the histogram (None as well).
+        Line of the diagram, and bars of the histogram or None; set by :meth:`plot`.
 
     Examples
     --------
@@ -109,20 +113,21 @@ class ReliabilityDisplay:
         Parameters
         ----------
         estimator : fitted classifier
-            With ``predict_proba``, also inside pipelines and searches.
+            A classifier with ``predict_proba``, possibly inside pipelines and searches.
         X : array-like of shape (n_samples, n_features)
-            Rows that the training has not seen.
+            Held-out rows.
         y : array-like of shape (n_samples,)
-            Labels.
+            True class labels.
         n_bins, strategy, sample_weight
-            As for :class:`ReliabilityDisplay`.
+            As in :class:`ReliabilityDisplay`.
         pos_label : label, optional
-            The class whose probability is judged; by default, in each row, the most probable one's.
+            Class whose probability is evaluated. By default the most probable class of each row.
         name : str, optional
-            Of the model in the legend.
+            Name of the model in the legend.
         ax : None, Axes or sequence of two Axes
+            Axes to draw on, as in :meth:`plot`.
         **plot_options
-            Further options of :meth:`plot`.
+            Further parameters of :meth:`plot`.
 
         Returns
         -------
@@ -131,12 +136,15 @@ class ReliabilityDisplay:
         Raises
         ------
         TypeError
-            For a regressor.
-        ValueError, NotFittedError
+            If the estimator is not a classifier.
+        ValueError
+            If a parameter is invalid, or the shapes do not match.
+        NotFittedError
+            If the estimator is not fitted.
         """
         probabilities, classes = classification(cls.__name__, estimator, X)
-        given = {"n_bins": n_bins, "strategy": strategy, "pos_label": pos_label, "sample_weight": sample_weight}
-        return cls.from_predictions(y, probabilities, labels=classes, name=name, ax=ax, **given, **plot_options)
+        options = {"n_bins": n_bins, "strategy": strategy, "pos_label": pos_label, "sample_weight": sample_weight}
+        return cls.from_predictions(y, probabilities, labels=classes, name=name, ax=ax, **options, **plot_options)
 
     @classmethod
     def from_predictions(
@@ -158,11 +166,13 @@ class ReliabilityDisplay:
         Parameters
         ----------
         y_true : array-like of shape (n_samples,)
+            True class labels.
         y_prob : array-like of shape (n_samples, n_classes) or (n_samples,)
+            Class probabilities; in one dimension, those of the second of two labels.
         labels : array-like of shape (n_classes,), optional
-            What the columns stand for; by default the sorted labels of ``y_true``.
+            Class label of each column; by default the sorted labels of ``y_true``.
         n_bins, strategy, pos_label, sample_weight, name, ax, **plot_options
-            As for :meth:`from_estimator`.
+            As in :meth:`from_estimator`.
 
         Returns
         -------
@@ -171,15 +181,15 @@ class ReliabilityDisplay:
         confidence, right = judged_confidence(y_true, y_prob, labels)
         names: dict[str, Any] = {"x_name": "confidence in the predicted class", "y_name": "share of right predictions"}
         if pos_label is not None:
-            known = np.unique(y_true if labels is None else labels)
-            if pos_label not in known:
-                raise ValueError(f"pos_label={pos_label!r} is not among the classes {known.tolist()}.")
+            classes = np.unique(y_true if labels is None else labels)
+            if pos_label not in classes:
+                raise ValueError(f"pos_label={pos_label!r} is not one of the classes {classes.tolist()}.")
             p = np.asarray(y_prob, dtype=np.float64)
             p = np.column_stack([1 - p, p]) if p.ndim == 1 else p
-            confidence, right = p[:, int(np.flatnonzero(known == pos_label)[0])], np.asarray(y_true) == pos_label
+            confidence, right = p[:, int(np.flatnonzero(classes == pos_label)[0])], np.asarray(y_true) == pos_label
             names = {"x_name": f"probability of class {pos_label}", "y_name": f"share of class {pos_label}"}
-        given: dict[str, Any] = {"n_bins": n_bins, "strategy": strategy, "sample_weight": sample_weight}
-        return cls(confidence, right, **given, **names, estimator_name=name).plot(ax=ax, **plot_options)
+        options: dict[str, Any] = {"n_bins": n_bins, "strategy": strategy, "sample_weight": sample_weight}
+        return cls(confidence, right, **options, **names, estimator_name=name).plot(ax=ax, **plot_options)
 
     def plot(
         self,
@@ -189,18 +199,18 @@ class ReliabilityDisplay:
         name: str | None = None,
         line_kwargs: dict[str, Any] | None = None,
     ) -> Self:
-        """Draw it.
+        """Draw the display.
 
         Parameters
         ----------
         ax : None, Axes or sequence of two Axes
-            None: a new figure. One Axes: the diagram alone.
+            Axes to draw on. None: a new figure. A single Axes: only the diagram is drawn.
         histogram : bool, default=True
-            Whether the histogram is drawn in a second panel.
+            If True, draw the histogram in a second panel.
         name : str, optional
-            Of the model in the legend; that of the display by default.
+            Name of the model in the legend; by default ``estimator_name``.
         line_kwargs : dict, optional
-            Of matplotlib's ``plot`` for the line.
+            Keyword arguments of matplotlib's ``plot`` for the line.
 
         Returns
         -------
@@ -209,7 +219,7 @@ class ReliabilityDisplay:
         Raises
         ------
         ImportError
-            Without matplotlib.
+            If matplotlib is not installed.
         """
         axes = panels(type(self).__name__, ax, 2 if histogram else 1)
         self.ax_, self.figure_ = axes[0], axes[0].figure
@@ -222,12 +232,13 @@ class ReliabilityDisplay:
         look = LINES[0] | {"marker": "o", "markersize": 5, "label": labelled(name, f"ECE {self.error:.3f}")}
         (self.line_,) = self.ax_.plot(bins.confidence, bins.frequency, **look | (line_kwargs or {}))
         self.ax_.set(xlabel=self.x_name, ylabel=self.y_name, xlim=(0, 1), ylim=(-0.02, 1.02), aspect="equal")
-        # above the axes: bars of bins with few rows reach from end to end
+        # the legend is above the axes because the consistency bars of small bins span their full height
         self.ax_.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize="small", frameon=False)
         self.bars_ = None if self.histogram_ax_ is None else self._histogram(self.histogram_ax_)
         return self
 
     def _histogram(self, ax: Any) -> Any:
+        """Draw the histogram of the confidence, and return its bars."""
         bins = self.bins
         mean, frequent = (np.average(part, weights=bins.weight) for part in (bins.confidence, bins.frequency))
         look = {"color": tint(BLUE, 0.45), "edgecolor": BLUE}

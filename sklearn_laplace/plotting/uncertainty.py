@@ -1,8 +1,9 @@
-r"""Is the error where the uncertainty is, and what is it made of? Retention curve, and shares of the variance.
+r"""Uncertainty against error: retention curves, and the aleatoric and epistemic shares of the variance.
 
-The rows are sorted by their uncertainty :math:`u_n`; the retention curve is the error of the :math:`i` most certain
-ones, for :math:`i = 1, \dots, n`. An order that knows the errors themselves is the lower end (the oracle), a random one
-is flat in expectation. Rows of equal uncertainty have no order: each counts with their mean loss.
+The rows are sorted by their uncertainty :math:`u_n`. The retention curve is the error of the :math:`i` rows with the
+lowest uncertainty, for :math:`i = 1, \dots, n`. Sorting by the loss itself (the oracle) gives the lowest possible
+curve; a random order gives a flat curve in expectation. Rows of equal uncertainty are assigned their mean loss, so that
+their order does not matter.
 """
 
 from __future__ import annotations
@@ -20,40 +21,42 @@ from ._rows import column, numbers, output_index, targets_like
 
 
 class UncertaintyDisplay:
-    """Error of the rows that are kept, against the share kept by uncertainty; aleatoric and epistemic variance.
+    """Retention curves of the error by uncertainty, and the aleatoric and epistemic shares of the variance.
 
-    Made by :meth:`from_estimator` or :meth:`from_predictions`.
+    Use :meth:`from_estimator` or :meth:`from_predictions` to create it.
 
     Parameters
     ----------
     loss : array-like of shape (n_samples,)
-        Of each row: the squared error, or 1 for a wrong class.
+        Loss of each row: the squared error, or 1 for a wrong class and 0 otherwise.
     aleatoric, epistemic : array-like of shape (n_samples,)
-        Parts of each row's variance.
+        Aleatoric and epistemic variance of each row.
     is_squared : bool, default=True
-        Whether the curves show the root of the mean loss, else the mean.
+        If True, the curves show the square root of the mean loss. If False, they show the mean loss.
     n_groups : int, default=10
-        Equal groups of rows, by total variance, for which the shares are shown.
+        Number of groups of rows, of equal size and sorted by total variance, for which the shares are drawn.
     estimator_name : str, optional
+        Name of the model in the legend.
 
     Attributes
     ----------
     share_kept : ndarray of shape (n_samples,)
-        1/n, 2/n, …, 1.
+        Fractions of the rows that are kept: 1/n, 2/n, …, 1.
     curves : dict of str to ndarray of shape (n_samples,)
-        Error of the rows kept by "total" and "epistemic" variance and by their own loss, "oracle".
+        Error of the rows that are kept, sorted by "total" variance, by "epistemic" variance or by the loss ("oracle").
     area : dict of str to float
-        Mean of each curve over the shares; smaller is better sorted.
+        Mean of each curve. Smaller values mean that the uncertainty ranks the errors better.
     error : float
-        Of all rows.
+        Error of all rows.
     group_aleatoric, group_epistemic : ndarray of shape (n_groups,)
-        Mean variances of the groups, from the most certain one on; fewer groups where rows are fewer.
+        Mean variances of each group, in ascending order of the total variance. With fewer rows than ``n_groups``, each
+        row is a group.
     epistemic_share : ndarray of shape (n_groups,)
-        Epistemic part of the groups' total variance.
+        Epistemic fraction of the total variance of each group.
     ax_, share_ax_, figure_
-        After :meth:`plot`; ``share_ax_`` is None where it was not drawn.
+        Axes and figure, set by :meth:`plot`. ``share_ax_`` is None if the shares are not drawn.
     lines_, bars_
-        Dict of the curves' lines, and the two rows of bars (None as well).
+        Dict of the lines of the curves, and the two bar containers or None; set by :meth:`plot`.
 
     Examples
     --------
@@ -77,9 +80,12 @@ class UncertaintyDisplay:
         loss = numbers("loss", loss)
         aleatoric, epistemic = numbers("aleatoric", aleatoric, len(loss)), numbers("epistemic", epistemic, len(loss))
         if not loss.ndim == aleatoric.ndim == epistemic.ndim == 1:
-            raise ValueError("loss, aleatoric and epistemic have to be one number for each row; choose one output.")
-        if min(aleatoric.min(), epistemic.min()) < 0:
-            raise ValueError("aleatoric and epistemic have to be variances, at least 0.")
+            raise ValueError(
+                f"loss, aleatoric and epistemic have shapes {loss.shape}, {aleatoric.shape} and {epistemic.shape}; "
+                "expected one number for each row. Choose one output."
+            )
+        if (least := min(aleatoric.min(), epistemic.min())) < 0:
+            raise ValueError(f"aleatoric and epistemic have a minimum of {least:g}; expected non-negative variances.")
         n = len(loss)
         total = aleatoric + epistemic
         self.is_squared = is_squared
@@ -114,19 +120,22 @@ class UncertaintyDisplay:
         Parameters
         ----------
         estimator : fitted LaplaceRegressor or LaplaceClassifier
-            Also inside pipelines and searches. Of a classifier the variances are those of ``predict_std``, squared,
-            summed over the classes, and the loss is 1 for a wrong class.
+            A Laplace estimator, possibly inside pipelines and searches. For a classifier, the variances are the squares
+            of ``predict_std``, summed over the classes, and the loss is 1 for a wrong class.
         X : array-like of shape (n_samples, n_features)
-            Rows that the training has not seen.
+            Held-out rows.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their targets.
         n_groups : int, default=10
+            Number of groups of rows, as in :class:`UncertaintyDisplay`.
         output : int, optional
-            Which one of several outputs of a regressor.
+            Index of the output to draw; required for a regressor with several.
         name : str, optional
-            Of the model in the legend.
+            Name of the model in the legend.
         ax : None, Axes or sequence of two Axes
+            Axes to draw on, as in :meth:`plot`.
         **plot_options
-            Further options of :meth:`plot`.
+            Further parameters of :meth:`plot`.
 
         Returns
         -------
@@ -135,20 +144,23 @@ class UncertaintyDisplay:
         Raises
         ------
         TypeError
-            Where no Laplace estimator is the last step: the parts of the variance are theirs.
-        ValueError, NotFittedError
+            If the last step is not a Laplace estimator. Other estimators do not provide the parts of the variance.
+        ValueError
+            If a parameter is invalid, or the shapes do not match.
+        NotFittedError
+            If the estimator is not fitted.
         """
         step, rows = laplace_step(estimator, X)
         parts = {name: std**2 for name, std in step.predict_std(rows, kind="all").items()}
         predicted = np.asarray(step.predict(rows))
-        given = {"n_groups": n_groups, "name": name, "ax": ax, **plot_options}
+        options = {"n_groups": n_groups, "name": name, "ax": ax, **plot_options}
         if is_classifier(step):
             variances = parts["aleatoric"].sum(1), parts["epistemic"].sum(1)
-            return cls.from_predictions(y, predicted, *variances, error="zero_one", **given)
+            return cls.from_predictions(y, predicted, *variances, error="zero_one", **options)
         which = output_index(cls.__name__, output, predicted.shape)
         targets = targets_like(y, predicted)
         shown = (column(part, which) for part in (targets, predicted, parts["aleatoric"], parts["epistemic"]))
-        return cls.from_predictions(*shown, **given)
+        return cls.from_predictions(*shown, **options)
 
     @classmethod
     def from_predictions(
@@ -169,13 +181,13 @@ class UncertaintyDisplay:
         Parameters
         ----------
         y_true, y_pred : array-like of shape (n_samples,)
-            Numbers or labels.
+            Targets and predictions: numbers or class labels.
         aleatoric, epistemic : array-like of shape (n_samples,)
-            Parts of the variance.
+            Aleatoric and epistemic variance of each row.
         error : {"squared", "zero_one"}
-            Root mean squared error of numbers, or share of wrong labels.
+            "squared": root mean squared error of numbers. "zero_one": fraction of wrong labels.
         n_groups, name, ax, **plot_options
-            As for :meth:`from_estimator`.
+            As in :meth:`from_estimator`.
 
         Returns
         -------
@@ -189,18 +201,18 @@ class UncertaintyDisplay:
     def plot(
         self, ax: Any = None, *, shares: bool = True, name: str | None = None, line_kwargs: dict[str, Any] | None = None
     ) -> Self:
-        """Draw it.
+        """Draw the display.
 
         Parameters
         ----------
         ax : None, Axes or sequence of two Axes
-            None: a new figure. One Axes: the retention curve alone.
+            Axes to draw on. None: a new figure. A single Axes: only the retention curves are drawn.
         shares : bool, default=True
-            Whether the parts of the variance are drawn in a second panel.
+            If True, draw the shares of the variance in a second panel.
         name : str, optional
-            Of the model in the legend; that of the display by default.
+            Name of the model in the legend; by default ``estimator_name``.
         line_kwargs : dict, optional
-            Of matplotlib's ``plot`` for the curve of the total variance.
+            Keyword arguments of matplotlib's ``plot`` for the curve of the total variance.
 
         Returns
         -------
@@ -209,7 +221,7 @@ class UncertaintyDisplay:
         Raises
         ------
         ImportError
-            Without matplotlib.
+            If matplotlib is not installed.
         """
         axes = panels(type(self).__name__, ax, 2 if shares else 1)
         self.ax_, self.figure_ = axes[0], axes[0].figure
@@ -232,6 +244,7 @@ class UncertaintyDisplay:
         return self
 
     def _bars(self, ax: Any) -> tuple[Any, Any]:
+        """Draw the shares of the variance as stacked bars, and return both bar containers."""
         n = len(self.epistemic_share)
         centres = (np.arange(n) + 0.5) / n
         width, aleatoric = 0.86 / n, 1 - self.epistemic_share
@@ -245,20 +258,24 @@ class UncertaintyDisplay:
 
 
 def _sorted_losses(loss: np.ndarray, by: np.ndarray) -> np.ndarray:
-    """Losses in ascending order of a value, each of equal values with their mean."""
+    """Losses in ascending order of another quantity; rows with equal values get their mean loss."""
     _, group, sizes = np.unique(by, return_inverse=True, return_counts=True)
     means = np.bincount(group, loss) / sizes
     return np.repeat(means, sizes)
 
 
 def _squared(y_true: Any, y_pred: Any) -> np.ndarray:
+    """Squared error of each row."""
     predicted = numbers("y_pred", y_pred)
-    found: np.ndarray = (targets_like(y_true, predicted) - predicted) ** 2
-    return found
+    losses: np.ndarray = (targets_like(y_true, predicted) - predicted) ** 2
+    return losses
 
 
 def _wrong(y_true: Any, y_pred: Any) -> np.ndarray:
+    """Zero-one loss of each row."""
     truth, predicted = column_or_1d(y_true), column_or_1d(y_pred)
     if len(truth) != len(predicted):
-        raise ValueError(f"y_true has {len(truth)} labels for {len(predicted)} predictions; expected one for each.")
+        raise ValueError(
+            f"y_true has {len(truth)} labels for {len(predicted)} predictions; expected one label for each prediction."
+        )
     return (truth != predicted).astype(np.float64)

@@ -411,7 +411,7 @@ def test_a_noise_that_is_far_off_is_reported_where_the_prior_makes_up_for_it():
     """A prior a thousand times weaker than the training's: that is the end of the search."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 1))
-    with pytest.warns(BoundWarning, match=r"held out is largest at the end.*sigma_noise"):
+    with pytest.warns(BoundWarning, match=r"density of held-out rows is largest at the end.*sigma_noise"):
         regressor(sigma_noise=0.1).fit(x, np.sin(x[:, 0]) + 0.5 * rng.normal(size=60))
 
 

@@ -169,9 +169,9 @@ def test_one_of_several_outputs_is_drawn(two_outputs):
     np.testing.assert_allclose(display.mean, np.sort(mean[:, 1]), rtol=1e-12)
     inside = (interval[:, 0, 0, 1] <= Y2[:, 1]) & (Y2[:, 1] <= interval[:, 1, 0, 1])
     assert display.coverage[0] == inside.mean()
-    with pytest.raises(ValueError, match=r"the model has 2 outputs, and .* draws one of them; give output=0 to 1"):
+    with pytest.raises(ValueError, match=r"the model has 2 outputs and .* draws a single output; pass output=0 to 1"):
         PredictionIntervalDisplay.from_estimator(two_outputs, X, Y2)
-    with pytest.raises(ValueError, match=r"output=2 is not there; the outputs of the model are 0 to 1"):
+    with pytest.raises(ValueError, match=r"output=2 does not exist; the outputs of the model are 0 to 1"):
         CoverageDisplay.from_estimator(two_outputs, X, Y2, output=2)
 
 
@@ -267,7 +267,7 @@ def test_the_probability_of_one_class_can_be_judged(classifier):
     display = ReliabilityDisplay.from_estimator(classifier, X, LABELS, pos_label="b", n_bins=1)
     assert display.bins.confidence[0] == pytest.approx(classifier.predict_proba(X)[:, 1].mean(), rel=1e-12)
     assert display.bins.frequency[0] == np.mean(LABELS == "b")
-    with pytest.raises(ValueError, match=r"pos_label='d' is not among the classes \['a', 'b', 'c'\]"):
+    with pytest.raises(ValueError, match=r"pos_label='d' is not one of the classes \['a', 'b', 'c'\]"):
         ReliabilityDisplay.from_estimator(classifier, X, LABELS, pos_label="d")
 
 
@@ -369,9 +369,9 @@ def test_groups_without_rows_are_left_out():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"y_prob": [[0.5, 0.6]]}, r"y_prob has shape \(1, 2\); expected \(n_samples, n_classes\), .* sum 1"),
+        ({"y_prob": [[0.5, 0.6]]}, r"y_prob has shape \(1, 2\); expected probabilities of .* sum to 1"),
         ({"y_prob": np.eye(2), "y_true": ["a"]}, r"y_prob has shape \(2, 2\) for 1 labels of 1 classes"),
-        ({"y_prob": np.eye(2), "y_prob_out": np.eye(3)}, "y_prob_out has 3 columns; expected 2, as y_prob"),
+        ({"y_prob": np.eye(2), "y_prob_out": np.eye(3)}, "y_prob_out has 3 columns; expected 2, like y_prob"),
     ],
 )
 def test_entropies_need_probabilities(given, message):
@@ -494,7 +494,7 @@ def test_axes_are_made_or_used(kind, regressor, classifier, ard):
         _, two = plt.subplots(2, 1)
         display.plot(ax=two)
         assert all(one.has_data() for one in two)
-        with pytest.raises(ValueError, match=r"ax holds 3 Axes; .*Display.plot draws 2 panels. Give 2, or one Axes"):
+        with pytest.raises(ValueError, match=r"ax holds 3 Axes; .*Display.plot draws 2 panels. Pass 2 Axes, or one"):
             display.plot(ax=[*two, ax])
     with pytest.raises(TypeError, match=r"ax='left' is not supported; .*Display.plot needs None, a matplotlib Axes"):
         display.plot(ax="left")
@@ -643,7 +643,7 @@ def test_no_rows_are_refused(regressor, classifier):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: CoverageDisplay([0.5, 1.5]), "pit has to be one number within 0 and 1 for each row"),
+        (lambda: CoverageDisplay([0.5, 1.5]), r"pit has shape \(2,\) and values from 0.5 to 1.5; expected one"),
         (
             lambda: CoverageDisplay([0.5], kind="intervals"),
             r"kind='intervals' is not known.* Did you mean 'interval'\?",
@@ -653,25 +653,25 @@ def test_no_rows_are_refused(regressor, classifier):
             lambda: CoverageDisplay.from_predictions(Y[:5], stats.norm(np.zeros(4))),
             r"y has shape \(5,\); expected \(4,\), one target for each prediction",
         ),
-        (lambda: UncertaintyDisplay([1.0], [-1.0], [0.0]), "aleatoric and epistemic have to be variances, at least 0"),
+        (lambda: UncertaintyDisplay([1.0], [-1.0], [0.0]), "aleatoric and epistemic have a minimum of -1; expected"),
         (lambda: UncertaintyDisplay([1.0], [1.0, 2.0], [0.0]), "aleatoric has 2 rows; expected 1, one for each target"),
         (
             lambda: UncertaintyDisplay(np.ones((2, 2)), np.ones((2, 2)), np.ones((2, 2))),
-            "loss, aleatoric and epistemic have to be one number for each row; choose one output",
+            r"have shapes \(2, 2\), \(2, 2\) and \(2, 2\); expected one number for each row. Choose one output",
         ),
         (
             lambda: UncertaintyDisplay.from_predictions(["a"], ["a", "b"], [1.0], [1.0], error="zero_one"),
-            "y_true has 1 labels for 2 predictions; expected one for each",
+            "y_true has 1 labels for 2 predictions; expected one label for each",
         ),
-        (lambda: EntropyDisplay({"odd": [0.1]}, n_classes=2), r"entropies holds the groups \['odd'\]; known are 'in d"),
-        (lambda: FeatureRelevanceDisplay([-1.0]), "relevance has to be one number of at least 0 for each column"),
+        (lambda: EntropyDisplay({"odd": [0.1]}, n_classes=2), r"entropies holds the groups \['odd'\]; expected 'in d"),
+        (lambda: FeatureRelevanceDisplay([-1.0]), r"relevance has shape \(1,\) and a minimum of -1; expected one"),
         (
             lambda: PriorPathDisplay(prior_precision=[1.0, 2.0], scores={"cv_score": [1.0]}, chosen=1.0),
-            "cv_score has shape .*; expected one for each of the prior precisions",
+            r"cv_score has shape \(1,\); expected \(2,\), one score for each prior",
         ),
         (
             lambda: PriorPathDisplay(prior_precision=[1.0], scores={"cv_score": [np.nan]}, chosen=1.0),
-            r"scores=\['cv_score'\] hold no numbers; expected at least one finite score in each",
+            r"scores=\['cv_score'\] have no finite values; expected at least one in each score",
         ),
         (
             lambda: PredictionIntervalDisplay.from_estimator(BayesianRidge().fit(X, Y), X, Y, feature=3),
@@ -699,5 +699,5 @@ def test_a_column_of_text_is_no_axis():
     table = pd.DataFrame({"town": ["x", "y"]})
     model = Mean().fit(table, [0.0, 1.0])
     assert PredictionIntervalDisplay.from_estimator(model, table).x.tolist() == [1.0, 2.0]
-    with pytest.raises(ValueError, match="feature='town' does not hold numbers; choose a column that does"):
+    with pytest.raises(ValueError, match="feature='town' is not numeric; choose a numeric column"):
         PredictionIntervalDisplay.from_estimator(model, table, feature="town")

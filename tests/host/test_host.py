@@ -75,7 +75,7 @@ def test_a_module_that_cannot_be_copied_is_refused():
         def forward(self, x):
             return layer(x)
 
-    with pytest.raises(ValueError, match="does not follow copies of the module"):
+    with pytest.raises(ValueError, match="does not use the layers of a copied module"):
         trace(Closure(), torch.zeros(1, 3))
 
 

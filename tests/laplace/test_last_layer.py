@@ -141,9 +141,9 @@ def test_what_is_behind_the_last_layer_may_be_anything_without_layers(kind):
     [
         (
             Heads,
-            r"found 'other', but the outputs also come from \['body', 'head'\] past it and would have",
+            r"found 'other' as the last layer, but \['body', 'head'\] reach the outputs without passing through it",
         ),
-        (Wide, r"found 'head', but the outputs also come from \['wide.0'\] past it.*Give a list of the ten"),
+        (Wide, r"found 'head' as the last layer, but \['wide.0'\] reach.*Give a list of the random ten"),
         (Reused, r"found 'head' \(Linear\). Use subset_of_weights='all'"),
         (Tied, r"called once, with tensors that nothing else uses.*found 'head' \(Linear\)"),
         (Unregistered, r"found 'head' \(LSTM\)"),

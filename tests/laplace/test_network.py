@@ -597,8 +597,8 @@ def test_tensor_prior_groups_by_tensor():
 
 
 NOT_TWICE = {
-    "unusual layers": r"(?s)torch lacks one for Unusual: .* Use curvature='ggn'",
-    "weight norm": r"of Sequential that is not\s+symmetric.* as it does weight normalisation. Use curvature='ggn'",
+    "unusual layers": r"(?s)torch does not implement one of an operation in Unusual: .* Use curvature='ggn'",
+    "weight norm": r"of Sequential is not\s+symmetric.* for example weight normalisation. Use curvature='ggn'",
 }
 """What torch 2.13 cannot differentiate twice, or only wrongly (its own gradgradcheck fails); it may learn to."""
 

@@ -86,7 +86,7 @@ def test_the_density_of_weights_is_around_the_moved_mean():
     expected = torch.distributions.MultivariateNormal(fit.theta, covariance).log_prob(theta)
     assert fit.shift is not None
     contracts.close(fit.log_prob(theta, model.hyper_), expected, 1e-8, "log density")
-    with pytest.raises(ValueError, match=r"theta has shape \(4, 2\); expected \(…, 13\), one value a weight"):
+    with pytest.raises(ValueError, match=r"theta has shape \(4, 2\); expected \(…, 13\), one value per weight"):
         fit.log_prob(theta[:, :2], model.hyper_)
 
 

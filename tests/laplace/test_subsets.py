@@ -322,7 +322,7 @@ def test_structures_of_whole_layers_refuse_masks(structure):
         ({"2.weight": np.ones(15, dtype=bool)}, r"a mask of shape \(15,\) for '2.weight'; expected \(5, 3\)"),
         (
             {"2": np.ones((5, 3), dtype=bool)},
-            r"has a mask for '2', which is a module; give one for each of its tensors \['2.weight', '2.bias'\]\.",
+            r"has a mask for '2', which is a module. Give a mask for each of its tensors \['2.weight', '2.bias'\]\.",
         ),
         ({"2.bias": np.zeros(5, dtype=bool)}, "subset_of_weights selects no weight; at least one"),
     ],
@@ -348,7 +348,7 @@ def test_the_largest_are_chosen_over_all_tensors():
     assert masks["b"].tolist() == [True, False]
     assert sum(int(m.sum()) for m in largest({"a": torch.ones(7), "b": torch.ones(2)}, 4).values()) == 4
     for n in (0, 7):
-        with pytest.raises(ValueError, match=f"n_weights={n} has to be a whole number from 1 to 6, all weights"):
+        with pytest.raises(ValueError, match=f"n_weights={n} must be a whole number from 1 to 6 .all weights"):
             largest(scores, n)
 
 

@@ -806,7 +806,7 @@ def test_parts_that_do_not_fit_together_are_found_before_the_model_is_used(model
     original = crafted.Crafted(path)
     levels = original.copy()
     levels.first("module", "Levels")[2]["n_levels"] = 10**7
-    refused_quickly(levels.content(), path, "embedding of 3 levels belongs to a column of 10000000")
+    refused_quickly(levels.content(), path, "embedding has 3 levels; expected 10000000")
     samples = original.copy()
     next(pair for pair in samples.parameters() if pair[0] == "n_samples")[1] = 10**9
     refused_quickly(samples.content(), path, "n_samples=1000000000; expected")

@@ -1,4 +1,4 @@
-"""What one row contributes to the curvature: the registry. One file a variant, file name = key."""
+"""Registry of curvature rules, the contribution of one row. One file per variant; the file name is the key."""
 
 from ._base import CurvatureRule
 from .empirical_fisher import EmpiricalFisher

@@ -1,4 +1,4 @@
-"""What a curvature rule answers. A rule only chooses the output factor S; it knows no structure and no prior."""
+"""Base class of curvature rules. A rule defines only the output factor S, independent of structures and priors."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ from ..network.linearisation import Linearisation
 
 
 class CurvatureRule(ABC):
-    """One row contributes Jₙᵀ Sₙ Sₙᵀ Jₙ. Plain data; two equal rules give the same curvature of the same rows."""
+    """Rule by which row n contributes Jₙᵀ Sₙ Sₙᵀ Jₙ to the curvature.
+
+    Rules are plain data: two equal rules give the same curvature for the same rows.
+    """
 
     provides: ClassVar[frozenset[str]]
     """Forms in which the contribution is available: "rows", "layers", "matrix"."""
     dispersion_power: ClassVar[int]
-    """The curvature scales with 1 / φ to this power."""
+    """Power of 1 / φ with which the curvature scales."""
 
     @abstractmethod
     def batch(self, line: Linearisation, likelihood: Likelihood, targets: Tensor, weights: Tensor) -> Batch:
-        """The weighted SᵀJ of a batch: √w enters S here, once."""
+        """Weighted SᵀJ of a batch. The factor √w enters S here and nowhere else."""
 
     @abstractmethod
     def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:
-        """Columns K of S: as many backward passes, and dense rows, as one row of the data makes."""
+        """Number of columns K of S: the backward passes, and the dense rows, per data row."""
 
     def memory(self, n_parameters: int) -> int:
-        """Bytes that one contribution takes beside the structure; nothing for rows, which come in chunks."""
+        """Bytes of one contribution, not counting the structure; zero for rows, which are processed in chunks."""
         return 0
 
     def sampling(self, n_samples: int, seed: int) -> CurvatureRule:
-        """The same rule with this number of draws a row and this seed; itself where it draws nothing."""
+        """Return the same rule with the given number of draws per row and seed; ``self`` if the rule draws nothing."""
         return self

@@ -1,9 +1,9 @@
 r"""Empirical Fisher: :math:`H = \sum_n w_n g_n g_n^\top` with :math:`g_n = J_n^\top r_n` the gradient of −log p(yₙ).
 
-At unit dispersion; the gradient at dispersion φ is :math:`g_n/\varphi`, so the curvature scales with
-:math:`1/\varphi^2` where the others scale with 1/φ. One backward pass a row, whatever the number of outputs, and it
-sees the targets: rows that are fitted well count little, so it is no approximation of the Hessian at a mode (Kunstner,
-Balles & Hennig 2019).
+These are gradients at unit dispersion. At dispersion φ the gradient is :math:`g_n/\varphi`, so this curvature scales
+with :math:`1/\varphi^2`, whereas the others scale with 1/φ. It costs one backward pass per row, whatever the number of
+outputs. It depends on the targets, and rows with a good fit contribute little. It is therefore no approximation of the
+Hessian at a mode (Kunstner, Balles & Hennig 2019).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ._base import CurvatureRule
 
 @dataclass(frozen=True)
 class EmpiricalFisher(CurvatureRule):
-    """Sₙ = √wₙ rₙ, one column.
+    """Empirical Fisher: Sₙ = √wₙ rₙ, one column.
 
     Examples
     --------
@@ -38,5 +38,5 @@ class EmpiricalFisher(CurvatureRule):
         return Batch(line.pullback(factor[..., None]), line.outputs, weights)
 
     def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:
-        """One."""
+        """One column."""
         return 1

@@ -1,7 +1,7 @@
 r"""Generalised Gauss–Newton: :math:`H = \sum_n w_n J_n^\top \Lambda_n J_n` (Schraudolph 2002; Martens 2020).
 
-Sₙ is the square root of the expected Hessian Λₙ of the loss in the outputs; for the likelihoods here that is the
-Fisher information as well. Of the targets only their known noise is needed.
+Sₙ is a square root of Λₙ, the expected Hessian of the loss with respect to the outputs. For the likelihoods of this
+package Λₙ is also the Fisher information. Only the known noise in the targets is used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ._base import CurvatureRule
 
 @dataclass(frozen=True)
 class GGN(CurvatureRule):
-    """Sₙ Sₙᵀ = wₙ Λₙ.
+    """Generalised Gauss–Newton: Sₙ Sₙᵀ = wₙ Λₙ.
 
     Examples
     --------
@@ -37,5 +37,5 @@ class GGN(CurvatureRule):
         return Batch(line.pullback(factor), line.outputs, weights)
 
     def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:
-        """Those of Λ^½: C, or C − 1 for C logits."""
+        """Number of columns of Λ^½: C, or C − 1 for C logits."""
         return int(likelihood.hessian_factor(torch.zeros(1, n_outputs, dtype=torch.float64)).shape[-1])

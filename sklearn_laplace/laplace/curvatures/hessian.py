@@ -1,8 +1,9 @@
 r"""Exact Hessian: :math:`H = \nabla_\theta^2 \sum_n w_n \mathrm{nll}_n`, at unit dispersion.
 
-The generalised Gauss–Newton matrix plus the curvature of the network itself,
-:math:`\sum_n w_n \sum_c r_{nc} \nabla_\theta^2 f_c(x_n)`. It has no output factor, so it comes as a matrix, at one
-backward pass through the gradient for each weight; and it may have negative eigenvalues, which the structures clip.
+It is the sum of the generalised Gauss–Newton matrix and the curvature of the network itself,
+:math:`\sum_n w_n \sum_c r_{nc} \nabla_\theta^2 f_c(x_n)`. It has no output factor, so it is available as a matrix only.
+The cost is one backward pass through the gradient per weight. Negative eigenvalues are possible; the structures clip
+them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ._base import CurvatureRule
 
 @dataclass(frozen=True)
 class Hessian(CurvatureRule):
-    """The batch's P × P matrix by autodiff, O(n P²) time and P² memory.
+    """Exact Hessian of a batch as a P × P matrix by autodiff, O(n P²) time and P² memory.
 
     Examples
     --------
@@ -32,15 +33,15 @@ class Hessian(CurvatureRule):
     dispersion_power: ClassVar[int] = 1
 
     def batch(self, line: Linearisation, likelihood: Likelihood, targets: Tensor, weights: Tensor) -> Batch:
-        """The matrix of the batch's weighted loss; no rows."""
+        """Hessian matrix of the batch's weighted loss, without rows."""
         matrix = line.hessian(lambda outputs: (weights * likelihood.nll(outputs, targets)).sum())
-        nothing = line.outputs.new_zeros(*line.outputs.shape, 0)
-        return Batch(line.pullback(nothing), line.outputs, weights, matrix)
+        no_columns = line.outputs.new_zeros(*line.outputs.shape, 0)
+        return Batch(line.pullback(no_columns), line.outputs, weights, matrix)
 
     def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:
-        """Four, in effect: a backward pass through the gradient costs about 4 P multiply-adds for each weight."""
+        """Effective number of columns, 4: a pass through the gradient costs about 4 P multiply-adds per weight."""
         return 4
 
     def memory(self, n_parameters: int) -> int:
-        """The matrix and its transpose, 2 · 8 · P² bytes."""
+        """Bytes of the matrix and its transpose, 2 · 8 · P²."""
         return 2 * 8 * n_parameters**2

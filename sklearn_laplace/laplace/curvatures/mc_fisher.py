@@ -1,14 +1,14 @@
 r"""Sampled Fisher: :math:`H = \sum_n w_n \tfrac1S \sum_s J_n^\top r_{ns} r_{ns}^\top J_n`, labels drawn from the model.
 
-:math:`r_{ns}` is the residual of a target drawn from p(y given f) at unit dispersion; its outer product has the
-expectation Λₙ, so H is the generalised Gauss–Newton matrix on average, at S backward passes a row instead of one for
-each output (Martens & Grosse 2015, section 5).
+:math:`r_{ns}` is the residual of a target drawn from p(y given f) at unit dispersion. The expectation of its outer
+product is Λₙ, so H equals the generalised Gauss–Newton matrix in expectation. The cost is S backward passes per row
+instead of one per output (Martens & Grosse 2015, section 5).
 
-The draws of a row are a function of its inputs and of the seed alone, not the next ones of a generator: they are the
-same however the rows are cut into batches or ordered, in the second pass of a structure that needs one, for k copies
-of a row and for one of weight k, and when the row is forgotten again; and rows that come one by one do not all get the
-first draws of a stream. Each row is hashed, bit by bit of its inputs, by the mixing function of SplitMix64 (Steele, Lea
-& Flood 2014), which then counts on from there.
+The draws of a row are a function of its inputs and the seed only, not of the state of a generator. They do not depend
+on the order or the batching of the rows, and are the same in the second pass of a structure. They are also the same for
+k copies of a row and for one row of weight k, and when a row is removed again. In an online update, rows that arrive
+one by one get different draws. Each row is hashed, bit by bit of its inputs, by the mixing function of SplitMix64
+(Steele, Lea & Flood 2014). The draws are the following values of that generator.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from ..network.linearisation import Linearisation
 from ._base import CurvatureRule
 
 GAMMA, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-"""SplitMix64's increment and multipliers, unsigned."""
+"""Increment and multipliers of SplitMix64, unsigned."""
 
 
 @dataclass(frozen=True)
 class MCFisher(CurvatureRule):
-    """Sₙ = √(wₙ/S) (rₙ₁ … rₙₛ) for S sampled targets.
+    """Sampled Fisher: Sₙ = √(wₙ/S) (rₙ₁ … rₙₛ) for S sampled targets.
 
     Parameters
     ----------
     n_samples : int
-        S, draws a row.
+        Number S of draws per row.
     seed : int
+        Seed of the draws.
 
     Examples
     --------
@@ -50,7 +51,7 @@ class MCFisher(CurvatureRule):
     dispersion_power: ClassVar[int] = 1
 
     def batch(self, line: Linearisation, likelihood: Likelihood, targets: Tensor, weights: Tensor) -> Batch:
-        """SᵀJ of the sampled residuals; of the targets only their known noise is needed."""
+        """SᵀJ of the sampled residuals. Only the known noise in the targets is used."""
         n, n_outputs = line.outputs.shape
         uniforms = row_uniforms(line.inputs, self.n_samples * n_outputs, self.seed).view(n, self.n_samples, n_outputs)
         drawn = (likelihood.sample(line.outputs, column, targets) for column in uniforms.unbind(1))
@@ -58,27 +59,28 @@ class MCFisher(CurvatureRule):
         return Batch(line.pullback(residuals * (weights / self.n_samples).sqrt()[:, None, None]), line.outputs, weights)
 
     def n_columns(self, likelihood: Likelihood, n_outputs: int) -> int:
-        """The number of draws."""
+        """Number of draws per row."""
         return self.n_samples
 
     def sampling(self, n_samples: int, seed: int) -> MCFisher:
-        """With this number of draws and this seed."""
+        """Return the rule with the given number of draws per row and seed."""
         return MCFisher(n_samples, seed)
 
 
 def row_uniforms(inputs: Tensor, n_columns: int, seed: int) -> Tensor:
-    """Uniform draws for each row, a function of the row's values and of the seed.
+    """Uniform draws for each row as a function of the row's values and the seed.
 
     Parameters
     ----------
     inputs : Tensor of shape (n, …)
     n_columns : int
+        Number of draws per row.
     seed : int
 
     Returns
     -------
     Tensor of shape (n, n_columns), float64
-        Strictly between 0 and 1, multiples of 2⁻⁵⁴.
+        Multiples of 2⁻⁵⁴, strictly between 0 and 1.
 
     Examples
     --------
@@ -88,7 +90,7 @@ def row_uniforms(inputs: Tensor, n_columns: int, seed: int) -> Tensor:
     >>> torch.equal(draws[[2, 0]], row_uniforms(rows[[2, 0]], 3, seed=0))
     True
     """
-    bits = (inputs.flatten(1).double() + 0.0).view(torch.int64)  # + 0.0: there is one zero
+    bits = (inputs.flatten(1).double() + 0.0).view(torch.int64)  # + 0.0 maps -0.0 to 0.0
     places = torch.arange(1, bits.shape[1] + 1, device=bits.device) * _signed(GAMMA)
     state = _mixed(_mixed(bits + places).sum(1) + seed)
     steps = torch.arange(1, n_columns + 1, device=bits.device) * _signed(GAMMA)
@@ -96,14 +98,14 @@ def row_uniforms(inputs: Tensor, n_columns: int, seed: int) -> Tensor:
 
 
 def _mixed(values: Tensor) -> Tensor:
-    """SplitMix64's output function of int64 values, arithmetic modulo 2⁶⁴."""
+    """Output function of SplitMix64 on int64 values, arithmetic modulo 2⁶⁴."""
     values = (values ^ _shifted(values, 30)) * _signed(MIX_1)
     values = (values ^ _shifted(values, 27)) * _signed(MIX_2)
     return values ^ _shifted(values, 31)
 
 
 def _shifted(values: Tensor, places: int) -> Tensor:
-    """A right shift that fills with zeros; that of int64 repeats the sign."""
+    """Logical right shift, which fills with zeros. The right shift of int64 repeats the sign bit."""
     return (values >> places) & ((1 << (64 - places)) - 1)
 
 

@@ -38,7 +38,10 @@ class ParameterBlock:
         return self.outputs * self.inputs
 
     def width(self, n_columns: int) -> int:
-        """Elements per row of the block's part with K columns, including the dense form of a layer at several positions."""
+        """Elements per row of the block's part with K columns.
+
+        A layer at several positions includes its dense form.
+        """
         if not self.factored:
             return n_columns * self.size
         factors = self.positions * (self.inputs + n_columns * self.outputs)

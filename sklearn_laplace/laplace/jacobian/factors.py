@@ -109,7 +109,7 @@ class LayerFactor:
 
         For two layers and K > 1 it is :math:`\sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n`, a single
         Khatri–Rao product of cost N·O·O′·I·I′ for any K. Panels are accumulated in float64. For a layer with itself,
-        nothing is added above the diagonal blocks: only the lower triangle of ``total`` is valid.
+        entries above the diagonal blocks may be missing: only the lower triangle of ``total`` is valid.
         """
         if isinstance(other, LayerFactor) and self.cotangents.shape[1] > 1:
             if other is self:

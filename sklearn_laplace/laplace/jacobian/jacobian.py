@@ -1,7 +1,7 @@
 r"""Factored Jacobians: produced by layers, consumed by structures. Data only.
 
-Row n of a batch contributes :math:`S_n^\top J_n` (K × P), where :math:`J_n` (C × P) is the Jacobian of the outputs
-and :math:`S_n` (C × K) is an output factor. The parameters are divided into blocks. A block is one of:
+Row n of a batch contributes :math:`S_n^\top J_n` (K × P). Here :math:`J_n` (C × P) is the Jacobian of the outputs and
+:math:`S_n` (C × K) is an output factor. The parameters are divided into blocks. A block is one of:
 
 - a linear layer. The row's part is :math:`g_{nk} \otimes a_n`, with the layer's input a and the output cotangents g.
   The product is formed only on request;

@@ -1,6 +1,7 @@
-"""How a layer yields its part of the Jacobian: the registry. One file a variant, file name = key.
+"""Registry of layers: how each kind yields its part of the Jacobian. One file per variant; the file name is the key.
 
-``FACTORED`` are tried in order on every module that owns parameters; what none of them takes is ``generic``.
+Every module that owns parameters is matched against ``FACTORED`` in order. If none of them handles it, the module is
+``generic``.
 """
 
 from ._base import FactoredLayer

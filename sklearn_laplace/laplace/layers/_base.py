@@ -1,8 +1,9 @@
-r"""What a layer with a closed form answers.
+r"""Base class of layers with a closed-form Jacobian.
 
-Its outputs are linear in its own tensors, so the row's part :math:`S_n^\top J_n` is a product of two things: what the
-layer makes of its inputs (:meth:`FactoredLayer.features`, once for each batch) and the cotangents that come back to its
-outputs (:meth:`FactoredLayer.factor`, once for each output factor S). Nothing here knows the network around the layer.
+The outputs of such a layer are linear in its tensors. The row's part :math:`S_n^\top J_n` is therefore a product of two
+things. The features depend on the layer's inputs (:meth:`FactoredLayer.features`, once per batch). The cotangents are
+the gradients at the layer's outputs (:meth:`FactoredLayer.factor`, once per output factor S). Nothing here depends on
+the rest of the network.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from ..jacobian.factors import Factor, LayerFactor, SharedFactor
 
 @dataclass(frozen=True)
 class FactoredLayer(ABC):
-    """A layer that the forward pass calls once, with one input for each row.
+    """A layer called exactly once in the forward pass, with one input per row.
 
     Parameters
     ----------
     name : str
         Dotted name of the layer in the module.
     weight, bias : int
-        Columns of the layer's block that are its weight and its bias; 0 where the tensor is not selected.
+        Number of columns of the weight and of the bias in the layer's block; 0 if the tensor is not selected.
     """
 
     name: str
@@ -36,49 +37,52 @@ class FactoredLayer(ABC):
     @staticmethod
     @abstractmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:
-        """Whether a layer that saw these inputs is of this kind; subclasses may do anything, so they are not."""
+        """True if this class describes ``layer`` with the given inputs.
+
+        Subclasses of a torch layer are not handled, because they may override anything.
+        """
 
     @classmethod
     @abstractmethod
     def of(cls, name: str, layer: nn.Module, selected: set[str], inputs: Tensor) -> Self:
-        """The description of a layer whose tensors in ``selected`` (their own short names) are random."""
+        """Describe a layer. ``selected`` holds the short names of its tensors that are random."""
 
     @property
     @abstractmethod
     def block(self) -> ParameterBlock:
-        """The layer's stretch of the parameter vector."""
+        """The layer's block of the parameter vector."""
 
     @property
     def columns(self) -> tuple[tuple[str, int], ...]:
-        """The tensors side by side in the block, with their number of columns."""
+        """Names of the tensors side by side in the block, with their numbers of columns."""
         parts = ((f"{self.name}.weight", self.weight), (f"{self.name}.bias", self.bias))
         return tuple((name.lstrip("."), width) for name, width in parts if width)
 
     @property
     def bias_block(self) -> ParameterBlock | None:
-        """A dense block of the bias alone; None where there is none, or where the layer's block is dense already."""
+        """Dense block of the bias alone; None if there is no bias or the layer's block is already dense."""
         if not (self.bias and self.block.factored):
             return None
         return ParameterBlock(f"{self.name}.bias".lstrip("."), 1, self.bias * self.block.outputs, factored=False)
 
     @abstractmethod
     def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:
-        """What the cotangents are multiplied with, from the layer as it is now and its inputs (n, …)."""
+        """Features that are multiplied with the cotangents, from the layer's current state and its inputs (n, …)."""
 
     @abstractmethod
     def factor(self, features: Tensor, cotangents: Tensor) -> Factor:
-        """The layer's part from its features and the cotangents (n, K, …), shaped like the outputs of a row."""
+        """The layer's part of SᵀJ from its features and the cotangents (n, K, …), shaped like the outputs of a row."""
 
 
 def shared_factor(inputs: Tensor, cotangents: Tensor, positions: int) -> LayerFactor | SharedFactor:
-    """The part of one matrix at the positions of each row; plain where every row has one.
+    """Factor of a linear layer at L positions of each row: a SharedFactor, or a LayerFactor for one position.
 
     Parameters
     ----------
     inputs : Tensor of shape (n, L, I)
     cotangents : Tensor of shape (n, K, L, O)
     positions : int
-        L when the layer was traced; where it is 1, structures rely on a
+        L when the layer was traced. If it is 1, structures rely on a
         :class:`~sklearn_laplace.laplace.jacobian.LayerFactor`.
 
     Examples

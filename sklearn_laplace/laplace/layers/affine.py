@@ -1,8 +1,8 @@
-r"""Norm layers, :math:`y = \gamma \hat x + \beta` with one γ and one β a channel or element.
+r"""Normalisation layers, :math:`y = \gamma \hat x + \beta` with one γ and one β per channel or element.
 
-The normalised input :math:`\hat x` does not depend on γ and β; it comes from the layer's own function without them,
-never from y, since γ may be zero. The part of row n is :math:`[\sum_l g_{nkl} \hat x_{nl} \mid \sum_l g_{nkl}]`, the
-sum over the positions l that share γ and β.
+The normalised input :math:`\hat x` does not depend on γ and β. It is computed by the layer's own function without them,
+never from y, since γ may be zero. The part of row n is :math:`[\sum_l g_{nkl} \hat x_{nl} \mid \sum_l g_{nkl}]`, summed
+over the positions l that share γ and β.
 """
 
 from __future__ import annotations
@@ -51,22 +51,23 @@ BY_CHANNEL: dict[type[nn.Module], tuple[Normalisation, tuple[int, ...]]] = {
     nn.InstanceNorm3d: (_by_instance, (5,)),
     nn.GroupNorm: (_by_group, (2, 3, 4, 5)),
 }
-"""Layers with one γ a channel, the axis after the rows: how they normalise, and axes of an input with rows."""
+"""Layers with one γ per channel (the axis after the rows): their normalisation, and valid ``ndim`` of the input."""
 BY_ELEMENT: dict[type[nn.Module], Normalisation] = {nn.LayerNorm: _by_layer, nn.RMSNorm: _by_size}
-"""Layers with one γ for each element of the last axes."""
+"""Layers with one γ per element of the last axes, and their normalisation."""
 
 
 @dataclass(frozen=True)
 class Affine(FactoredLayer):
-    """A norm layer in eval mode, called once in the forward pass with an input of shape (n, …).
+    """A normalisation layer in eval mode, called once in the forward pass with an input of shape (n, …).
 
     Parameters
     ----------
     name : str
+        Dotted name of the layer in the module.
     weight, bias : int
-        Elements of γ and β; 0 where the tensor is not selected.
+        Numbers of elements of γ and β; 0 if the tensor is not selected.
     last_axes : int
-        How many of the last axes γ spans; 0 where it spans the channels, the axis after the rows.
+        Number of last axes that γ spans; 0 if it spans the channels, the axis after the rows.
 
     Examples
     --------
@@ -81,7 +82,7 @@ class Affine(FactoredLayer):
 
     @staticmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:
-        """Whether it is a norm layer whose rows do not influence each other: batch norm needs running statistics."""
+        """True for a normalisation layer without interaction between rows; batch norm needs running statistics."""
         kind = type(layer)
         if kind in BY_ELEMENT:
             assert isinstance(layer, nn.LayerNorm | nn.RMSNorm)
@@ -94,9 +95,9 @@ class Affine(FactoredLayer):
 
     @classmethod
     def of(cls, name: str, layer: nn.Module, selected: set[str], inputs: Tensor) -> Self:
-        """The description of a norm layer."""
-        own = dict(layer.named_parameters(recurse=False))
-        weight, bias = (own[tensor].numel() if tensor in selected else 0 for tensor in ("weight", "bias"))
+        """Describe a normalisation layer."""
+        tensors = dict(layer.named_parameters(recurse=False))
+        weight, bias = (tensors[name].numel() if name in selected else 0 for name in ("weight", "bias"))
         last_axes = len(layer.normalized_shape) if isinstance(layer, nn.LayerNorm | nn.RMSNorm) else 0
         return cls(name, weight, bias, last_axes)
 
@@ -106,19 +107,19 @@ class Affine(FactoredLayer):
         return ParameterBlock(self.name, 1, self.weight + self.bias, factored=False)
 
     def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:
-        """The normalised input, shape (n, p, L) for p elements of γ at L positions."""
+        """Normalised input, shape (n, p, L) for p elements of γ at L positions."""
         kind = type(layer)
         normalise = BY_ELEMENT[kind] if kind in BY_ELEMENT else BY_CHANNEL[kind][0]
         return self._by_position(normalise(layer, inputs), 1)
 
     def factor(self, features: Tensor, cotangents: Tensor) -> DenseFactor:
-        """[Σ g∘x̂ | Σ g], of both what is selected, from x̂ (n, p, L) and cotangents (n, K, …)."""
+        """[Σ g∘x̂ | Σ g], without unselected tensors, from x̂ (n, p, L) and cotangents (n, K, …)."""
         cotangents = self._by_position(cotangents, 2)
         parts = [(cotangents * features[:, None]).sum(-1)] if self.weight else []
         return DenseFactor(torch.cat([*parts, cotangents.sum(-1)] if self.bias else parts, -1))
 
     def _by_position(self, values: Tensor, leading: int) -> Tensor:
-        """Values with ``leading`` axes of rows and columns as (…, p, L)."""
+        """Reshape values with ``leading`` axes of rows and columns to (…, p, L)."""
         if self.last_axes:
             values = values.flatten(-self.last_axes)
             return values.reshape(*values.shape[:leading], -1, values.shape[-1]).mT

@@ -1,8 +1,8 @@
-r"""Convolutions: one linear map at every position, on patches of the padded input.
+r"""Convolutions: one linear map at every position, applied to patches of the padded input.
 
-With the patches :math:`a_{nl}` of row n and the cotangents :math:`g_{nkl}` at its output's positions l the part is
-:math:`\sum_l g_{nkl} \otimes [a_{nl}, 1]`, the sum of a linear layer at several positions. A grouped convolution is one
-such map for each group; it has no single input, so its part is multiplied out.
+With the patches :math:`a_{nl}` of row n and the cotangents :math:`g_{nkl}` at the output positions l, the part is
+:math:`\sum_l g_{nkl} \otimes [a_{nl}, 1]`, as for a linear layer at several positions. A grouped convolution is one
+such map per group. It has no single input, so its part is stored dense.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ..jacobian.factors import DenseFactor, Factor
 from ._base import FactoredLayer, shared_factor
 
 AXES: dict[type[nn.Module], int] = {nn.Conv1d: 3, nn.Conv2d: 4}
-"""The known convolutions, and the axes of an input with rows."""
+"""Supported convolutions, and the ``ndim`` of their input including the rows."""
 BY_NAME = {"valid": 0, "same": 1}
-"""Paddings that have a name, as multiples of what a kernel reaches beyond its first element."""
+"""Paddings given as a string, as multiples of the kernel's extent beyond its first element."""
 FILLS = {"zeros": "constant"}
-"""Padding modes that ``torch.nn.functional.pad`` knows by another name than a layer."""
+"""Padding modes with another name in ``torch.nn.functional.pad`` than in a layer."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,16 @@ class Conv(FactoredLayer):
     Parameters
     ----------
     name : str
+        Dotted name of the layer in the module.
     weight, bias : int
-        Columns of the block: inputs of one output and 1, or, with groups, elements of the tensors; 0 where the tensor
-        is not selected.
+        Number of columns in the block: the inputs of one output channel, and 1. With groups, the number of elements of
+        each tensor. 0 if the tensor is not selected.
     n_outputs : int
-        Output channels.
+        Number of output channels.
     positions : int
-        Positions of the output L.
+        Number L of output positions.
     groups : int
-        Groups of channels; 1 is the plain convolution.
+        Number of channel groups; 1 for a plain convolution.
 
     Examples
     --------
@@ -60,13 +61,13 @@ class Conv(FactoredLayer):
 
     @staticmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:
-        """Whether it is a convolution over rows that owns its weight; a transposed one is not."""
+        """True for a 1-D or 2-D convolution that owns its weight; transposed convolutions are not handled."""
         axes = AXES.get(type(layer))
         return axes == inputs.ndim and "weight" in layer._parameters
 
     @classmethod
     def of(cls, name: str, layer: nn.Module, selected: set[str], inputs: Tensor) -> Self:
-        """The description of a convolution."""
+        """Describe a convolution."""
         assert isinstance(layer, nn.Conv1d | nn.Conv2d)
         rows = layer.out_channels if layer.groups > 1 else 1
         weight = rows * layer.weight[0].numel() * ("weight" in selected)
@@ -76,16 +77,16 @@ class Conv(FactoredLayer):
 
     @property
     def block(self) -> ParameterBlock:
-        """[W | b] with the patch as inputs; with groups all elements of W, then b, in one row."""
+        """[W | b] with the patch as inputs. With groups: all elements of W, then b, in one row."""
         columns = self.weight + self.bias
         if self.groups > 1:
             return ParameterBlock(self.name, 1, columns, factored=False)
         return ParameterBlock(self.name, self.n_outputs, columns, True, self.positions)
 
     def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:
-        """Patches with a column of ones for the bias, (n, L, I + 1), of both what is selected; patches with groups.
+        """Patches with a column of ones for the bias, shape (n, L, I + 1), without unselected tensors.
 
-        One copy of the input for each element of the kernel.
+        With groups: the patches alone, shape (n, C·kernel, L). Memory is one copy of the input per kernel element.
         """
         assert isinstance(layer, nn.Conv1d | nn.Conv2d)
         if self.groups > 1:
@@ -97,14 +98,14 @@ class Conv(FactoredLayer):
         return torch.cat([patches, *ones], 1).mT
 
     def factor(self, features: Tensor, cotangents: Tensor) -> Factor:
-        """The layer's part from its features and the cotangents (n, K, O, …)."""
+        """The layer's part of SᵀJ from its features and the cotangents (n, K, O, …)."""
         cotangents = cotangents.flatten(3)
         if self.groups > 1:
             return self._grouped_factor(features, cotangents)
         return shared_factor(features, cotangents.mT, self.positions)
 
     def _grouped_factor(self, patches: Tensor, cotangents: Tensor) -> DenseFactor:
-        """Group by group Σ_l g ⊗ a, in the order of the weight's elements."""
+        """Σ_l g ⊗ a for each group, in the order of the weight's elements."""
         parts = [cotangents.sum(-1)] if self.bias else []
         if self.weight:
             by_group = cotangents.unflatten(2, (self.groups, -1))
@@ -114,7 +115,10 @@ class Conv(FactoredLayer):
 
 
 def _patches(layer: nn.Conv1d | nn.Conv2d, inputs: Tensor) -> Tensor:
-    """What each output position sees, channel by channel, shape (n, C·kernel, L); 1d as 2d of height one."""
+    """Inputs of each output position, channel by channel, shape (n, C·kernel, L).
+
+    1-D inputs are treated as 2-D of height one.
+    """
     padded = F.pad(inputs, _margins(layer), FILLS.get(layer.padding_mode, layer.padding_mode))
     if padded.ndim == 3:
         padded = padded[:, :, None]
@@ -125,7 +129,7 @@ def _patches(layer: nn.Conv1d | nn.Conv2d, inputs: Tensor) -> Tensor:
 
 
 def _margins(layer: nn.Conv1d | nn.Conv2d) -> list[int]:
-    """Elements added before and after each axis, the last axis first, as ``F.pad`` takes them."""
+    """Elements added before and after each axis, the last axis first, in the format of ``F.pad``."""
     margins: list[int] = []
     for axis in reversed(range(len(layer.kernel_size))):
         if isinstance(layer.padding, str):

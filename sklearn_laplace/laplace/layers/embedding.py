@@ -1,6 +1,6 @@
-r"""``torch.nn.Embedding``: the cotangents of a row, added up where its indices point.
+r"""``torch.nn.Embedding``: the cotangents of a row, summed at its indices.
 
-The part of row n is :math:`\sum_l e_{i_{nl}} \otimes g_{nkl}` with e the unit vectors of the vocabulary.
+The part of row n is :math:`\sum_l e_{i_{nl}} \otimes g_{nkl}`, with e the unit vectors of the vocabulary.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from ._base import FactoredLayer
 
 @dataclass(frozen=True)
 class Embedding(FactoredLayer):
-    """A table of vectors, looked up once in the forward pass with indices of shape (n, …).
+    """An embedding table, looked up once in the forward pass with indices of shape (n, …).
 
     Parameters
     ----------
     name : str
+        Dotted name of the layer in the module.
     weight, bias : int
-        Elements V·D of the table, and 0.
+        Number V·D of elements of the table (0 if it is not selected), and 0.
     n_vectors : int
-        V.
+        Number V of vectors.
     padding : int or None
-        The index whose vector gets no gradient.
+        Index of the vector without gradient.
 
     Examples
     --------
@@ -41,14 +42,14 @@ class Embedding(FactoredLayer):
 
     @staticmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:
-        """Whether it is a plain table: neither renormalised in the forward pass nor with gradients of its own kind."""
+        """True for a plain table: no ``max_norm``, no sparse gradients, no gradient scaling by frequency."""
         if type(layer) is not nn.Embedding:
             return False
         return layer.max_norm is None and not layer.sparse and not layer.scale_grad_by_freq
 
     @classmethod
     def of(cls, name: str, layer: nn.Module, selected: set[str], inputs: Tensor) -> Self:
-        """The description of a table."""
+        """Describe an embedding table."""
         assert isinstance(layer, nn.Embedding)
         weight = layer.weight.numel() * ("weight" in selected)
         return cls(name, weight, 0, layer.num_embeddings, layer.padding_idx)
@@ -59,11 +60,11 @@ class Embedding(FactoredLayer):
         return ParameterBlock(self.name, 1, self.weight, factored=False)
 
     def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:
-        """The indices, shape (n, L)."""
+        """Indices, shape (n, L)."""
         return inputs.reshape(len(inputs), -1)
 
     def factor(self, features: Tensor, cotangents: Tensor) -> DenseFactor:
-        """The table's part from indices (n, L) and cotangents (n, K, …, D): n·K·V·D memory."""
+        """The table's part of SᵀJ from indices (n, L) and cotangents (n, K, …, D): n·K·V·D memory."""
         n, k = cotangents.shape[:2]
         vectors = cotangents.reshape(n * k, features.shape[1], -1)
         tables = vectors.new_zeros(n * k * self.n_vectors, vectors.shape[-1])

@@ -1,7 +1,7 @@
-r"""Any module, by ``torch.func``: dense rows :math:`S_n^\top J_n`, one row of the data at a time in a batched pass.
+r"""Any module, by ``torch.func``: dense rows :math:`S_n^\top J_n` from one backward pass per row, batched by ``vmap``.
 
-Slow (a backward pass through the whole net for each row and column) but right for every net whose rows do not
-influence each other in eval mode.
+This is slow: a backward pass through the whole network per row and column. It is correct for every network without
+interaction between rows in eval mode.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from ..jacobian.factors import DenseFactor
 
 @dataclass(frozen=True)
 class Generic:
-    """A set of parameter tensors without a factored form.
+    """Parameter tensors without a factored form.
 
     Parameters
     ----------
     names : tuple of str
-        Dotted names of the tensors, each a block of its own.
+        Dotted names of the tensors. Each tensor is one block.
     sizes : tuple of int
-        Their numbers of elements.
+        Numbers of elements of the tensors.
     batched : bool
-        Whether the forward pass runs under ``torch.func.vmap``; otherwise rows are taken in a loop.
+        True if the forward pass runs under ``torch.func.vmap``; otherwise rows are processed in a loop.
 
     Examples
     --------
@@ -41,13 +41,13 @@ class Generic:
 
     @property
     def blocks(self) -> tuple[ParameterBlock, ...]:
-        """One dense block a tensor."""
+        """One dense block per tensor."""
         return tuple(
             ParameterBlock(name, 1, size, factored=False) for name, size in zip(self.names, self.sizes, strict=True)
         )
 
     def factors(self, module: nn.Module, x: Tensor, cotangents: Tensor) -> tuple[DenseFactor, ...]:
-        """The tensors' parts for rows ``x`` and output factors S (n, C, K): n·K·p memory."""
+        """The tensors' parts of SᵀJ for rows ``x`` and output factors S (n, C, K): n·K·p memory."""
         state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         chosen = {name: state[name].detach() for name in self.names}
         fixed = {name: tensor.detach() for name, tensor in state.items() if name not in chosen}
@@ -68,5 +68,5 @@ class Generic:
             rows = [pull(row, factor) for row, factor in zip(x, cotangents, strict=True)]
             parts = {name: torch.stack([row[name] for row in rows]) for name in self.names}
         shape = (len(x), cotangents.shape[-1], -1)
-        found = (parts[name].reshape(shape) for name in self.names)
-        return tuple(DenseFactor(part if x.requires_grad else part.detach()) for part in found)
+        dense = (parts[name].reshape(shape) for name in self.names)
+        return tuple(DenseFactor(part if x.requires_grad else part.detach()) for part in dense)

@@ -1,4 +1,4 @@
-r"""``torch.nn.Linear``: the part of row n is :math:`g_{nk} \otimes [a_n, 1]`, summed over the positions of a row."""
+r"""``torch.nn.Linear``: the part of row n is :math:`g_{nk} \otimes [a_n, 1]`, summed over the positions of the row."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ class Linear(FactoredLayer):
     Parameters
     ----------
     name : str
+        Dotted name of the layer in the module.
     weight, bias : int
-        Columns of the block: I and 1, or 0 where the tensor is not selected.
+        Number of columns in the block: I and 1, or 0 if the tensor is not selected.
     n_outputs : int
-        Rows of the weight.
+        Number of rows of the weight.
     positions : int
-        Vectors in each row.
+        Number of input vectors per row.
 
     Examples
     --------
@@ -38,28 +39,28 @@ class Linear(FactoredLayer):
 
     @staticmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:
-        """Whether it is a linear layer that owns its weight."""
+        """True for a linear layer that owns its weight."""
         return type(layer) is nn.Linear and "weight" in layer._parameters and inputs.ndim >= 2
 
     @classmethod
     def of(cls, name: str, layer: nn.Module, selected: set[str], inputs: Tensor) -> Self:
-        """The description of a linear layer."""
+        """Describe a linear layer."""
         assert isinstance(layer, nn.Linear)
         weight, bias = layer.in_features * ("weight" in selected), int("bias" in selected)
         return cls(name, weight, bias, layer.out_features, inputs[0, ..., 0].numel())
 
     @property
     def block(self) -> ParameterBlock:
-        """[W | b], with the columns that are selected."""
+        """[W | b], restricted to the selected tensors."""
         return ParameterBlock(self.name, self.n_outputs, self.weight + self.bias, True, self.positions)
 
     def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:
-        """The inputs with a column of ones for the bias, shape (n, …, I + 1); of both what is selected."""
+        """Inputs with a column of ones for the bias, shape (n, …, I + 1), without unselected tensors."""
         ones = [inputs.new_ones(*inputs.shape[:-1], 1)] if self.bias else []
         return torch.cat([inputs, *ones] if self.weight else ones, -1)
 
     def factor(self, features: Tensor, cotangents: Tensor) -> LayerFactor | SharedFactor:
-        """The layer's part from features (n, …, I + 1) and cotangents (n, K, …, O)."""
+        """The layer's part of SᵀJ from features (n, …, I + 1) and cotangents (n, K, …, O)."""
         if features.ndim == 2:
             return LayerFactor(features, cotangents)
         return shared_factor(features.flatten(1, -2), cotangents.flatten(2, -2), self.positions)

@@ -1,4 +1,4 @@
-"""Leave-one-out in closed form."""
+"""Leave-one-out predictions in closed form, without refits."""
 
 from .densities import class_density, gaussian_density
 from .jackknife import LeftOutModels, left_out_models

@@ -1,4 +1,4 @@
-r"""Leave-one-out densities of targets."""
+r"""Predictive log densities of the targets, for leave-one-out scores."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from ..latent import LatentGaussian
 from ..likelihoods._base import Likelihood, Link, without_noise
 
 Density = Callable[[LatentGaussian, Tensor, float], Tensor]
-"""From a Gaussian over the outputs, targets and dispersion to log p(y) of each row (n,), nats."""
+"""Maps a Gaussian over the outputs, targets and a dispersion to log p(y) of each row (n,), nats."""
 
 
 def gaussian_density(latent: LatentGaussian, targets: Tensor, dispersion: float) -> Tensor:
-    """log N(y; mean, covariance + φ diag(v)) of each row, nats, shape (n,); v its known noise variances, or ones.
+    """Log density log N(y; mean, covariance + φ diag(v)) of each row, nats, shape (n,).
+
+    Here v are the known noise variances of the row, or ones.
 
     Examples
     --------
@@ -31,7 +33,15 @@ def gaussian_density(latent: LatentGaussian, targets: Tensor, dispersion: float)
 
 
 def normal_terms(residual: Tensor, covariance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """eᵀ V⁻¹ e and log |V| for V = covariance + diag(noise), each of shape (…), from (…, C), (…, C, C) and (…, C).
+    """Terms eᵀ V⁻¹ e and log |V|, each of shape (…), of a normal density with V = covariance + diag(noise).
+
+    Parameters
+    ----------
+    residual : Tensor of shape (…, C)
+        Residual e.
+    covariance : Tensor of shape (…, C, C)
+    noise : Tensor of shape (…, C)
+        Noise variances.
 
     Examples
     --------
@@ -45,7 +55,7 @@ def normal_terms(residual: Tensor, covariance: Tensor, noise: Tensor) -> tuple[T
 
 
 def class_density(likelihood: Likelihood, link: Link) -> Density:
-    """The log of the linked probability of the target's class.
+    """Density function for classes: the log probability, under the link, of the target's class.
 
     Examples
     --------

@@ -1,19 +1,19 @@
-r"""Jackknife+ (Barber et al. 2021) without refits: what every model without one row says of a new input.
+r"""Jackknife+ intervals (Barber et al. 2021) without refits, from the predictions of each leave-one-out model.
 
-With the network linearised and at its mode, a Newton step without row n (all its weight) ends at weights from which
+With the linearised network at its mode, a Newton step without row n (its whole weight) gives the predictions
 
 .. math:: \mu_{-n}(x) = f(x) + J_x P^{-1} J_n^\top\, w_n r_n(f_{-n})/\varphi ,
 
-r the gradient of row n's loss at its own left-out outputs :math:`f_{-n}` (``laplace/leave_one_out/left_out.py``): by
-:math:`(I - S S^\top q)^{-1} = I + S S^\top q_{-n}` this is the step of Cook & Weisberg (1982) and Tailor et al. (2025),
-without a difference of close numbers. For a Gaussian likelihood it is the refit. The residuals are
-:math:`R_n = |y_n - \mu_{-n}(x_n)|`, and the interval of level :math:`1 - \alpha` at x
+with r the gradient of row n's loss at its own left-out outputs :math:`f_{-n}` (``laplace/leave_one_out/left_out.py``).
+By :math:`(I - S S^\top q)^{-1} = I + S S^\top q_{-n}`, this is the step of Cook & Weisberg (1982) and Tailor et al.
+(2025), without cancellation. For a Gaussian likelihood it equals the refit. With the residuals
+:math:`R_n = |y_n - \mu_{-n}(x_n)|`, the interval of level :math:`1 - \alpha` at x is
 
 .. math:: \big[\; \lfloor \alpha (N_w + 1) \rfloor\text{-th smallest } \mu_{-n}(x) - R_n, \quad
           \lceil (1 - \alpha)(N_w + 1) \rceil\text{-th smallest } \mu_{-n}(x) + R_n \;\big]
 
-where a row counts by its weight and the new one as one (:math:`N_w = \sum w`); an end for which there are too few rows
-is infinite. It rests on residuals, and not on the noise variance being right.
+where each row counts with its weight and the new row with weight 1 (:math:`N_w = \sum w`). An end is infinite if there
+are too few rows for it. The interval is built from residuals and does not require a correct noise variance.
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ from .linearised import linearised_mode
 from .rows import LinearRows, linear_rows
 
 ROUNDING = 1e-9
-"""Part of the wanted weight that may be missing by rounding."""
+"""Relative tolerance for rounding errors in cumulative weights."""
 
 
 @dataclass(frozen=True)
 class LeftOutModels:
-    """The models without one row each, in outputs.
+    """Leave-one-out models, represented by their outputs.
 
     Parameters
     ----------
     fit : LaplaceFit
-        At the linearised network's mode.
+        Fit at the mode of the linearised network.
     posterior : Posterior
-        Exact, at temperature 1.
+        Exact posterior at temperature 1.
     rows : iterable of LinearRows
-        Those that are left out, N together.
+        Rows to leave out, N in total.
     pulls : Tensor of shape (N, C), float64
-        w r/φ of each row at its left-out outputs.
+        Weighted gradient w r/φ of each row's loss at its left-out outputs.
     scores : Tensor of shape (N, C), float64
-        R.
+        Absolute left-out residuals R.
     weights : Tensor of shape (N,), float64
+        Row weights.
     """
 
     fit: LaplaceFit
@@ -62,7 +63,7 @@ class LeftOutModels:
     weights: Tensor
 
     def predictions(self, x: Tensor) -> Tensor:
-        """Outputs of all models at new inputs (m, …): shape (m, C, N), float64. Costs m N C² products with the root."""
+        """Outputs (m, C, N) of all models at new inputs (m, …), float64. Costs m N C² products with the root."""
         outputs, jacobian = self.fit.network.jacobian(x)
         jacobian, parts, start = jacobian.double(), [], 0
         mean = outputs.double()
@@ -76,23 +77,23 @@ class LeftOutModels:
         return mean[..., None] + torch.cat(parts, -1)
 
     def interval(self, x: Tensor, levels: Tensor) -> Tensor:
-        """Ends of the intervals at new inputs (m, …), shape (m, 2, L, C), for levels (L,)."""
-        found, scores = self.predictions(x), self.scores.mT
-        ends = [-reached(scores - found, self.weights, levels), reached(found + scores, self.weights, levels)]
+        """Lower and upper ends of the intervals at new inputs (m, …), for levels (L,): shape (m, 2, L, C)."""
+        means, scores = self.predictions(x), self.scores.mT
+        ends = [-reached(scores - means, self.weights, levels), reached(means + scores, self.weights, levels)]
         return torch.stack(ends, 1).mT
 
 
 def left_out_models(exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LeftOutModels:
-    """The models without one row each.
+    """Construct the leave-one-out models of a fit.
 
     Parameters
     ----------
     exact : LaplaceFit
-        Gaussian likelihood, ``GGN`` in an exact structure.
+        Fit with a Gaussian likelihood, ``GGN`` and an exact structure.
     batches : iterable of (inputs, targets, weights)
         All rows of the fit.
     hyper : Hyper
-        The temperature, which the mean does not know, does not enter.
+        Hyperparameters. The temperature is ignored, since the mean does not depend on it.
 
     Examples
     --------
@@ -105,10 +106,10 @@ def left_out_models(exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) ->
     >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
     >>> x, y, w = torch.ones(2, 1).double(), torch.tensor([[3.0], [6.0]]).double(), torch.ones(2).double()
     >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), [(x, y, w)])
-    >>> found = left_out_models(fit, [(x, y, w)], Hyper(torch.ones(1).double()))
-    >>> found.predictions(2 * x[:1]).round(decimals=9).tolist()  # twice the left-out means at 1, which are 3 and 1.5
+    >>> models = left_out_models(fit, [(x, y, w)], Hyper(torch.ones(1).double()))
+    >>> models.predictions(2 * x[:1]).round(decimals=9).tolist()  # twice the left-out means at 1, which are 3 and 1.5
     [[[6.0, 3.0]]]
-    >>> found.interval(2 * x[:1], torch.tensor([0.5]).double()).flatten().round(decimals=9)  # 3 − 4.5, 3 + 4.5
+    >>> models.interval(2 * x[:1], torch.tensor([0.5]).double()).flatten().round(decimals=9)  # 3 − 4.5, 3 + 4.5
     tensor([-1.5000,  7.5000], dtype=torch.float64)
     """
     hyper = replace(hyper, temperature=1.0)
@@ -123,7 +124,7 @@ def left_out_models(exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) ->
 
 
 def reached(values: Tensor, weights: Tensor, levels: Tensor) -> Tensor:
-    """The smallest value up to which the weights are a level's share of all of them and of one more; else infinity.
+    """Conformal quantiles: smallest value whose cumulative weight is at least level · (Σ w + 1), or infinity.
 
     Parameters
     ----------
@@ -134,6 +135,7 @@ def reached(values: Tensor, weights: Tensor, levels: Tensor) -> Tensor:
     Returns
     -------
     Tensor of shape (…, L)
+        Quantile of each level.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-r"""The mode of the linearised network, at which leave-one-out is exact."""
+r"""Mode of the linearised network, the point at which leave-one-out formulas are evaluated."""
 
 from __future__ import annotations
 
@@ -16,36 +16,41 @@ from ..structures._base import Curvature
 from .rows import LinearRows, linear_rows
 
 MAX_STEPS, MAX_HALVINGS = 50, 25
+"""Maximum number of Newton steps, and of step sizes tried in the line search of each."""
 DECREMENT = 1e-10
-"""A mode is found when the Newton decrement falls below this many posterior standard deviations."""
+"""Convergence criterion: Newton decrement, in posterior standard deviations."""
 ROUNDING = 1e-14
-"""Changes of the objective below this part of it are none."""
+"""Changes of the objective up to this, relative to its value, are rounding errors."""
 LOOSE = 0.01
-"""Tolerance of a Newton step's system far from the mode; nearer it is the decrement, for quadratic convergence."""
+"""Largest tolerance of the linear solve in a Newton step. Near the mode the decrement is used, for fast convergence."""
 
 
 def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> LaplaceFit:
-    r"""The fit at the mode of the linearised network under other hyperparameters.
+    r"""Fit at the mode of the linearised network under given hyperparameters.
 
     Newton's method on :math:`\sum_n w_n\,\mathrm{nll}(f_n(\theta))/\varphi + \tfrac12(\theta - \mu_0)^\top
-    \mathrm{diag}(\delta)(\theta - \mu_0)`; one step where the likelihood is Gaussian. Gradient and curvature are exact
-    whatever the structure: the steps are solved by conjugate gradients, and the fit's posterior is the preconditioner
-    only.
+    \mathrm{diag}(\delta)(\theta - \mu_0)`. A Gaussian likelihood needs one step. Gradient and curvature are exact for
+    every structure: steps are solved by conjugate gradients, and the fit's posterior is only the preconditioner.
 
     Parameters
     ----------
     fit : LaplaceFit
-        Any structure and rule; the search starts at its mean.
+        Fit with any structure and rule. The search starts at its mean.
     batches : iterable of (inputs, targets, weights)
         All rows of the fit.
     hyper : Hyper
-        The temperature does not enter.
+        Hyperparameters of the mode; the temperature is ignored.
 
     Returns
     -------
     LaplaceFit
-        With the way from θ* as its shift, and loss, gradient and curvature as they are there (an exact Hessian stays
-        that of the network at θ*).
+        Fit with ``shift`` = θ − θ*, and with loss, gradient and curvature at the mode θ. An exact Hessian stays that of
+        the network at θ*.
+
+    Raises
+    ------
+    ValueError
+        If the total weight of ``batches`` differs from that of the fit.
 
     Examples
     --------
@@ -56,8 +61,8 @@ def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> L
     >>> network = trace(torch.nn.Linear(1, 1, bias=False).double(), torch.ones(1, 1).double())
     >>> batches = [(torch.ones(1, 1).double(), 3 * torch.ones(1, 1).double(), torch.ones(1).double())]
     >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), batches)
-    >>> found = linearised_mode(fit, batches, Hyper(torch.ones(1).double(), dispersion=0.5))
-    >>> round(float(found.theta), 9)  # the target with precision 2, the prior's 0 with precision 1
+    >>> mode = linearised_mode(fit, batches, Hyper(torch.ones(1).double(), dispersion=0.5))
+    >>> round(float(mode.theta), 9)  # weighted mean of the target 3 (precision 2) and the prior mean 0 (precision 1)
     2.0
     """
     return _settled(fit, linear_rows(fit.network, batches), batches, hyper)
@@ -65,11 +70,11 @@ def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> L
 
 def _settled(fit: LaplaceFit, rows: Iterable[LinearRows], batches: Iterable[Rows], hyper: Hyper) -> LaplaceFit:
     hyper = replace(hyper, temperature=1.0)
-    seen = float(torch.stack([part.weights.sum() for part in rows]).sum())
-    if not math.isclose(seen, fit.total_weight, rel_tol=1e-6):
+    weight = float(torch.stack([part.weights.sum() for part in rows]).sum())
+    if not math.isclose(weight, fit.total_weight, rel_tol=1e-6):
         raise ValueError(
-            f"the batches weigh {seen:g} together and the rows of the fit {fit.total_weight:g}: leave-one-out needs "
-            "all rows of the fit, those of a previous posterior too."
+            f"the batches have total weight {weight:g}, but the rows of the fit have {fit.total_weight:g}. "
+            "Leave-one-out needs all rows of the fit, including those of a previous posterior: add them to the batches."
         )
     metric = fit.posterior(hyper)
     delta = fit.prior.precision(hyper.prior_precision)
@@ -93,7 +98,7 @@ def _settled(fit: LaplaceFit, rows: Iterable[LinearRows], batches: Iterable[Rows
 
 
 def _at(fit: LaplaceFit, rows: Iterable[LinearRows], shift: Tensor) -> LaplaceFit:
-    """Loss and gradient of the linearised network at a shift; the curvature as it was."""
+    """Fit with loss and gradient of the linearised network at a shift; the curvature is not updated."""
     gradient, nll = torch.zeros_like(shift), torch.zeros((), dtype=torch.float64, device=shift.device)
     for part in rows:
         outputs = part.at(shift)
@@ -106,15 +111,15 @@ def _at(fit: LaplaceFit, rows: Iterable[LinearRows], shift: Tensor) -> LaplaceFi
 def _system(
     fit: LaplaceFit, rows: Iterable[LinearRows], dispersion: float, delta: Tensor
 ) -> Callable[[Tensor], Tensor]:
-    """H/φ + diag(δ) times a vector, with the exact H of the rows at the fit's shift."""
+    """Product of H/φ + diag(δ) with a vector, for the exact H of the rows at the fit's shift."""
     factors = [part.factor(GGN(), fit.likelihood, part.at(fit.shift)) for part in rows]
 
     def times(vector: Tensor) -> Tensor:
-        found = delta * vector
+        product = delta * vector
         for part, factor in zip(rows, factors, strict=True):
-            bent = factor @ (factor.mT @ part.jacobian.times(vector[:, None]))
-            found = found + part.jacobian.transposed_times(bent)[:, 0] / dispersion
-        return found
+            weighted = factor @ (factor.mT @ part.jacobian.times(vector[:, None]))
+            product = product + part.jacobian.transposed_times(weighted)[:, 0] / dispersion
+        return product
 
     return times
 
@@ -122,25 +127,29 @@ def _system(
 def _descend(
     fit: LaplaceFit, rows: Iterable[LinearRows], hyper: Hyper, step: Tensor, slope: float
 ) -> tuple[LaplaceFit, bool] | None:
-    """The first of step, step/2, … that lowers the objective, and whether by rounding alone; None when none does."""
+    """Backtracking line search over step, step/2, …
+
+    Returns the fit after the first step that lowers the objective, and True if the decrease is within rounding errors.
+    Returns None if no step lowers the objective.
+    """
     assert fit.shift is not None
     value = fit.objective(hyper)
     rounding = ROUNDING * (abs(value) + 1.0)
     for power in range(MAX_HALVINGS):
         size = 0.5**power
-        found = _at(fit, rows, fit.shift + size * step)
-        reached = found.objective(hyper)
+        moved = _at(fit, rows, fit.shift + size * step)
+        reached = moved.objective(hyper)
         if math.isfinite(reached) and reached <= value + 1e-4 * size * slope + rounding:
-            return found, value - reached <= rounding
+            return moved, value - reached <= rounding
     return None
 
 
 def _curvature_at(fit: LaplaceFit, batches: Iterable[Rows], shift: Tensor | None) -> Curvature:
-    """The fit's curvature with the linearised network at another shift (P,): one pass where that makes a difference."""
+    """Curvature at another shift (P,) of the linearised network. Costs one pass if the curvature depends on it."""
     constant = fit.likelihood.quadratic and isinstance(fit.rule, GGN)
     if constant or shift is fit.shift or "rows" not in fit.rule.provides:
         return fit.curvature
-    found = fit_laplace(
+    moved = fit_laplace(
         fit.network,
         fit.likelihood,
         fit.rule,
@@ -150,4 +159,4 @@ def _curvature_at(fit: LaplaceFit, batches: Iterable[Rows], shift: Tensor | None
         like=fit.curvature,
         shift=shift,
     )
-    return found.curvature
+    return moved.curvature

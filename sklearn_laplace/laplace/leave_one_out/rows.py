@@ -1,4 +1,4 @@
-r"""The rows of a fit, linearised: outputs, Jacobian products, residuals."""
+r"""Rows of a fit under the linearised network: outputs and Jacobian."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..network.linearisation import Linearisation
 from ..network.network import Network
 
 HELD = 2**25
-"""Elements of Jacobians that are held from pass to pass, 256 MB; beyond, each pass makes them anew."""
+"""Maximum number of Jacobian elements kept in memory between passes, 256 MB. Larger Jacobians are recomputed."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class LinearRows:
     ----------
     inputs : Tensor of shape (n, …)
     outputs : Tensor of shape (n, C)
-        f* at θ*.
+        Outputs f* at θ*.
     jacobian : FactoredJacobian with n rows and C columns
     targets : Tensor with n rows
     weights : Tensor of shape (n,)
@@ -51,13 +51,13 @@ class LinearRows:
     weights: Tensor
 
     def at(self, shift: Tensor | None) -> Tensor:
-        """Outputs f* + J·shift (n, C) for a shift (P,) of the weights."""
+        """Outputs f* + J·shift, shape (n, C), for a shift (P,) of the weights."""
         return self.outputs if shift is None else self.outputs + self.jacobian.times(shift[:, None])[..., 0]
 
     def factor(self, rule: CurvatureRule, likelihood: Likelihood, outputs: Tensor) -> Tensor:
-        """S (n, C, K) of a rule at these outputs, at unit dispersion and with √w in it.
+        """Output factor S (n, C, K) of a rule at these outputs, at unit dispersion, with √w included.
 
-        A rule that has no S, because it gives whole matrices, is answered for by the generalised Gauss–Newton's.
+        A rule without an output factor (one that provides matrices) is replaced by the generalised Gauss–Newton.
         """
         rule = rule if "rows" in rule.provides else GGN()
         line = Linearisation(self.inputs, outputs, _as_rows, _no_hessian)
@@ -77,7 +77,7 @@ class _Pass:
 
 
 def linear_rows(network: Network, batches: Iterable[Rows]) -> Iterable[LinearRows]:
-    """The rows of the linearised network, to be gone through any number of times; held while they are few.
+    """Rows of the linearised network, as a reusable iterable. Kept in memory if they fit, see :data:`HELD`.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def linear_rows(network: Network, batches: Iterable[Rows]) -> Iterable[LinearRow
 
     Returns
     -------
-    iterable of LinearRows, one a batch
+    iterable of LinearRows, one per batch
 
     Examples
     --------
@@ -97,22 +97,22 @@ def linear_rows(network: Network, batches: Iterable[Rows]) -> Iterable[LinearRow
     >>> [rows.outputs.shape for rows in linear_rows(network, [batch, batch])]
     [torch.Size([3, 1]), torch.Size([3, 1])]
     """
-    every, held, size = _Pass(network, batches), [], 0
-    for rows in every:
+    recomputed, kept, size = _Pass(network, batches), [], 0
+    for rows in recomputed:
         size += len(rows.weights) * sum(block.width(rows.outputs.shape[1]) for block in network.blocks)
         if size > HELD:
-            return every
-        held.append(rows)
-    return held
+            return recomputed
+        kept.append(rows)
+    return kept
 
 
 def one_temperature(hyper: Hyper) -> float:
-    """The temperature of all weights.
+    """Common temperature of all weights.
 
     Raises
     ------
     UnsupportedCombinationError
-        Where layers have temperatures of their own.
+        If there are several temperatures.
 
     Examples
     --------
@@ -122,15 +122,15 @@ def one_temperature(hyper: Hyper) -> float:
     """
     if isinstance(hyper.temperature, Tensor):
         raise UnsupportedCombinationError(
-            "leave-one-out needs one temperature for all weights, and these have several; give temperature as a number."
+            "leave-one-out needs one temperature for all weights, but temperature has several values; give a number."
         )
     return hyper.temperature
 
 
 def _as_rows(factor: Tensor) -> FactoredJacobian:
-    """The pullback to the outputs themselves: J is the identity, and SᵀJ is Sᵀ."""
+    """Pullback with respect to the outputs themselves: J is the identity, and SᵀJ is Sᵀ."""
     return FactoredJacobian((DenseFactor(factor.mT),))
 
 
 def _no_hessian(loss: Callable[[Tensor], Tensor]) -> Tensor:
-    raise NotImplementedError("rows of outputs have no second derivative.")
+    raise NotImplementedError("the outputs of linearised rows have no Hessian; use a rule that provides rows.")

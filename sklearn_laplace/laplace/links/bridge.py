@@ -49,7 +49,10 @@ class Bridge(Link):
         return torch.where(degenerate, latent.mean, log_alpha).softmax(-1)
 
     def variance(self, latent: LatentGaussian) -> Tensor:
-        """p (1 − p) / (1 + Σα), shape (n, C); the variance over the draws for rows in which a class has zero variance."""
+        """p (1 − p) / (1 + Σα), shape (n, C).
+
+        If a class has zero variance, the row gets the variance over the draws instead.
+        """
         log_alpha, degenerate = _log_concentration(latent)
         p = log_alpha.softmax(-1)
         dirichlet = p * (1 - p) * (-log_alpha.logsumexp(-1, keepdim=True)).sigmoid()

@@ -12,7 +12,7 @@ an arg max. The probability of class c grows with the mean of its logit at the r
 With :math:`k_q` the two rates are equal.
 
 For two classes :math:`e_2 = \pi^{-1/2}` and :math:`k_2 = \pi/8`, MacKay's (1992) moderated logistic. For more classes
-π/8 is too large (tests/laplace/test_links.py).
+π/8 is too large, because the largest of many logits exceeds the others by a wide margin (tests/laplace/test_links.py).
 """
 
 from __future__ import annotations

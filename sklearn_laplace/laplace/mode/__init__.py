@@ -1,4 +1,4 @@
-"""The mode of the posterior at fixed hyperparameters."""
+"""Search for the mode of the posterior (MAP estimate), at fixed or jointly estimated hyperparameters."""
 
 from .alternating import alternate
 from .data_loss import DataLoss

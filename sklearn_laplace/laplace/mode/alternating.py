@@ -1,13 +1,14 @@
-r"""Weights and hyperparameters in turn: training that knows its prior (MacKay 1992; Immer et al. 2021).
+r"""Alternating optimisation of weights and hyperparameters (MacKay 1992; Immer et al. 2021).
 
-The evidence is the one of converged weights, :math:`E(\delta) = \max_\varphi \log p(D \mid \theta^*(\delta, \varphi),
-\delta, \varphi)`: from a start the weights settle (damped Gauss–Newton, the dispersion re-estimated at every step),
-then a move of the prior precisions is kept if the evidence, after settling again, is higher. Moves are MacKay's fixed
-point, of several groups all the way, and a common factor up or down, which shrinks until no move helps.
+The objective is the evidence at converged weights, :math:`E(\delta) = \max_\varphi \log p(D \mid \theta^*(\delta,
+\varphi), \delta, \varphi)`. The weights first settle: damped Gauss–Newton steps, with the dispersion re-estimated along
+the way. Then moves of the prior precisions are tried. A move is kept if the evidence is higher after the weights have
+settled again. The moves are MacKay's fixed point (with several groups, undamped first) and a common factor up or down.
+The factor shrinks until no move helps.
 
-Why not MacKay's fixed point alone: at fixed weights it ignores how the curvature changes with the weights, and drifts
-past the optimum. And why only settled states count: what the formula gives for weights that still move is not an
-evidence, and it favours them over the mode that they are on the way to.
+MacKay's fixed point alone is not enough: at fixed weights it ignores how the curvature changes with the weights, and
+overshoots the optimum. Only settled states are compared: at weights that have not converged, the formula is not the
+evidence, and can exceed its value at the mode.
 """
 
 from __future__ import annotations
@@ -27,26 +28,28 @@ from .lbfgs import refine
 from .problem import Mode, Problem
 
 START_DAMPING = 1.0
+"""Initial damping of Gauss–Newton."""
 FIRST_RATIO, LAST_RATIO = 2.0, 1.3
-"""Factors by which the prior precisions move together, at first and at last."""
+"""First and last common factor by which the prior precisions are moved."""
 MACKAY_DAMPING, LONGEST_MOVE = 0.7, 1.0
-"""Fraction of the way to the fixed point, and the longest move of a logarithm."""
+"""Fraction of the way to MacKay's fixed point, and the longest step of a log precision or log dispersion."""
 LONGEST_OF_GROUPS, SETTLED = 4.0, 1.0
-"""The same where there are several groups, tried first: those that the data have no use for go far. Weights that are
-left with a larger Newton decrement than the latter settle once more at the end."""
+"""For several groups. First: longest log step of an additional undamped move, large enough for irrelevant groups.
+Second: Newton decrement above which the weights settle again at the end."""
 EVIDENCE_GAIN = 0.1
-"""Nats that make a move worth keeping."""
+"""Minimum gain of the evidence, in nats, for a move to be kept."""
 NEAR, NEAR_DISPERSION = 0.7, 0.02
-"""Gauss–Newton hands over when the Newton decrement and the change of log φ are below these."""
+"""L-BFGS replaces Gauss–Newton once the Newton decrement and the change of log φ are below these values."""
 REST_ROUNDS, REST_STEPS = 3, 12
-"""Rounds of L-BFGS steps and a dispersion step at the end."""
+"""Maximum rounds of L-BFGS, each followed by a dispersion update, and L-BFGS steps per round."""
 SHORT_ROUNDS, SHORT_STEPS, SHORT_INTERVAL = 1, 8, 2
-"""The same from good weights, and Gauss–Newton steps from one dispersion step to the next."""
+"""The same from weights near a mode, and the number of Gauss–Newton steps per dispersion update."""
 STEPS_FOR_ONE = 4
-"""L-BFGS steps that cost as much as one Gauss–Newton step."""
+"""Number of L-BFGS steps that cost as much as one Gauss–Newton step."""
 MAX_CORRECTION = 2.0
-"""The evidence of nearly settled weights is corrected by ½ decrement², for decrements up to this."""
+"""The evidence is corrected for weights that have not quite settled by ½ decrement², with the decrement capped here."""
 Update = Callable[[LaplaceFit, Hyper], Hyper]
+"""Update of the dispersion: (fit, hyper) → hyper."""
 
 
 @dataclass(frozen=True)
@@ -69,29 +72,29 @@ def alternate(
     max_steps: int,
     short: bool = False,
 ) -> Mode:
-    """Train weights, prior precisions and dispersion together.
+    """Train weights, prior precisions and dispersion jointly.
 
     Parameters
     ----------
     problem : Problem
     fit : LaplaceFit
-        The pass over the data at the initial weights.
+        Pass over the data at the initial weights.
     hyper : Hyper
-        Where to start: a strong prior, and a dispersion as large as the variance of the targets.
+        Initial hyperparameters, best with a strong prior and a dispersion as large as the variance of the targets.
     free_prior : bool
-        Whether the prior precisions move.
+        If True, optimise the prior precisions. If False, keep them fixed.
     update_dispersion : callable
-        (fit, hyper) → hyper with the next dispersion; the identity keeps it.
+        Maps (fit, hyper) to a hyper with the next dispersion. The identity keeps it fixed.
     max_steps : int
-        Largest number of Gauss–Newton steps: half of them at most before the first move of the prior, a sixth after
-        each.
+        Maximum number of Gauss–Newton steps. If the prior is free, at most half of them precede its first move, and at
+        most a sixth follow each move.
     short : bool
-        Whether the weights are near enough to a mode for fewer L-BFGS and dispersion steps.
+        If True, the weights start near a mode, and fewer L-BFGS and dispersion updates are made.
 
     Returns
     -------
     Mode
-        The settled state of best evidence. Not converged to the last digit: see
+        Settled state with the best evidence. It is not converged to full precision: see
         :func:`~sklearn_laplace.laplace.mode.refine`.
 
     Examples
@@ -115,12 +118,14 @@ def alternate(
     >>> round(mode.fit.network.theta.item(), 2)
     1.99
     """
-    first, each = max(max_steps // 2, 1), max(max_steps // 6, 1)
-    state = _settle(problem, fit, hyper, START_DAMPING, update_dispersion, first if free_prior else max_steps, short)
+    start_steps, move_steps = max(max_steps // 2, 1), max(max_steps // 6, 1)
+    state = _settle(
+        problem, fit, hyper, START_DAMPING, update_dispersion, start_steps if free_prior else max_steps, short
+    )
     used, ratio = state.n_steps, FIRST_RATIO
     while free_prior and ratio > LAST_RATIO and used < max_steps and not problem.is_over():
         for proposal in _moves(state, ratio):
-            steps = min(each, max_steps - used)
+            steps = min(move_steps, max_steps - used)
             trial = _tried(problem, state, proposal, update_dispersion, steps, short)
             used += steps if trial is None else trial.n_steps
             if trial is None:
@@ -133,7 +138,7 @@ def alternate(
         else:
             ratio = math.sqrt(ratio)
     if len(state.hyper.prior_precision) > 1 and state.decrement > SETTLED:
-        state = _settle(problem, state.fit, state.hyper, state.damping, update_dispersion, each, short)
+        state = _settle(problem, state.fit, state.hyper, state.damping, update_dispersion, move_steps, short)
         used += state.n_steps
     return Mode(state.fit, state.hyper, used, state.damping)
 
@@ -141,7 +146,7 @@ def alternate(
 def _tried(
     problem: Problem, state: _State, proposal: Hyper, update: Update, max_steps: int, short: bool
 ) -> _State | None:
-    """Where a move leads to; None where it leads out of what floating point can hold: the state so far is kept."""
+    """State after a move of the hyperparameters, or None if the move leads to non-finite or indefinite values."""
     with suppress(NotPositiveDefiniteError, NonFiniteError):
         return _settle(problem, state.fit, proposal, state.damping, update, max_steps, short)
     return None
@@ -156,7 +161,7 @@ def _settle(
     max_steps: int,
     short: bool,
 ) -> _State:
-    """Bring weights and dispersion to rest: Gauss–Newton steps while far away, then L-BFGS at fixed dispersions."""
+    """Converge weights and dispersion: Gauss–Newton steps far from the mode, then L-BFGS between dispersion updates."""
     rounds, rest_steps, interval = REST_ROUNDS, REST_STEPS, 1
     if short:
         rounds, rest_steps, interval = SHORT_ROUNDS, SHORT_STEPS, SHORT_INTERVAL
@@ -190,21 +195,21 @@ def _settle(
 
 
 def _moves(state: _State, ratio: float) -> list[Hyper]:
-    """Prior precisions to try next: MacKay's, then all of them scaled, in his direction first."""
-    present = state.hyper.prior_precision
+    """Proposals for the prior precisions: MacKay's update, then a common factor, in the same direction first."""
+    current = state.hyper.prior_precision
     target = mackay_fixed_point(state.fit, state.hyper).prior_precision
-    move = MACKAY_DAMPING * (target / present).log()
-    candidates = [present * move.clamp(-LONGEST_MOVE, LONGEST_MOVE).exp()]
-    if len(present) > 1:
-        far = (target / present).log().clamp(-LONGEST_OF_GROUPS, LONGEST_OF_GROUPS)
-        candidates.insert(0, present * far.exp())
+    move = MACKAY_DAMPING * (target / current).log()
+    candidates = [current * move.clamp(-LONGEST_MOVE, LONGEST_MOVE).exp()]
+    if len(current) > 1:
+        far = (target / current).log().clamp(-LONGEST_OF_GROUPS, LONGEST_OF_GROUPS)
+        candidates.insert(0, current * far.exp())
     factors = (ratio, 1 / ratio) if float(move.sum()) > 0 else (1 / ratio, ratio)
-    candidates += [present * factor for factor in factors]
+    candidates += [current * factor for factor in factors]
     return [replace(state.hyper, prior_precision=_bounded(values)) for values in candidates]
 
 
 def _limited(hyper: Hyper, updated: Hyper) -> Hyper:
-    """The updated dispersion, with a damped and limited move."""
+    """Damp and limit the step of the dispersion."""
     move = MACKAY_DAMPING * math.log(updated.dispersion / hyper.dispersion)
     return replace(hyper, dispersion=hyper.dispersion * math.exp(min(max(move, -LONGEST_MOVE), LONGEST_MOVE)))
 

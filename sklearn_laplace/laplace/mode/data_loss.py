@@ -1,8 +1,7 @@
-"""The loss of the rows as a function of the weights, for searches that look at many weights one after the other.
+"""Loss of the rows as a function of the weights, for searches that evaluate many weights.
 
-A linearisation answers for one network and knows each row's derivatives. Here only the sum is asked for, again and
-again: one replica of the module moves through all the weights, and where the rows are one batch the gradient goes back
-through the graph of the forward pass that has just been made.
+Unlike a linearisation, this provides only the sum over rows and its gradient. A single replica of the module is reused
+for all weights. If the rows form one batch, the gradient reuses the graph of the preceding forward pass.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from ..network.network import Network
 
 
 class DataLoss:
-    """Σ w·nll of the rows at unit dispersion.
+    """Loss Σ w·nll of the rows at unit dispersion, as a function of the weights.
 
     Parameters
     ----------
     network : Network
-        Whose selected weights move; all others stay.
+        Network whose selected weights vary; all other weights are fixed.
     likelihood : Likelihood
     batches : sequence of (inputs, targets, weights)
     past : LaplaceFit or None
-        Earlier rows, which enter by their quadratic model.
+        Fit of earlier rows, added through its quadratic model.
 
     Examples
     --------
@@ -47,8 +46,10 @@ class DataLoss:
         self.network, self.likelihood, self.batches, self.past = network, likelihood, batches, past
         places = network.tensors(torch.arange(network.n_parameters, device=network.theta.device, dtype=torch.float64))
         random = torch.cat([mask.flatten() for mask in network.masks().values()])
-        self._random = random.nonzero()[:, 0]  # of all elements of the selected tensors, one after the other
-        self._place = torch.cat([place.flatten() for place in places.values()])[self._random].long()  # of each in θ
+        # Positions of the random elements among all elements of the selected tensors, concatenated.
+        self._random = random.nonzero()[:, 0]
+        # Index in θ of each random element.
+        self._place = torch.cat([place.flatten() for place in places.values()])[self._random].long()
         values = network.tensors(network.theta)
         self._values = torch.cat([value.flatten() for value in values.values()]).to(_dtype(network))
         pieces = self._values.split([value.numel() for value in values.values()])
@@ -59,25 +60,25 @@ class DataLoss:
         self._graph: tuple[Tensor, Tensor] | None = None
 
     def held(self, theta: Tensor) -> Tensor:
-        """θ (P,) as the module can hold it, float64."""
+        """θ (P,) rounded to the dtype of the module, as float64."""
         return theta.to(self._values).double()
 
     def __call__(self, theta: Tensor) -> float:
-        """The loss at the weights θ (P,): forward passes."""
+        """Loss at the weights θ (P,). Costs one forward pass per batch."""
         self._theta, self._graph = theta, None
         self._values.index_copy_(0, self._random, theta[self._place].to(self._values))
         nll = torch.zeros((), dtype=torch.float64, device=theta.device)
         for inputs, targets, weights in self.batches:
             with torch.set_grad_enabled(len(self.batches) == 1):
                 outputs = self._outputs(inputs)
-            seen = outputs.detach()
-            nll += (weights * self.likelihood.nll(seen, targets)).double().sum()
+            values = outputs.detach()
+            nll += (weights * self.likelihood.nll(values, targets)).double().sum()
             if len(self.batches) == 1:
-                self._graph = outputs, self._cotangent(seen, targets, weights)
+                self._graph = outputs, self._cotangent(values, targets, weights)
         return float(nll) + (0.0 if self.past is None else self._of_past()[0])
 
     def gradient(self) -> Tensor:
-        """Its gradient (P,), float64, at the weights that were asked for last."""
+        """Gradient (P,), float64, at the weights of the last call."""
         total = torch.zeros(len(self._values), dtype=torch.float64, device=self._values.device)
         if self._graph is not None:
             self._add_(total, *self._graph)
@@ -86,9 +87,9 @@ class DataLoss:
             for inputs, targets, weights in self.batches:
                 outputs = self._outputs(inputs)
                 self._add_(total, outputs, self._cotangent(outputs.detach(), targets, weights))
-        found = torch.empty_like(self._theta, dtype=torch.float64)
-        found[self._place] = total[self._random]
-        return found if self.past is None else found + self._of_past()[1]
+        gradient = torch.empty_like(self._theta, dtype=torch.float64)
+        gradient[self._place] = total[self._random]
+        return gradient if self.past is None else gradient + self._of_past()[1]
 
     def _outputs(self, inputs: Tensor) -> Tensor:
         return self.network.transform_outputs(self._module(inputs))

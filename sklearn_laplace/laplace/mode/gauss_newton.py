@@ -1,17 +1,17 @@
-r"""The mode of the posterior at fixed hyperparameters.
+r"""Damped Gauss–Newton steps towards the mode of the posterior at fixed hyperparameters.
 
 The MAP objective is :math:`L(\theta) = \sum_n w_n\,\mathrm{nll}_n/\varphi + \tfrac12 (\theta - \mu_0)^\top
-\mathrm{diag}(\delta) (\theta - \mu_0)`. Two ways to lower it, both in the metric of the structure's own posterior
-:math:`P`:
+\mathrm{diag}(\delta) (\theta - \mu_0)`. Two methods minimise it, both in the metric of the posterior precision
+:math:`P` of the structure:
 
 - :func:`gauss_newton_step`, :math:`(H/\varphi + (1+\mu)\,\mathrm{diag}(\delta))\,\Delta = -\nabla L` (Levenberg 1944;
-  Marquardt 1963, the damping scaled by the prior), for the way to the mode;
-- :func:`refine`, L-BFGS (Nocedal & Wright 2006, alg. 7.4 and 7.5) that starts from :math:`P^{-1}` as inverse Hessian,
-  for the last digits: gradients only, and superlinear where Gauss–Newton alone converges slowly (large residuals).
+  Marquardt 1963, with the damping scaled by the prior), far from the mode;
+- :func:`refine`, L-BFGS (Nocedal & Wright 2006, alg. 7.4 and 7.5) with :math:`P^{-1}` as the initial inverse Hessian,
+  near the mode. It needs gradients only, and converges superlinearly where Gauss–Newton is slow (large residuals).
 
-For a linear network and a Gaussian likelihood either finds the exact mode in its first step. The distance left is the
-Newton decrement :math:`\sqrt{\nabla L^\top P^{-1} \nabla L}`: how far the weights are from the mode of the linearised
-model, in posterior standard deviations, whatever the units.
+For a linear network and a Gaussian likelihood, either reaches the exact mode in its first step. The remaining distance
+is the Newton decrement :math:`\sqrt{\nabla L^\top P^{-1} \nabla L}`: the distance from the weights to the mode of the
+linearised model, in posterior standard deviations.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from ..fit import Hyper, LaplaceFit
 from .problem import Problem, _Objective, _posterior
 
 MAX_TRIALS = 12
-"""Dampings tried in one Gauss–Newton step before the search gives up."""
+"""Maximum number of dampings tried in one Gauss–Newton step."""
 MAX_DAMPING = 1e12
+"""A Gauss–Newton step fails if the damping exceeds this value."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """The result of one damped Gauss–Newton step.
+    """Result of one damped Gauss–Newton step.
 
     Parameters
     ----------
     fit : LaplaceFit or None
-        The pass over the data at the new weights; None when no damping lowered the objective.
+        Pass over the data at the new weights, or None if no damping lowered the objective.
     damping : float
-        Damping for the next step.
+        Damping μ for the next step.
     decrement : float
-        Newton decrement, in the damped metric, where the step began.
+        Newton decrement at the start of the step, in the damped metric.
     """
 
     fit: LaplaceFit | None
@@ -47,17 +48,17 @@ class Step:
 
 
 def gauss_newton_step(problem: Problem, fit: LaplaceFit, hyper: Hyper, damping: float) -> Step:
-    """One accepted step of damped Gauss–Newton.
+    """Damped Gauss–Newton step that lowers the objective.
 
     Parameters
     ----------
     problem : Problem
     fit : LaplaceFit
-        The pass over the data at the present weights.
+        Pass over the data at the current weights.
     hyper : Hyper
         Fixed during the step.
     damping : float
-        μ ≥ 0, tried first; larger ones follow while the objective does not fall.
+        Initial damping μ ≥ 0. It is increased until the objective decreases.
 
     Returns
     -------
@@ -84,7 +85,7 @@ def gauss_newton_step(problem: Problem, fit: LaplaceFit, hyper: Hyper, damping: 
 
 
 def _next_damping(damping: float, gain: float) -> float:
-    """Smaller where the quadratic model was good, and zero once it is negligible."""
+    """Damping for the next step: smaller after a gain near the quadratic model's, and zero once negligible."""
     if gain > 0.75:
         damping /= 5.0
     elif gain < 0.25:

@@ -1,4 +1,4 @@
-r"""L-BFGS refinement of the mode, in the metric of a curvature."""
+r"""L-BFGS refinement of the mode, with a posterior precision as metric."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from ..structures._base import Posterior
 from .problem import DECREMENT, Mode, Problem, _Objective, _posterior
 
 MEMORY = 20
-"""Pairs of steps and gradient changes that L-BFGS keeps."""
+"""Number of pairs of steps and gradient changes in the L-BFGS memory."""
 
 
 def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int, damping: float = 0.0) -> Mode:
-    """Move to the mode under fixed hyperparameters.
+    """Converge to the mode at fixed hyperparameters.
 
     Parameters
     ----------
     problem : Problem
     fit : LaplaceFit
-        Where to start; its posterior is the metric throughout.
+        Pass over the data at the initial weights. Its posterior is the metric for all steps.
     hyper : Hyper
     max_steps : int
-        Largest number of L-BFGS steps, each a few gradient passes over the data.
+        Maximum number of L-BFGS steps, each a few gradient passes over the data.
     damping : float
-        μ of the metric where its undamped first step is too long.
+        Damping μ of the metric, used only if the undamped first step does not lower the objective.
 
     Returns
     -------
     Mode
-        With a fresh linearisation at the final weights.
+        Final state, with a new linearisation at the final weights.
     """
     objective, theta = _Objective(problem, fit, hyper), fit.theta
     value, gradient = fit.objective(hyper), fit.objective_gradient(hyper)
@@ -42,10 +42,10 @@ def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int, damp
     decrement = float(gradient @ solved)
     while steps < max_steps and decrement > DECREMENT**2 and not problem.is_over():
         direction = -memory.inverse_hessian(gradient, solved)
-        found = _armijo(objective, theta, direction, value, float(gradient @ direction), min(1.0, 4 * size))
-        if found is None:
+        accepted = _armijo(objective, theta, direction, value, float(gradient @ direction), min(1.0, 4 * size))
+        if accepted is None:
             break
-        moved, reached, size = found
+        moved, reached, size = accepted
         new_gradient = objective.gradient()
         new_solved = metric.solve(new_gradient)
         memory.add(moved - theta, new_gradient - gradient, new_solved - solved)
@@ -53,7 +53,7 @@ def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int, damp
         stalled = value - reached <= 1e-14 * (abs(value) + 1.0)
         theta, gradient, solved, value = moved, new_gradient, new_solved, reached
         before, decrement = decrement, float(gradient @ solved)
-        # Below the rounding of the objective the gradient alone tells progress.
+        # Below the rounding error of the objective, only the decrement measures progress.
         if stalled and decrement > 0.25 * before:
             break
     if steps:
@@ -64,7 +64,10 @@ def refine(problem: Problem, fit: LaplaceFit, hyper: Hyper, max_steps: int, damp
 def _metric(
     objective: _Objective, fit: LaplaceFit, hyper: Hyper, value: float, gradient: Tensor, damping: float
 ) -> tuple[Posterior, Tensor]:
-    """P itself where its full step lowers the objective, as near a mode it does; else damped. And P⁻¹ ∇L (P,)."""
+    """Posterior that serves as the metric, and the solve P⁻¹ ∇L (P,).
+
+    Undamped if its full step lowers the objective, as it does near a mode; otherwise damped.
+    """
     exact = _posterior(fit, hyper)
     solved = exact.solve(gradient)
     if damping == 0.0:
@@ -79,12 +82,12 @@ def _metric(
 def _armijo(
     objective: _Objective, start: Tensor, direction: Tensor, value: float, slope: float, size: float
 ) -> tuple[Tensor, float, float] | None:
-    """The first of the step sizes s, s/2, s/4, … with a sufficient decrease.
+    """Backtracking line search: the first of the step sizes s, s/2, s/4, … with a sufficient decrease.
 
     Returns
     -------
     (Tensor of shape (P,), float, float) or None
-        Where it leads to, the objective there, and s; None when there is none above rounding.
+        New weights, objective at the new weights, and step size; None if no step size is accepted.
     """
     rounding = 1e-14 * (abs(value) + 1.0)
     for _ in range(25):
@@ -97,22 +100,23 @@ def _armijo(
 
 
 class _Memory:
-    """The last pairs of steps s and gradient changes y, and P⁻¹ y: the inverse Hessian of L-BFGS around P⁻¹.
+    """Memory of L-BFGS: the last steps s, gradient changes y and P⁻¹ y. P⁻¹ is the initial inverse Hessian.
 
-    The two-loop recursion as two triangular solves (Byrd, Nocedal & Schnabel 1994), with R the upper triangle of s yᵀ
-    over the pairs: a = R⁻¹ s g, r = P⁻¹ (g − yᵀ a), c = R⁻ᵀ (diag(R) a − y r), and r + sᵀ c.
+    The two-loop recursion is written as two triangular solves (Byrd, Nocedal & Schnabel 1994). The rows of s and y are
+    the pairs, and R is the upper triangle of s yᵀ. The product with g is r + sᵀ c, where a = R⁻¹ s g,
+    r = P⁻¹ (g − yᵀ a) and c = R⁻ᵀ (diag(R) a − y r).
     """
 
     def __init__(self) -> None:
         self.pairs: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def add(self, step: Tensor, change: Tensor, solved_change: Tensor) -> None:
-        """A pair that is curved upwards, in place of the oldest where there are enough."""
+        """Add a pair if its curvature is positive, and drop the oldest if the memory is full."""
         if float(step @ change) > 0:
             self.pairs = [*self.pairs[-MEMORY + 1 :], (step, change, solved_change)]
 
     def inverse_hessian(self, vector: Tensor, solved: Tensor) -> Tensor:
-        """Times a vector g (P,) of which P⁻¹ g is known."""
+        """Product of the inverse Hessian with a vector g (P,), given ``solved`` = P⁻¹ g."""
         if not self.pairs:
             return solved
         steps, changes, solved_changes = (torch.stack(part) for part in zip(*self.pairs, strict=True))

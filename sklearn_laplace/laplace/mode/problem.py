@@ -1,4 +1,4 @@
-r"""The objective whose minimum is the mode."""
+r"""The MAP objective, and the definition of a mode search."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ..structures._base import Posterior
 from .data_loss import DataLoss
 
 DECREMENT = 1e-10
-"""A mode is found when the Newton decrement falls below this many posterior standard deviations."""
+"""Convergence criterion: Newton decrement, in posterior standard deviations."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """The data behind a mode search, as two functions of the network.
+    """The data of a mode search, as functions of the network.
 
     Parameters
     ----------
     linearise : callable
-        Network → LaplaceFit: a pass over the data with curvature.
+        Maps a network to a LaplaceFit, by a pass over the data that includes the curvature.
     loss : callable
-        Network → :class:`~sklearn_laplace.laplace.mode.DataLoss`, the data's loss as a function of the weights.
+        Maps a network to a :class:`~sklearn_laplace.laplace.mode.DataLoss`, the loss as a function of the weights.
     is_over : callable
-        → bool, whether a search has to end where it is.
+        Returns True if the search must stop. Default: never.
     """
 
     linearise: Callable[[Network], LaplaceFit]
@@ -39,17 +39,17 @@ class Problem:
 
 @dataclass(frozen=True)
 class Mode:
-    """Where a search ended.
+    """Result of a mode search.
 
     Parameters
     ----------
     fit : LaplaceFit
-        The pass over the data at the final weights.
+        Pass over the data at the final weights.
     hyper : Hyper
     n_steps : int
-        Steps taken.
+        Number of steps.
     damping : float
-        μ of the last Gauss–Newton step.
+        Damping μ of the last Gauss–Newton step.
     """
 
     fit: LaplaceFit
@@ -59,18 +59,18 @@ class Mode:
 
     @cached_property
     def decrement(self) -> float:
-        """:func:`newton_decrement` there: a factorisation, for whoever asks."""
+        """Newton decrement at the final weights, see :func:`newton_decrement`. Costs one factorisation."""
         return newton_decrement(self.fit, self.hyper)
 
 
 def newton_decrement(fit: LaplaceFit, hyper: Hyper) -> float:
-    """√(∇Lᵀ P⁻¹ ∇L) at the fit's weights, by one solve with the posterior at temperature 1."""
+    """Newton decrement √(∇Lᵀ P⁻¹ ∇L) at the fit's weights, by one solve with the posterior at temperature 1."""
     gradient = fit.objective_gradient(hyper)
     return math.sqrt(max(float(gradient @ _posterior(fit, hyper).solve(gradient)), 0.0))
 
 
 class _Objective:
-    """The MAP objective at fixed hyperparameters as a function of the weights."""
+    """MAP objective at fixed hyperparameters, as a function of the weights."""
 
     def __init__(self, problem: Problem, fit: LaplaceFit, hyper: Hyper) -> None:
         self.prior, self.hyper = fit.prior, hyper
@@ -79,18 +79,18 @@ class _Objective:
         self.theta = fit.theta
 
     def __call__(self, theta: Tensor) -> float:
-        """At weights (P,) as the module can hold them."""
+        """Objective at weights (P,), which must be rounded by :meth:`DataLoss.held`."""
         self.theta = theta
         quadratic = self.prior.quadratic(self.hyper.prior_precision, theta)
         return self.loss(theta) / self.hyper.dispersion + 0.5 * float(quadratic)
 
     def gradient(self) -> Tensor:
-        """Its gradient (P,) where it was asked for last."""
+        """Gradient (P,) at the weights of the last call."""
         of_prior = self.prior.gradient(self.hyper.prior_precision, self.theta)
         return self.loss.gradient() / self.hyper.dispersion + of_prior
 
 
 def _posterior(fit: LaplaceFit, hyper: Hyper, damping: float = 0.0) -> Posterior:
-    """H/φ + (1 + μ) diag(δ), factorised, at temperature 1."""
+    """Factorised posterior with precision H/φ + (1 + μ) diag(δ), at temperature 1."""
     damped = replace(hyper, prior_precision=hyper.prior_precision * (1.0 + damping), temperature=1.0)
     return fit.posterior(damped, spectral=False)

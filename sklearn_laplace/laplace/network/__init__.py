@@ -1,4 +1,4 @@
-"""The trained module as a function of its selected weights."""
+"""Network: the trained module as a function of its selected weights."""
 
 from .layout import Layout
 from .linearisation import Linearisation

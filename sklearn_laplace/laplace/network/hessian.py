@@ -1,4 +1,4 @@
-"""Exact Hessians of a loss by differentiating its gradient."""
+"""Exact Hessian of a loss, by differentiating its gradient."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch import Tensor
 from ...errors import UnsupportedCombinationError
 
 ASYMMETRY = 1e-3
-"""Of a matrix of second derivatives, relative to its largest entry: far above rounding, far below a wrong formula."""
+"""Tolerated asymmetry of a Hessian, relative to its largest entry. Rounding errors are well below."""
 HESSIAN_BUDGET = 2**22
-"""Elements of activations (rows × columns of the Hessian taken at once) that a second derivative makes, 32 MB."""
+"""Maximum number of activation elements (data rows × Hessian rows computed at once) of a second derivative, 32 MB."""
 
 
 def _derivative_of_gradient(gradient: Tensor, theta: Tensor, step: int, name: str) -> Tensor:
-    """The matrix (P, P), ``step`` rows at once where every operation of the module can, else row by row."""
+    """Hessian (P, P), ``step`` rows at once if every operation of the module supports batching, else row by row."""
     identity = torch.eye(len(theta), dtype=theta.dtype, device=theta.device)
     try:
         rows = [
@@ -22,12 +22,12 @@ def _derivative_of_gradient(gradient: Tensor, theta: Tensor, step: int, name: st
             for directions in identity.split(step)
         ]
         return torch.cat(rows)
-    except RuntimeError:  # what torch.func raises for what it cannot batch
+    except RuntimeError:  # raised by torch for operations without a batching rule
         try:
             single = [torch.autograd.grad(gradient, theta, row, retain_graph=True)[0].double() for row in identity]
         except RuntimeError as error:
             raise UnsupportedCombinationError(
-                f"curvature='hessian' needs second derivatives, of which torch lacks one for {name}: {error} Use "
-                "curvature='ggn'."
+                f"curvature='hessian' needs second derivatives, but torch does not implement one of an operation in "
+                f"{name}: {error} Use curvature='ggn'."
             ) from error
         return torch.stack(single)

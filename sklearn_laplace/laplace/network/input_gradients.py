@@ -1,9 +1,9 @@
-r"""Derivatives in the inputs of what is made of rows one by one, by torch's autograd.
+r"""Derivatives of row-wise functions with respect to the inputs, by autograd.
 
-With values :math:`v_c(x_n)` that depend on their own row alone, the gradient of :math:`\sum_n v_c(x_n)` holds every
-:math:`\partial v_c(x_n) / \partial x_n` side by side: one backward pass for each c. A variance :math:`J \Sigma J^\top`
-is made of derivatives already, and needs second ones of the network; :meth:`Network.linearise` keeps the graph that
-they go through where the inputs ask for a gradient. Nothing here knows a network.
+If each value :math:`v_c(x_n)` depends on row n only, the gradient of :math:`\sum_n v_c(x_n)` contains every
+:math:`\partial v_c(x_n) / \partial x_n`. This takes one backward pass per column c. The gradient of a variance
+:math:`J \Sigma J^\top` needs second derivatives of the network. :meth:`Network.linearise` keeps the graph for them if
+the inputs require a gradient. This module is independent of the network.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from torch import Tensor
 
 
 def row_gradients(values: Tensor, x: Tensor) -> Tensor:
-    """Derivative of each row's values in the row itself, C backward passes.
+    """Derivative of each row's values with respect to that row. Costs C backward passes.
 
     Parameters
     ----------
     values : Tensor of shape (n, C)
-        Functions of x, row by row; they may be constant.
+        Row-wise functions of x; they may be constant.
     x : Tensor of shape (n, d)
-        A leaf that requires a gradient.
+        Leaf tensor that requires a gradient.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def row_gradients(values: Tensor, x: Tensor) -> Tensor:
 
 
 def root_gradients(values: Tensor, x: Tensor) -> Tensor:
-    """Derivative of √values, as :func:`row_gradients`; zero where a value is, as its one-sided slopes have no mean.
+    """Derivative of √values with respect to each row, as :func:`row_gradients`. Set to zero where a value is zero.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Order and shapes of the selected parameters."""
+"""Layout of the parameter vector: order and shapes of the selected parameters."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ..layers import FactoredLayer, Generic
 
 @dataclass(frozen=True)
 class Layout:
-    """How the parameter vector is laid out: computed once, shared by all networks of one architecture.
+    """Layout of the parameter vector. Computed once and shared by all networks of one architecture.
 
     Parameters
     ----------
     blocks : tuple of ParameterBlock
-        In the order of the module's parameters.
+        Blocks in the order of the module's parameters.
     columns : mapping of str to tuple of (str, int)
-        For each block, the tensors side by side in it and their numbers of columns.
+        For each block, its tensors from left to right, with their numbers of columns.
     shapes : mapping of str to torch.Size
-        Shape of every parameter of the module.
+        Shape of each parameter of the module.
     aliases : mapping of str to str
-        Every name of a parameter to its first one (tied weights have several).
+        Maps each name of a parameter to its first name; tied weights have several names.
     elements : mapping of str to Tensor
-        For each block that is random in part only, the positions of that part in its flattened matrix.
+        For each partly random block, the positions of its random elements in the flattened matrix.
     """
 
     blocks: tuple[ParameterBlock, ...]
@@ -38,7 +38,7 @@ class Layout:
 
     @property
     def random(self) -> tuple[ParameterBlock, ...]:
-        """The blocks of the parameter vector: one that is random in part is dense and holds that part alone."""
+        """Blocks of the parameter vector. A partly random block is dense and contains only its random elements."""
         if not self.elements:
             return self.blocks
         sizes = {name: len(part) for name, part in self.elements.items()}
@@ -50,7 +50,7 @@ class Layout:
     def of(
         cls, module: nn.Module, layers: Sequence[FactoredLayer], generic: Generic | None, *, folds_biases: bool = True
     ) -> Layout:
-        """The layout of a module whose selected tensors are covered by these layers and the generic rest."""
+        """Layout of a module whose selected tensors belong to ``layers`` or ``generic``."""
         blocks = {layer.name: layer.block for layer in layers}
         columns = {layer.name: layer.columns for layer in layers}
         for layer in () if folds_biases else layers:
@@ -71,7 +71,7 @@ class Layout:
         )
 
     def matrices(self, value: Callable[[str, int, int], Tensor]) -> Tensor:
-        """A vector (P,) made tensor by tensor: ``value(name, rows, columns)`` is each tensor's part of its block."""
+        """Assemble a vector (P,) from ``value(name, rows, columns)``, the matrix of each tensor within its block."""
         parts = []
         for block in self.blocks:
             pieces = [value(name, block.outputs, width) for name, width in self.columns[block.name]]

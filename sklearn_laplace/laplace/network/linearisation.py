@@ -1,4 +1,4 @@
-"""Outputs of a network and their Jacobian at a batch of inputs."""
+"""Outputs of a network and their Jacobian for a batch of inputs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ..jacobian.jacobian import FactoredJacobian
 
 @dataclass(frozen=True)
 class Linearisation:
-    """The network at n inputs: its outputs, and their derivatives in the weights when asked.
+    """Outputs of a network at n inputs, and on request their derivatives with respect to the weights.
 
     Parameters
     ----------
     inputs : Tensor of shape (n, …)
     outputs : Tensor of shape (n, C)
     pullback : callable
-        From output factors S (n, C, K) to the :class:`FactoredJacobian` SᵀJ.
+        Maps output factors S (n, C, K) to the :class:`FactoredJacobian` SᵀJ.
     hessian : callable
-        From a scalar function of the outputs to its second derivative (P, P) in the weights, float64.
+        Maps a scalar function of the outputs to its Hessian (P, P) with respect to the weights, float64.
     """
 
     inputs: Tensor
@@ -31,12 +31,12 @@ class Linearisation:
     hessian: Callable[[Callable[[Tensor], Tensor]], Tensor]
 
     def jacobian(self) -> FactoredJacobian:
-        """The Jacobian of each output, K = C."""
+        """Jacobian of the outputs, K = C."""
         n, n_outputs = self.outputs.shape
         identity = torch.eye(n_outputs, dtype=self.outputs.dtype, device=self.outputs.device)
         return self.pullback(identity.expand(n, n_outputs, n_outputs))
 
     def moved(self, shift: Tensor) -> Linearisation:
-        """The linearised network at θ* + shift: outputs f + J·shift, for shift of shape (P,); the same derivatives."""
+        """Linearised network at θ* + shift, shift of shape (P,): outputs f + J·shift and the same derivatives."""
         change = self.jacobian().times(shift[:, None])[..., 0]
         return replace(self, outputs=self.outputs + change.to(self.outputs.dtype))

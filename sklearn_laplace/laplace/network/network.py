@@ -1,9 +1,9 @@
-r"""The trained module as a function of its selected weights; yields factored Jacobians.
+r"""The trained module as a function of its selected weights, with factored Jacobians.
 
-Owns a private copy of the module in eval mode (no dropout, running statistics in batch norm) whose weights need no
-gradient, and the order of the parameters: blocks as in :mod:`~sklearn_laplace.laplace.jacobian.jacobian`. The forward
-pass runs on a throw-away replica that shares the tensors, so that hooks never touch the copy and threads never meet. It
-must not know a likelihood, a structure or a prior's values.
+Owns a private copy of the module in eval mode (no dropout, running statistics in batch norm), without gradients. Owns
+the order of the parameters too, in blocks as in :mod:`~sklearn_laplace.laplace.jacobian.jacobian`. Each forward pass
+with hooks runs on a temporary replica that shares the tensors: the copy never has hooks added, and threads share no
+state. This module is independent of likelihoods, structures and the values of a prior.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from .linearisation import Linearisation
 
 @dataclass(frozen=True)
 class Network:
-    """A module, the selected weights, and how each of its layers yields its Jacobian.
+    """A module, its selected weights, and the form in which each layer provides its Jacobian.
 
     Build one with :func:`~sklearn_laplace.laplace.network.tracing.trace`.
 
     Parameters
     ----------
     module : nn.Module
-        Private copy in eval mode.
+        Private copy of the module in eval mode.
     layers : tuple of FactoredLayer
         Layers whose Jacobian has a closed form.
     generic : Generic or None
-        All other selected tensors.
+        All other selected tensors, if any.
     layout : Layout
         Order and shapes of the parameters.
     called : tuple of str
-        Names of the modules with own parameters in the order in which the forward pass calls them.
+        Names of the modules that own parameters, in the order in which the forward pass calls them.
     log_outputs : bool
-        Whether the module ends in probabilities, taken through their logarithm.
+        If True, the module outputs probabilities, and their logarithm is used.
     shallow : bool
-        Whether replicas copy the module tree only; a forward pass that reaches layers by other ways than registered
-        attributes (bound methods, lists) needs deep ones.
+        If True, replicas copy the module tree only. Deep replicas are needed if the forward pass accesses layers other
+        than through registered attributes (bound methods, lists).
     folds_biases : bool
-        Whether the bias of a layer with a closed form is a column of its block [W | b]; otherwise it is a dense block.
+        If True, the bias of a layer with a closed form is a column of its block [W | b]. If False, it is a dense block.
 
     Examples
     --------
@@ -81,10 +81,10 @@ class Network:
     # ------------------------------------------------------------------ building
 
     def with_separate_biases(self) -> Network:
-        """The same tensors, each as a whole, with a dense block for every bias that was a column.
+        """Network with the same selected tensors, unmasked, and a separate dense block for each bias.
 
-        The order of the parameters changes with the blocks. Of the bias itself a layer-wise structure then holds the
-        exact block, whatever it makes of the weight's, and nothing of what the two have in common.
+        The order of the parameters changes with the blocks. A layer-wise structure then stores the exact block of the
+        bias, and no covariance between the weight and the bias.
 
         Examples
         --------
@@ -98,52 +98,57 @@ class Network:
         return replace(self, layout=layout, folds_biases=False)
 
     def restrict(self, masks: Mapping[str, Tensor]) -> Network:
-        """The same network with some elements alone of some of its selected tensors.
+        """Network in which only some elements of some selected tensors are random.
 
         Parameters
         ----------
         masks : mapping of str to Tensor of bool
-            For each selected tensor that is random in part only, which of its elements are: of its own shape, at least
-            one of them. The others keep the module's values.
+            For each partly random tensor, a mask of its shape. It is True for the random elements, of which there is at
+            least one. The other elements keep the module's values.
         """
         elements = {}
         for block in self.layout.blocks:
             columns = self.layout.columns[block.name]
             if any(name in masks for name, _ in columns):
-                every = torch.ones(block.outputs, block.inputs, dtype=torch.bool, device=self.theta.device)
+                full = torch.ones(block.outputs, block.inputs, dtype=torch.bool, device=self.theta.device)
                 pieces = [
-                    masks[name].to(every.device).reshape(len(every), width) if name in masks else every[:, :width]
+                    masks[name].to(full.device).reshape(len(full), width) if name in masks else full[:, :width]
                     for name, width in columns
                 ]
                 elements[block.name] = torch.cat(pieces, 1).flatten().nonzero()[:, 0]
         return replace(self, layout=replace(self.layout, elements=elements))
 
     def with_parameters(self, theta: Tensor) -> Network:
-        """A network whose selected weights are θ (P,); everything else is shared with this one."""
+        """Network with selected weights θ (P,). Everything else is shared with this network."""
         dtype = next(self.module.parameters()).dtype
         tensors = self.tensors(theta.to(dtype))
-        # Tensors of their own, not views of θ: those of a saved and loaded network are, and round in the same way.
-        own = {name: value.clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
-        replaced = {name: nn.Parameter(value, requires_grad=False) for name, value in own.items()}
+        # Contiguous copies instead of views of θ, so that a saved and loaded network rounds in the same way.
+        copies = {name: value.clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
+        replaced = {name: nn.Parameter(value, requires_grad=False) for name, value in copies.items()}
         moved = replace(self, module=self.replica(replaced))
-        object.__setattr__(moved, "theta", theta.to(dtype).double())  # what the cached property would gather again
+        object.__setattr__(moved, "theta", theta.to(dtype).double())  # fills the cached property
         return moved
 
     def with_state_of(self, module: nn.Module) -> Network:
-        """A network with the present weights and buffers of the module that was traced."""
+        """Network with the current weights and buffers of the traced module."""
         return replace(self, module=copy.deepcopy(module).eval().requires_grad_(False))
 
     # ------------------------------------------------------------------ evaluating
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Outputs (n, C); a graph leads to x where x asks for a gradient, and there is none otherwise."""
+        """Outputs (n, C). They are part of the graph of x if x requires a gradient, and detached otherwise."""
         with torch.set_grad_enabled(x.requires_grad):
             return self.transform_outputs(self.module(x))
 
     def linearise(self, x: Tensor) -> Linearisation:
-        """Outputs and pullback at inputs (n, …): one forward pass; each pullback costs K backward passes.
+        """Outputs and pullback at inputs (n, …). Costs one forward pass, and K backward passes per pullback.
 
-        Where x asks for a gradient, outputs and Jacobian are functions of x that can be differentiated again.
+        If x requires a gradient, outputs and Jacobian are differentiable functions of x.
+
+        Raises
+        ------
+        ValueError
+            If a layer's input does not have one row per row of x.
         """
         tape = Tape(self.replica({}), [layer.name for layer in self.layers])
         with torch.enable_grad():
@@ -155,14 +160,14 @@ class Network:
             a = tape.inputs[layer.name]
             if len(a) != len(x):
                 raise ValueError(
-                    f"layer '{layer.name}' saw {len(a)} of {len(x)} rows: the module treats rows of one batch "
-                    "differently, and its Jacobian cannot be taken a batch at a time."
+                    f"layer '{layer.name}' received {len(a)} rows in a batch of {len(x)}: the Jacobian needs a module "
+                    "that treats all rows of a batch alike. Make every layer process every row."
                 )
             features.append(layer.features(self.module.get_submodule(layer.name), a))
 
         pullback = partial(self._pulled, x, raw, outputs, heads, features)
-        found = outputs if x.requires_grad else outputs.detach()
-        return Linearisation(x, found, pullback, lambda loss: self.hessian(x, loss))
+        values = outputs if x.requires_grad else outputs.detach()
+        return Linearisation(x, values, pullback, lambda loss: self.hessian(x, loss))
 
     def _pulled(
         self,
@@ -173,7 +178,7 @@ class Network:
         features: Sequence[Any],
         factor: Tensor,
     ) -> FactoredJacobian:
-        """Backward passes for each column of a factor (n, C, K): see :meth:`linearise`."""
+        """Pullback of :meth:`linearise`: one backward pass per column of a factor (n, C, K)."""
         if factor.shape[-1] == 0:
             empty = (factor.new_zeros(len(x), 0, block.size) for block in self.blocks)
             return FactoredJacobian(tuple(DenseFactor(values) for values in empty))
@@ -194,7 +199,7 @@ class Network:
             for layer, a, g in zip(self.layers, features, cotangents, strict=True)
         }
         if self.generic is not None:
-            # On a replica, since functional_call swaps tensors in place.
+            # Use a replica, since functional_call swaps tensors in place.
             fixed = raw if x.requires_grad else raw.detach()
             dense = self.generic.factors(self.replica({}), x, self._through_log(fixed, factor))
             parts |= dict(zip(self.generic.names, dense, strict=True))
@@ -207,20 +212,20 @@ class Network:
         return FactoredJacobian(tuple(parts[block.name] for block in self.blocks))
 
     def jacobian(self, x: Tensor) -> tuple[Tensor, FactoredJacobian]:
-        """Outputs (n, C) and the Jacobian of each of them, K = C."""
+        """Outputs (n, C) and their Jacobian, K = C."""
         line = self.linearise(x)
         return line.outputs, line.jacobian()
 
     def hessian(self, x: Tensor, loss: Callable[[Tensor], Tensor]) -> Tensor:
-        """Second derivative of a scalar function of the outputs in the selected weights.
+        """Hessian of a scalar function of the outputs with respect to the selected weights.
 
-        The forward pass is the module's own; each of the P rows is a backward pass through the gradient.
+        Costs one forward pass, and one backward pass through the gradient for each of the P rows.
 
         Parameters
         ----------
         x : Tensor of shape (n, …)
         loss : callable
-            From the outputs (n, C) to a 0-d tensor.
+            Maps the outputs (n, C) to a 0-d tensor.
 
         Returns
         -------
@@ -229,26 +234,26 @@ class Network:
         Raises
         ------
         UnsupportedCombinationError
-            When torch has no second derivative of an operation of the module, or has a wrong one.
+            If torch does not implement a second derivative of an operation in the module, or computes a wrong one.
         """
         theta = self.theta.detach().to(next(self.module.parameters()).dtype).requires_grad_()
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # the others have a first derivative only
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):  # other attention backends have no second derivative
             value = loss(self.transform_outputs(self.replica(self.tensors(theta))(x)))
             (gradient,) = torch.autograd.grad(value, theta, create_graph=True, materialize_grads=True)
-        if not gradient.requires_grad:  # an affine function of the weights
+        if not gradient.requires_grad:  # the loss is affine in the weights
             return torch.zeros(len(theta), len(theta), dtype=torch.float64, device=theta.device)
         step = max(1, HESSIAN_BUDGET // (len(x) * sum(block.width(1) for block in self.blocks)))
         matrix = _derivative_of_gradient(gradient, theta, step, type(self.module).__name__)
-        if bool((matrix - matrix.mT).abs().max() > ASYMMETRY * matrix.abs().max()):  # not where it is NaN
+        if bool((matrix - matrix.mT).abs().max() > ASYMMETRY * matrix.abs().max()):  # False for NaN
             raise UnsupportedCombinationError(
-                f"curvature='hessian' found a matrix of second derivatives of {type(self.module).__name__} that is not "
-                "symmetric: torch differentiates one of its operations wrongly the second time, as it does weight "
+                f"curvature='hessian' needs second derivatives, but the Hessian of {type(self.module).__name__} is not "
+                "symmetric: torch computes a wrong second derivative of one of its operations, for example weight "
                 "normalisation. Use curvature='ggn'."
             )
         return (matrix + matrix.mT) / 2
 
     def passing_by(self, layer: str, x: Tensor) -> tuple[str, ...]:
-        """The selected tensors on which the outputs depend by a way that does not lead through this layer."""
+        """Selected tensors on which the outputs depend along a path that bypasses this layer."""
         theta = self.theta.to(next(self.module.parameters()).dtype, copy=True)
         parameters = {name: tensor.requires_grad_() for name, tensor in self.tensors(theta).items()}
         replica = self.replica(parameters)
@@ -261,17 +266,17 @@ class Network:
         return tuple(name for name, gradient in zip(parameters, gradients, strict=True) if gradient is not None)
 
     def replica(self, replaced: Mapping[str, Tensor]) -> nn.Module:
-        """A copy of the module that shares all its tensors but those replaced, by name, wherever they are tied."""
+        """Replica that shares all tensors except those replaced, by name; tied tensors are replaced everywhere."""
         by_any_name = {name: replaced[first] for name, first in self.layout.aliases.items() if first in replaced}
         return replicate(self.module, by_any_name, self.shallow)
 
     def transform_outputs(self, raw: Tensor) -> Tensor:
-        """The module's raw outputs as a matrix (n, C), probabilities through their logarithm."""
+        """Raw outputs of the module as a matrix (n, C); probabilities are converted to their logarithm."""
         outputs = raw.reshape(-1, 1) if raw.ndim < 2 else raw
         return _log_probabilities(outputs) if self.log_outputs else outputs
 
     def _through_log(self, raw: Tensor, factor: Tensor) -> Tensor:
-        """The factor with respect to the raw outputs: d log p / dp = 1/p."""
+        """Factor with respect to the raw outputs, by d log p / dp = 1/p."""
         if not self.log_outputs:
             return factor
         tiny = torch.finfo(raw.dtype).tiny
@@ -281,7 +286,7 @@ class Network:
 
     @property
     def blocks(self) -> tuple[ParameterBlock, ...]:
-        """The blocks in the order of the module's parameters."""
+        """Blocks of the parameter vector, in the order of the module's parameters."""
         return self.layout.random
 
     @property
@@ -290,10 +295,10 @@ class Network:
         return sum(block.size for block in self.blocks)
 
     def row_width(self, n_columns: int) -> int:
-        """Elements that one row makes when it is linearised, K columns of the output factor."""
-        made = sum(block.width(n_columns) for block in self.layout.blocks)
-        picked_out = n_columns * self.n_parameters if self.layout.elements else 0
-        return made + picked_out
+        """Elements per row of a linearisation with K columns of the output factor."""
+        of_blocks = sum(block.width(n_columns) for block in self.layout.blocks)
+        of_selection = n_columns * self.n_parameters if self.layout.elements else 0
+        return of_blocks + of_selection
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -302,29 +307,29 @@ class Network:
 
     @cached_property
     def theta(self) -> Tensor:
-        """The selected weights (P,), float64."""
+        """Values of the selected weights (P,), float64."""
         return self.vector(dict(self.module.named_parameters())).double()
 
     def vector(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The selected elements of the module's tensors as a vector (P,): the reverse of :meth:`tensors`."""
+        """Selected elements of the module's tensors as a vector (P,), the inverse of :meth:`tensors`."""
         return self.layout.matrices(lambda name, rows, width: tensors[name].detach().reshape(rows, width))
 
     def tensors(self, theta: Tensor) -> dict[str, Tensor]:
-        """θ (…, P) cut into the module's tensors, each with its own shape behind the leading dimensions.
+        """Split θ (…, P) into the module's tensors, each of shape (…, *shape).
 
         Elements that are not random have the module's values.
         """
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         parts = self._filled(theta.split([b.size for b in self.blocks], -1))
         for block, part in zip(self.layout.blocks, parts, strict=True):
             matrix = part.unflatten(-1, (block.outputs, block.inputs))
             columns = self.layout.columns[block.name]
             for (name, _), piece in zip(columns, matrix.split([width for _, width in columns], -1), strict=True):
-                found[name] = piece.reshape((*theta.shape[:-1], *self.layout.shapes[name]))
-        return found
+                tensors[name] = piece.reshape((*theta.shape[:-1], *self.layout.shapes[name]))
+        return tensors
 
     def masks(self) -> dict[str, Tensor]:
-        """Which elements of each selected tensor are random, of its shape."""
+        """Mask of the random elements of each selected tensor, of its shape."""
         whole = replace(self, layout=replace(self.layout, elements={}))
         parts = [torch.zeros(block.size, dtype=torch.bool, device=self.theta.device) for block in whole.blocks]
         for block, part in zip(whole.blocks, parts, strict=True):
@@ -332,11 +337,11 @@ class Network:
         return whole.tensors(torch.cat(parts))
 
     def _filled(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Each block's part of θ (…, size), with what is not random filled in."""
+        """Complete each block's part of θ, to (…, size), with the module's values of elements that are not random."""
         if not self.layout.elements:
             return parts
         whole = replace(self, layout=replace(self.layout, elements={}))
-        found = []
+        complete = []
         for block, part, values in zip(
             whole.blocks, parts, whole.theta.split([b.size for b in whole.blocks]), strict=True
         ):
@@ -344,13 +349,13 @@ class Network:
                 filled = values.to(part).expand(*part.shape[:-1], -1).clone()
                 filled[..., self.layout.elements[block.name]] = part
                 part = filled
-            found.append(part)
-        return found
+            complete.append(part)
+        return complete
 
     def natural_precisions(self, prior: Prior) -> Tensor:
-        """The precision of each group under which outputs are of order one, shape (G,): about the fan-in.
+        """Precision of each group, shape (G,), for which outputs are of order one: approximately the fan-in.
 
-        The harmonic mean over the group of the fan-in for matrices, 1 for biases and other vectors.
+        Computed as the harmonic mean over the group's weights of their fan-in, which is 1 for biases and other vectors.
         """
         shapes = self.layout.shapes
 
@@ -361,17 +366,17 @@ class Network:
         return prior.counts / prior.group_sums(self.layout.matrices(inverse_fan_in))
 
     def tensor_prior(self) -> Prior:
-        """A prior with one group for each parameter tensor."""
+        """Prior with one group per parameter tensor."""
         index = {name: i for i, name in enumerate(self.parameter_names)}
         device = self.theta.device
         groups = self.layout.matrices(lambda name, rows, width: torch.full((rows, width), index[name], device=device))
         return Prior(groups, tuple(index))
 
     def scalar_prior(self) -> Prior:
-        """A prior with one precision for all selected weights."""
+        """Prior with a single precision for all selected weights."""
         return Prior(torch.zeros(self.n_parameters, dtype=torch.long, device=self.theta.device), ("all",))
 
 
 def _log_probabilities(probabilities: Tensor) -> Tensor:
-    """log p with p kept off zero: logits up to a constant per row, which nothing we compute depends on."""
+    """Log of the probabilities, clipped above zero: the logits up to a constant per row, which has no effect."""
     return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()

@@ -1,4 +1,4 @@
-"""Trace a module: find the layers whose Jacobian has a closed form."""
+"""Trace a module to find the layers whose Jacobian has a closed form."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from .layout import Layout
 from .network import Network
 
 CHECKED_ROWS = 3
-"""Rows of the example on which the factored layers are checked against plain autodiff."""
+"""Number of example rows on which factored layers are checked against autodiff."""
 
 
 def trace(
     module: nn.Module, example: Tensor, names: Sequence[str] | None = None, *, log_outputs: bool = False
 ) -> Network:
-    """Look at one forward pass and decide how each selected tensor yields its Jacobian.
+    """Record one forward pass and choose the form of the Jacobian of each selected tensor.
 
-    A layer is taken in factored form when its kind is known, it is called exactly once, it owns its tensors
-    alone, and its part agrees with plain autodiff on a few rows; everything else is generic.
+    A layer is factored if its type is supported, it is called exactly once, and it does not share its tensors. Its part
+    must also agree with autodiff on a few rows. All other tensors are generic.
 
     Parameters
     ----------
     module : nn.Module
-        Copied; neither it nor its mode is touched.
+        Module to trace. It is copied; its weights and its training mode do not change.
     example : Tensor of shape (n, …), n ≥ 1
-        Inputs to trace.
+        Inputs of the recorded forward pass.
     names : sequence of str, optional
-        Selected parameters; all that require a gradient by default.
+        Names of the selected parameters. Default: all parameters that require a gradient.
     log_outputs : bool
-        Take the module's outputs, probabilities, through their logarithm.
+        If True, the module outputs probabilities, and their logarithm is used.
 
     Raises
     ------
     ValueError
-        If a name is unknown or no parameter is selected.
+        If a name is unknown, if no parameter is selected, or if the outputs are not differentiable with respect to the
+        parameters. Also if the forward pass does not use the layers of a copied module.
     """
     private = copy.deepcopy(module).eval()
     known = dict(private.named_parameters())
@@ -48,17 +49,20 @@ def trace(
     if unknown := [name for name in selected if name not in known]:
         raise ValueError(f"unknown parameters {unknown}; the module has {list(known)}.")
     if not selected:
-        raise ValueError("no parameter is selected: every parameter of the module has requires_grad=False.")
+        raise ValueError(
+            "no parameter is selected: every parameter of the module has requires_grad=False. Call requires_grad_() on "
+            "at least one."
+        )
     private.requires_grad_(False)
     for shallow in (True, False):
         if replicas_follow(private, example[:1], shallow):
             break
     else:
         raise ValueError(
-            f"the forward pass of {type(module).__name__} does not follow copies of the module: it reaches its "
-            "layers through a closure or a global. Let it use attributes of the module itself."
+            f"the forward pass of {type(module).__name__} does not use the layers of a copied module: it accesses its "
+            "layers through a closure or a global variable. Use attributes of the module instead."
         )
-    # Three rows even where there is one: a layer that sees them folded with something else must stand out.
+    # Repeat rows if there are too few: with one row, a dimension merged with the rows would go unnoticed.
     example = example[torch.arange(CHECKED_ROWS, device=example.device) % len(example)]
     tape = Tape(replicate(private, {}, shallow), [name for name, _ in private.named_modules()])
     with torch.no_grad():
@@ -72,30 +76,31 @@ def trace(
 
 
 def select(network: Network, names: Sequence[str], example: Tensor) -> Network:
-    """The same module with other selected parameters; itnetwork where all of its own are."""
+    """Network of the same module with other selected parameters; ``network`` itself if they are the same."""
     if tuple(names) == network.parameter_names and not network.layout.elements:
         return network
-    found = trace(network.module, example, names, log_outputs=network.log_outputs)
-    return found if network.folds_biases else found.with_separate_biases()
+    selected = trace(network.module, example, names, log_outputs=network.log_outputs)
+    return selected if network.folds_biases else selected.with_separate_biases()
 
 
 def _factored_layers(module: nn.Module, selected: Sequence[str], tape: Tape) -> tuple[FactoredLayer, ...]:
-    """The layers of a known kind that are called once and own their selected tensors alone."""
+    """Layers of a supported type that are called once and do not share their tensors."""
     owners: dict[int, int] = {}
     for _, parameter in module.named_parameters(remove_duplicate=False):
         owners[id(parameter)] = owners.get(id(parameter), 0) + 1
-    found = []
+    layers = []
     for name, layer in module.named_modules():
-        own = {short for short, _ in layer.named_parameters(recurse=False) if f"{name}.{short}".lstrip(".") in selected}
-        if not own or tape.calls.get(name) != 1 or name not in tape.inputs:
+        tensors = {short for short, _ in layer.named_parameters(recurse=False)}
+        tensors = {short for short in tensors if f"{name}.{short}".lstrip(".") in selected}
+        if not tensors or tape.calls.get(name) != 1 or name not in tape.inputs:
             continue
         if any(owners[id(p)] > 1 for _, p in layer.named_parameters(recurse=False)):
             continue
         for kind in FACTORED:
             if tape.inputs[name].shape[:1] == (CHECKED_ROWS,) and kind.handles(layer, tape.inputs[name]):
-                found.append(kind.of(name, layer, own, tape.inputs[name]))
+                layers.append(kind.of(name, layer, tensors, tape.inputs[name]))
                 break
-    return tuple(found)
+    return tuple(layers)
 
 
 def _with_layers(
@@ -106,7 +111,7 @@ def _with_layers(
     log_outputs: bool,
     shallow: bool,
 ) -> Network:
-    """A network in which the given layers are factored and the other selected tensors generic."""
+    """Network in which the given layers are factored and all other selected tensors are generic."""
     covered = {name for layer in layers for name, _ in layer.columns}
     parameters = dict(module.named_parameters())
     rest = tuple(name for name in parameters if name in selected and name not in covered)
@@ -115,7 +120,7 @@ def _with_layers(
 
 
 def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor) -> tuple[FactoredLayer, ...]:
-    """The factored layers whose part equals plain autodiff's on the example's rows, each row's in its own place."""
+    """Factored layers whose part agrees with autodiff on the example, without mixing rows."""
     if not network.layers:
         return ()
     module = copy.deepcopy(network.module)
@@ -126,15 +131,15 @@ def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor)
         outputs = network.transform_outputs(module(example))
     if not outputs.requires_grad:
         raise ValueError(
-            f"the outputs of {type(module).__name__} do not depend on its parameters differentiably; remove detach() "
-            "or no_grad() from its forward pass."
+            f"the outputs of {type(module).__name__} do not depend on its parameters differentiably. Remove detach() "
+            "and no_grad() from its forward pass."
         )
     generator = torch.Generator().manual_seed(0)
     cotangent = torch.randn(outputs.shape, generator=generator, dtype=torch.float64).to(outputs)
     wanted = [tensors[name] for layer in network.layers for name, _ in layer.columns]
     truth = iter(torch.autograd.grad(outputs, wanted, cotangent, materialize_grads=True))
     known = replace(network, generic=None, layout=Layout.of(network.module, network.layers, None))
-    # One column for each row: what a row does to another one's part, as where an input has no rows, stands out.
+    # One column per row detects cross-talk between rows, for example if an input has no row dimension.
     columns = cotangent[..., None] * torch.eye(len(example)).to(cotangent)[:, None]
     parts = known.linearise(example).pullback(columns).factors
     by_name = {block.name: part for block, part in zip(known.blocks, parts, strict=True)}
@@ -146,19 +151,19 @@ def _agreeing_layers(network: Network, selected: Sequence[str], example: Tensor)
         error = (part.total() - expected).abs().max()
         probe = torch.randn(layer.block.size, 1, generator=generator, dtype=torch.float64).to(cotangent)
         shares = part.times(probe).view(len(example), -1).abs()
-        own = shares.diagonal().sum()
-        if bool((error <= 1e-3 * size) & (shares.sum() - own <= 1e-3 * own)) or not bool(torch.isfinite(size)):
+        within = shares.diagonal().sum()
+        if bool((error <= 1e-3 * size) & (shares.sum() - within <= 1e-3 * within)) or not bool(torch.isfinite(size)):
             agreeing.append(layer)
     return tuple(agreeing)
 
 
 def _decide_batching(network: Network, example: Tensor) -> Network:
-    """Generic layers run batched where the module allows it, else row by row."""
+    """Run generic layers batched if the module supports it, else row by row."""
     if network.generic is None:
         return network
     try:
         network.jacobian(example[:1])
-    except RuntimeError:  # what torch.func raises for data-dependent control flow and in-place updates
+    except RuntimeError:  # raised by torch.func for data-dependent control flow and in-place updates
         slow = replace(network, generic=replace(network.generic, batched=False))
         slow.jacobian(example[:1])
         return slow

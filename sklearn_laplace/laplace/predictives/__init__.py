@@ -1,4 +1,4 @@
-"""From a posterior over weights to a distribution over outputs: the registry. One file a variant, file name = key."""
+"""Registry of predictives, from posterior weights to outputs. One file per variant; the file name is the key."""
 
 from ._base import PosteriorPredictive
 from .glm import GLM

@@ -1,7 +1,7 @@
 r"""The linearised predictive (Immer et al. 2021): :math:`f(x) \sim N(f_{\theta^*}(x), J P^{-1} J^\top)`.
 
-Exact for the model that the Gauss–Newton curvature belongs to, and sane even under an untuned prior, where sampling
-the weights of the nonlinear network is not.
+This is exact for the linearised model, whose Hessian is the Gauss–Newton curvature. It stays reasonable even under an
+untuned prior, unlike samples of the nonlinear network's weights.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ._base import PosteriorPredictive
 
 
 class GLM(PosteriorPredictive):
-    """The network linearised around its MAP.
+    """Predictive of the network linearised around its MAP estimate.
 
     Examples
     --------
@@ -37,16 +37,16 @@ class GLM(PosteriorPredictive):
 
     @classmethod
     def prepared(cls, posterior: Posterior, n_samples: int, seed: int) -> Self:
-        """Nothing is drawn."""
+        """Return the predictive; no samples are needed."""
         return cls()
 
     def latent(self, network: Network, posterior: Posterior, x: Tensor, shift: Tensor | None = None) -> LatentGaussian:
-        """Mean f + J·shift (n, C) and covariance (n, C, C) of the outputs, float64; a shift (P,) moves the mean."""
+        """Mean f + J·shift, shape (n, C), and covariance, shape (n, C, C), of the outputs, float64."""
         outputs, jacobian = network.jacobian(x)
         return LatentGaussian(_moved(outputs, jacobian, shift), posterior.covariance(jacobian))
 
     def mean(self, network: Network, x: Tensor, shift: Tensor | None = None) -> Tensor:
-        """The mean of :meth:`latent` alone, shape (n, C): without a shift a forward pass is all."""
+        """Mean of :meth:`latent` alone, shape (n, C). Without a shift it costs one forward pass."""
         if shift is None:
             return network(x).double()
         return _moved(*network.jacobian(x), shift)
@@ -54,7 +54,7 @@ class GLM(PosteriorPredictive):
     def joint_covariance(
         self, network: Network, posterior: Posterior, x: Tensor, shift: Tensor | None = None
     ) -> Tensor:
-        """Covariance over rows and outputs together, shape (n·C, n·C), float64; no shift changes it."""
+        """Joint covariance over rows and outputs, shape (n·C, n·C), float64. It does not depend on the shift."""
         _, jacobian = network.jacobian(x)
         covariance = posterior.cross_covariance(jacobian, jacobian)
         return torch.triu(covariance) + torch.triu(covariance, 1).mT

@@ -1,12 +1,12 @@
 r"""The predictive by weight samples: outputs :math:`f_{\theta_s}(x)` of the network itself, :math:`\theta_s \sim q`.
 
-The samples are drawn once and shared by all rows, so that neither the order nor the choice of rows changes an answer.
-Batches of samples run through the network in one pass (``torch.func``); where the module does not allow that, one by
-one. Nothing is written into the network: its weights stay as they are, also when a pass fails.
+The samples are drawn once and shared by all rows. A prediction therefore does not depend on the order or the choice of
+the other rows. Batches of samples run through the network in one pass (``torch.func``). Samples run one at a time if
+the module does not support this. The network's weights are never modified, not even if a pass fails.
 
-As the posterior gets narrower this becomes the linearised predictive. Where it is wide the Gaussian reaches weights
-that the curvature at the mode knows nothing of, and the answers can be much worse than the linearised ones (Immer et
-al. 2021): under priors that are not chosen by evidence, compare the two.
+For a narrow posterior this predictive converges to the linearised one. A wide Gaussian reaches weights where the
+curvature at the mode is no longer valid. Predictions can then be much worse than the linearised ones (Immer et al.
+2021). Compare the two if the prior is not selected by the evidence.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..structures._base import Posterior
 from ._base import PosteriorPredictive
 
 PASS_ELEMENTS = 2**22
-"""Weights and activations of the samples that go through the network together."""
+"""Upper limit of weights and activations, as a number of elements, for the samples of one batched pass."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class MC(PosteriorPredictive):
     Parameters
     ----------
     deviations : Tensor of shape (S, P)
-        Weight samples, each minus the posterior's mean.
+        Weight samples minus the posterior mean.
 
     Examples
     --------
@@ -54,23 +54,23 @@ class MC(PosteriorPredictive):
 
     @classmethod
     def prepared(cls, posterior: Posterior, n_samples: int, seed: int) -> Self:
-        """S weight samples of this posterior."""
+        """Draw ``n_samples`` weight samples from the posterior."""
         return cls(posterior.sample(n_samples, torch.Generator().manual_seed(seed)))
 
     def latent(self, network: Network, posterior: Posterior, x: Tensor, shift: Tensor | None = None) -> LatentGaussian:
-        """Sample mean (n, C) and covariance (n, C, C), and the samples (S, n, C) themselves."""
+        """Sample mean (n, C), sample covariance (n, C, C), and the samples (S, n, C) themselves."""
         samples = self.functions(network, self.deviations, x, shift).movedim(-1, 0)
         mean, centred = _centred(samples)
         return LatentGaussian(mean, torch.einsum("snc,snd->ncd", centred, centred), samples)
 
     def mean(self, network: Network, x: Tensor, shift: Tensor | None = None) -> Tensor:
-        """Sample mean (n, C)."""
+        """Sample mean, shape (n, C)."""
         return self.functions(network, self.deviations, x, shift).mean(-1)
 
     def joint_covariance(
         self, network: Network, posterior: Posterior, x: Tensor, shift: Tensor | None = None
     ) -> Tensor:
-        """Sample covariance (n·C, n·C); its rank is below S."""
+        """Sample covariance, shape (n·C, n·C); its rank is below S."""
         centred = _centred(self.functions(network, self.deviations, x, shift).movedim(-1, 0))[1].flatten(1)
         covariance = centred.mT @ centred
         return torch.triu(covariance) + torch.triu(covariance, 1).mT
@@ -81,20 +81,23 @@ class MC(PosteriorPredictive):
         thetas = network.theta + (deviations if shift is None else deviations + shift)
         width = sum(block.size + len(x) * block.outputs * block.positions for block in network.layout.blocks)
         if _runs_batched(network, x[:1]):
-            parts = [_batched(network, some, x) for some in thetas.split(max(PASS_ELEMENTS // width, 1))]
+            parts = [_batched(network, chunk, x) for chunk in thetas.split(max(PASS_ELEMENTS // width, 1))]
         else:
             parts = [network.with_parameters(theta)(x)[None] for theta in thetas]
         return torch.cat(parts).double().movedim(0, -1)
 
 
 def _centred(samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean over the samples (S, …), and deviations whose products sum to the unbiased covariance."""
+    """Mean over the samples (S, …), and scaled deviations whose products sum to the unbiased covariance."""
     mean = samples.mean(0)
     return mean, (samples - mean) / max(len(samples) - 1, 1) ** 0.5
 
 
 def _batched(network: Network, thetas: Tensor, x: Tensor) -> Tensor:
-    """Outputs (s, n, C) under several weights (s, P) in one pass over a replica, which functional_call writes to."""
+    """Outputs (s, n, C) under several weights (s, P) in one pass.
+
+    ``functional_call`` writes to its module, so a replica is passed.
+    """
     module = replicate(network.module, {}, network.shallow)
     dtype = next(network.module.parameters()).dtype
 
@@ -102,18 +105,21 @@ def _batched(network: Network, thetas: Tensor, x: Tensor) -> Tensor:
         return network.transform_outputs(functional_call(module, tensors, (x,)))
 
     with torch.set_grad_enabled(x.requires_grad):
-        found: Tensor = vmap(outputs, randomness="different")(network.tensors(thetas.to(dtype)))
-    return found
+        stacked: Tensor = vmap(outputs, randomness="different")(network.tensors(thetas.to(dtype)))
+    return stacked
 
 
 def _runs_batched(network: Network, x: Tensor) -> bool:
-    """Whether other weights, clearly other than θ*, give in a batched pass what they give alone."""
+    """True if a batched pass gives the same outputs as separate passes.
+
+    The check uses two weight vectors clearly different from θ*.
+    """
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(2, network.n_parameters, generator=generator, dtype=torch.float64)
     thetas = network.theta + 0.1 * noise.to(network.theta.device)
     alone = torch.stack([network.with_parameters(theta)(x) for theta in thetas])
     try:
         together = _batched(network, thetas, x)
-    except RuntimeError:  # what torch.func raises for data-dependent control flow and in-place updates
+    except RuntimeError:  # raised by torch.func for data-dependent control flow and in-place updates
         return False
     return torch.allclose(together, alone, rtol=1e-4, atol=1e-5, equal_nan=True)

@@ -1,4 +1,4 @@
-"""Selection of prior precision and noise at fixed weights: the registry. One file per variant, file name = key."""
+"""Registry of selections of prior precision and noise at fixed weights. One file per variant; file name = key."""
 
 from .evidence import maximise_evidence, warn_at_bounds
 from .held_out import HeldOut, HeldOutScores, held_out_scores

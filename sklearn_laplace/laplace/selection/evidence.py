@@ -1,8 +1,8 @@
-"""Selection by evidence: Newton's method in the logarithms of the prior precisions and of the noise variance.
+"""Selection by evidence: Newton's method in the logarithms of the prior precisions and the noise variance.
 
-At fixed weights the log evidence is concave in these logarithms, so Newton with a limited step finds the one optimum;
-six to ten iterations are usual. Where the groups are many, the Hessian is replaced by a diagonal, whose steps the same
-line search keeps from losing evidence. An optimum on a bound is reported.
+At fixed weights the log evidence is concave in these logarithms. Newton's method with a limited step therefore finds
+the unique optimum, usually in six to ten iterations. For many groups, a diagonal replaces the Hessian. The line search
+then ensures that no step decreases the evidence. A warning is issued if the optimum is on a bound.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from ..evidence import PRECISION_BOUNDS, diagonal_derivatives, evidence_derivati
 from ..fit import Hyper, LaplaceFit
 
 MAX_STEP = 3.0
-"""Longest step of one logarithm in one Newton iteration: a factor of twenty."""
+"""Longest step of a logarithm in one Newton iteration, a factor of twenty."""
 MAX_ITERATIONS = 50
 TOLERANCE, DIAGONAL_TOLERANCE = 1e-9, 1e-4
-"""Stop when the quadratic model promises less than this many nats."""
+"""Stop if the predicted gain is below this many nats, for the full and for the diagonal Hessian."""
 NEWTON_GROUPS = 20
-"""Groups up to which their second derivatives are taken: G matrices of the posterior's size, and G² products."""
+"""Largest number G of groups with a full Hessian, which needs G matrices of the posterior's size and G² products."""
 LISTED = 6
-"""Groups that a warning names."""
+"""Number of hyperparameters listed in a warning."""
 
 
 def maximise_evidence(
     fit: LaplaceFit, hyper: Hyper, *, free_prior: bool = True, free_dispersion: bool = True, warn: bool = True
 ) -> Hyper:
-    """Hyperparameters of largest evidence at the fit's weights.
+    """Return the hyperparameters of largest evidence at the fit's weights.
 
     Parameters
     ----------
     fit : LaplaceFit
     hyper : Hyper
-        Where to start; what is not free keeps its value.
+        Starting point. Hyperparameters that are not free keep their value.
     free_prior, free_dispersion : bool
-        What is chosen. The dispersion stays where the likelihood has none.
+        If True, select the prior precisions or the dispersion. The dispersion is never selected for a likelihood
+        without one.
     warn : bool
-        Whether an optimum at a bound gives a :class:`~sklearn_laplace.errors.BoundWarning`.
+        If True, issue a :class:`~sklearn_laplace.errors.BoundWarning` for an optimum at a bound.
 
     Returns
     -------
@@ -61,10 +62,10 @@ def maximise_evidence(
     >>> rows = [(x, 2 * x + torch.tensor([[0.1], [0.0], [-0.1]]), torch.ones(3).double())]
     >>> near = network.with_parameters(torch.tensor([2.0]).double())
     >>> fit = fit_laplace(near, Gaussian(), GGN(), Full, network.scalar_prior(), rows)
-    >>> found = maximise_evidence(fit, Hyper(torch.ones(1).double()))
-    >>> bool(log_evidence(fit, found) > log_evidence(fit, Hyper(torch.ones(1).double())))
+    >>> optimum = maximise_evidence(fit, Hyper(torch.ones(1).double()))
+    >>> bool(log_evidence(fit, optimum) > log_evidence(fit, Hyper(torch.ones(1).double())))
     True
-    >>> round(found.prior_precision.item(), 2)  # about 1 / θ²
+    >>> round(optimum.prior_precision.item(), 2)  # about 1 / θ²
     0.25
     """
     n_groups = fit.prior.n_groups
@@ -82,62 +83,64 @@ def maximise_evidence(
     for _ in range(MAX_ITERATIONS):
         derivatives = derive(fit, _at(hyper, point))
         gradient = derivatives.gradient
-        # A coordinate whose gradient pushes it out of its bound stays there.
+        # A coordinate at a bound stays fixed while its gradient points outwards.
         active = free & ~((point <= low) & (gradient < 0)) & ~((point >= high) & (gradient > 0))
         if not bool(active.any()):
             break
         step = _newton_step(gradient, derivatives.hessian, active)
-        promise = float(gradient @ step)
-        if promise < tolerance:
+        predicted_gain = float(gradient @ step)
+        if predicted_gain < tolerance:
             break
         point, value, moved = _line_search(fit, hyper, point, step, value, low, high)
         if not moved:
             break
-    found = _at(hyper, point)
+    optimum = _at(hyper, point)
     if warn:
-        warn_at_bounds(fit, found, free_prior=free_prior, free_dispersion=free_dispersion)
-    return found
+        warn_at_bounds(fit, optimum, free_prior=free_prior, free_dispersion=free_dispersion)
+    return optimum
 
 
 def warn_at_bounds(
     fit: LaplaceFit, hyper: Hyper, *, free_prior: bool, free_dispersion: bool, what: str = "the evidence"
 ) -> None:
-    """Report chosen hyperparameters that sit on a bound of the search and mean trouble.
+    """Warn if selected hyperparameters are at a bound of the search and indicate a problem.
 
-    One group of many at the upper bound does not: the data have no use for those weights, and they are pruned.
+    If only some of several groups are at the upper bound, no warning is issued for them: the data do not need those
+    weights, and they are pruned.
 
     Warns
     -----
     BoundWarning
     """
-    found = []
+    at_bounds = []
     values = hyper.prior_precision.tolist()
     all_high = all(_at_bound(value, PRECISION_BOUNDS) > 0 for value in values)
     for name, value in zip(fit.prior.names, values, strict=True):
         if free_prior and (_at_bound(value, PRECISION_BOUNDS) < 0 or all_high):
-            found.append(f"prior_precision of '{name}' = {value:.0e}")
+            at_bounds.append(f"prior_precision of '{name}' = {value:.0e}")
     if free_dispersion and fit.likelihood.has_dispersion:
         bounds = fit.likelihood.dispersion_bounds
         if _at_bound(hyper.dispersion, bounds):
-            found.append(f"noise variance = {hyper.dispersion / fit.likelihood.dispersion_start:.0e}")
-    if found:
-        shown = [*found[:LISTED], f"{len(found) - LISTED} more"] if len(found) > LISTED + 1 else found
+            at_bounds.append(f"noise variance = {hyper.dispersion / fit.likelihood.dispersion_start:.0e}")
+    if at_bounds:
+        n_more = len(at_bounds) - LISTED
+        shown = [*at_bounds[:LISTED], f"{n_more} more"] if n_more > 1 else at_bounds
         warnings.warn(
             f"{what} is largest at the bound of the search: {', '.join(shown)} (in units of standardised "
-            "targets). The data do not determine this value; give it as a number, or look for targets that are "
-            "constant, free of noise, or unrelated to the inputs.",
+            "targets). The data do not determine this value. Give it as a number, or check for targets that are "
+            "constant, noise-free or unrelated to the inputs.",
             BoundWarning,
             stacklevel=3,
         )
 
 
 def _at_bound(value: float, bounds: tuple[float, float]) -> int:
-    """−1 at the lower bound, 1 at the upper one, else 0."""
+    """−1 at the lower bound, 1 at the upper bound, else 0."""
     return int(value >= bounds[1] * (1 - 1e-6)) - int(value <= bounds[0] * (1 + 1e-6))
 
 
 def _newton_step(gradient: Tensor, hessian: Tensor, active: Tensor) -> Tensor:
-    """−H⁻¹g on the active coordinates, limited to MAX_STEP: as a whole, or each alone where H is a diagonal."""
+    """−H⁻¹g on the active coordinates, limited to MAX_STEP: as a whole, or elementwise for a diagonal H."""
     step = torch.zeros_like(gradient)
     if hessian.ndim == 1:
         step[active] = (gradient[active] / -hessian[active].clamp_max(-1e-12)).clamp(-MAX_STEP, MAX_STEP)
@@ -155,7 +158,7 @@ def _newton_step(gradient: Tensor, hessian: Tensor, active: Tensor) -> Tensor:
 def _line_search(
     fit: LaplaceFit, hyper: Hyper, point: Tensor, step: Tensor, value: float, low: Tensor, high: Tensor
 ) -> tuple[Tensor, float, bool]:
-    """Halve the step until the evidence does not fall."""
+    """Halve the step until the evidence does not decrease."""
     for _ in range(30):
         candidate = torch.where(step != 0, (point + step).clamp(low, high), point)
         reached = log_evidence(fit, _at(hyper, candidate))

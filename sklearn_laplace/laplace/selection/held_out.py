@@ -1,19 +1,20 @@
-r"""Selection by held-out rows: what nets that were trained without them say of them (cross-fitting).
+r"""Selection by held-out rows: the predictive density of nets on rows that they were not trained on (cross-fitting).
 
 .. math:: L(\delta, \varphi) = \sum_k \sum_{n \in \text{fold } k} w_n \log p(y_n \mid D_{-k}, \delta, \varphi)
 
-Each net is trained from a start of its own, so that what it finds in other rows than another net, other features in
-another basin, counts as an error; evidence and leave-one-out see one basin, and of nets that have shaped their features
-on all rows both are too sure. The weights of the nets stay, and the prior precisions are those of the training times a
-common factor f.
+Each net is trained from its own initialisation. Differences between nets, such as other features in another basin of
+the loss, therefore count as errors. Evidence and leave-one-out describe a single basin, and both are overconfident for
+nets whose features were trained on all rows. The weights of the nets are kept. The prior precisions are those of the
+training times a common factor f.
 
-For a Gaussian likelihood the posterior at (fδ, φ) is that at (ρδ, 1) with :math:`\rho = f\varphi`, its covariance times
-φ; with the errors :math:`e_n` of the held-out rows and :math:`V_n(\rho)` their variances at (ρδ, 1), noise included,
+For a Gaussian likelihood the posterior at (fδ, φ) is the posterior at (ρδ, 1) with :math:`\rho = f\varphi` and its
+covariance times φ. With the errors :math:`e_n` of the held-out rows and their variances :math:`V_n(\rho)` at (ρδ, 1),
+noise included,
 
 .. math:: L = -\tfrac12 \sum_n w_n \Big[ C \log 2\pi\varphi + \log |V_n(\rho)|
-          + \tfrac1\varphi\, e_n^\top V_n(\rho)^{-1} e_n \Big],
+          + \tfrac1\varphi\, e_n^\top V_n(\rho)^{-1} e_n \Big].
 
-so that two sums along a grid of ρ serve every choice, whichever of δ and φ is given, without the data.
+Two sums on a grid of ρ are therefore sufficient to select δ, φ or both, without the data.
 """
 
 from __future__ import annotations
@@ -35,39 +36,37 @@ from ..leave_one_out.rows import LinearRows, linear_rows
 from ..likelihoods._base import without_noise
 
 DECADES = 3
-"""The common factor goes this far to either side of the training's precision."""
+"""The common factor of the precisions ranges over this many powers of ten on either side of 1."""
 POINTS, DEAR_POINTS = 49, 13
-"""On the grid: where one eigendecomposition serves all of them, and where each has a factorisation of its own."""
+"""Number of grid points if one eigendecomposition serves all of them, and if each needs its own factorisation."""
 WORTH = 1.0
-"""Nats that make a prior further from the training's worth taking: where it hardly matters the density is flat. With a
-tenth of that classes are told better by .002 nats a row on the validation rows of two tables, and with a posterior so
-narrow that rows far away look as familiar as those of the training."""
+"""Loss of log density, in nats, accepted for a prior precision closer to the training's. See docs/decisions.md."""
 TRUSTED = math.log(1.05)
-"""How much more noise than the evidence the nets are believed to see, logarithm of a standard deviation: a mixture errs
-less than each of its nets. On inner splits 1.05 and 1.1 are level in log-likelihood (energy −.006 nats a row, yacht
-−.02, boston and concrete .003), and 95 % intervals cover .979 and .987 on energy; 1.4 was worse by .05 there."""
+"""Largest change of the noise standard deviation from the training's, as a logarithm. See docs/decisions.md."""
 WIDER = 0.5
-"""Power to which a factor below 1 counts, of classes and counts: nets of two thirds of the rows err by more than a net
-of all rows does, and each net by more than their mixture. Of 52 random tables three had such factors, .07, .03 and .18;
-the log-likelihood of new rows was −.864, −.940 and −.628 under the factor itself, −.849, −.926 and −.615 under its
-root, and −.844, −.928 and −.605 under 1."""
+"""Exponent of a factor below 1 for likelihoods without dispersion (classes and counts). See docs/decisions.md.
+
+A net trained on part of the rows has larger errors than a net trained on all, and each net larger ones than the
+mixture.
+"""
 PROPORTIONAL = 1e-9
-"""Part by which precisions may differ from a common multiple of those of the training."""
+"""Relative difference up to which precisions count as a common multiple of the training's."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What nets say of rows that they have not seen.
+    """Predictions of nets for their held-out rows.
 
     Parameters
     ----------
     errors : Tensor of shape (n, C), float64
-        e, of the rows as they were trained with.
+        Errors e of the predictions, in the units of the training.
     variance : Tensor of shape (n, C), float64
-        Of the predictions, noise apart.
+        Variance of the predictions, without noise.
     noise : Tensor of shape (n, C), float64
         Known noise variances, in units of φ.
     weights : Tensor of shape (n,), float64
+        Weights of the rows.
     """
 
     errors: Tensor
@@ -78,29 +77,29 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class HeldOutScores:
-    """The log density of held-out rows along a grid of ρ, k points.
+    """Log density of held-out rows on a grid of k values of ρ.
 
     Parameters
     ----------
     unit : Tensor of shape (G,)
-        The training's prior precisions.
+        Prior precisions of the training.
     ridge : Tensor of shape (k,)
-        ρ: the common factor f of the precisions, times φ where the likelihood has a dispersion.
+        ρ: the common factor f of the precisions, times φ if the likelihood has a dispersion.
     squares : Tensor of shape (k,)
-        Σ w eᵀ V⁻¹ e; zero where there is no dispersion.
+        Σ w eᵀ V⁻¹ e; zero without dispersion.
     constants : Tensor of shape (k,)
-        −½ Σ w log |V|; the log density itself, nats, where there is no dispersion.
+        −½ Σ w log |V|. Without dispersion: the log density itself, nats.
     freedom : float
-        C Σ w; zero where there is no dispersion.
+        C Σ w; zero without dispersion.
     bounds : tuple of float
-        Of φ.
+        Search interval of φ.
 
     Examples
     --------
     >>> grid, zero = torch.tensor([0.1, 1.0, 10.0]).double(), torch.zeros(3).double()
     >>> scores = HeldOutScores(torch.ones(1).double(), grid, torch.tensor([9.0, 4.0, 5.0]).double(), zero, 4.0)
-    >>> found = scores.chosen(Hyper(torch.ones(1).double(), 0.98), free_prior=True, free_dispersion=True)
-    >>> round(found.dispersion, 3), found.prior_precision.round(decimals=3)  # φ = 4 / 4, δ = 1 · ρ / φ
+    >>> best = scores.chosen(Hyper(torch.ones(1).double(), 0.98), free_prior=True, free_dispersion=True)
+    >>> round(best.dispersion, 3), best.prior_precision.round(decimals=3)  # φ = 4 / 4, δ = 1 · ρ / φ
     (1.0, tensor([1.], dtype=torch.float64))
     """
 
@@ -112,29 +111,29 @@ class HeldOutScores:
     bounds: tuple[float, float] = (0.0, math.inf)
 
     def suits(self, hyper: Hyper) -> bool:
-        """Whether the precisions are a multiple of those of the training, and not so far off that the grid ends."""
+        """True if the precisions are a multiple of the training's and at least one decade from the ends of the grid."""
         ratio = float(hyper.prior_precision[0] / self.unit[0])
         return self.is_multiple(hyper) and abs(math.log10(ratio)) <= DECADES - 1
 
     def is_multiple(self, hyper: Hyper) -> bool:
-        """Whether the precisions are a multiple of those of the training."""
+        """True if the precisions are a multiple of the training's."""
         if hyper.prior_precision.shape != self.unit.shape:
             return False
         ratio = hyper.prior_precision / self.unit
         return bool((ratio / ratio[0] - 1).abs().max() < PROPORTIONAL)
 
     def around(self, hyper: Hyper) -> HeldOutScores:
-        """The same scores for another net of these rows, whose training has ended under other precisions and noise."""
+        """Return the scores for another net of the same rows, whose training ended at other precisions and noise."""
         ratio = hyper.dispersion / math.sqrt(float(self.ridge[0] * self.ridge[-1])) if self.freedom else 1.0
         return replace(self, unit=hyper.prior_precision, ridge=ratio * self.ridge, squares=ratio * self.squares)
 
     def is_capped(self, dispersion: float) -> bool:
-        """Whether more noise was asked for than is believed."""
+        """True if ``dispersion`` is close to the largest change of the noise that :meth:`chosen` allows."""
         training = math.sqrt(float(self.ridge[0] * self.ridge[-1]))
         return abs(0.5 * math.log(dispersion / training)) > 0.9 * TRUSTED
 
     def warn_at_end(self, hyper: Hyper) -> None:
-        """Report, where there is a noise, precisions that are as far from the training's as the grid goes.
+        """Warn if the selected precisions are at an end of the grid, for a likelihood with dispersion.
 
         Warns
         -----
@@ -143,32 +142,35 @@ class HeldOutScores:
         factor = float(hyper.prior_precision[0] / self.unit[0])
         if self.freedom and abs(math.log10(factor)) > DECADES - 1e-6:
             warnings.warn(
-                f"the density of rows that were held out is largest at the end of the search, at {factor:.0e} times "
-                "the prior_precision of the training. A sigma_noise that is far off does that: let it be chosen "
-                "(sigma_noise='auto'), or give prior_precision as a number.",
+                f"the density of held-out rows is largest at the end of the search, at {factor:.0e} times the "
+                "prior_precision of the training. A sigma_noise far from the true noise level causes this. Use "
+                "sigma_noise='auto', or give prior_precision as a number.",
                 BoundWarning,
                 stacklevel=4,
             )
 
     def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
-        r"""The point of largest density; of those as good, the one whose prior is closest to the training's.
+        r"""Return the point of largest density; of points equal within ``WORTH``, the prior closest to the training's.
 
-        A noise goes only a part of the way from the training's, and the prior with it. The nets have seen fewer rows
-        and find more of it than there is, the evidence less: with :math:`q = \tfrac12 \log(\hat\varphi / \varphi)`
-        that part is :math:`\tanh(q/q_0)\,q_0/q`: a part of the fifth that one basin usually hides, and a factor of
-        1.05 at most where a third of the rows more would have made better nets. Where there is no noise, a prior
-        weaker than the training's goes half of its way, on a logarithmic scale.
+        The noise moves only a part of the way from the training's value :math:`\varphi` to the best value
+        :math:`\hat\varphi`, and the prior moves by the same part. Each net is trained on fewer rows, so its errors
+        overestimate the noise; the evidence of one basin underestimates it. With
+        :math:`q = \tfrac12 \log(\hat\varphi / \varphi)` and :math:`q_0` = ``TRUSTED``, the part is
+        :math:`\tanh(q/q_0)\,q_0/q`, so the noise standard deviation changes by a factor of at most
+        :math:`e^{q_0} = 1.05`. Without dispersion, a factor of the prior precision below 1 is raised to the power
+        ``WIDER``.
 
         Parameters
         ----------
         hyper : Hyper
-            Of the training; what is not free keeps its value.
+            Hyperparameters of the training. Those that are not free keep their value.
         free_prior, free_dispersion : bool
+            If True, select the prior precisions or the dispersion.
         """
         if not self.freedom:
             factor = self.ridge[_closest(self.constants, self.ridge)]
-            found = torch.where(factor < 1, factor**WIDER, factor) * self.unit
-            return replace(hyper, prior_precision=found) if free_prior else hyper
+            precision = torch.where(factor < 1, factor**WIDER, factor) * self.unit
+            return replace(hyper, prior_precision=precision) if free_prior else hyper
         noise, density, factors = self.points(hyper, free_prior=free_prior, free_dispersion=free_dispersion)
         best = _closest(density, factors) if free_prior else int(density.argmax())
         away = 0.5 * math.log(float(noise[best]) / hyper.dispersion) / TRUSTED
@@ -178,7 +180,7 @@ class HeldOutScores:
         return replace(hyper, prior_precision=values, dispersion=hyper.dispersion * math.exp(2 * TRUSTED * part * away))
 
     def points(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """At each point (k,) of the grid: φ, the log density under it, and the factor of the precisions.
+        """φ, the log density under it, and the factor of the precisions, at each point of the grid: three tensors (k,).
 
         Parameters
         ----------
@@ -193,28 +195,29 @@ class HeldOutScores:
         return noise, self.log_density(noise), self.ridge / noise
 
     def log_density(self, dispersion: Tensor) -> Tensor:
-        """Σ w log p of the held-out rows at each point (k,), nats, for a φ of each."""
+        """Σ w log p of the held-out rows at each point, shape (k,), nats, for one φ per point."""
         return self.constants - 0.5 * (self.freedom * (2 * math.pi * dispersion).log() + self.squares / dispersion)
 
 
 def held_out_scores(
     parts: Iterable[tuple[LaplaceFit, Iterable[Rows]]], hyper: Hyper, density: Density
 ) -> HeldOutScores:
-    """The scores of rows that were held out from nets.
+    """Compute the scores of held-out rows on a grid of prior precisions.
 
-    Costs an eigendecomposition of each net's curvature and, for n rows in all, n C² P products a point. Where the
-    structure has no such basis, or the precisions are several, it costs a factorisation and n C covariances a point.
-    The rows of Kronecker factors with one precision a block are rotated once for all points.
+    The cost is an eigendecomposition of each net's curvature and, for n rows in total, n C² P products per point. If
+    the structure has no such basis, or if there are several precisions, it is a factorisation and n C covariances per
+    point. For Kronecker factors with one precision per block, the rows are rotated once for all points.
 
     Parameters
     ----------
     parts : iterable of (fit, batches)
-        The curvature of each net over the rows that it has seen, and those that it has not. Where the likelihood has a
-        dispersion: a Gaussian one, and a rule with H at power one.
+        For each net, the Laplace fit on its training rows and batches of its held-out rows. A likelihood with
+        dispersion must be Gaussian, with a curvature rule of dispersion power 1.
     hyper : Hyper
-        Of the training, which the grid is around.
+        Hyperparameters of the training, the centre of the grid.
     density : callable
-        See :data:`~sklearn_laplace.laplace.leave_one_out.densities.Density`; of a likelihood without dispersion.
+        Log density of a likelihood without dispersion. See
+        :data:`~sklearn_laplace.laplace.leave_one_out.densities.Density`.
 
     Returns
     -------
@@ -233,7 +236,7 @@ def held_out_scores(
     >>> far, near = ([(x, network(x) + error, w)] for error in (2.0, 0.5))
     >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), near)
     >>> scores = held_out_scores([(fit, far)], Hyper(torch.ones(1).double(), 0.25), gaussian_density)
-    >>> strong = scores.ridge.argmax()  # of a strong prior, the errors are noise: 2² each
+    >>> strong = scores.ridge.argmax()  # under a strong prior all errors are noise: 2² each
     >>> round(float(scores.squares[strong] / scores.freedom), 1)
     4.0
     """
@@ -258,7 +261,7 @@ def held_out_scores(
 
 
 def _closest(density: Tensor, factors: Tensor) -> int:
-    """Of the points within WORTH of the largest density, the one whose factor is closest to 1."""
+    """Index of the point whose factor is closest to 1, of the points within WORTH of the largest density."""
     near = density >= density.max() - WORTH
     return int(torch.where(near, factors.log().abs(), math.inf).argmin())
 
@@ -266,11 +269,11 @@ def _closest(density: Tensor, factors: Tensor) -> int:
 def _covariances(
     fit: LaplaceFit, batches: Iterable[Rows], precisions: Tensor, dear: bool
 ) -> Iterator[tuple[int, LinearRows, Tensor]]:
-    """Of each point of the grid (k, G) and each batch: the point's number, the rows, covariances (n, C, C) at φ = 1."""
-    every = linear_rows(fit.network, batches)
+    """Yield grid index, rows and output covariances (n, C, C) at φ = 1, for each precision (k, G) and each batch."""
+    row_batches = linear_rows(fit.network, batches)
     basis = None if dear else fit.curvature.eigenbasis()
     if basis is None and (rotate := fit.curvature.rotation(fit.prior.groups)) is not None:
-        for rows in every:
+        for rows in row_batches:
             covariance = rotate(rows.jacobian)
             for place, values in enumerate(precisions):
                 yield place, rows, covariance(fit.prior.precision(values))
@@ -278,13 +281,13 @@ def _covariances(
     if basis is None:
         for place, values in enumerate(precisions):
             posterior = fit.posterior(Hyper(values))
-            for rows in every:
+            for rows in row_batches:
                 yield place, rows, posterior.covariance(rows.jacobian)
         return
     size = fit.network.n_parameters
-    for rows in every:
+    for rows in row_batches:
         projected, outside = basis.rows(rows.jacobian), None
-        if len(basis.values) < size:  # what a direction outside of the basis has is the prior's variance alone
+        if len(basis.values) < size:  # directions outside the basis have the prior variance
             ones = torch.ones(size, dtype=torch.float64, device=projected.device)
             outside = _positive(rows.jacobian.weighted_inner(ones) - projected @ projected.mT)
         for place, value in enumerate(precisions[:, 0]):
@@ -293,7 +296,7 @@ def _covariances(
 
 
 def _positive(matrices: Tensor) -> Tensor:
-    """Without the negative eigenvalues that differences round to, (n, C, C)."""
+    """Set negative eigenvalues, which result from rounding, to zero; shape (n, C, C)."""
     if matrices.shape[-1] == 1:
         return matrices.clamp_min(0.0)
     values, vectors = torch.linalg.eigh(matrices)

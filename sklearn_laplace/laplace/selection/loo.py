@@ -1,22 +1,22 @@
-r"""Selection by the leave-one-out log density: what the model says of each row that it has not seen.
+r"""Selection by the leave-one-out log density: the predictive density of each row under a fit without that row.
 
 .. math:: L(\delta, \varphi) = \sum_n w_n \log p(y_n \mid D_{-n}, \delta, \varphi)
 
-For a Gaussian likelihood the posterior at (δ, φ) is that at :math:`(\rho, 1)` with :math:`\rho = \delta\varphi`, its
-covariance times φ. So the residuals :math:`e_n` of the left-out means and the shapes :math:`V_n = I + q_{-n}/\varphi`
-depend on ρ alone, and the best noise variance for each ρ has a closed form,
+For a Gaussian likelihood the posterior at (δ, φ) is the posterior at :math:`(\rho, 1)` with
+:math:`\rho = \delta\varphi` and its covariance times φ. The residuals :math:`e_n` of the left-out means and the shapes
+:math:`V_n = I + q_{-n}/\varphi` therefore depend on ρ only. The best noise variance for each ρ has a closed form,
 
 .. math:: \hat\varphi(\rho) = \frac{\sum_n w_n\, e_n^\top V_n^{-1} e_n}{C \sum_n w_n} .
 
 With the eigenvectors V of an exact H, :math:`q_n/\varphi = (J_n V)\,\mathrm{diag}(1/(l + \rho))\,(J_n V)^\top`, and the
-mode's outputs are :math:`f_n^* - J_n\theta^* + (J_n V)\,\mathrm{diag}(1/(l + \rho))\, V^\top (H\theta^* - \nabla)`: one
-pass over the rows and one matrix product for any number of ρ (:func:`loo_path`). V may leave out eigenvalues of zero:
-rows of positive weight lie in the span of the others, and those of weight zero do not count. Without such a V each
-point of the search is a mode and a posterior of its own.
+mode's outputs are :math:`f_n^* - J_n\theta^* + (J_n V)\,\mathrm{diag}(1/(l + \rho))\, V^\top (H\theta^* - \nabla)`. One
+pass over the rows and one matrix product give any number of ρ (:func:`loo_path`). V may omit eigenvectors of eigenvalue
+zero: rows of positive weight lie in the span of the others, and rows of weight zero do not count. Without such a V each
+point of the search needs its own mode and posterior.
 
-Unlike the evidence it asks nothing of the prior being right, so it is not misled where the network interpolates; but it
-is flat, and noisier. The density need not have one maximum only: a grid over all the range comes first where points are
-cheap, a climb from the present values where they are not.
+Unlike the evidence, this criterion does not assume a correct prior, so it stays reliable if the network interpolates
+the data. It is flatter and noisier than the evidence and may have several maxima. If points are cheap, the search
+starts with a grid over the whole range. Otherwise it climbs from the present values.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from ..likelihoods._base import without_noise
 from ..linalg import downdated
 
 WIDTH, NARROW = 16, 1
-"""Points to either side that are tried at once: along a path, and where each has its price."""
+"""Number of points evaluated at once on either side: on a path, and if each point needs its own posterior."""
 STRIDE, TOLERANCE = math.log(10), 0.15
-"""First and last distance of two points, logarithms; a parabola takes the rest."""
+"""First and last distance between two points, as logarithms; a parabola refines the last step."""
 MAX_SWEEPS, GAIN = 5, 1e-3
-"""Rounds over the coordinates, which end when one has gained less than this many nats."""
+"""Maximum number of sweeps over the coordinates, and the gain of a sweep in nats below which they stop."""
 _Found = tuple[float, Hyper]
-"""The log density of a candidate, and what it stands for: of (ρ, 1) at its best φ, that φ and δ = ρ/φ."""
+"""Log density of a candidate and its hyperparameters. For (ρ, 1) these are the best φ and δ = ρ/φ."""
 _Score = Callable[[Sequence[Hyper]], list[_Found]]
 
 
@@ -80,21 +80,22 @@ def loo_path(
     dispersion: Tensor | None = None,
     temperature: float = 1.0,
 ) -> LooPath:
-    """The leave-one-out log density along a path, from one pass over the rows.
+    """Compute the leave-one-out log density along a path of ρ in one pass over the rows.
 
-    Costs the products J V, n C P², and n C² P for each point.
+    The cost is n C P² for the products J V, and n C² P per point.
 
     Parameters
     ----------
     fit : LaplaceFit
-        Gaussian likelihood, ``GGN``, an exact structure (one with an ``eigenbasis``), one prior precision.
+        Fit with a Gaussian likelihood, ``GGN``, an exact structure (with an ``eigenbasis``) and one prior precision.
     batches : iterable of (inputs, targets, weights)
         All rows of the fit.
     ridge : Tensor of shape (k,), float64
         ρ = δφ of each point.
     dispersion : Tensor of shape (k,), optional
-        φ of each point; by default the one of largest density for its ρ.
+        φ of each point; by default the value of largest density for its ρ.
     temperature : float
+        Temperature of the posterior.
 
     Returns
     -------
@@ -103,7 +104,7 @@ def loo_path(
     Raises
     ------
     UnsupportedCombinationError
-        When the fit is not of that kind.
+        If the fit does not meet these conditions.
 
     Examples
     --------
@@ -122,11 +123,11 @@ def loo_path(
     if basis is None or fit.prior.n_groups > 1 or not (fit.likelihood.quadratic and isinstance(fit.rule, GGN)):
         raise UnsupportedCombinationError(
             f"a path of leave-one-out densities needs a Gaussian likelihood, the curvature GGN in an exact structure "
-            f"and one prior precision; this is a {type(fit.likelihood).__name__} with {type(fit.rule).__name__} in "
-            f"{type(fit.curvature).__name__} and {fit.prior.n_groups} prior precisions. Use loo_log_density, point by "
-            "point."
+            f"and one prior precision. This fit has the likelihood {type(fit.likelihood).__name__}, the curvature "
+            f"{type(fit.rule).__name__}, the structure {type(fit.curvature).__name__} and {fit.prior.n_groups} prior "
+            "precisions. Use loo_log_density for each point."
         )
-    # From θ, where the gradient is g, the mode under ρ is θ − m + (H + ρ)⁻¹ (H m − g), m = θ less the prior's mean.
+    # With the gradient g at θ, the mode under ρ is θ − m + (H + ρ)⁻¹ (H m − g), where m is θ minus the prior mean.
     m = fit.objective_gradient(Hyper(torch.ones_like(ridge[:1]))) - fit.gradient
     target = basis.values * basis.vector(m) - basis.vector(fit.gradient)
     shift = -m if fit.shift is None else fit.shift - m
@@ -154,7 +155,7 @@ def loo_path(
 
 
 def has_path(fit: LaplaceFit, exact: LaplaceFit) -> bool:
-    """Whether :func:`loo_path` serves a fit whose left-out means come from ``exact``.
+    """True if :func:`loo_path` applies to a fit whose left-out means come from ``exact``.
 
     Examples
     --------
@@ -182,21 +183,21 @@ def select_loo(
     free_prior: bool = True,
     free_dispersion: bool = True,
 ) -> Hyper:
-    """Hyperparameters of largest leave-one-out log density.
+    """Return the hyperparameters of largest leave-one-out log density.
 
     Parameters
     ----------
     fit, exact, batches
-        As for :func:`~sklearn_laplace.laplace.leave_one_out.leave_one_out`. Where both are one fit with a Gaussian
-        likelihood and one prior precision, three passes over the rows are all; otherwise each of some twenty points
-        takes a few.
+        As for :func:`~sklearn_laplace.laplace.leave_one_out.leave_one_out`. If both fits are the same one, with a
+        Gaussian likelihood and one prior precision, three passes over the rows suffice. Otherwise each of about twenty
+        points takes a few passes.
     hyper : Hyper
-        Where to start; what is not free keeps its value, and the temperature always.
+        Starting point. Hyperparameters that are not free keep their value, and so does the temperature.
     density : callable
         As for :func:`~sklearn_laplace.laplace.leave_one_out.loo_log_density`.
     free_prior, free_dispersion : bool
-        What is chosen. The dispersion stays where the likelihood has none. Several prior precisions are searched in
-        turn.
+        If True, select the prior precisions or the dispersion. The dispersion is never selected for a likelihood
+        without one. Several prior precisions are searched one after another.
 
     Returns
     -------
@@ -213,8 +214,8 @@ def select_loo(
     >>> x = torch.linspace(-1, 1, 9).double()[:, None]
     >>> rows = [(x, x + 0.1 * (9 * x).sin(), torch.ones(9).double())]
     >>> fit = fit_laplace(network, Gaussian(), GGN(), Full, network.scalar_prior(), rows)
-    >>> found = select_loo(fit, fit, rows, Hyper(torch.ones(1).double()), gaussian_density)
-    >>> round(found.dispersion**0.5, 2)  # the sine's root mean square
+    >>> best = select_loo(fit, fit, rows, Hyper(torch.ones(1).double()), gaussian_density)
+    >>> round(best.dispersion**0.5, 2)  # root mean square of the sine, which a linear model treats as noise
     0.07
     """
     free_dispersion = free_dispersion and fit.likelihood.has_dispersion
@@ -229,7 +230,7 @@ def select_loo(
     if free_dispersion and not profile:
         bounds[None] = fit.likelihood.dispersion_bounds
     point = replace(hyper, prior_precision=hyper.prior_precision * unit, dispersion=hyper.dispersion / unit)
-    found, reached = hyper, -math.inf
+    selected, reached = hyper, -math.inf
     for sweep in range(MAX_SWEEPS if len(bounds) > 1 else len(bounds)):
         before = reached
         for coordinate, ends in bounds.items():
@@ -240,14 +241,14 @@ def select_loo(
             present = point.dispersion if coordinate is None else float(point.prior_precision[coordinate])
             where, (value, best) = _climb(along, math.log(present), ends, STRIDE / 2**sweep, width)
             if value > reached:
-                point, found, reached = _with(point, coordinate, math.exp(where)), best, value
+                point, selected, reached = _with(point, coordinate, math.exp(where)), best, value
         if reached - before < GAIN:
             break
-    return found
+    return selected
 
 
 def _with(hyper: Hyper, coordinate: int | None, value: float) -> Hyper:
-    """With one prior precision changed, or the dispersion where no group is named."""
+    """Return ``hyper`` with one prior precision changed, or the dispersion if ``coordinate`` is None."""
     if coordinate is None:
         return replace(hyper, dispersion=value)
     values = hyper.prior_precision.clone()
@@ -262,10 +263,10 @@ def _climb(
     stride: float,
     width: int,
 ) -> tuple[float, _Found]:
-    """The maximum of a function of one logarithm: where, how high, and what it stands for.
+    """Maximise a function of one logarithm. Return its maximiser, and the maximum with its hyperparameters.
 
-    ``width`` points to either side of the best one at a time: at the same distance while it is the last of them, else
-    closer and closer, and in the end the vertex of a parabola.
+    Each step evaluates ``width`` points on either side of the best one. The spacing stays the same while the best point
+    moves, and shrinks otherwise. Finally the vertex of a parabola is evaluated.
     """
     low, high = (math.log(bound) for bound in bounds)
     known: dict[float, _Found] = {}
@@ -319,9 +320,10 @@ def _point_score(
 def at_best_noise(
     fit: LaplaceFit, latent: LatentGaussian, batches: Iterable[Rows], hyper: Hyper
 ) -> tuple[float, Hyper]:
-    """The log density of left-out latents at (ρ, 1) under the best noise variance, and that with its δ.
+    """Maximise the log density of left-out latents at (ρ, 1) over the noise variance, for a Gaussian likelihood.
 
-    For a Gaussian likelihood; the arguments are as for :func:`~sklearn_laplace.laplace.leave_one_out.leave_one_out`.
+    Returns the log density, and the hyperparameters with the best φ and δ = ρ/φ. The arguments are as for
+    :func:`~sklearn_laplace.laplace.leave_one_out.leave_one_out`.
 
     Examples
     --------
@@ -339,17 +341,17 @@ def at_best_noise(
     y, noise = without_noise(targets, fit.n_outputs)
     squares, logdets = (weights @ part for part in normal_terms(y - latent.mean, latent.covariance, noise))
     dispersion = _best_dispersion(fit, squares)
-    found = replace(hyper, prior_precision=hyper.prior_precision / dispersion, dispersion=float(dispersion))
-    return float(_log_density(fit, squares, logdets, dispersion)), found
+    best = replace(hyper, prior_precision=hyper.prior_precision / dispersion, dispersion=float(dispersion))
+    return float(_log_density(fit, squares, logdets, dispersion)), best
 
 
 def _best_dispersion(fit: LaplaceFit, squares: Tensor) -> Tensor:
-    """The φ of largest density where Σ w eᵀ V⁻¹ e is this."""
+    """φ of largest density, from ``squares`` = Σ w eᵀ V⁻¹ e."""
     low, high = fit.likelihood.dispersion_bounds
     return (squares / (fit.total_weight * fit.n_outputs)).clamp(low, high)
 
 
 def _log_density(fit: LaplaceFit, squares: Tensor, logdets: Tensor, dispersion: Tensor) -> Tensor:
-    """Σ w log N(e; 0, φ V) from Σ w eᵀ V⁻¹ e and Σ w log |V|."""
+    """Σ w log N(e; 0, φ V), from ``squares`` = Σ w eᵀ V⁻¹ e and ``logdets`` = Σ w log |V|."""
     freedom = fit.total_weight * fit.n_outputs
     return -0.5 * (freedom * (2 * math.pi * dispersion).log() + logdets + squares / dispersion)

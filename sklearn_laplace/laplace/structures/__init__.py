@@ -1,4 +1,4 @@
-"""How the curvature is stored, solved and sampled: the registry. One file a variant, file name = key."""
+"""Registry of structures: storage, solution and sampling of the curvature. One file per variant; file name = key."""
 
 from ._base import Curvature
 from .block_diagonal import BlockDiagonal

@@ -1,7 +1,7 @@
-r"""What every structure answers: a curvature :math:`H`, and the posterior :math:`P = s H + \mathrm{diag}(\delta)`.
+r"""Base classes of structures: a curvature :math:`H` and the posterior :math:`P = s H + \mathrm{diag}(\delta)`.
 
-A curvature is a commutative monoid (zero, add, merge) held in float64, without prior and without noise. A posterior is
-factorised once and answers every question by products with its root R, where :math:`R R^\top = P^{-1}`.
+A curvature is a commutative monoid (zero, add, merge) in float64, without prior and noise. A posterior is factorised
+once. All its results are products with its root R, where :math:`R R^\top = P^{-1}`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ..jacobian.blocks import ParameterBlock
 from ..jacobian.jacobian import Batch, FactoredJacobian
 
 Rotation: TypeAlias = Callable[[FactoredJacobian], Callable[[Tensor], Tensor]]
-"""Jacobian of n rows → function of the prior precisions, 0-d or (P,) → covariances (n, K, K) at unit scale."""
+"""Function from the Jacobian of n rows to a function from prior precisions, 0-d or (P,), to covariances (n, K, K) at scale 1."""
 RANK = 100
-"""Eigenpairs kept where no other number is asked for."""
+"""Default number of eigenpairs."""
 
 
 class WeightSharing(Enum):
-    """What Kronecker factors make of a layer at several positions of each row (Eschenhagen et al. 2023).
+    """Treatment of a layer at several positions of each row in Kronecker factors (Eschenhagen et al. 2023).
 
-    EXPAND takes positions for rows: sums g gᵀ over them, averages a aᵀ. REDUCE takes them together first: the sum of g
-    and the mean of a.
+    EXPAND treats positions as rows: it sums g gᵀ and averages a aᵀ over them. REDUCE combines the positions of a row
+    first, by the sum of g and the mean of a.
     """
 
     EXPAND = "expand"
@@ -37,16 +37,16 @@ class WeightSharing(Enum):
 
 @dataclass(frozen=True)
 class Eigenbasis:
-    """H = V diag(l) Vᵀ through products with V alone.
+    """H = V diag(l) Vᵀ, accessible by products with V only.
 
     Parameters
     ----------
     values : Tensor of shape (r,)
-        l; the other P − r eigenvalues are zero.
+        Eigenvalues l; the other P − r eigenvalues are zero.
     rows : callable
-        From a FactoredJacobian to J V, shape (n, K, r), float64.
+        Maps a FactoredJacobian to J V, shape (n, K, r), float64.
     vector : callable
-        From v (P,) to Vᵀ v (r,).
+        Maps v (P,) to Vᵀ v (r,).
 
     Examples
     --------
@@ -62,95 +62,97 @@ class Eigenbasis:
 
 
 class Curvature(ABC):
-    """The sum over rows of one structure's part of SᵀJ's outer product, at unit dispersion."""
+    """Sum over rows of JᵀS SᵀJ in the form of one structure, at unit dispersion."""
 
     accepts: ClassVar[frozenset[str]]
-    """Forms of a rule's contribution, one of which is enough: "rows", "layers" (the rows' factors) or "matrix"."""
+    """Accepted forms of a rule's contribution, of which one is sufficient: "rows", "layers" (factors of rows) or "matrix"."""
 
     holds: ClassVar[frozenset[str]] = frozenset({"layer", "column", "parameter"})
-    """Units within which prior precisions have to be equal: a layer, an input column of one, a single parameter."""
+    """Supported units of equal prior precision: "layer", "column" (an input column of a layer) or "parameter"."""
 
     is_monoid: ClassVar[bool] = True
-    """Whether sums over parts of the rows, in any order, are the sum over all of them."""
+    """True if sums over parts of the rows, in any order, add up to the sum over all rows."""
 
     forgets: ClassVar[bool] = True
-    """Whether rows can be taken out again."""
+    """True if rows can be subtracted."""
 
     takes: ClassVar[frozenset[str]] = frozenset()
-    """Options that mean something to it: of the network's layout ("bias"), of :meth:`zero` and :meth:`memory`
-    ("weight_sharing", "rank"), of the posterior ("damping")."""
+    """Supported options: of the network's layout ("bias"), of :meth:`zero` and :meth:`memory` ("weight_sharing", "rank"), and
+    of the posterior ("damping").
+    """
 
     has_spectrum: ClassVar[bool] = True
-    """Whether :meth:`eigenvalues` are cheaper than a posterior, so that the evidence of one precision goes by them."""
+    """True if :meth:`eigenvalues` cost less than a posterior. The evidence of a single precision then uses them."""
 
     @classmethod
     @abstractmethod
     def zero(cls, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
-        """The curvature of no rows; subclasses have keywords for their options."""
+        """The curvature of zero rows. Subclasses have keywords for their options."""
 
     @property
     def options(self) -> dict[str, Any]:
-        """What :meth:`zero` was told beside the blocks."""
+        """Keyword arguments of :meth:`zero`, without blocks and device."""
         return {}
 
     def next_pass(self) -> Self | None:
-        """The zero of another pass over the same rows, for structures that need one; None when this was the last."""
+        """Zero curvature for another pass over the same rows, or None after the last pass."""
         return None
 
     def emptied(self, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
-        """The zero to which rows are added that are to be merged with this one."""
+        """Zero curvature for new rows that will be merged with this one."""
         return type(self).zero(blocks, device, **self.options)
 
     @staticmethod
     @abstractmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
-        """Bytes that the structure and its posterior take; subclasses have keywords for their options.
+        """Bytes of the structure and its posterior. Subclasses have keywords for their options.
 
         Parameters
         ----------
         blocks : sequence of ParameterBlock
         n_dual : int
-            Rows times columns of the output factor; only a dual structure's size depends on it.
+            Number of rows times number of columns of the output factor. Only the size of a dual structure depends on
+            it.
         """
 
     @classmethod
     def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:
-        """Elements that one row makes in :meth:`add_`, beside the factors that it comes as.
+        """Number of elements that :meth:`add_` creates per row, in addition to the factors of the row.
 
         Parameters
         ----------
         blocks : sequence of ParameterBlock
         n_columns : int
-            Columns K of the output factor.
+            Number K of columns of the output factor.
         """
         return 0
 
     @abstractmethod
     def copy(self) -> Self:
-        """A curvature that shares no storage with this one."""
+        """Return a copy that shares no storage with this curvature."""
 
     @abstractmethod
     def add_(self, batch: Batch) -> Self:
-        """Add a batch, reusing the storage: only for the loop that made the zero."""
+        """Add a batch in place. Only for the owner of a zero curvature."""
 
     def add(self, batch: Batch) -> Self:
-        """Add a batch and return the sum as a new value."""
+        """Add a batch and return the sum as a new curvature."""
         return self.copy().add_(batch)
 
     @abstractmethod
     def merge(self, other: Self) -> Self:
-        """The curvature of both sets of rows, as a new value."""
+        """Return the curvature of both sets of rows as a new curvature."""
 
     @abstractmethod
     def subtract(self, other: Self) -> Self:
-        """The curvature without the other's rows, as a new value: what :meth:`merge` has added.
+        """Return the curvature without the other's rows as a new curvature, the inverse of :meth:`merge`.
 
         Raises
         ------
         NotPositiveDefiniteError
-            When the other's rows cannot have been among these: an eigenvalue would be clearly below zero.
+            If the other's rows cannot be part of this curvature: an eigenvalue would be clearly negative.
         UnsupportedCombinationError
-            When the structure cannot take rows out.
+            If the structure cannot subtract rows.
         """
 
     @abstractmethod
@@ -159,23 +161,23 @@ class Curvature(ABC):
 
     @abstractmethod
     def eigenvalues(self) -> Tensor:
-        """The P eigenvalues of H, float64, none below zero; computed once."""
+        """The P eigenvalues of H, float64, non-negative; computed once."""
 
     def total(self) -> Tensor:
-        """Sum of all that is stored, 0-d: finite where every number is, without a look at any of them."""
+        """Sum of all stored numbers, 0-d. It is finite if all of them are, so one check is sufficient."""
         return torch.stack([tensor.double().sum() for tensor in tensors_in(self)]).sum()
 
     def eigenbasis(self) -> Eigenbasis | None:
-        """The eigenvectors of H, where H is the whole sum and not a part or a product of its factors; else None."""
+        """Eigenvectors of H, or None if H is approximated by blocks or Kronecker factors."""
         return None
 
     def rotation(self, groups: Tensor) -> Rotation | None:
-        """The way from rows to the covariances of their outputs, where one basis serves all precisions; else None.
+        """Map from rows to the covariances of their outputs, or None if no basis serves all prior precisions.
 
         Parameters
         ----------
         groups : Tensor of shape (P,), int64
-            Of the prior precisions.
+            Prior group of each parameter.
         """
         return None
 
@@ -186,14 +188,14 @@ class Curvature(ABC):
         Parameters
         ----------
         precision : Tensor, 0-d or of shape (P,)
-            Prior precisions; a 0-d tensor stands for one shared by all and is cheaper.
+            Prior precisions. A 0-d tensor is shared by all parameters and costs less.
         scale : float
             1 / (temperature · dispersion^power).
 
         Raises
         ------
         UnsupportedCombinationError
-            When the structure cannot hold this pattern of precisions.
+            If the structure does not support this pattern of precisions.
         """
 
 
@@ -205,10 +207,10 @@ class Posterior(ABC):
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Where its tensors are."""
+        """Device of the tensors."""
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
-        """Elements that one row of inputs makes in :meth:`covariance`; those of the factors by default."""
+        """Number of elements that :meth:`covariance` creates per input row; by default the size of the row's factors."""
         return sum(block.width(n_outputs) for block in blocks)
 
     @abstractmethod
@@ -217,7 +219,7 @@ class Posterior(ABC):
 
     @abstractmethod
     def apply_root(self, vectors: Tensor) -> Tensor:
-        """R v for each row of ``vectors`` (s, P), shape (s, P), where R Rᵀ = P⁻¹."""
+        """R v for each row of ``vectors`` (s, P), where R Rᵀ = P⁻¹, shape (s, P)."""
 
     @abstractmethod
     def solve(self, vector: Tensor) -> Tensor:
@@ -229,16 +231,17 @@ class Posterior(ABC):
 
     @abstractmethod
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        r"""Covariance of each row's outputs as of the posterior without that row.
+        r"""Covariance of each row's outputs under the posterior without that row.
 
-        What the row has added, :math:`J_n^\top S_n S_n^\top J_n`, is taken out as this structure has taken it in. Never
-        more than the prior's covariance :math:`J\,\mathrm{diag}(\delta)^{-1} J^\top`, whatever rounding says.
+        The row's contribution :math:`J_n^\top S_n S_n^\top J_n` is removed in the form in which this structure added
+        it. The result never exceeds the prior covariance :math:`J\,\mathrm{diag}(\delta)^{-1} J^\top`, even with
+        rounding errors.
 
         Parameters
         ----------
         jacobian : FactoredJacobian with n rows and C columns
         factor : Tensor of shape (n, C, K), float64
-            S, with the row's weight and the scale of the curvature in it.
+            S, including the row's weight and the scale of the curvature.
 
         Returns
         -------
@@ -247,7 +250,7 @@ class Posterior(ABC):
 
     @abstractmethod
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
-        """J P⁻¹ J′ᵀ over rows and outputs jointly, shape (n·K, m·K), float64."""
+        """J P⁻¹ J′ᵀ jointly over rows and outputs, shape (n·K, m·K), float64."""
 
     @abstractmethod
     def marginal_variance(self) -> Tensor:
@@ -255,7 +258,7 @@ class Posterior(ABC):
 
     @abstractmethod
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        r"""What the derivatives of log |P| in log δ are made of.
+        r"""Statistics that determine the derivatives of log |P| with respect to log δ.
 
         Parameters
         ----------
@@ -273,7 +276,7 @@ class Posterior(ABC):
         """
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
-        """The first of :meth:`prior_statistics` alone, where that is cheaper."""
+        """First result of :meth:`prior_statistics` alone, which may cost less."""
         return self.prior_statistics(groups, n_groups)[0]
 
     def variance(self, jacobian: FactoredJacobian) -> Tensor:
@@ -281,13 +284,13 @@ class Posterior(ABC):
         return self.covariance(jacobian).diagonal(dim1=-2, dim2=-1)
 
     def sample(self, n_samples: int, generator: torch.Generator) -> Tensor:
-        """Deviations of the weights from their mode, shape (n_samples, P), float64."""
+        """Deviations of sampled weights from their mode, shape (n_samples, P), float64."""
         noise = torch.randn(n_samples, self.n_parameters, generator=generator, dtype=torch.float64)
         return self.apply_root(noise.to(self.device))
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Every tensor in a structure of data classes and tuples.
+    """Yield every tensor in nested dataclasses and tuples.
 
     Examples
     --------

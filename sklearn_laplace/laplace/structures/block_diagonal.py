@@ -1,7 +1,7 @@
-r"""Block-diagonal: the exact block of every layer, layers independent of each other.
+r"""Block-diagonal structure: the exact block of every layer, without correlations between layers.
 
-:math:`H_{ll} = \sum_n [\sum_k g_{nk} g_{nk}^\top] \otimes a_n a_n^\top`, a dense curvature for each block. Much closer
-to the full one than Kronecker factors are, at :math:`\sum_l p_l^3` in place of :math:`P^3`.
+:math:`H_{ll} = \sum_n [\sum_k g_{nk} g_{nk}^\top] \otimes a_n a_n^\top`, one dense curvature per block. It is much
+closer to the full curvature than Kronecker factors are, at a cost of :math:`\sum_l p_l^3` instead of :math:`P^3`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from .full import Full
 
 @dataclass(frozen=True)
 class BlockDiagonal(Curvature):
-    """One dense curvature a block.
+    """One dense curvature per block.
 
     Parameters
     ----------
     parts : tuple of Full
+        Curvature of each block.
     sizes : tuple of int
-        Parameters in each block.
+        Number of parameters in each block.
 
     Examples
     --------
@@ -44,25 +45,25 @@ class BlockDiagonal(Curvature):
 
     @classmethod
     def zero(cls, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
-        """A matrix of zeros for each block."""
+        """A zero matrix per block."""
         return cls(tuple(Full.zero([block], device) for block in blocks), tuple(block.size for block in blocks))
 
     @staticmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
-        """Curvature, its factor and the posterior's root: 3 · 8 · Σ p² bytes."""
+        """Bytes of curvature, its factor and the posterior's root: 3 · 8 · Σ p²."""
         return sum(Full.memory([block], n_dual) for block in blocks)
 
     @classmethod
     def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:
-        """That of the largest block."""
+        """Width of the largest block."""
         return max(Full.row_width([block], n_columns) for block in blocks)
 
     def copy(self) -> Self:
-        """A copy of all matrices."""
+        """Copy all matrices."""
         return self._with(part.copy() for part in self.parts)
 
     def add_(self, batch: Batch) -> Self:
-        """Each block's own outer product: at most N Σ p² multiply-adds."""
+        """Add each block's outer product, at most N Σ p² multiply-adds."""
         parts, start = [], 0
         for part, factor, size in zip(self.parts, batch.jacobian.factors, self.sizes, strict=True):
             span = slice(start, start + size)
@@ -72,27 +73,27 @@ class BlockDiagonal(Curvature):
         return self._with(parts)
 
     def merge(self, other: Self) -> Self:
-        """Block by block."""
+        """Merge block by block."""
         return self._with(mine.merge(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True))
 
     def subtract(self, other: Self) -> Self:
-        """Block by block."""
+        """Subtract block by block."""
         return self._with(mine.subtract(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True))
 
     def times(self, vector: Tensor) -> Tensor:
-        """Block by block."""
+        """H v, block by block."""
         pieces = zip(self.parts, vector.split(self.sizes), strict=True)
         return torch.cat([part.times(piece) for part, piece in pieces])
 
     def eigenvalues(self) -> Tensor:
-        """Those of the blocks, one eigendecomposition each."""
+        """Eigenvalues of all blocks, one eigendecomposition per block."""
         return torch.cat([part.eigenvalues() for part in self.parts])
 
     def posterior(self, precision: Tensor, scale: float) -> BlockPosterior:
-        """Block by block, as :meth:`Full.posterior`."""
+        """Posterior of each block by :meth:`Full.posterior`."""
         pieces = precision.split(self.sizes) if precision.ndim else (precision,) * len(self.parts)
-        found = (part.posterior(piece, scale) for part, piece in zip(self.parts, pieces, strict=True))
-        return BlockPosterior(tuple(found), self.sizes)
+        posteriors = (part.posterior(piece, scale) for part, piece in zip(self.parts, pieces, strict=True))
+        return BlockPosterior(tuple(posteriors), self.sizes)
 
     def _with(self, parts: object) -> Self:
         return type(self)(tuple(parts), self.sizes)  # type: ignore[arg-type]
@@ -100,13 +101,14 @@ class BlockDiagonal(Curvature):
 
 @dataclass(frozen=True)
 class BlockPosterior(Posterior):
-    """Independent blocks, each with a posterior of its own.
+    """Independent blocks, each with its own posterior.
 
     Parameters
     ----------
     parts : tuple of Posterior
+        Posterior of each block.
     sizes : tuple of int
-        Parameters in each block.
+        Number of parameters in each block.
     """
 
     parts: tuple[Posterior, ...]
@@ -114,7 +116,7 @@ class BlockPosterior(Posterior):
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors are."""
+        """Device of the tensors."""
         return self.parts[0].device
 
     @property
@@ -123,7 +125,7 @@ class BlockPosterior(Posterior):
         return sum(self.sizes)
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
-        """That of the largest block, one at a time."""
+        """Width of the largest block, since blocks are processed one at a time."""
         pairs = zip(self.parts, blocks, strict=True)
         return max(part.row_width([block], n_outputs) for part, block in pairs)
 
@@ -132,11 +134,11 @@ class BlockPosterior(Posterior):
         return torch.stack([part.logdet_precision() for part in self.parts]).sum()
 
     def apply_root(self, vectors: Tensor) -> Tensor:
-        """Block by block."""
+        """R v, block by block."""
         return self._map(vectors, lambda part, piece: part.apply_root(piece))
 
     def solve(self, vector: Tensor) -> Tensor:
-        """Block by block."""
+        """P⁻¹ v, block by block."""
         return self._map(vector, lambda part, piece: part.solve(piece))
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
@@ -145,10 +147,10 @@ class BlockPosterior(Posterior):
         return torch.stack([part.covariance(FactoredJacobian((factor,))) for part, factor in pieces]).sum(0)
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Sum over the blocks, each without the row's part in it."""
+        """Sum over the blocks, each without the row's contribution, shape (n, C, C)."""
         pieces = zip(self.parts, jacobian.factors, strict=True)
-        found = [part.left_out_covariance(FactoredJacobian((own,)), factor) for part, own in pieces]
-        return torch.stack(found).sum(0)
+        covariances = [part.left_out_covariance(FactoredJacobian((block,)), factor) for part, block in pieces]
+        return torch.stack(covariances).sum(0)
 
     def variance(self, jacobian: FactoredJacobian) -> Tensor:
         """Sum over the blocks, shape (n, K)."""
@@ -156,21 +158,21 @@ class BlockPosterior(Posterior):
         return torch.stack([part.variance(FactoredJacobian((factor,))) for part, factor in pieces]).sum(0)
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
-        """Sum over the blocks."""
+        """Sum over the blocks, shape (n·K, m·K)."""
         triples = zip(self.parts, jacobian.factors, other.factors, strict=True)
-        found = (part.cross_covariance(FactoredJacobian((a,)), FactoredJacobian((b,))) for part, a, b in triples)
-        return torch.stack(list(found)).sum(0)
+        covariances = (part.cross_covariance(FactoredJacobian((a,)), FactoredJacobian((b,))) for part, a, b in triples)
+        return torch.stack(list(covariances)).sum(0)
 
     def marginal_variance(self) -> Tensor:
-        """Block by block."""
+        """Diagonal of the covariance, block by block."""
         return torch.cat([part.marginal_variance() for part in self.parts])
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        """Sums over the blocks; blocks share no covariance."""
-        found = [
-            part.prior_statistics(g, n_groups) for part, g in zip(self.parts, groups.split(self.sizes), strict=True)
-        ]
-        return torch.stack([first for first, _ in found]).sum(0), torch.stack([second for _, second in found]).sum(0)
+        """Sums over the blocks, which have no covariance with each other."""
+        pieces = zip(self.parts, groups.split(self.sizes), strict=True)
+        statistics = [part.prior_statistics(piece, n_groups) for part, piece in pieces]
+        first, second = (torch.stack(parts).sum(0) for parts in zip(*statistics, strict=True))
+        return first, second
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
         """Sum over the blocks."""

@@ -1,4 +1,4 @@
-r"""Diag: the exact diagonal of the curvature, one matrix product a layer: :math:`(\sum_k g^2)^\top (a^2)`."""
+r"""Diag: the exact diagonal of the curvature, one matrix product per layer: :math:`(\sum_k g^2)^\top (a^2)`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Diag(Curvature):
     Parameters
     ----------
     diagonal : Tensor of shape (P,), float64
-        The sum as it came, whatever its sign.
+        The sum as accumulated; entries may be negative.
     sizes : tuple of int
-        Parameters in each block.
+        Number of parameters in each block.
     semidefinite : bool
-        Whether it is a sum of squares. One of matrices' diagonals may be negative; that counts as zero in everything
-        that is asked of the curvature.
+        True if the diagonal is a sum of squares. A sum of matrix diagonals may have negative entries; all results treat
+        these as zero.
 
     Examples
     --------
@@ -44,21 +44,21 @@ class Diag(Curvature):
 
     @classmethod
     def zero(cls, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
-        """P zeros."""
+        """A zero vector of length P."""
         sizes = tuple(block.size for block in blocks)
         return cls(torch.zeros(sum(sizes), dtype=torch.float64, device=device), sizes)
 
     @staticmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
-        """Curvature and posterior: 2 · 8 · P bytes."""
+        """Bytes of curvature and posterior: 2 · 8 · P."""
         return 2 * 8 * sum(block.size for block in blocks)
 
     def copy(self) -> Self:
-        """A copy of the diagonal."""
+        """Copy the diagonal."""
         return replace(self, diagonal=self.diagonal.clone())
 
     def add_(self, batch: Batch) -> Self:
-        """Add the batch's sums of squares."""
+        """Add the batch's sums of squares, or the diagonal of its matrix."""
         if batch.matrix is not None:
             self.diagonal.add_(batch.matrix.diagonal())
             return replace(self, semidefinite=False)
@@ -70,7 +70,7 @@ class Diag(Curvature):
         return type(self)(self.diagonal + other.diagonal, self.sizes, self.semidefinite and other.semidefinite)
 
     def subtract(self, other: Self) -> Self:
-        """Difference of both diagonals, which is looked at where it has to be positive."""
+        """Difference of both diagonals, which must be non-negative if both are sums of squares."""
         difference = self.diagonal - other.diagonal
         if not (self.semidefinite and other.semidefinite):
             return type(self)(difference, self.sizes, semidefinite=False)
@@ -78,7 +78,7 @@ class Diag(Curvature):
         return type(self)(difference.clamp_min(0.0), self.sizes)
 
     def times(self, vector: Tensor) -> Tensor:
-        """Element by element."""
+        """H v, element by element."""
         return self.eigenvalues() * vector
 
     @cached_property
@@ -86,11 +86,11 @@ class Diag(Curvature):
         return clipped(self.diagonal)
 
     def eigenvalues(self) -> Tensor:
-        """The diagonal itself."""
+        """The diagonal, with negative entries set to zero."""
         return self.diagonal if self.semidefinite else self._clipped
 
     def posterior(self, precision: Tensor, scale: float) -> DiagPosterior:
-        """Element by element."""
+        """Posterior precisions, element by element."""
         return DiagPosterior(scale * self.eigenvalues() + precision, precision.expand_as(self.diagonal), self.sizes)
 
 
@@ -105,7 +105,7 @@ class DiagPosterior(Posterior):
     precision : Tensor of shape (P,)
         Prior precisions δ.
     sizes : tuple of int
-        Parameters in each block.
+        Number of parameters in each block.
     """
 
     total: Tensor
@@ -114,7 +114,7 @@ class DiagPosterior(Posterior):
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors are."""
+        """Device of the tensors."""
         return self.total.device
 
     @property
@@ -123,11 +123,11 @@ class DiagPosterior(Posterior):
         return len(self.total)
 
     def logdet_precision(self) -> Tensor:
-        """Sum of logarithms."""
+        """Sum of the logarithms of the precisions."""
         return self.total.log().sum()
 
     def apply_root(self, vectors: Tensor) -> Tensor:
-        """v / √p for each row v."""
+        """v / √p for each row v, with p the posterior precisions."""
         return vectors * self.total.rsqrt()
 
     def solve(self, vector: Tensor) -> Tensor:
@@ -135,11 +135,11 @@ class DiagPosterior(Posterior):
         return vector / self.total
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
-        """Σ_p J_kp J_lp / p, from the factors: the Jacobian is never formed for linear layers."""
+        """Σ_p J_kp J_lp / p from the factors; the dense Jacobian of linear layers is never formed."""
         return jacobian.weighted_inner(1 / self.total)
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Weight by weight: its precision without the row's share of it; dense rows, one block at a time."""
+        """Covariance without the row's contribution to each weight's precision, from the dense rows of one block at a time."""
         total = torch.zeros((), dtype=torch.float64, device=self.total.device)
         pieces = zip(jacobian.factors, self.total.split(self.sizes), self.precision.split(self.sizes), strict=True)
         for part, precision, least in pieces:
@@ -149,7 +149,7 @@ class DiagPosterior(Posterior):
         return total
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
-        """J diag(1/p) J′ᵀ, dense rows."""
+        """J diag(1/p) J′ᵀ, from dense rows."""
         return (jacobian.rows().flatten(0, 1).double() / self.total) @ other.rows().flatten(0, 1).double().mT
 
     def marginal_variance(self) -> Tensor:
@@ -157,12 +157,12 @@ class DiagPosterior(Posterior):
         return 1 / self.total
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        """Σ is diagonal, and so is the second statistic."""
+        """Sums over the groups; Σ is diagonal, and so is the second statistic."""
         share = self.precision / self.total
         zeros = torch.zeros(n_groups, dtype=torch.float64, device=share.device)
         return self.shrinkage(groups, n_groups), torch.diag(zeros.index_add(0, groups, share.square()))
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
-        """Shares δ / p of the prior, summed."""
+        """Sum over each group of δ / p, the prior's share of the posterior precision."""
         zeros = torch.zeros(n_groups, dtype=torch.float64, device=self.total.device)
         return zeros.index_add(0, groups, self.precision / self.total)

@@ -1,4 +1,4 @@
-"""Which weights are random: the registry. One file a variant, file name = key."""
+"""Registry of weight subsets: the weights that are random. One file per variant; the file name is the key."""
 
 from ._base import Subset
 from .all import All

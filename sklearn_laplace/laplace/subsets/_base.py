@@ -1,4 +1,4 @@
-"""What a subset of the weights answers. It sees the traced network, and neither data nor a posterior."""
+"""Base class of weight subsets. A subset depends on the traced network only, not on data or a posterior."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from ..network.tracing import select
 
 
 class Subset(ABC):
-    """Which weights are random; the others stay at the mode."""
+    """The weights that are random; all others stay fixed at the mode."""
 
     @property
     def provides(self) -> frozenset[str]:
-        """Forms in which a structure gets their Jacobian: "layers" only where whole matrices are random."""
+        """Forms of the Jacobian available to a structure: "layers" requires that whole matrices are random."""
         return frozenset({"rows", "layers", "matrix"})
 
     @abstractmethod
     def names(self, network: Network) -> tuple[str, ...]:
-        """The tensors with random elements, in the network's order."""
+        """Names of the tensors with random elements, in the network's order."""
 
     def of(self, network: Network, example: Tensor) -> Network:
-        """The network of the random weights.
+        """Return the network restricted to the random weights.
 
         Parameters
         ----------
         network : Network
-            Of all trained weights.
+            Network of all trained weights.
         example : Tensor of shape (n, …)
-            Inputs to trace.
+            Inputs for tracing.
         """
         return select(network, self.names(network), example)
 
     def settled(self, network: Network, variance: Callable[[], Tensor]) -> Subset:
-        """The subset of a trained network; itself where the weights do not decide which of them are random.
+        """Return the final subset for a trained network; ``self`` if the choice does not depend on the trained weights.
 
         Parameters
         ----------
         network : Network
-            Of all trained weights.
+            Network of all trained weights.
         variance : callable
-            Marginal variances (P,) of a diagonal posterior over all of them, by a pass over the data.
+            Returns the marginal variances (P,) of a diagonal posterior over all weights. It makes a pass over the data.
         """
         return self

@@ -1,4 +1,4 @@
-"""All weights that require a gradient."""
+"""Subset of all weights that require a gradient."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ class All(Subset):
     """
 
     def names(self, network: Network) -> tuple[str, ...]:
-        """The network's own selection."""
+        """Names of all tensors of the network."""
         return network.parameter_names

@@ -1,4 +1,4 @@
-"""The weights of the last layer only (the neural linear model)."""
+"""Subset of the last layer's weights (the neural linear model)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from ._base import Subset
 
 
 class LastLayer(Subset):
-    """The last module with parameters that the forward pass calls; it has to be linear or a convolution.
+    """The last module with parameters in the forward pass. It must be a linear layer or a convolution.
 
-    No other layer may reach the outputs past it, as the heads of a net with several do: the outputs of those would have
-    no variance. Parameters of a module around it may, such as a scale of the outputs; they stay at the mode.
+    No other layer may reach the outputs without passing through the last layer, as in a network with several heads: the
+    outputs of the other heads would have no variance. Parameters of an enclosing module, such as a scale of the
+    outputs, are allowed; they stay fixed at the mode.
 
     Examples
     --------
@@ -32,8 +33,8 @@ class LastLayer(Subset):
         Raises
         ------
         UnsupportedCombinationError
-            When the last layer with parameters is neither a ``torch.nn.Linear`` nor a ``Conv1d`` or ``Conv2d``, when it
-            is called more than once, or when it shares its tensors.
+            If the last layer with parameters is not a ``torch.nn.Linear``, ``Conv1d`` or ``Conv2d``, is called more
+            than once, or shares its tensors.
         """
         known = {layer.name: layer for layer in network.layers if isinstance(layer, Linear | Conv)}
         last = network.called[-1] if network.called else "(none)"
@@ -47,19 +48,20 @@ class LastLayer(Subset):
         return tuple(name for name, _ in known[last].columns)
 
     def of(self, network: Network, example: Tensor) -> Network:
-        """The network of the last layer's weights.
+        """Return the network restricted to the last layer's weights.
 
         Raises
         ------
         UnsupportedCombinationError
-            When there is none, or another layer reaches the outputs past it.
+            If there is no suitable last layer, or if another layer bypasses it on the way to the outputs.
         """
         names, last = self.names(network), network.called[-1]
         owners = {name: name.rpartition(".")[0] for name in network.passing_by(last, example[:1])}
-        if beside := sorted({owner for owner in owners.values() if not f"{last}.".startswith(f"{owner}.".lstrip("."))}):
+        outside = {owner for owner in owners.values() if not f"{last}.".startswith(f"{owner}.".lstrip("."))}
+        if bypassing := sorted(outside):
             raise UnsupportedCombinationError(
-                f"subset_of_weights='last_layer' found '{last}', but the outputs also come from {beside} past it and "
-                "would have the variance of a part of the net. Give a list of the tensors that are to be random, or "
-                "use subset_of_weights='all'."
+                f"subset_of_weights='last_layer' found '{last}' as the last layer, but {bypassing} reach the outputs "
+                "without passing through it. The outputs would have the variance of only a part of the network. Give a "
+                "list of the random tensors, or use subset_of_weights='all'."
             )
         return select(network, names, example)

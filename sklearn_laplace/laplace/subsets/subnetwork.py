@@ -1,14 +1,15 @@
-r"""Some weights by name, mask or score (Daxberger et al. 2021): a full covariance over few weights of a large net.
+"""Weights selected by name, mask or score (Daxberger et al. 2021), for a full covariance over part of a large network.
 
-A Subnetwork is a mask for each tensor with random weights, or None where all of a tensor, or of a module, is random.
-Which weights to take is a matter of scores, of which :class:`Scored` takes the largest once the net is trained:
+A Subnetwork maps names to masks of the random weights; None selects a whole tensor or module. :class:`Scored` selects
+the weights with the largest scores after the training. The scores are
 
-- "variance", the marginal variances of a diagonal posterior over all weights (the paper's choice: its squared
-  Wasserstein distance to the one with some weights held at the mode is the sum of their variances),
-- "magnitude", the largest weights,
-- "random", any.
+- "variance", the marginal variances of a diagonal posterior over all weights. This is the paper's choice: the squared
+  Wasserstein distance to the posterior with some weights fixed at the mode is the sum of their variances.
+- "magnitude", the absolute values of the weights,
+- "random", uniform random numbers.
 
-A mask costs the whole layers' factors a row, of which it picks its elements, and a matrix of the picked ones alone.
+For a mask the factors of whole layers are computed per row, and its elements are then selected. The curvature matrix is
+stored for the selected elements only.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ from ..prior_groups import modules_with_tensors, tensors_of
 from ._base import Subset
 
 Score = Callable[[Network, Callable[[], Tensor], int], Tensor]
-"""Scores (P,) of a trained network's weights, from a function that gives their marginal variances, and a seed."""
+"""Function from (trained network, callable that returns marginal variances, seed) to scores (P,) of the weights."""
 
 
 @dataclass(frozen=True)
 class Subnetwork(Subset):
-    """Tensors by name, each as a whole or by the mask of its random elements; modules by name, as a whole.
+    """Selected tensors, whole or by a mask of their random elements, and whole modules.
 
     Parameters
     ----------
     masks : mapping of str to Tensor of bool, or None
-        For each name; None: the whole tensor, or all tensors of the module of that name and of those inside it.
+        For each name, the mask of a tensor. None selects the whole tensor, or all tensors of the module with that name
+        and of its submodules.
 
     Examples
     --------
@@ -55,51 +57,54 @@ class Subnetwork(Subset):
 
     @property
     def provides(self) -> frozenset[str]:
-        """Rows alone where a tensor is random in part."""
+        """Forms of the Jacobian available to a structure: only "rows" if a tensor is partly random."""
         return frozenset({"rows"}) if self._partial else super().provides
 
     def names(self, network: Network) -> tuple[str, ...]:
-        """The named tensors and those of the named modules; one whose mask selects nothing is left out.
+        """Names of the selected tensors and of those in selected modules, without tensors with an empty mask.
 
         Raises
         ------
         ValueError
-            For a name that is neither a trained parameter nor a module with some, a mask of a module or of another
-            shape, or when no weight is left.
+            For a name that is neither a trained parameter nor a module with trained parameters, for a mask of a module
+            or of the wrong shape, or if no weight is selected.
         """
         known, aliases = network.parameter_names, network.layout.aliases
-        found = {name: tensors_of(network, name) for name in self.masks}
-        if unknown := [name for name, tensors in found.items() if not tensors]:
+        members = {name: tensors_of(network, name) for name in self.masks}
+        if unknown := [name for name, tensors in members.items() if not tensors]:
             modules = modules_with_tensors(network)
             inside = f", in the modules {list(modules)}" if modules else ""
-            raise ValueError(f"subset_of_weights names {unknown}; the trained parameters are {list(known)}{inside}.")
+            raise ValueError(
+                f"subset_of_weights contains the unknown names {unknown}; the trained parameters are "
+                f"{list(known)}{inside}."
+            )
         for name, mask in self.masks.items():
             if mask is None:
                 continue
             if name not in aliases:
                 raise ValueError(
-                    f"subset_of_weights has a mask for {name!r}, which is a module; give one for each of its tensors "
-                    f"{list(found[name])}."
+                    f"subset_of_weights has a mask for {name!r}, which is a module. Give a mask for each of its "
+                    f"tensors {list(members[name])}."
                 )
             shape = network.layout.shapes[aliases[name]]
             if mask.shape != shape:
                 raise ValueError(
                     f"subset_of_weights has a mask of shape {tuple(mask.shape)} for {name!r}; expected {tuple(shape)}."
                 )
-        wanted = {tensor for name, mask in self.masks.items() if mask is None or mask.any() for tensor in found[name]}
-        if not wanted:
-            raise ValueError("subset_of_weights selects no weight; at least one has to be random.")
-        return tuple(name for name in known if name in wanted)
+        chosen = {tensor for name, mask in self.masks.items() if mask is None or mask.any() for tensor in members[name]}
+        if not chosen:
+            raise ValueError("subset_of_weights selects no weight; at least one must be random.")
+        return tuple(name for name in known if name in chosen)
 
     def of(self, network: Network, example: Tensor) -> Network:
-        """The network of the selected tensors, restricted to the selected elements."""
+        """Return the network of the selected tensors, restricted to the selected elements."""
         part = super().of(network, example)
         masks = {network.layout.aliases[name]: mask for name, mask in self._partial.items()}
         return part.restrict({name: mask for name, mask in masks.items() if mask.any()}) if masks else part
 
     @property
     def _partial(self) -> dict[str, Tensor]:
-        """The masks that leave something out."""
+        """Masks that exclude at least one element."""
         return {name: mask for name, mask in self.masks.items() if mask is not None and not mask.all()}
 
 
@@ -116,16 +121,18 @@ SCORES: dict[str, Score] = {
 
 @dataclass(frozen=True)
 class Scored(Subset):
-    """The weights with the largest scores, which only the trained net has; until then, as many.
+    """The weights with the largest scores.
+
+    Scores need the trained network. Before the training, :meth:`of` returns as many weights for the memory estimate.
 
     Parameters
     ----------
     score : callable
-        One of ``SCORES``.
+        A value of ``SCORES``.
     size : int or float
-        How many weights, or which share of all.
+        Number of weights, or their share of all weights.
     seed : int
-        Of random scores.
+        Seed of random scores.
 
     Examples
     --------
@@ -144,21 +151,24 @@ class Scored(Subset):
 
     @property
     def provides(self) -> frozenset[str]:
-        """Rows alone."""
+        """Forms of the Jacobian available to a structure: only "rows"."""
         return frozenset({"rows"})
 
     def names(self, network: Network) -> tuple[str, ...]:
-        """Any tensor may have some."""
+        """Names of all tensors, since each may have selected weights."""
         return network.parameter_names
 
     def of(self, network: Network, example: Tensor) -> Network:
-        """As many weights, in the fewest blocks that hold them: no choice of so many needs more memory."""
+        """Return a network with the same number of weights, in the fewest blocks that hold them.
+
+        No other choice of as many weights needs more memory.
+        """
         by_size = sorted(range(len(network.blocks)), key=lambda i: network.blocks[i].size)
         ranks = [torch.full((block.size,), by_size.index(i)) for i, block in enumerate(network.blocks)]
         return self._with_largest(network, torch.cat(ranks)).of(network, example)
 
     def settled(self, network: Network, variance: Callable[[], Tensor]) -> Subnetwork:
-        """The weights with the largest scores."""
+        """Return the subnetwork of the weights with the largest scores."""
         return self._with_largest(network, self.score(network, variance, self.seed))
 
     def _with_largest(self, network: Network, scores: Tensor) -> Subnetwork:
@@ -169,8 +179,8 @@ class Scored(Subset):
             return max(round(self.size * n_parameters), 1)
         if self.size > n_parameters:
             raise ValueError(
-                f"n_subnetwork_weights={self.size} is more than the net has; give at most {n_parameters}, or a share "
-                "such as 0.1."
+                f"n_subnetwork_weights={self.size} exceeds the number of weights of the network, {n_parameters}. Give "
+                "at most that number, or a share such as 0.1."
             )
         return self.size
 
@@ -181,19 +191,19 @@ def largest(scores: Mapping[str, Tensor], n_weights: int) -> dict[str, Tensor]:
     Parameters
     ----------
     scores : mapping of str to Tensor or array
-        A score for each weight, tensor by tensor; of equal ones the first are taken.
+        Scores of the weights of each tensor. Ties are broken in favour of the first weights.
     n_weights : int
-        How many weights to select, over all tensors together.
+        Number of weights to select, over all tensors together.
 
     Returns
     -------
     dict of str to Tensor of bool
-        Of the shapes of the scores.
+        Masks with the shapes of the scores.
 
     Raises
     ------
     ValueError
-        When there are not that many weights.
+        If ``n_weights`` is not between 1 and the number of weights.
 
     Examples
     --------
@@ -204,7 +214,7 @@ def largest(scores: Mapping[str, Tensor], n_weights: int) -> dict[str, Tensor]:
     tensors = {name: torch.as_tensor(values) for name, values in scores.items()}
     flat = torch.cat([values.flatten().double() for values in tensors.values()])
     if not 1 <= n_weights <= len(flat):
-        raise ValueError(f"n_weights={n_weights!r} has to be a whole number from 1 to {len(flat)}, all weights.")
+        raise ValueError(f"n_weights={n_weights!r} must be a whole number from 1 to {len(flat)} (all weights).")
     chosen = torch.zeros(len(flat), dtype=torch.bool, device=flat.device)
     chosen[flat.sort(descending=True, stable=True).indices[:n_weights]] = True
     parts = chosen.split([values.numel() for values in tensors.values()])
