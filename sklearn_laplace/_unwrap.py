@@ -307,9 +307,7 @@ def _unwrapped(estimator: Any) -> tuple[BaseEstimator, list[Pipeline]]:
         else:
             step = _untransformed(step)
     if not isinstance(step, BaseEstimator):
-        raise TypeError(
-            f"the last step of {type(estimator).__name__} is {step!r}; expected a scikit-learn estimator."
-        )
+        raise TypeError(f"the last step of {type(estimator).__name__} is {step!r}; expected a scikit-learn estimator.")
     return step, transformations
 
 

@@ -3,17 +3,17 @@
 
 On small data that need no download.
 
-Three questions, each answered by a table, two of them by a picture as well:
+Three questions, each answered by a table, and two of them also by a picture:
 
-1. Regression on diabetes: is the predictive density better than that of the same net with a constant error bar, and
-   how does it compare with Bayesian linear regression?
-2. A curve with a gap in its data: are the error bars honest where there are data, and do they open where there are
-   none (ratio of the epistemic standard deviations)?
+1. Regression on diabetes: is the predictive density better than that of the same net with a constant error bar? How
+   does it compare with Bayesian linear regression?
+2. A curve with a gap in its data: are the error bars honest on the data, and do they widen in the gap (ratio of the
+   epistemic standard deviations)?
 3. Classification on breast cancer and two moons: are the probabilities better than those of the same net without its
-   posterior (``link="plugin"``), and than logistic regression's?
+   posterior (``link="plugin"``), and than those of logistic regression?
 
-Run ``python examples/1_quickstart/quickstart.py``; ``--quick`` takes fewer repetitions, ``--out DIR`` puts the
-pictures elsewhere than in the current folder.
+Run ``python examples/1_quickstart/quickstart.py``. With ``--quick`` it runs fewer repetitions; ``--out DIR`` sets the
+folder of the pictures (default: the current folder).
 """
 
 import argparse
@@ -36,7 +36,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 
 Z90 = norm.ppf(0.95)  # half-width of the central 90 % interval, in standard deviations
-GAP = (-2.0, 2.0)  # the curve's training inputs leave this interval out
+GAP = (-2.0, 2.0)  # interval without training inputs of the curve
 NOISE = 0.25  # standard deviation of the curve's noise
 BLUE, ORANGE, BLACK, GREY = "#0072B2", "#E69F00", "#000000", "#999999"  # Okabe and Ito: safe for colour-blind readers
 
@@ -73,7 +73,7 @@ def coverage(y, mean, std):
 
 
 def true_curve(x):
-    """The function that the data of the second part scatter around."""
+    """Noise-free function of the second part."""
     return np.sin(1.3 * x) + 0.2 * x
 
 
@@ -84,7 +84,7 @@ def draw_curve(n, rng):
 
 
 def gap_scores(n_draws, picture):
-    """Coverage where there are data and how far the epistemic error bar opens in the gap; draws the first fit."""
+    """Coverage on the data and widening of the epistemic error bar in the gap; draws the first fit."""
     rows = []
     for seed in range(n_draws):
         rng = np.random.default_rng(seed)
@@ -135,7 +135,7 @@ def moons(n, seed):
 
 
 def classifiers(seed):
-    """The three methods; the first two have the same weights, as their random_state is the same."""
+    """Three methods; the first two have the same weights, since they share the random_state."""
     return {
         "LaplaceClassifier()": LaplaceClassifier(random_state=seed),
         'same fit, link="plugin"': LaplaceClassifier(link="plugin", random_state=seed),
@@ -164,7 +164,7 @@ def calibration_error(confidence, right, n_bins=10):
 
 
 def draw_moons(path):
-    """Probability of class 1 far around the moons: the plugin's against the moderated one."""
+    """Probability of class 1 far from the moons: plugin link against moderated link."""
     X, y = moons(200, 0)
     x1, x2 = np.meshgrid(np.linspace(-7, 8, 160), np.linspace(-6, 6.5, 160))
     grid = np.column_stack([x1.ravel(), x2.ravel()])

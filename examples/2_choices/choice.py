@@ -1,12 +1,12 @@
-"""What the comparisons share: real tables, how a choice is measured, and how it is printed and drawn.
+"""Shared code of the comparisons: real tables, measurement of a choice, printing and drawing.
 
-*MAP training*, the unit of all times: one net of the same layers brought to the mode of its posterior, prior and noise
-by the evidence, with next to no posterior (the diagonal of its last layer). Each split is trained so first, and then
-each choice has its turn; a time is the median over the splits of the quotient of the two.
+*MAP training* is the unit of all times. It is the training of one net with the same layers to the mode of its
+posterior, with prior and noise by the evidence and a minimal posterior (the diagonal of its last layer). On each split
+it runs first, followed by each choice in turn. A time is the median over the splits of the ratio of the two.
 
-*Gain*: mean log-likelihood of a held-out row, minus that of the reference on the same rows. Its standard error is that
-of the paired differences over the splits, corrected for their overlap: √((1/J + n_test / n_train) s²), Nadeau & Bengio
-(2003).
+*Gain* is the mean log-likelihood of a held-out row, minus that of the reference on the same rows. Its standard error is
+that of the paired differences over the splits, corrected for their overlap: √((1/J + n_test / n_train) s²), Nadeau &
+Bengio (2003).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MARKERS = "o", "s", "^", "D"
 
 @dataclass(frozen=True)
 class Part:
-    """One split: rows to fit, and rows to judge."""
+    """One split: training rows and test rows."""
 
     X: np.ndarray
     y: np.ndarray
@@ -56,7 +56,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Table:
-    """A data set with the estimator for it.
+    """Data set and its estimator.
 
     Parameters
     ----------
@@ -64,11 +64,11 @@ class Table:
     estimator : type
         LaplaceRegressor or LaplaceClassifier.
     load : callable
-        Without arguments, to X and y.
+        Function without arguments that returns X and y.
     n_train, n_test : int
         Rows of each split.
     options : dict
-        Parameters of the estimator that no comparison changes.
+        Parameters of the estimator that are the same in all comparisons.
     """
 
     name: str
@@ -83,23 +83,23 @@ class Table:
         return self.estimator is LaplaceClassifier
 
     def small(self) -> Table:
-        """A fifth of the rows and a small net, for ``--quick``."""
+        """Table with a fifth of the rows and a small net, for ``--quick``."""
         options = {**self.options, "hidden_layer_sizes": (5,)}
         return replace(self, n_train=self.n_train // 5, n_test=self.n_test // 5, options=options)
 
     def part(self, split: int) -> Part:
-        """Random rows, classes in proportion."""
+        """Random split, stratified by class."""
         X, y = self.load()
         sizes = {"train_size": self.n_train, "test_size": self.n_test}
         X, X_test, y, y_test = train_test_split(X, y, random_state=split, stratify=y if self.classes else None, **sizes)
         return Part(X, y, X_test, y_test)
 
     def model(self, split: int, **parameters: Any) -> Any:
-        """A new estimator, of one net unless another number is given."""
+        """New estimator with one net, unless n_members is given."""
         return self.estimator(**{"n_members": 1, "random_state": split} | dict(self.options) | parameters)
 
     def map_training(self, split: int) -> Any:
-        """The unit of all times, see the module."""
+        """Estimator whose fit is the unit of all times (see the module docstring)."""
         noise = {} if self.classes else {"sigma_noise": "evidence"}
         next_to_none = {"subset_of_weights": "last_layer", "hessian_structure": "diag"}
         return self.model(split, prior_precision="evidence", **noise, **next_to_none)
@@ -123,14 +123,17 @@ FIVE_DIGITS = Table("digits 0-4", LaplaceClassifier, _five_digits, 150, 100, SMA
 
 
 def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
-    """How long it takes, and its result."""
+    """Run time of a function, and its result."""
     start = time.perf_counter()
-    found = work()
-    return time.perf_counter() - start, found
+    result = work()
+    return time.perf_counter() - start, result
 
 
 def map_log_likelihood(model: Any, part: Part) -> float:
-    """Without a posterior: the net's own probabilities, or its mean with the training residuals' spread, per row."""
+    """Mean log-likelihood of a row without the posterior.
+
+    It uses the probabilities of the net itself, or its mean with the standard deviation of the training residuals.
+    """
     if isinstance(model, LaplaceClassifier):
         return float(model.refit_laplace(link="plugin").log_predictive_density(part.X_test, part.y_test).mean())
     variance = np.mean((part.y - model.predict(part.X)) ** 2)
@@ -139,9 +142,9 @@ def map_log_likelihood(model: Any, part: Part) -> float:
 
 
 def held_bytes(model: Any) -> int:
-    """Of all tensors in curvature and posterior of each member, those that share memory once."""
+    """Bytes of all tensors in the curvature and posterior of each member; shared memory counts once."""
     storages: dict[int, int] = {}
-    seen: dict[int, Any] = {}  # the values too, or their identities could be given away
+    seen: dict[int, Any] = {}  # holds the values, so that their ids are not reused
 
     def walk(value: Any) -> None:
         if id(value) in seen:
@@ -164,7 +167,7 @@ def held_bytes(model: Any) -> int:
 
 
 class Allocated(TorchDispatchMode):
-    """Counts the bytes of the tensors that are made while it is on: those alive, and the most at a time."""
+    """Count the bytes of the tensors created in its context: those alive now, and the peak."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,10 +176,10 @@ class Allocated(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._note((args, kwargs), made=False)
-        found = func(*args, **(kwargs or {}))
-        self._note(found, made=True)
+        result = func(*args, **(kwargs or {}))
+        self._note(result, made=True)
         self.peak = max(self.peak, self.alive)
-        return found
+        return result
 
     def _note(self, values: Any, *, made: bool) -> None:
         for value in tree_leaves(values):
@@ -195,14 +198,14 @@ class Allocated(TorchDispatchMode):
 
 
 def peak_bytes(work: Callable[[], Any]) -> int:
-    """Most bytes of torch's tensors alive at a time while it works, beyond those that were there before."""
+    """Peak bytes of the torch tensors that a function creates."""
     with Allocated() as allocated:
         work()
     return allocated.peak
 
 
 def gain(values: Sequence[float], reference: Sequence[float], table: Table) -> tuple[float, float]:
-    """Mean difference, and its standard error as the module says; 0 from a single split."""
+    """Mean difference, and its standard error as in the module docstring (0 for a single split)."""
     difference = np.subtract(values, reference)
     if len(difference) == 1:
         return float(difference[0]), 0.0
@@ -212,7 +215,7 @@ def gain(values: Sequence[float], reference: Sequence[float], table: Table) -> t
 
 @dataclass
 class Measured:
-    """One choice on one table: what each split has found."""
+    """Results of one choice on one table, one value a split."""
 
     fit: list[float] = field(default_factory=list)
     predict: list[float] = field(default_factory=list)
@@ -221,7 +224,7 @@ class Measured:
     weights: list[float] = field(default_factory=list)
 
     def row(self, table: Table, reference: Sequence[float]) -> list[float]:
-        """Medians of times and kilobytes; mean of the log-likelihood, its gain and the standard error of that."""
+        """Medians of times and kilobytes; mean log-likelihood, its gain and the standard error of the gain."""
         middle = [np.median(values) for values in (self.fit, self.predict, self.memory)]
         return [*middle[:2], middle[2] / 1e3, float(np.mean(self.likelihood)), *gain(self.likelihood, reference, table)]
 
@@ -232,15 +235,16 @@ Results = dict[str, Measured]
 
 
 def posteriors(table: Table, choices: Mapping[str, Mapping[str, Any]], n_splits: int) -> Results:
-    """Each choice on each split, the training shared: read from a cache, as by ``memory=``.
+    """Fit each choice on each split; all choices share one training, cached by ``memory=``.
 
-    Of "MAP alone" the time of the fit is 1, the unit, and that of the predictions that of its means or plugin.
+    For "MAP alone", the time of the fit is 1, the unit. Its prediction time is that of its means or plugin
+    probabilities.
 
     Parameters
     ----------
     table : Table
     choices : dict from name to parameters of the estimator
-        That the training does not depend on.
+        Parameters that do not change the training.
     n_splits : int
     """
     results = {name: Measured() for name in (MAP, *choices)}
@@ -254,9 +258,9 @@ def posteriors(table: Table, choices: Mapping[str, Mapping[str, Any]], n_splits:
             for name, parameters in choices.items():
                 model = table.model(split, memory=cache, **parameters)
                 fit, _ = seconds(lambda m=model, p=part: m.fit(p.X, p.y))
-                predict, found = seconds(lambda m=model, p=part: m.log_predictive_density(p.X_test, p.y_test).mean())
+                predict, score = seconds(lambda m=model, p=part: m.log_predictive_density(p.X_test, p.y_test).mean())
                 n_weights = sum(mask.sum() for mask in model.subset_.values())
-                append(results[name], fit / unit, predict / unit, held_bytes(model), found, n_weights)
+                append(results[name], fit / unit, predict / unit, held_bytes(model), score, n_weights)
     return results
 
 
@@ -272,11 +276,11 @@ def append(measured: Measured, fit: float, predict: float, memory: float, likeli
 
 
 class Run:
-    """Options of a script, its printed tables and its picture."""
+    """Command-line options, printed tables and picture of a script."""
 
     def __init__(self, name: str, doc: str, n_splits: int = 5) -> None:
         parser = argparse.ArgumentParser(description=doc.split("\n")[0])
-        parser.add_argument("--quick", action="store_true", help="one split of few rows, a small net: does it run")
+        parser.add_argument("--quick", action="store_true", help="smoke test: one split of few rows, a small net")
         parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="folder of the picture")
         options = parser.parse_args()
         self.name, self.quick, self.out = name, options.quick, options.out
@@ -284,23 +288,23 @@ class Run:
         self.started = time.perf_counter()
         self.out.mkdir(parents=True, exist_ok=True)
         torch.set_num_threads(1)
-        small = DIABETES.small()  # what a first fit alone takes is in no row
+        small = DIABETES.small()  # warm-up: one-time costs are in no row
         small.map_training(0).fit(small.part(0).X, small.part(0).y)
-        print(doc.split("\n")[0] + (" (quick: one split of few rows decides nothing)" if self.quick else ""))
+        print(doc.split("\n")[0] + (" (quick run: one split of few rows, no conclusions)" if self.quick else ""))
 
     def tables(self, *tables: Table, n_quick: int = 1) -> list[Table]:
-        """As they are; the first of them, and small, where it is to be quick."""
+        """The given tables; for a quick run, small versions of the first ones."""
         return [table.small() for table in tables[:n_quick]] if self.quick else list(tables)
 
     def table(self, title: str, columns: Mapping[str, str], rows: Mapping[str, Sequence[float]]) -> None:
-        """Print numbers, one row a choice; the columns come with their formats."""
+        """Print numbers, one row a choice; columns maps each title to its number format."""
         left = max(map(len, rows)) + 2
         print(f"\n{title}\n{'':{left}}" + "".join(f"{name:>14}" for name in columns))
         for name, values in rows.items():
             print(f"{name:{left}}" + "".join(f"{v:14{f}}" for v, f in zip(values, columns.values(), strict=True)))
 
     def save(self, figure: Figure) -> None:
-        """Write the picture and say where it is; the last thing that a script does."""
+        """Write the picture and print its path; call this last."""
         path = self.out / f"{self.name}.png"
         figure.savefig(path, dpi=100)
         plt.close(figure)
@@ -313,15 +317,15 @@ def dots(
     labels: Mapping[str, str],
     title: str,
 ) -> Figure:
-    """One row of panels a table, one panel a column; the last column is the standard error of the one before.
+    """One row of panels a table, one panel a column; the last column is the standard error of the column before it.
 
     Parameters
     ----------
-    tables : dict from title to what was printed
+    tables : dict from title to the printed rows
     columns : sequence of str
         Names of the printed columns.
     labels : dict from column to axis label
-        Which of them are drawn; on a logarithmic axis, but for "gain".
+        Columns to draw, on a logarithmic axis except "gain".
     title : str
     """
     heights = [len(rows) + 1 for rows in tables.values()]
@@ -358,7 +362,7 @@ def dots(
 
 
 def logarithmic(axis: Axis) -> None:
-    """Ticks of a logarithmic scale once all is drawn, their numbers in full."""
+    """Set the ticks of a logarithmic axis after drawing, with plain numbers."""
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1.0,) if high > 50 * low else (1.0, 2.0, 3.0, 5.0), numticks=7))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

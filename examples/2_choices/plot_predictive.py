@@ -2,26 +2,28 @@ r"""From weights to predictions: linearised or sampled, and seven ways to probab
 =====================================================================================
 
 ``predictive="glm"`` predicts with the linearised net, in closed form; ``"mc"`` averages the net itself over samples of
-its weights. For classes the Gaussian over the logits that "glm" gives is turned into probabilities by ``link``:
+its weights. For classes, "glm" gives a Gaussian over the logits, which ``link`` turns into probabilities:
 
 .. math:: p(y = c \mid x) = \int \mathrm{softmax}(f)_c \; N(f \mid f_\mathrm{MAP}(x), J \Sigma J^\top) \, df .
 
-``quadrature`` is this integral on a grid (up to five classes); ``mc`` averages over 100 quasi-random draws of the
-logits; ``moderated``, ``probit``, ``bridge`` and ``bridge_norm`` are closed forms, and ``plugin`` leaves the variance
-aside.
+``quadrature`` is this integral on a grid (up to five classes), and ``mc`` averages over 100 quasi-random draws of the
+logits. ``moderated``, ``probit``, ``bridge`` and ``bridge_norm`` are closed forms, and ``plugin`` ignores the variance.
 
-How to read it: all rows of a table are the same fit under other options (``refit_laplace``). *predict* is the time of
-the held-out rows as a share of the training of one net; *peak MB* are the most bytes of torch's tensors alive at a time
-meanwhile; *gain* is the mean log-likelihood of a held-out row, minus that of the net without a posterior (regression:
-its mean with the spread of the training residuals; classes: the plugin), with the standard error of this paired
-difference. *off* is for classes the mean distance of a row's probabilities from those by quadrature (half the sum of
-absolute differences), for regression that of the standard deviation from glm's, as a share of it.
+How to read it: all rows of a table are the same fit with other options (``refit_laplace``).
 
-``python examples/2_choices/plot_predictive.py`` printed, of five splits: of the closed forms "moderated" is closest
-to the integral (off by .0017, as "probit" is for two classes, and .0036, "probit" .0042; the plugin by .006 and .009,
-"bridge" by .006 and .029); "mc" draws are off by .0003 and .0004 at 1.3 to 1.5 times the price of the closed forms, the
+- *predict* is the prediction time for the held-out rows, as a fraction of the training of one net.
+- *peak MB* is the peak size of torch tensors during prediction.
+- *gain* is the mean log-likelihood of a held-out row, minus that of the net without a posterior, with the standard
+  error of this paired difference. For regression the reference is its mean with the spread of the training residuals,
+  for classes the plugin.
+- *off* is, for classes, the mean distance of a row's probabilities from those by quadrature (half the sum of absolute
+  differences). For regression it is the mean relative difference of the standard deviations from those of glm.
+
+Output of ``python examples/2_choices/plot_predictive.py`` on five splits: of the closed forms "moderated" is closest to
+the integral (off by .0017, as "probit" is for two classes, and .0036, "probit" .0042; the plugin by .006 and .009,
+"bridge" by .006 and .029). "mc" draws are off by .0003 and .0004 at 1.3 to 1.5 times the cost of the closed forms; the
 grid takes about 5 and 140 times as long. Weight samples are worse than the linearised net on diabetes, by .13 nats a
-row, ten or 1,000 of them alike; 1,000 take 124 times as long.
+row, with ten or 1,000 samples alike; 1,000 take 124 times as long.
 """
 
 import choice
@@ -41,7 +43,7 @@ LABELS = {
 
 
 def options(table):
-    """Parameters of each way by its name; the first is what the others are compared with."""
+    """Parameters of each way to predict, by name; the first is the reference."""
     sampled = {f"predictive mc, {n}": {"predictive": MonteCarlo(n)} for n in SAMPLES}
     if not table.classes:
         return {"glm": {"predictive": "glm"}, **sampled}
@@ -55,17 +57,17 @@ def predicted(model, X):
     return model.predict_std(X) if isinstance(model, choice.LaplaceRegressor) else model.predict_proba(X)
 
 
-def likelihood(model, part, found):
-    """Mean of the held-out rows; of classes from the probabilities that are there already."""
-    if found.ndim == 1:
+def likelihood(model, part, prediction):
+    """Mean log-likelihood of the held-out rows; for classes, from the predicted probabilities."""
+    if prediction.ndim == 1:
         return model.log_predictive_density(part.X_test, part.y_test).mean()
-    return np.log(found[np.arange(len(part.y_test)), np.searchsorted(model.classes_, part.y_test)]).mean()
+    return np.log(prediction[np.arange(len(part.y_test)), np.searchsorted(model.classes_, part.y_test)]).mean()
 
 
-def distance(found, reference):
-    """Mean over the rows: total variation of probabilities, or the share that a standard deviation is off."""
-    difference = np.abs(found - reference)
-    return np.mean(difference / reference) if found.ndim == 1 else difference.sum(axis=1).mean() / 2
+def distance(prediction, reference):
+    """Mean over the rows: total variation of probabilities, or relative difference of standard deviations."""
+    difference = np.abs(prediction - reference)
+    return np.mean(difference / reference) if prediction.ndim == 1 else difference.sum(axis=1).mean() / 2
 
 
 def compared(table, n_splits):
@@ -80,16 +82,16 @@ def compared(table, n_splits):
         first = None
         for name, chosen in options(table).items():
             model.refit_laplace(**chosen)
-            predict, found = choice.seconds(lambda m=model, p=part: predicted(m, p.X_test))
+            predict, prediction = choice.seconds(lambda m=model, p=part: predicted(m, p.X_test))
             peak = choice.peak_bytes(lambda m=model, p=part: predicted(m, p.X_test))
-            choice.append(results[name], 0.0, predict / unit, peak, likelihood(model, part, found), 0)
-            first = found if first is None else first
-            off[name].append(distance(found, first))
+            choice.append(results[name], 0.0, predict / unit, peak, likelihood(model, part, prediction), 0)
+            first = prediction if first is None else first
+            off[name].append(distance(prediction, first))
         model.refit_laplace(predictive="glm")
         reference.append(choice.map_log_likelihood(model, part))
     rows = {}
-    for name, found in results.items():
-        _, predict, kilobytes, *likelihoods = found.row(table, reference)
+    for name, measured in results.items():
+        _, predict, kilobytes, *likelihoods = measured.row(table, reference)
         rows[name] = [predict, kilobytes / 1e3, np.mean(off[name]), *likelihoods]
     return rows
 

@@ -1,21 +1,30 @@
-r"""What choosing the prior precision costs, and what it is worth
+"""What choosing the prior precision costs, and what it is worth
 ===============================================================
 
-The prior precision δ decides how far the net goes after the data and how wide its error bars are away from them.
-``prior_precision`` takes a number or a rule: the ``evidence`` of all rows; ``loo``, the leave-one-out log density of
-the linearised net; ``cv``, here two folds and four candidates; ``validation``, the same candidates scored on a fifth
-of the rows, which the training does not get; and ``auto``, the default: the evidence in training, and then what three
-nets, each trained without a third of the rows, say of these. By default these nets then answer as well, as a mixture;
-"auto, one net" is the fit without them. The noise of a regression is chosen by "auto" and "loo" as the prior, by the
-evidence elsewhere.
+The prior precision δ regularises the net, and sets the width of its error bars away from the data. ``prior_precision``
+is a number or a rule:
 
-How to read it: *fit* is the time of a whole fit over that of the training of one net by the evidence, so that
-"evidence" is about 1; *predict* that of the held-out rows; *kB held* are the bytes of all tensors in the curvatures and
-posteriors of all members; *precision* is the median of the chosen δ; *gain* is the mean log-likelihood of a held-out
-row, minus that under "evidence", with the standard error of this paired difference.
+- ``evidence``: the log marginal likelihood of all rows.
+- ``loo``: the leave-one-out log density of the linearised net.
+- ``cv``: the score over folds; here two folds and four candidates.
+- ``validation``: the score of the same candidates on a fifth of the rows, held out of the training.
+- ``auto``, the default: the evidence during training, and then the density of held-out rows under three nets, each
+  trained without a third of the rows. By default these nets become members of an ensemble; "auto, one net" is the fit
+  without them.
 
-``python examples/2_choices/plot_selection.py`` printed, of three splits of breast cancer and diabetes: "auto" takes
-2.1 and 2.2 trainings, "loo" 1.8 and 1.0, "cv" 1.4 and 1.5, a number .25 and .34; no rule differs from the evidence by
+"auto" and "loo" choose the noise of a regression by the same rule; elsewhere the evidence chooses it.
+
+How to read it:
+
+- *fit* is the time of a whole fit, relative to the training of one net by the evidence, so that "evidence" is about 1.
+- *predict* is the prediction time for the held-out rows.
+- *kB held* is the size of all tensors in the curvatures and posteriors of all members.
+- *precision* is the median of the chosen δ.
+- *gain* is the mean log-likelihood of a held-out row, minus that under "evidence", with the standard error of this
+  paired difference.
+
+Output of ``python examples/2_choices/plot_selection.py`` on three splits of breast cancer and diabetes: "auto" takes
+2.1 and 2.2 trainings, "loo" 1.8 and 1.0, "cv" 1.4 and 1.5, a number .25 and .34. No rule differs from the evidence by
 two standard errors, and the number 1 is .015 nats a row worse on breast cancer, with a standard error of .006.
 """
 
@@ -25,7 +34,7 @@ from sklearn.model_selection import train_test_split
 
 from sklearn_laplace.options import CrossValidated, Validated
 
-GRID = 0.01, 0.1, 1.0, 10.0  # times ten where there is noise, which is next to nothing under .01
+GRID = 0.01, 0.1, 1.0, 10.0  # ten times as large for regression
 COLUMNS = {"precision": ".3f", **choice.COLUMNS}
 LABELS = {
     "fit": "fit, in trainings of one net",
@@ -36,7 +45,7 @@ LABELS = {
 
 
 def rules(table, grid):
-    """Parameters of each rule by its name."""
+    """Parameters of each rule, by name."""
     noise = {} if table.classes else {"sigma_noise": "evidence"}
     scaled = [value * (1 if table.classes else 10) for value in grid]
     found = {
@@ -52,7 +61,7 @@ def rules(table, grid):
 
 
 def fitted(model, part, split):
-    """A fit; the rule "validation" gives a fifth of the rows away."""
+    """Fit the model; for the rule "validation", a fifth of the rows is the validation set."""
     if not isinstance(model.prior_precision, Validated):
         return model.fit(part.X, part.y)
     labels = part.y if isinstance(model, choice.LaplaceClassifier) else None

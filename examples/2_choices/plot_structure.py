@@ -1,23 +1,32 @@
 r"""What the structure of the curvature costs, and what it is worth
 =================================================================
 
-The posterior of P weights is a normal distribution with the precision :math:`H + \delta I`. ``hessian_structure`` says
-how the curvature H of N rows with K outputs is held: exactly (``full``, a P × P matrix, or ``functional``, the same
-posterior by an NK × NK one), a dense block a layer (``block_diagonal``), Kronecker factors a layer (``kron``; with
-second moments of their own ``ekfac``; with the exact diagonal ``low_rank_diag``), the leading eigenpairs
-(``low_rank``), or the diagonal (``diag``). Each is given to the same trained net; the prior precision is chosen anew
-for each, as by default.
+The posterior of P weights is a normal distribution with the precision :math:`H + \delta I`. ``hessian_structure``
+determines how the curvature H of N rows with K outputs is stored:
 
-How to read it: *fit* is what the posterior takes once the net is trained (the training read from a cache, as by
-``memory=``), *predict* what the held-out rows take, both as shares of the training of one net; *kB held* are the bytes
-of all tensors in curvature and posterior; *gain* is the mean log-likelihood of a held-out row, minus that of the same
-net without a posterior ("MAP alone": its mean with the spread of the training residuals, or its own probabilities),
-with the standard error of this paired difference. The fit of "MAP alone" is the training itself, which comes before
-each of the others.
+- exactly: ``full``, a P × P matrix, or ``functional``, the same posterior by an NK × NK matrix;
+- ``block_diagonal``: a dense block for each layer;
+- ``kron``: Kronecker factors for each layer; ``ekfac`` adds second moments in their eigenbasis, and ``low_rank_diag``
+  the exact diagonal;
+- ``low_rank``: the leading eigenpairs;
+- ``diag``: the diagonal.
 
-``python examples/2_choices/plot_structure.py`` printed, of five splits: on diabetes and breast cancer the exact
-posterior in its dual form takes .06 and .09 of a training, which has made that very curvature already, "diag" .05 and
-.04, and all gains are within .001 and .003 of each other, with standard errors of .006 and .02. On ten digits "full"
+Each structure is applied to the same trained net. The prior precision is chosen anew for each, as by default.
+
+How to read it: times are fractions of the training of one net.
+
+- *fit* is the time of the posterior, given the trained net (read from a cache, as by ``memory=``).
+- *predict* is the prediction time for the held-out rows.
+- *kB held* is the size of all tensors in curvature and posterior.
+- *gain* is the mean log-likelihood of a held-out row, minus that of the same net without a posterior, with the standard
+  error of this paired difference. Without a posterior ("MAP alone"), the net's mean has the spread of the training
+  residuals, or its own probabilities are used.
+
+The fit of "MAP alone" is the training itself, which precedes each of the others.
+
+Output of ``python examples/2_choices/plot_structure.py`` on five splits: on diabetes and breast cancer the exact
+posterior in its dual form takes .06 and .09 of a training, which has computed that curvature already, and "diag" .05
+and .04. All gains are within .001 and .003 of each other, with standard errors of .006 and .02. On ten digits "full"
 takes 7.6 trainings and 55 MB, "kron" .17 and .1 MB; all of them are .008 nats a row worse than MAP alone there.
 """
 

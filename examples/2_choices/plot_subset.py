@@ -1,22 +1,25 @@
-r"""How many of the weights have to be random
+"""How many of the weights have to be random
 ===========================================
 
-``subset_of_weights`` makes all weights random, those of the last layer, or a subnetwork: the share
-``n_subnetwork_weights`` of them that is best by ``subnetwork``, the largest marginal ``variance`` in a diagonal
-posterior (Daxberger et al. 2021), the largest ``magnitude``, or at ``random``. The others stay where the training has
-put them. The curvature of the random ones is held in ``full``, P × P; the prior precision is chosen anew for each
-subset, as by default.
+``subset_of_weights`` makes all weights random, those of the last layer, or a subnetwork. A ``Subnetwork`` is a share of
+the weights, ranked by the largest marginal ``variance`` in a diagonal posterior (Daxberger et al. 2021), by the largest
+``magnitude``, or at ``random``. The other weights stay at their trained values. The curvature of the random ones is
+stored in ``full``, P × P. The prior precision is chosen anew for each subset, as by default.
 
-How to read it: *fit* is what the posterior takes once the net is trained (the training read from a cache, as by
-``memory=``), *predict* what the held-out rows take, both as shares of the training of one net; *kB held* are the bytes
-of all tensors in curvature and posterior; *gain* is the mean log-likelihood of a held-out row, minus that of the same
-net without a posterior ("MAP alone"), with the standard error of this paired difference. The fit of "MAP
-alone" is the training itself, which comes before each of the others. The picture has times, bytes and gain against the
-number of random weights.
+How to read it: times are fractions of the training of one net.
 
-``python examples/2_choices/plot_subset.py`` printed, of five splits: all weights take .24 and .30 of a training and
-8.7 and 10.5 MB, the last layer .05 and .06 and .06 and .04 MB; the gains, .008 and .015 nats a row for all weights,
-are within .003 and .008 of each other, with standard errors of about .006 and .02, whatever the rule.
+- *fit* is the time of the posterior, given the trained net (read from a cache, as by ``memory=``).
+- *predict* is the prediction time for the held-out rows.
+- *kB held* is the size of all tensors in curvature and posterior.
+- *gain* is the mean log-likelihood of a held-out row, minus that of the same net without a posterior ("MAP alone"),
+  with the standard error of this paired difference.
+
+The fit of "MAP alone" is the training itself, which precedes each of the others. The picture shows times, bytes and
+gain against the number of random weights.
+
+Output of ``python examples/2_choices/plot_subset.py`` on five splits: all weights take .24 and .30 of a training and
+8.7 and 10.5 MB, the last layer .05 and .06 of a training and .06 and .04 MB. The gains, .008 and .015 nats a row for
+all weights, are within .003 and .008 of each other, with standard errors of about .006 and .02, whatever the rule.
 """
 
 import choice
@@ -34,7 +37,7 @@ LABELS = {
 
 
 def subsets():
-    """Parameters of each subset by its name."""
+    """Parameters of each subset, by name."""
     found = {"all": {}, "last_layer": {"subset_of_weights": "last_layer"}}
     for rule in RULES:
         for share in SHARES:
@@ -54,7 +57,7 @@ def draw(printed, columns):
             curves = {rule: [name for name in rows if name.startswith(rule)] for rule in RULES}
             curves |= {name: [name] for name in ("last_layer", "all")}
             for k, (curve, names) in enumerate(curves.items()):
-                # a little apart, since rules have the same sizes
+                # shifted a little, since all rules have the same sizes
                 apart = 1.07 ** (k - 1) if curve in RULES else 1.0
                 sizes = [rows[name][columns.index("weights")] * apart for name in names]
                 errors = [rows[name][-1] for name in names] if column == "gain" else None

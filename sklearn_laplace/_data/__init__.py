@@ -1,1 +1,1 @@
-"""Rows and tables: validation, encoding, scales."""
+"""Rows and tables: validation, encoding and standardisation."""

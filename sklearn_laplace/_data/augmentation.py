@@ -1,11 +1,11 @@
-r"""Augmentation: k random copies of each row in place of the row, each with a k-th of its weight.
+r"""Data augmentation: replace each row by k random copies, each with a k-th of its weight.
 
 .. math:: \log p(D \mid \theta) = \sum_n \frac{w_n}{k} \sum_{j=1}^k \log p(y_n \mid f_\theta(a_{nj})), \qquad
           a_{nj} \sim \mathrm{augment}(x_n)
 
-Training, curvature and evidence see the same copies, so that the mode is the mode of what the curvature is of, and N is
-the number of rows still: k copies of a row are no more data than the row (Immer et al. 2022, who average over the same
-orbit inside the likelihood). The original rows are seen where ``augment`` returns them.
+Training, curvature and evidence use the same copies, so that the curvature belongs to the objective that was minimised.
+N remains the number of rows: k copies of a row are no more data than the row. Immer et al. (2022) average over the same
+orbit inside the likelihood instead. The original rows take part only if ``augment`` returns them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from ..errors import UnsupportedCombinationError
 
 
 def check_augment(augment: Any) -> None:
-    """None, or something to call.
+    """Check for None or a callable.
 
     Raises
     ------
     ValueError
+        For any other value.
 
     Examples
     --------
@@ -41,11 +42,12 @@ def check_augment(augment: Any) -> None:
 
 
 def check_forgetting(augment: Any) -> None:
-    """What a row has added can be taken out again only where the copies that it was seen as are known.
+    """Check that rows can be forgotten: their contribution cannot be removed if random copies replaced them.
 
     Raises
     ------
     UnsupportedCombinationError
+        If ``augment`` is not None.
 
     Examples
     --------
@@ -53,33 +55,36 @@ def check_forgetting(augment: Any) -> None:
     """
     if augment is not None:
         raise UnsupportedCombinationError(
-            "forget cannot be used with augment: rows were seen as random copies, which depend on the rows that they "
-            "came with and cannot be drawn again. Fit the rows that are left, or fit with augment=None."
+            "forget cannot be used with augment: the fit replaced rows by random copies, which depend on all rows of "
+            "that fit and cannot be drawn again. Fit the remaining rows from scratch, or fit with augment=None."
         )
 
 
 def augmented_inputs(
     X: np.ndarray, augment: Callable[[np.ndarray, np.random.RandomState], Any], n_draws: int, seed: int
 ) -> np.ndarray:
-    """All copies of the rows, draw by draw.
+    """Random copies of all rows.
 
     Parameters
     ----------
     X : ndarray of shape (n, d), float64
+        Rows to copy.
     augment : callable
-        Called ``n_draws`` times with a copy of X and one generator, a function of the seed and of X.
+        Called ``n_draws`` times with a copy of X and the same generator.
     n_draws : int
-        k.
+        Number k of copies of each row.
     seed : int
+        Determines the generator together with X.
 
     Returns
     -------
     ndarray of shape (k · n, d), float64
+        The copies of the first call, then those of the second, and so on.
 
     Raises
     ------
     ValueError
-        When ``augment`` returns another shape, or values that are not finite numbers.
+        If ``augment`` returns another shape, infinite values, non-numeric values, or NaN for X without NaN.
 
     Examples
     --------
@@ -95,16 +100,19 @@ def augmented_inputs(
 
 def _checked(returned: Any, shape: tuple[int, ...], gaps: bool) -> np.ndarray:
     try:
-        found = np.asarray(returned, dtype=np.float64)
+        copies = np.asarray(returned, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"augment returned {type(returned).__name__}; expected an array of numbers {shape}."
+            f"augment returned {type(returned).__name__}; expected an array of numbers of shape {shape}."
         ) from error
-    if found.shape != shape:
+    if copies.shape != shape:
         raise ValueError(
-            f"augment returned an array of shape {found.shape}; expected {shape}, one new row for each row that it was "
-            "given. For several copies of a row use n_augmentations."
+            f"augment returned an array of shape {copies.shape}; expected {shape}, one new row for each input row. For "
+            "several copies of a row use n_augmentations."
         )
-    if np.isinf(found).any() or (np.isnan(found).any() and not gaps):
-        raise ValueError(f"augment returned {np.count_nonzero(~np.isfinite(found))} values that are NaN or infinite.")
-    return found
+    if np.isinf(copies).any() or (np.isnan(copies).any() and not gaps):
+        raise ValueError(
+            f"augment returned {np.count_nonzero(~np.isfinite(copies))} values that are NaN or infinite; expected "
+            "finite numbers."
+        )
+    return copies

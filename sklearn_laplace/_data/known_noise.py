@@ -1,12 +1,13 @@
-r"""Known noise: what is given of it, per target or per row, in the units of y and in those of the network.
+r"""Known noise per target or per row, in the units of y and in those of the network.
 
-The noise of target c of row n is :math:`\sigma_c^2 v_{nc}`, with σ of the targets (one number for all, one each, or one
-that is chosen) and v of the rows (``sample_noise_variance``; 1 where it is not given). The network sees targets divided
-by s, and one dispersion φ, the noise variance of an average row there; what is left are ratios, known before the pass:
+The noise variance of target c of row n is :math:`\sigma_c^2 v_{nc}`. The factor σ belongs to the targets: one number,
+one number per target, or selected by the fit. The factor v belongs to the rows: ``sample_noise_variance``, or 1 if it
+is not given. The network's targets are divided by s, and its dispersion φ is the noise variance of an average row in
+these units. The remaining ratios v′ are known before the fit:
 
 .. math:: \sigma_c^2 v_{nc} / s_c^2 = \varphi\, v'_{nc}, \qquad v'_{nc} = v_{nc}\, (u_c / s_c)^2,
 
-where :math:`u_c` is the σ of target c for which φ is 1, chosen such that v′ is 1 on average.
+where :math:`u_c` is the σ of target c for which φ is 1. It is scaled such that v′ is 1 on average.
 """
 
 from __future__ import annotations
@@ -21,26 +22,32 @@ from ..errors import UnsupportedCombinationError
 from ..laplace.likelihoods._base import Likelihood
 
 LEAST, LARGEST = 1e-60, 1e60
-"""Range of a noise variance, in squared units of y."""
+"""Valid range of a noise variance, in squared units of y."""
 FEWEST_ROWS = 2
-"""Sum of weights below which rows tell nothing of their noise."""
+"""Total weight below which rows carry no information about their noise."""
 
 
 def noise_variances(given: Any, likelihood: Likelihood, shape: tuple[int, int]) -> np.ndarray | None:
-    """The noise variances of the rows, checked, shape (n, C); None where none are given.
+    """Validated noise variances of the rows.
 
     Parameters
     ----------
     given : array-like of shape (n,) or (n, C), or None
-        One for all targets of a row, or one each.
+        One variance per row for all its targets, or one per row and target, in squared units of y.
     likelihood : Likelihood
+        Likelihood of the fit.
     shape : tuple
-        (n, C).
+        Shape (n, C) of the targets.
+
+    Returns
+    -------
+    ndarray of shape (n, C), or None
+        None if no variances are given.
 
     Raises
     ------
     UnsupportedCombinationError
-        For a likelihood whose spread follows from its mean.
+        For a likelihood whose variance follows from its mean.
     ValueError
         For another shape, or values that are not finite or not above zero.
 
@@ -59,34 +66,45 @@ of y.
         return None
     if not likelihood.takes_known_noise:
         raise UnsupportedCombinationError(
-            f"sample_noise_variance cannot be used with likelihood={type(likelihood).__name__.lower()!r}, whose spread "
-            "follows from its mean; rows that count less get a smaller sample_weight."
+            f"sample_noise_variance cannot be used with likelihood={type(likelihood).__name__.lower()!r}, whose "
+            "variance follows from its mean. For less reliable rows use a smaller sample_weight."
         )
-    found = check_array(
+    variances = check_array(
         as_numbers(given, "sample_noise_variance"),
         ensure_2d=False,
         dtype=np.float64,
         input_name="sample_noise_variance",
     )
-    if found.shape not in {shape, shape[:1]}:
+    if variances.shape not in {shape, shape[:1]}:
         raise ValueError(
-            f"sample_noise_variance has shape {found.shape}; expected {shape[:1]}, one variance for each row, or "
+            f"sample_noise_variance has shape {variances.shape}; expected {shape[:1]}, one variance for each row, or "
             f"{shape}, one for each target of each row."
         )
-    if not ((found >= LEAST) & (found <= LARGEST)).all():
+    if not ((variances >= LEAST) & (variances <= LARGEST)).all():
+        extreme = variances.min() if variances.min() < LEAST else variances.max()
         raise ValueError(
-            f"sample_noise_variance holds {found.min() if found.min() < LEAST else found.max():g}; expected variances "
-            f"above zero, from {LEAST:g} to {LARGEST:g}, in squared units of y."
+            f"sample_noise_variance holds {extreme:g}; expected variances above zero, from {LEAST:g} to {LARGEST:g}, "
+            "in squared units of y."
         )
-    return np.broadcast_to(found.reshape(len(found), -1), shape).copy()
+    return np.broadcast_to(variances.reshape(len(variances), -1), shape).copy()
 
 
 def check_noisy_rows(given: bool, known: bool) -> None:
-    """Rows that come and go have noise variances where those of the fit had: σ² alone and σ² v differ in their units.
+    """Check that added or removed rows have noise variances if and only if those of the fit had.
+
+    The two cases cannot be mixed, since σ² and σ² v differ in the units of σ.
+
+    Parameters
+    ----------
+    given : bool
+        True if the new rows have noise variances.
+    known : bool
+        True if the rows of the fit had noise variances.
 
     Raises
     ------
     ValueError
+        If ``given`` and ``known`` differ.
 
     Examples
     --------
@@ -95,17 +113,17 @@ def check_noisy_rows(given: bool, known: bool) -> None:
     if given != known:
         raise ValueError(
             f"sample_noise_variance was {'given' if known else 'not given'} in fit; "
-            f"{'give it for these rows, too' if known else 'leave it out, or fit all rows with it'}."
+            f"{'pass it for these rows, too' if known else 'omit it, or fit all rows with it'}."
         )
 
 
 def noise_per_target(sigma: np.ndarray, n_outputs: int) -> np.ndarray:
-    """A given σ, one number or one for each target, as shape (C,).
+    """User-set σ, one number or one per target, as an array of shape (C,).
 
     Raises
     ------
     ValueError
-        For another number of entries.
+        If the number of entries is neither 1 nor C.
 
     Examples
     --------
@@ -114,7 +132,7 @@ def noise_per_target(sigma: np.ndarray, n_outputs: int) -> np.ndarray:
     """
     if sigma.size not in (1, n_outputs):
         raise ValueError(
-            f"sigma_noise has {sigma.size} entries; expected 1 or {n_outputs}, one for each target, in its own units."
+            f"sigma_noise has {sigma.size} entries; expected 1 or {n_outputs}, one for each target, in units of y."
         )
     return np.broadcast_to(sigma.reshape(-1), (n_outputs,))
 
@@ -122,23 +140,26 @@ def noise_per_target(sigma: np.ndarray, n_outputs: int) -> np.ndarray:
 def unit_noise(
     sigma: np.ndarray | None, variances: np.ndarray | None, scale: np.ndarray, weights: np.ndarray
 ) -> np.ndarray:
-    """The u of the module's formula: σ of each target for which the network's φ is 1, in the units of y.
+    """Noise level u of each target for which the network's φ is 1, in the units of y; see the module's docstring.
 
-    It depends on the ratios of σ alone: what is chosen at one σ serves another one.
+    A common factor of all σ does not change it.
 
     Parameters
     ----------
     sigma : ndarray of shape (C,), or None
-        None where it is chosen: then standardised targets are equally noisy, or v says all.
+        User-set σ. If None, all targets share one selected σ: the noise variances are then proportional to
+        ``variances`` or, without these, to the squared scale.
     variances : ndarray of shape (n, C), or None
+        Known noise variances v of the rows.
     scale : ndarray of shape (C,)
-        The targets' s.
+        Scale s of the targets.
     weights : ndarray of shape (n,)
+        Weights of the rows.
 
     Returns
     -------
     ndarray of shape (C,)
-        The scale itself where v′ is 1 throughout.
+        The scale itself if v′ is 1 for all rows and targets.
 
     Examples
     --------
@@ -154,10 +175,20 @@ def unit_noise(
 
 
 def reliability(weights: np.ndarray, variances: np.ndarray | None) -> np.ndarray:
-    """Weights of the rows in the mean and the scale of the targets: w, or w / (1 + v / median of v) of shape (n, C).
+    """Weights of the rows for the mean and the scale of the targets.
 
-    A few very noisy rows would set the scale of all, were they counted in full; a few very exact ones, were they
-    counted by 1/v. Here the noisy half counts by its precision, and no row more than twice as much as the median one.
+    They are w without noise variances, and w / (1 + v / median of v) with them. Plain weights would let a few very
+    noisy rows determine the scale; weights 1/v, a few very exact ones. Here very noisy rows count by their precision,
+    and no row counts more than twice as much as a row with median noise.
+
+    Parameters
+    ----------
+    weights : ndarray of shape (n,)
+    variances : ndarray of shape (n, C), or None
+
+    Returns
+    -------
+    ndarray of shape (n,), or (n, C) with variances
 
     Examples
     --------

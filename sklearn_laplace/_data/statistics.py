@@ -5,23 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 ROUNDING = 10 * np.finfo(float).eps
-"""Standard deviation of a column, relative to its largest value, that is rounding."""
+"""Standard deviation, relative to the largest absolute value, up to which a column counts as constant."""
 HEAVY_TAIL = 20.0
-"""Distance from the median, in robust standard deviations, that only heavy tails reach."""
+"""Distance from the median, in robust standard deviations, beyond which a value indicates heavy tails."""
 DECADES = 1e3
-"""Quotient of the ends of the central 90 % of positive numbers from which on their logarithm is what varies."""
+"""Ratio of the 95 % to the 5 % quantile above which a positive column is compressed like a logarithm."""
 TAILS = 0.05
-"""Left out at each end by the robust standard deviation."""
+"""Fraction of each tail that the robust standard deviation ignores."""
 NORMAL_RANGE = 3.2897072539029444
-"""Of the central 90 % of a standard normal distribution."""
+"""Width of the central 90 % interval of a standard normal distribution."""
 
 
 def as_counts(weights: np.ndarray) -> np.ndarray:
-    r"""Weights (n,) that count rows; shares, which sum to one at most, of the rows that they are worth.
+    r"""Row weights (n,), with normalised weights rescaled to the effective sample size.
 
-    Several rows that weigh one together are no data that anybody has: AdaBoost and its kin normalise their weights, and
-    taken at their word the prior would outweigh all of them. What shares are worth is Kish's (1965) effective sample
-    size, :math:`(\sum w)^2 / \sum w^2`: n where they are equal, fewer where a few rows have most.
+    Weights of several rows that sum to at most one are taken as normalised weights, such as those of AdaBoost. Taken
+    literally, the prior would outweigh all rows. They are rescaled to sum to Kish's (1965) effective sample size,
+    :math:`(\sum w)^2 / \sum w^2`. It is n for equal weights, and smaller if a few rows have most of the weight.
 
     Examples
     --------
@@ -30,19 +30,28 @@ def as_counts(weights: np.ndarray) -> np.ndarray:
     """
     if len(weights) == 1 or weights.sum() > 1 + 1e-9:
         return weights
-    shares = weights / np.exp2(np.frexp(weights.max())[1])  # of a power of two: squares of 1e-200 would vanish
+    shares = weights / np.exp2(np.frexp(weights.max())[1])  # by a power of two; squares of 1e-200 would underflow
     return shares * (shares.sum() / (shares**2).sum())
 
 
 def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Weighted mean and standard deviation of each column, and which columns are constant but for rounding.
+    """Weighted mean and standard deviation of each column, and a mask of constant columns.
 
-    The weights are those of the rows (n,), or of each value.
+    Parameters
+    ----------
+    values : ndarray of shape (n, d)
+    weights : ndarray of shape (n,) or (n, d)
+        Weight of each row or of each value.
+
+    Returns
+    -------
+    tuple of three ndarray of shape (d,)
+        Mean, standard deviation, and True for each column that is constant up to rounding.
 
     Raises
     ------
     ValueError
-        When the values of a column differ by more than the largest float64.
+        If the range of a column exceeds the largest float64.
 
     Examples
     --------
@@ -50,7 +59,7 @@ def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndar
     (array([2.e-13, 5.e+00]), array([1.e-13, 0.e+00]), array([False,  True]))
     """
     largest = np.abs(values).max(axis=0)
-    # A power of two, so that squares neither overflow nor vanish and nothing is rounded.
+    # Scaling by a power of two avoids overflow and underflow of squares without rounding.
     unit = np.exp2(np.frexp(largest)[1] - 1.0)
     scaled = values / unit
     mean = np.average(scaled, axis=0, weights=weights)
@@ -60,24 +69,30 @@ def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndar
         mean, deviation, width = mean * unit, deviation * unit, np.ptp(values, axis=0)
     if not np.isfinite(width).all():
         raise ValueError(
-            f"a column reaches {np.abs(values).max():.1e} and its values differ by more than a float64 can hold; use "
+            f"a column reaches {np.abs(values).max():.1e}, and its values differ by more than the largest float64; use "
             "another unit for it."
         )
     return mean, deviation, constant
 
 
 def robust(values: np.ndarray, weights: np.ndarray) -> tuple[float, float] | None:
-    """Centre and width of the asinh that draws the tails of a column in; None where they are not heavy.
+    """Centre and width of the asinh that compresses heavy tails; None for a column without heavy tails.
 
-    They are where a value is twenty robust standard deviations, those of a normal distribution with the same central
-    90 %, away from the median: centre and width are median and deviation. Positive numbers that go over three decades
-    within their central 90 % have a centre of zero and its lower end as width, which makes a logarithm. Quantiles are
-    those of the weighted empirical distribution, without interpolation: a weight of k is the same as k copies.
+    A column has heavy tails if a value is more than 20 robust standard deviations away from the median. Centre and
+    width are then the median and the robust standard deviation, that of a normal distribution with the same central
+    90 % interval. Positive values whose central 90 % interval spans more than three decades have centre zero and the
+    interval's lower end as width, which amounts to a logarithm. Quantiles are those of the weighted empirical
+    distribution without interpolation, so that a weight of k is equivalent to k copies.
 
     Parameters
     ----------
     values : ndarray of shape (n,)
     weights : ndarray of shape (n,)
+
+    Returns
+    -------
+    tuple of float, or None
+        Centre and width, in the units of the column.
 
     Examples
     --------
@@ -97,16 +112,28 @@ def robust(values: np.ndarray, weights: np.ndarray) -> tuple[float, float] | Non
 
 
 def weighted_quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Those of the weighted empirical distribution, without interpolation; values of weight zero are no ends either.
+    """Quantiles of the weighted empirical distribution, without interpolation.
+
+    Values of weight zero are ignored, also at levels 0 and 1.
+
+    Parameters
+    ----------
+    values, weights : ndarray of shape (n,)
+    levels : ndarray of shape (q,)
+        Levels from 0 to 1.
+
+    Returns
+    -------
+    ndarray of shape (q,)
 
     Examples
     --------
     >>> weighted_quantiles(np.array([3.0, 1.0, 2.0]), np.array([2.0, 1.0, 0.0]), np.array([0.0, 0.5, 1.0]))
     array([1., 3., 3.])
     """
-    order = np.lexsort((weights, values))  # equal values by weight: the sums are the same for rows in any order
+    order = np.lexsort((weights, values))  # ties are ordered by weight: sums do not depend on the order of rows
     ordered, sums = values[order], np.cumsum(weights[order])
-    # The least level is not above the first value's share, and rounding takes no level past the last one.
-    at = np.maximum(levels * sums[-1] * (1 - 1e-12), np.finfo(float).smallest_subnormal)
-    found: np.ndarray = ordered[np.searchsorted(sums, at)]
-    return found
+    # A positive position skips leading values of weight zero; the factor keeps rounding from passing the last value.
+    positions = np.maximum(levels * sums[-1] * (1 - 1e-12), np.finfo(float).smallest_subnormal)
+    quantiles: np.ndarray = ordered[np.searchsorted(sums, positions)]
+    return quantiles

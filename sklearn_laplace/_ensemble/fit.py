@@ -133,6 +133,8 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     of_one = replace(request, parameters=of_one_net(request.parameters))
     if not is_bagged(request.parameters, request.data, options):
         return _fit_kinds(of_one, kinds_of_nets(of_one.parameters, request.data, options.likelihood), n_stages, task)
+    # The members that train together use learning rate and batch size; nets with exact steps have neither.
+    of_one = replace(of_one, parameters={**of_one.parameters, "lr": None, "batch_size": None})
     together = _fit_bag(request, task)
     kinds = exact_kinds(of_one.parameters, request.data, options.likelihood, beside=together is not None)
     if together is None:

@@ -35,6 +35,7 @@ from .folds import N_FOLDS, cross_fitted, dealt
 from .gradient_start import gradient_start, starts_by_gradients
 from .plan import NOISELESS, MapResult, Plan, WarmStart
 from .previous import check_same_net, load
+from .problem import is_exact
 from .random_weights import fixed_dispersion, grouped, posterior_layout, tensors_of
 from .request import TrainingRequest
 
@@ -197,6 +198,8 @@ class _Nets:
 def _train_net(request: TrainingRequest, rows: TrainingRows, plan: Plan, options: Options, task: Task) -> MapResult:
     nets = _Nets.of(request, rows, options)
     net, network, start, previous = nets.net, nets.network, request.warm_start, options.previous
+    if request.parameters["net"] is None and not nets.own_epochs:
+        _check_used(request.parameters, is_exact(network, rows, request.data.n_outputs, plan), len(rows))
     if previous is not None:
         check_same_net(network, previous.fit.network, rows.inputs[:50])
         _start_at(net.module_, network.tensors(previous.fit.theta))
@@ -214,6 +217,16 @@ def _train_net(request: TrainingRequest, rows: TrainingRows, plan: Plan, options
     else:
         before = [network.vector(dict(other.named_parameters())).to(network.theta) for other in nets.others]
     return cross_fitted(trained, rows, plan, before, task)
+
+
+def _check_used(parameters: Mapping[str, Any], exact: bool, n_rows: int) -> None:
+    """Refuse options of gradient training for a net that trains by exact Gauss–Newton steps."""
+    given = [f"{name}={parameters[name]!r}" for name in ("lr", "batch_size") if parameters[name] is not None]
+    if given and exact:
+        raise ValueError(
+            f"{' and '.join(given)} would have no effect: with these {n_rows} rows the built-in net trains by exact "
+            f"Gauss–Newton steps. Omit {'it' if len(given) == 1 else 'them'}, or give max_epochs for gradient training."
+        )
 
 
 def _start_at(module: nn.Module, means: Mapping[str, Tensor]) -> None:

@@ -20,7 +20,7 @@ from .inputs import NUMBERS, as_float, as_numbers, is_missing, readable, shown, 
 WEIGHTS = (1e-100, 1e15)
 """Smallest and largest allowed value of the largest weight, and upper limit of their sum.
 
-Beyond the limit, adding a row of weight 1 may not change the sum in float64.
+Above 9e15, float64 can no longer count single rows.
 """
 EXACT = 2**53
 """Largest integer up to which float64 represents all integers exactly."""

@@ -1,6 +1,6 @@
-"""Checks of single values that a user gives: names, positive numbers, counts, fractions.
+"""Checks of single user-set values: names, positive numbers, counts, fractions.
 
-Each raises a ValueError that says what was given and what is expected. What options mean together is the matter of
+Each raises a ValueError with the value given and the value expected. Combinations of options are the matter of
 ``_resolve``.
 """
 
@@ -24,20 +24,20 @@ from .inputs import shown
 
 T = TypeVar("T")
 WIDEST = 10**6
-"""Most units of a hidden layer."""
+"""Maximum number of units of a hidden layer."""
 MOST = 2**31 - 1
-"""Largest count that a user gives."""
+"""Largest valid count."""
 SIZES = (1e-60, 1e60)
-"""Range of every positive number that a user gives."""
+"""Valid range of positive numbers."""
 
 
 def lookup(option: str, value: object, known: Mapping[str, T]) -> T:
-    """The object that a name stands for.
+    """Look up the object with the given name.
 
     Raises
     ------
     ValueError
-        With the known names and the closest one.
+        For an unknown name; the message lists the valid names and the closest one.
 
     Examples
     --------
@@ -55,11 +55,12 @@ def lookup(option: str, value: object, known: Mapping[str, T]) -> T:
 
 
 def positive(option: str, value: object) -> float:
-    """A finite number above zero.
+    """Check for a finite number above zero and return it as float.
 
     Raises
     ------
     ValueError
+        For any other value, or for a number outside 1e-60 to 1e60.
 
     Examples
     --------
@@ -78,7 +79,12 @@ def positive(option: str, value: object) -> float:
 
 
 def count(option: str, value: object) -> int:
-    """A whole number of at least one.
+    """Check for a whole number of at least 1 and return it as int.
+
+    Raises
+    ------
+    ValueError
+        For any other value, or for a number above 2³¹ − 1.
 
     Examples
     --------
@@ -93,16 +99,17 @@ def count(option: str, value: object) -> int:
 
 
 def below(value: object) -> str:
-    """What a message says of a number that no array can have as a length."""
+    """Upper limit for a message, if the value is an integer above it; otherwise empty."""
     return f" and at most {MOST}" if isinstance(value, Integral) and int(value) > MOST else ""
 
 
 def flag(option: str, value: object) -> bool:
-    """True or False, or the numbers 1 and 0.
+    """Check for True, False, 1 or 0 and return it as bool.
 
     Raises
     ------
     ValueError
+        For any other value.
 
     Examples
     --------
@@ -119,11 +126,12 @@ def flag(option: str, value: object) -> bool:
 
 
 def random_numbers(value: Any) -> np.random.RandomState:
-    """What scikit-learn makes of a ``random_state``.
+    """Convert a ``random_state`` to a NumPy generator with scikit-learn's ``check_random_state``.
 
     Raises
     ------
     ValueError
+        For an invalid seed.
 
     Examples
     --------
@@ -134,27 +142,28 @@ def random_numbers(value: Any) -> np.random.RandomState:
 be between 0 and 2**32 - 1.
     """
     try:
-        found: np.random.RandomState = check_random_state(value)
+        numbers: np.random.RandomState = check_random_state(value)
     except ValueError as error:
         raise ValueError(
             f"random_state={shown(value)} has to be None, a whole number from 0 to 2**32 - 1, or a numpy RandomState: "
             f"{error}."
         ) from error
-    return found
+    return numbers
 
 
 def generator(random_state: Any) -> torch.Generator:
-    """A torch generator for anything that scikit-learn takes as a random state."""
+    """Torch generator seeded by a ``random_state`` of scikit-learn."""
     seed = int(random_numbers(random_state).randint(np.iinfo(np.int32).max))
     return torch.Generator().manual_seed(seed)
 
 
 def layer_sizes(sizes: Any) -> tuple[int, ...]:
-    """Units of the hidden layers.
+    """Check the numbers of units of the hidden layers and return them as a tuple.
 
     Raises
     ------
     ValueError
+        If they are not a sequence of integers from 1 to 1,000,000.
 
     Examples
     --------
@@ -164,14 +173,19 @@ def layer_sizes(sizes: Any) -> tuple[int, ...]:
     valid = isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes)
     if not (valid and all(isinstance(n, Integral) and 0 < int(n) <= WIDEST for n in sizes)):
         raise ValueError(
-            f"hidden_layer_sizes={shown(sizes)} has to be a tuple of whole numbers above zero, like (50,), and at most "
-            f"{WIDEST}."
+            f"hidden_layer_sizes={shown(sizes)} has to be a tuple of whole numbers above zero and at most {WIDEST}, "
+            "for example (50,)."
         )
     return tuple(map(int, sizes))
 
 
 def fractions(option: str, values: Any) -> np.ndarray:
-    """Numbers strictly between zero and one, shape (levels,).
+    """Check for numbers strictly between 0 and 1 and return them as an array of shape (levels,).
+
+    Raises
+    ------
+    ValueError
+        For any other value, and for an empty or a nested sequence.
 
     Examples
     --------
@@ -181,16 +195,21 @@ def fractions(option: str, values: Any) -> np.ndarray:
     ValueError: quantiles=[0.1, 1.0] has to hold numbers strictly between 0 and 1.
     """
     try:
-        found = np.atleast_1d(np.asarray(values, dtype=float))
+        levels = np.atleast_1d(np.asarray(values, dtype=float))
     except (TypeError, ValueError, OverflowError):
-        found = np.array([np.nan])
-    if found.ndim != 1 or found.size == 0 or not ((found > 0) & (found < 1)).all():
+        levels = np.array([np.nan])
+    if levels.ndim != 1 or levels.size == 0 or not ((levels > 0) & (levels < 1)).all():
         raise ValueError(f"{option}={shown(values)} has to hold numbers strictly between 0 and 1.")
-    return found
+    return levels
 
 
 def optional_count(option: str, value: object, least: int) -> int | None:
-    """None, or a whole number of at least ``least``.
+    """Check for None or a whole number of at least ``least``.
+
+    Raises
+    ------
+    ValueError
+        For any other value, or for a number above 2³¹ − 1.
 
     Examples
     --------
@@ -205,7 +224,21 @@ def optional_count(option: str, value: object, least: int) -> int | None:
 
 
 def kinds(option: str, value: object, automatic: tuple[int | None, ...] = (None,)) -> tuple[int | None, ...]:
-    """None, a whole number above zero, several of these, all different, or what is taken for "auto".
+    """Check for a count or None, or a sequence of different ones, and return them as a tuple.
+
+    Parameters
+    ----------
+    option : str
+        Name of the option in messages.
+    value : int, None, sequence of these, or "auto"
+        Value of the option.
+    automatic : tuple of int or None
+        Result for "auto".
+
+    Raises
+    ------
+    ValueError
+        For any other value, and for an empty sequence or one with duplicates.
 
     Examples
     --------
@@ -220,67 +253,77 @@ def kinds(option: str, value: object, automatic: tuple[int | None, ...] = (None,
         return lookup(option, value, {"auto": automatic})
     if not isinstance(value, list | tuple):
         return (optional_count(option, value, 1),)
-    found = tuple(optional_count(option, one, 1) for one in value)
-    if not found or len(set(found)) < len(found):
-        known = "'auto', None, a whole number of at least 1, or a tuple of these, all different"
-        raise ValueError(f"{option}={shown(value)} has to be {known}.")
-    return found
+    counts = tuple(optional_count(option, entry, 1) for entry in value)
+    if not counts or len(set(counts)) < len(counts):
+        expected = "'auto', None, a whole number of at least 1, or a tuple of these, all different"
+        raise ValueError(f"{option}={shown(value)} has to be {expected}.")
+    return counts
 
 
 def jobs(option: str, value: object) -> int | None:
-    """None, or a whole number that is not zero, as joblib takes it.
+    """Check for a number of jobs as in joblib: None or a non-zero integer.
+
+    Raises
+    ------
+    ValueError
+        For any other value.
 
     Examples
     --------
     >>> jobs("n_jobs", 0)
     Traceback (most recent call last):
         ...
-    ValueError: n_jobs=0 has to be None or a whole number that is not 0; -1 stands for all processors.
+    ValueError: n_jobs=0 has to be None or a whole number other than 0; -1 means all processors.
     """
     if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and int(value) != 0):
         return None if value is None else int(value)
     raise ValueError(
-        f"{option}={shown(value)} has to be None or a whole number that is not 0; -1 stands for all processors."
+        f"{option}={shown(value)} has to be None or a whole number other than 0; -1 means all processors."
     )
 
 
 def count_or_share(option: str, value: object) -> int | float:
-    """A whole number of at least one, or a float above 0 and up to 1, the share of all.
+    """Check for a count of at least 1 (int), or a fraction of the total in (0, 1] (float).
+
+    Raises
+    ------
+    ValueError
+        For any other value.
 
     Examples
     --------
     >>> count_or_share("n_subnetwork_weights", 1.5)
     Traceback (most recent call last):
         ...
-    ValueError: n_subnetwork_weights=1.5 has to be a whole number of at least 1, or a float above 0 and up to 1, a \
-share of all.
+    ValueError: n_subnetwork_weights=1.5 has to be a whole number of at least 1, or a float above 0 and at most 1, \
+which is a fraction of the total.
     """
     if isinstance(value, Real) and not isinstance(value, bool | Integral) and 0 < float(value) <= 1:
         return float(value)
     if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1:
         return int(value)
     raise ValueError(
-        f"{option}={shown(value)} has to be a whole number of at least 1, or a float above 0 and up to 1, a share of "
-        "all."
+        f"{option}={shown(value)} has to be a whole number of at least 1, or a float above 0 and at most 1, "
+        "which is a fraction of the total."
     )
 
 
 def _check_size(option: str, values: np.ndarray) -> None:
-    """Squares and products of what is given have to be finite."""
+    """Check that values are in a range in which their squares and products are finite."""
     if not ((values >= SIZES[0]) & (values <= SIZES[1])).all():
         raise ValueError(f"{option}={values.tolist()!r} is out of range; expected {SIZES[0]:g} to {SIZES[1]:g}.")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A hyperparameter that is either a value or the name of a rule.
+    """Hyperparameter given as a value or as the name of a selection rule.
 
     Parameters
     ----------
     value : ndarray or None
-        Positive values (0-d or 1-d); None where a rule chooses.
+        Positive values (0-d or 1-d); None if a rule selects them.
     rule : str
-        The rule's name; empty where a value is given.
+        Name of the rule; empty if a value is given.
     """
 
     value: np.ndarray | None
@@ -292,16 +335,17 @@ class Choice:
 
     @property
     def free(self) -> bool:
-        """Whether a rule chooses."""
+        """True if a rule selects the value."""
         return self.value is None
 
 
 def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> Choice:
-    """A positive number (or array), or the name of a rule.
+    """Check for a positive number, a positive array if ``array`` is True, or the name of a rule.
 
     Raises
     ------
     ValueError
+        For any other value.
 
     Examples
     --------
@@ -327,19 +371,20 @@ def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> 
 
 
 def file_path(value: object) -> Path:
-    """Of a file, from a string or a path.
+    """Check for the name of a file and return it as a path.
 
     Raises
     ------
     ValueError
+        If the value is not a string or path, or has no file name.
 
     Examples
     --------
     >>> file_path(3)
     Traceback (most recent call last):
         ...
-    ValueError: path=3 has to be the name of a file, a string or a pathlib.Path.
+    ValueError: path=3 has to be the name of a file, as a string or a pathlib.Path.
     """
     if isinstance(value, str | os.PathLike) and Path(value).name and "\0" not in str(value):
         return Path(value)
-    raise ValueError(f"path={shown(value)} has to be the name of a file, a string or a pathlib.Path.")
+    raise ValueError(f"path={shown(value)} has to be the name of a file, as a string or a pathlib.Path.")

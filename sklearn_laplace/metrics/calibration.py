@@ -197,23 +197,23 @@ def judged_confidence(y_true: Any, y_prob: Any, labels: Any = None) -> tuple[np.
     (array([0.75, 0.5 ]), array([ True, False]))
     """
     truth = column_or_1d(y_true)
-    known = np.unique(truth if labels is None else labels)
+    classes = np.unique(truth if labels is None else labels)
     p = check_array(y_prob, ensure_2d=False, dtype=np.float64, input_name="y_prob")
     if len(p) != len(truth):
         raise ValueError(f"y_prob has {len(p)} rows for {len(truth)} labels; expected one row for each label.")
     if p.ndim == 1:
-        if len(known) > 2 or (labels is not None and len(known) != 2):
-            raise ValueError(f"y_prob has one column for {len(known)} labels; expected one column per label.")
-        return p, truth == known[-1]
-    if p.shape[1] != len(known):
+        if len(classes) > 2 or (labels is not None and len(classes) != 2):
+            raise ValueError(f"y_prob has one column for {len(classes)} labels; expected one column per label.")
+        return p, truth == classes[-1]
+    if p.shape[1] != len(classes):
         raise ValueError(
-            f"y_prob has {p.shape[1]} columns for the {len(known)} labels {known.tolist()}; pass labels=, one label "
+            f"y_prob has {p.shape[1]} columns for the {len(classes)} labels {classes.tolist()}; pass labels=, one label "
             "for each column (classes_ of the classifier)."
         )
     if not np.allclose(p.sum(1), 1, atol=1e3 * TOLERANCE):
         worst = p.sum(1)[np.abs(p.sum(1) - 1).argmax()]
         raise ValueError(f"a row of y_prob sums to {worst:g}; the probabilities of all classes must sum to 1.")
-    return p.max(1), known[p.argmax(1)] == truth
+    return p.max(1), classes[p.argmax(1)] == truth
 
 
 def _equal_widths(p: np.ndarray, weights: np.ndarray, n_bins: int) -> np.ndarray:

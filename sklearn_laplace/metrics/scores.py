@@ -442,7 +442,7 @@ def _log_probability(probabilities: np.ndarray, classes: np.ndarray, y: Any) -> 
     """Log probability of the true class, shape (n,); −inf for a class of probability zero."""
     labels = column_or_1d(unmasked("y", y))
     if len(labels) != len(probabilities):
-        raise ValueError(f"y has {len(labels)} labels for {len(probabilities)} rows of X; expected one for each row.")
+        raise ValueError(f"y has {len(labels)} labels for {len(probabilities)} rows of X; expected one label per row.")
     true = np.asarray(labels)[:, None] == classes
     with np.errstate(divide="ignore"):
         return np.log((probabilities * true).sum(1))

@@ -216,7 +216,7 @@ class CoverageDisplay:
         name = self.estimator_name if name is None else name
         low, high = self.band.T
         shade = tint("#000000", 0.14)
-        self.ax_.fill_between(LEVELS, low, high, color=shade, lw=0, label=f"calibrated, {PLAUSIBLE:.0%} of cases")
+        self.ax_.fill_between(LEVELS, low, high, color=shade, lw=0, label=f"calibrated model, {PLAUSIBLE:.0%} band")
         self.ax_.plot([0, 1], [0, 1], **REFERENCE)
         text = labelled(name, f"mean gap {self.gap:.3f}")
         (self.line_,) = self.ax_.plot(self.nominal, self.observed, **LINES[0] | {"label": text} | (line_kwargs or {}))
@@ -233,7 +233,7 @@ class CoverageDisplay:
         look = {"color": tint(BLUE, 0.45), "edgecolor": BLUE}
         bars = ax.bar(self.edges[:-1], self.density, width, align="edge", **look)
         ax.axhspan(
-            *plausible, color="#000000", alpha=0.14, lw=0, zorder=2, label=f"calibrated, {PLAUSIBLE:.0%} of cases"
+            *plausible, color="#000000", alpha=0.14, lw=0, zorder=2, label=f"calibrated model, {PLAUSIBLE:.0%} band"
         )
         ax.axhline(1, **REFERENCE, zorder=3)
         top = 1.25 * max(self.density.max(), plausible[1])

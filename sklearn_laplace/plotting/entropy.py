@@ -166,13 +166,13 @@ class EntropyDisplay:
         groups = {"in distribution": entropy}
         if y_true is not None:
             truth = column_or_1d(y_true)
-            known = np.unique(truth if labels is None else labels)
-            if len(truth) != len(inside) or len(known) != n_classes:
+            classes = np.unique(truth if labels is None else labels)
+            if len(truth) != len(inside) or len(classes) != n_classes:
                 raise ValueError(
-                    f"y_prob has shape {inside.shape} for {len(truth)} labels of {len(known)} classes; expected "
-                    f"({len(truth)}, {len(known)}). Pass labels= if y_true does not contain all classes."
+                    f"y_prob has shape {inside.shape} for {len(truth)} labels of {len(classes)} classes; expected "
+                    f"({len(truth)}, {len(classes)}). Pass labels= if y_true does not contain all classes."
                 )
-            right = known[inside.argmax(1)] == truth
+            right = classes[inside.argmax(1)] == truth
             groups |= {"right": entropy[right], "wrong": entropy[~right]}
         if y_prob_out is not None:
             outside = _probabilities("y_prob_out", y_prob_out)

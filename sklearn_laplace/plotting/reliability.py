@@ -179,7 +179,7 @@ class ReliabilityDisplay:
         ReliabilityDisplay
         """
         confidence, right = judged_confidence(y_true, y_prob, labels)
-        names: dict[str, Any] = {"x_name": "confidence in the predicted class", "y_name": "share of right predictions"}
+        names: dict[str, Any] = {"x_name": "confidence in the predicted class", "y_name": "share of correct predictions"}
         if pos_label is not None:
             classes = np.unique(y_true if labels is None else labels)
             if pos_label not in classes:
@@ -227,7 +227,7 @@ class ReliabilityDisplay:
         name = self.estimator_name if name is None else name
         bins = self.bins
         self.ax_.plot([0, 1], [0, 1], **REFERENCE)
-        shade = {"color": [tint("#000000", 0.22)], "linewidth": 7, "label": f"calibrated, {PLAUSIBLE:.0%} of cases"}
+        shade = {"color": [tint("#000000", 0.22)], "linewidth": 7, "label": f"calibrated model, {PLAUSIBLE:.0%} band"}
         self.ax_.vlines(bins.confidence, *self.band.T, **shade)
         look = LINES[0] | {"marker": "o", "markersize": 5, "label": labelled(name, f"ECE {self.error:.3f}")}
         (self.line_,) = self.ax_.plot(bins.confidence, bins.frequency, **look | (line_kwargs or {}))

@@ -228,7 +228,7 @@ class UncertaintyDisplay:
         self.share_ax_ = axes[1] if len(axes) > 1 else None
         name = self.estimator_name if name is None else name
         self.ax_.axhline(self.error, **REFERENCE, label=f"random order ({self.error:.3g})")
-        texts = {"total": "by total variance", "epistemic": "by epistemic variance", "oracle": "by the error itself"}
+        texts = {"total": "by total variance", "epistemic": "by epistemic variance", "oracle": "by the loss (oracle)"}
         styles = dict(zip(texts, (LINES[0], LINES[1], LINES[3]), strict=True))
         styles["total"] = styles["total"] | (line_kwargs or {})
         self.lines_ = {}

@@ -1,4 +1,4 @@
-"""What a fit says against itself: each warning where it must come, and nearly the same fit where it must not."""
+"""Diagnosis of a fit: each warning is issued in the intended cases, and not in similar ordinary fits."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ ORDINARY = {
 
 @pytest.mark.parametrize("case", sorted(ORDINARY))
 def test_an_ordinary_fit_says_nothing(case):
-    """A warning that cries wolf is one that nobody reads; all other tests run with warnings as errors as well."""
+    """Ordinary fits issue no warnings; false alarms would make users ignore them."""
     model, rows, targets = ORDINARY[case]()
     assert categories(lambda: model.fit(rows, targets)) == set()
 
@@ -99,7 +99,7 @@ PINNED = {
 
 @pytest.mark.parametrize("case", sorted(PINNED))
 def test_weights_that_are_pinned_to_the_prior_are_reported(case):
-    """Constant predictions look like a model that works; the cause and the way out are in the message."""
+    """Constant predictions can look plausible; the message states the cause and what to do."""
     build, message = PINNED[case]
     model, rows, targets = build()
     with pytest.warns(PinnedWarning, match=message):
@@ -112,7 +112,7 @@ def test_weights_that_are_pinned_to_the_prior_are_reported(case):
 
 
 def test_a_refit_is_diagnosed_as_well():
-    """The same weights under another prior; and back."""
+    """refit_laplace warns for a strong prior, and no longer for a moderate one."""
     model = regressor(map_prior_precision=1.0, prior_precision=1.0).fit(X, Y)
     with pytest.warns(PinnedWarning, match="hardly depend on the rows"):
         model.refit_laplace(prior_precision=1e8)
@@ -120,7 +120,7 @@ def test_a_refit_is_diagnosed_as_well():
 
 
 def test_weights_that_are_held_at_a_mean_are_no_accident():
-    """Who gives a mean and a strong prior wants them there."""
+    """A given prior mean with a strong prior is intended by the user."""
     state = regressor().fit(X, Y).net_.module_.state_dict()
     held = regressor(**current(prior_mean=state, prior_precision=1e6, sigma_noise=1.0))
     assert categories(lambda: held.fit(X, Y)) == set()
@@ -128,7 +128,7 @@ def test_weights_that_are_held_at_a_mean_are_no_accident():
 
 @pytest.mark.parametrize("kind", ["numbers", "classes"])
 def test_a_constant_that_the_evidence_prefers_is_an_answer(kind):
-    """Nothing to learn: the same state as under a strong prior, but nobody's mistake."""
+    """With nothing to learn, the evidence prefers constant predictions, which is not a user error."""
     model, targets = (regressor(), NOISE) if kind == "numbers" else (classifier(), COINS)
     assert categories(lambda: model.fit(X, targets)) == set()
     assert model.n_effective_parameters_ < 1
@@ -139,7 +139,7 @@ def test_a_constant_that_the_evidence_prefers_is_an_answer(kind):
 
 
 def over_trained():
-    """A net that somebody has trained on few rows for long, without a prior."""
+    """A frozen net, overfitted to few rows without a prior."""
     net = nets.regressor(module__n_in=3, module__hidden=60, max_epochs=600, lr=0.02)
     net.fit(X[:25].astype(np.float32), NOISE[:25, None].astype(np.float32))
     return regressor(net=FrozenEstimator(net))
@@ -158,7 +158,7 @@ INTERPOLATING = {
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
 @pytest.mark.parametrize("case", sorted(INTERPOLATING))
 def test_a_net_that_goes_through_all_targets_is_reported(case):
-    """What is left over says nothing of the noise: σ is far too small, in each of these cases."""
+    """The residuals do not determine the noise: σ is far too small in each of these cases."""
     model, rows, targets = INTERPOLATING[case]()
     with pytest.warns(
         InterpolationWarning, match=r"effective parameters for (80|20|25) different targets.*sigma_noise"
@@ -169,7 +169,7 @@ def test_a_net_that_goes_through_all_targets_is_reported(case):
 
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.WeakPriorWarning")
 def test_a_given_noise_needs_no_residuals():
-    """The same net with a noise that is known: whatever else is wrong with it, that is not."""
+    """With a given noise level there is no InterpolationWarning for the same net."""
     given = regressor(prior_precision=1e-3, sigma_noise=1.0)
     assert InterpolationWarning not in categories(lambda: given.fit(X, NOISE))
 
@@ -192,7 +192,7 @@ WEAK = {
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
 @pytest.mark.parametrize("case", sorted(WEAK))
 def test_a_prior_that_is_too_weak_is_reported(case):
-    """Away from the rows the predictions are wider than anything the targets do, or are coins."""
+    """Away from the rows, predictions are far wider than the targets, or class probabilities are uninformative."""
     model, rows, targets = WEAK[case]()
     with pytest.warns(
         WeakPriorWarning, match=r"nats each less probable than under a constant guess.*larger prior_prec"
@@ -209,7 +209,7 @@ def test_a_prior_that_is_too_weak_is_reported(case):
 
 @pytest.mark.parametrize("name", ["scalar", "ard"])
 def test_the_volume_and_the_distance_are_those_of_the_evidence(name):
-    """By their definitions, with dense matrices."""
+    """Volume and distance equal their definitions with dense matrices."""
     model = regressor(**current(hidden_layer_sizes=(4,), hessian_structure="full", prior_structure=name)).fit(X, Y)
     fit, hyper = model.laplace_, model.hyper_
     vitals = Vitals.of(fit, hyper, effective_parameters(fit, hyper), log_evidence(fit, hyper))
@@ -223,7 +223,7 @@ def test_the_volume_and_the_distance_are_those_of_the_evidence(name):
 
 
 def test_the_evidence_of_a_linear_net_is_its_predictive_density():
-    """What the criterion of a weak prior rests on: fit − ½ volume − ½ distance is log N(y; 0, K + σ²I)."""
+    """Basis of the criterion for a weak prior: fit − ½ volume − ½ distance is log N(y; 0, K + σ²I)."""
     model = regressor(
         hidden_layer_sizes=(), prior_precision=0.3, sigma_noise=0.5, standardize_y=False, hessian_structure="full"
     ).fit(X, Y)
@@ -236,7 +236,7 @@ def test_the_evidence_of_a_linear_net_is_its_predictive_density():
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_no_criterion_has_a_unit(scale):
-    """The same numbers for y in any unit: only the constants of both densities differ."""
+    """The criteria do not depend on the units of X and y."""
     found = []
     for factor in (1.0, scale):
         model = regressor(hidden_layer_sizes=(4,)).fit(X * factor, Y * factor)
@@ -249,7 +249,7 @@ def test_no_criterion_has_a_unit(scale):
 
 
 def test_the_guess_is_the_best_constant():
-    """For numbers the normal density of the targets' own moments; for classes all alike; counts have none."""
+    """Regression: normal density with the moments of the targets. Classes: uniform probabilities. Counts: none."""
     values = RNG.normal(size=200)
     expected = (-0.5 * math.log(2 * math.pi * values.var()) - 0.5 * (values - values.mean()) ** 2 / values.var()).mean()
     assert LIKELIHOODS["gaussian"](values.var()).guess(1) == pytest.approx(expected)
@@ -260,7 +260,7 @@ def test_the_guess_is_the_best_constant():
 
 
 def test_each_criterion_has_its_threshold():
-    """One number on either side of each, at the others' ordinary values."""
+    """Values on both sides of each threshold, with ordinary values of the others."""
     usual = Vitals(151, 60.0, 60.0, 1, 60.0, 10.0, -40.0, 30.0, 20.0, -85.0, whole=True, exact=True)
     nothing = replace(usual, effective=0.3, distance=1e-9, fit=-85.0, volume=1.0)
     assert not (usual.pinned or usual.undetermined or usual.interpolates or usual.weak_prior)

@@ -1,4 +1,4 @@
-"""Counts: the distribution behind ``predict_dist``, and a regressor whose log rate is the net's output."""
+"""Counts: the distribution returned by ``predict_dist``, and regressors with ``likelihood="poisson"``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def model():
 @pytest.mark.parametrize("mean", [-5.0, 0.0, 2.0, 9.0])
 @pytest.mark.parametrize("variance", [1e-6, 0.05, 0.5, 2.0, 10.0])
 def test_probabilities_are_the_integrals(mean, variance):
-    """Narrow and wide mixtures of small and large rates, far into the tails; 1e-5 for a step-like integrand."""
+    """Narrow and wide mixtures of small and large rates, far into the tails. 1e-5 allows for a step-like integrand."""
     distribution = PoissonLogNormal(np.array(mean), np.array(variance))
     for k in (0, 1, 3, 10, 100, 5000):
         log_probability, below = oracles.poisson_lognormal(mean, variance, k)
@@ -47,7 +47,7 @@ def test_probabilities_are_the_integrals(mean, variance):
 
 
 def test_probabilities_add_up():
-    """Masses to one, to the mean and the variance; the cumulated ones are their sums."""
+    """The masses sum to one and give the mean, the variance and the distribution function."""
     distribution = PoissonLogNormal(np.array([[-1.0], [1.5], [2.5]]), np.array([[0.3], [0.01], [0.4]]))
     k = np.arange(3000)
     p = distribution.pmf(k)
@@ -60,7 +60,7 @@ def test_probabilities_add_up():
 
 
 def test_quantiles_are_the_smallest_counts_that_reach_their_level():
-    """Of all shapes at once; the ends of intervals as well."""
+    """For narrow and wide distributions in one array, and for the ends of intervals."""
     mean, variance = RNG.normal(2, 2, size=(40, 3)), RNG.uniform(0, 3, size=(40, 3))
     distribution = PoissonLogNormal(mean, variance)
     for level in (1e-6, 0.05, 0.5, 0.95, 1 - 1e-6):
@@ -74,11 +74,11 @@ def test_quantiles_are_the_smallest_counts_that_reach_their_level():
 
 
 def test_no_count_is_negative_and_none_is_beyond_infinity():
-    """Values that no count can have, and rates that no number can hold, without a warning."""
+    """Impossible counts, and rates beyond the range of floats, raise no warning."""
     distribution = PoissonLogNormal(np.array([0.0, 1.0]), np.array([0.5, 0.5]))
     np.testing.assert_array_equal(distribution.logpmf([-1, -0.5]), -np.inf)
     np.testing.assert_array_equal(distribution.cdf([-1, -1e-9]), 0.0)
-    expected = [distribution.cdf(2)[0], 1.0]  # of two rows, not of one: sums may round in another order
+    expected = [distribution.cdf(2)[0], 1.0]  # two rows as above, since sums over one row may round differently
     np.testing.assert_allclose(distribution.cdf([2.9, np.inf]), expected, rtol=1e-14)
     huge = PoissonLogNormal(np.array([800.0, 40.0, 0.0]), np.array([1.0, 300.0, 2000.0]))
     assert np.isinf(huge.mean()[0]) and np.isfinite(huge.ppf(0.5)).all()
@@ -88,7 +88,7 @@ def test_no_count_is_negative_and_none_is_beyond_infinity():
 
 
 def test_draws_have_the_moments_and_leave_numpys_generator():
-    """Six standard errors of 20,000 draws."""
+    """Within six standard errors of 20,000 draws."""
     distribution = PoissonLogNormal(np.array([0.5, 2.0]), np.array([0.2, 0.1]))
     state = np.random.get_state()[1].copy()  # noqa: NPY002
     draws = distribution.rvs((20_000, 2), random_state=1)
@@ -104,9 +104,9 @@ def test_draws_have_the_moments_and_leave_numpys_generator():
 
 @pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag"])
 def test_a_linear_net_is_poisson_regression(structure):
-    """scikit-learn's own, with the same penalty on the weights and none to speak of on the intercept.
+    """scikit-learn's PoissonRegressor with the same penalty on the weights and a negligible one on the intercept.
 
-    Its curvature is XᵀRX with R the rates: no approximation but the posterior's Gaussian.
+    The Hessian is XᵀRX with R the rates, so that the Gaussian posterior is the only approximation.
     """
     model = LaplaceRegressor(
         nets.Linear(3), likelihood="poisson", prior_precision=[2.0, 1e-6], hessian_structure=structure, random_state=0
@@ -124,7 +124,7 @@ def test_a_linear_net_is_poisson_regression(structure):
 
 
 def test_predictions_are_those_of_one_distribution(model):
-    """Mean, spread and its parts, quantiles, intervals and densities from the same Gaussian over the log rate."""
+    """Mean, standard deviations, quantiles, intervals and densities follow from one Gaussian over the log rate."""
     with model._asked(X_NEW) as (x, options):
         (latent,) = model._ensemble.first.answers(x, options, lambda latent, _: latent)
     m, v = latent.mean[:, 0].numpy(), latent.variance[:, 0].numpy()
@@ -149,7 +149,7 @@ def test_predictions_are_those_of_one_distribution(model):
 
 
 def test_draws_agree_with_the_joint_covariance(model):
-    """Counts that are joint over the rows; rates alone on request. Six standard errors, of the products as well."""
+    """Joint draws of counts, or of rates. Means and products agree within six standard errors."""
     n = 40_000
     mean, covariance = model.predict(X_NEW[:3], return_cov=True)
     np.testing.assert_allclose(np.sqrt(covariance.diagonal()), model.predict_std(X_NEW[:3]), rtol=1e-9)
@@ -167,7 +167,7 @@ def test_draws_agree_with_the_joint_covariance(model):
 
 @pytest.mark.parametrize("level", [-1.0, 1.0, 6.0])
 def test_rates_of_any_size_are_found(level):
-    """From one count in three rows to four hundred a row: rates, intervals and densities close to the true ones."""
+    """From one count in three rows to 400 per row: rates, intervals and densities are close to the true ones."""
     rng = np.random.default_rng(3)
     features, new = rng.uniform(0, 6, size=(200, 1)), rng.uniform(0, 6, size=(400, 1))
     truth, truth_new = (np.exp(level + np.sin(values[:, 0])) for values in (features, new))
@@ -183,7 +183,7 @@ def test_rates_of_any_size_are_found(level):
 
 
 def test_several_counts_at_once():
-    """One column a target, independent given the rates; shapes as for any regressor."""
+    """One column per target, independent given the rates; shapes as for any regressor."""
     targets = np.column_stack([Y, RNG.poisson(20 * RATES)])
     model = LaplaceRegressor(**SMALL).fit(X, targets)
     assert model.predict(X_NEW).shape == model.predict_std(X_NEW).shape == (8, 2)
@@ -196,7 +196,7 @@ def test_several_counts_at_once():
 
 
 def test_weights_exposures_and_later_rows():
-    """A weight is a repetition; a count over its exposure weighs as much; what came last goes without a trace."""
+    """A weight equals repetition, exposures are weights of rates, and ``forget`` undoes ``partial_fit``."""
     counts = RNG.integers(0, 4, size=90).astype(float)
     repeated = np.repeat(np.arange(90), counts.astype(int))
     weighted = LaplaceRegressor(**SMALL).fit(X, Y, sample_weight=counts)
@@ -212,7 +212,7 @@ def test_weights_exposures_and_later_rows():
 
 
 def test_targets_are_not_standardised(model):
-    """They are counts; the built-in net begins at their mean instead."""
+    """Counts keep their scale; the built-in net starts at their mean instead."""
     other = LaplaceRegressor(n_members=1, **SMALL, standardize_y=False).fit(X, Y)
     np.testing.assert_array_equal(other.predict(X_NEW), model.predict(X_NEW))
     zeros = LaplaceRegressor(**SMALL, prior_precision=1.0).fit(X, np.zeros(90))
@@ -221,7 +221,7 @@ def test_targets_are_not_standardised(model):
 
 @pytest.mark.parametrize("options", [{"criterion": nn.PoissonNLLLoss}, {"criterion": nn.PoissonNLLLoss()}, {}])
 def test_a_users_net_returns_log_rates(options):
-    """A template trained by its own optimiser, whose criterion says so or is what its class has by default."""
+    """For a skorch net with its own optimiser and an explicit or a default criterion."""
     model = LaplaceRegressor(nets.regressor(module__n_in=3, **options), likelihood="poisson", random_state=0).fit(X, Y)
     frozen = LaplaceRegressor(FrozenEstimator(model.net_), likelihood="poisson", random_state=0).fit(X, Y)
     log_rates = model.net_.predict(X_NEW)[:, 0]
@@ -231,13 +231,13 @@ def test_a_users_net_returns_log_rates(options):
 
 
 def test_saved_and_opened_counts_are_the_same(model):
-    """To the bit."""
+    """Pickling reproduces the predictions bit for bit."""
     opened = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(opened.predict(X_NEW, return_std=True), model.predict(X_NEW, return_std=True))
 
 
 def test_the_evidence_is_that_of_the_counts(model):
-    """log y! included: the dense formula with the oracle's whole density."""
+    """Including log y!: the dense formula with the full density of the oracle."""
     fit = model.laplace_
     f = oracles.outputs(fit.network.module, torch.tensor(X))
     log_likelihood = oracles.log_likelihood("poisson", f, torch.tensor(Y)[:, None]).sum()
@@ -271,13 +271,13 @@ def test_the_evidence_is_that_of_the_counts(model):
     ],
 )
 def test_what_is_not_for_counts_is_refused(options, y, message):
-    """What was given, what is needed."""
+    """The message states the value given and what is needed."""
     with pytest.raises(ValueError, match=message):
         LaplaceRegressor(**options, likelihood="poisson").fit(X, y)
 
 
 def test_what_counts_do_not_have_is_said(model):
-    """Noise of their own, negative values later on, the formula of a normal."""
+    """There is no noise level, negative targets are rejected by partial_fit, and the CRPS needs normals."""
     with pytest.raises(AttributeError, match="likelihood='poisson' has no noise of its own, and so no sigma_noise_"):
         _ = model.sigma_noise_
     with pytest.raises(ValueError, match="classes and counts have no noise to set"):

@@ -1,4 +1,4 @@
-"""Proper scores and calibration figures: the closed forms, weights, propriety, and their life as scorers."""
+"""Proper scores and calibration metrics: closed forms, weights, propriety, and use as scikit-learn scorers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SMALL = {"hidden_layer_sizes": (5,), "random_state": 0, "n_members": 1}
 
 
 class Stated(RegressorMixin, BaseEstimator):
-    """Predicts the normals that its rows state: the first half of the columns are means, the second the stds."""
+    """Predicts the normals given by its input rows: means in the first half of the columns, stds in the second."""
 
     def fit(self, X, y):
         return self
@@ -46,7 +46,7 @@ class Stated(RegressorMixin, BaseEstimator):
 
 
 class StatedClasses(ClassifierMixin, BaseEstimator):
-    """Predicts the probabilities that its rows state."""
+    """Predicts its input rows as class probabilities."""
 
     classes_ = np.array(["a", "b", "c"])
 
@@ -82,12 +82,12 @@ def classifier():
 # ---------------------------------------------------------------------- closed forms
 
 NORMALS = [(0.0, 1.0, 0.0), (1.5, 0.3, 1.1), (-2.0, 4.0, 9.0), (3.0, 0.01, 3.2)]
-"""(mean, std, target): at the centre, inside, two and a half and twenty standard deviations away."""
+"""(mean, std, target): at the centre, inside, and 2.75 and 20 standard deviations away."""
 
 
 @pytest.mark.parametrize(("mean", "std", "target"), NORMALS)
 def test_the_crps_is_its_integral(mean, std, target):
-    """∫ (F − 1[t ≥ y])² dt by adaptive quadrature on either side of the step, out to twelve standard deviations."""
+    """∫ (F − 1[t ≥ y])² dt by adaptive quadrature on both sides of the step, out to twelve standard deviations."""
     below, above = min(mean - 12 * std, target), max(mean + 12 * std, target)
     breaks = np.unique([below, *np.clip(mean + std * np.arange(-6, 7), below, above), target, above])
     total = 0.0
@@ -101,7 +101,7 @@ def test_the_crps_is_its_integral(mean, std, target):
 
 @pytest.mark.parametrize(("mean", "std", "target"), NORMALS)
 def test_the_density_integrates_to_one_and_is_normal(mean, std, target):
-    """exp(neg_nlpd) is a density over y; its value is the textbook's."""
+    """exp(neg_nlpd) is a density over y and equals the textbook formula."""
     value = neg_nlpd(Stated(), stated(mean, std), [target])
     expected = -0.5 * ((target - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
     assert value == pytest.approx(expected, rel=1e-12, abs=1e-14)
@@ -129,7 +129,7 @@ def test_the_interval_score_is_two_pinball_losses(mean, std, target, level):
 
 
 def test_the_crps_is_the_mean_pinball_loss_over_all_levels():
-    """CRPS = 2 ∫ ρ_τ(y − F⁻¹(τ)) dτ, over z with τ = Φ(z): another integral than the definition."""
+    """CRPS = 2 ∫ ρ_τ(y − F⁻¹(τ)) dτ, over z with τ = Φ(z): a different integral from the definition."""
     mean, std, target = 1.0, 2.0, 2.7
 
     def pinball(z):
@@ -141,7 +141,7 @@ def test_the_crps_is_the_mean_pinball_loss_over_all_levels():
 
 
 def test_the_scores_are_those_of_an_independent_implementation(regressor):
-    """scoringrules, to 1e-10, on a fitted model and rows far away from it: all else is means over rows."""
+    """Equal to scoringrules within 1e-10, for a fitted model on rows near and far from the training data."""
     rows = np.vstack([X, 5 * X])
     targets = np.concatenate([Y, 3 * Y])
     mean, std = regressor.predict(rows, return_std=True)
@@ -156,7 +156,7 @@ def test_the_scores_are_those_of_an_independent_implementation(regressor):
 
 
 def test_class_probabilities_are_judged_by_their_logarithm():
-    """By hand; and −inf, without a warning, for what the model holds impossible or has never seen."""
+    """By hand; −inf, without a warning, for classes of probability zero and for unknown classes."""
     p = [[0.5, 0.25, 0.25], [0.0, 0.1, 0.9]]
     assert neg_nlpd(StatedClasses(), p, ["a", "c"]) == pytest.approx((np.log(0.5) + np.log(0.9)) / 2, rel=1e-14)
     assert neg_nlpd(StatedClasses(), p, ["a", "a"]) == -np.inf
@@ -164,11 +164,11 @@ def test_class_probabilities_are_judged_by_their_logarithm():
     assert neg_nlpd(StatedClasses(), p, ["a", "d"], [2.0, 0.0]) == pytest.approx(np.log(0.5), rel=1e-14)
 
 
-# ---------------------------------------------------------------------- figures by hand
+# ---------------------------------------------------------------------- metrics by hand
 
 
 def test_coverage_counts():
-    """Standard normals, 90 %: the ends are ±1.6449, and an end counts as inside."""
+    """For standard normals at 90 % the ends are ±1.6449, and an end counts as inside."""
     end = stats.norm.ppf(0.95)
     rows = stated(np.zeros(5), np.ones(5))
     assert coverage(Stated(), rows, [0.0, 1.64, -1.65, 5.0, -1.0]) == 0.6
@@ -177,12 +177,12 @@ def test_coverage_counts():
 
 
 def test_the_width_is_that_of_the_interval():
-    """2 · 1.6449 standard deviations, averaged; the targets are not asked for."""
+    """2 · 1.6449 standard deviations, averaged; targets are not needed."""
     assert mean_width(Stated(), stated([7.0, 8.0], [1.0, 3.0])) == pytest.approx(2 * stats.norm.ppf(0.95) * 2)
 
 
 def test_the_calibration_gap_by_hand():
-    """Targets at the centre are in every interval: the mean of 1 − level, .5; and three known cases."""
+    """Targets at the centre are inside every interval: the gap is the mean of 1 − level, .5; and three known cases."""
     centre = stated(np.zeros(4), np.ones(4))
     assert calibration_gap(Stated(), centre, np.zeros(4)) == pytest.approx(0.5, rel=1e-12)
     assert calibration_gap(Stated(), centre, np.full(4, 50.0)) == pytest.approx(0.5, rel=1e-12)
@@ -198,7 +198,7 @@ def test_the_calibration_gap_by_hand():
 
 
 def test_the_gap_of_two_outputs_does_not_cancel():
-    """One output in every interval, one in none: .5 each, though the pooled coverage would look better."""
+    """One output is inside every interval and one inside none: a gap of .5 each, although the pooled coverage is .5."""
     rows, targets = np.array([[0.0, 0.0, 1.0, 1.0]] * 3), np.array([[0.0, 50.0]] * 3)
     assert calibration_gap(Stated(), rows, targets) == pytest.approx(0.5, rel=1e-12)
     assert coverage(Stated(), rows, targets) == 0.5
@@ -210,7 +210,7 @@ def test_the_gap_of_two_outputs_does_not_cancel():
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize(("mean", "std"), [(0.5, 2.0), (1.5, 2.0), (1.0, 1.4), (1.0, 2.8)])
 def test_the_truth_wins_in_expectation(score, mean, std):
-    """y ~ N(1, 2²), the expectation by quadrature on 4,001 quantiles: any other normal scores lower."""
+    """For y ~ N(1, 2²), by quadrature on 4,001 quantiles: any other normal has a lower expected score."""
     targets = stats.norm.ppf((np.arange(4001) + 0.5) / 4001, 1.0, 2.0)
     n = len(targets)
     truth = score(Stated(), stated(np.full(n, 1.0), np.full(n, 2.0)), targets)
@@ -219,7 +219,7 @@ def test_the_truth_wins_in_expectation(score, mean, std):
 
 @pytest.mark.parametrize("score", SCORES)
 def test_the_expected_score_is_flat_at_the_truth(score):
-    """A maximum has no slope: the derivatives in mean and std vanish there, and 10 % away they do not."""
+    """The derivatives with respect to mean and std vanish at the truth, but not 10 % away from it."""
     targets = stats.norm.ppf((np.arange(40_001) + 0.5) / 40_001)
     n, h = len(targets), 1e-3
 
@@ -227,7 +227,7 @@ def test_the_expected_score_is_flat_at_the_truth(score):
         return score(Stated(), stated(np.full(n, mean), np.full(n, std)), targets)
 
     for slope in (at(h, 1) - at(-h, 1), at(0, 1 + h) - at(0, 1 - h)):
-        assert abs(slope / (2 * h)) < 2e-3  # the quantile grid's error
+        assert abs(slope / (2 * h)) < 2e-3  # error of the quantile grid
     assert (at(0, 1.1 + h) - at(0, 1.1 - h)) / (2 * h) < -0.01
 
 
@@ -237,7 +237,7 @@ def test_the_expected_score_is_flat_at_the_truth(score):
 @pytest.mark.parametrize("metric", [*SCORES, *FIGURES])
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_a_weight_is_a_repetition(metric, outputs):
-    """Weight k is k copies of the row, weight 0 is its absence; equal weights are none."""
+    """Weight k equals k copies of the row, weight 0 its absence; equal weights have no effect."""
     rng = np.random.default_rng(outputs)
     rows = np.column_stack([rng.normal(size=(9, outputs)), rng.uniform(0.5, 2, size=(9, outputs))])
     targets = rng.normal(scale=1.5, size=(9, outputs))
@@ -250,7 +250,7 @@ def test_a_weight_is_a_repetition(metric, outputs):
 
 
 def test_several_outputs_sum_in_nats_and_average_in_units(two_outputs):
-    """The log density of a row is a sum over its outputs; the other scores are means of each output's own."""
+    """The log density is summed over the outputs of a row; the other scores are averaged over the outputs."""
     mean, std = two_outputs.predict(X, return_std=True)
     single = [[metric(Stated(), stated(mean[:, c], std[:, c]), Y2[:, c]) for c in (0, 1)] for metric in SCORES]
     assert neg_nlpd(two_outputs, X, Y2) == pytest.approx(sum(single[0]), rel=1e-12)
@@ -259,7 +259,7 @@ def test_several_outputs_sum_in_nats_and_average_in_units(two_outputs):
 
 
 def test_the_scores_follow_the_units_of_y():
-    """y times c: the log density moves by −log c, lengths by c, shares not at all."""
+    """Scaling y by c shifts the log density by −log c, scales lengths by c and leaves fractions unchanged."""
     rows, targets, c = stated(X[:, 0], np.full(40, 0.3)), Y, 1000.0
     scaled = c * rows
     assert neg_nlpd(Stated(), scaled, c * targets) == pytest.approx(neg_nlpd(Stated(), rows, targets) - np.log(c))
@@ -274,7 +274,7 @@ def test_the_scores_follow_the_units_of_y():
 
 @pytest.mark.parametrize(("name", "y"), [("regressor", Y), ("two_outputs", Y2), ("classifier", LABELS)])
 def test_the_log_score_is_the_mean_of_the_estimators_own(name, y, request):
-    """One density, whoever asks."""
+    """The score equals the weighted mean of log_predictive_density."""
     model = request.getfixturevalue(name)
     weights = np.arange(40.0)
     expected = np.average(model.log_predictive_density(X, y), weights=weights)
@@ -282,7 +282,7 @@ def test_the_log_score_is_the_mean_of_the_estimators_own(name, y, request):
 
 
 def test_the_interval_figures_are_those_of_predict_interval(regressor):
-    """The estimator's own interval, judged by hand."""
+    """Coverage and width of predict_interval, computed by hand."""
     _, interval = regressor.predict_interval(X, 0.8)
     lower, upper = interval[:, 0, 0], interval[:, 1, 0]
     assert coverage(regressor, X, Y, confidence_level=0.8) == np.mean((lower <= Y) & (upper >= Y))
@@ -290,14 +290,14 @@ def test_the_interval_figures_are_those_of_predict_interval(regressor):
 
 
 def test_the_noise_is_included_whatever_predict_returns(regressor):
-    """return_std_kind="epistemic" is about predict; what is judged is the distribution of y."""
+    """return_std_kind="epistemic" only affects predict; the metrics evaluate the distribution of y."""
     model = LaplaceRegressor(**SMALL, return_std_kind="epistemic").fit(X, Y)
     assert neg_crps(model, X, Y) == neg_crps(regressor, X, Y)
 
 
 @pytest.mark.parametrize("model", [BayesianRidge(), GaussianProcessRegressor(alpha=0.1)], ids=["ridge", "gp"])
 def test_other_models_are_judged_as_normals(model):
-    """predict(X, return_std=True), also in a pipeline: so that models can be compared."""
+    """Any model with predict(X, return_std=True), here in a pipeline, can be compared."""
     pipe = make_pipeline(StandardScaler(), model).fit(X, Y)
     mean, std = pipe.predict(X, return_std=True)
     assert neg_nlpd(pipe, X, Y) == pytest.approx(stats.norm.logpdf(Y, mean, std).mean(), rel=1e-12)
@@ -316,7 +316,7 @@ def test_other_classifiers_are_judged_by_predict_proba():
 
 
 def test_a_search_over_the_prior_sees_what_r2_cannot():
-    """A fixed map_prior_precision fixes the mean: R² is flat, the log score and the CRPS are not."""
+    """With a fixed map_prior_precision the mean does not change: R² is constant, the log score and the CRPS are not."""
     search = GridSearchCV(
         LaplaceRegressor(**SMALL, map_prior_precision=1.0, sigma_noise=0.3),
         {"prior_precision": [1e-2, 1.0, 1e2]},
@@ -333,7 +333,7 @@ def test_a_search_over_the_prior_sees_what_r2_cannot():
 
 
 def test_scores_and_figures_in_one_cross_validation():
-    """Functions and partials, through a pipeline that changes X; each fold equal to doing it by hand."""
+    """Functions and partials, in a pipeline that transforms X; each fold equals the result by hand."""
     narrow = partial(coverage, confidence_level=0.5)
     pipe = make_pipeline(FunctionTransformer(np.tanh), BayesianRidge())
     folds = KFold(3)
@@ -347,7 +347,7 @@ def test_scores_and_figures_in_one_cross_validation():
 
 @pytest.mark.parametrize("metric", [*SCORES, *FIGURES, partial(neg_interval_score, confidence_level=0.5)])
 def test_scorers_can_be_pickled(metric):
-    """Parallel searches send them to other processes."""
+    """Parallel searches pickle scorers to send them to other processes."""
     again = pickle.loads(pickle.dumps(metric))
     assert again(Stated(), [[0.0, 1.0]], [0.3]) == metric(Stated(), [[0.0, 1.0]], [0.3])
 
@@ -357,7 +357,7 @@ def test_scorers_can_be_pickled(metric):
 
 @pytest.mark.parametrize("metric", [m for m in (*SCORES, *FIGURES) if m is not neg_nlpd])
 def test_figures_of_numbers_refuse_classifiers(metric):
-    """A class has no interval; the message names what there is for classes."""
+    """A class has no interval; the message names the scores for classes."""
     message = f"^{metric.__name__} evaluates .* found the classifier StatedClasses.* use neg_nlpd"
     with pytest.raises(TypeError, match=message):
         metric(FrozenEstimator(StatedClasses()), [[0.5, 0.5, 0.0]], ["a"])
@@ -366,32 +366,32 @@ def test_figures_of_numbers_refuse_classifiers(metric):
 @pytest.mark.parametrize("level", [0, 1, 1.5, "high", (0.5, 0.9), np.nan])
 @pytest.mark.parametrize("metric", [neg_interval_score, coverage, mean_width])
 def test_a_level_is_one_number_between_zero_and_one(metric, level):
-    """A list of levels would give several scores."""
+    """A scorer returns one number, so that lists of levels are rejected."""
     with pytest.raises(ValueError, match=r"confidence_level=.* must be a single number strictly between 0 and 1"):
         metric(Stated(), [[0.0, 1.0]], [0.0], confidence_level=level)
 
 
 @pytest.mark.parametrize("y", [[0.0, 1.0, 2.0], [[0.0, 1.0], [0.0, 1.0]]])
 def test_targets_have_to_fit_the_predictions(y):
-    """Broadcasting would give a number that means nothing."""
+    """Broadcasting would give a meaningless number."""
     with pytest.raises(ValueError, match=r"y has shape .*; expected \(2,\), one target for each prediction"):
         neg_crps(Stated(), [[0.0, 1.0], [0.0, 1.0]], y)
 
 
 def test_labels_have_to_fit_the_rows():
-    """One label a row."""
+    """One label per row."""
     with pytest.raises(ValueError, match="y has 2 labels for 1 rows of X"):
         neg_nlpd(StatedClasses(), [[0.5, 0.5, 0.0]], ["a", "b"])
 
 
 def test_a_column_of_targets_is_a_list_of_targets():
-    """(n, 1) against (n,) is a reshape, never an outer product."""
+    """Targets of shape (n, 1) are reshaped to (n,), never broadcast to an outer product."""
     rows = stated(X[:, 0], np.ones(40))
     assert neg_crps(Stated(), rows, Y[:, None]) == neg_crps(Stated(), rows, Y)
 
 
 def test_points_are_no_distribution():
-    """A model without a standard deviation, and one whose standard deviation is zero."""
+    """A model without a standard deviation, and a model with a standard deviation of zero."""
     with pytest.raises(TypeError, match=r"LinearRegression has no predictive distribution; expected .* return_std"):
         neg_nlpd(LinearRegression().fit(X, Y), X, Y)
     with pytest.raises(ValueError, match=r"Stated.predict\(X, return_std=True\) returned a standard deviation of 0.0"):

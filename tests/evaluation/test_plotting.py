@@ -1,4 +1,4 @@
-"""Displays: what they hold and what they draw is what loops over the rows find; no picture is compared."""
+"""Displays: their attributes and the drawn data equal results of loops over the rows; no images are compared."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ GAUSSIAN = SMALL | {"sigma_noise": "evidence", "likelihood": "gaussian"}
 
 @pytest.fixture(autouse=True)
 def _no_figure_is_left():
-    """Figures that a test leaves open are closed, so that pyplot does not warn of many."""
+    """Close all figures after each test, so that pyplot does not warn about too many."""
     yield
     plt.close("all")
 
@@ -76,7 +76,7 @@ def ard():
 
 
 class Stated(ClassifierMixin, BaseEstimator):
-    """Predicts the probabilities that its rows state."""
+    """Predicts its input rows as class probabilities."""
 
     classes_ = np.array(["a", "b", "c"])
 
@@ -91,7 +91,7 @@ class Stated(ClassifierMixin, BaseEstimator):
 
 
 def drawn(line):
-    """The data of a matplotlib line."""
+    """x and y data of a matplotlib line."""
     return np.asarray(line.get_xdata(), dtype=float), np.asarray(line.get_ydata(), dtype=float)
 
 
@@ -99,7 +99,7 @@ def drawn(line):
 
 
 def test_intervals_along_one_column_are_those_of_a_grid(curve):
-    """A gap between the rows has to show: 50 points beyond the data's range on either side, means and quantiles."""
+    """A grid of 50 points, which extends beyond the data, with the means and quantiles of the model."""
     display = PredictionIntervalDisplay.from_estimator(
         curve, X[:, :1], Y, confidence_level=[0.9, 0.5], grid_resolution=50
     )
@@ -107,7 +107,7 @@ def test_intervals_along_one_column_are_those_of_a_grid(curve):
     assert len(display.x) == 50 and display.x[0] < column.min() and display.x[-1] > column.max()
     mean, std = curve.predict(display.x[:, None], return_std=True)
     np.testing.assert_allclose(display.mean, mean, rtol=1e-12)
-    assert display.confidence_level.tolist() == [0.5, 0.9]  # ascending, whatever the order given
+    assert display.confidence_level.tolist() == [0.5, 0.9]  # ascending, for any input order
     for k, level in enumerate((0.5, 0.9)):
         half = stats.norm.ppf(0.5 + level / 2) * std
         np.testing.assert_allclose(display.lower[:, k], mean - half, rtol=1e-9, atol=1e-12)
@@ -119,7 +119,7 @@ def test_intervals_along_one_column_are_those_of_a_grid(curve):
 
 
 def test_the_legend_counts_the_rows_inside(curve):
-    """Coverage of the data points at their own inputs, not at the grid's, by a loop over them."""
+    """Coverage of the data points at their own inputs, not at the grid points, by a loop."""
     display = PredictionIntervalDisplay.from_estimator(curve, X[:, :1], Y, confidence_level=(0.5, 0.9))
     _, interval = curve.predict_interval(X[:, :1], (0.5, 0.9))
     for k in (0, 1):
@@ -130,7 +130,7 @@ def test_the_legend_counts_the_rows_inside(curve):
 
 
 def test_rows_of_several_columns_are_in_the_order_of_their_mean(regressor):
-    """No curve goes through them: the rows' ranks, and each row's own interval and target at its rank."""
+    """Rows do not form a curve: the interval and the target of each row are drawn at the rank of its mean."""
     display = PredictionIntervalDisplay.from_estimator(regressor, X, Y, confidence_level=0.8)
     mean, interval = regressor.predict_interval(X, 0.8)
     order = np.argsort(mean)
@@ -145,7 +145,7 @@ def test_rows_of_several_columns_are_in_the_order_of_their_mean(regressor):
 
 @pytest.mark.parametrize("feature", [1, "second"])
 def test_rows_can_be_drawn_along_a_column(ard, feature):
-    """By its position or its name; the columns of a dataframe keep their names."""
+    """By its position or its name; axis labels are the column names of a dataframe."""
     table = pd.DataFrame(X, columns=["first", "second", "third"])
     display = PredictionIntervalDisplay.from_estimator(ard, table, Y, feature=feature)
     order = np.argsort(X[:, 1])
@@ -155,7 +155,7 @@ def test_rows_can_be_drawn_along_a_column(ard, feature):
 
 
 def test_a_grid_of_a_dataframe_is_a_dataframe():
-    """scikit-learn warns of arrays where the fit has seen names, and warnings are errors here."""
+    """scikit-learn warns about arrays after a fit with feature names, and warnings are errors here."""
     table = pd.DataFrame({"t": X[:, 0]})
     model = make_pipeline(StandardScaler(), BayesianRidge()).fit(table, Y)
     display = PredictionIntervalDisplay.from_estimator(model, table, grid_resolution=10)
@@ -163,7 +163,7 @@ def test_a_grid_of_a_dataframe_is_a_dataframe():
 
 
 def test_one_of_several_outputs_is_drawn(two_outputs):
-    """The second output's own mean, interval and targets."""
+    """Mean, interval and targets of the second output."""
     display = PredictionIntervalDisplay.from_estimator(two_outputs, X, Y2, output=1, confidence_level=0.9)
     mean, interval = two_outputs.predict_interval(X, 0.9)
     np.testing.assert_allclose(display.mean, np.sort(mean[:, 1]), rtol=1e-12)
@@ -176,7 +176,7 @@ def test_one_of_several_outputs_is_drawn(two_outputs):
 
 
 def test_intervals_can_come_from_arrays():
-    """Two rows, one of them inside; no order is given, so that it is the mean's."""
+    """Two rows, one of them inside its interval; without x they are ordered by the mean."""
     display = PredictionIntervalDisplay.from_predictions(
         [5.0, 0.0], [2.0, 0.0], [[1.0, 3.0], [-1.0, 1.0]], confidence_level=0.9
     )
@@ -191,7 +191,7 @@ def test_intervals_can_come_from_arrays():
 
 @pytest.mark.parametrize("kind", ["interval", "quantile"])
 def test_observed_shares_are_counts_of_rows(regressor, kind):
-    """Each level by itself: the rows inside predict_interval's, or below predict_quantiles' ends."""
+    """At each level, by counting the rows inside predict_interval or below predict_quantiles."""
     display = CoverageDisplay.from_estimator(regressor, X, Y, kind=kind)
     for level in (0.05, 0.3, 0.5, 0.9):
         at = np.flatnonzero(np.isclose(display.nominal, level))[0]
@@ -206,7 +206,7 @@ def test_observed_shares_are_counts_of_rows(regressor, kind):
 
 
 def test_the_histogram_is_that_of_the_transform(regressor):
-    """Heights of the bars by a loop over bins; they are a density over [0, 1]."""
+    """Bar heights by a loop over bins; they are a density on [0, 1]."""
     display = CoverageDisplay.from_estimator(regressor, X, Y, n_bins=5)
     mean, std = regressor.predict(X, return_std=True)
     np.testing.assert_allclose(display.pit, stats.norm.cdf(Y, mean, std), rtol=1e-10)
@@ -216,15 +216,15 @@ def test_the_histogram_is_that_of_the_transform(regressor):
 
 
 def test_the_band_holds_a_calibrated_model_nine_times_in_ten():
-    """Simulated uniform transforms, 60 rows each: at least .9 at each level, and not much more."""
+    """Simulated uniform transforms of 60 rows: the curve is inside with probability .9 or slightly more."""
     draws = np.random.default_rng(0).uniform(size=(1500, 60))
     low, high = CoverageDisplay(draws[0]).band[69]
     share = np.mean([low - 1e-9 <= np.mean(np.abs(2 * row - 1) <= 0.7) <= high + 1e-9 for row in draws])
-    assert 0.88 < share < 0.97  # standard error .008; the binomial's steps are up to .05 of probability
+    assert 0.88 < share < 0.97  # standard error .008; the binomial is discrete, with steps of up to .05 in probability
 
 
 def test_counts_have_a_randomised_transform():
-    """Of counts from the predictive itself it is uniform, which F(y) alone is far from."""
+    """For counts drawn from the predictive distribution it is uniform, whereas F(y) is not."""
     distribution = PoissonLogNormal(np.full(800, 0.0), np.full(800, 0.2))
     counts = distribution.rvs(random_state=1)
     display = CoverageDisplay.from_predictions(counts, distribution, random_state=0)
@@ -239,7 +239,7 @@ def test_counts_have_a_randomised_transform():
 
 @pytest.mark.parametrize("strategy", ["uniform", "quantile"])
 def test_bins_are_those_of_a_loop(classifier, strategy):
-    """Rows of each bin one by one; the error in the legend is their weighted gap."""
+    """By a loop over bins; the error in the legend is the weighted mean gap."""
     p = classifier.predict_proba(X)
     confidence, right = p.max(1), classifier.classes_[p.argmax(1)] == LABELS
     display = ReliabilityDisplay.from_estimator(classifier, X, LABELS, n_bins=5, strategy=strategy)
@@ -259,11 +259,11 @@ def test_bins_are_those_of_a_loop(classifier, strategy):
     assert display.ax_.get_legend().get_texts()[-1].get_text() == f"ECE {error:.3f}"
     np.testing.assert_array_equal(drawn(display.line_), (bins.confidence, bins.frequency))
     shares = [np.mean((confidence >= k / 5) & (confidence < (k + 1) / 5)) for k in range(5)]
-    np.testing.assert_allclose([bar.get_height() for bar in display.bars_], shares, rtol=1e-12)  # equal widths always
+    np.testing.assert_allclose([bar.get_height() for bar in display.bars_], shares, rtol=1e-12)  # of equal widths
 
 
 def test_the_probability_of_one_class_can_be_judged(classifier):
-    """pos_label: its probability against its frequency, not the most probable class's."""
+    """With pos_label, the probability of that class is compared with its frequency."""
     display = ReliabilityDisplay.from_estimator(classifier, X, LABELS, pos_label="b", n_bins=1)
     assert display.bins.confidence[0] == pytest.approx(classifier.predict_proba(X)[:, 1].mean(), rel=1e-12)
     assert display.bins.frequency[0] == np.mean(LABELS == "b")
@@ -272,7 +272,7 @@ def test_the_probability_of_one_class_can_be_judged(classifier):
 
 
 def test_the_consistency_bar_is_binomial():
-    """Ten rows at .7: the quantiles at .05 and .95 of Binomial(10, .7) are 5 and 9."""
+    """Ten rows at .7: the .05 and .95 quantiles of Binomial(10, .7) are 5 and 9."""
     display = ReliabilityDisplay.from_predictions(np.arange(10) < 7, np.full(10, 0.7))
     np.testing.assert_allclose(display.band, [[0.5, 0.9]])
 
@@ -281,7 +281,7 @@ def test_the_consistency_bar_is_binomial():
 
 
 def test_the_retention_curve_is_the_error_of_the_most_certain_rows(regressor):
-    """For each share the rows are sorted anew and the error is computed from them alone."""
+    """By sorting the rows and computing the error of each prefix."""
     display = UncertaintyDisplay.from_estimator(regressor, X, Y)
     errors = Y - regressor.predict(X)
     orders = {
@@ -299,7 +299,7 @@ def test_the_retention_curve_is_the_error_of_the_most_certain_rows(regressor):
 
 
 def test_the_shares_of_the_variance_are_those_of_groups_of_rows(regressor):
-    """Four groups of ten rows by total variance; the bars are stacked to one."""
+    """Four groups of ten rows, sorted by total variance; the stacked bars sum to one."""
     display = UncertaintyDisplay.from_estimator(regressor, X, Y, n_groups=4)
     parts = regressor.predict_uncertainty(X)
     order = np.argsort(parts.total)
@@ -313,7 +313,7 @@ def test_the_shares_of_the_variance_are_those_of_groups_of_rows(regressor):
 
 
 def test_wrong_classes_are_kept_last(classifier):
-    """Of a classifier the error is the share of wrong classes, the variance summed over the indicators."""
+    """For a classifier, the error is the fraction of wrong classes and the variance is summed over the classes."""
     display = UncertaintyDisplay.from_estimator(classifier, X, LABELS)
     p = classifier.predict_proba(X)
     kept = np.argsort((p * (1 - p)).sum(1))
@@ -323,7 +323,7 @@ def test_wrong_classes_are_kept_last(classifier):
 
 
 def test_equal_uncertainties_have_no_order():
-    """Their mean loss stands for each, so that the order of the rows is no matter."""
+    """Rows of equal uncertainty get their mean loss, so that the order of the rows does not matter."""
     loss, variance = np.array([4.0, 0.0, 1.0]), np.array([1.0, 1.0, 2.0])
     for rows in ([0, 1, 2], [1, 0, 2], [2, 0, 1]):
         display = UncertaintyDisplay(loss[rows], variance[rows], np.zeros(3))
@@ -334,7 +334,7 @@ def test_equal_uncertainties_have_no_order():
 
 
 def test_curves_are_shares_of_rows_above_each_entropy(classifier):
-    """In, out, right and wrong: the share above each entropy by counting, and the area under the ROC curve by pairs."""
+    """All four groups: the fractions above each entropy by counting, and the AUROC by comparing pairs."""
     outside = 20 * X[:25]
     display = EntropyDisplay.from_estimator(classifier, X, LABELS, X_out=outside)
     p, q = classifier.predict_proba(X), classifier.predict_proba(outside)
@@ -360,7 +360,7 @@ def test_curves_are_shares_of_rows_above_each_entropy(classifier):
 
 
 def test_groups_without_rows_are_left_out():
-    """All rows right, and no others: one curve, and nothing to tell apart; an entropy of zero is no NaN."""
+    """With correct predictions only there is one curve and no AUROC; an entropy of zero is not NaN."""
     display = EntropyDisplay.from_predictions(np.eye(3), ["a", "b", "c"])
     assert list(display.lines_) == ["right"] and np.isnan([display.area_out, display.area_wrong]).all()
     assert display.entropies["right"].tolist() == [0.0, 0.0, 0.0]
@@ -375,7 +375,7 @@ def test_groups_without_rows_are_left_out():
     ],
 )
 def test_entropies_need_probabilities(given, message):
-    """Rows that sum to something else, and shapes that do not fit."""
+    """Rows that do not sum to one, and shapes that do not match."""
     with pytest.raises(ValueError, match=message):
         EntropyDisplay.from_predictions(**given)
 
@@ -384,7 +384,7 @@ def test_entropies_need_probabilities(given, message):
 
 
 def test_the_path_is_the_estimators_and_the_choice_is_marked(regressor):
-    """Scores as prior_path_ has them; a line at prior_precision_, a marker at each score's best."""
+    """The scores of prior_path_, a line at prior_precision_ and a marker at the maximum of each score."""
     display = PriorPathDisplay.from_estimator(make_pipeline(regressor))
     path = regressor.prior_path_
     assert list(display.scores) == ["log_marginal_likelihood", "loo_log_density"]
@@ -399,7 +399,7 @@ def test_the_path_is_the_estimators_and_the_choice_is_marked(regressor):
 
 
 def test_several_precisions_are_shown_by_their_geometric_mean(ard):
-    """The path multiplies all by one factor, so that the mean is moved by it as well."""
+    """The path scales all prior precisions by one factor, which also scales their geometric mean."""
     display = PriorPathDisplay.from_estimator(ard, scores=["log_marginal_likelihood"])
     groups = np.asarray(ard.prior_precision_)
     assert display.chosen == pytest.approx(np.prod(groups) ** (1 / len(groups)), rel=1e-9)
@@ -408,7 +408,7 @@ def test_several_precisions_are_shown_by_their_geometric_mean(ard):
 
 
 def test_a_cross_validated_path_has_its_scores(regressor):
-    """Those of prior_precision="cv", at the grid that was tried; of another fit they are not available."""
+    """After prior_precision="cv", on the grid of the search; after other fits the score is not available."""
     model = LaplaceRegressor(**current(**GAUSSIAN | CROSS_VALIDATED))
     display = PriorPathDisplay.from_estimator(model.fit(X, Y), scores="cv_score")
     assert display.prior_precision.tolist() == [0.1, 10.0] and display.chosen == display.best["cv_score"]
@@ -419,7 +419,7 @@ def test_a_cross_validated_path_has_its_scores(regressor):
 
 
 def test_a_steep_end_does_not_flatten_the_top():
-    """A fall of 10⁵ at one end would hide a difference of one nat; a curve without one is shown whole."""
+    """A drop of 10⁵ at one end would hide differences of one nat; other curves are shown completely."""
     grid, steep = np.logspace(-2, 2, 9), np.array([-3.0, -2, -1, 0, -1, -2, -3, -100, -1e5])
     for scores, whole in ((steep, False), (steep[:7], True)):
         low, high = (
@@ -431,7 +431,7 @@ def test_a_steep_end_does_not_flatten_the_top():
 
 
 def test_relevances_are_drawn_from_the_largest_with_their_names(ard):
-    """The names of the dataframe; bars of the values in descending order; the tail is cut on request."""
+    """Bars in descending order, with the column names of the dataframe; max_features limits their number."""
     display = FeatureRelevanceDisplay.from_estimator(ard, max_features=2)
     order = sorted(range(3), key=lambda k: -ard.feature_relevance_[k])[:2]
     assert display.order.tolist() == order
@@ -442,7 +442,7 @@ def test_relevances_are_drawn_from_the_largest_with_their_names(ard):
 
 
 def test_names_of_a_pipeline_come_from_its_steps():
-    """The scaler makes an array of the dataframe, and knows the names."""
+    """The scaler returns an array, and provides the names by get_feature_names_out."""
     table = pd.DataFrame(X, columns=["first", "second", "third"])
     pipe = make_pipeline(StandardScaler(), LaplaceRegressor(**current(**GAUSSIAN, prior_structure="ard"))).fit(table, Y)
     assert FeatureRelevanceDisplay.from_estimator(pipe).feature_names == ["first", "second", "third"]
@@ -451,7 +451,7 @@ def test_names_of_a_pipeline_come_from_its_steps():
 
 
 def test_relevance_needs_a_precision_for_each_column(regressor):
-    """The estimator's own message."""
+    """The estimator's AttributeError is passed on."""
     with pytest.raises(AttributeError, match="feature_relevance_ needs a prior precision for each input column"):
         FeatureRelevanceDisplay.from_estimator(regressor)
 
@@ -460,7 +460,7 @@ def test_relevance_needs_a_precision_for_each_column(regressor):
 
 
 def every_display(regressor, classifier, ard):
-    """A maker of each display, with what it takes beside ``ax``."""
+    """Functions that create each display, with further keyword arguments."""
     return {
         "coverage": lambda **o: CoverageDisplay.from_estimator(regressor, X, Y, **o),
         "entropy": lambda **o: EntropyDisplay.from_estimator(classifier, X, LABELS, **o),
@@ -478,7 +478,7 @@ PANELS = {"coverage": 2, "prior_path": 2, "reliability": 2, "uncertainty": 2}
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_axes_are_made_or_used(kind, regressor, classifier, ard):
-    """None: one new figure with all panels. An Axes: the first panel on it, no new figure, the current one kept."""
+    """ax=None creates a figure with all panels; an Axes is used for the first panel and the current Axes is kept."""
     make = every_display(regressor, classifier, ard)[kind]
     display = make(name="net")
     n = PANELS.get(kind, 1)
@@ -503,14 +503,14 @@ def test_axes_are_made_or_used(kind, regressor, classifier, ard):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "feature_relevance"])
 def test_lines_take_the_users_style_and_name(kind, regressor, classifier, ard):
-    """line_kwargs and name, from the class methods as well as from plot."""
+    """line_kwargs and name are passed on by the class methods."""
     display = every_display(regressor, classifier, ard)[kind](name="net", line_kwargs={"color": "red"})
     lines = [display.line_] if "line_" in vars(display) else list(display.lines_.values())
     assert lines[0].get_color() == "red" and "net" in lines[0].get_label()
 
 
 def test_the_package_does_without_matplotlib():
-    """Importing it imports no matplotlib; where there is none, plot says what to install."""
+    """Importing the package does not import matplotlib; without it, plot names the installation command."""
     code = (
         "import sys, sklearn_laplace\n"
         "assert 'matplotlib' not in sys.modules\n"
@@ -526,7 +526,7 @@ def test_the_package_does_without_matplotlib():
 
 
 def test_every_display_is_exported():
-    """From the package of displays, which is an attribute of ours; each has scikit-learn's methods."""
+    """All displays are in plotting.__all__ and have the methods of scikit-learn's displays."""
     assert sklearn_laplace.plotting is plotting and len(plotting.__all__) == 7
     for name in plotting.__all__:
         display = vars(plotting)[name]
@@ -537,7 +537,7 @@ def test_every_display_is_exported():
 
 
 def test_displays_see_through_pipelines_and_searches():
-    """The same numbers as of the step on transformed rows."""
+    """The same numbers as for the inner step on transformed rows."""
     pipe = make_pipeline(StandardScaler(), LaplaceRegressor(**current(**GAUSSIAN)))
     search = GridSearchCV(pipe, {"laplaceregressor__activation": ["tanh"]}, cv=2).fit(X, Y)
     best = search.best_estimator_
@@ -554,7 +554,7 @@ def test_displays_see_through_pipelines_and_searches():
 
 
 def test_other_models_can_be_drawn_beside_ours():
-    """A normal predictive or probabilities are enough where the parts of the variance are not needed."""
+    """Displays that do not need the parts of the variance accept other regressors and classifiers."""
     ridge, logistic = BayesianRidge().fit(X, Y), LogisticRegression().fit(X, LABELS)
     mean, std = ridge.predict(X, return_std=True)
     np.testing.assert_allclose(CoverageDisplay.from_estimator(ridge, X, Y).pit, stats.norm.cdf(Y, mean, std))
@@ -567,14 +567,14 @@ OF_LAPLACE = (UncertaintyDisplay, PriorPathDisplay, FeatureRelevanceDisplay)
 
 
 def from_estimator(display, estimator, rows, y):
-    """Two displays take no rows."""
+    """Call from_estimator; two displays take no rows."""
     rows = () if display in (PriorPathDisplay, FeatureRelevanceDisplay) else (rows, y)
     return display.from_estimator(estimator, *rows)
 
 
 @pytest.mark.parametrize("display", [*NUMERIC, *OF_CLASSES, *OF_LAPLACE])
 def test_an_unfitted_estimator_is_refused(display):
-    """Alone and at the end of a pipeline."""
+    """An unfitted estimator alone, and at the end of a pipeline."""
     model = LaplaceClassifier() if display in OF_CLASSES else LaplaceRegressor()
     for estimator in (model, make_pipeline(StandardScaler(), model)):
         with pytest.raises(NotFittedError, match="not fitted yet"):
@@ -600,7 +600,7 @@ def test_displays_of_classes_refuse_regressors(display, regressor):
 
 @pytest.mark.parametrize("display", OF_LAPLACE)
 def test_a_pipeline_without_a_laplace_step_is_refused(display):
-    """Aleatoric and epistemic parts, paths and relevances are ours alone."""
+    """Only Laplace estimators provide parts of the variance, prior paths and relevances."""
     pipe = make_pipeline(StandardScaler(), BayesianRidge()).fit(X, Y)
     with pytest.raises(TypeError, match="found BayesianRidge inside Pipeline; expected a LaplaceRegressor or Laplace"):
         from_estimator(display, pipe, X, Y)
@@ -614,14 +614,14 @@ def test_points_are_no_distribution():
 
 @pytest.mark.parametrize("level", [0.0, 1.0, 1.5, (0.5, 1.0), "high", ()])
 def test_levels_are_between_zero_and_one(level, curve):
-    """Before anything is computed or drawn."""
+    """Levels are checked before anything is computed or drawn."""
     with pytest.raises(ValueError, match=r"confidence_level=.* has to hold numbers strictly between 0 and 1"):
         PredictionIntervalDisplay.from_estimator(curve, X[:, :1], Y, confidence_level=level)
     assert plt.get_fignums() == []
 
 
 def test_no_rows_are_refused(regressor, classifier):
-    """By the estimator, and where arrays are given by the display."""
+    """Rejected by the estimator, and for arrays by the display."""
     none = X[:0]
     for make in (
         lambda: CoverageDisplay.from_estimator(regressor, none, Y[:0]),
@@ -680,13 +680,13 @@ def test_no_rows_are_refused(regressor, classifier):
     ],
 )
 def test_bad_values_are_named(make, message):
-    """What was given, what is needed."""
+    """The message states the value given and what is needed."""
     with pytest.raises(ValueError, match=message):
         make()
 
 
 def test_a_column_of_text_is_no_axis():
-    """A category has no place on a number line; alone it is drawn in the order of the mean."""
+    """Categories cannot be an axis; rows with a single categorical column are ordered by the mean."""
 
     class Mean(RegressorMixin, BaseEstimator):
         def fit(self, X, y):

@@ -1,4 +1,4 @@
-"""Calibration errors against loops, outputs and their weights, sharpness, and one factor for a spread."""
+"""Expected calibration error, weights of outputs, sharpness, and recalibration by a scaling factor."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TRAIN, HELD_OUT = slice(0, 40), slice(40, 60)
 
 
 class Stated(RegressorMixin, BaseEstimator):
-    """Predicts the normals that its rows state: the first half of the columns are means, the second the stds."""
+    """Predicts the normals given by its input rows: means in the first half of the columns, stds in the second."""
 
     def fit(self, X, y):
         return self
@@ -82,7 +82,7 @@ def mixture():
 
 
 def test_the_error_of_equal_widths_is_that_of_a_loop():
-    """Guo et al. (2017), eq. 3, row by row and bin by bin; bins are closed above."""
+    """Guo et al. (2017), eq. 3, by a loop over rows and bins; bins include their upper end."""
     n_bins, gaps = 7, 0.0
     for b in range(n_bins):
         rows = [n for n in range(200) if b / n_bins < P[n].max() <= (b + 1) / n_bins]
@@ -93,7 +93,7 @@ def test_the_error_of_equal_widths_is_that_of_a_loop():
 
 
 def test_the_error_of_equal_counts_is_that_of_a_loop():
-    """Twenty sorted rows at a time."""
+    """Bins of twenty sorted rows each."""
     order, gap = np.argsort(P.max(1)), 0.0
     for b in range(10):
         rows = order[20 * b : 20 * b + 20]
@@ -104,7 +104,7 @@ def test_the_error_of_equal_counts_is_that_of_a_loop():
 
 @pytest.mark.parametrize("strategy", ["uniform", "quantile"])
 def test_a_weight_is_a_repetition(strategy):
-    """Weight k is k copies of the row, weight 0 its absence; a common factor is none."""
+    """Weight k equals k copies of the row, weight 0 its absence; a common factor has no effect."""
     weights = np.random.default_rng(0).integers(0, 4, size=200)
     error = partial(expected_calibration_error, strategy=strategy, n_bins=6)
     repeated = error(np.repeat(LABELS, weights), np.repeat(P, weights, axis=0))
@@ -113,7 +113,7 @@ def test_a_weight_is_a_repetition(strategy):
 
 
 def test_equal_probabilities_share_a_bin():
-    """Else the order of the rows would count: of three values there are three bins at most."""
+    """Otherwise the result would depend on the order of the rows. Three values give at most three bins."""
     p, event = np.repeat([0.2, 0.5, 0.9], 10), np.tile([True, False], 15)
     for order in (np.arange(30), np.arange(30)[::-1]):
         bins = reliability_bins(p[order], event[order], n_bins=10, strategy="quantile")
@@ -122,7 +122,7 @@ def test_equal_probabilities_share_a_bin():
 
 
 def test_one_column_is_the_probability_of_the_second_label():
-    """As for scikit-learn's scores of two classes: p is judged as it is, below one half too."""
+    """As in scikit-learn's binary metrics: p is evaluated as it is, even below one half."""
     y, p = np.array([0, 0, 0, 1]), np.full(4, 0.4)
     assert expected_calibration_error(y, p) == pytest.approx(0.15)
     assert expected_calibration_error(y, np.column_stack([1 - p, p])) == pytest.approx(0.15)
@@ -130,7 +130,7 @@ def test_one_column_is_the_probability_of_the_second_label():
 
 
 def test_a_calibrated_model_is_close_to_zero_and_a_sure_one_is_not():
-    """Labels drawn from the probabilities themselves; and the same labels under squared probabilities."""
+    """Labels drawn from the probabilities, evaluated under these and under their cubes."""
     rng = np.random.default_rng(2)
     p = rng.uniform(size=20_000)
     y = rng.uniform(size=20_000) < p
@@ -139,7 +139,7 @@ def test_a_calibrated_model_is_close_to_zero_and_a_sure_one_is_not():
 
 
 def test_the_error_is_a_scorer():
-    """Through make_scorer, lower is better; of two classes it is given one column. Every fold as by hand."""
+    """With make_scorer, lower is better; for two classes it receives one column. Each fold equals a result by hand."""
     scorer = make_scorer(expected_calibration_error, response_method="predict_proba", greater_is_better=False)
     labels = np.where(X[:, 0] > 0, "p", "n")
     found = cross_validate(
@@ -172,13 +172,13 @@ def test_the_error_is_a_scorer():
     ],
 )
 def test_bad_probabilities_are_named(given, message):
-    """What was given, what is needed."""
+    """The message states the value given and what is needed."""
     with pytest.raises(ValueError, match=message):
         expected_calibration_error(**given)
 
 
 def test_bins_need_an_event_for_each_probability():
-    """Lengths are not broadcast."""
+    """Arrays of different lengths are not broadcast."""
     with pytest.raises(ValueError, match=r"probability has shape \(2,\) for 1 events; expected one value for each"):
         reliability_bins([0.5, 0.5], [True])
 
@@ -188,7 +188,7 @@ def test_bins_need_an_event_for_each_probability():
 
 @pytest.mark.parametrize("metric", [neg_crps, neg_interval_score, coverage, mean_width, calibration_gap, sharpness])
 def test_outputs_can_be_seen_and_weighed(metric, two_outputs):
-    """Each raw value is the metric of that output alone; the mean of them is the default, weights are a mean."""
+    """Raw values are the metrics of the single outputs; the default is their mean, and weights give a weighted mean."""
     mean, std = two_outputs.predict(X, return_std=True)
     alone = [metric(Stated(), np.column_stack([mean[:, c], std[:, c]]), Y2[:, c]) for c in (0, 1)]
     raw = metric(two_outputs, X, Y2, multioutput="raw_values")
@@ -200,7 +200,7 @@ def test_outputs_can_be_seen_and_weighed(metric, two_outputs):
 
 
 def test_raw_values_are_those_of_an_independent_implementation(two_outputs):
-    """scoringrules' CRPS and interval score of each output."""
+    """CRPS and interval score of each output, from scoringrules."""
     mean, std = two_outputs.predict(X, return_std=True)
     low, high = np.moveaxis(two_outputs.predict_interval(X, 0.9)[1][:, :, 0], 1, 0)
     expected = -scoringrules.crps_normal(Y2, mean, std).mean(0)
@@ -211,7 +211,7 @@ def test_raw_values_are_those_of_an_independent_implementation(two_outputs):
 
 @pytest.mark.parametrize("wrong", [[1.0], [1.0, -1.0], [0.0, 0.0], None, [1.0, np.inf]])
 def test_weights_of_outputs_fit_them(wrong, two_outputs):
-    """One for each output, not negative, not all zero; and a misspelt rule is named."""
+    """One weight for each output, non-negative and not all zero; a misspelt option is named."""
     with pytest.raises(ValueError, match=r"multioutput=.*; expected 'uniform_average', 'raw_values' or 2 non-neg"):
         neg_crps(two_outputs, X, Y2, multioutput=wrong)
     with pytest.raises(
@@ -221,7 +221,7 @@ def test_weights_of_outputs_fit_them(wrong, two_outputs):
 
 
 def test_sharpness_is_the_root_mean_variance(regressor):
-    """By hand, with weights as copies; a model that is right about its spread has it as its error."""
+    """By hand, with weights as copies; it equals the RMSE if the predictive variances are correct."""
     std = regressor.predict_std(X)
     weights = np.arange(60)
     assert sharpness(regressor, X) == pytest.approx(np.sqrt(np.mean(std**2)), rel=1e-12)
@@ -238,16 +238,16 @@ def test_sharpness_is_the_root_mean_variance(regressor):
 
 
 def test_every_metric_is_listed():
-    """A star import has the metrics and nothing else."""
+    """Every name in __all__ exists."""
     assert set(metrics.__all__) >= {"expected_calibration_error", "sharpness", "neg_nlpd", "coverage"}
     assert all(name in vars(metrics) for name in metrics.__all__)
 
 
-# ---------------------------------------------------------------------- one factor for the spread
+# ---------------------------------------------------------------------- the scaling factor
 
 
 def test_the_factor_is_the_maximum_of_the_held_out_likelihood(regressor):
-    """Found by a bounded search over the normal density instead of the formula."""
+    """By a bounded search over the normal density instead of the formula."""
     scaled = SigmaScaling(regressor).fit(X[HELD_OUT], Y[HELD_OUT])
     mean, std = regressor.predict(X[HELD_OUT], return_std=True)
 
@@ -255,12 +255,12 @@ def test_the_factor_is_the_maximum_of_the_held_out_likelihood(regressor):
         return -stats.norm.logpdf(Y[HELD_OUT], mean, np.exp(log_scale) * std).sum()
 
     found = optimize.minimize_scalar(loss, bounds=(-5, 5), method="bounded", options={"xatol": 1e-10})
-    assert scaled.scale_ == pytest.approx(np.exp(found.x), rel=1e-5)  # the search's own tolerance, squared curvature
+    assert scaled.scale_ == pytest.approx(np.exp(found.x), rel=1e-5)  # tolerance of the search
     assert neg_nlpd(scaled, X[HELD_OUT], Y[HELD_OUT]) >= neg_nlpd(regressor, X[HELD_OUT], Y[HELD_OUT])
 
 
 def test_every_answer_is_stretched_by_the_factor(regressor):
-    """Means stay; total, aleatoric, epistemic, intervals and the distribution by the same factor."""
+    """Means are unchanged; all standard deviations, intervals and the distribution are scaled by the same factor."""
     scaled = SigmaScaling(regressor).fit(X[HELD_OUT], Y[HELD_OUT])
     s = scaled.scale_
     assert isinstance(s, float) and s != 1
@@ -279,18 +279,18 @@ def test_every_answer_is_stretched_by_the_factor(regressor):
 
 
 def test_a_mixture_keeps_its_shape(mixture):
-    """Stretched around its mean: the density of y is the old one at the point from which y came, over the factor."""
+    """A change of variables: the new density is the old one at the original point, divided by the factor."""
     scaled = SigmaScaling(mixture).fit(X[HELD_OUT], Y[HELD_OUT])
     before, after, s = mixture.predict_dist(X), scaled.predict_dist(X), scaled.scale_
     assert isinstance(after, NormalMixture)
     np.testing.assert_allclose(after.std(), s * before.std(), rtol=1e-9)
     moved = before.mean() + (Y - before.mean()) / s
     np.testing.assert_allclose(after.logpdf(Y), before.logpdf(moved) - np.log(s), rtol=1e-9, atol=1e-9)
-    assert neg_nlpd(scaled, X, Y) == pytest.approx(np.mean(after.logpdf(Y)), rel=1e-12)  # judged as it is, no normal
+    assert neg_nlpd(scaled, X, Y) == pytest.approx(np.mean(after.logpdf(Y)), rel=1e-12)  # not as a normal
 
 
 def test_each_output_has_its_factor(two_outputs):
-    """The formula by a loop over rows and outputs; weights as copies."""
+    """The formula by a loop over rows and outputs; weights equal copies."""
     weights = np.arange(20)
     scaled = SigmaScaling(two_outputs).fit(X[HELD_OUT], Y2[HELD_OUT], sample_weight=weights)
     mean, std = two_outputs.predict(X[HELD_OUT], return_std=True)
@@ -303,7 +303,7 @@ def test_each_output_has_its_factor(two_outputs):
 
 
 def test_it_corrects_a_model_that_is_too_sure():
-    """A stated spread of a third: on new rows the coverage of 90 % intervals is 90 % again, and the displays see it."""
+    """The model predicts a third of the true std; after scaling, the 90 % intervals cover 90 % of new rows."""
     rng = np.random.default_rng(4)
     rows = np.column_stack([rng.normal(size=2000), np.full(2000, 1 / 3)])
     targets = rows[:, 0] + rng.normal(size=2000)
@@ -316,7 +316,7 @@ def test_it_corrects_a_model_that_is_too_sure():
 
 
 def test_it_works_around_wrappers_and_other_models():
-    """A pipeline inside, another regressor, clone with a frozen one, pickling."""
+    """A pipeline with another regressor, clone of a frozen estimator, and pickling."""
     pipe = make_pipeline(StandardScaler(), BayesianRidge()).fit(X[TRAIN], Y[TRAIN])
     scaled = clone(SigmaScaling(FrozenEstimator(pipe))).fit(X[HELD_OUT], Y[HELD_OUT])
     mean, std = pipe.predict(X[HELD_OUT], return_std=True)
@@ -328,7 +328,7 @@ def test_it_works_around_wrappers_and_other_models():
 
 
 def test_what_cannot_be_scaled_is_refused(regressor):
-    """Nothing fitted, classes, counts, exact targets, shapes, weights, levels."""
+    """Unfitted estimators, classes, counts, exact predictions, and invalid shapes, weights and levels."""
     with pytest.raises(NotFittedError, match="not fitted yet"):
         SigmaScaling(LaplaceRegressor()).fit(X, Y)
     with pytest.raises(NotFittedError, match="not fitted yet"):

@@ -1,4 +1,4 @@
-"""Wrappers are looked through where that is exact, in any order of nesting, and refused by name where it is not."""
+"""Access to Laplace estimators inside wrappers: exact ones in any nesting, and errors for all others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GRID = {"prior_precision": [0.1, 10.0]}
 
 
 def small(**options):
-    """A Laplace regressor of few weights; given precision and noise need no selection."""
+    """Small Laplace regressor with fixed prior precision and noise level."""
     defaults = {"hidden_layer_sizes": (3,), "random_state": 0, "prior_precision": 1.0, "sigma_noise": 0.2}
     return LaplaceRegressor(**current(**{**defaults, **options}))
 
@@ -58,14 +58,14 @@ def search():
 
 
 def test_a_bare_estimator_is_its_own_step(regressor):
-    """Nothing to unwrap, nothing copied."""
+    """A bare estimator and its input are returned unchanged, without copies."""
     step, inputs = laplace_step(regressor, X_NEW)
     assert step is regressor
     assert inputs is X_NEW
 
 
 def test_the_earlier_steps_of_a_pipeline_transform_x(pipeline):
-    """By hand: the steps' own transforms, one after the other."""
+    """Equal to applying the transforms of the steps one after the other."""
     step, inputs = laplace_step(pipeline, X_NEW)
     assert step is pipeline[-1]
     np.testing.assert_array_equal(inputs, pipeline[1].transform(pipeline[0].transform(X_NEW)))
@@ -76,7 +76,7 @@ def test_the_earlier_steps_of_a_pipeline_transform_x(pipeline):
     "before", [[], ["passthrough"], ["passthrough", "passthrough"], [MinMaxScaler(), "passthrough"]]
 )
 def test_pipelines_of_one_step_and_steps_that_pass_through(before, regressor):
-    """Both are pipelines that scikit-learn accepts."""
+    """scikit-learn accepts pipelines of one step, and "passthrough" steps."""
     steps = [(f"step{i}", step if isinstance(step, str) else clone(step)) for i, step in enumerate(before)]
     pipe = Pipeline([*steps, ("net", small())]).fit(X, Y)
     step, inputs = laplace_step(pipe, X_NEW)
@@ -95,7 +95,7 @@ def test_pipelines_of_one_step_and_steps_that_pass_through(before, regressor):
     ids=["grid", "randomized", "halving"],
 )
 def test_searches_give_their_best_estimator(kind):
-    """The refitted one, whatever the search."""
+    """The refitted estimator of any kind of search."""
     found = kind(small()).fit(X, Y)
     assert laplace_step(found, X_NEW)[0] is found.best_estimator_
     np.testing.assert_array_equal(predict_std(found, X_NEW), found.best_estimator_.predict_std(X_NEW))
@@ -125,7 +125,7 @@ def test_a_search_in_a_pipeline_equals_doing_it_by_hand():
 
 
 def test_deep_nests_come_apart(regressor, pipeline, search):
-    """Frozen estimators, pipelines of pipelines, and a target that is left as it is."""
+    """Frozen estimators, nested pipelines, and TransformedTargetRegressor without a transformation."""
     frozen = make_pipeline(FunctionTransformer(), FrozenEstimator(FrozenEstimator(regressor))).fit(X, Y)
     assert laplace_step(FrozenEstimator(frozen), X_NEW)[0] is regressor
     assert laplace_step(Pipeline([("search", FrozenEstimator(search))]), X_NEW)[0] is search.best_estimator_
@@ -140,7 +140,7 @@ def test_deep_nests_come_apart(regressor, pipeline, search):
 
 
 def test_looking_changes_nothing(pipeline):
-    """Steps, parameters and X are as they were."""
+    """Steps, parameters and X are not modified."""
     steps, before = list(pipeline.steps), X_NEW.copy()
     laplace_step(pipeline, X_NEW)
     assert pipeline.steps == steps
@@ -148,7 +148,7 @@ def test_looking_changes_nothing(pipeline):
 
 
 def test_data_frames_pass_through_the_steps():
-    """Column names reach the steps that check them."""
+    """Column names are passed to the steps that check them."""
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(X, columns=["a", "b"])
     pipe = make_pipeline(StandardScaler(), small()).set_output(transform="pandas").fit(frame, Y)
@@ -157,7 +157,7 @@ def test_data_frames_pass_through_the_steps():
     np.testing.assert_array_equal(step.predict(inputs), pipe.predict(frame))
 
 
-# ---------------------------------------------------------------------- asking
+# ---------------------------------------------------------------------- predictions
 
 
 def test_the_predictive_of_a_regressor_is_its_distribution(pipeline):
@@ -169,12 +169,12 @@ def test_the_predictive_of_a_regressor_is_its_distribution(pipeline):
 
 
 def test_the_predictive_of_a_classifier_is_its_probabilities(classifier):
-    """Nothing more is known of a label."""
+    """A classifier's predictive distribution is its class probabilities."""
     np.testing.assert_array_equal(predictive(FrozenEstimator(classifier), X_NEW), classifier.predict_proba(X_NEW))
 
 
 def test_std_has_the_estimators_own_default(regressor, classifier):
-    """kind=None: "total" for numbers, "epistemic" for classes; a kind given is handed on."""
+    """kind=None means "total" for regressors and "epistemic" for classifiers; an explicit kind is passed on."""
     for model, default in ((regressor, "total"), (classifier, "epistemic")):
         frozen = FrozenEstimator(model)
         np.testing.assert_array_equal(predict_std(frozen, X_NEW), model.predict_std(X_NEW, kind=default))
@@ -194,7 +194,7 @@ def test_intervals_keep_their_shape():
 
 
 def test_other_probabilistic_models_have_a_predictive_too():
-    """So that models can be compared; the step itself is found, whatever its type."""
+    """Other models can be compared; final_step returns an estimator of any type."""
     pipe = make_pipeline(StandardScaler(), BayesianRidge()).fit(X, Y)
     mean, std = pipe.predict(X_NEW, return_std=True)
     distribution = predictive(pipe, X_NEW)
@@ -207,7 +207,7 @@ def test_other_probabilistic_models_have_a_predictive_too():
 
 
 def test_no_laplace_step_is_named():
-    """What was found, where, and what is expected."""
+    """The message states what was found, where, and what is expected."""
     pipe = make_pipeline(StandardScaler(), LinearRegression()).fit(X, Y)
     with pytest.raises(TypeError, match="found LinearRegression inside Pipeline; expected a LaplaceRegressor or"):
         laplace_step(pipe, X_NEW)
@@ -220,14 +220,14 @@ def test_no_laplace_step_is_named():
 
 
 def test_several_models_are_no_laplace_step(classifier):
-    """A recalibrated classifier answers otherwise than the net inside."""
+    """A recalibrated classifier predicts differently from the net inside."""
     calibrated = CalibratedClassifierCV(FrozenEstimator(classifier), cv=3).fit(X, LABELS)
     with pytest.raises(TypeError, match="found CalibratedClassifierCV; expected"):
         laplace_step(calibrated, X_NEW)
 
 
 def test_a_search_without_refit_is_refused():
-    """It holds scores and no model."""
+    """Such a search stores scores but no model."""
     found = GridSearchCV(small(), GRID, cv=2, refit=False).fit(X, Y)
     with pytest.raises(ValueError, match=r"GridSearchCV\(refit=False\) has no fitted estimator; set refit=True"):
         laplace_step(found, X_NEW)
@@ -241,7 +241,7 @@ def test_a_search_without_refit_is_refused():
     ],
 )
 def test_transformed_targets_are_refused(options, name):
-    """The net inside speaks of another target than y."""
+    """The net inside predicts a transformed target, not y."""
     wrapper = TransformedTargetRegressor(small(), **options).fit(X, Y)
     message = f"transforms y with {name}: its inner regressor predicts the transformed target.* Omit it"
     with pytest.raises(ValueError, match=message):
@@ -263,13 +263,13 @@ def test_transformed_targets_are_refused(options, name):
     ids=lambda model: type(model).__name__,
 )
 def test_unfitted_is_not_fitted(unfitted):
-    """scikit-learn's own error, before anything else."""
+    """scikit-learn's NotFittedError comes first."""
     with pytest.raises(NotFittedError):
         laplace_step(unfitted, X_NEW)
 
 
 def test_classes_have_no_interval(classifier):
-    """The message says what there is instead."""
+    """The message names the alternatives."""
     with pytest.raises(
         TypeError, match=r"predict_interval needs numeric targets; found LaplaceClassifier.* predictive"
     ):

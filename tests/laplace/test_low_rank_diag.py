@@ -110,7 +110,7 @@ def test_it_adds_up_in_one_basis_and_in_no_other():
     once = dense(fit.curvature, size)
     contracts.close(dense(twice, size), 2 * once, 1e-12, "the same rows again")
     contracts.close(dense(twice.subtract(fit.curvature), size), once, 1e-12, "and out")
-    with pytest.raises(UnsupportedCombinationError, match="can only be put together in one basis"):
+    with pytest.raises(UnsupportedCombinationError, match="can only merge or subtract curvatures"):
         fit.curvature.merge(fit_laplace(*arguments, rank=4).curvature)
 
 

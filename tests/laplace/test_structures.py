@@ -275,7 +275,7 @@ def test_ekfac_adds_up_in_one_basis_and_in_no_other():
     twice = fit.curvature.merge(fit_laplace(*arguments, like=fit.curvature).curvature)
     contracts.close(twice.eigenvalues(), 2 * fit.curvature.eigenvalues(), 1e-12, "the same rows again")
     contracts.close(twice.subtract(fit.curvature).eigenvalues(), fit.curvature.eigenvalues(), 1e-12, "and out")
-    with pytest.raises(UnsupportedCombinationError, match="can only be put together in one basis"):
+    with pytest.raises(UnsupportedCombinationError, match="can only merge or subtract curvatures"):
         fit.curvature.merge(fit_laplace(*arguments).curvature)
 
 

@@ -184,7 +184,7 @@ def test_masked_values_of_X_are_missing_ones(fitted):
 def test_masked_values_are_refused_where_a_value_is_needed(fitted):
     """Targets, weights and noise variances, in each method; X of a given net."""
     targets, labels, weights = (np.ma.array(values, mask=MASK) for values in (Y, LABELS, np.ones(30)))
-    message = "is a masked array with 1 masked value, first in row 7; a value is needed in each row. Leave these rows"
+    message = "is a masked array with 1 masked value, the first in row 7; every row needs a value. Drop these rows"
     for method in ("fit", "partial_fit", "forget", "log_predictive_density"):
         for model, y in zip(fitted, (targets, labels), strict=True):
             with pytest.raises(ValueError, match=f"y {message}"):
@@ -250,7 +250,7 @@ def test_a_fit_that_fails_leaves_the_last_one():
 @pytest.mark.parametrize("y", [["low", "high", "low"], np.array(["2026-01-01"] * 3, "datetime64[D]")])
 def test_a_regressor_is_given_labels(y):
     """numpy's own conversion would say what it cannot convert, and not what is needed."""
-    with pytest.raises((ValueError, TypeError), match=r"needs numbers; labels are for LaplaceClassifier|datetime64"):
+    with pytest.raises((ValueError, TypeError), match=r"needs numbers. For labels use LaplaceClassifier|datetime64"):
         LaplaceRegressor().fit([[0.0], [1.0], [2.0]], y)
 
 

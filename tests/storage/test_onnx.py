@@ -1,4 +1,4 @@
-"""An exported graph says what the estimator says, in another runtime and without torch; what cannot be is refused."""
+"""ONNX export: onnxruntime reproduces the predictions of the estimator; unsupported estimators are rejected."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def outputs_of(graph, rows):
 
 
 def assert_same_regressor(model, targets, graph=None):
-    """Relative to the spread of each target: 1e-5 is far below any noise, and above erf in single precision."""
+    """Errors relative to the std of each target: 1e-5 is far below any noise, and allows for a float32 erf."""
     found = outputs_of(to_onnx(model) if graph is None else graph, X_NEW)
     mean, std = model.predict(X_NEW, return_std=True)
     for name, expected in {
@@ -64,13 +64,13 @@ def assert_same_classifier(model):
     np.testing.assert_allclose(found, model.predict_proba(X_NEW), atol=1e-5)
 
 
-# ---------------------------------------------------------------------- numbers
+# ---------------------------------------------------------------------- regressors
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu", "gelu", "silu", "softplus"])
 @pytest.mark.parametrize(("subset", "dtype"), [("last_layer", "float32"), ("all", "float64")])
 def test_a_graph_predicts_as_the_estimator(activation, subset, dtype):
-    """Mean and both spreads, from raw columns to the units of y; the Jacobian goes through every activation."""
+    """Mean and both stds, from raw columns to the units of y, with the Jacobian through every activation."""
     options = {"activation": activation, "dtype": dtype, "subset_of_weights": subset}
     assert_same_regressor(
         regressor(**current(**options, hidden_layer_sizes=(4, 3), hessian_structure="full")).fit(X, Y), Y
@@ -79,7 +79,7 @@ def test_a_graph_predicts_as_the_estimator(activation, subset, dtype):
 
 @pytest.mark.parametrize("structure", sorted(STRUCTURES))
 def test_the_posterior_of_every_structure_is_exported(structure):
-    """By its root, two targets at once, whose outputs share a covariance."""
+    """Two targets whose outputs are correlated under the posterior."""
     model = regressor(hessian_structure=structure, sigma_noise=np.array([10.0, 1e-4]))
     assert_same_regressor(model.fit(X, TARGETS), TARGETS)
 
@@ -101,13 +101,13 @@ def test_the_posterior_of_every_structure_is_exported(structure):
     ids=lambda options: "-".join(options),
 )
 def test_options_of_the_posterior_are_in_the_graph(options):
-    """Those that change the order of the weights, which of them are random, and how many nets there are."""
+    """Options that change the order of the weights, the random weights, or the number of nets."""
     assert_same_regressor(regressor(**current(**options)).fit(X, Y), Y)
 
 
 @pytest.mark.parametrize("n_bins", [None, (None, 5)], ids=["one kind", "two kinds"])
 def test_a_noise_that_varies_is_in_the_graph(n_bins):
-    """Of a mixture by default: the second net, its own posterior and the quadrature over it; one for each kind."""
+    """Heteroscedastic noise: a noise net with its own posterior and quadrature, one for each encoding."""
     rows = RNG.normal(size=(150, 3))
     targets = 100 * (rows[:, 0] + np.exp(rows[:, 2] - 1) * RNG.normal(size=150))
     model = LaplaceRegressor(hidden_layer_sizes=(5,), likelihood="heteroscedastic", n_members=2, random_state=0)
@@ -122,7 +122,7 @@ def test_a_noise_that_varies_is_in_the_graph(n_bins):
 
 @pytest.mark.parametrize("subset", ["all", "last_layer"])
 def test_members_that_trained_together_are_in_the_graph(subset):
-    """Their numbers enter as themselves and as pieces, with a scale of each column; Kronecker factors are stored."""
+    """Members with numbers, piecewise linear encodings and column scales; with Kronecker factors the graph is small."""
     random = np.random.default_rng(0)
     rows = random.normal(size=(1500, 3))
     targets = 100 * (np.sin(rows[:, 0]) + np.abs(rows[:, 1])) + 5 * random.normal(size=1500)
@@ -139,14 +139,14 @@ def test_members_that_trained_together_are_in_the_graph(subset):
 
 
 def test_rows_that_came_later_are_in_the_graph():
-    """They have moved the mean of the linearised net."""
+    """partial_fit shifts the mean of the linearised net."""
     model = regressor(hessian_structure="full").fit(X[:40], Y[:40]).partial_fit(X[40:], Y[40:])
     assert model.laplace_.shift is not None
     assert_same_regressor(model, Y)
 
 
 def test_heavy_tails_are_drawn_in_by_the_graph():
-    """asinh of one column, the others as they are."""
+    """asinh is applied to the heavy-tailed column only."""
     heavy = X.copy()
     heavy[:, 0] = np.sinh(9 * Z[:, 0])
     model = regressor(hessian_structure="full").fit(heavy, Y)
@@ -155,7 +155,7 @@ def test_heavy_tails_are_drawn_in_by_the_graph():
 
 
 def test_a_sequential_of_ones_own_is_exported():
-    """Linear layers and activations, as torch has them; options of a layer that are not its defaults are refused."""
+    """A user-defined torch.nn.Sequential of linear layers, an activation and dropout."""
     net = nn.Sequential(nn.Linear(3, 4), nn.Sigmoid(), nn.Dropout(0.1), nn.Linear(4, 1, bias=False))
     scaled = LaplaceRegressor(net, **CHEAP, **NOISE).fit(Z, Y)
     found = outputs_of(to_onnx(scaled), Z)
@@ -169,7 +169,7 @@ def test_a_sequential_of_ones_own_is_exported():
 @pytest.mark.parametrize("link", ["moderated", "probit", "plugin"])
 @pytest.mark.parametrize(("labels", "n_members"), [(LABELS, 1), (LABELS == "up", 2)], ids=["three", "two"])
 def test_class_probabilities_are_exported(link, labels, n_members):
-    """By the links in closed form; several logits, or one for two classes; with the names of the classes."""
+    """All closed-form links, with several logits or one logit; the metadata contain the class labels."""
     model = classifier(link=link, hidden_layer_sizes=(4,), n_members=n_members).fit(X, labels)
     assert_same_classifier(model)
     metadata = {one.key: one.value for one in to_onnx(model).metadata_props}
@@ -177,7 +177,7 @@ def test_class_probabilities_are_exported(link, labels, n_members):
 
 
 def test_two_logits_are_exported():
-    """``likelihood="categorical"`` of two classes; over the last layer."""
+    """``likelihood="categorical"`` with two classes has two logits, here with a last-layer posterior."""
     model = classifier(likelihood="categorical", subset_of_weights="last_layer").fit(X, LABELS == "up")
     assert model.n_outputs_ == 2
     assert_same_classifier(model)
@@ -192,7 +192,7 @@ def model():
 
 
 def test_a_graph_is_written_as_a_file(model, tmp_path):
-    """Valid, of an opset that runtimes have had for years, for any number of rows."""
+    """The file is valid, of the widely supported opset 17, and works for any number of rows."""
     graph = to_onnx(model, tmp_path / "model.onnx")
     found = onnx.load(tmp_path / "model.onnx")
     assert found == graph and found.opset_import[0].version == 17
@@ -203,11 +203,11 @@ def test_a_graph_is_written_as_a_file(model, tmp_path):
 
 
 def test_the_last_layer_stores_little(model):
-    """The root of its own weights alone: 8 × 8 numbers beside the net's 36."""
+    """Only the root of the 8 last-layer weights is stored, 8 × 8 numbers, and the 36 weights of the net."""
     assert len(to_onnx(model).SerializeToString()) < 10_000
 
 
-# ---------------------------------------------------------------------- refused
+# ---------------------------------------------------------------------- errors
 
 
 @pytest.mark.parametrize(
@@ -242,13 +242,13 @@ def test_the_last_layer_stores_little(model):
     ],
 )
 def test_what_is_not_exported_is_refused(make, message):
-    """With what to use instead."""
+    """The message names the alternatives."""
     with pytest.raises(UnsupportedCombinationError, match=message):
         to_onnx(make())
 
 
 def test_a_net_that_uses_a_layer_twice_is_refused():
-    """Its Jacobian would be a sum."""
+    """Its Jacobian would be a sum over both uses, which is not implemented."""
     layer = nn.Linear(3, 3)
     net = nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(3, 1))
     with pytest.raises(UnsupportedCombinationError, match="the net Sequential cannot be exported to ONNX"):
@@ -256,20 +256,20 @@ def test_a_net_that_uses_a_layer_twice_is_refused():
 
 
 def test_a_graph_that_is_too_large_is_refused(model, monkeypatch):
-    """ONNX ends at 2 GB; the message says how large it would be, and what to do."""
+    """ONNX is limited to 2 GB; the message states the size and what to do."""
     monkeypatch.setattr(_onnx, "LARGEST_FILE", 100.0)
     with pytest.raises(MemoryBudgetError, match=r"the posterior is over 8 weights, .*subset_of_weights='last_layer'"):
         to_onnx(model)
 
 
 def test_other_things_are_refused():
-    """Of a pipeline the other steps have exporters of their own."""
+    """Only Laplace estimators can be exported."""
     with pytest.raises(TypeError, match=r"to_onnx was given a KFold; expected a fitted LaplaceRegressor"):
         to_onnx(KFold())
 
 
 def test_a_missing_package_is_named(model, monkeypatch):
-    """Only to_onnx needs it."""
+    """The package onnx is optional; the error names it."""
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ImportError, match=r"needs the package onnx, .*pip install sklearn-laplace\[onnx\]"):
         to_onnx(model)

@@ -106,7 +106,7 @@ def test_a_missing_label_is_named_by_its_row(fitted, y):
 def test_a_missing_class_is_refused():
     """In the list of all labels."""
     for first in (LABELS, LABELS[:1]):
-        with pytest.raises(ValueError, match=r"Input classes contains None: .*row 2. Give the known ones alone"):
+        with pytest.raises(ValueError, match=r"Input classes contains None: .*row 2. Pass only the known classes"):
             classifier().partial_fit(X[: len(first)], first, classes=["up", "down", None])
 
 
@@ -123,7 +123,7 @@ def test_labels_of_several_types_are_refused(fitted, values, types):
     """numpy makes strings of all of them in a list, and cannot sort them in an array of objects."""
     labels = (values * N)[:N]
     for y in (labels, replaced(labels, labels[3]), pd.Series(labels, dtype=object)):
-        refuses(fitted[1], rf"y holds labels of the types {types}. Make all of them strings", X, y, methods=TAKING_Y)
+        refuses(fitted[1], rf"y holds labels of the types {types}. Convert all of them to strings", X, y, methods=TAKING_Y)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_labels_are_strings_or_numbers(fitted, value):
     y = np.empty(N, dtype=object)
     y[:] = [value] * N
     refuses(
-        fitted[1], "y holds labels of the type .*; labels are strings, whole numbers or bool", X, y, methods=TAKING_Y
+        fitted[1], "y holds labels of the type .*; expected strings, whole numbers or bool", X, y, methods=TAKING_Y
     )
 
 
@@ -151,7 +151,7 @@ def test_labels_of_dtype_object_are_numbers_where_all_are(kind):
 
 def test_labels_of_another_kind_than_the_classes_are_refused(fitted):
     """Strings beside numbers had a density of zero, or a TypeError."""
-    message = "y holds labels such as [01], and the classes are strings such as 'down'. Give labels of the same type"
+    message = "y holds labels such as [01], and the classes are strings such as 'down'. Pass labels of the same type"
     refuses(fitted[1], message, X, CODES, methods=("partial_fit", "forget", "log_predictive_density"))
 
 
@@ -195,14 +195,14 @@ def once():
 
 FRAME = pd.DataFrame(X, columns=["a", "b"])
 NO_ROWS = {
-    "LazyFrame": (lambda: pl.DataFrame({"a": Y, "b": Y}).lazy(), "is a LazyFrame, .* Give {}.collect()"),
-    "generator": (once, "is of type generator, which can be read only once. Give list({})"),
+    "LazyFrame": (lambda: pl.DataFrame({"a": Y, "b": Y}).lazy(), "is a LazyFrame, .* Pass {}.collect()"),
+    "generator": (once, "is of type generator, which can be read only once. Pass list({})"),
     "zip": (lambda: zip(X, Y, strict=True), "is of type zip, which can be read only once"),
-    "dict": (lambda: {"a": Y, "b": Y}, "is of type dict. Give an array, or a dataframe such as pandas.DataFrame({})"),
-    "str": (lambda: "table.csv", "{}='table.csv' is of type str. Give a list, an array or a dataframe"),
-    "set": (lambda: {1.0, 2.0}, "is of type set. Give a list"),
-    "GroupBy": (lambda: FRAME.groupby("a"), "is of type DataFrameGroupBy, which holds no rows of its own"),
-    "Rolling": (lambda: FRAME.rolling(2), "is of type Rolling, which holds no rows of its own"),
+    "dict": (lambda: {"a": Y, "b": Y}, "is of type dict. Pass an array, or a dataframe such as pandas.DataFrame({})"),
+    "str": (lambda: "table.csv", "{}='table.csv' is of type str. Pass a list, an array or a dataframe"),
+    "set": (lambda: {1.0, 2.0}, "is of type set. Pass a list"),
+    "GroupBy": (lambda: FRAME.groupby("a"), "is of type DataFrameGroupBy, which holds no rows. Pass the resulting table"),
+    "Rolling": (lambda: FRAME.rolling(2), "is of type Rolling, which holds no rows. Pass the resulting table"),
     "function": (lambda: once, "is of type function, which holds no rows"),
     "values": (lambda: {"a": 1.0}.values(), "is of type dict_values, which holds no rows"),
 }
@@ -285,7 +285,7 @@ def test_a_number_beyond_float64_is_named_by_its_place(fitted):
     with pytest.raises(ValueError, match=r"column 1 of X holds 10{9,}.*too large"):
         fitted[0].predict(rows)
     refuses(fitted[0], "y in row 3 holds 10{9,}.*too large", X, replaced(Y, HUGE), methods=TAKING_Y)
-    message = "y holds the label 10{9,}.*Make strings of the labels"
+    message = "y holds the label 10{9,}.*Convert the labels to strings"
     refuses(fitted[1], message, X, replaced(CODES, HUGE), methods=TAKING_Y)
     weights = [HUGE, *[1] * (N - 1)]
     refuses(fitted[0], "sample_weight in row 0 holds 10{9,}.*too large", X, Y, sample_weight=weights)
@@ -409,17 +409,17 @@ def test_a_column_of_times_of_both_kinds_is_refused():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ([[1.0, 2.0]] * 3 + [[1.0]] + [[1.0, 2.0]] * (N - 4), "row 3 of X has 1 values, and row 0 has 2. Give rows of"),
-        ([["a", 2.0]] * 3 + [["a"]] + [["a", 2.0]] * (N - 4), "row 3 of X has 1 values, and row 0 has 2. Give rows of"),
-        (np.zeros(N, dtype=[("a", float), ("b", float)]), "X is a structured array. Give its fields as columns"),
+        ([[1.0, 2.0]] * 3 + [[1.0]] + [[1.0, 2.0]] * (N - 4), "row 3 of X has 1 values, and row 0 has 2. Make all rows"),
+        ([["a", 2.0]] * 3 + [["a"]] + [["a", 2.0]] * (N - 4), "row 3 of X has 1 values, and row 0 has 2. Make all rows"),
+        (np.zeros(N, dtype=[("a", float), ("b", float)]), "X is a structured array. Pass its fields as columns"),
         (
             np.zeros(N, dtype=[("a", float), ("b", int)]).view(np.recarray),
-            "X is a structured array. Give its fields as columns",
+            "X is a structured array. Pass its fields as columns",
         ),
         ([{"a": 1.0}] * N, r"Expected 2D array, got 1D array instead: X has the shape \(24,\)"),
         (["a"] * N, r"Expected 2D array, got 1D array instead: X has the shape \(24,\)"),
         (np.full((N, 2, 2), "a"), r"Expected 2D array, got 3D array instead: X has the shape \(24, 2, 2\)"),
-        ((X + 1j).tolist(), "Complex data not supported. Give real and imaginary part"),
+        ((X + 1j).tolist(), "Complex data not supported. Pass the real and imaginary"),
         (FRAME[[]], r"Found array with 0 feature\(s\)"),
         (pd.DataFrame(), r"Found array with 0 feature\(s\)"),
     ],

@@ -1,6 +1,6 @@
 r"""Convolutions: one linear map at every position, applied to patches of the padded input.
 
-With the patches :math:`a_{nl}` of row n and the cotangents :math:`g_{nkl}` at the output positions l, the part is
+Let :math:`a_{nl}` be the patches of row n, and :math:`g_{nkl}` the cotangents at the output positions l. The part is
 :math:`\sum_l g_{nkl} \otimes [a_{nl}, 1]`, as for a linear layer at several positions. A grouped convolution is one
 such map per group. It has no single input, so its part is stored dense.
 """

@@ -153,7 +153,7 @@ class HeldOutScores:
         r"""Return the point of largest density; of points equal within ``WORTH``, the prior closest to the training's.
 
         The noise moves only a part of the way from the training's value :math:`\varphi` to the best value
-        :math:`\hat\varphi`, and the prior moves by the same part. Each net is trained on fewer rows, so its errors
+        :math:`\hat\varphi`. The prior moves by the same part. Each net is trained on fewer rows, so its errors
         overestimate the noise; the evidence of one basin underestimates it. With
         :math:`q = \tfrac12 \log(\hat\varphi / \varphi)` and :math:`q_0` = ``TRUSTED``, the part is
         :math:`\tanh(q/q_0)\,q_0/q`, so the noise standard deviation changes by a factor of at most

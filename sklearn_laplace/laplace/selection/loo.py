@@ -127,7 +127,7 @@ def loo_path(
             f"{type(fit.rule).__name__}, the structure {type(fit.curvature).__name__} and {fit.prior.n_groups} prior "
             "precisions. Use loo_log_density for each point."
         )
-    # With the gradient g at θ, the mode under ρ is θ − m + (H + ρ)⁻¹ (H m − g), where m is θ minus the prior mean.
+    # The mode under ρ is θ − m + (H + ρ)⁻¹ (H m − g), with g the gradient at θ and m = θ minus the prior mean.
     m = fit.objective_gradient(Hyper(torch.ones_like(ridge[:1]))) - fit.gradient
     target = basis.values * basis.vector(m) - basis.vector(fit.gradient)
     shift = -m if fit.shift is None else fit.shift - m

@@ -19,7 +19,10 @@ from ..jacobian.blocks import ParameterBlock
 from ..jacobian.jacobian import Batch, FactoredJacobian
 
 Rotation: TypeAlias = Callable[[FactoredJacobian], Callable[[Tensor], Tensor]]
-"""Function from the Jacobian of n rows to a function from prior precisions, 0-d or (P,), to covariances (n, K, K) at scale 1."""
+"""Function of the Jacobian of n rows that returns a function from prior precisions to covariances (n, K, K) at scale 1.
+
+The prior precisions are 0-d or of shape (P,).
+"""
 RANK = 100
 """Default number of eigenpairs."""
 
@@ -65,10 +68,10 @@ class Curvature(ABC):
     """Sum over rows of JᵀS SᵀJ in the form of one structure, at unit dispersion."""
 
     accepts: ClassVar[frozenset[str]]
-    """Accepted forms of a rule's contribution, of which one is sufficient: "rows", "layers" (factors of rows) or "matrix"."""
+    """Accepted forms of a rule's contribution, of which one suffices: "rows", "layers" (the rows' factors), "matrix"."""
 
     holds: ClassVar[frozenset[str]] = frozenset({"layer", "column", "parameter"})
-    """Supported units of equal prior precision: "layer", "column" (an input column of a layer) or "parameter"."""
+    """Units with one prior precision: "layer", "column" (an input column of a layer) or "parameter"."""
 
     is_monoid: ClassVar[bool] = True
     """True if sums over parts of the rows, in any order, add up to the sum over all rows."""
@@ -77,12 +80,14 @@ class Curvature(ABC):
     """True if rows can be subtracted."""
 
     takes: ClassVar[frozenset[str]] = frozenset()
-    """Supported options: of the network's layout ("bias"), of :meth:`zero` and :meth:`memory` ("weight_sharing", "rank"), and
-    of the posterior ("damping").
+    """Supported options.
+
+    "bias" is an option of the network's layout, "weight_sharing" and "rank" are options of :meth:`zero` and
+    :meth:`memory`, and "damping" is an option of the posterior.
     """
 
     has_spectrum: ClassVar[bool] = True
-    """True if :meth:`eigenvalues` cost less than a posterior. The evidence of a single precision then uses them."""
+    """True if :meth:`eigenvalues` cost less than a posterior; the evidence of a single precision then uses them."""
 
     @classmethod
     @abstractmethod
@@ -210,7 +215,7 @@ class Posterior(ABC):
         """Device of the tensors."""
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
-        """Number of elements that :meth:`covariance` creates per input row; by default the size of the row's factors."""
+        """Number of elements that :meth:`covariance` creates per input row; by default the size of the factors."""
         return sum(block.width(n_outputs) for block in blocks)
 
     @abstractmethod

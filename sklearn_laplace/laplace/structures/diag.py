@@ -139,7 +139,10 @@ class DiagPosterior(Posterior):
         return jacobian.weighted_inner(1 / self.total)
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Covariance without the row's contribution to each weight's precision, from the dense rows of one block at a time."""
+        """Covariance with each weight's precision reduced by the row's contribution.
+
+        Dense rows are formed for one block at a time.
+        """
         total = torch.zeros((), dtype=torch.float64, device=self.total.device)
         pieces = zip(jacobian.factors, self.total.split(self.sizes), self.precision.split(self.sizes), strict=True)
         for part, precision, least in pieces:

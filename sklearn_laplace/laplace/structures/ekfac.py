@@ -1,14 +1,14 @@
-r"""EKFAC: Kronecker eigenvectors, exact second moments in their basis (George et al. 2018; "EFB").
+r"""EKFAC: Kronecker eigenvectors with exact second moments in their basis (George et al. 2018; "EFB").
 
-With the eigenvectors :math:`U_B, U_A` of kron's factors and the weight gradient :math:`G_{nk}` of row n (summed over
-positions before it is squared),
+With the eigenvectors :math:`U_B, U_A` of the factors of kron and the weight gradient :math:`G_{nk}` of row n (summed
+over positions before it is squared),
 
 .. math:: H_l \approx (U_B \otimes U_A)\, \mathrm{diag}(\Lambda)\, (U_B \otimes U_A)^\top, \qquad
-          \Lambda = \sum_n w_n \sum_k (U_B^\top G_{nk} U_A)^{\circ 2} :
+          \Lambda = \sum_n w_n \sum_k (U_B^\top G_{nk} U_A)^{\circ 2} .
 
-the diagonal that is closest to the true block in that basis (Frobenius norm), so never farther from it than kron. The
-basis comes from all rows, so that a second pass over them is needed, and sums of two of these only exist in one basis.
-One prior precision a layer: more would not be diagonal in the basis.
+This is the diagonal closest to the true block in that basis (Frobenius norm), so it is never farther from it than kron.
+The basis depends on all rows, so a second pass over them is needed. Two such curvatures can only be added if they have
+the same basis. Each layer has a single prior precision, because different ones would not be diagonal in the basis.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .kron import Kron, KronBlockPosterior, KronPosterior, one_precision
 
 @dataclass(frozen=True)
 class EKFACBlock:
-    """One layer's second moments in its basis; a dense tensor is the case of one output.
+    """Second moments of one layer in its basis. A dense tensor has one output.
 
     Parameters
     ----------
@@ -50,21 +50,21 @@ class EKFACBlock:
     values: Tensor
 
     def times(self, vector: Tensor) -> Tensor:
-        """U (Λ ∘ Uᵀ V U) Uᵀ for v of shape (O·I,)."""
+        """U_B (Λ ∘ (U_Bᵀ V U_A)) U_Aᵀ for v of shape (O·I,), with V the matrix (O, I) of v."""
         rotated = self.output_basis.mT @ vector.view(self.values.shape) @ self.input_basis
         return (self.output_basis @ (self.values * rotated) @ self.input_basis.mT).flatten()
 
 
 @dataclass(frozen=True)
 class EKFAC(Curvature):
-    """Kronecker eigenvectors with their own second moments.
+    """Kronecker eigenvectors with exact second moments.
 
     Parameters
     ----------
     kron : Kron
-        The factors, from the first pass.
+        Kronecker factors from the first pass.
     parts : tuple of EKFACBlock
-        The second moments, from the second pass; empty in the first one.
+        Second moments from the second pass; empty during the first pass.
 
     Examples
     --------
@@ -87,16 +87,16 @@ class EKFAC(Curvature):
         device: torch.device,
         weight_sharing: WeightSharing = WeightSharing.EXPAND,
     ) -> Self:
-        """Of the first pass; the option is about the basis alone."""
+        """Zero curvature of the first pass. ``weight_sharing`` affects the basis only."""
         return cls(Kron.zero(blocks, device, weight_sharing))
 
     @property
     def options(self) -> dict[str, Any]:
-        """Those of kron."""
+        """Options of kron."""
         return self.kron.options
 
     def moments(self) -> tuple[EKFACBlock, ...]:
-        """The second moments in their basis; before the second pass kron's eigenvalues in kron's."""
+        """Second moments in their basis; before the second pass the eigenvalues and eigenvectors of kron."""
         if self.parts:
             return self.parts
         parts = []
@@ -106,11 +106,11 @@ class EKFAC(Curvature):
         return tuple(parts)
 
     def next_pass(self) -> Self | None:
-        """Zeros in the eigenvectors of the first pass."""
+        """Zero second moments in the eigenvectors of the first pass; None after the second pass."""
         return None if self.parts else self._zeros(self.moments())
 
     def emptied(self, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
-        """Zeros in this one's basis."""
+        """Zero second moments in the same basis."""
         return self._zeros(self.parts)
 
     def _zeros(self, parts: tuple[EKFACBlock, ...]) -> Self:
@@ -120,16 +120,16 @@ class EKFAC(Curvature):
     def memory(
         blocks: Sequence[ParameterBlock], n_dual: int, weight_sharing: WeightSharing = WeightSharing.EXPAND
     ) -> int:
-        """kron's, and the second moments: 8 · P bytes more."""
+        """Bytes of kron plus 8 · P for the second moments."""
         return Kron.memory(blocks, n_dual) + 8 * sum(block.size for block in blocks)
 
     def copy(self) -> Self:
-        """A copy of factors and moments."""
+        """Copy the second moments, or the factors before the second pass."""
         parts = tuple(replace(part, values=part.values.clone()) for part in self.parts)
         return replace(self, kron=self.kron if parts else self.kron.copy(), parts=parts)
 
     def add_(self, batch: Batch) -> Self:
-        """kron's products in the first pass; in the second a rotation and one product a layer."""
+        """Add a batch: the products of kron in the first pass, a rotation and one product per layer in the second."""
         if not self.parts:
             return replace(self, kron=self.kron.add_(batch))
         for part, factor in zip(self.parts, batch.jacobian.factors, strict=True):
@@ -142,26 +142,26 @@ class EKFAC(Curvature):
         return self
 
     def merge(self, other: Self) -> Self:
-        """Sum of the moments of two that share their basis."""
+        """Sum of the second moments of two curvatures with the same basis."""
         return self._moments(other, 1.0)
 
     def subtract(self, other: Self) -> Self:
-        """Difference of the moments of two that share their basis."""
+        """Difference of the second moments of two curvatures with the same basis."""
         return self._moments(other, -1.0)
 
     def times(self, vector: Tensor) -> Tensor:
-        """U (Λ ∘ Uᵀ V U) Uᵀ, layer by layer."""
+        """H v, layer by layer."""
         if not self.parts:
             return self.kron.times(vector)
         pieces = vector.split([part.block.size for part in self.parts])
         return torch.cat([part.times(piece) for part, piece in zip(self.parts, pieces, strict=True)])
 
     def eigenvalues(self) -> Tensor:
-        """The second moments; kron's eigenvalues before the second pass."""
+        """Second moments; before the second pass the eigenvalues of kron."""
         return torch.cat([part.values.flatten() for part in self.parts]) if self.parts else self.kron.eigenvalues()
 
     def posterior(self, precision: Tensor, scale: float) -> KronPosterior:
-        """Diagonal in the basis: no factorisation at all."""
+        """Posterior that is diagonal in the basis, without any factorisation."""
         if not self.parts:
             return self.kron.posterior(precision, scale)
         sizes = [part.block.size for part in self.parts]
@@ -180,9 +180,9 @@ class EKFAC(Curvature):
             return replace(self, kron=factors)
         if self.kron is not other.kron:
             raise UnsupportedCombinationError(
-                "two curvatures of hessian_structure='ekfac' can only be put together in one basis, and each has the "
-                "eigenvectors of its own rows. Use hessian_structure='kron' or 'block_diagonal', or fit all rows "
-                "at once."
+                "hessian_structure='ekfac' can only merge or subtract curvatures with the same eigenvectors, but these "
+                "two have eigenvectors of different rows. Use hessian_structure='kron' or 'block_diagonal', or fit all "
+                "rows at once."
             )
         parts = []
         for mine, theirs in zip(self.parts, other.parts, strict=True):

@@ -1,8 +1,8 @@
 r"""Full: the P × P curvature.
 
 :math:`H_{ll'} = \sum_n [\sum_k g_{nk} g'^\top_{nk}] \otimes a_n a'^\top_n` for two linear layers, lower blocks only.
-With one prior precision for all weights, an eigendecomposition made once serves every δ, σ² and T; with grouped
-precisions each posterior is a Cholesky factorisation, O(P³/3).
+With one prior precision for all weights, a single eigendecomposition serves every δ, σ² and T. With grouped precisions
+each posterior needs a Cholesky factorisation, O(P³/3).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from ._base import Curvature, Eigenbasis, Posterior
 
 @dataclass(frozen=True)
 class Full(Curvature):
-    """The dense curvature; only its lower block triangle is filled.
+    """The dense curvature, of which only the lower block triangle is filled.
 
     Parameters
     ----------
     lower : Tensor of shape (P, P), float64
-        The sum as it came, whatever its sign.
+        The sum as accumulated; it may be indefinite.
     sizes : tuple of int
-        Parameters in each block.
+        Number of parameters in each block.
     semidefinite : bool
-        Whether it is a sum of outer products. One of matrices may have negative eigenvalues; they count as zero in
-        everything that is asked of the curvature.
+        True if the curvature is a sum of outer products. A sum of given matrices may have negative eigenvalues; all
+        results treat these as zero.
 
     Examples
     --------
@@ -56,20 +56,20 @@ class Full(Curvature):
 
     @staticmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
-        """Curvature, its factor and the posterior's root: 3 · 8 · P² bytes."""
+        """Bytes of curvature, its factor and the posterior's root: 3 · 8 · P²."""
         return 3 * 8 * sum(block.size for block in blocks) ** 2
 
     @classmethod
     def row_width(cls, blocks: Sequence[ParameterBlock], n_columns: int) -> int:
-        """One column is multiplied out; several are not, see :meth:`LayerFactor.cross`."""
+        """P for one column, which is stored dense; zero for several columns, see :meth:`LayerFactor.cross`."""
         return sum(block.size for block in blocks) if n_columns == 1 else 0
 
     def copy(self) -> Self:
-        """A copy of the matrix."""
+        """Copy the matrix."""
         return replace(self, lower=self.lower.clone())
 
     def add_(self, batch: Batch) -> Self:
-        """Add the batch's outer product: N P²/4 … P²/2 multiply-adds, whatever the number of outputs."""
+        """Add the batch's outer product: N P²/4 to N P²/2 multiply-adds, whatever the number of outputs."""
         if batch.matrix is not None:
             self.lower.add_(batch.matrix)
             return replace(self, semidefinite=False)
@@ -79,7 +79,7 @@ class Full(Curvature):
     def of_rows(
         cls, blocks: Sequence[ParameterBlock], pieces: Sequence[FactoredJacobian], device: torch.device
     ) -> Self:
-        """The sum of outer products of weighted rows SᵀJ: what ``functional`` holds, in this form."""
+        """Sum of outer products of weighted rows SᵀJ, the rows stored by ``functional``, as a dense curvature."""
         total = cls.zero(blocks, device)
         for piece in pieces:
             total = total._add_outer_products_(piece)
@@ -102,15 +102,18 @@ class Full(Curvature):
         return type(self)(self.lower + other.lower, self.sizes, self.semidefinite and other.semidefinite)
 
     def subtract(self, other: Self) -> Self:
-        """Difference of both matrices, whose smallest eigenvalue is looked at where it has to be positive: O(P³)."""
+        """Difference of both matrices.
+
+        If both are sums of outer products, its smallest eigenvalue is checked, O(P³).
+        """
         semidefinite = self.semidefinite and other.semidefinite
-        found = type(self)(self.lower - other.lower, self.sizes, semidefinite)
+        difference = type(self)(self.lower - other.lower, self.sizes, semidefinite)
         if semidefinite:
-            require_semidefinite(torch.linalg.eigvalsh(found.matrix)[0], self.lower.diagonal().max())
-        return found
+            require_semidefinite(torch.linalg.eigvalsh(difference.matrix)[0], self.lower.diagonal().max())
+        return difference
 
     def times(self, vector: Tensor) -> Tensor:
-        """One product, O(P²)."""
+        """H v by one matrix product, O(P²)."""
         return self.matrix @ vector
 
     @cached_property
@@ -140,7 +143,7 @@ class Full(Curvature):
         return Eigenbasis(values, rows, lambda vector: vectors.mT @ vector)
 
     def posterior(self, precision: Tensor, scale: float) -> FullPosterior:
-        """By the eigendecomposition for one precision, else by a Cholesky factorisation."""
+        """Posterior from the eigendecomposition for a single precision, else from a Cholesky factorisation."""
         if precision.ndim == 0:
             values, vectors = self._spectrum
             total = scale * values + precision
@@ -153,17 +156,18 @@ class Full(Curvature):
 
 @dataclass(frozen=True)
 class FullPosterior(Posterior):
-    """A dense root R of the covariance; prediction is one product with it, O(n K P²).
+    """A dense root R of the covariance. A prediction is one product with it, O(n K P²).
 
     Parameters
     ----------
     half : Tensor of shape (P, P)
-        R, or the lower Cholesky factor L of the posterior's precision.
+        R, or the lower Cholesky factor L of the posterior precision.
     logdet : Tensor, 0-d
+        log |P|.
     precision : Tensor of shape (P,)
         Prior precisions δ.
     triangular : bool
-        Whether it is L. A training asks for a solution alone and goes on; R = L⁻ᵀ is made where something needs it.
+        True if ``half`` is L. R = L⁻ᵀ is then computed on first use, since a training needs :meth:`solve` only.
     """
 
     half: Tensor
@@ -173,12 +177,12 @@ class FullPosterior(Posterior):
 
     @cached_property
     def root(self) -> Tensor:
-        """R (P, P)."""
+        """R, shape (P, P)."""
         return inverse_root(self.half) if self.triangular else self.half
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors are."""
+        """Device of the tensors."""
         return self.half.device
 
     @property
@@ -187,7 +191,7 @@ class FullPosterior(Posterior):
         return self.half.shape[0]
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
-        """Dense rows."""
+        """Size of the dense rows."""
         return n_outputs * self.n_parameters
 
     def logdet_precision(self) -> Tensor:
@@ -199,23 +203,23 @@ class FullPosterior(Posterior):
         return vectors @ self.root.mT
 
     def solve(self, vector: Tensor) -> Tensor:
-        """R Rᵀ v, O(P²)."""
+        """P⁻¹ v = R Rᵀ v, O(P²)."""
         if not self.triangular:
             return self.half @ (self.half.mT @ vector)
         forward = torch.linalg.solve_triangular(self.half, vector[:, None], upper=False)
         return torch.linalg.solve_triangular(self.half.mT, forward, upper=True)[:, 0]
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
-        """(J R)(J R)ᵀ row by row."""
+        """(J R)(J R)ᵀ for each row, shape (n, K, K)."""
         projected = self._project(jacobian)
         return projected @ projected.mT
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Woodbury's formula, in as many dimensions as the row has columns."""
+        """Woodbury's formula; the dimension of each system is the number of columns of the row."""
         return downdated(self.covariance(jacobian), factor, jacobian.weighted_inner(1 / self.precision))
 
     def variance(self, jacobian: FactoredJacobian) -> Tensor:
-        """‖J R‖² row by row."""
+        """‖J R‖² for each row, shape (n, K)."""
         return self._project(jacobian).square().sum(-1)
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
@@ -227,12 +231,12 @@ class FullPosterior(Posterior):
         return self.root.square().sum(-1)
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
-        """From the marginal variances, O(P²)."""
+        """First statistic from the marginal variances, O(P²)."""
         zeros = torch.zeros(n_groups, dtype=torch.float64, device=self.device)
         return zeros.index_add(0, groups, self.precision * self.marginal_variance())
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        """From Σ = R Rᵀ, formed once: O(P³)."""
+        """Statistics from Σ = R Rᵀ, which is formed once, O(P³)."""
         root = self.root * self.precision.sqrt()[:, None]
         members = torch.nn.functional.one_hot(groups, n_groups).double()
         squares = (root @ root.mT).square_()

@@ -1,14 +1,14 @@
-r"""Functional: the exact posterior in its dual form, everything in the (N·K) × (N·K) Gram matrix.
+r"""Functional: the exact posterior in its dual form, computed from the (N·K) × (N·K) Gram matrix.
 
-The curvature is the weighted rows SᵀJ themselves, kept as factors; with :math:`\hat J = S^\top J D^{-1/2}` and
+The curvature consists of the weighted rows SᵀJ, stored as factors. With :math:`\hat J = S^\top J D^{-1/2}` and
 :math:`C = I + s \hat J \hat J^\top` (Woodbury; Rasmussen & Williams 2006, eq. A.9)
 
 .. math:: P^{-1} = D^{-1/2} (I - s \hat J^\top C^{-1} \hat J) D^{-1/2}, \qquad
           \log|P| = \log|D| + \log|C| .
 
-For a linear layer the Gram matrix is the elementwise product of those of the inputs and of the cotangents, where the
-precisions are constant within each input column of the layer; otherwise it is a sum of such products, one an output.
-Cheaper than ``full`` whenever rows × outputs are fewer than the parameters.
+For a linear layer the Gram matrix is the elementwise product of the Gram matrices of its inputs and its cotangents.
+This requires constant precisions within each input column of the layer. Otherwise it is a sum of such products, one per
+output. The structure is cheaper than ``full`` if rows × outputs are fewer than the parameters.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from ..linalg import cholesky, downdated, eigh, eigvalsh, trace_of_inverse
 from ._base import Curvature, Eigenbasis, Posterior
 
 SAME_RATIOS = 1e-14
-"""Relative difference up to which precisions are the same multiples of each other."""
+"""Relative difference up to which two sets of precisions are treated as proportional."""
 
 
 @dataclass(frozen=True)
 class Functional(Curvature):
-    """All weighted rows, as factors.
+    """All weighted rows, stored as factors.
 
     Parameters
     ----------
     blocks : tuple of ParameterBlock
     pieces : tuple of FactoredJacobian
-        One for each batch seen, float64.
+        Weighted rows of each batch, float64.
     device : torch.device
 
     Examples
@@ -58,25 +58,25 @@ class Functional(Curvature):
 
     @classmethod
     def zero(cls, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
-        """No rows."""
+        """A curvature without rows."""
         return cls(tuple(blocks), (), device)
 
     @staticmethod
     def memory(blocks: Sequence[ParameterBlock], n_dual: int) -> int:
-        """Factors, Gram matrix and its factorisation: 8 · M · (Σ (O + I) + 3 M) bytes for M = N·K dual rows.
+        """Bytes of factors, Gram matrix and its factorisation: 8 · M · (Σ (O + I) + 3 M) for M = N·K dual rows.
 
-        A layer with several positions is held multiplied out, O·I.
+        A layer with several positions is stored dense, with O·I in place of O + I.
         """
         held = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
         return 8 * n_dual * (held + 3 * n_dual)
 
     @property
     def n_dual(self) -> int:
-        """M = N·K, the number of dual rows held."""
+        """Number M = N·K of stored dual rows."""
         return sum(piece.n_rows * piece.n_columns for piece in self.pieces)
 
     def copy(self) -> Self:
-        """Itself: pieces are never changed in place."""
+        """Return ``self``, since pieces are never changed in place."""
         return self
 
     def add_(self, batch: Batch) -> Self:
@@ -85,24 +85,24 @@ class Functional(Curvature):
         return type(self)(self.blocks, (*self.pieces, piece), self.device)
 
     def merge(self, other: Self) -> Self:
-        """The rows of both."""
+        """Concatenate the rows of both."""
         return type(self)(self.blocks, self.pieces + other.pieces, self.device)
 
     def subtract(self, other: Self) -> Self:
-        """Refused: rows that are kept one by one cannot be taken out of a dual form without finding them."""
+        """Not supported: rows to remove would have to be found among the stored rows."""
         raise UnsupportedCombinationError(
-            "hessian_structure='functional' keeps the rows themselves and cannot take some out again. Use "
+            "hessian_structure='functional' stores the training rows and cannot remove rows from them. Use "
             "hessian_structure='full' (the same posterior), 'kron' or 'diag'."
         )
 
     def times(self, vector: Tensor) -> Tensor:
-        """Jᵀ (J v), two passes over the rows."""
+        """H v = Jᵀ (J v), two passes over the rows."""
         inner = _times(self.factors, vector[:, None])
         return torch.cat([factor.transposed_times(inner) for factor in self.factors])[:, 0]
 
     @cached_property
     def factors(self) -> tuple[Factor, ...]:
-        """All rows as one factor a block."""
+        """All rows as one factor per block."""
         if not self.pieces:
             return tuple(_empty(block, self.device) for block in self.blocks)
         if len(self.pieces) == 1:
@@ -116,7 +116,10 @@ class Functional(Curvature):
         return _gram(self.factors, self.factors, _columns(self.blocks, ones))
 
     def _gram_in_ratio(self, ratios: Tensor) -> Tensor:
-        """J diag(1/ratios) Jᵀ, that of the last ratios (P,) kept: a damped posterior has those of the exact one."""
+        """J diag(1/ratios) Jᵀ for ratios (P,).
+
+        The last matrix is cached, because damped and exact posteriors use the same ratios.
+        """
         if not self._kept or float((self._kept[0] / ratios - 1).abs().max()) > SAME_RATIOS:
             factors, columns = _side_by_side(self.factors, _columns(self.blocks, 1 / ratios))
             self._kept[:] = ratios, _gram(factors, factors, columns)
@@ -129,18 +132,18 @@ class Functional(Curvature):
     @cached_property
     def _eigenvalues(self) -> Tensor:
         n_parameters = sum(block.size for block in self.blocks)
-        found = eigvalsh(self._unit_gram)
+        values = eigvalsh(self._unit_gram)
         padded = torch.zeros(n_parameters, dtype=torch.float64, device=self.device)
-        count = min(len(found), n_parameters)
-        padded[n_parameters - count :] = found[len(found) - count :]
+        count = min(len(values), n_parameters)
+        padded[n_parameters - count :] = values[len(values) - count :]
         return padded
 
     def eigenvalues(self) -> Tensor:
-        """Those of the Gram matrix, padded with zeros (or cut) to P."""
+        """Eigenvalues of the Gram matrix, padded with zeros or truncated to P."""
         return self._eigenvalues
 
     def eigenbasis(self) -> Eigenbasis:
-        """V = Jᵀ U l^−½ from the eigenvectors U and eigenvalues l of the Gram matrix, never formed."""
+        """V = Jᵀ U l^−½ from the eigenvectors U and eigenvalues l of the Gram matrix; V is never formed."""
         values, towards = self._towards
         ones = _columns(self.blocks, torch.ones(sum(b.size for b in self.blocks), dtype=torch.float64).to(values))
 
@@ -156,7 +159,7 @@ class Functional(Curvature):
         return values, vectors * values.rsqrt()
 
     def posterior(self, precision: Tensor, scale: float) -> FunctionalPosterior:
-        """One Gram matrix and its Cholesky factorisation, O(M³/3)."""
+        """Posterior from one Gram matrix and its Cholesky factorisation, O(M³/3)."""
         n_parameters = sum(block.size for block in self.blocks)
         precision = precision.expand(n_parameters)
         if bool((precision == precision[0]).all()):
@@ -170,7 +173,7 @@ class Functional(Curvature):
 
 @dataclass(frozen=True)
 class FunctionalPosterior(Posterior):
-    """The Woodbury posterior.
+    """The posterior by Woodbury's formula.
 
     Parameters
     ----------
@@ -180,6 +183,7 @@ class FunctionalPosterior(Posterior):
     precision : Tensor of shape (P,)
         Prior precisions δ.
     scale : float
+        Factor s of the curvature.
     gram : Tensor of shape (M, M)
         Ĵ Ĵᵀ.
     factor : Tensor of shape (M, M)
@@ -195,7 +199,7 @@ class FunctionalPosterior(Posterior):
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors are."""
+        """Device of the tensors."""
         return self.precision.device
 
     @property
@@ -204,7 +208,7 @@ class FunctionalPosterior(Posterior):
         return len(self.precision)
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
-        """The covariances with every training row."""
+        """Size of the covariances with all training rows, or of the row's factors if larger."""
         return n_outputs * max(len(self.gram), sum(block.width(1) for block in blocks))
 
     def logdet_precision(self) -> Tensor:
@@ -212,9 +216,9 @@ class FunctionalPosterior(Posterior):
         return self.precision.log().sum() + 2 * self.factor.diagonal().log().sum()
 
     def apply_root(self, vectors: Tensor) -> Tensor:
-        r"""The symmetric root in the whitened space: D^−½ (I − V diag(1 − (1 + s l)^−½) Vᵀ) v.
+        """Product with the symmetric root in the whitened space: D^−½ (I − V diag(1 − (1 + s l)^−½) Vᵀ) v.
 
-        l and U are the eigenvalues and eigenvectors of the Gram matrix and V = Ĵᵀ U l^−½.
+        l and U are the eigenvalues and eigenvectors of the Gram matrix, and V = Ĵᵀ U l^−½.
         """
         values, basis = self._spectrum
         shrink = (1 - (1 + self.scale * values).rsqrt()) / values
@@ -224,22 +228,22 @@ class FunctionalPosterior(Posterior):
         return (white * vectors.mT - white.square() * outer).mT
 
     def solve(self, vector: Tensor) -> Tensor:
-        """D⁻¹ v − s D⁻¹ J ᵀ C⁻¹ J D⁻¹ v."""
+        """D⁻¹ v − s D⁻¹ Jᵀ C⁻¹ J D⁻¹ v, shape (P,)."""
         scaled = (vector / self.precision)[:, None]
         inner = torch.cholesky_solve(_times(self.factors, scaled), self.factor)
         return (scaled - self.scale * self._transposed_times(inner) / self.precision[:, None])[:, 0]
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
-        """Prior covariance of the outputs minus what the training rows explain."""
+        """Prior covariance of the outputs minus the part explained by the training rows, shape (n, K, K)."""
         n, k = jacobian.n_rows, jacobian.n_columns
         explained = self._explained(jacobian).view(-1, n, k).movedim(0, -1)
         return jacobian.double().weighted_inner(1 / self.precision) - self.scale * explained @ explained.mT
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """Woodbury's formula once more, within the span of the training rows.
+        """Woodbury's formula for the removal of a row, within the span of the training rows.
 
-        There the covariance is a sum of squares. :meth:`covariance`, a difference, has no digits left of one minus the
-        leverage where the prior is weak.
+        There the covariance is a sum of squares. :meth:`covariance` is a difference. Under a weak prior it has too few
+        accurate digits to compute one minus the leverage.
         """
         values, vectors = self._spectrum
         cross = _gram(_matched(self.factors, jacobian), self.factors, self._columns)
@@ -248,13 +252,13 @@ class FunctionalPosterior(Posterior):
         return downdated((rows / (1 + self.scale * values)) @ rows.mT, factor, prior) + prior - rows @ rows.mT
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
-        """The same between all rows and outputs."""
+        """:meth:`covariance` between all rows and outputs, shape (n·K, m·K)."""
         left, right = self._explained(jacobian), self._explained(other)
         prior = _gram(_matched(self.factors, jacobian), _matched(self.factors, other), self._columns)
         return prior - self.scale * left.mT @ right
 
     def marginal_variance(self) -> Tensor:
-        """diag(D⁻¹) minus the explained part, from dense rows in blocks of parameters: O(M² P)."""
+        """diag(D⁻¹) minus the explained part, from dense rows of one block at a time, O(M² P)."""
         parts = []
         for factor, delta in zip(self.factors, self._split(self.precision), strict=True):
             rows = factor.rows().flatten(0, 1) / delta
@@ -263,7 +267,7 @@ class FunctionalPosterior(Posterior):
         return torch.cat(parts)
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        """From the Gram matrix of each group, K_g: G solves of O(M³), and 2 G matrices of M × M."""
+        """Statistics from the Gram matrix K_g of each group: G solves of O(M³), and 2 G matrices of shape (M, M)."""
         counts = torch.bincount(groups, minlength=n_groups).double()
         grams = self._group_grams(groups, n_groups)
         solved = [self.scale * torch.cholesky_solve(gram, self.factor) for gram in grams]
@@ -272,7 +276,7 @@ class FunctionalPosterior(Posterior):
         return counts - explained, second + torch.diag(counts - 2 * explained)
 
     def shrinkage(self, groups: Tensor, n_groups: int) -> Tensor:
-        """n_g − s tr(C⁻¹ K_g), or from the marginal variances where the groups are many."""
+        """n_g − s tr(C⁻¹ K_g); computed from the marginal variances if there are many groups."""
         if n_groups * sum(block.width(1) for block in self.blocks) > self.n_parameters:
             zeros = torch.zeros(n_groups, dtype=torch.float64, device=self.device)
             return zeros.index_add(0, groups, self.precision * self.marginal_variance())
@@ -288,13 +292,13 @@ class FunctionalPosterior(Posterior):
         if n_groups == 1:
             return [self.gram]
         covariance = 1 / self.precision
-        found = []
+        grams = []
         for group in range(n_groups):
             weights = _columns(self.blocks, torch.where(groups == group, covariance, 0.0))
             pairs = [(f, w) for f, w in zip(self.factors, weights, strict=True) if bool(w.any())]
             factors = [factor for factor, _ in pairs]
-            found.append(_gram(factors, factors, [w for _, w in pairs]) if pairs else torch.zeros_like(self.gram))
-        return found
+            grams.append(_gram(factors, factors, [w for _, w in pairs]) if pairs else torch.zeros_like(self.gram))
+        return grams
 
     @cached_property
     def _spectrum(self) -> tuple[Tensor, Tensor]:
@@ -326,7 +330,7 @@ def _empty(block: ParameterBlock, device: torch.device) -> Factor:
 
 
 def _positive(values: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """The eigenpairs that are not zero but for rounding."""
+    """Remove eigenpairs whose eigenvalue is zero up to rounding."""
     kept = values > 1e-14 * values.max() if len(values) else values > 0
     return values[kept], vectors[:, kept]
 
@@ -353,23 +357,26 @@ def _gram(left: Sequence[Factor], right: Sequence[Factor], block_weights: Sequen
 
 
 def _side_by_side(factors: Sequence[Factor], block_weights: Sequence[Tensor]) -> tuple[list[Factor], list[Tensor]]:
-    """Factors and weights where layers that are added up, as embeddings of columns are, are one of all their inputs."""
-    found: list[Factor] = []
+    """Merge adjacent layers with equal cotangents into one layer with the inputs of all of them.
+
+    Such layers, for example embeddings of single columns, have outputs that are added up.
+    """
+    merged: list[Factor] = []
     columns: list[Tensor] = []
     for factor, weights in zip(factors, block_weights, strict=True):
-        before = found[-1] if found else None
+        before = merged[-1] if merged else None
         if (
             isinstance(before, LayerFactor)
             and isinstance(factor, LayerFactor)
             and columns[-1].ndim == weights.ndim == 1
             and torch.equal(before.cotangents, factor.cotangents)
         ):
-            found[-1] = LayerFactor(torch.cat([before.inputs, factor.inputs], 1), factor.cotangents)
+            merged[-1] = LayerFactor(torch.cat([before.inputs, factor.inputs], 1), factor.cotangents)
             columns[-1] = torch.cat([columns[-1], weights])
         else:
-            found.append(factor)
+            merged.append(factor)
             columns.append(weights)
-    return found, columns
+    return merged, columns
 
 
 def _times(factors: Sequence[Factor], vectors: Tensor) -> Tensor:
@@ -379,7 +386,7 @@ def _times(factors: Sequence[Factor], vectors: Tensor) -> Tensor:
 
 
 def _matched(factors: Sequence[Factor], jacobian: FactoredJacobian) -> list[Factor]:
-    """The factors of other rows in float64, dense where the training rows are."""
+    """Factors of other rows in float64, dense for the blocks that are dense in the training rows."""
     pairs = zip(factors, jacobian.factors, strict=True)
     return [_as_dense(b).double() if isinstance(a, DenseFactor) else b.double() for a, b in pairs]
 
@@ -389,15 +396,15 @@ def _as_dense(factor: Factor) -> DenseFactor:
 
 
 def _columns(blocks: Sequence[ParameterBlock], per_parameter: Tensor) -> list[Tensor]:
-    """What :func:`_gram` takes for each block: a value a column (I,), or a matrix (O, I) where they differ within one.
+    """Weights of :func:`_gram` for each block: a vector (I,) with one value per column, else a matrix (O, I).
 
-    A layer with several positions is held multiplied out, with one value for each of its parameters.
+    A layer with several positions is stored dense and gets one value per parameter.
     """
-    found = []
+    weights = []
     for block, part in zip(blocks, per_parameter.split([block.size for block in blocks]), strict=True):
         matrix = part.view(block.outputs, block.inputs)
         if block.positions > 1 or not block.factored:
-            found.append(part)
+            weights.append(part)
         else:
-            found.append(matrix[0] if bool((matrix == matrix[0]).all()) else matrix)
-    return found
+            weights.append(matrix[0] if bool((matrix == matrix[0]).all()) else matrix)
+    return weights

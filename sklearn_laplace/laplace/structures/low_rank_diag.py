@@ -1,20 +1,20 @@
-r"""LowRankDiag: the leading eigenpairs of ekfac and the exact diagonal (Lee et al. 2020, the information form).
+r"""LowRankDiag: the leading eigenpairs of ekfac plus the exact diagonal (Lee et al. 2020, the information form).
 
 For each layer, with the L largest second moments Λ of :mod:`~sklearn_laplace.laplace.structures.ekfac` and their
 directions V,
 
 .. math:: H_l \approx V \Lambda V^\top + D, \qquad D = \max(0,\ \mathrm{diag}\,H_l - \mathrm{diag}(V \Lambda V^\top)),
 
-with the exact diagonal of H. Of equal moments, such as several Gaussian outputs have in the last layer, any may be
-among the largest. The posterior's precision is a diagonal :math:`D' = s D + \mathrm{diag}(\delta)`, for any pattern of
-δ, and a matrix of rank L. With :math:`W = D'^{-1/2} V (s\Lambda)^{1/2}` and the eigendecomposition
-:math:`W^\top W = Z\,\mathrm{diag}(l)\,Z^\top` of L × L numbers, :math:`Q = Z^\top W^\top` has orthogonal rows and
+with the exact diagonal of H. Ties between equal moments, as of several Gaussian outputs in the last layer, are broken
+arbitrarily. The posterior precision is the sum of a diagonal :math:`D' = s D + \mathrm{diag}(\delta)`, for any pattern
+of δ, and a matrix of rank L. With :math:`W = D'^{-1/2} V (s\Lambda)^{1/2}` and the L × L eigendecomposition
+:math:`W^\top W = Z\,\mathrm{diag}(l)\,Z^\top`, :math:`Q = Z^\top W^\top` has orthogonal rows and
 
 .. math:: P^{-1} = D'^{-1/2} (I - Q^\top \mathrm{diag}(1 / (1 + l))\, Q) D'^{-1/2}, \qquad
           R = D'^{-1/2} (I - Q^\top \mathrm{diag}(r)\, Q), \quad
           r = \frac{1 - (1 + l)^{-1/2}}{l} = \frac{1}{\sqrt{1 + l}\,(1 + \sqrt{1 + l})} .
 
-:math:`R R^\top = P^{-1}` to rounding; the source's own sampler is an approximation, and is not used.
+:math:`R R^\top = P^{-1}` holds up to rounding. The sampler of the source is an approximation and is not used.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from .ekfac import EKFAC, EKFACBlock
 
 @dataclass(frozen=True)
 class InfBlock:
-    """One layer: the leading eigenpairs, and the diagonal that they leave.
+    """Leading eigenpairs of one layer, and the rest of its diagonal.
 
     Parameters
     ----------
     leading : EKFACBlock
-        Its second moments, all but the largest at zero.
+        Second moments, zero except for the largest.
     rest : Tensor of shape (p,)
-        D, not negative.
+        D, non-negative.
     """
 
     leading: EKFACBlock
@@ -53,7 +53,7 @@ class InfBlock:
 
     @classmethod
     def of(cls, moments: EKFACBlock, diagonal: Tensor, rank: int) -> Self:
-        """The ``rank`` largest of the moments, and what their diagonal lacks of the exact one (p,)."""
+        """Keep the ``rank`` largest moments, and the difference between the exact diagonal (p,) and theirs."""
         values = moments.values.flatten()
         kept = torch.zeros_like(values)
         largest = values.topk(min(rank, len(values))).indices
@@ -63,23 +63,23 @@ class InfBlock:
         return cls(leading, (diagonal - explained.flatten()).clamp_min(0.0))
 
     def rows(self) -> Tensor:
-        """Λ^½ Vᵀ, shape (L, p), without those of moments that are zero."""
+        """Λ^½ Vᵀ, shape (L, p), without rows of zero moments."""
         outputs, inputs = self.leading.values.nonzero(as_tuple=True)
         roots = self.leading.values[outputs, inputs].sqrt()
         basis = self.leading.output_basis[:, outputs] * roots
         return torch.einsum("ol,il->loi", basis, self.leading.input_basis[:, inputs]).flatten(1)
 
     def times(self, vector: Tensor) -> Tensor:
-        """(V Λ Vᵀ + D) v, without V."""
+        """(V Λ Vᵀ + D) v, without forming V."""
         return self.leading.times(vector) + self.rest * vector
 
     def eigenvalues(self) -> Tensor:
-        """Those of V Λ Vᵀ + D, from the dense matrix: O(p³)."""
+        """Eigenvalues of V Λ Vᵀ + D, from the dense matrix, O(p³)."""
         rows = self.rows()
         return eigvalsh(rows.mT @ rows + self.rest.diag())
 
     def posterior(self, delta: Tensor, scale: float) -> InfBlockPosterior:
-        """One eigendecomposition of L × L numbers, and products of O(L² p)."""
+        """Posterior from an L × L eigendecomposition and products of O(L² p)."""
         total = scale * self.rest + delta
         white = self.rows() * (scale / total).sqrt()
         values, basis = eigh(white @ white.mT)
@@ -88,16 +88,16 @@ class InfBlock:
 
 @dataclass(frozen=True)
 class LowRankDiag(Curvature):
-    """Leading eigenpairs and the exact diagonal of every layer.
+    """Leading eigenpairs and exact diagonal of every layer.
 
     Parameters
     ----------
     ekfac : EKFAC
         All second moments.
     diagonal : Diag
-        Of H, from the last pass.
+        Diagonal of H, from the last pass.
     rank : int
-        L, eigenpairs kept in each layer.
+        Number L of eigenpairs per layer.
 
     Examples
     --------
@@ -122,21 +122,21 @@ class LowRankDiag(Curvature):
         weight_sharing: WeightSharing = WeightSharing.EXPAND,
         rank: int = RANK,
     ) -> Self:
-        """Of the first pass."""
+        """Zero curvature of the first pass."""
         return cls(EKFAC.zero(blocks, device, weight_sharing), Diag.zero(blocks, device), rank)
 
     @property
     def options(self) -> dict[str, Any]:
-        """Those of ekfac, and the rank."""
+        """Options of ekfac, and the rank."""
         return {**self.ekfac.options, "rank": self.rank}
 
     def next_pass(self) -> Self | None:
-        """ekfac's, and no diagonal yet: of the passes the last one counts."""
+        """Next pass of ekfac with a zero diagonal, since only the diagonal of the last pass is used."""
         following = self.ekfac.next_pass()
         return None if following is None else self._with(following, torch.zeros_like(self.diagonal.diagonal))
 
     def emptied(self, blocks: Sequence[ParameterBlock], device: torch.device) -> Self:
-        """Zeros in this one's basis."""
+        """Zero moments and diagonal in the same basis."""
         return self._with(self.ekfac.emptied(blocks, device), torch.zeros_like(self.diagonal.diagonal))
 
     @staticmethod
@@ -146,24 +146,24 @@ class LowRankDiag(Curvature):
         weight_sharing: WeightSharing = WeightSharing.EXPAND,
         rank: int = RANK,
     ) -> int:
-        """ekfac's, the diagonal's, and three times the eigenvectors while they are whitened: 24 · Σ p L bytes."""
+        """Bytes of ekfac, of the diagonal, and 24 · Σ p L for three copies of the eigenvectors during the whitening."""
         vectors = sum(min(rank, block.size) * block.size for block in blocks)
         return EKFAC.memory(blocks, n_dual) + Diag.memory(blocks, n_dual) + 3 * 8 * vectors
 
     def copy(self) -> Self:
-        """A copy of both."""
+        """Copy the moments and the diagonal."""
         return replace(self, ekfac=self.ekfac.copy(), diagonal=self.diagonal.copy())
 
     def add_(self, batch: Batch) -> Self:
-        """ekfac's products and diag's."""
+        """Add a batch to the moments and to the diagonal."""
         return replace(self, ekfac=self.ekfac.add_(batch), diagonal=self.diagonal.add_(batch))
 
     def merge(self, other: Self) -> Self:
-        """Sums of the moments of two that share their basis, and of their diagonals."""
+        """Sums of the moments and the diagonals of two curvatures with the same basis."""
         return replace(self, ekfac=self.ekfac.merge(other.ekfac), diagonal=self.diagonal.merge(other.diagonal))
 
     def subtract(self, other: Self) -> Self:
-        """Differences of both."""
+        """Differences of the moments and the diagonals of two curvatures with the same basis."""
         return replace(self, ekfac=self.ekfac.subtract(other.ekfac), diagonal=self.diagonal.subtract(other.diagonal))
 
     @cached_property
@@ -173,16 +173,16 @@ class LowRankDiag(Curvature):
         return tuple(InfBlock.of(part, piece, self.rank) for part, piece in zip(moments, pieces, strict=True))
 
     def times(self, vector: Tensor) -> Tensor:
-        """Layer by layer, O(p (O + I))."""
+        """H v, layer by layer, O(p (O + I))."""
         pieces = vector.split(self.diagonal.sizes)
         return torch.cat([block.times(piece) for block, piece in zip(self._blocks, pieces, strict=True)])
 
     def eigenvalues(self) -> Tensor:
-        """From dense matrices, O(Σ p³): to look at; the evidence goes by the posterior."""
+        """Eigenvalues from dense matrices, O(Σ p³). The evidence uses the posterior instead."""
         return torch.cat([block.eigenvalues() for block in self._blocks])
 
     def posterior(self, precision: Tensor, scale: float) -> BlockPosterior:
-        """Layer by layer; any pattern of precisions."""
+        """Posterior, layer by layer, for any pattern of precisions."""
         sizes = self.diagonal.sizes
         pieces = precision.expand(sum(sizes)).split(sizes)
         parts = (block.posterior(piece, scale) for block, piece in zip(self._blocks, pieces, strict=True))
@@ -194,7 +194,7 @@ class LowRankDiag(Curvature):
 
 @dataclass(frozen=True)
 class InfBlockPosterior(Posterior):
-    """A diagonal and a matrix of low rank, with the module's symbols.
+    """Posterior of a diagonal plus a low-rank matrix, in the symbols of the module docstring.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ class InfBlockPosterior(Posterior):
     values : Tensor of shape (L,)
         l.
     rows : Tensor of shape (L, p)
-        Q, orthogonal, of squared norms l.
+        Q, with orthogonal rows of squared norms l.
     """
 
     total: Tensor
@@ -215,7 +215,7 @@ class InfBlockPosterior(Posterior):
 
     @property
     def device(self) -> torch.device:
-        """Where its tensors are."""
+        """Device of the tensors."""
         return self.total.device
 
     @property
@@ -224,12 +224,12 @@ class InfBlockPosterior(Posterior):
         return len(self.total)
 
     def row_width(self, blocks: Sequence[ParameterBlock], n_outputs: int) -> int:
-        """The leading directions, seen from every output of the layer and of the network."""
+        """Products of the leading directions with every output of the network and of the layer."""
         return len(self.values) * (n_outputs + max(block.outputs for block in blocks))
 
     @property
     def _explained(self) -> Tensor:
-        """diag(1 + l)^−½ Q, whose outer product is what the whitened covariance lacks of the identity, (L, p)."""
+        """E = diag(1 + l)^−½ Q, shape (L, p). The whitened covariance is I − Eᵀ E."""
         return self.rows * (1 + self.values).rsqrt()[:, None]
 
     def logdet_precision(self) -> Tensor:
@@ -243,34 +243,38 @@ class InfBlockPosterior(Posterior):
         return (vectors - (vectors @ self.rows.mT * shrink) @ self.rows) * self.total.rsqrt()
 
     def solve(self, vector: Tensor) -> Tensor:
-        """D′^−½ (I − Qᵀ diag(1/(1 + l)) Q) D′^−½ v."""
+        """P⁻¹ v = D′^−½ (I − Qᵀ diag(1/(1 + l)) Q) D′^−½ v."""
         white, explained = self.total.rsqrt() * vector, self._explained
         return self.total.rsqrt() * (white - explained.mT @ (explained @ white))
 
     def covariance(self, jacobian: FactoredJacobian) -> Tensor:
-        """Of the diagonal minus what the leading directions explain; a linear layer is not multiplied out."""
+        """Covariance under the diagonal minus the part explained by the leading directions, shape (n, K, K).
+
+        The dense Jacobian of a linear layer is never formed.
+        """
         (factor,) = (part.double() for part in jacobian.factors)
         projected = factor.times((self._explained * self.total.rsqrt()).mT)
         projected = projected.view(jacobian.n_rows, jacobian.n_columns, -1)
         return factor.weighted_inner(1 / self.total) - projected @ projected.mT
 
     def left_out_covariance(self, jacobian: FactoredJacobian, factor: Tensor) -> Tensor:
-        """:meth:`covariance` itself: in the moments, sums over all rows, a single one hardly counts."""
+        """Same as :meth:`covariance`. A single row hardly changes the moments, which are sums over all rows."""
         return self.covariance(jacobian)
 
     def cross_covariance(self, jacobian: FactoredJacobian, other: FactoredJacobian) -> Tensor:
-        """The same between all rows and outputs, from dense rows."""
+        """:meth:`covariance` between all rows and outputs, from dense rows, shape (n·K, m·K)."""
         left, right = (j.rows().double().flatten(0, 1) * self.total.rsqrt() for j in (jacobian, other))
         explained = self._explained
         return left @ right.mT - (left @ explained.mT) @ (right @ explained.mT).mT
 
     def marginal_variance(self) -> Tensor:
-        """What is not explained, over D′."""
+        """Diagonal of the covariance, (1 − diag(Eᵀ E)) / D′, shape (p,)."""
         return (1 - self._explained.square().sum(0)) / self.total
 
     def prior_statistics(self, groups: Tensor, n_groups: int) -> tuple[Tensor, Tensor]:
-        """From G matrices of L × L, O(L² p): with e the columns of what is explained and ρ = δ/D′,
-        δᵢδⱼΣᵢⱼ² = ρᵢρⱼ([i=j] (1 − 2 eᵢᵀeᵢ) + (eᵢᵀeⱼ)²).
+        """Statistics from G matrices of L × L, O(L² p).
+
+        With the columns eᵢ of E = diag(1 + l)^−½ Q and ρ = δ/D′, δᵢδⱼΣᵢⱼ² = ρᵢρⱼ([i=j] (1 − 2 eᵢᵀeᵢ) + (eᵢᵀeⱼ)²).
         """
         explained, share = self._explained, self.precision / self.total
         norms = explained.square().sum(0)
