@@ -2,9 +2,10 @@ r"""Recalibration of a fitted regressor: one factor for its standard deviations,
 
 .. math:: s^2 = \sum_n w_n \Big(\frac{y_n - \mu_n}{\sigma_n}\Big)^2 \Big/ \sum_n w_n
 
-maximises the normal log density of the held-out targets under :math:`N(\mu, s^2 \sigma^2)`, whose derivative with
-respect to log s is :math:`\sum w z^2 / s^2 - \sum w`, with :math:`z = (y - \mu) / \sigma`. The mean is unchanged. The
-total, aleatoric and epistemic standard deviations are all multiplied by s.
+maximises the log density of the held-out targets under :math:`N(\mu, s^2 \sigma^2)`. With
+:math:`z = (y - \mu) / \sigma`, the derivative of the log density with respect to log s is
+:math:`\sum w z^2 / s^2 - \sum w`. The mean is unchanged. The total, aleatoric and epistemic standard deviations are
+all multiplied by s.
 
 References
 ----------

@@ -147,8 +147,8 @@ def unit_noise(
     Parameters
     ----------
     sigma : ndarray of shape (C,), or None
-        User-set σ. If None, all targets share one selected σ: the noise variances are then proportional to
-        ``variances`` or, without these, to the squared scale.
+        User-set σ. If None, the fit selects it, and noise variances are proportional to ``variances`` or, without
+        these, to the squared scale.
     variances : ndarray of shape (n, C), or None
         Known noise variances v of the rows.
     scale : ndarray of shape (C,)

@@ -1,4 +1,4 @@
-"""Read columns of arrays and data frames: values, names, data types."""
+"""Read columns of arrays and dataframes: values, names, data types."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from sklearn.utils.validation import _num_samples, validate_data
 from .._validation.inputs import NUMBERS, as_float, is_missing, no_table, readable, shown
 
 CATEGORIES = ("category", "categorical", "enum")
-"""How the data types begin by which pandas and polars call a column categorical."""
+"""Beginnings of the names of categorical data types in pandas and polars, in lower case."""
 TIMES = {"datetime": "datetime64[us]", "date": "datetime64[us]", "timedelta": "timedelta64[us]"}
+"""Beginnings of the names of time data types in pandas and polars, and the NumPy type they are read as."""
 COARSE = {"Y", "M", "W", "D", "h", "m", "s", "ms"}
-"""Units of times that microseconds hold exactly."""
+"""Time units that convert to microseconds without rounding."""
 DAY = 86_400e6
-"""Microseconds."""
+"""Microseconds per day."""
 KNOWN = ("Complex", "Expected", "Found", "Sparse")
-"""How scikit-learn's messages begin that give the reason themselves."""
+"""Beginnings of scikit-learn's messages that already state the reason."""
 NAMED = 5
-"""Values, columns or rows that a message lists."""
+"""Maximum number of values, columns or rows listed in a message."""
 
 
 def is_plain(X: Any) -> bool:
-    """Whether X is a table of numbers already, or whatever else scikit-learn is to judge.
+    """True if X needs no encoding: a numeric table, or invalid input left to scikit-learn's checks.
 
     Examples
     --------
@@ -45,37 +46,44 @@ def is_plain(X: Any) -> bool:
 
 
 def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bool, **how: Any) -> tuple[Any, Any]:
-    """X and y as scikit-learn validates them; X of strings, categories or times as it is, to be coded.
+    """Validate X and y with scikit-learn; X with strings, categories or times is returned unchanged for encoding.
 
     Parameters
     ----------
     estimator : estimator
-        Whose ``n_features_in_`` and ``feature_names_in_`` are set, or checked.
+        Its ``n_features_in_`` and ``feature_names_in_`` are set if ``reset`` is True, and checked otherwise.
     X, y : array-like
-        No targets are validated where y is None and ``reset`` is not set.
+        Rows and targets. Targets are validated only if ``how`` is given.
     tables : bool
-        Whether the net takes real tables; otherwise X has to hold finite numbers.
+        If True, X may hold strings, categories, times and missing values. If False, X has to hold finite numbers.
     reset : bool
-        Whether this is a fit.
+        True in a fit.
     **how
         Options of ``sklearn.utils.check_X_y`` for y.
+
+    Returns
+    -------
+    tuple
+        X as float64, or unchanged if it needs encoding, and the validated y or None.
 
     Raises
     ------
     ValueError
+        If the shape or the values of X or y are invalid.
     TypeError
+        If X holds no rows or has a data type that cannot be read.
     """
     X = readable(X, "X")
-    given: dict[str, Any] = {"y": y, **how} if how else {}
+    targets: dict[str, Any] = {"y": y, **how} if how else {}
     X = with_gaps(X) if tables else _numbers_all_there(X)
     if not tables or is_plain(X):
         finite = {"ensure_all_finite": False} if tables else {}
         try:
-            found = validate_data(estimator, X, dtype=np.float64, order="C", reset=reset, **given, **finite)
-        except Exception as error:  # of numpy, scikit-learn or whoever has made the table
+            validated = validate_data(estimator, X, dtype=np.float64, order="C", reset=reset, **targets, **finite)
+        except Exception as error:  # raised by NumPy, scikit-learn or the library of the table
             _explain(X, error, tables)
             raise
-        return found if how else (found, None)
+        return validated if how else (validated, None)
     validate_data(estimator, X, reset=reset, skip_check_array=True)
     rows = np.zeros((_num_samples(X), 1))
     if not how:
@@ -85,7 +93,7 @@ def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bo
 
 
 def with_gaps(X: Any) -> Any:
-    """X with its masked values as missing ones, where it is a numpy masked array.
+    """Convert a NumPy masked array to an array with missing values; return other input unchanged.
 
     Examples
     --------
@@ -107,20 +115,22 @@ def with_gaps(X: Any) -> Any:
 def _numbers_all_there(X: Any) -> Any:
     if isinstance(X, np.ma.MaskedArray) and (mask := np.ma.getmaskarray(X)).any():
         raise ValueError(
-            f"X is a masked array with {mask.sum()} masked values, first in row {np.argwhere(mask)[0, 0]}, and the "
-            "given net needs numbers in all places. Impute them (sklearn.impute.SimpleImputer in a pipeline, on "
-            "X.filled(numpy.nan)), or use net=None, which takes masked values as missing ones."
+            f"X is a masked array with {mask.sum()} masked values, the first in row {np.argwhere(mask)[0, 0]}; the "
+            "given net needs a number in every cell. Impute them (sklearn.impute.SimpleImputer in a pipeline, on "
+            "X.filled(numpy.nan)), or use net=None, which treats masked values as missing."
         )
     return X
 
 
 def _explain(X: Any, error: Exception, tables: bool) -> None:
-    """Raise an error that names the column of X, or what its shape lacks, where one of them is to blame.
+    """Raise a clearer error if the shape or a column of X caused the original one.
 
     Raises
     ------
     ValueError
+        With the column, or the reason why the shape is invalid.
     TypeError
+        If the data type of a column cannot be read.
     """
     if not str(error).startswith(KNOWN) and (reason := no_table(X)):
         raise ValueError(reason) from error
@@ -136,22 +146,22 @@ def _explain(X: Any, error: Exception, tables: bool) -> None:
                 raise reason from None
             text.append(label)
         else:
-            incomplete += [f"{label}, first in row {absent[0]}"] if absent.size else []
+            incomplete += [f"{label}, the first in row {absent[0]}"] if absent.size else []
     if text:
         raise ValueError(
-            f"the given net takes numbers, and {_few(text)} of X holds something else. Encode it in a pipeline "
+            f"the given net accepts only numbers; X has other values in {_few(text)}. Encode them in a pipeline "
             "(sklearn.preprocessing.OneHotEncoder, or OrdinalEncoder for a net with embeddings), or use net=None, "
-            "which takes the table as it is."
+            "which encodes the table itself."
         ) from error
     if incomplete:
         raise ValueError(
-            f"Input X contains NaN in {incomplete[0]}, and the given net takes numbers. Impute them (SimpleImputer in "
-            "a pipeline), or use net=None, which takes missing values."
+            f"Input X contains NaN in {incomplete[0]}; the given net accepts only numbers. Impute the missing values "
+            "(SimpleImputer in a pipeline), or use net=None, which accepts missing values."
         ) from error
 
 
 def column_names(X: Any) -> list[Any] | None:
-    """The names of a dataframe's columns, whichever library it is of; None for arrays.
+    """Column names of a dataframe of any library; None for arrays.
 
     Examples
     --------
@@ -175,9 +185,22 @@ def _label(names: Sequence[Any] | None, place: int) -> str:
 
 
 def _read(X: Any, text: Sequence[bool] | None = None) -> tuple[list[np.ndarray], list[bool], list[bool | None]]:
-    """The values of the columns (float64 or object), which have a categorical data type, and which times a zone.
+    """Read the columns of a table.
 
-    Columns that were text in the training are text, whatever the values that happen to be there look like.
+    Parameters
+    ----------
+    X : array-like or dataframe of shape (n, d)
+    text : sequence of bool, optional
+        True for each column that was text in the training; it stays text even if its values look like numbers.
+
+    Returns
+    -------
+    values : list of ndarray of shape (n,)
+        Each of dtype float64 or object.
+    is_category : list of bool
+        True for columns with a categorical data type.
+    zoned : list of bool or None
+        True for times with a time zone, False for times without, None for other columns.
     """
     if column_names(X) is None:
         array = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else np.asarray(X)
@@ -197,12 +220,12 @@ def _read(X: Any, text: Sequence[bool] | None = None) -> tuple[list[np.ndarray],
 
 
 def _arrays(X: Any) -> Iterator[tuple[np.ndarray, Any]]:
-    """A dataframe's columns as arrays (n,), with their data types.
+    """Columns of a dataframe as arrays (n,), each with its data type.
 
     Raises
     ------
     TypeError
-        For several values in each row.
+        If NumPy cannot read a data type, or a column has several values per row.
     """
     for place in range(_width(X)):
         series = _safe_indexing(X, place, axis=1)
@@ -210,35 +233,35 @@ def _arrays(X: Any) -> Iterator[tuple[np.ndarray, Any]]:
         unit = next((unit for start, unit in TIMES.items() if kind.startswith(start)), None)
         try:
             values = np.asarray(series) if unit is None else np.asarray(series, dtype=unit)
-        except Exception as error:  # whatever a conversion of somebody else's raises
+        except Exception as error:  # conversions of third-party types may raise anything
             raise TypeError(
                 f"{_label(column_names(X), place)} of X has the data type {series.dtype}, which numpy cannot read "
                 f"({error}). Cast it to numbers or strings."
             ) from error
         if values.ndim != 1 or values.dtype.kind == "V":
             raise TypeError(
-                f"{_label(column_names(X), place)} of X has the data type {series.dtype}, several values in each row. "
-                "Make a column of each of them."
+                f"{_label(column_names(X), place)} of X has the data type {series.dtype}, with several values per "
+                "row. Split it into one column per value."
             )
         yield values, series.dtype
 
 
 def _zone(kind: Any) -> bool:
-    """Whether a data type of times, of pandas or of polars, has a time zone."""
+    """True if a time data type of pandas or polars has a time zone."""
     return getattr(kind, "tz", getattr(kind, "time_zone", None)) is not None
 
 
 def _plain(values: np.ndarray) -> np.ndarray:
-    """Numbers and times as float64, all else as it is."""
+    """Numbers and times (in days) as float64, all other values as objects."""
     if values.dtype.kind in "mM":
         micro = values.astype(f"{values.dtype.kind}8[us]")
         wrapped = (micro.astype(values.dtype) != values) & ~np.isnat(values)
         if np.datetime_data(values.dtype)[0] in COARSE and wrapped.any():
-            raise ValueError("X holds times more than 290,000 years from 1970. Make numbers of them.")
+            raise ValueError("X holds times more than 290,000 years from 1970. Convert them to numbers.")
         return np.where(np.isnat(micro), np.nan, micro.astype(np.int64) / DAY)
     if values.dtype.kind in "biuf":
         return values.astype(np.float64)
-    if values.dtype.kind in "US":  # an array has one type for all columns: numbers that it has turned to text
+    if values.dtype.kind in "US":  # NumPy turns all columns of a mixed array into text; convert numeric ones back
         try:
             return values.astype(np.float64)
         except ValueError:
@@ -247,13 +270,14 @@ def _plain(values: np.ndarray) -> np.ndarray:
 
 
 def _kinds(values: np.ndarray, name: str) -> set[type]:
-    """Of what is not missing: str, Real, or neither of them, which is refused.
+    """Kind of the non-missing values of a column: {str}, {Real}, or an empty set if all are missing.
 
     Raises
     ------
     TypeError
+        For values that are neither strings nor numbers.
     ValueError
-        For numbers and strings in one column.
+        For numbers and strings, or times with and without a time zone, in one column.
     """
     if values.dtype.kind == "f":
         return {Real} if not np.isnan(values).all() else set()
@@ -264,26 +288,26 @@ def _kinds(values: np.ndarray, name: str) -> set[type]:
         zones = {value.tzinfo is None for value in values if isinstance(value, datetime) and not is_missing(value)}
         if len(zones) > 1:
             raise ValueError(
-                f"{name} of X holds times with and without a time zone. Give all in UTC, for example by "
+                f"{name} of X holds times with and without a time zone. Convert all of them to UTC, for example with "
                 "pandas.to_datetime(column, utc=True)."
             )
         example = next(value for value in values if type(value) in other)
         raise TypeError(
-            f"{name} of X holds {shown(example)}; the argument must be a string or a real number, in each of its rows. "
-            "Make a column of numbers or of strings of it (a date: pandas.to_datetime), or drop it."
+            f"{name} of X holds {shown(example)}; each argument must be a string or a real number. Convert the column "
+            "to numbers or strings (for dates use pandas.to_datetime), or drop it."
         )
     if text and numbers:
         examples = [next(v for v in values if type(v) in kinds) for kinds in (numbers, text)]
         raise ValueError(
-            f"{name} of X holds numbers and strings, such as {examples[0]!r} and {examples[1]!r}. Make numbers of all "
-            "of them, with NaN for what is missing (pandas.to_numeric(column, errors='coerce')), or strings "
-            "(column.astype(str)), which are categories."
+            f"{name} of X holds numbers and strings, such as {examples[0]!r} and {examples[1]!r}. Convert all of "
+            "them to numbers, with NaN for missing values (pandas.to_numeric(column, errors='coerce')), or to strings "
+            "(column.astype(str)), which are read as categories."
         )
     return {str} if text else {Real} if numbers else set()
 
 
 def _numbers(values: np.ndarray, name: str) -> np.ndarray:
-    """Values as float64.
+    """Values of a numeric column as float64, with NaN for missing ones.
 
     Raises
     ------
@@ -295,14 +319,14 @@ def _numbers(values: np.ndarray, name: str) -> np.ndarray:
     if _kinds(values, name) == {str}:
         example = next(value for value in values if not is_missing(value))
         raise ValueError(
-            f"could not convert string to float: {example!r} in {name} of X, where numbers are expected. Make numbers "
-            "of them, or fit with categorical_features='from_dtype', or with this column among categorical_features."
+            f"could not convert string to float: {example!r} in {name} of X; expected numbers. Convert the column to "
+            "numbers, fit with categorical_features='from_dtype', or add this column to categorical_features."
         )
     return np.array([np.nan if is_missing(value) else as_float(value, f"{name} of X") for value in values])
 
 
 def _level(value: Any, name: str) -> Any:
-    """A plain Python value that equals it."""
+    """Equal value of a built-in Python type."""
     if isinstance(value, str):
-        return str.__str__(value)  # of an enum the value, not the name
+        return str.__str__(value)  # the value of an enum, not its name
     return int(value) if isinstance(value, Integral | np.bool_) else as_float(value, f"{name} of X")

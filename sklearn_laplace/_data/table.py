@@ -1,11 +1,11 @@
-r"""A table as it was read, coded as numbers: what a column holds, its levels, what is missing, which tails are heavy.
+r"""Encode a table as numbers: the kind, levels, missing values and heavy tails of each column.
 
-A column is numeric or categorical. Numbers stay what they are (booleans are 0 and 1, times days, since 1970 where they
-are dates), and a missing one is NaN. A level becomes its position among the levels of the training; one that did not
-occur there gets the position behind them. All that comes later sees a float64 matrix.
+A column is numeric or categorical. Numbers are kept, with NaN for missing ones. Booleans become 0 and 1; durations
+become days, dates days since 1970. A level becomes its index among the training levels, and an unseen level gets the
+next index after them. All later steps receive a float64 matrix.
 
-Values decide, not types: 1, 1.0 and True are one level, in a categorical column of integers as in one of floats. Sums
-over rows are by weight, and rows of weight zero say nothing.
+Levels are compared by value, not by type: 1, 1.0 and True are the same level, in integer and float columns. Statistics
+over rows are weighted, and rows of weight zero are ignored.
 """
 
 from __future__ import annotations
@@ -27,82 +27,97 @@ from .reading import NAMED, TIMES, _few, _kinds, _label, _level, _numbers, _read
 from .statistics import robust
 
 MAX_LEVELS = 1000
-"""Levels of a column with embeddings of their own, the most frequent ones; rarer ones share one."""
+"""Maximum number of levels of a column with separate embeddings; all rarer levels share one embedding."""
 TIMES["duration"] = TIMES["timedelta"]
 FROM_DTYPE = "from_dtype"
+"""Value of ``categorical_features`` that selects the categorical columns by their type."""
 
 
 @dataclass(frozen=True)
 class Categorical:
-    """Which columns are categorical, as it was asked for.
+    """User's choice of the categorical columns.
 
     Parameters
     ----------
     by_type : bool
-        Those whose values are strings or whose data type is categorical.
+        If True, columns with string values or a categorical data type are categorical.
     columns : tuple of str, int or bool
-        Names, positions, or a mask.
+        Names, positions, or a mask of categorical columns.
     """
 
     by_type: bool
     columns: tuple[Any, ...] = ()
 
     def positions(self, names: Sequence[str] | None, d: int) -> set[int]:
-        """The positions of the columns that were given, of d columns with or without names.
+        """Positions of the columns in ``columns``.
+
+        Parameters
+        ----------
+        names : sequence of str, or None
+            Names of the columns of X, if any.
+        d : int
+            Number of columns of X.
 
         Raises
         ------
         ValueError
+            If a name or position does not exist, or a mask does not have d values.
 
         Examples
         --------
         >>> Categorical(False, (True, False)).positions(["a", "b"], 2), Categorical(False, (-1,)).positions(None, 2)
         ({0}, {1})
         """
-        given = self.columns
-        if given and all(isinstance(column, bool | np.bool_) for column in given):
-            if len(given) != d:
-                raise ValueError(f"categorical_features is a mask of {len(given)} values, and X has {d} columns.")
-            return {place for place, chosen in enumerate(given) if chosen}
-        found = set()
-        for column in given:
+        columns = self.columns
+        if columns and all(isinstance(column, bool | np.bool_) for column in columns):
+            if len(columns) != d:
+                raise ValueError(
+                    f"categorical_features is a mask of {len(columns)} values, and X has {d} columns; pass one value "
+                    "per column."
+                )
+            return {place for place, chosen in enumerate(columns) if chosen}
+        positions = set()
+        for column in columns:
             if isinstance(column, str):
                 if names is None:
                     raise ValueError(
-                        f"categorical_features names {column!r}, and X has no column names; give positions or a mask."
+                        f"categorical_features names {column!r}, and X has no column names; pass positions or a mask."
                     )
                 if column not in names:
                     raise ValueError(f"categorical_features names {column!r}; the columns of X are {_few(names, 20)}.")
-                found.add(list(names).index(column))
+                positions.add(list(names).index(column))
             elif not -d <= int(column) < d:
-                raise ValueError(f"categorical_features holds {column!r}, and X has {d} columns, 0 to {d - 1}.")
+                raise ValueError(
+                    f"categorical_features holds position {column!r}, and X has {d} columns; expected 0 to {d - 1}."
+                )
             else:
-                found.add(int(column) % d)
-        return found
+                positions.add(int(column) % d)
+        return positions
 
 
 @dataclass(frozen=True)
 class Column:
-    """What the training has seen in a column.
+    """Encoding of a column, determined by the training rows.
 
     Parameters
     ----------
     name : str
-        For messages.
+        Name in messages.
     n_levels : int
-        V, with those of the missing and of the rare ones; 0 for numbers.
+        Number V of levels, including the shared level of rare values and that of missing values; 0 for a numeric
+        column.
     codes : tuple of (level, int)
-        The code of each level.
-    missing : int or None
-        The code of a missing level; V where none was missing.
+        Code of each level.
+    missing : int
+        Code of a missing level; V if no level was missing in the training.
     has_missing : bool
-        Whether some numbers were missing.
+        True if some numbers were missing.
     is_empty : bool
-        Whether all were.
+        True if all numbers were missing.
     heavy : bool
-        Whether numbers have heavy tails.
+        True if the numbers have heavy tails.
     zoned : bool or None
-        Whether times have a time zone; None for what are no times.
+        True for times with a time zone, False for times without; None for other columns.
     """
 
     name: str
@@ -116,17 +131,18 @@ class Column:
 
     @property
     def flagged(self) -> bool:
-        """Whether an indicator says which numbers are missing."""
+        """True if the column has an indicator of missing values."""
         return self.has_missing and not self.is_empty
 
 
 @dataclass(frozen=True)
 class Table:
-    """The columns of a training.
+    """Encoding of all columns, determined by the training rows.
 
     Parameters
     ----------
     columns : tuple of Column
+        Encoding of each column.
 
     Examples
     --------
@@ -144,73 +160,77 @@ class Table:
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """Levels of each column, 0 for numbers."""
+        """Number of levels of each column; 0 for numeric columns."""
         return tuple(column.n_levels for column in self.columns)
 
     @property
     def flagged(self) -> tuple[bool, ...]:
-        """Which columns have an indicator of what is missing."""
+        """True for each column with an indicator of missing values."""
         return tuple(column.flagged for column in self.columns)
 
     @property
     def numeric(self) -> np.ndarray:
-        """Positions of the columns of numbers."""
+        """Positions of the numeric columns."""
         return np.flatnonzero(np.asarray(self.levels) == 0)
 
     @classmethod
     def of(cls, X: Any, weights: np.ndarray, asked: Categorical, names: Sequence[str] | None = None) -> Table:
-        """The table of a training.
+        """Determine the encoding from the training rows.
 
         Parameters
         ----------
         X : ndarray of shape (n, d), dataframe or list of rows
+            Training rows.
         weights : ndarray of shape (n,)
+            Weights of the rows.
         asked : Categorical
+            User's choice of the categorical columns.
         names : sequence of str, optional
-            Of the columns, where X has them no longer.
+            Names of the columns, if X no longer has them.
         """
         values, is_category, zoned = _read(X)
         names = column_names(X) if names is None else names
-        given, found = asked.positions(names, len(values)), []
-        for place, (column, is_one) in enumerate(zip(values, is_category, strict=True)):
+        chosen, columns = asked.positions(names, len(values)), []
+        for place, (column, has_category_type) in enumerate(zip(values, is_category, strict=True)):
             label = _label(names, place)
-            if place in given or (asked.by_type and (is_one or _kinds(column, label) == {str})):
-                found.append(_levels_of(label, column, weights))
+            if place in chosen or (asked.by_type and (has_category_type or _kinds(column, label) == {str})):
+                columns.append(_levels_of(label, column, weights))
             else:
                 numbers = _numbers_of(label, column[weights > 0], weights[weights > 0])
-                found.append(replace(numbers, zoned=zoned[place]))
-        return cls(tuple(found))
+                columns.append(replace(numbers, zoned=zoned[place]))
+        return cls(tuple(columns))
 
     def coded(self, X: Any, weights: np.ndarray | None = None) -> np.ndarray:
-        """Rows as numbers, shape (n, d), float64.
+        """Encode rows as numbers, shape (n, d), float64.
 
         Raises
         ------
         ValueError
-            For infinite numbers, and for missing ones where the training had none, in rows that count.
+            For infinite numbers, and for missing numbers in a column without missing training values. Rows of weight
+            zero may have missing numbers.
         TypeError
             For values that are neither strings nor numbers.
         """
         text = [any(isinstance(level, str) for level, _ in column.codes) for column in self.columns]
         values, _, zoned = _read(X, text)
         coded = np.empty((len(values[0]), len(values)))
-        for place, (column, given) in enumerate(zip(self.columns, values, strict=True)):
+        for place, (column, column_values) in enumerate(zip(self.columns, values, strict=True)):
             _check_zone(column, zoned[place])
             if column.n_levels:
-                coded[:, place] = _codes(column, given)
+                coded[:, place] = _codes(column, column_values)
             else:
-                coded[:, place] = _numbers(given, column.name)
+                coded[:, place] = _numbers(column_values, column.name)
                 _check_numbers(column, coded[:, place], weights)
         return coded
 
 
 def _check_zone(column: Column, zoned: bool | None) -> None:
-    """Times with and without a zone differ by hours that nobody knows."""
+    """Refuse times with a time zone if the training had none, and the reverse: their offset is unknown."""
     if column.zoned is not None and zoned is not None and column.zoned != zoned:
         kinds = [f"times {'with' if zone else 'without'} a time zone" for zone in (zoned, column.zoned)]
         raise ValueError(
-            f"{column.name} of X holds {kinds[0]}, and the training had {kinds[1]}. Give both in UTC, for example by "
-            "pandas.to_datetime(column, utc=True)."
+            f"{column.name} of X holds {kinds[0]}, and the training rows had {kinds[1]}. Convert both to UTC, for "
+            "example with pandas.to_datetime(column, utc=True)."
         )
 
 
@@ -218,19 +238,19 @@ def _check_numbers(column: Column, values: np.ndarray, weights: np.ndarray | Non
     if np.isinf(values).any():
         raise ValueError(
             f"Input X contains infinity or a value too large for dtype('float64'), in {column.name}. Replace it by a "
-            "number, or by NaN where it is not known."
+            "number, or by NaN if it is unknown."
         )
     absent = np.flatnonzero(np.isnan(values) & (True if weights is None else weights > 0))
     if absent.size and not column.has_missing:
         raise ValueError(
-            f"Input X contains NaN in {column.name}, in {len(absent)} rows, first in row {absent[0]}, and no row of "
-            "the training had a missing value there, so that nothing is known of what that means. Impute it "
-            "(SimpleImputer in a pipeline), or fit on rows some of which have none either."
+            f"Input X contains NaN in {column.name}, in {len(absent)} rows, the first in row {absent[0]}; no training "
+            "row had a missing value in this column. Impute it (SimpleImputer in a pipeline), or fit on rows with "
+            "missing values in this column."
         )
 
 
 def _levels_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
-    """A categorical column: its levels in order, the most frequent ones where there are many."""
+    """Encoding of a categorical column: codes of the sorted levels; the rarest share a code if there are many."""
     _kinds(values, name)
     weights_of: dict[Any, list[float]] = {}
     some_missing = False
@@ -240,13 +260,13 @@ def _levels_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
         elif weight > 0:
             level = _level(value, name)
             weights_of.setdefault(level, []).append(weight)
-    totals = {level: math.fsum(own) for level, own in weights_of.items()}  # the same for rows in any order
+    totals = {level: math.fsum(parts) for level, parts in weights_of.items()}  # independent of the order of rows
     ordered = sorted(totals)
     frequent = set(sorted(ordered, key=lambda level: -totals[level])[:MAX_LEVELS])
-    own = {level: code for code, level in enumerate(level for level in ordered if level in frequent)}
-    some_rare = len(own) < len(ordered)
-    codes = tuple((level, own.get(level, len(own))) for level in ordered)
-    n_levels = len(own) + some_rare + some_missing
+    code_of = {level: code for code, level in enumerate(level for level in ordered if level in frequent)}
+    some_rare = len(code_of) < len(ordered)
+    codes = tuple((level, code_of.get(level, len(code_of))) for level in ordered)
+    n_levels = len(code_of) + some_rare + some_missing
     return Column(name, n_levels, codes, n_levels - 1 if some_missing else n_levels)
 
 
@@ -257,7 +277,7 @@ def _codes(column: Column, values: np.ndarray) -> np.ndarray:
 
 
 def _numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
-    """A column of numbers, of the rows that count."""
+    """Encoding of a numeric column; ``values`` and ``weights`` are those of rows with positive weight."""
     numbers = _numbers(values, name)
     absent = np.isnan(numbers)
     column = Column(name, has_missing=bool(absent.any()), is_empty=bool(absent.all()))
@@ -267,7 +287,15 @@ def _numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
 
 @contextmanager
 def naming_rows(X: Any, table_of: Callable[[], Table | None]) -> Iterator[None]:
-    """An error about values that are not finite says which rows of X they come from."""
+    """Add the affected rows of X to the message of a :class:`NonFiniteError`.
+
+    Parameters
+    ----------
+    X : array-like of shape (n, d)
+        Rows given by the user.
+    table_of : callable
+        Returns the encoding of X, or None for a net that takes X unchanged.
+    """
     try:
         yield
     except NonFiniteError as error:
@@ -275,35 +303,37 @@ def naming_rows(X: Any, table_of: Callable[[], Table | None]) -> Iterator[None]:
             raise
         table, X = table_of(), readable(X, "X")
         X = check_array(X, dtype=np.float64, ensure_all_finite=False) if table is None else table.coded(with_gaps(X))
-        rows, found = torch.tensor(X).to(error.inputs), error.inputs[:NAMED, None]
-        same = ((rows == found) | (rows.isnan() & found.isnan())).all(-1).any(0)
+        rows, inputs = torch.tensor(X).to(error.inputs), error.inputs[:NAMED, None]
+        same = ((rows == inputs) | (rows.isnan() & inputs.isnan())).all(-1).any(0)
         numbers = ", ".join(map(str, same.nonzero()[:, 0].tolist()))
-        raise type(error)(f"{error} First in rows of X: {numbers}.", error.inputs) from error
+        raise type(error)(f"{error} First affected rows of X: {numbers}.", error.inputs) from error
 
 
 def check_columns(fitted: Any, previous: Any) -> None:
-    """The columns of the rows are those of the previous posterior, where there is one.
+    """Check that X has the columns of the previous posterior, if there is one.
 
     Raises
     ------
     ValueError
+        If the number, names or order of the columns differ.
     """
-    given, known = (getattr(one, "feature_names_in_", None) for one in (fitted, previous))
-    renamed = given is not None and known is not None and list(given) != list(known)
+    names, previous_names = (getattr(estimator, "feature_names_in_", None) for estimator in (fitted, previous))
+    renamed = names is not None and previous_names is not None and list(names) != list(previous_names)
     if previous is not None and (fitted.n_features_in_ != previous.n_features_in_ or renamed):
         raise ValueError(
-            f"X has the {fitted.n_features_in_} columns {'' if given is None else list(given)}, and the previous "
-            f"posterior is of {previous.n_features_in_} {'' if known is None else list(known)}; give those, in their "
-            "order."
+            f"X has {fitted.n_features_in_} columns{'' if names is None else f', {list(names)}'}; expected the "
+            f"{previous.n_features_in_} columns of the previous posterior"
+            f"{'' if previous_names is None else f', {list(previous_names)}'}, in the same order."
         )
 
 
 def categorical(value: Any) -> Categorical:
-    """Which columns are categorical: by their type, none, or by names, positions or a mask.
+    """Read the option ``categorical_features``: by type, none, or a list of names, positions or a mask.
 
     Raises
     ------
     ValueError
+        For any other value.
 
     Examples
     --------
@@ -312,17 +342,17 @@ def categorical(value: Any) -> Categorical:
     >>> categorical("colour")
     Traceback (most recent call last):
         ...
-    ValueError: categorical_features='colour' has to be 'from_dtype', None, or a list of column names or positions, or \
-a mask.
+    ValueError: categorical_features='colour' has to be 'from_dtype', None, a list of column names or positions, or a \
+mask.
     """
     if isinstance(value, str) and value == FROM_DTYPE:
         return Categorical(True)
-    given = () if value is None else value
-    columns = given.tolist() if isinstance(given, np.ndarray) else given
+    sequence = () if value is None else value
+    columns = sequence.tolist() if isinstance(sequence, np.ndarray) else sequence
     valid = isinstance(columns, Sequence) and not isinstance(columns, str)
     if not (valid and all(isinstance(column, str | Integral | np.bool_) for column in columns)):
         raise ValueError(
-            f"categorical_features={value!r} has to be {FROM_DTYPE!r}, None, or a list of column names or positions, "
-            "or a mask."
+            f"categorical_features={value!r} has to be {FROM_DTYPE!r}, None, a list of column names or positions, or "
+            "a mask."
         )
     return Categorical(False, tuple(columns))

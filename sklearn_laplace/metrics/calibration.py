@@ -2,11 +2,11 @@ r"""Expected calibration error: the difference between predicted probability and
 
 .. math:: \mathrm{ECE} = \sum_b \frac{W_b}{W}\, |\mathrm{freq}_b - \mathrm{conf}_b|
 
-with :math:`W_b` the total weight of the rows in bin b, :math:`W` that of all rows, :math:`\mathrm{conf}_b` the mean
-probability in the bin and :math:`\mathrm{freq}_b` the fraction of its rows for which the event occurred. Bins include
-their upper end. The strategy "uniform" splits [0, 1] into bins of equal width; "quantile" splits the rows into bins of
-equal weight. Equal probabilities always share a bin, so "quantile" may yield fewer bins than requested. A weight of k
-is equivalent to k copies of the row.
+where :math:`W_b` is the total weight of the rows in bin b and :math:`W` that of all rows. :math:`\mathrm{conf}_b` is
+the mean probability in the bin, and :math:`\mathrm{freq}_b` the fraction of its rows for which the event occurred. Bins
+include their upper end. The strategy "uniform" splits [0, 1] into bins of equal width; "quantile" splits the rows into
+bins of equal weight. Equal probabilities always share a bin, so "quantile" may yield fewer bins than requested. A
+weight of k is equivalent to k copies of the row.
 
 References
 ----------
@@ -207,8 +207,8 @@ def judged_confidence(y_true: Any, y_prob: Any, labels: Any = None) -> tuple[np.
         return p, truth == classes[-1]
     if p.shape[1] != len(classes):
         raise ValueError(
-            f"y_prob has {p.shape[1]} columns for the {len(classes)} labels {classes.tolist()}; pass labels=, one label "
-            "for each column (classes_ of the classifier)."
+            f"y_prob has {p.shape[1]} columns for the {len(classes)} labels {classes.tolist()}; pass labels=, one "
+            "label for each column (classes_ of the classifier)."
         )
     if not np.allclose(p.sum(1), 1, atol=1e3 * TOLERANCE):
         worst = p.sum(1)[np.abs(p.sum(1) - 1).argmax()]

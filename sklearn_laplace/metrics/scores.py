@@ -250,8 +250,8 @@ def coverage(
     Returns
     -------
     float or ndarray of shape (n_outputs,)
-        Between 0 and 1. For a calibrated model it is close to c = ``confidence_level``, with a standard error of
-        √(c (1 − c) / n) for n independent rows. Not to be maximised.
+        Between 0 and 1. For a calibrated model it is close to c = ``confidence_level``. Its standard error for n
+        independent rows is √(c (1 − c) / n). Not to be maximised.
 
     Raises
     ------

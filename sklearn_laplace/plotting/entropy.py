@@ -1,10 +1,10 @@
 r"""Predictive entropy of a classifier: fraction of the rows above each entropy, for groups of rows.
 
-The curves show :math:`1 - \hat F(h)`, with :math:`\hat F` the empirical distribution function of the entropies
-:math:`h_n = -\sum_k p_{nk} \log p_{nk}` (Louizos & Welling 2017, fig. 2). Two pairs of groups are compared: rows in
-and out of distribution, and rows that are classified correctly and incorrectly. The area under the ROC curve (AUROC)
-measures how well the entropy separates a pair. It is the probability that a row of the second group has the higher
-entropy, and one half if the entropy does not separate the groups.
+The entropy of a row is :math:`h_n = -\sum_k p_{nk} \log p_{nk}`, and the curves show :math:`1 - \hat F(h)`, with
+:math:`\hat F` the empirical distribution function (Louizos & Welling 2017, fig. 2). Two pairs of groups are compared:
+rows in and out of distribution, and rows that are classified correctly and incorrectly. The area under the ROC curve
+(AUROC) measures how well the entropy separates a pair. It is the probability that a row of the second group has the
+higher entropy. An entropy that does not separate the groups has an AUROC of one half.
 """
 
 from __future__ import annotations

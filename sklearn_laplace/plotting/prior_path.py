@@ -18,8 +18,8 @@ SCORES = {
 }
 """Name and axis label of each score."""
 STEEP = 4.0
-"""The vertical axis is cut off at the bottom if the range of the scores exceeds this multiple of the range of their
-upper three quarters. Otherwise the steep ends of a curve would make its top look flat."""
+"""The vertical axis is cut off at the bottom if the range of all scores exceeds this multiple of the range of their
+upper three quarters. Without the cut, steep ends of a curve would make its top look flat."""
 
 
 class PriorPathDisplay:

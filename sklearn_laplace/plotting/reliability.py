@@ -179,7 +179,10 @@ class ReliabilityDisplay:
         ReliabilityDisplay
         """
         confidence, right = judged_confidence(y_true, y_prob, labels)
-        names: dict[str, Any] = {"x_name": "confidence in the predicted class", "y_name": "share of correct predictions"}
+        names: dict[str, Any] = {
+            "x_name": "confidence in the predicted class",
+            "y_name": "share of correct predictions",
+        }
         if pos_label is not None:
             classes = np.unique(y_true if labels is None else labels)
             if pos_label not in classes:

@@ -84,7 +84,7 @@ def test_a_new_noise_alone_lets_the_evidence_choose_the_prior_again():
         ({"temperature": -1.0}, "temperature=-1.0 has to be a finite number above zero"),
         ({"prior_precision": [1.0, 2.0, 3.0]}, "has 3 entries; expected 1 .scalar. or 4"),
         ({"prior_precision": "evidense"}, "Did you mean 'evidence'"),
-        ({"sigma_noise": 0.5}, "sigma_noise=0.5 means other noise ratios between the 2 targets than .* Fit with this"),
+        ({"sigma_noise": 0.5}, "sigma_noise=0.5 has other noise ratios between the 2 targets than .* fit with this"),
         ({"sigma_noise": [1.0, 2.0, 3.0]}, "sigma_noise has 3 entries; expected 1 or 2, one for each target"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

@@ -375,7 +375,7 @@ def test_random_copies_cannot_be_forgotten():
     model = LaplaceRegressor(**FIXED, hessian_structure="full", augment=jitter).fit(X, Y)
     before = answers(model)
     with pytest.raises(
-        UnsupportedCombinationError, match="forget cannot be used with augment: rows were seen as random copies"
+        UnsupportedCombinationError, match="forget cannot be used with augment: the fit replaced rows by random copies"
     ):
         model.forget(X[:3], Y[:3])
     with pytest.raises(ValueError, match="n_augmentations=3 changes the training or the curvature"):

@@ -315,7 +315,7 @@ def test_models_with_known_noise_are_cloned_saved_and_refitted():
         np.testing.assert_array_equal(answers(other), answers(model))
     model.refit_laplace(sigma_noise=[0.2, 0.8], prior_precision=3.0)
     np.testing.assert_array_equal(answers(clone(model).fit(X, Y, sample_noise_variance=V)), answers(model))
-    with pytest.raises(ValueError, match=r"sigma_noise=\[0.2, 0.7\] means other noise ratios between the 2 targets"):
+    with pytest.raises(ValueError, match=r"sigma_noise=\[0.2, 0.7\] has other noise ratios between the 2 targets"):
         model.refit_laplace(sigma_noise=[0.2, 0.7])
     one = LaplaceRegressor(**SMALL, map_prior_precision=1.0, sigma_noise=0.3)
     one.fit(X, Y[:, 0], sample_noise_variance=V[:, 0])
@@ -376,7 +376,7 @@ def test_likelihoods_without_noise_refuse_it():
         (LaplaceClassifier(**SMALL), labels, "categorical"),
         (LaplaceRegressor(likelihood="poisson", **SMALL), counts, "poisson"),
     ):
-        message = f"sample_noise_variance cannot be used with likelihood='{name}', whose spread .* sample_weight"
+        message = f"sample_noise_variance cannot be used with likelihood='{name}', whose variance .* sample_weight"
         for method in (model.fit, model.partial_fit):
             with pytest.raises(UnsupportedCombinationError, match=message):
                 method(X, y, sample_noise_variance=V[:, 0])
@@ -386,7 +386,7 @@ def test_likelihoods_without_noise_refuse_it():
 
 def test_all_rows_or_none_have_known_noise():
     """σ² alone and σ²·v have other units."""
-    with pytest.raises(ValueError, match="sample_noise_variance was given in fit; give it for these rows, too"):
+    with pytest.raises(ValueError, match="sample_noise_variance was given in fit; pass it for these rows, too"):
         linear().fit(X, Y, sample_noise_variance=V).partial_fit(X[:3], Y[:3])
     with pytest.raises(ValueError, match="was not given in fit; leave it out, or fit all rows with it"):
         linear().fit(X, Y).partial_fit(X[:3], Y[:3], sample_noise_variance=V[:3])

@@ -488,7 +488,7 @@ def test_values_that_are_neither_numbers_nor_strings_are_refused_by_name(value):
 def test_a_given_net_says_which_columns_it_cannot_take():
     table, y = as_read()
     table = table.drop(columns="size")
-    with pytest.raises(ValueError, match=r"the given net takes numbers, and column 'colour' of X.*OneHotEncoder"):
+    with pytest.raises(ValueError, match=r"the given net accepts only numbers; X has other values in column 'colour'.*OneHotEncoder"):
         LaplaceRegressor(nets.Hidden).fit(table, y)
     with pytest.raises(ValueError, match=r"categorical_features are? .*built-in net"):
         LaplaceRegressor(nets.Hidden, categorical_features=["colour"]).fit(table, y)

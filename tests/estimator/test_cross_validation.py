@@ -570,7 +570,7 @@ def test_rows_that_break_the_net_are_named_by_their_numbers_in_all_rows():
         model = regressor(
             **current(net=Squared(), hidden_layer_sizes="auto", cv=[(train, np.array(held_out))], max_epochs=1)
         )
-        with pytest.raises(NonFiniteError, match=r"First in rows of X: 20, 31\.$"):
+        with pytest.raises(NonFiniteError, match=r"First affected rows of X: 20, 31\.$"):
             model.fit(rows, Y)
 
 

@@ -208,7 +208,7 @@ def test_rows_of_the_set_that_break_the_net_are_named_as_such():
     rows[5] = 1e200
     torch.manual_seed(0)
     model = regressor(net=Squared(3), hidden_layer_sizes="auto")
-    with pytest.raises(NonFiniteError, match=r"First in rows of X: 5\. These are rows of X_val\.$"):
+    with pytest.raises(NonFiniteError, match=r"First affected rows of X: 5\. These are rows of X_val\.$"):
         model.fit(X, Y, X_val=rows, y_val=Y_VAL)
 
 

@@ -142,7 +142,7 @@ def frozen(kind, classes=False):
 def test_the_layer_and_the_rows_are_named(kind, frozen_net):
     """Both kinds of estimators, whoever trains the net; a copy of a row is found as well."""
     rows, numbers = (X, "3, 17") if kind in FORWARD else (ZERO, "5, 21, 30")
-    message = rf"{FORWARD.get(kind) or BACKWARD[kind]}.*or use float64\. First in rows of X: {numbers}\."
+    message = rf"{FORWARD.get(kind) or BACKWARD[kind]}.*or use float64\. First affected rows of X: {numbers}\."
     for estimator, y in ((LaplaceRegressor, Y), (LaplaceClassifier, LABELS)):
         net = frozen(kind, estimator is LaplaceClassifier) if frozen_net else kind
         with pytest.raises(NonFiniteError, match=message):
@@ -250,7 +250,7 @@ def test_an_estimator_is_left_as_it_was():
     model = LaplaceRegressor(LogFirst, random_state=0).fit(FINE, Y)
     std = model.predict_std(FINE)
     for again in (model.fit, model.partial_fit):
-        with pytest.raises(NonFiniteError, match="First in rows of X: 3, 17"):
+        with pytest.raises(NonFiniteError, match="First affected rows of X: 3, 17"):
             again(X, Y)
         np.testing.assert_array_equal(model.predict_std(FINE), std)
 
@@ -259,7 +259,7 @@ def test_rows_beyond_the_first_few_are_not_listed():
     """Five are enough to look at."""
     rows = FINE.copy()
     rows[10:20, 0] = -40 - np.arange(10)
-    with pytest.raises(NonFiniteError, match=r"First in rows of X: (\d+, ){4}\d+\.$"):
+    with pytest.raises(NonFiniteError, match=r"First affected rows of X: (\d+, ){4}\d+\.$"):
         LaplaceRegressor(LogFirst, random_state=0).fit(rows, Y)
 
 
@@ -280,11 +280,11 @@ def test_a_prediction_is_finite_or_says_where_it_is_not(predictive):
         options = {"predictive": predictive, "n_samples": 10, "random_state": 0}
         model = estimator(frozen(LogFirst, estimator is LaplaceClassifier), **current(**options)).fit(FINE, y)
         for method in common + methods:
-            with pytest.raises(NonFiniteError, match=r"'log' \(Log\) is.*First in rows of X: 3"):
+            with pytest.raises(NonFiniteError, match=r"'log' \(Log\) is.*First affected rows of X: 3"):
                 getattr(model, method)(broken)
         assert np.isfinite(model.predict_std(many)).all()
     model = LaplaceRegressor(frozen(LogFirst), **current(**options)).fit(FINE, Y)
-    with pytest.raises(NonFiniteError, match="First in rows of X: 3, 17"):
+    with pytest.raises(NonFiniteError, match="First affected rows of X: 3, 17"):
         model.predict(X, return_cov=True)
 
 
@@ -292,7 +292,7 @@ def test_a_variance_that_is_not_finite_is_no_prediction():
     """A finite output with an infinite derivative."""
     model = LaplaceRegressor(frozen(RootBetween)).fit(FINE, Y)
     assert np.isfinite(model.predict(ZERO)).all()
-    with pytest.raises(NonFiniteError, match=r"input of layer 'middle' \(Root\) is NaN.*First in rows of X: 5, 21, 30"):
+    with pytest.raises(NonFiniteError, match=r"input of layer 'middle' \(Root\) is NaN.*First affected rows of X: 5, 21, 30"):
         model.predict(ZERO, return_std=True)
     with pytest.raises(NonFiniteError, match="gradient of the input"):
         model.predict(ZERO, return_cov=True)

@@ -194,7 +194,7 @@ def test_masked_values_are_refused_where_a_value_is_needed(fitted):
     with pytest.raises(ValueError, match=f"sample_noise_variance {message}"):
         LaplaceRegressor().fit(X, Y, sample_noise_variance=weights)
     model = LaplaceRegressor(nets.regressor(max_epochs=2), random_state=0)
-    with pytest.raises(ValueError, match=r"X is a masked array with 3 masked values, first in row 0.*use net=None"):
+    with pytest.raises(ValueError, match=r"X is a masked array with 3 masked values, the first in row 0.*use net=None"):
         model.fit(MASKED_X, Y)
 
 

@@ -263,7 +263,7 @@ def test_tensors_are_arrays(dtype):
 def test_a_column_with_several_values_in_each_row_is_refused(fitted, column, kind):
     """polars calls them struct and array."""
     table = pl.DataFrame({"a": column, "b": Y})
-    refuses(fitted[0], rf"column 'a' of X has the data type {kind}.*Make a column of each", table, Y, error=TypeError)
+    refuses(fitted[0], rf"column 'a' of X has the data type {kind}.*Split it into one column per value", table, Y, error=TypeError)
 
 
 def test_a_series_of_objects_is_no_table(fitted):
@@ -383,10 +383,10 @@ def test_times_with_and_without_a_zone_do_not_mix(library):
     for first, second, words in ((naive, zoned, ("with", "without")), (zoned, naive, ("without", "with"))):
         model = regressor().fit(first, Y)
         expected = model.predict(first)
-        message = rf"column 'when' of X holds times {words[0]} a time zone, and the training had times {words[1]} a"
+        message = rf"column 'when' of X holds times {words[0]} a time zone, and the training rows had times {words[1]} a"
         for call in (lambda: model.predict(second), lambda: model.partial_fit(second, Y)):  # noqa: B023
             with pytest.raises(
-                ValueError, match=message + r" time zone. Give both in UTC, .*to_datetime\(column, utc=T"
+                ValueError, match=message + r" time zone. Convert both to UTC, .*to_datetime\(column, utc=T"
             ):
                 call()
         np.testing.assert_array_equal(model.predict(first), expected)
@@ -397,7 +397,7 @@ def test_a_column_of_times_of_both_kinds_is_refused():
     """Of dtype object, as pandas keeps it."""
     mixed = pd.Series([*DAYS[:5], *ZONED[5:]], dtype=object)
     for table in (pd.DataFrame({"when": mixed}), [[value] for value in mixed]):
-        with pytest.raises(ValueError, match=r"column (0|'when') of X holds times with and without a time zone. Give"):
+        with pytest.raises(ValueError, match=r"column (0|'when') of X holds times with and without a time zone. Convert"):
             regressor().fit(table, Y)
     with pytest.raises(ValueError, match=re.escape("y holds values such as Timestamp(")):
         regressor().fit(X, mixed)
@@ -492,9 +492,9 @@ def test_a_noise_of_another_order_than_the_targets_is_refused():
     [
         (pd.Period("2020"), TypeError, "column 'b' of X holds Period.*argument must be a string or a real number"),
         (datetime.date(2020, 1, 1), TypeError, "column 'b' of X holds datetime.date.*argument must be a string or a"),
-        (pd.NA, ValueError, "Input X contains NaN in column 'b', first in row 3, and the given net takes numbers"),
-        (None, ValueError, "Input X contains NaN in column 'b', first in row 3, and the given net takes numbers"),
-        ("text", ValueError, "the given net takes numbers, and column 'b' of X holds something else"),
+        (pd.NA, ValueError, "Input X contains NaN in column 'b', the first in row 3; the given net accepts only numbers"),
+        (None, ValueError, "Input X contains NaN in column 'b', the first in row 3; the given net accepts only numbers"),
+        ("text", ValueError, "the given net accepts only numbers; X has other values in column 'b'"),
     ],
 )
 def test_a_given_net_is_told_of_the_column_and_the_value(value, error, message):

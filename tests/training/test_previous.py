@@ -377,7 +377,7 @@ def test_other_data_are_refused():
     """Columns, their names and the number of targets are those of the previous rows."""
     frame = pd.DataFrame(X, columns=list("abcd"))
     model = LaplaceRegressor(prior=FrozenEstimator(LaplaceRegressor(**SMALL).fit(frame, Y[:, 0])), **SMALL)
-    with pytest.raises(ValueError, match=r"X has the 3 columns.*previous posterior is of 4"):
+    with pytest.raises(ValueError, match=r"X has 3 columns; expected the 4 columns of the previous posterior"):
         model.fit(X[:, :3], Y[:, 0])
     with pytest.raises(ValueError, match="give those, in their order"):
         model.fit(frame[list("abdc")], Y[:, 0])

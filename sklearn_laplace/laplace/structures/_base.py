@@ -68,7 +68,7 @@ class Curvature(ABC):
     """Sum over rows of JᵀS SᵀJ in the form of one structure, at unit dispersion."""
 
     accepts: ClassVar[frozenset[str]]
-    """Accepted forms of a rule's contribution, of which one suffices: "rows", "layers" (the rows' factors), "matrix"."""
+    """Accepted forms of a rule's contribution, any one suffices: "rows", "layers" (factors of rows), "matrix"."""
 
     holds: ClassVar[frozenset[str]] = frozenset({"layer", "column", "parameter"})
     """Units with one prior precision: "layer", "column" (an input column of a layer) or "parameter"."""

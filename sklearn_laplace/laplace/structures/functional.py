@@ -67,8 +67,8 @@ class Functional(Curvature):
 
         A layer with several positions is stored dense, with O·I in place of O + I.
         """
-        held = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
-        return 8 * n_dual * (held + 3 * n_dual)
+        row_size = sum(b.outputs + b.inputs if b.positions == 1 else b.size for b in blocks)
+        return 8 * n_dual * (row_size + 3 * n_dual)
 
     @property
     def n_dual(self) -> int:

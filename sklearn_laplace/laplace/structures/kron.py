@@ -376,8 +376,8 @@ class KronBlockPosterior:
         """Both statistics of :meth:`Posterior.prior_statistics` with one group per column, O(O I² min(I, G²)).
 
         In the whitened basis the covariance is block-diagonal in the eigenvectors u_b of B. The second statistic of the
-        groups g and h is therefore Σ_b m_bᵀ (E_g ∘ E_h) m_b with E_g = Σ_{i∈g} vᵢ vᵢᵀ. Here vᵢ are the rows of U, and m_b
-        is row b of 1/m. For many groups it is summed from all pairs of columns, Σ_b (U diag(m_b) Uᵀ)^{∘2}.
+        groups g and h is therefore Σ_b m_bᵀ (E_g ∘ E_h) m_b with E_g = Σ_{i∈g} vᵢ vᵢᵀ. Here vᵢ are the rows of U, and
+        m_b is row b of 1/m. For many groups it is summed from all pairs of columns, Σ_b (U diag(m_b) Uᵀ)^{∘2}.
         """
         vectors = self.input_basis * self.precision.sqrt()[:, None]
         shrink = 1 / self.spectrum
