@@ -11,7 +11,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_array, check_is_fitted
 
-from ._data.known_noise import check_noisy_rows, noise_per_target, reliability, unit_noise
+from ._data.known_noise import check_noisy_rows, noise_per_target, row_reliability, unit_noise
 from ._data.rows import PreparedData, canonical_rows
 from ._data.statistics import spread
 from ._data.target_scale import TargetScale
@@ -253,7 +253,7 @@ default="auto"
             return self._scaled(X, targets, weights, variances, previous._scale)  # and no leave-one-out
         mean, scale = np.zeros(n_outputs), np.ones(n_outputs)
         if self.standardize_y and likelihood.additive_noise and not isinstance(self.net, FrozenEstimator):
-            mean, scale, constant = spread(targets, reliability(weights, variances))
+            mean, scale, constant = spread(targets, row_reliability(weights, variances))
             # A constant target still has units: its own size.
             scale = np.where(constant, np.where(mean == 0, 1.0, np.abs(mean)), scale)
             targets, all_targets = (np.where(constant, mean, own) for own in (targets, given[1]))

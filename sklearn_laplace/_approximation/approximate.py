@@ -21,14 +21,14 @@ from ..laplace.network.network import Network
 from ..laplace.structures import Full, Functional
 from ..laplace.structures._base import Curvature
 from ..laplace.updates import with_room_for
-from .choose import Origin, _start, _variance
+from .choose import SelectionState, _start, _variance
 from .held_out import cross_fit
 from .shared_pass import shared_out
 
 
 def approximate(
     trained: MapResult, data: PreparedData, options: Options, *, built_in: bool
-) -> tuple[LaplaceFit, Origin]:
+) -> tuple[LaplaceFit, SelectionState]:
     """The curvature of the weights asked for, and where a choice of hyperparameters starts from."""
     rows = tensors_of(data, options, built_in=built_in)
     everything = trained.mode.fit.network
@@ -60,7 +60,7 @@ def approximate(
     by_exact_evidence = by_exact_evidence and trained.by_evidence and options.map_precision is None
     settled = by_exact_evidence and whole and exact and same_rule
     mode = trained.mode
-    origin = Origin(mode.hyper, mode.fit.prior.names, trained.names, options.as_trained if settled else None)
+    origin = SelectionState(mode.hyper, mode.fit.prior.names, trained.names, options.as_trained if settled else None)
 
     def refit(net: Network, seen: TrainingRows) -> LaplaceFit:
         chunks = seen.chunks(options.memory.pass_rows(structure, network, n_dual // len(rows), taken))

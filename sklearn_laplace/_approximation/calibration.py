@@ -33,7 +33,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from ..laplace.latent import LatentGaussian
-from ..laplace.selection import HeldOut
+from ..laplace.selection import HeldOutErrors
 from .noise_model import TrainedNoise, believed, normal_nodes, sample_of
 
 FACTORS = 0.05, 4.5
@@ -196,12 +196,12 @@ class HeldOutDensities:
         found: np.ndarray = mixed.sum(1).cpu().numpy()
         return found
 
-    def of_net(self, held_out: HeldOut, dispersion: float, chosen: np.ndarray) -> HeldOutDensities:
+    def of_net(self, held_out: HeldOutErrors, dispersion: float, chosen: np.ndarray) -> HeldOutDensities:
         """Those of another net with the same noise.
 
         Parameters
         ----------
-        held_out : HeldOut
+        held_out : HeldOutErrors
             What nets like it say of all rows, which they have not seen.
         dispersion : float
             Their φ.

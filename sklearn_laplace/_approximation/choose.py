@@ -21,7 +21,7 @@ from .left_out import LeftOut
 
 
 @dataclass(frozen=True)
-class Origin:
+class SelectionState:
     """Where the hyperparameters of a fit come from: what choosing them again has to know of the training.
 
     Parameters
@@ -51,7 +51,7 @@ class Origin:
         return scores if scores is not None and scores.suits(hyper) else None
 
 
-def borrowed(lead: Origin, origin: Origin, fit: LaplaceFit, options: Options) -> Origin:
+def with_scores_of(lead: SelectionState, origin: SelectionState, fit: LaplaceFit, options: Options) -> SelectionState:
     """With what the nets beside the first member of a mixture say, for another one."""
     if lead.cross is None:
         return origin
@@ -71,14 +71,14 @@ def _variance(mode: Mode, rows: TrainingRows, options: Options) -> Tensor:
     return fit.posterior(mode.hyper).marginal_variance()
 
 
-def regrouped(fit: LaplaceFit, origin: Origin, options: Options) -> LaplaceFit:
+def with_groups(fit: LaplaceFit, origin: SelectionState, options: Options) -> LaplaceFit:
     """The fit with the grouping of the prior precisions that the options ask for."""
     return replace(fit, prior=grouped(fit.network, origin.tensors, options))
 
 
 def choose(
     fit: LaplaceFit,
-    origin: Origin,
+    origin: SelectionState,
     options: Options,
     dispersion: float | None,
     left_out: Callable[[], LeftOut],
@@ -88,7 +88,7 @@ def choose(
     Parameters
     ----------
     fit : LaplaceFit
-    origin : Origin
+    origin : SelectionState
         What the training has found.
     options : Options
     dispersion : float or None
@@ -131,7 +131,7 @@ def _by_held_out(scores: HeldOutScores, fit: LaplaceFit, start: Hyper, options: 
     return found
 
 
-def _start(origin: Origin, fit: LaplaceFit, options: Options) -> Hyper:
+def _start(origin: SelectionState, fit: LaplaceFit, options: Options) -> Hyper:
     """The given or the training's hyperparameters, carried over to the selected weights."""
     hyper, prior = origin.hyper, fit.prior
     value = options.prior_precision.value

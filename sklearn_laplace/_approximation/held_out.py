@@ -48,7 +48,7 @@ from ..laplace.leave_one_out.rows import linear_rows
 from ..laplace.likelihoods._base import without_noise
 from ..laplace.network.network import Network
 from ..laplace.prior import Prior
-from ..laplace.selection import HeldOut, HeldOutScores, held_out_scores
+from ..laplace.selection import HeldOutErrors, HeldOutScores, held_out_scores
 from ..laplace.structures._base import Posterior
 from .left_out import LeftOut
 from .row_densities import RowDensities
@@ -60,7 +60,7 @@ LEAST_LEVEL = 1e-100
 
 
 @dataclass(frozen=True)
-class Scores:
+class IntervalScores:
     """Errors over standard deviations, of rows that were left out.
 
     Parameters
@@ -107,7 +107,7 @@ class CrossFit:
         Of the rows, under other prior precisions and noises; None where the fit's rule has none.
     parts : tuple of (LaplaceFit, chunks of rows)
         The nets' posteriors and the rows that they have not seen, until these have their scores.
-    scores : Scores or None
+    scores : IntervalScores or None
         For intervals, of a likelihood with a dispersion.
     """
 
@@ -115,7 +115,7 @@ class CrossFit:
     fold: Tensor
     densities: HeldOutScores | None
     parts: tuple[tuple[LaplaceFit, list[Rows]], ...] = ()
-    scores: Scores | None = None
+    scores: IntervalScores | None = None
 
     def scored(self, hyper: Hyper, left_out: Callable[[], LeftOut], fit: LaplaceFit) -> CrossFit:
         """The same with the scores of the rows, and without the rows.
@@ -134,7 +134,7 @@ class CrossFit:
         hyper = replace(hyper, temperature=1.0)
         found = self.held_out(hyper)
         by_nets = _over_std(found.errors, found.variance, found.noise, hyper)
-        scores = Scores(hyper, fit.prior, by_nets, found.weights, by_nets, found.weights)
+        scores = IntervalScores(hyper, fit.prior, by_nets, found.weights, by_nets, found.weights)
         with suppress(MemoryBudgetError):  # r is 1 then, and intervals are a little too wide
             given = left_out()
             latent = given.latent(fit, hyper)
@@ -149,7 +149,7 @@ class CrossFit:
         densities = None if other.densities is None else other.densities.around(hyper)
         return cls((), other.fold, densities)
 
-    def held_out(self, hyper: Hyper) -> HeldOut:
+    def held_out(self, hyper: Hyper) -> HeldOutErrors:
         """What the nets say of the rows that they have not seen, under these hyperparameters; until they are scored."""
         n, (fit, _) = len(self.fold), self.parts[0]
         shape = n, fit.n_outputs
@@ -162,9 +162,9 @@ class CrossFit:
                 of_part.append((y - rows.outputs, variance, noise, rows.weights))
             for whole, values in zip(found, zip(*of_part, strict=True), strict=True):
                 whole[self.fold == k] = torch.cat(values).double()
-        return HeldOut(*found)
+        return HeldOutErrors(*found)
 
-    def densities_of_rows(self, hyper: Hyper, found: HeldOut | None) -> RowDensities:
+    def densities_of_rows(self, hyper: Hyper, found: HeldOutErrors | None) -> RowDensities:
         """What each row has under the net that has not seen it; until they are scored.
 
         Where there is a noise, all variances are multiplied by what suits these rows best: the noise that a fit goes by
@@ -173,7 +173,7 @@ class CrossFit:
         Parameters
         ----------
         hyper : Hyper
-        found : HeldOut or None
+        found : HeldOutErrors or None
             :meth:`held_out` under it, where there is a noise.
         """
         likelihood, device = self.parts[0][0].likelihood, self.fold.device

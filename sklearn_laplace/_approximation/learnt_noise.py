@@ -11,7 +11,7 @@ import torch
 from .._data.rows import PreparedData
 from .._options.options import Options
 from .._training.built_in import built_in_net
-from ..laplace.selection import HeldOut
+from ..laplace.selection import HeldOutErrors
 from .calibration import with_tails
 from .noise_model import HIDDEN, TrainedNoise, noise_model
 
@@ -26,7 +26,7 @@ def learnt_noise(
     parameters: Mapping[str, Any],
     data: PreparedData,
     rows: PreparedData,
-    held_out: HeldOut,
+    held_out: HeldOutErrors,
     like: torch.Tensor,
     dispersion: float,
     options: Options,
@@ -45,7 +45,7 @@ def learnt_noise(
         The estimator's.
     data, rows : PreparedData
         The rows of the fit, and those with held-out errors.
-    held_out : HeldOut
+    held_out : HeldOutErrors
         Errors of ``rows``.
     like : Tensor
         In whose dtype and on whose device the noise is learnt.

@@ -39,7 +39,7 @@ from ..laplace.leave_one_out.left_out import leave_one_out, loo_log_density
 from ..laplace.leave_one_out.rows import HELD
 from ..laplace.likelihoods._base import without_noise
 from ..laplace.network.network import Network
-from ..laplace.selection import HeldOut, maximise_evidence, select_loo, warn_at_bounds
+from ..laplace.selection import HeldOutErrors, maximise_evidence, select_loo, warn_at_bounds
 from ..laplace.structures import Full, Functional
 from ..laplace.structures._base import Curvature
 
@@ -102,13 +102,13 @@ class LeftOut:
         exact = self.exact(fit)
         return leave_one_out(fit, exact, self.batches(exact), hyper)
 
-    def errors(self, fit: LaplaceFit, hyper: Hyper) -> HeldOut:
+    def errors(self, fit: LaplaceFit, hyper: Hyper) -> HeldOutErrors:
         """What the model says of each row without it, of numeric targets."""
         latent = self.latent(fit, hyper)
         y, noise = without_noise(self.rows.observed.double(), fit.n_outputs)
-        return HeldOut(y - latent.mean, latent.variance, noise, self.rows.weights.double())
+        return HeldOutErrors(y - latent.mean, latent.variance, noise, self.rows.weights.double())
 
-    def expected_errors(self, fit: LaplaceFit, hyper: Hyper) -> HeldOut:
+    def expected_errors(self, fit: LaplaceFit, hyper: Hyper) -> HeldOutErrors:
         """Root mean square errors of the rows as they are, over the posterior: √(e² + V), and no variance beside."""
         posterior = fit.posterior(hyper, spectral=False)
         width = max(posterior.row_width(fit.network.blocks, fit.n_outputs), fit.network.row_width(fit.n_outputs))
@@ -118,7 +118,7 @@ class LeftOut:
             y, _ = without_noise(targets.double(), fit.n_outputs)
             found.append(((y - outputs).square() + posterior.covariance(jacobian).diagonal(dim1=1, dim2=2)).sqrt())
         errors = torch.cat(found)
-        return HeldOut(errors, torch.zeros_like(errors), torch.ones_like(errors), self.rows.weights.double())
+        return HeldOutErrors(errors, torch.zeros_like(errors), torch.ones_like(errors), self.rows.weights.double())
 
     def log_density(self, fit: LaplaceFit, hyper: Hyper) -> float:
         """Σ w log p(yₙ given the other rows), nats, in the network's units."""

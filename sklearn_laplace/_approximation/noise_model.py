@@ -46,7 +46,7 @@ from ..laplace.mode.data_loss import DataLoss
 from ..laplace.mode.problem import Problem
 from ..laplace.network.tracing import trace
 from ..laplace.predictives import GLM
-from ..laplace.selection import HeldOut
+from ..laplace.selection import HeldOutErrors
 from ..laplace.structures import Full, Functional
 from ..laplace.structures._base import Posterior
 
@@ -204,7 +204,7 @@ class TrainedNoise:
         """
         found = self.model.log_ratio(self.inputs)
         h, level = found.mean + self.model.log_level, self.model.log_level
-        likelihood, targets = HeldOutErrors(self.dispersion), torch.cat([self.errors.square(), self.variance], 1)
+        likelihood, targets = SquaredErrors(self.dispersion), torch.cat([self.errors.square(), self.variance], 1)
         weights = self.weights[:, None]
         pull = weights * likelihood.residual(h, targets)
         curvature = weights * likelihood.hessian_factor(h, targets).diagonal(dim1=1, dim2=2).square()
@@ -229,7 +229,7 @@ def believed(log_variance: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class HeldOutErrors(Likelihood):
+class SquaredErrors(Likelihood):
     """Errors of held-out rows, given the log ratio h of their noise; targets are (e², V) side by side, (n, 2 C).
 
     Parameters
@@ -281,7 +281,7 @@ def noise_model(
     net: nn.Module,
     inputs: Tensor,
     weights: Tensor,
-    held_out: HeldOut,
+    held_out: HeldOutErrors,
     dispersion: float,
     seed: int = 0,
     *,
@@ -297,7 +297,7 @@ def noise_model(
         Untrained, with C outputs, in double precision.
     inputs : Tensor of shape (n, d), float64
     weights : Tensor of shape (n,), float64
-    held_out : HeldOut
+    held_out : HeldOutErrors
         Errors of the rows, and variances of their predictions.
     dispersion : float
         φ.
@@ -348,7 +348,7 @@ def _fitted(
     before: NoiseModel | None = None,
 ) -> NoiseModel:
     """h for errors (n, C) of predictions of these variances (n, C), from another one on; the net stays untrained."""
-    likelihood = HeldOutErrors(dispersion)
+    likelihood = SquaredErrors(dispersion)
     batches = [(inputs, torch.cat([errors.square(), variance], 1), weights)]
     network, rule = trace(net, inputs), GGN()
     prior = network.scalar_prior()
@@ -368,7 +368,7 @@ def _fitted(
 
 def _same_everywhere(dispersion: float, targets: Tensor, weights: Tensor) -> float:
     """Largest log density of the errors under a noise of each output that does not vary, nats."""
-    likelihood, total = HeldOutErrors(dispersion), float(weights.sum())
+    likelihood, total = SquaredErrors(dispersion), float(weights.sum())
     levels = torch.linspace(-REACH, REACH, LEVELS, dtype=targets.dtype, device=targets.device)
     nll = torch.stack([weights @ likelihood.by_output(level.expand(1, 1), targets) for level in levels])
     return -total * likelihood.log_normaliser(1.0, targets.shape[1] // 2) - float(nll.amin(0).sum())

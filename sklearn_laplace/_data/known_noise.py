@@ -174,7 +174,7 @@ def unit_noise(
     return ratios / np.sqrt(mean)
 
 
-def reliability(weights: np.ndarray, variances: np.ndarray | None) -> np.ndarray:
+def row_reliability(weights: np.ndarray, variances: np.ndarray | None) -> np.ndarray:
     """Weights of the rows for the mean and the scale of the targets.
 
     They are w without noise variances, and w / (1 + v / median of v) with them. Plain weights would let a few very
@@ -192,7 +192,7 @@ def reliability(weights: np.ndarray, variances: np.ndarray | None) -> np.ndarray
 
     Examples
     --------
-    >>> reliability(np.ones(3), np.array([[1e-9], [1.0], [99.0]])).ravel().round(3)
+    >>> row_reliability(np.ones(3), np.array([[1e-9], [1.0], [99.0]])).ravel().round(3)
     array([1.  , 0.5 , 0.01])
     """
     if variances is None:

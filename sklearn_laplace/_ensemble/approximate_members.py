@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from .._approximation.calibration import MOST_ROWS, HeldOutDeals, HeldOutDensities, calibrated
-from .._approximation.choose import Origin
-from .._approximation.held_out import CrossFit, Scores
+from .._approximation.choose import SelectionState
+from .._approximation.held_out import CrossFit, IntervalScores
 from .._approximation.noise_model import NoiseModel, TrainedNoise, sample_of
 from .._data.rows import PreparedData
 from .._host.epochs import finish
@@ -45,7 +45,7 @@ from ..laplace.likelihoods._base import without_noise
 from ..laplace.mode.problem import Mode
 from ..laplace.network.network import Network
 from ..laplace.network.tracing import trace
-from ..laplace.selection import HeldOut, HeldOutScores, held_out_scores, maximise_evidence
+from ..laplace.selection import HeldOutErrors, HeldOutScores, held_out_scores, maximise_evidence
 from ..nets import TableMLP
 from .request import FitRequest
 from .train_members import Bag, fit_of, learnt_of
@@ -119,7 +119,7 @@ class Bagged:
     members : tuple of (MapResult, LaplaceFit)
     hyper : Hyper
         Of all members.
-    origin : Origin
+    origin : SelectionState
         With the scores of held-out rows.
     noise_model : NoiseModel or None
     data : PreparedData
@@ -138,7 +138,7 @@ class Bagged:
 
     members: tuple[tuple[MapResult, LaplaceFit], ...]
     hyper: Hyper
-    origin: Origin
+    origin: SelectionState
     noise_model: NoiseModel | None
     data: PreparedData
     held_out: np.ndarray
@@ -148,7 +148,7 @@ class Bagged:
     densities: HeldOutDensities
 
     @property
-    def origin_of_others(self) -> Origin:
+    def origin_of_others(self) -> SelectionState:
         """For members after the first, which makes the intervals of all."""
         assert self.origin.cross is not None
         return replace(self.origin, cross=replace(self.origin.cross, networks=(), scores=None))
@@ -203,7 +203,7 @@ def approximate_bag(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
     fits = first.fits
     intervals = _for_intervals(bag, first.errors, hyper, fits[0], scores, rows.weights.double())
     names = first.networks[0].parameter_names
-    origin = Origin(hyper, fits[0].prior.names, names, None, CrossFit(tuple(first.networks), *intervals))
+    origin = SelectionState(hyper, fits[0].prior.names, names, None, CrossFit(tuple(first.networks), *intervals))
     results = [
         MapResult(finish(net, network), Mode(fit, hyper, bag.n_steps), [], bag.n_steps, bag.is_small, rows.inputs.dtype)
         for net, network, fit in zip(nets, first.networks, fits, strict=True)
@@ -258,7 +258,7 @@ def _two_passes(
     is_short = learns and clock.lacks(PASSES_LEFT * (clock.elapsed - begun))
     if learns and (noise is not None or not is_short):
         error, variance, known = (torch.tensordot(bag.deal_shares, part, 1) for part in errors)
-        given = HeldOut(error, variance, known, weights), hyper.dispersion, options, request.seeds[0]
+        given = HeldOutErrors(error, variance, known, weights), hyper.dispersion, options, request.seeds[0]
         trained = learnt_of(request.parameters, data, *given, honest=True, quick=is_short)
         model = None if trained is None else trained.model
     if model is not None or noise is not None:
@@ -351,7 +351,7 @@ def _for_intervals(
     fit: LaplaceFit,
     scores: BaggedScores,
     weights: Tensor,
-) -> tuple[Tensor, BaggedScores, tuple[()], Scores]:
+) -> tuple[Tensor, BaggedScores, tuple[()], IntervalScores]:
     """What intervals need of each held-out row: its member, and its error over its standard deviation."""
     error, variance, noise = errors
     n_deals, n = error.shape[:2]
@@ -364,4 +364,4 @@ def _for_intervals(
     weight = (bag.deal_shares[:, None] * weights[few]).flatten()
     member, ratio = by_deal[:, few].reshape(-1), scaled[:, few].flatten(0, 1)
     kept = replace(hyper, temperature=1.0)
-    return member, scores, (), Scores(kept, fit.prior, ratio, weight, ratio, weight)
+    return member, scores, (), IntervalScores(kept, fit.prior, ratio, weight, ratio, weight)

@@ -22,7 +22,7 @@ import numpy as np
 
 from .._approximation.approximate import approximate
 from .._approximation.calibration import HeldOutDensities
-from .._approximation.choose import Origin, borrowed, choose
+from .._approximation.choose import SelectionState, choose, with_scores_of
 from .._approximation.diagnosis import diagnose
 from .._approximation.noise_model import NoiseModel
 from .._approximation.row_densities import RowDensities
@@ -46,7 +46,7 @@ from ..errors import (
     NotPositiveDefiniteError,
 )
 from ..laplace.fit import Hyper, LaplaceFit
-from ..laplace.selection import HeldOut
+from ..laplace.selection import HeldOutErrors
 from .approximate_members import approximate_bag
 from .encodings import exact_kinds, kinds_of_nets
 from .ensemble import Ensemble
@@ -83,14 +83,14 @@ class FittedMember:
         End state of its training and of the cross-fitted nets.
     densities : RowDensities or None
         Densities of held-out rows, if they were requested and there are such nets.
-    held_out : HeldOut or None
+    held_out : HeldOutErrors or None
         Errors of these rows, if their noise is normal.
     """
 
     member: Member
     start: WarmStart
     densities: RowDensities | None
-    held_out: HeldOut | None
+    held_out: HeldOutErrors | None
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ def fit_member(
     request: FitRequest,
     task: Task,
     *,
-    lead: Origin | None = None,
+    lead: SelectionState | None = None,
     noise_model: NoiseModel | None = None,
     is_compared: bool = False,
     learns_noise: bool = True,
@@ -298,7 +298,7 @@ def fit_member(
     request : FitRequest
     task : Task
         With at most ``MEMBER_STAGES`` subtasks, twice as many if the noise may vary.
-    lead : Origin or None
+    lead : SelectionState or None
         That of the first member of the kind, whose choice of hyperparameters is followed.
     noise_model : NoiseModel or None
         One that was found before.
@@ -315,7 +315,7 @@ def fit_member(
     with task.subtask("posterior"), single_thread(trained.is_small):
         options = request.settled()
         fit, origin = approximate(trained, data, options, built_in=request.parameters["net"] is None)
-        origin = origin if lead is None else borrowed(lead, origin, fit, options)
+        origin = origin if lead is None else with_scores_of(lead, origin, fit, options)
         left_out = partial(request.left_out, fit, trained.input_dtype)
         hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), left_out)
         if learns_noise and lead is None and noise_model is None and options.varying_noise is not False:
@@ -366,7 +366,7 @@ def _member(
     trained: MapResult,
     fit: LaplaceFit,
     hyper: Hyper,
-    origin: Origin,
+    origin: SelectionState,
     noise_model: NoiseModel | None,
 ) -> Member:
     gradient = trained.mode.fit.objective_gradient(trained.mode.hyper)

@@ -16,7 +16,7 @@ import torch
 from skorch import NeuralNet
 from torch import Tensor
 
-from .._approximation.choose import Origin
+from .._approximation.choose import SelectionState
 from .._approximation.left_out import LeftOut
 from .._approximation.left_out_rows import rows_left_out
 from .._approximation.noise_model import NoiseModel
@@ -53,7 +53,7 @@ class Member:
         Nats, for targets in their own units.
     n_effective_parameters : float
         MacKay's γ.
-    origin : Origin
+    origin : SelectionState
         Where the hyperparameters come from.
     scale : TargetScale
         Units of the targets and of their noise.
@@ -89,7 +89,7 @@ class Member:
     posterior: Posterior
     log_evidence: float
     n_effective_parameters: float
-    origin: Origin
+    origin: SelectionState
     scale: TargetScale
     noise_model: NoiseModel | None
     kept: PreparedData | None

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from .._approximation.choose import Origin
+from .._approximation.choose import SelectionState
 from .._approximation.learnt_noise import learnt_noise
 from .._approximation.left_out import LeftOut
 from .._approximation.noise_model import NoiseModel
@@ -18,7 +18,7 @@ from .._options.options import Options
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError, UnsupportedCombinationError
 from ..laplace.evidence import effective_parameters
 from ..laplace.fit import Hyper, LaplaceFit
-from ..laplace.selection import HeldOut
+from ..laplace.selection import HeldOutErrors
 from .request import FitRequest
 
 FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
@@ -31,7 +31,7 @@ def fitted_noise(
     request: FitRequest,
     fit: LaplaceFit,
     hyper: Hyper,
-    origin: Origin,
+    origin: SelectionState,
     options: Options,
     left_out: Callable[..., LeftOut],
 ) -> NoiseModel | None:
@@ -42,7 +42,7 @@ def fitted_noise(
     request : FitRequest
     fit : LaplaceFit
     hyper : Hyper
-    origin : Origin
+    origin : SelectionState
         With the cross-fitted nets, if there are any.
     options : Options
         Under the units of the rows; ``varying_noise`` is not False.
@@ -79,10 +79,10 @@ def _errors(
     request: FitRequest,
     fit: LaplaceFit,
     hyper: Hyper,
-    origin: Origin,
+    origin: SelectionState,
     options: Options,
     left_out: Callable[..., LeftOut],
-) -> HeldOut | None:
+) -> HeldOutErrors | None:
     if origin.cross is not None and origin.cross.networks:
         return origin.cross.held_out(hyper)
     if options.varying_noise:

@@ -41,7 +41,7 @@ from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from ..laplace.fit import LaplaceFit, fit_laplace
 from ..laplace.network.network import Network
 from ..laplace.network.tracing import trace
-from ..laplace.selection import HeldOut
+from ..laplace.selection import HeldOutErrors
 from ..laplace.structures import Diag, Full, Kron
 from ..laplace.structures._base import Curvature
 from ..laplace.subsets._base import Subset
@@ -351,7 +351,7 @@ def _noise_so_far(
     weights = rows.weights.double()
     low, high = options.likelihood.dispersion_bounds
     dispersion = min(max(float(weights @ squares.mean(1) / weights.sum()), low), high)
-    found = HeldOut(squares.sqrt(), torch.zeros_like(squares), torch.ones_like(squares), weights)
+    found = HeldOutErrors(squares.sqrt(), torch.zeros_like(squares), torch.ones_like(squares), weights)
     trained = learnt_of(parameters, data, found, dispersion, options, seed, honest=False, quick=True)
     return None if trained is None else trained.model.ratios(rows.inputs.to(weights))
 
@@ -359,7 +359,7 @@ def _noise_so_far(
 def learnt_of(
     parameters: Mapping[str, Any],
     data: PreparedData,
-    held_out: HeldOut,
+    held_out: HeldOutErrors,
     dispersion: float,
     options: Options,
     seed: int,

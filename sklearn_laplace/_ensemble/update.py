@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from .._approximation.approximate import pass_over
-from .._approximation.choose import choose, regrouped
+from .._approximation.choose import choose, with_groups
 from .._data.rows import PreparedData, row_keys
 from .._options.few_rows import told_by_rows
 from .._options.options import Options
@@ -47,7 +47,7 @@ def refitted(ensemble: Ensemble, options: Options, *, is_candidate: bool) -> Ens
 
 
 def _refitted(member: Member, settled: Options, options: Options, factor: float) -> Member:
-    fit = regrouped(member.fit, member.origin, settled)
+    fit = with_groups(member.fit, member.origin, settled)
     rows = member.kept, member.input_dtype, member.seed
     dispersion = fixed_dispersion(settled, member.scale)
     hyper = choose(fit, member.origin, settled, dispersion, lambda: left_out_of(*rows, fit, options, in_order=True))

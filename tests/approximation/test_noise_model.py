@@ -16,7 +16,7 @@ from torch import nn
 
 from sklearn_laplace import LaplaceRegressor, metrics
 from sklearn_laplace._approximation import noise_model as noise
-from sklearn_laplace._approximation.noise_model import HeldOutErrors, NoiseModel, TrainedNoise, noise_model
+from sklearn_laplace._approximation.noise_model import NoiseModel, SquaredErrors, TrainedNoise, noise_model
 from sklearn_laplace._runtime.budget import budget_for
 from sklearn_laplace.distributions import NormalMixture
 from sklearn_laplace.errors import BoundWarning, UnsupportedCombinationError
@@ -24,7 +24,7 @@ from sklearn_laplace.laplace import Hyper, fit_laplace
 from sklearn_laplace.laplace.curvatures import GGN
 from sklearn_laplace.laplace.mode import DataLoss, Problem, alternate, refine
 from sklearn_laplace.laplace.network import trace
-from sklearn_laplace.laplace.selection import HeldOut
+from sklearn_laplace.laplace.selection import HeldOutErrors
 from sklearn_laplace.laplace.structures import Full
 
 RNG = np.random.default_rng(3)
@@ -55,7 +55,7 @@ def varying():
 def test_the_likelihood_of_errors_is_a_normals():
     """Value by scipy, gradient and Fisher information by automatic differentiation and quadrature over the error."""
     torch.manual_seed(0)
-    likelihood = HeldOutErrors(0.3)
+    likelihood = SquaredErrors(0.3)
     h, error, variance = (torch.randn(5, 2).double() for _ in range(3))
     h, variance = h.requires_grad_(True), variance.exp()
     observed = torch.cat([error.square(), variance], 1)
@@ -79,7 +79,7 @@ def errors_of(spread, n=200, weights=None):
     x = torch.from_numpy(np.random.default_rng(1).uniform(-1, 1, size=(n, 1)))
     e = spread(x) * torch.from_numpy(np.random.default_rng(2).normal(size=(n, 1)))
     variance, ones = torch.full_like(e, 1e-4), torch.ones_like(e)
-    return x, HeldOut(e, variance, ones, torch.ones(n).double() if weights is None else weights)
+    return x, HeldOutErrors(e, variance, ones, torch.ones(n).double() if weights is None else weights)
 
 
 def net():
@@ -114,7 +114,7 @@ def test_the_noise_of_a_row_left_out_is_that_of_a_refit(level):
     """Under the same prior, for two outputs; the rows are the five whose own error moves the model most."""
     x, errors = errors_of(lambda x: 0.5 * torch.exp(x))
     error = torch.cat([errors.errors, errors.errors.flip(0)], 1)
-    likelihood, variance = HeldOutErrors(0.25), torch.full_like(error, 0.02)
+    likelihood, variance = SquaredErrors(0.25), torch.full_like(error, 0.02)
     targets, weights = torch.cat([error.square(), variance], 1), torch.tensor([1.0, 2.0]).double().repeat(100)
 
     def problem(weights):
@@ -148,10 +148,10 @@ def test_the_noise_of_a_row_left_out_is_that_of_a_refit(level):
 def test_the_variance_of_predictions_is_the_one_of_the_training():
     """The stored rows and variances give the gradient of the training again."""
     x, errors = errors_of(lambda x: 0.5 * torch.exp(x), n=400)
-    known = HeldOut(errors.errors, torch.full_like(errors.errors, 0.2), errors.noise, errors.weights)
+    known = HeldOutErrors(errors.errors, torch.full_like(errors.errors, 0.2), errors.noise, errors.weights)
     trained = noise_model(net(), x, known.weights, known, 0.25)
     fit, hyper = trained.model.fit, trained.model.hyper
-    likelihood = HeldOutErrors(trained.dispersion)
+    likelihood = SquaredErrors(trained.dispersion)
     again = fit_laplace(
         fit.network,
         likelihood,
@@ -181,7 +181,7 @@ def test_noise_that_runs_away_is_bounded_and_reported(monkeypatch):
     """Half of the rows have none at all."""
     x, errors = errors_of(lambda x: torch.where(x > 0, 1.0, 1e-9))
     found = noise_model(
-        net(), x, errors.weights, HeldOut(errors.errors, 0 * errors.variance, errors.noise, errors.weights), 0.5
+        net(), x, errors.weights, HeldOutErrors(errors.errors, 0 * errors.variance, errors.noise, errors.weights), 0.5
     ).model
     monkeypatch.setattr(noise, "REACH", 3.0)
     assert float(found.ratios(x).log().abs().max()) <= 3.0 + 1e-9

@@ -22,7 +22,7 @@ from sklearn_laplace._training.batched import Encoded, Stacked, train_members
 from sklearn_laplace._training.recipe import recipes_for
 from sklearn_laplace._training.schedule import Schedule
 from sklearn_laplace.errors import NotPositiveDefiniteError
-from sklearn_laplace.laplace.selection import HeldOut
+from sklearn_laplace.laplace.selection import HeldOutErrors
 from sklearn_laplace.nets import TableMLP
 
 
@@ -163,7 +163,7 @@ def test_densities_of_another_net_have_its_errors_and_their_own_best_factor():
     deals = HeldOutDeals(*(torch.from_numpy(random.uniform(0.5, 1, size=(2, 9, 1))) for _ in range(3)), None, *parts(9))
     chosen = np.array([0, 2, 3, 5, 6, 7, 8, 10, 11])
     errors, variance = random.normal(size=(12, 1)), random.uniform(0.1, 0.5, size=(12, 1))
-    held_out = HeldOut(*(torch.from_numpy(part) for part in (errors, variance, np.ones((12, 1)), np.ones(12))))
+    held_out = HeldOutErrors(*(torch.from_numpy(part) for part in (errors, variance, np.ones((12, 1)), np.ones(12))))
     found = HeldOutDensities(deals, 0.0, 1.0, 0.5).of_net(held_out, 0.25, chosen)
     total = variance[chosen] + 0.5 * deals.noise[0].numpy()
 

@@ -1,7 +1,7 @@
 """Registry of selections of prior precision and noise at fixed weights. One file per variant; file name = key."""
 
 from .evidence import maximise_evidence, warn_at_bounds
-from .held_out import HeldOut, HeldOutScores, held_out_scores
+from .held_out import HeldOutErrors, HeldOutScores, held_out_scores
 from .loo import LooPath, at_best_noise, has_path, loo_path, select_loo
 
 SELECTIONS = {
@@ -11,7 +11,7 @@ SELECTIONS = {
 }
 __all__ = [
     "SELECTIONS",
-    "HeldOut",
+    "HeldOutErrors",
     "HeldOutScores",
     "LooPath",
     "at_best_noise",

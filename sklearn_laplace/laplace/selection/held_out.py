@@ -54,7 +54,7 @@ PROPORTIONAL = 1e-9
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutErrors:
     """Predictions of nets for their held-out rows.
 
     Parameters

@@ -179,8 +179,8 @@ class Scored(Subset):
             return max(round(self.size * n_parameters), 1)
         if self.size > n_parameters:
             raise ValueError(
-                f"n_subnetwork_weights={self.size} exceeds the number of weights of the network, {n_parameters}. Give "
-                "at most that number, or a share such as 0.1."
+                f"Subnetwork(size={self.size}) selects more weights than the network has, {n_parameters}. Give at most "
+                "that number, or a share such as 0.1."
             )
         return self.size
 
