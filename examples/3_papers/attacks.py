@@ -29,14 +29,14 @@ from skorch import NeuralNetClassifier
 from sklearn_laplace.options import Augmentation
 
 LOOSE = ", loose"
-"""What is said of one with N = n and the smallest τ that costs no more than a point of accuracy on validation rows."""
+"""Label of the posterior with N = n and the smallest τ that costs at most one point of validation accuracy."""
 CONFIDENT = "without dropout: "
-"""What is put before the ways to predict with a net that is too confident; see experiment 5."""
+"""Prefix for the ways to predict with an overconfident net; see experiment 5."""
 
 
 @dataclass(frozen=True)
 class Ways:
-    """A net that is trained on digits, and the ways to predict with it.
+    """Net trained on digits, and the ways to predict with it.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Ways:
 
 
 def ways(source: str | None, seed: int, quick: bool, confident: bool = False) -> Ways:
-    """A net of experiment 5 on its data, and all ways to predict with it.
+    """Train a net of experiment 5 on its data, and build all ways to predict with it.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def ways(source: str | None, seed: int, quick: bool, confident: bool = False) ->
     seed : int
     quick : bool
     confident : bool
-        The net without dropout and binarisation and with hardly any decay, in place of the source's.
+        If True, train without dropout and binarisation and with hardly any weight decay, unlike the source.
     """
     sizes, width, epochs, copies, samples, to_choose = (1000, 297, 500, 1), 128, 100, 30, 100, 30
     if source is not None:
@@ -94,16 +94,16 @@ def ways(source: str | None, seed: int, quick: bool, confident: bool = False) ->
 CHOICES = (
     "data, net and training of experiment 5: 1,000 of scikit-learn's 8 × 8 digits (of MNIST 7,000), 2 × 128 hidden "
     "units (2 × 1024), 100 epochs (12), random binarisation, dropout of a half",
-    "100 weight samples or dropout masks, the same ones for the gradient and for what is measured",
+    "100 weight samples or dropout masks, the same ones for the gradient and for the measures",
     "and as in experiment 5, nets without dropout and binarisation and with hardly any decay, which are more confident",
-    "beside the source's N and τ, by cross-entropy on validation rows: 'loose', N = n and the smallest τ that costs at "
-    "most a point of accuracy there",
+    "in addition to the source's N and τ, by cross-entropy on validation rows: 'loose', N = n and the smallest τ that "
+    "costs at most a point of accuracy there",
 )
-"""What the attacks share."""
+"""Choices common to both attacks."""
 
 
 def style(name: str) -> dict[str, str]:
-    """Colour and line of a method."""
+    """Colour and line style of a method."""
     line = ":" if name.startswith(CONFIDENT) else "--" if name.endswith(LOOSE) else "-"
     return {"color": SHOWN[name.removeprefix(CONFIDENT).removesuffix(LOOSE)], "linestyle": line}
 
@@ -120,7 +120,7 @@ def untargeted(
     spread : ndarray of shape (d,)
         Range of each pixel in the data.
     steps : sequence of float
-        η, as shares of it.
+        η, as fractions of the range.
     """
     x = torch.tensor(X, requires_grad=True)
     (gradient,) = torch.autograd.grad(method.log_probabilities(x).max(1).values.sum(), x)
@@ -138,7 +138,7 @@ def targeted(method: Ensemble, X: np.ndarray, y: np.ndarray, step: float, n_step
     ----------
     method : Ensemble
     X, y : ndarray of shape (n, d) and (n,)
-        Rows that the method takes for a 0 are left out, unless it takes all for one.
+        Rows that the method classifies as 0 are excluded, unless it classifies all of them as 0.
     step : float
         η.
     n_steps : int
@@ -158,11 +158,11 @@ def targeted(method: Ensemble, X: np.ndarray, y: np.ndarray, step: float, n_step
 
 
 def steps_to(share: float, curve: np.ndarray) -> int:
-    """The first step of a targeted attack after which more than this share is fooled; one more than all, if never."""
+    """First step of a targeted attack after which more than this share is fooled; number of steps + 1 if never."""
     reached = np.flatnonzero(curve[:, 2] > share)
     return int(reached[0]) if len(reached) else len(curve)
 
 
 def pixel_ranges(data: Pictures) -> np.ndarray:
-    """Largest less smallest value of each pixel in the digits, (d,)."""
+    """Range (maximum minus minimum) of each pixel in the digits, (d,)."""
     return np.ptp(np.concatenate([data.train[0], data.validation[0], data.test[0]]), axis=0)

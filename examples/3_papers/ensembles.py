@@ -1,9 +1,8 @@
-r"""Ways to predict with one trained net (Ritter et al. 2018, section 5.2), and what their probabilities are worth.
+r"""Ways to predict with one trained net (Ritter et al. 2018, section 5.2), and scores of their probabilities.
 
-A way is an average over nets of one architecture, :math:`p(y \mid x) = \frac1S \sum_s
-\mathrm{softmax}(f_s(x))_y`: one net, nets with units dropped, or weights drawn from a Laplace approximation. A unit
-that is dropped is a column of zeros in the next layer's weights, so that all three are sets of weights, fixed once for
-all rows and for an attack's gradient.
+Each way is an average over nets of one architecture, :math:`p(y \mid x) = \frac1S \sum_s \mathrm{softmax}(f_s(x))_y`:
+one net, nets with dropped units, or weights drawn from a Laplace approximation. A dropped unit is a zero column in the
+weights of the next layer. So all three are sets of weights, fixed once for all rows and for the gradient of an attack.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from sklearn_laplace import LaplaceClassifier
 from sklearn_laplace.options import Kron, MonteCarlo
 
 Members = dict[str, Tensor]
-"""The tensors of a module by name, each with a first axis of S sets of weights."""
+"""Tensors of a module by name, each with a first axis of S sets of weights."""
 SHOWN = {
     "deterministic": "0.3",
     "MC dropout": "tab:orange",
     "diagonal Laplace": "tab:green",
     "Kronecker Laplace": "tab:blue",
 }
-"""The methods and their colours."""
+"""Colour of each method."""
 UNTUNED = ", untuned"
-"""What is said of a Laplace approximation with the N and τ of the training itself."""
+"""Label of a Laplace approximation with the N and τ of the training itself."""
 STRUCTURES = {"diagonal Laplace": "diag", "Kronecker Laplace": "kron"}
 LOOSE_PRECISIONS = tuple(10.0 ** np.arange(-4, 5.1, 0.5))
 PRIOR_PRECISIONS = tuple(10.0 ** np.arange(-2, 5))
@@ -46,7 +45,7 @@ ROWS_AT_ONCE = 500
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Nets that are averaged.
+    """Ensemble of nets whose probabilities are averaged.
 
     Parameters
     ----------
@@ -71,12 +70,12 @@ class Ensemble:
 
 
 def deterministic(module: nn.Module) -> Ensemble:
-    """The net itself."""
+    """Ensemble of the net alone."""
     return Ensemble(module, {name: tensor.detach()[None] for name, tensor in module.named_parameters()})
 
 
 def mc_dropout(module: nn.Sequential, n_samples: int, seed: int) -> Ensemble:
-    """Nets with units dropped: where a layer is dropped, the next one's inputs are zero or 1/(1 − p) times as large."""
+    """Ensemble of nets with dropped units: inputs of the layer after a dropout are zero or scaled by 1/(1 − p)."""
     generator = torch.Generator().manual_seed(seed)
     members = {name: t.detach().expand(n_samples, *t.shape) for name, t in module.named_parameters()}
     for position, layer in enumerate(module):
@@ -88,7 +87,7 @@ def mc_dropout(module: nn.Sequential, n_samples: int, seed: int) -> Ensemble:
 
 
 def weight_samples(model: LaplaceClassifier, n_samples: int, seed: int) -> Ensemble:
-    """Nets with weights from the posterior."""
+    """Ensemble of nets with weights drawn from the posterior."""
     network = model.laplace_.network
     deviations = model.posterior_.sample(n_samples, torch.Generator().manual_seed(seed))
     return Ensemble(network.module, dict(network.tensors((network.theta + deviations).float())))
@@ -103,7 +102,7 @@ def laplace(
     n_samples: int = 100,
     **options: object,
 ):
-    """The Laplace approximation of a trained net; the Kronecker-factored one with eq. 9's damping.
+    """Laplace approximation of a trained net; the Kronecker-factored one uses the damping of eq. 9.
 
     Parameters
     ----------
@@ -127,23 +126,23 @@ def laplace(
         random_state=seed,
         **options,
     )
-    with warnings.catch_warnings():  # dropout's optimum is not the mode of the loss without it: said of every fit
+    with warnings.catch_warnings():  # the optimum with dropout is not a mode without it: every fit would warn
         warnings.simplefilter("ignore", UserWarning)
         return model.fit(X, y)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the validation rows say about N and τ.
+    """N and τ chosen on validation rows.
 
     Parameters
     ----------
     pretended, prior_precision : float
         N, as a multiple of the number of rows, and τ.
     loss : float
-        Mean of −log p(y | x) under them.
+        Mean of −log p(y | x) under this choice.
     losses : dict from (float, float) to float
-        That of all candidates.
+        Loss of each candidate.
     """
 
     pretended: float
@@ -160,7 +159,7 @@ def choose_scale(
     pretended: Sequence[float] = PRETENDED,
     precisions: Sequence[float] = PRIOR_PRECISIONS,
 ) -> Choice:
-    """N and τ of the smallest cross-entropy on rows that neither net nor curvature has seen; the model is left at them.
+    """Choose the N and τ of smallest cross-entropy on held-out rows, and set the model to them.
 
     Parameters
     ----------
@@ -191,19 +190,19 @@ def loosest(
     n_samples: int,
     precisions: Sequence[float] = LOOSE_PRECISIONS,
 ) -> float:
-    """The smallest τ at N = n that loses at most a point of accuracy against the net itself; the model is left at it.
+    """Choose the smallest τ at N = n that loses at most a point of accuracy against the net, and set the model to it.
 
     Parameters
     ----------
     model : LaplaceClassifier
         Fitted.
     net : NeuralNetClassifier
-        What it is the approximation of.
+        Net that the model approximates.
     X, y : ndarray of shape (n, d) and (n,)
         Validation rows.
     n_samples : int
     precisions : sequence of float
-        Candidates in ascending order; the last one where none will do.
+        Candidates in ascending order; the last one is used if none qualifies.
     """
     needed = accuracy(deterministic(net.module_).predict_proba(X), y) - 0.01
     for tau in precisions:
@@ -214,7 +213,7 @@ def loosest(
 
 
 def refit(model: LaplaceClassifier, pretended: float, prior_precision: float) -> LaplaceClassifier:
-    """Other N and τ: N rows in place of n are a temperature of n/N."""
+    """Set N and τ: N rows instead of n correspond to a temperature of n/N."""
     with warnings.catch_warnings():  # a prior that is chosen by validation may be weak or strong
         warnings.simplefilter("ignore", UserWarning)
         return model.refit_laplace(prior_precision=prior_precision, temperature=1 / pretended)
@@ -239,7 +238,7 @@ def accuracy(p: np.ndarray, y: np.ndarray) -> float:
 
 
 def sharpening(net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray) -> float:
-    """The factor of the logits that has the smallest cross-entropy; above one the net is not confident enough."""
+    """Factor of the logits with the smallest cross-entropy; above one the net is underconfident."""
     with torch.no_grad():
         logits = net.module_(torch.as_tensor(X)).double()
     factors = np.geomspace(0.2, 5.0, 101)
@@ -247,7 +246,7 @@ def sharpening(net: NeuralNetClassifier, X: np.ndarray, y: np.ndarray) -> float:
 
 
 def draw_inverse_ecdf(axis: Axes, entropies: dict[str, np.ndarray], title: str, n_classes: int = 10) -> None:
-    """For each entropy the share of rows that have more, one curve a method; dashed with N and τ of the training."""
+    """Draw the share of rows above each entropy, one curve a method; dashed with the N and τ of the training."""
     for name, values in entropies.items():
         ordered = np.concatenate([[0.0], np.sort(values), [math.log(n_classes)]])
         above = np.concatenate([[1.0], 1 - np.arange(1, len(values) + 1) / len(values), [0.0]])

@@ -1,8 +1,9 @@
-"""What the experiments share: options, how a claim is judged, and what is printed and kept of it.
+"""Shared code of the experiments: options, evaluation of the claims, printing and storage.
 
-An experiment's *claims* are predicates of what it measures, fixed before it was run for the first time: a dict from a
-sentence to a function of the measured numbers. All hold: reproduced; some: reproduced in part; none: not reproduced.
-What did not hold is explained by the experiment itself (``why``), in the same place as its verdict.
+The *claims* of an experiment are predicates of its measured numbers, fixed before its first run: a dict from a sentence
+to a function of the measured numbers. If all hold, the experiment is reproduced; if some hold, it is reproduced in
+part; otherwise it is not reproduced. The experiment itself explains the claims that do not hold (``why``), next to its
+verdict.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ Claims = Mapping[str, Callable[[Measured], bool]]
 
 @dataclass
 class Experiment:
-    """One experiment's run: its options and what it has said so far.
+    """Run of one experiment: its options, and what it has printed so far.
 
     Parameters
     ----------
     name : str
-        Of its script, without ``.py``; its picture and its results are called so.
+        Name of its script, without ``.py``; also the name of its picture and its results.
     doc : str
         The script's docstring; the first line is its title.
     claims : dict from str to callable
@@ -67,7 +68,7 @@ class Experiment:
         print(f"seed {self.seed}" + (", quick: numbers of this run decide nothing" if self.quick else ""))
 
     def choose(self, *sentences: str) -> None:
-        """Print what the source leaves open, and what was taken."""
+        """Print the choices that the source does not specify."""
         for sentence in sentences:
             self.choices.append(sentence)
             print(f"choice: {sentence}")
@@ -83,21 +84,21 @@ class Experiment:
         print()
 
     def save(self, figure: Figure, suffix: str = "") -> None:
-        """Write the picture and say where it is."""
+        """Write the picture and print its path."""
         path = self.out / f"{self.name}{suffix}.png"
         figure.savefig(path, dpi=100)
         plt.close(figure)
         print(f"saved {path}")
 
     def judge(self, measured: Measured, why: str = "") -> None:
-        """Print each claim with its verdict, and keep all of it in ``NAME.json``.
+        """Print each claim with its verdict, and store the results in ``NAME.json``.
 
         Parameters
         ----------
         measured : dict from str to float
-            The numbers that the predicates read.
+            Numbers used by the predicates.
         why : str
-            What explains the claims that do not hold. A claim that does not hold must have one, but for ``--quick``.
+            Explanation of the claims that do not hold; required if there are any, except with ``--quick``.
         """
         self.measured |= {name: float(value) for name, value in measured.items()}
         holds = {sentence: bool(predicate(self.measured)) for sentence, predicate in self.claims.items()}

@@ -1,12 +1,12 @@
-r"""Hamiltonian Monte Carlo, several chains side by side: the reference that approximations are held against.
+r"""Hamiltonian Monte Carlo with several parallel chains: the reference for the approximations.
 
 A chain's state θ gets a momentum p ~ N(0, I), and both follow the Hamiltonian
-:math:`H = -\log\pi(\theta) + \tfrac12 p^\top p` for a while by leapfrog steps of size ε (Neal 2011, eq. 2.28–2.30); the
-end is accepted with probability :math:`\min(1, e^{-\Delta H})`. The number of steps is drawn each time, so that no
-direction is periodic. During the warm-up ε moves by dual averaging to the mean acceptance that is asked for (Hoffman &
-Gelman 2014, §3.2): in its first half each chain's own, so that one that starts where the density is steep gets away
-from there, then one for all chains, which is fixed afterwards. Symbols: C chains, P parameters, n draws. Nothing here
-knows of networks.
+:math:`H = -\log\pi(\theta) + \tfrac12 p^\top p` by leapfrog steps of size ε (Neal 2011, eq. 2.28–2.30). The end point
+is accepted with probability :math:`\min(1, e^{-\Delta H})`. The number of steps is drawn each time, so that no
+direction is periodic. During the warm-up, dual averaging adapts ε to the target mean acceptance (Hoffman & Gelman 2014,
+§3.2). In its first half each chain has a separate ε, so that a chain started in a steep region can leave it. In the
+second half all chains share one ε, which is fixed afterwards. Symbols: C chains, P parameters, n draws. This module
+does not depend on networks.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 
 Density = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""From states (C, P) to log densities (C,), up to a constant, and their gradients (C, P)."""
+"""Function from states (C, P) to log densities (C,), up to a constant, and their gradients (C, P)."""
 JITTER = 0.5
-"""Trajectories are path_length · U(1 − JITTER, 1 + JITTER) long."""
+"""Trajectories have the length path_length · U(1 − JITTER, 1 + JITTER)."""
 
 
 @dataclass(frozen=True)
 class Draws:
-    """What the chains have visited after the warm-up.
+    """States of the chains after the warm-up.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def sample(
     target: float = 0.8,
     step_size: float = 0.01,
 ) -> Draws:
-    """Run the chains: (n_warmup + n_draws) · path_length / ε gradients of all of them together.
+    """Run the chains; the cost is (n_warmup + n_draws) · path_length / ε gradients of all chains together.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def sample(
     target : float
         Mean acceptance probability that the warm-up aims at.
     step_size : float
-        ε to begin with.
+        Initial ε.
     """
     theta, averaging, accepted, kept = start, DualAveraging(np.full(len(start), step_size), target), [], []
     value, gradient = density(theta)
@@ -93,7 +93,7 @@ def sample(
 def leapfrog(
     density: Density, theta: np.ndarray, momentum: np.ndarray, gradient: np.ndarray, step: np.ndarray, n_steps: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """θ, p, log density and gradient after n_steps; the gradient at the start is given. Steps of size (C,) or (1,)."""
+    """θ, p, log density and gradient after n_steps of size (C,) or (1,), given the gradient at the start."""
     step = step[:, None]
     momentum = momentum + step / 2 * gradient
     for taken in range(1, n_steps + 1):
@@ -104,12 +104,12 @@ def leapfrog(
 
 
 class DualAveraging:
-    """The step sizes whose mean acceptance is the target, by stochastic approximation in log ε (their Alg. 5).
+    """Step sizes with the target mean acceptance, by stochastic approximation in log ε (Hoffman & Gelman, Alg. 5).
 
     Parameters
     ----------
     step_size : ndarray of shape (C,) or (1,)
-        To begin with.
+        Initial values.
     target : float
     """
 
@@ -121,7 +121,7 @@ class DualAveraging:
         self.error, self.count = np.zeros_like(step_size), 0
 
     def update(self, acceptance: np.ndarray) -> None:
-        """Take in the acceptance probabilities of an iteration, of the same shape."""
+        """Update with the acceptance probabilities of an iteration, of the same shape."""
         self.count += 1
         share = 1 / (self.count + self.delay)
         self.error = self.error + share * (self.target - acceptance - self.error)
@@ -131,7 +131,7 @@ class DualAveraging:
 
 
 def split_r_hat(draws: np.ndarray) -> np.ndarray:
-    """How far chains, cut in two, are from agreeing (Gelman et al. 2013, eq. 11.4): 1 when they do.
+    """Split R-hat, the disagreement of half chains (Gelman et al. 2013, eq. 11.4): 1 if they agree.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Pictures of digits and of something else, and the nets of Ritter et al. (2018, section 5.2) that learn them."""
+"""Pictures of digits and of other classes, and the nets of Ritter et al. (2018, section 5.2) for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FONTS = (
     *(f"STIXGeneral{style}" for style in ("", "Bol", "Italic", "BolIta")),
     *("cmb10", "cmr10", "cmss10", "cmtt10", "cmmi10"),
 )
-"""Fonts that come with matplotlib and have the letters."""
+"""Fonts of matplotlib that contain the letters."""
 
 
 # ---------------------------------------------------------------------- data
@@ -30,7 +30,7 @@ FONTS = (
 
 @dataclass(frozen=True)
 class Pictures:
-    """Rows to train on, to choose N and τ by, to judge by, and of something else; intensities in [0, 1].
+    """Training, validation (for N and τ) and test rows, and rows of other classes; intensities in [0, 1].
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Pictures:
 
 
 def load(source: str | None, seed: int, sizes: Sequence[int]) -> Pictures:
-    """Pictures in a seeded order, the first rows to train on.
+    """Load pictures in a seeded order; the first rows are the training set.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def load(source: str | None, seed: int, sizes: Sequence[int]) -> Pictures:
         Folder with MNIST and Fashion-MNIST, or "openml"; None: scikit-learn's digits, and letters.
     seed : int
     sizes : sequence of int
-        Rows to train on, to validate, to test and, at most, from elsewhere.
+        Number of training, validation and test rows, and the maximum number of rows of other classes.
     """
     if source is None:
         (X, y), outside = load_digits(return_X_y=True), letters()
@@ -72,9 +72,9 @@ def load(source: str | None, seed: int, sizes: Sequence[int]) -> Pictures:
 
 
 def letters() -> np.ndarray:
-    """A to J in matplotlib's fonts, as 8 × 8 pictures in [0, 1]: the notMNIST of the small digits.
+    """Letters A to J in matplotlib's fonts, as 8 × 8 pictures in [0, 1]: a small notMNIST.
 
-    As those were made: a bitmap of 32 × 32 that the glyph fills, and the share of its pixels in blocks of 4 × 4.
+    Each glyph fills a bitmap of 32 × 32, reduced to the share of its pixels in blocks of 4 × 4, as for the digits.
     """
     folder = Path(matplotlib.get_data_path()) / "fonts/ttf"
     found = []
@@ -91,7 +91,7 @@ def letters() -> np.ndarray:
 
 
 def binarised(X: np.ndarray, random_state: np.random.RandomState) -> np.ndarray:
-    """Each pixel black or white, with its intensity as probability; what ``augment`` takes."""
+    """Draw each pixel black or white, with its intensity as probability; a function for ``augment``."""
     return (random_state.uniform(size=X.shape) < X).astype(np.float64)
 
 
@@ -99,7 +99,7 @@ def binarised(X: np.ndarray, random_state: np.random.RandomState) -> np.ndarray:
 
 
 class Binarise(nn.Module):
-    """Random binarisation while training, nothing afterwards."""
+    """Random binarisation during training, identity afterwards."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Pixels (n, d) in [0, 1]."""
@@ -117,12 +117,12 @@ def relu_net(n_pixels: int, width: int) -> nn.Sequential:
 
 
 def plain_net(n_pixels: int, width: int) -> nn.Sequential:
-    """The same without dropout and binarisation."""
+    """Net with two hidden layers, without dropout and binarisation."""
     return nn.Sequential(*(layer for layer in relu_net(n_pixels, width) if isinstance(layer, nn.Linear | nn.ReLU)))
 
 
 def trained(module: nn.Module, X: np.ndarray, y: np.ndarray, epochs: int, decay: float = 1e-3, **options: object):
-    """The module as a skorch net, trained by SGD with the source's rate 10⁻² and momentum .9; call ``seeded`` before.
+    """Train the module by SGD with the source's rate 10⁻² and momentum .9, as a skorch net; call ``seeded`` before.
 
     Parameters
     ----------
@@ -130,9 +130,9 @@ def trained(module: nn.Module, X: np.ndarray, y: np.ndarray, epochs: int, decay:
     X, y : ndarray of shape (n, d) and (n,)
     epochs : int
     decay : float
-        Factor of ½‖θ‖² beside the mean loss.
+        Factor of ½‖θ‖², added to the mean loss.
     **options
-        Of skorch that are to be others.
+        Further options of skorch.
     """
     settings = {"lr": 1e-2, "optimizer__momentum": 0.9, "optimizer__weight_decay": decay, "batch_size": 50}
     net = NeuralNetClassifier(
@@ -151,6 +151,6 @@ def trained(module: nn.Module, X: np.ndarray, y: np.ndarray, epochs: int, decay:
 
 
 def seeded(module_of, seed: int, *arguments: int) -> nn.Module:
-    """A module whose initial weights, and the training that follows, are those of the seed."""
+    """Create a module; the seed determines its initial weights and the training that follows."""
     torch.manual_seed(seed)
     return module_of(*arguments)

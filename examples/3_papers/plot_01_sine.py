@@ -1,18 +1,18 @@
-r"""01 · A sine, from scratch: the band is narrow on the data and wide beside them
+r"""01 · A sine, from scratch: the band is narrow on the data and wide outside
 ==============================================================================
 
-The source (a blog that writes the Laplace approximation out in torch) trains a 1-10-1 tanh net on 150 noisy points of a
-sine between 0 and 10 by Adam on the mean squared error, puts the full generalised Gauss–Newton matrix of all weights
-around it,
+The source (a blog that implements the Laplace approximation in torch) trains a 1-10-1 tanh net on 150 noisy points of a
+sine between 0 and 10, by Adam on the mean squared error. It then uses the full generalised Gauss–Newton matrix of all
+weights,
 
 .. math:: \tilde H = \sum_n J_n^\top H_n J_n + \lambda I, \qquad
     f_\theta(x) \approx f_{\theta^*}(x) + J_{\theta^*}(x) (\theta - \theta^*),
 
-chooses prior precision λ and noise by the evidence at these weights, and asks from −10 to 13. Its figures show a band
-that is narrow on the data and wide beside them; and that with scaled inputs the bands "become more concise and do not
-pan out as much". The first is the claim; the second is a matter of the seed, and counted here over several.
+chooses prior precision λ and noise by the evidence at these weights, and predicts from −10 to 13. Its figures show a
+band that is narrow on the data and wide outside. With scaled inputs the bands "become more concise and do not pan out
+as much". The first is the claim; the second depends on the seed and is counted here over several.
 
-Open in the source: how long it trains, and what is scaled how.
+Not specified by the source: the length of the training, and how what is scaled.
 """
 
 import matplotlib.pyplot as plt
@@ -44,13 +44,13 @@ CLAIMS = {
     "raw x: on the data the epistemic std is below half the noise (.15), median net": (
         lambda m: m["raw x, std inside"] < NOISE / 2
     ),
-    "raw x: beside the data it is at least five times as wide, median net": (
+    "raw x: outside the data it is at least five times as wide, median net": (
         lambda m: m["raw x, outside / inside"] >= 5.0
     ),
     "standardised x: on the data the epistemic std is below half the noise (.15), median net": (
         lambda m: m["standardised x, std inside"] < NOISE / 2
     ),
-    "standardised x: beside the data it is at least five times as wide, median net": (
+    "standardised x: outside the data it is at least five times as wide, median net": (
         lambda m: m["standardised x, outside / inside"] >= 5.0
     ),
 }
@@ -58,7 +58,7 @@ COLUMNS = ["std inside", "std outside", "outside / inside", "sigma", "log10 prio
 
 
 def fitted(X, y, seed, epochs):
-    """The source's net, frozen, with prior and noise by the evidence at its weights."""
+    """Fit the source's frozen net, with prior and noise by the evidence at its weights."""
     net = adam_net(X, y, seed=seed, epochs=epochs)
     return LaplaceRegressor(
         net, hessian_structure="full", likelihood="gaussian", prior_precision="evidence", sigma_noise="evidence"
@@ -66,7 +66,7 @@ def fitted(X, y, seed, epochs):
 
 
 def numbers(model, X_test):
-    """One row of the table: COLUMNS; the last is the root mean squared distance of the mean from the sine, inside."""
+    """One row of the table, see COLUMNS; the last is the RMS distance of the mean from the sine on the data."""
     inside, outside = inside_and_outside(model.predict_std(X_test, kind="epistemic"))
     error = model.predict(X_test[INSIDE]) - np.sin(X_TEST[INSIDE, 0])
     precision = np.log10(model.prior_precision_)
@@ -74,7 +74,7 @@ def numbers(model, X_test):
 
 
 def draw(run, X, y, models, spreads):
-    """Above: the first seed's bands. Below: the epistemic std of all seeds."""
+    """Top: bands of the first seed. Bottom: epistemic std of all seeds."""
     figure, axes = plt.subplots(2, 2, figsize=(10, 6), layout="constrained", sharex=True, sharey="row")
     for (above, below), (name, (model, X_test)) in zip(axes.T, models.items(), strict=True):
         mean, total = model.predict(X_test, return_std=True)
@@ -98,7 +98,7 @@ def main():
     run.choose(
         EPOCHS_CHOICE,
         "prior and noise by the evidence at the trained weights, as for the source's figures",
-        "scaled: x to mean 0 and variance 1; y as it is",
+        "scaled: x to mean 0 and variance 1; y unchanged",
         "inside: the mean over the test inputs from 0 to 10; outside: over the others",
     )
     n_seeds, epochs = (1, QUICK_EPOCHS) if run.quick else (10, EPOCHS)

@@ -7,23 +7,24 @@ The source of experiment 1 writes the Gauss–Newton matrix as
     H_n = -\frac{\partial^2 \log p(y_n | f)}{\partial f^2} = \frac{1}{\sigma^2} ,
 
 and computes the middle factor from its criterion, the *mean* squared error, whose second derivative is :math:`2 / N`.
-With it the bands are useless; so a line of the code puts the identity in its place, with the remark that the results
-are much better for a reason the author does not know, and the text wonders about bands that "in some sense" look better
-than those of the library. Two errors make that picture:
+With it the bands are useless. So a line of the code replaces it by the identity, with the remark that the results are
+much better for a reason the author does not know. The text notes that its bands "in some sense" look better than those
+of the library. Two errors produce that picture:
 
-1. **The loss is not the likelihood.** :math:`\tfrac1N \sum_n (y_n - f_n)^2` is the negative log-likelihood of
-   N rows only if :math:`\sigma^2 = N / 2`: a noise of 8.7 for N = 150, where .3 was drawn. :math:`H_n = 1` says 1.
-2. **The covariance is taken for its root.** The weights are drawn as :math:`\theta^* + \Sigma \varepsilon`, where
-   :math:`\theta^* + \Sigma^{1/2} \varepsilon` has the covariance :math:`\Sigma = \tilde H^{-1}`. The draws'
-   covariance is :math:`\Sigma^2`.
+1. **The loss is not the likelihood.** :math:`\tfrac1N \sum_n (y_n - f_n)^2` is the negative log-likelihood of N rows
+   only if :math:`\sigma^2 = N / 2`: a noise of 8.7 for N = 150, where the data have .3. :math:`H_n = 1` corresponds to
+   a noise of 1.
+2. **The covariance is used as its own root.** The weights are drawn as :math:`\theta^* + \Sigma \varepsilon`, where
+   :math:`\theta^* + \Sigma^{1/2} \varepsilon` has the covariance :math:`\Sigma = \tilde H^{-1}`. The covariance of the
+   draws is :math:`\Sigma^2`.
 
-In the direction of an eigenvector with curvature h the right standard deviation is
-:math:`(h / \sigma^2 + \lambda)^{-1/2}`, that of both errors :math:`(h + \lambda)^{-1}`. For :math:`\lambda = 1` they
-agree where the data say nothing, and once more at :math:`h \approx 1 / \sigma^2`: it is a coincidence of these numbers,
-and the second half of this script moves them, prior precision and noise, to see it end.
+In the direction of an eigenvector with curvature h the correct standard deviation is
+:math:`(h / \sigma^2 + \lambda)^{-1/2}`; with both errors it is :math:`(h + \lambda)^{-1}`. For :math:`\lambda = 1` they
+agree where the data carry no information, and again at :math:`h \approx 1 / \sigma^2`. This is a coincidence of these
+numbers. The second half of this script changes prior precision and noise, and the agreement ends.
 
-The library does all of it: a constant Hessian c is the noise :math:`\sigma = c^{-1/2}`, so each is one
-``refit_laplace``. Open in the source: λ, how long it trains, rows a batch.
+The library computes all combinations: a constant Hessian c corresponds to the noise :math:`\sigma = c^{-1/2}`, so each
+is one ``refit_laplace``. Not specified by the source: λ, the length of the training, and the batch size.
 """
 
 import matplotlib.pyplot as plt
@@ -62,7 +63,7 @@ N_SAMPLES = 100
 
 
 def frozen_fits(seed, epochs, noise=NOISE):
-    """Experiment 1's net after each of these epochs, with its curvature."""
+    """Net of experiment 1 after each of the given numbers of epochs, with its curvature."""
     X, y = sine_data(seed, noise=noise)
     options = {"hessian_structure": "full", "likelihood": "gaussian", "random_state": seed}
     options |= {"prior_precision": 1.0, "sigma_noise": noise}
@@ -70,14 +71,14 @@ def frozen_fits(seed, epochs, noise=NOISE):
 
 
 def hessians(n=150, noise=NOISE):
-    """Name of each middle factor → the noise standard deviation that it stands for."""
+    """Name of each middle factor → the corresponding noise standard deviation."""
     return {"1/noise²": noise, "mean loss": np.sqrt(n / 2), "identity": 1.0}
 
 
 def spreads(model, X=X_TEST):
     """Std of the linearised outputs for weights drawn with the root of the covariance, and with the covariance itself.
 
-    Both in closed form: root → diag(J Σ Jᵀ)^½, which is ``predict_std``; covariance → diag(J Σ² Jᵀ)^½.
+    Both have a closed form: root → diag(J Σ Jᵀ)^½, which is ``predict_std``; covariance → diag(J Σ² Jᵀ)^½.
     """
     _, jacobian = model.laplace_.network.jacobian(torch.from_numpy(X))
     projected = torch.stack([model.posterior_.solve(row) for row in jacobian.rows()[:, 0].double()])  # Σ Jᵀ, row by row
@@ -85,7 +86,7 @@ def spreads(model, X=X_TEST):
 
 
 def sampled(model, X=X_TEST):
-    """The same two, from as many draws of the weights as the source takes: its ``linear_sampling``."""
+    """Sampled versions of both, with the number of draws of the source (its ``linear_sampling``)."""
     _, jacobian = model.laplace_.network.jacobian(torch.from_numpy(X))
     dense = jacobian.rows()[:, 0].double()
     generator = torch.Generator().manual_seed(0)
@@ -96,7 +97,7 @@ def sampled(model, X=X_TEST):
 
 
 def combinations(run, fits):
-    """Inside and outside, closed form and sampled, of each Hessian and way to draw; the median over the nets."""
+    """Std inside and outside, closed form and sampled, for each Hessian and way to draw; median over the nets."""
     rows = {}
     for name, noise in hessians().items():
         for how in DRAWS:
@@ -112,7 +113,7 @@ def combinations(run, fits):
 
 
 def elsewhere(run, fits, n_seeds, epochs):
-    """Correct against both errors under other prior precisions, and on data with other noise."""
+    """Compare the correct std with that of both errors, for other prior precisions and other noise levels."""
     rows = {}
 
     def add(name, models, precision, noise):
@@ -136,7 +137,7 @@ def elsewhere(run, fits, n_seeds, epochs):
 
 
 def less_trained(run, fits):
-    """The judged numbers of nets that were trained for fewer epochs; fits: epochs → models.
+    """Numbers used by the claims for nets trained for fewer epochs; fits: epochs → models.
 
     Over the training rows the mean epistemic variance is σ² γ / N exactly, with γ the effective parameters.
     """
@@ -163,7 +164,7 @@ def less_trained(run, fits):
 
 
 def draw(run, model):
-    """A panel for each combination, at the first seed."""
+    """Draw a panel for each combination, at the first seed."""
     X, y = sine_data(run.seed)
     figure, axes = plt.subplots(2, 3, figsize=(11, 5.6), layout="constrained", sharex=True, sharey=True)
     mean = model.predict(X_TEST)
@@ -186,19 +187,19 @@ def draw(run, model):
 
 
 def reason(rows, within):
-    """Why ranges are missed: training length, which the source leaves open, decides how many weights are determined."""
+    """Explain missed ranges: the unspecified training length determines the number of determined weights."""
     first, last = (list(rows.values())[k] for k in (0, -1))
     ratios = [row[3] for row in rows.values()]
     where = (
         f"hold together after {' and '.join(map(str, within))} epochs" if within else "hold at none of these lengths"
     )
     return (
-        f"the ranges {where}, and the source does not say for how long it trains. Over the training rows the mean "
-        f"variance is the noise variance times γ / N: .06 to .08 are γ = {0.06**2 / NOISE**2 * 150:.0f} to "
-        f"{0.08**2 / NOISE**2 * 150:.0f} effective parameters, and training makes ever more of them: "
-        f"{first[4]:.1f} after the fewest epochs, {last[4]:.1f} after the most (as coded: {first[5]:.1f} and "
-        f"{last[5]:.1f}). That the two errors cancel does not depend on it: the median of both over correct is between "
-        f"{min(ratios):.2f} and {max(ratios):.2f} at all lengths"
+        f"the ranges {where}, and the source does not state the length of its training. Over the training rows the "
+        f"mean variance is the noise variance times γ / N: .06 to .08 correspond to γ = "
+        f"{0.06**2 / NOISE**2 * 150:.0f} to {0.08**2 / NOISE**2 * 150:.0f} effective parameters, whose number grows "
+        f"during training: {first[4]:.1f} after the fewest epochs, {last[4]:.1f} after the most (as coded: "
+        f"{first[5]:.1f} and {last[5]:.1f}). The cancellation of the two errors does not depend on it: the median of "
+        f"both over correct is between {min(ratios):.2f} and {max(ratios):.2f} at all lengths"
     )
 
 
@@ -207,8 +208,9 @@ def main():
     run.choose(
         EPOCHS_CHOICE,
         "prior precision 1; all rows in one batch, so that the mean loss has the Hessian 2/150",
-        "judged: closed forms, the median net of the seeds; the source's 100 draws beside them",
-        '"as coded" is judged with the right draws, so that it is one error alone; with the covariance it is printed',
+        "judged: closed forms, the median net of the seeds; the source's 100 draws are shown as well",
+        '"as coded" is judged with the right draws, so that it has one error only; the version with the covariance is '
+        "printed",
     )
     n_seeds, epochs = (1, [QUICK_EPOCHS // 2, QUICK_EPOCHS]) if run.quick else (10, [*FEWER_EPOCHS, EPOCHS])
     fits = list(zip(*(frozen_fits(run.seed + k, epochs) for k in range(n_seeds)), strict=True))

@@ -5,17 +5,18 @@ At fixed weights the log evidence of experiment 1's net is a function of two num
 noise σ,
 
 .. math:: \log p(D) \approx \log p(D | \theta^*, \sigma) - \tfrac12 \lambda \lVert\theta^*\rVert^2
-    + \tfrac12 P \log \lambda - \tfrac12 \log |J^\top J / \sigma^2 + \lambda I| ,
+    + \tfrac12 P \log \lambda - \tfrac12 \log |J^\top J / \sigma^2 + \lambda I| .
 
-and the source (section 3.3) has both tuned by it, where guesses are usual. The data's noise is .3, so there is a right
-answer for one of them. Four ways to it:
+The source (section 3.3) tunes both by it, where guesses are usual. The noise of the data is .3, so there is a correct
+answer for one of them. Four ways are compared:
 
-- *frozen net, evidence*: the source's. Adam on the mean squared error without weight decay, then the evidence;
-- *evidence afterwards*: our training under a small given prior precision, then the evidence;
-- *evidence in training* ("online"): both move while the net trains, so that weights, λ and σ are each other's optimum;
+- *frozen net, evidence*: that of the source. Adam on the mean squared error without weight decay, then the evidence;
+- *evidence afterwards*: the training of this library under a small given prior precision, then the evidence;
+- *evidence in training* ("online"): both are updated while the net trains, so that weights, λ and σ are jointly
+  optimal;
 - *leave-one-out*: λ and σ by the density of each row under the linearised net without it, in closed form.
 
-The residuals alone (the last line of the table) are too small an estimate: the net has fitted part of the noise.
+The residuals alone (the last line of the table) give too small an estimate, since the net has fitted part of the noise.
 """
 
 import copy
@@ -46,7 +47,7 @@ CLAIMS = {
     )
     for name in JUDGED
 } | {
-    # 150 rows know a noise of .3 to .3 / √300 = .017: three and a half of these either way
+    # the standard error of a noise of .3 from 150 rows is .3 / √300 = .017; the range is 3.5 of these either way
     f"{name}: sigma of each data set within .24 and .36": (
         lambda m, name=name: m[f"{name}, smallest sigma"] >= 0.24 and m[f"{name}, largest sigma"] <= 0.36
     )
@@ -72,7 +73,7 @@ def models(X, y, seed, epochs):
 
 
 def draw(run, X, y, fitted):
-    """Left: the evidence of the frozen net over both numbers. Right: the bands of two of the fits."""
+    """Left: evidence of the frozen net as a function of both numbers. Right: bands of two of the fits."""
     figure, axes = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
     frozen = fitted["frozen net, evidence"]
     side = 8 if run.quick else 60
@@ -102,9 +103,9 @@ def main():
     run = Experiment("plot_03_prior_and_noise", __doc__, CLAIMS)
     run.choose(
         EPOCHS_CHOICE,
-        "our own training: the built-in net with ten hidden units, which standardises x and y",
+        "the training of this library: the built-in net with ten hidden units, which standardises x and y",
         f"evidence afterwards: trained under a prior precision of {AFTERWARDS} of the standardised net",
-        "ten data sets, a net each",
+        "ten data sets, one net each",
     )
     n_seeds, epochs = (2, QUICK_EPOCHS) if run.quick else (10, EPOCHS)
     rows = {}

@@ -1,18 +1,18 @@
 r"""04 · Cubic toy against Hamiltonian Monte Carlo
 ================================================
 
-Twenty points of a cubic, a net with two hidden layers of seven units, and what its posterior says between and beyond
-them (Ritter, Botev & Barber 2018, §5.1, figure 1 and appendix E, figure 8): Laplace approximations with the curvature
-stored as Kronecker factors, as its diagonal and in full, next to HMC draws from the posterior itself. In the source's
-equation 9 the prior enters the Kronecker factors of each layer,
+Twenty points of a cubic, and the posterior of a net with two hidden layers of seven units between and beyond them
+(Ritter, Botev & Barber 2018, §5.1, figure 1 and appendix E, figure 8). Laplace approximations with Kronecker-factored,
+diagonal and full curvature are compared with HMC draws from the posterior itself. In the source's equation 9 the prior
+enters the Kronecker factors of each layer,
 
 .. math:: P_l = (\sqrt N\, \mathrm E[Q_l] + \sqrt\tau\, I) \otimes (\sqrt N\, \mathrm E[\mathcal H_l] + \sqrt\tau\, I),
 
-in the other structures :math:`P = N\, \mathrm E[H] + \tau I`. *Untuned*, N is the number of rows and τ the prior
-precision that the net was trained under; *tuned*, both are hyperparameters, chosen on a grid by the likelihood of
-twenty more points. Here N rows in place of 20 are a temperature of 20/N, and ``refit_laplace`` sets both without
-training. Predictions are averages over weight samples (``predictive="mc"``), as in the source, or those of the
-linearised net (``"glm"``), which came later (Immer et al. 2021).
+in the other structures :math:`P = N\, \mathrm E[H] + \tau I`. *Untuned* means that N is the number of rows and τ the
+prior precision of the training. *Tuned* means that both are hyperparameters, chosen on a grid by the likelihood of
+twenty more points. Here N rows instead of 20 correspond to a temperature of 20/N, and ``refit_laplace`` sets both
+without training. Predictions are averages over weight samples (``predictive="mc"``), as in the source, or those of the
+linearised net (``"glm"``), a later method (Immer et al. 2021).
 """
 
 import matplotlib.pyplot as plt
@@ -30,15 +30,15 @@ SOURCE = {
     "diag": {"hessian_structure": "diag", "curvature": "mc_fisher"},
     "full": {"hessian_structure": "full", "curvature": "mc_fisher"},
 }
-"""As the source has them: of diag and full the Fisher matrix, by one draw a row."""
+"""Options of the source: for diag and full the Fisher matrix, by one draw a row."""
 GGN = {"diag, GGN": {"hessian_structure": "diag"}, "full, GGN": {"hessian_structure": "full"}}
 GLM = ("kron", *GGN)
 FACTOR = 3.0
-"""A spread is sane within this factor of HMC's."""
+"""Largest acceptable ratio of a spread to that of HMC."""
 
 
 def sane(m, name):
-    """Median spread within the factor of HMC's; mean on the data within one noise standard deviation of the cubic."""
+    """True if the median spread is within SANE of HMC's, and the mean on the data within the noise std of the cubic."""
     ratio = m[f"{name}: std / HMC, median"]
     return 1 / FACTOR < ratio < FACTOR and m[f"{name}: error of the mean"] < NOISE
 
@@ -104,7 +104,7 @@ def outputs(theta, x):
 
 
 def log_posterior(x, y, noise):
-    """Function of weights (C, 78): log density (C,), up to a constant, and gradient (C, 78), written out for speed."""
+    """Log density (C,), up to a constant, and gradient (C, 78) of weights (C, 78), written out for speed."""
 
     def density(theta):
         _, _, w2, _, w3, _ = split(theta)
@@ -133,7 +133,7 @@ def weights_of(model):
 
 
 def trained(density, X, y, seed, n_starts):
-    """The net of largest posterior density among several starts."""
+    """Net of largest posterior density among several starts."""
 
     def fit(start):
         model = LaplaceRegressor(
@@ -146,7 +146,7 @@ def trained(density, X, y, seed, n_starts):
 
 
 def tuned(model, X, y, rows, precisions):
-    """The model under the N and τ that give these rows the largest likelihood; N and τ."""
+    """Model under the N and τ of largest likelihood on the given rows, and this N and τ."""
     found = {}
     for n in rows:
         for tau in precisions:
@@ -158,7 +158,7 @@ def tuned(model, X, y, rows, precisions):
 
 
 def compare(grid, x, mean, std, reference):
-    """What ``COLUMNS`` name: ratios of epistemic std to HMC's, of total std to HMC's, and the RMS error of the mean."""
+    """Values of ``COLUMNS``: ratios of epistemic and total std to those of HMC, and the RMS error of the mean."""
     inside = (grid >= x.min()) & (grid <= x.max())
     ratio = std / reference[1]
     total = np.median(np.hypot(std, NOISE) / np.hypot(reference[1], NOISE))
@@ -171,7 +171,7 @@ COLUMNS = ["median", "on the data", "off the data", "smallest", "mean", "largest
 
 
 def panel(axis, grid, data, map_mean, mean, std, title, limits):
-    """Mean, and a shade a standard deviation (noise included), up to four."""
+    """Draw the mean, and one shade for each standard deviation (noise included), up to four."""
     total = np.hypot(std, NOISE)
     for k in (4, 3, 2, 1):
         axis.fill_between(grid, mean - k * total, mean + k * total, color="C0", alpha=0.2, lw=0)
@@ -184,7 +184,7 @@ def panel(axis, grid, data, map_mean, mean, std, title, limits):
 
 
 def draw(grid, data, map_mean, found, reference):
-    """Figure 1 (tuned), figure 8 (untuned), and the linearised net untuned; HMC in the last column."""
+    """Draw figure 1 (tuned), figure 8 (untuned), and the untuned linearised net; HMC in the last column."""
     figure, axes = plt.subplots(3, 4, figsize=(9.2, 6.4), layout="constrained", sharex=True)
     rows = (("tuned mc", tuple(SOURCE), 250), ("untuned mc", tuple(SOURCE), 450), ("untuned glm", GLM, 250))
     for line, (kind, names, limit) in zip(axes, rows, strict=True):
@@ -217,15 +217,15 @@ def draw(grid, data, map_mean, found, reference):
 def main():
     run = Experiment("plot_04_cubic_hmc", __doc__, CLAIMS)
     run.choose(
-        "tanh units (the source names none); y standardised by its training mean and spread, x as it is",
-        f"noise std {NOISE:.0f} known; prior precision {PRIOR:.0f} on all weights of the net that sees standardised y:"
+        "tanh units (not specified by the source); y standardised by its training mean and spread, x unchanged",
+        f"noise std {NOISE:.0f} known; prior precision {PRIOR:.0f} on all weights of the net for standardised y:"
         " the weight decay, the untuned τ, and HMC's prior",
         "the mode of largest density among five starts",
-        "kron with the Gauss–Newton matrix; diag and full with the Fisher matrix by one draw a row as the source has"
-        " them, and with the Gauss–Newton matrix as well, on which the linearised predictions are judged",
+        "kron with the Gauss–Newton matrix; diag and full with the Fisher matrix by one draw a row as in the"
+        " source, and with the Gauss–Newton matrix as well, which the claims about linearised predictions use",
         "grid: N from 20 to 200,000, τ from .1 to 1000, two values a decade; 1,000 weight samples, the same for all",
-        "std: of the function (epistemic), over -6 … 6; figures and likelihood with noise, as predictions are",
-        "HMC: 32 chains side by side from draws of the prior, 1,600 draws each (the source: 50,000)",
+        "std: of the function (epistemic), over -6 … 6; figures and likelihood include the noise, as predictions do",
+        "HMC: 32 parallel chains started from draws of the prior, 1,600 draws each (the source: 50,000)",
     )
     rng = np.random.default_rng(run.seed)
     (X, y), (X_val, y_val) = points(ROWS, rng), points(ROWS, rng)

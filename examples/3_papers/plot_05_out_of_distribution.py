@@ -1,25 +1,26 @@
-r"""05 · Out of distribution: letters to a net that knows digits
-============================================================
+r"""05 · Out of distribution: letters for a net trained on digits
+================================================================
 
-Ritter et al. (2018, section 5.2, figure 2 and table 1) train a net on digits, with dropout, and show it letters. All
-ways to predict share the trained net; they differ in what is averaged:
+Ritter et al. (2018, section 5.2, figure 2 and table 1) train a net on digits, with dropout, and test it on letters. All
+ways to predict share the trained net and differ in the average:
 
 .. math:: p(y \mid x) \approx \frac1S \sum_{s=1}^{S} p(y \mid x, \theta_s), \qquad
           H(x) = -\sum_y p(y \mid x) \log p(y \mid x) \in [0, \log 10].
 
-One :math:`\theta`: a deterministic pass. Dropout masks: MC dropout. :math:`\theta_s` from a Laplace approximation with
-diagonal or Kronecker-factored precision, the latter, for layer :math:`l`, with the damping of the source's equation 9:
+A single :math:`\theta` is the deterministic pass; dropout masks are MC dropout. Otherwise :math:`\theta_s` comes from a
+Laplace approximation with diagonal or Kronecker-factored precision. For layer :math:`l` the latter has the damping of
+the source's equation 9:
 
 .. math:: (\sqrt N\,\mathrm E[g g^\top] + \sqrt\tau I) \otimes (\sqrt N\,\mathrm E[a a^\top] + \sqrt\tau I).
 
-N and τ minimise the cross-entropy on validation rows. The curvature sees the digits as the training does: each pixel
-black or white, drawn with its intensity as probability.
+N and τ minimise the cross-entropy on validation rows. The curvature uses the same binarised digits as the training:
+each pixel is black or white, with its intensity as probability.
 
-Because N and τ by validation are next to no posterior where the net is not confident enough on validation rows, two
-other things are drawn: the posterior of the training's own N and τ ("untuned"), and nets trained without dropout and
-binarisation and with hardly any decay, so that they are more confident.
+If the net is underconfident on validation rows, N and τ chosen on them leave almost no posterior. Therefore two more
+results are drawn: the posterior with N and τ of the training ("untuned"), and nets trained without dropout and
+binarisation and with hardly any decay, which are more confident.
 
-``--data DIR`` takes MNIST, garments (Fashion-MNIST) and the source's net of 2 × 1024 hidden units instead.
+``--data DIR`` uses MNIST, garments (Fashion-MNIST) and the source's net of 2 × 1024 hidden units instead.
 """
 
 from collections import defaultdict
@@ -85,17 +86,17 @@ N_SAMPLES = 100
 
 @dataclass(frozen=True)
 class Recipe:
-    """How nets are trained, and what their curvature sees.
+    """Training of the nets, and options of their curvature.
 
     Parameters
     ----------
     net : callable
-        From the numbers of pixels and of hidden units to a module.
+        Function from the numbers of pixels and of hidden units to a module.
     epochs : int
     curvature : dict
         Options of the curvature.
     decay : float
-        Factor of ½‖θ‖² beside the mean loss.
+        Factor of ½‖θ‖², added to the mean loss.
     """
 
     net: Callable
@@ -106,7 +107,7 @@ class Recipe:
 
 @dataclass
 class Found:
-    """What the methods have done, seed by seed."""
+    """Results of the methods, one value a seed."""
 
     scores: dict = field(default_factory=lambda: defaultdict(list))
     entropies: dict = field(default_factory=lambda: defaultdict(list))
@@ -116,7 +117,7 @@ class Found:
     confidence: list = field(default_factory=list)
 
     def add(self, name, p, y):
-        """Probabilities of the test rows, whose classes are y, and then of those from elsewhere."""
+        """Add probabilities of the test rows, with classes y, followed by those of the rows of other classes."""
         inside, outside = np.split(entropy(p), [len(y)])
         auroc = roc_auc_score(np.arange(len(p)) >= len(y), np.concatenate([inside, outside]))
         head = p[: len(y)]
@@ -124,12 +125,12 @@ class Found:
         self.entropies[name].append((inside, outside))
 
     def mean(self):
-        """Of the measures over the seeds."""
+        """Mean of the measures over the seeds."""
         return {name: np.mean(rows, axis=0) for name, rows in self.scores.items()}
 
 
 def tried(run, recipe, seeds, sizes, width, samples, to_choose, candidates):
-    """Train a net for each seed and predict in all ways."""
+    """Train a net for each seed, and predict in all ways."""
     found, scale = Found(), {}
     for seed in seeds:
         data = load(run.data, seed, sizes)
@@ -156,7 +157,7 @@ def tried(run, recipe, seeds, sizes, width, samples, to_choose, candidates):
 
 
 def recipes(run):
-    """Rows (to train, validate, test, from elsewhere), hidden units, and how the nets are trained."""
+    """Numbers of rows (training, validation, test, other classes), hidden units, and recipes of the training."""
     if run.quick:
         few = {"augment": Augmentation(binarised, 2)}
         return (200, 60, 60, 60), 32, {"the source's": Recipe(relu_net, 20, few)}
@@ -182,9 +183,10 @@ def main():
         "data: scikit-learn's 8 × 8 digits, and the letters A to J of the fonts that come with matplotlib"
         if run.data is None
         else "data: 10,000 MNIST digits, and garments of Fashion-MNIST in place of letters",
-        f"rows: {sizes[0]} to train on, {sizes[1]} for N and τ, {sizes[2]} to judge by, {sizes[3]} from elsewhere",
-        f"net: 2 × {width} hidden units; {own.epochs} epochs; factor {own.decay:g} of ½‖θ‖² beside the mean loss (of "
-        "the source's 1e-2 and this the one with the better validation accuracy on the small digits, .96 against .95)",
+        f"rows: {sizes[0]} for training, {sizes[1]} for N and τ, {sizes[2]} for testing, {sizes[3]} of other classes",
+        f"net: 2 × {width} hidden units; {own.epochs} epochs; factor {own.decay:g} of ½‖θ‖² added to the mean loss "
+        "(its "
+        "validation accuracy on the small digits is .96, that of the source's 1e-2 .95)",
         f"curvature: {own.curvature.get('curvature', 'ggn')}, {own.curvature['n_augmentations']} binarisations a row",
         f"N / n in {candidates[0]}, τ in {tuple(map(float, candidates[1]))}, by {to_choose} weight samples",
         f"seeds {list(seeds)}, each with its split, net and draws"
@@ -221,39 +223,39 @@ def main():
 
 
 def why(m):
-    """What the two extra measures, and the extra training, say."""
+    """Explanation from the two extra measures and the extra training."""
     factor, gap = (
         m[f"{name} on validation rows"] for name in ("best factor of the logits", "confidence minus accuracy")
     )
-    state = "not confident enough" if factor > 1.1 else "too confident" if factor < 0.9 else "as confident as accurate"
-    said = (
+    state = "underconfident" if factor > 1.1 else "overconfident" if factor < 0.9 else "as confident as accurate"
+    text = (
         f"the trained net is {state} on validation digits: its "
-        f"confidence is {100 * gap:+.1f} points from its accuracy, and the cross-entropy is smallest with logits times "
-        f"{factor:.2f}. "
+        f"confidence differs from its accuracy by {100 * gap:+.1f} points, and the cross-entropy is smallest with "
+        f"logits times {factor:.2f}. "
     )
     if factor > 0.9:
-        said += (
-            "An average over weights takes confidence away, so that validation prefers the posterior that is next to "
-            "none, at the end of the grid of N and τ. "
+        text += (
+            "An average over weights reduces confidence. So validation prefers almost no posterior, at the end of the "
+            "grid of N and τ. "
         )
-    kron, one, dropout = (
+    kron, plain, dropout = (
         m[f"{name}, {OUT}"] for name in (f"Kronecker Laplace{UNTUNED}", "deterministic", "MC dropout")
     )
-    said += (
-        f"With N and τ of the training itself the entropy outside is {kron:.2f} (deterministic {one:.2f}, MC dropout "
+    text += (
+        f"With N and τ of the training itself the entropy outside is {kron:.2f} (deterministic {plain:.2f}, MC dropout "
         f"{dropout:.2f}) at an accuracy of {m[f'Kronecker Laplace{UNTUNED}, accuracy']:.3f}. "
     )
     if f"without dropout: deterministic, {OUT}" in m:
         factor = m["without dropout: best factor of the logits on validation rows"]
-        ours, diag, one = (
+        kron, diag, plain = (
             m[f"without dropout: {n}, {OUT}"] for n in ("Kronecker Laplace", "diagonal Laplace", "deterministic")
         )
-        said += (
+        text += (
             f"Of nets trained without dropout and binarisation and with hardly any decay (best factor "
             f"{factor:.2f}) the tuned posteriors have an "
-            f"entropy outside of {ours:.2f} (Kronecker) and {diag:.2f} (diagonal) against {one:.2f} deterministic."
+            f"entropy outside of {kron:.2f} (Kronecker) and {diag:.2f} (diagonal) against {plain:.2f} deterministic."
         )
-    return said.strip()
+    return text.strip()
 
 
 if __name__ == "__main__":

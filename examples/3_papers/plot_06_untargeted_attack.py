@@ -6,8 +6,8 @@ most probable (the fast gradient sign method of Goodfellow et al. 2014),
 
 .. math:: x_\mathrm{adv} = x - \eta\,(\max x - \min x) \odot \mathrm{sgn}\,\nabla_x \max_y \log p^{(M)}(y \mid x),
 
-with the range of each pixel in the data. The gradient goes through the averaged prediction
-:math:`p^{(M)} = \frac1S \sum_s p(y \mid x, \theta_s)` of each method. Pictures end away from all data, so that a method
+with the range of each pixel in the data. The gradient is that of the averaged prediction
+:math:`p^{(M)} = \frac1S \sum_s p(y \mid x, \theta_s)` of each method. The pictures end far from all data, so a method
 should become uncertain about them.
 """
 
@@ -81,7 +81,7 @@ def main():
 
 
 def why(m, chosen):
-    """What N and τ, and the loose posteriors, say."""
+    """Explanation from N and τ, and from the loose posteriors."""
     kron, diag, one, dropout = "Kronecker Laplace", "diagonal Laplace", "deterministic", "MC dropout"
     n, tau = np.exp(np.log(chosen[kron]).mean(0))
     gained, end, kept = (
@@ -89,7 +89,7 @@ def why(m, chosen):
         for what in ("entropy gained", "entropy at the end", "mean accuracy")
     )
     return (
-        f"N and τ by validation are N / n = {n:.0f}, τ = {tau:.0f} (experiment 5 has the reason): from the "
+        f"N and τ by validation are N / n = {n:.0f}, τ = {tau:.0f} (explained in experiment 5): from the "
         "deterministic pass the Kronecker-factored posterior differs by "
         f"{abs(gained[kron] - gained[one]):.4f} nats gained and {abs(kept[kron] - kept[one]):.4f} of accuracy. "
         "With N = n and the smallest τ that keeps the accuracy the "
@@ -97,7 +97,7 @@ def why(m, chosen):
         f"dropout {gained[dropout]:.3f}, deterministic {gained[one]:.3f}) and ends at {end[kron + LOOSE]:.3f} "
         f"(diagonal {end[diag + LOOSE]:.3f}, MC dropout {end[dropout]:.3f}, deterministic {end[one]:.3f}); its mean "
         f"accuracy is {kept[kron + LOOSE]:.3f} (MC dropout {kept[dropout]:.3f}). "
-        + "Of nets without dropout, which are too confident, the tuned posteriors do differ: the entropy at the end is "
+        + "Of nets without dropout, which are overconfident, the tuned posteriors do differ: the entropy at the end is "
         + ", ".join(f"{m[f'{CONFIDENT}{name}, entropy at the end']:.3f} ({name})" for name in (kron, diag, one))
         + ", gained "
         + ", ".join(f"{m[f'{CONFIDENT}{name}, entropy gained']:.3f}" for name in (kron, diag, one))

@@ -2,12 +2,12 @@ r"""07 · Targeted attack: every picture a zero
 ==========================================
 
 Ritter et al. (2018, section 5.3, figure 4; after Li & Gal 2017) push the test pictures towards the class 0, step by
-step, by the gradient of each method's own averaged prediction,
+step, by the gradient of each method's averaged prediction,
 
 .. math:: x^{(t+1)} = x^{(t)} + \eta\,\mathrm{sgn}\,\nabla_x \log p^{(M)}(y = 0 \mid x^{(t)}), \qquad \eta = 10^{-2},
 
-and count the steps until the method is fooled. Pictures that a method takes for a 0 beforehand are left out. In the
-source the Kronecker-factored posterior gives in on half of them after about 20 steps, the others after about 10.
+and count the steps until the method is fooled. Pictures that a method already classifies as 0 are excluded. In the
+source half of them fool the Kronecker-factored posterior after about 20 steps, and the other methods after about 10.
 """
 
 import itertools
@@ -46,7 +46,7 @@ def main():
     run.choose(
         *CHOICES,
         f"{n_steps} steps of η = {STEP}, not scaled and not clipped"
-        + ("" if run.data else ": of 64 pixels one step moves a logit by about √(64 / 784) of what it does of 784"),
+        + ("" if run.data else ": with 64 pixels one step moves a logit by about √(64 / 784) of its change with 784"),
         f"the first {n_rows} test pictures of each of the seeds {list(seeds)}",
     )
     curves, chosen = defaultdict(list), defaultdict(list)
@@ -80,18 +80,18 @@ def main():
 
 
 def why(m, chosen):
-    """What N and τ, and the loose posteriors, say."""
+    """Explanation from N and τ, and from the loose posteriors."""
     kron, loose = "Kronecker Laplace", f"Kronecker Laplace{LOOSE}"
     n, tau = np.exp(np.log(chosen[kron]).mean(0))
     half = {name: m[f"{name}, steps to half"] for name in (*SHOWN, loose, f"diagonal Laplace{LOOSE}")}
     return (
-        f"N and τ by validation are N / n = {n:.0f}, τ = {tau:.0f} (experiment 5 has the reason), and half are fooled "
-        f"after {half[kron]:.0f} steps, against {half['deterministic']:.0f} of the deterministic pass and "
-        f"{half['MC dropout']:.0f} of MC dropout. With N = n and the smallest τ that "
+        f"N and τ by validation are N / n = {n:.0f}, τ = {tau:.0f} (explained in experiment 5), and half are fooled "
+        f"after {half[kron]:.0f} steps, against {half['deterministic']:.0f} for the deterministic pass and "
+        f"{half['MC dropout']:.0f} for MC dropout. With N = n and the smallest τ that "
         f"keeps the accuracy they are {half[loose]:.0f} (Kronecker) and {half[f'diagonal Laplace{LOOSE}']:.0f} "
         "(diagonal). The peaks of the entropy are "
         + ", ".join(f"{m[f'{name}, peak entropy']:.3f} ({name})" for name in SHOWN)
-        + ". Of nets without dropout, which are too confident, the steps to half by the tuned posteriors are "
+        + ". Of nets without dropout, which are overconfident, the steps to half by the tuned posteriors are "
         + ", ".join(f"{m[f'{CONFIDENT}{name}, steps to half']:.0f} ({name})" for name in SHOWN if name != "MC dropout")
         + "."
     )

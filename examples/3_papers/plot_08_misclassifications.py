@@ -1,12 +1,12 @@
-r"""08 · Misclassifications: is a residual net uncertain where it is wrong?
+"""08 · Misclassifications: is a residual net uncertain where it is wrong?
 ===========================================================================
 
 Ritter et al. (2018, section 5.4, figure 5 and table 2) take a wide residual net with batch norm, trained on CIFAR-100
-with and without dropout, and compare the predictive entropy where the prediction is right with where it is wrong. That
-size is out of reach here, its parts are not: convolutions, batch norm with the running moments, residual sums
-:math:`x + f(x)`, downsampling by 2 × 2 convolutions, and augmentation by random shifts, in training and curvature.
+with and without dropout. They compare the predictive entropy of right and wrong predictions. That size is out of reach
+here, but its parts are not: convolutions, batch norm with running moments, residual sums :math:`x + f(x)`, downsampling
+by 2 × 2 convolutions, and augmentation by random shifts, in training and curvature.
 
-The parameters of the batch norms are random as well, with a dense block of the precision each; those of the
+The parameters of the batch norms are random as well, with one dense block of the precision each. Those of the
 convolutions have Kronecker factors over patches.
 """
 
@@ -44,7 +44,7 @@ ALL = [*AVERAGED, *((net, name) for net in NETS for name in (ONE, DIAG))]
 
 
 def gained(m, net, name, where):
-    """Entropy beyond that of the deterministic pass."""
+    """Difference of a measure from that of the deterministic pass."""
     return m[f"{net}: {name}, {where}"] - m[f"{net}: {ONE}, {where}"]
 
 
@@ -72,7 +72,7 @@ MEASURES = ("accuracy", "entropy if right", "entropy if wrong", "AUROC of errors
 
 
 class Shifted(nn.Module):
-    """Each picture by up to a pixel, while training."""
+    """Random shift of each picture by up to a pixel during training."""
 
     def forward(self, x):
         """Pictures (n, 1, s, s)."""
@@ -85,7 +85,7 @@ class Shifted(nn.Module):
 
 
 def shifted(X, random_state):
-    """The same for rows (n, s²), as ``augment`` takes it."""
+    """Random shift of rows (n, s²), a function for ``augment``."""
     side = math.isqrt(X.shape[1])
     padded = np.pad(X.reshape(-1, side, side), ((0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (side, side), (1, 2))
@@ -94,7 +94,7 @@ def shifted(X, random_state):
 
 
 class Residual(nn.Module):
-    """x + f(x), f of two convolutions after batch norm and ReLU each, with dropout between."""
+    """Residual block x + f(x): f has two convolutions, each after batch norm and ReLU, with dropout in between."""
 
     def __init__(self, channels, dropout):
         super().__init__()
@@ -110,7 +110,7 @@ class Residual(nn.Module):
 
 
 def residual_net(side, channels, dropout):
-    """Rows of side² pixels to ten logits: two residual blocks, with half the resolution after the first."""
+    """Net from rows of side² pixels to ten logits: two residual blocks, with half the resolution after the first."""
     return nn.Sequential(
         nn.Unflatten(1, (1, side, side)),
         Shifted(),
@@ -123,7 +123,7 @@ def residual_net(side, channels, dropout):
 
 
 def dropout_passes(module, X, n_samples, seed):
-    """Averaged probabilities with dropout left on, and batch norm not."""
+    """Averaged probabilities with dropout in training mode and batch norm in evaluation mode."""
     torch.manual_seed(seed)
     for layer in module.modules():
         if isinstance(layer, nn.Dropout):
@@ -135,7 +135,7 @@ def dropout_passes(module, X, n_samples, seed):
 
 
 def with_own_moments(module, X, n_passes=20):
-    """A copy whose running moments are those of the training rows without dropout, shifted as in the training."""
+    """Copy whose running moments are those of the training rows without dropout, shifted as during training."""
     found = copy.deepcopy(module).eval()
     for layer in found.modules():
         if isinstance(layer, nn.BatchNorm2d):
@@ -157,14 +157,15 @@ def main():
     candidates = ((1.0,), (1.0, 1e3)) if run.quick else (PRETENDED, PRIOR_PRECISIONS)
     seeds = range(run.seed, run.seed + (1 if run.quick else 2))
     run.choose(
-        f"data: digits, {sizes[0]} to train on (few, so that there are errors), {sizes[1]} for N and τ, {sizes[2]} to "
-        "judge by",
+        f"data: digits, {sizes[0]} for training (few, so that there are errors), {sizes[1]} for N and τ, {sizes[2]} "
+        "for "
+        "testing",
         f"net: {channels} channels, two residual blocks, dropout {NETS['with dropout']} in one of the two nets",
         f"training: Nesterov, rate .1, a fifth of it from each third of the {epochs} epochs on, ½ · 5e-4 ‖θ‖²; shifts "
         "by up to a pixel",
         f"curvature: GGN over {copies} shifted copies of each row; {to_choose} weight samples for each N and τ, "
-        f"{samples} for what is judged",
-        f"seeds {list(seeds)}; errors are each method's own",
+        f"{samples} for the claims",
+        f"seeds {list(seeds)}; each method has its own errors",
     )
     found, right, wrong, chosen = (defaultdict(list) for _ in range(4))
     own = defaultdict(list)
@@ -212,16 +213,18 @@ def main():
 
 
 def why(m):
-    """How accurate the nets are with running moments that dropout has not changed."""
+    """Explanation from the accuracy of the nets with running moments not affected by dropout."""
     points = {pair: 100 * gained(m, *pair, "accuracy") for pair in AVERAGED}
-    one, own = (m[f"with dropout: {ONE}, {what}"] for what in ("accuracy", "accuracy with moments of no dropout"))
+    collected, fresh = (
+        m[f"with dropout: {ONE}, {what}"] for what in ("accuracy", "accuracy with moments of no dropout")
+    )
     return (
         "against the deterministic pass "
         + ", ".join(f"{name} of the net {net} has {gain:+.2f} points" for (net, name), gain in points.items())
-        + f". The deterministic pass of the net with dropout is what is off, with {one:.3f} against "
+        + f". The deterministic pass of the net with dropout is the outlier, with {collected:.3f} against "
         f"{m[f'without dropout: {ONE}, accuracy']:.3f} of the net without: its batch norms use moments that were "
-        "collected under dropout, which a deterministic pass does not have. With the moments of the same rows without "
-        f"dropout its accuracy is {own:.3f} ({100 * (own - one):+.2f} points)."
+        "collected under dropout, and a deterministic pass has no dropout. With the moments of the same rows without "
+        f"dropout its accuracy is {fresh:.3f} ({100 * (fresh - collected):+.2f} points)."
     )
 
 

@@ -2,20 +2,20 @@ r"""09 · Augmentation and exact Hessian: what the curvature is made of
 ==================================================================
 
 Ritter et al. (2018, appendix C, figures 6 and 7) repeat the two attacks of experiments 6 and 7 with other curvatures of
-the same net: with or without the random binarisation that the net was trained with, and with approximate or exact
-expectations of the layers' output factors. Without augmentation they had to regularise much more; the approximation
-made next to no difference.
+the same net. They compare curvatures with and without the random binarisation of the training, and approximate and
+exact expectations of the output factors of the layers. Without augmentation they had to regularise much more; the
+approximation made next to no difference.
 
-What a posterior needs is measured here as the smallest τ, with N = n, at which weight samples lose no more than a point
-of accuracy on validation rows against the net itself.
+The regularisation that a posterior needs is measured here as the smallest τ, with N = n, at which weight samples lose
+at most a point of accuracy on validation rows compared with the net itself.
 
-The second part takes a smaller net, for which the exact Hessian is affordable. Where activations are piecewise linear
-each layer's block of it *is* that of the generalised Gauss–Newton matrix (Botev et al. 2017),
+The second part uses a smaller net, for which the exact Hessian is affordable. Where activations are piecewise linear,
+the block of each layer *is* that of the generalised Gauss–Newton matrix (Botev et al. 2017),
 
 .. math:: \frac{\partial^2 E}{\partial W_l^2} = \sum_n a_{nl} a_{nl}^\top \otimes
           J_{nl}^\top\,\frac{\partial^2 E}{\partial f_n^2}\,J_{nl}, \qquad f'' = 0,
 
-and they differ between layers alone, where the Hessian may have negative eigenvalues.
+and the two matrices only differ between layers, where the Hessian may have negative eigenvalues.
 """
 
 import warnings
@@ -59,9 +59,9 @@ COLOURS = {WITH: "tab:blue", WITHOUT: "tab:red", DRAWN: "black"}
 
 
 def attacked(net, model, data, seed, budget):
-    """Both curves of a model with the prior that it needs, this prior, that of least cross-entropy, and what data say.
+    """Both curves of a model with the prior that it needs, this prior, that of least cross-entropy, and a share.
 
-    The latter is the share of the curvature's eigenvalues above the needed prior precision.
+    The share is that of the eigenvalues of the curvature above the needed prior precision.
     """
     samples, to_choose, n_steps, n_rows, precisions = budget
     best = choose_scale(model, *data.validation, to_choose, (1.0,), precisions[::2]).prior_precision
@@ -74,7 +74,7 @@ def attacked(net, model, data, seed, budget):
 
 
 def row_of(curves):
-    """The six measures of one curvature, over the seeds."""
+    """Six measures of one curvature, over the seeds."""
     first, second, needed, best, known = zip(*curves, strict=True)
     first, second = np.mean(first, axis=0), np.mean(second, axis=0)
     taus = (float(np.exp(np.log(values).mean())) for values in (needed, best))
@@ -88,7 +88,7 @@ def difference_of_blocks(one, other):
 
 
 def exact_part(run, data, budget):
-    """A small net's curves under five curvatures, the difference of the blocks, and the Hessian's negative share."""
+    """Curves of a small net under five curvatures, the difference of the blocks, and the Hessian's negative share."""
     width, epochs, rows = (4, 20, 60) if run.quick else (16, 100, 500)
     X, y = (values[:rows] for values in data.train)
     net = trained(seeded(relu_net, run.seed, X.shape[1], width), X, y, epochs)
@@ -101,7 +101,7 @@ def exact_part(run, data, budget):
         (KRON, "kron", "ggn"),
     ):
         models[name] = laplace(net, X, y, structure, run.seed, curvature=curvature, dtype="float64")
-        with warnings.catch_warnings():  # negative eigenvalues of the Hessian are clipped, which each use says
+        with warnings.catch_warnings():  # negative eigenvalues of the Hessian are clipped, with a warning at each use
             warnings.simplefilter("ignore", UserWarning)
             curves[name] = attacked(net, models[name], data, run.seed, budget)
     values = torch.linalg.eigvalsh(models[EXACT].laplace_.curvature.lower)  # before negative ones count as zero
@@ -120,9 +120,9 @@ def main():
     run.choose(
         f"data and net of experiment 5: {sizes[0]} small digits, 2 × {width} hidden units, trained with random "
         "binarisation",
-        f"augmented: {copies} binarisations of each row; not augmented: the grey pictures themselves",
-        "the output factors are exact expectations here, row by row, and not the source's recursion over a minibatch; "
-        "what stands for an approximate one is the Fisher matrix of one drawn label a row (the source's KFAC)",
+        f"augmented: {copies} binarisations of each row; not augmented: the grey pictures",
+        "the output factors are exact expectations here, row by row, not the source's recursion over a minibatch; the "
+        "approximate version is the Fisher matrix of one drawn label a row (the source's KFAC)",
         f"smaller net: 2 × {4 if run.quick else 16} hidden units, {60 if run.quick else 500} grey digits, float64",
         f"attacks as in experiments 6 and 7; seeds {list(seeds)}",
     )
@@ -168,15 +168,15 @@ def main():
 
 
 def why(m):
-    """What augmentation adds to the curvature here."""
+    """Explanation from the effect of augmentation on the curvature."""
     tau, known, heights = (
         {name: m[f"{name}, {what}"] for name in (WITH, WITHOUT)} for what in ("needed τ", "share known", "mean entropy")
     )
     return (
-        f"the needed prior is what decides, with augmentation (τ = {tau[WITH]:.0f}) and without ({tau[WITHOUT]:.0f}): "
-        f"the data say more than it does in {100 * known[WITH]:.2f} % of all directions with augmentation and in "
+        f"the needed prior decides, with augmentation (τ = {tau[WITH]:.0f}) and without ({tau[WITHOUT]:.0f}): "
+        f"the data dominate it in {100 * known[WITH]:.2f} % of all directions with augmentation and in "
         f"{100 * known[WITHOUT]:.2f} % without, and in all others the posterior is the same prior. Copies of 64 grey "
-        "pixels are not the orders of magnitude more data that the source has of 784. So the attacks find "
+        "pixels do not add orders of magnitude of data, as those of 784 pixels in the source do. So the attacks find "
         f"{heights[WITH]:.2f} and {heights[WITHOUT]:.2f} nats, and take {m[f'{WITH}, steps to half']:.0f} and "
         f"{m[f'{WITHOUT}, steps to half']:.0f} steps."
     )

@@ -1,10 +1,10 @@
 r"""10 · Bayesian logistic regression: plugin against Laplace
 ===========================================================
 
-Two clouds of points that a line separates, and the model that a line is: one linear layer with one logit. The source
-(the blog behind LaplaceRedux.jl, figure 1) shows the probabilities in the plane: of the plugin they depend on the
-distance from the line alone, with straight and parallel contours; of the Laplace approximation they *fan out*, since
-far from all data the direction of the line is what nobody knows.
+Two clouds of points that a line separates, and a linear model: one linear layer with one logit. The source (the blog of
+LaplaceRedux.jl, figure 1) shows the probabilities in the plane. With the plugin they only depend on the distance from
+the line, with straight and parallel contours. With the Laplace approximation the contours *fan out*, since far from all
+data the direction of the line is uncertain.
 
 For a model that is linear in its weights the Gauss–Newton matrix is the Hessian, and has a closed form:
 
@@ -35,13 +35,13 @@ HALF_WIDTH = 10.0
 
 
 def two_clouds(n, seed):
-    """n points in the square from (.5, .5) to (5, 5), labelled 1, and n in its mirror image, labelled 0."""
+    """Draw n points in the square from (.5, .5) to (5, 5), labelled 1, and n in its mirror image, labelled 0."""
     rng = np.random.default_rng(seed)
     return np.concatenate([rng.uniform(0.5, 5.0, (n, 2)), rng.uniform(-5.0, -0.5, (n, 2))]), np.repeat([1, 0], n)
 
 
 def precision_error(plugin, X, prior_precision):
-    """Largest difference of the posterior's precision from its closed form, relative to the largest entry."""
+    """Largest difference of the posterior precision from its closed form, relative to the largest entry."""
     design = np.column_stack([X, np.ones(len(X))])
     p = plugin.predict_proba(X)[:, 1]
     expected = design.T @ (design * (p * (1 - p))[:, None]) + prior_precision * np.eye(3)
@@ -51,7 +51,7 @@ def precision_error(plugin, X, prior_precision):
 
 
 def along_the_line(model, X):
-    """A path of 50 units parallel to the decision boundary, through a point where the plugin says about .9."""
+    """Path of 50 units parallel to the decision boundary, through a point with a plugin probability of about .9."""
     (w,), (b,) = (tensor.detach().numpy() for tensor in model.net_.module_.parameters())
     across, along = w / np.linalg.norm(w), np.array([-w[1], w[0]]) / np.linalg.norm(w)
     start = across * (np.log(9.0) - b) / np.linalg.norm(w)
@@ -61,9 +61,10 @@ def along_the_line(model, X):
 def main():
     run = Experiment("plot_10_logistic_regression", __doc__, CLAIMS)
     run.choose(
-        "the blog trains with ½ λ² ‖θ‖² and gives λ = .5 to the Laplace fit: .25 against .5; both run, .25 is judged",
-        "prior on the bias as on the weights, as the blog's loss has it",
-        "the mode by our Gauss–Newton and L-BFGS steps, not 50 epochs of Adam",
+        "the blog trains with ½ λ² ‖θ‖² and gives λ = .5 to the Laplace fit: .25 against .5; both are run, and the "
+        "claims use .25",
+        "prior on the bias as on the weights, as in the loss of the blog",
+        "the mode by Gauss–Newton and L-BFGS steps, not 50 epochs of Adam",
     )
     X, y = two_clouds(50, run.seed)
     side = np.linspace(-HALF_WIDTH, HALF_WIDTH, 41 if run.quick else 161)

@@ -2,9 +2,10 @@ r"""11 · A small net against its Laplace approximation, zoomed out
 ==============================================================
 
 Classes in the quadrants of the plane (XOR), which no line separates, and a net with 32 sigmoid units. The source (the
-blog behind BayesLaplace.jl, figures 2 and 3) draws the probabilities near the data and far away from them: the plugin
-"classifies with full confidence in regions completely scarce of any data", of the Laplace approximation confidence
-decreases there. In the linearised net the logit of a row is a Gaussian, and its probability moderated by the variance,
+blog of BayesLaplace.jl, figures 2 and 3) draws the probabilities near the data and far away from them. The plugin
+"classifies with full confidence in regions completely scarce of any data"; with the Laplace approximation the
+confidence decreases there. In the linearised net the logit of a row is Gaussian, and its probability is moderated by
+the variance,
 
 .. math:: p(y = 1 \mid x) \approx \sigma\!\left(\frac{f(x)}{\sqrt{1 + \tfrac{\pi}{8} J(x) P^{-1} J(x)^\top}}\right).
 """
@@ -35,22 +36,22 @@ NEAR, FAR = 8.0, 50.0  # half widths of the two windows
 
 
 def quadrants(n, seed):
-    """n points, uniform in four squares from .5 to 5; label 1 where the coordinates have the same sign."""
+    """Draw n points uniformly in four squares from .5 to 5; label 1 where the coordinates have the same sign."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(0.5, 5.0, (n, 2)) * rng.choice([-1.0, 1.0], (n, 2))
     return X, (X[:, 0] * X[:, 1] > 0).astype(int)
 
 
 def two_clouds(n, seed):
-    """n points in two squares that a line separates: what the blog's code draws, ``toy_data_linear``."""
+    """Draw n points in two linearly separable squares, as ``toy_data_linear`` of the blog's code does."""
     X, _ = quadrants(n, seed)
     X = np.where(np.arange(n)[:, None] % 2, 1, -1) * np.abs(X)
     return X, (X[:, 0] > 0).astype(int)
 
 
 def fitted(X, y, activation, trained, prior_precision, seed):
-    """The net of the source, trained under one prior precision and with the Laplace approximation of another."""
-    torch.manual_seed(seed)  # the initial weights of a module are those that it was made with
+    """Train the source's net under one prior precision, and approximate its posterior under another."""
+    torch.manual_seed(seed)  # the initial weights of a module are drawn at its creation
     net = nn.Sequential(nn.Linear(2, N_HIDDEN), activation(), nn.Linear(N_HIDDEN, 1))
     return LaplaceClassifier(
         net,
@@ -63,7 +64,7 @@ def fitted(X, y, activation, trained, prior_precision, seed):
 
 
 def square(half_width, n):
-    """A grid of n × n points and the border of the window, n points a side."""
+    """Grid of n × n points, and the border of the window with n points a side."""
     side = np.linspace(-half_width, half_width, n)
     grid = np.stack(np.meshgrid(side, side), axis=-1)
     return side, grid, np.concatenate([grid[0], grid[-1], grid[:, 0], grid[:, -1]])
@@ -74,10 +75,12 @@ def main():
     n = 100 if run.quick else 300
     trained = n * LAMBDA**2
     run.choose(
-        f"{n} points in the four quadrants; the blog's text wants data that no line separates, its code draws others",
+        f"{n} points in the four quadrants; the text of the blog has data that no line separates, its code draws "
+        "others",
         f"the blog adds ½ λ² ‖θ‖² to the loss of each row, λ = {LAMBDA}: a prior precision of n λ² = {trained:g} in "
-        f"training; and gives λ = {LAMBDA} to the Laplace fit, which is judged; both, and evidence, are in the table",
-        "the mode by our Gauss–Newton steps, not 200 epochs of Adam; all weights, full Gauss–Newton matrix",
+        f"training; and gives λ = {LAMBDA} to the Laplace fit, which the claims use; the table has both and the "
+        "evidence",
+        "the mode by Gauss–Newton steps, not 200 epochs of Adam; all weights, full Gauss–Newton matrix",
         f"far: the border of the window of ±{FAR:g}",
     )
     X, y = quadrants(n, run.seed)
@@ -89,7 +92,7 @@ def main():
         models = {"plugin": plugin, f"Laplace, prior precision {LAMBDA:g}": model}
         for name, value in (("as in training", trained), ("by evidence", "evidence")):
             models[f"Laplace, {name}"] = copy.deepcopy(model).refit_laplace(prior_precision=value)
-        # what the far field of the plugin depends on: units without saturation, data that a line separates
+        # variants that change the far field of the plugin: units without saturation, linearly separable data
         others = {
             "ReLU units": (X, y, fitted(X, y, nn.ReLU, trained, LAMBDA, run.seed)),
             "two clouds": (
@@ -143,10 +146,11 @@ def main():
             "two clouds: Laplace, median confidence on the border": rows["two clouds, Laplace"][2],
         },
         why=(
-            "sigmoid units saturate, so that the net's logit is bounded, and to bend round the origin it uses units "
+            "sigmoid units saturate, so that the net's logit is bounded, and around the origin it uses units "
             "whose sums cancel in most directions far away (the stripes of the lower left picture): the median "
-            f"confidence of the plugin there is {first[2]:.2f}. With ReLU units, whose logit grows with the distance, "
-            f"it is {rows['ReLU units, plugin'][2]:.3f}; with sigmoid units on two clouds that a line separates, which "
+            f"confidence of the plugin on the border is {first[2]:.2f}. With ReLU units, whose logit grows with the "
+            f"distance, it is {rows['ReLU units, plugin'][2]:.3f}; with sigmoid units on two clouds that a line "
+            "separates, which "
             f"is what the blog's code draws for its figures, {rows['two clouds, plugin'][2]:.3f}. Laplace is moderate "
             f"in all three: {second[2]:.2f}, {rows['ReLU units, Laplace'][2]:.2f}, {rows['two clouds, Laplace'][2]:.2f}"
         ),

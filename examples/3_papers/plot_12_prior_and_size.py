@@ -1,9 +1,9 @@
 r"""12 · Prior strength and model size
 ======================================
 
-Two short demonstrations of LaplaceRedux.jl's documentation ("A quick note on the prior"), on the sine:
+Two short demonstrations of the documentation of LaplaceRedux.jl ("A quick note on the prior"), on the sine:
 
-- *High prior precision → only observation noise. Low prior precision → high posterior uncertainty.* One net, three
+- *High prior precision → only observation noise. Low prior precision → high posterior uncertainty.* One net, with three
   values of λ at the same weights: 1e5, the one of largest evidence, 1e-5.
 - *For larger models, the optimal prior precision λ as evaluated through Empirical Bayes tends to be smaller*: nets of
   5, 10 and 50 hidden units.
@@ -13,10 +13,10 @@ With :math:`j = \partial f(x) / \partial \theta` and an eigendecomposition
 
 .. math:: \sum_i \frac{(v_i^\top j)^2}{h_i / \sigma^2 + \lambda} :
 
-a large λ divides all of it, a small one lets those directions go that the data leave undetermined
-(:math:`h_i = 0`): they are in use beside the data, and only there.
+A large λ shrinks all of its terms. A small λ enlarges those directions that the data do not determine
+(:math:`h_i = 0`); they only matter outside the data.
 
-Open: which noise goes with the given λ (the source: 1, its package's default, where it does not tune).
+Not specified: the noise for the given λ (the source: 1, the default of its package without tuning).
 """
 
 import copy
@@ -63,11 +63,11 @@ CLAIMS = (
     }
 )
 STRENGTHS = "strong", "tuned", "weak", "none at all"
-NONE = 1e-10  # not of the source: what is left when a weak prior is weakened further
+NONE = 1e-10  # not in the source: the effect of an even weaker prior
 
 
 def under_each_prior(X, y, n_hidden, seed, epochs):
-    """Strength → the same net under that prior, with the noise tuned once; and the warnings that were given."""
+    """Strength → the same net under that prior, with the noise tuned once; and the warnings that were issued."""
     net = adam_net(X, y, seed=seed, epochs=epochs, n_hidden=n_hidden)
     tuned = LaplaceRegressor(
         net, hessian_structure="full", likelihood="gaussian", prior_precision="evidence", sigma_noise="evidence"
@@ -84,14 +84,14 @@ def under_each_prior(X, y, n_hidden, seed, epochs):
 
 
 def numbers(model, y):
-    """Epistemic std inside and outside, largest total std over the noise, outside over the std of y, and P − γ."""
+    """Epistemic std on and outside the data, largest total std / noise, std outside / std of y, and P − γ."""
     inside, outside = inside_and_outside(model.predict_std(X_TEST, kind="epistemic"))
     free = model.laplace_.network.n_parameters - model.n_effective_parameters_
     return inside, outside, model.predict_std(X_TEST).max() / model.sigma_noise_, outside / y.std(), free
 
 
 def draw(run, X, y, nets):
-    """Sizes down, strengths across, one net a row."""
+    """Draw a grid of panels: sizes in rows, strengths in columns, one net a row."""
     figure, axes = plt.subplots(3, 3, figsize=(10, 6.8), layout="constrained", sharex=True, sharey=True)
     for row, (n_hidden, models) in zip(axes, nets.items(), strict=True):
         for axis, (strength, model) in zip(row, models.items(), strict=False):
@@ -108,13 +108,14 @@ def draw(run, X, y, nets):
 
 
 def reason(table):
-    """Why a small net does not explode: what is left to the prior, and what becomes of the band without any."""
+    """Explain why a small net does not explode: the directions left to the prior, and the band without a prior."""
     small, large = ({s: table[f"{n} hidden, {s}"] for s in ("weak", "none at all")} for n in SIZES[:2])
     return (
         f"a band explodes in the directions that the data leave to the prior, and a net of {SIZES[0]} hidden units has "
         f"none: of its {3 * SIZES[0] + 1} weights the data determine all but {small['weak'][4]:.2f} (of those of "
         f"{SIZES[1]} hidden units all but {large['weak'][4]:.1f}). Its {small['weak'][3]:.1f} times the targets' std "
-        f"are the data's own doubt: with a prior precision of {NONE:g} they are {small['none at all'][3]:.1f}, where "
+        f"are the uncertainty left by the data: with a prior precision of {NONE:g} they are "
+        f"{small['none at all'][3]:.1f}, where "
         f"{SIZES[1]} hidden units go from {large['weak'][3]:,.0f} to {large['none at all'][3]:,.0f}"
     )
 
@@ -122,10 +123,10 @@ def reason(table):
 def main():
     run = Experiment("plot_12_prior_and_size", __doc__, CLAIMS)
     run.choose(
-        "the sine data and the training of experiment 1 (the source: x from 0 to 8, Adam 1e-3, a row a step)",
+        "the sine data and the training of experiment 1 (the source: x from 0 to 8, Adam 1e-3, one row in each step)",
         EPOCHS_CHOICE,
         "the noise is tuned with the prior precision, and kept under the two given ones",
-        f"a fourth precision, {NONE:g}, is not of the source: it shows what the data alone determine",
+        f"a fourth precision, {NONE:g}, is not in the source: it shows how much the data alone determine",
         f"from -10 to 13; targets' std is that of y in the training; inside: {INSIDE.sum()} of {len(INSIDE)} points",
     )
     n_seeds, epochs = (1, QUICK_EPOCHS) if run.quick else (5, EPOCHS)

@@ -1,18 +1,19 @@
 r"""13 · Calibration of a regressor
 ===================================
 
-The regression tutorial of LaplaceRedux.jl draws 3000 points, x uniform on (0, 8), y = sin x + .3 ε, fits a net with 50
-tanh units to 80 % of them, tunes prior precision and noise by the evidence, and plots for the other 20 % how often the
-targets lie below the predicted quantiles (Kuleshov, Fenner & Ermon 2018, eq. 8):
+The regression tutorial of LaplaceRedux.jl draws 3000 points, x uniform on (0, 8), y = sin x + .3 ε. It fits a net with
+50 tanh units to 80 % of them, and tunes prior precision and noise by the evidence. For the other 20 % it plots how
+often the targets lie below the predicted quantiles (Kuleshov, Fenner & Ermon 2018, eq. 8):
 
 .. math:: \hat p_j = \frac{1}{T} \sum_{t=1}^T 1[F_t(y_t) \le p_j], \qquad p_j = \tfrac{j}{20} ,
 
-against :math:`p_j`; and prints the *sharpness*, the mean predictive variance :math:`\tfrac1T \sum_t \mathrm{var}(F_t)`.
-A calibrated model is on the diagonal, and of two calibrated ones the sharper is better.
+against :math:`p_j`. It also prints the *sharpness*, the mean predictive variance
+:math:`\tfrac1T \sum_t \mathrm{var}(F_t)`. A calibrated model is on the diagonal, and of two calibrated models the
+sharper is better.
 
-The distributions that the tutorial prints have standard deviations of .05 to .1, and a sharpness of .005, where the
-noise alone has a variance of .09: they are distributions of the function, and not of the targets that they are compared
-with. Those of the function are a second line here, and the third is the net before prior and noise were tuned (both 1).
+The distributions that the tutorial prints have standard deviations of .05 to .1, and a sharpness of .005, although the
+noise alone has a variance of .09. They are distributions of the function, not of the targets with which they are
+compared. Those of the function are a second line here. The third is the net before prior and noise were tuned (both 1).
 """
 
 import copy
@@ -26,8 +27,8 @@ from sine import BLUE, GREY, NOISE, ORANGE
 from sklearn_laplace import LaplaceRegressor, metrics
 
 LEVELS = np.arange(1, 20) / 20  # the edges between 20 bins; at 0 and 1 nothing can go wrong
-# the largest distance between a distribution and the frequencies of n draws from it stays below 1.63 / √n in 99 of 100
-# cases (Kolmogorov)
+# in 99 of 100 cases, the largest distance between a distribution and the frequencies of n draws from it is below
+# 1.63 / √n (Kolmogorov)
 CLAIMS = {
     "the source's split, 600 test rows: observed within 1.63 / √600 = .067 of nominal at all 19 levels": (
         lambda m: m["targets, largest gap, one split"] <= 1.63 / np.sqrt(600)
@@ -40,7 +41,7 @@ NAMES = "targets", "the function alone", "targets, untuned"
 
 
 def rows_of(seed, n):
-    """n points on the noisy sine, 80 % to fit and 20 % to judge."""
+    """Draw n points on the noisy sine: 80 % training rows, 20 % test rows."""
     rng = np.random.default_rng(seed)
     x = rng.uniform(0.0, 8.0, (n, 1))
     y = np.sin(x[:, 0]) + NOISE * rng.normal(size=n)
@@ -49,7 +50,7 @@ def rows_of(seed, n):
 
 
 def below(quantiles, y):
-    """Whether each target is below each of its quantiles: (n, 19)."""
+    """True for each target that is below a quantile, (n, 19)."""
     return y[:, None] <= quantiles
 
 
@@ -67,7 +68,7 @@ def judged(model, X, y):
 
 
 def draw(run, observed, pit, n_test):
-    """Left: the source's calibration plot. Right: the probability integral transform of the first line."""
+    """Left: calibration plot of the source. Right: probability integral transform of the first line."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
     edges = np.concatenate([[0.0], LEVELS, [1.0]])
     band = np.stack([binom.ppf(p, n_test, edges) / n_test for p in (0.05, 0.95)])
@@ -86,8 +87,10 @@ def draw(run, observed, pit, n_test):
 def main():
     run = Experiment("plot_13_regression_calibration", __doc__, CLAIMS)
     run.choose(
-        "our own training with the evidence in it, where the source takes 1000 epochs of a row a step (2.4 million)",
-        "five data sets of 3000 rows each; the first is the source's split, all of them together the sharper test",
+        "the training of this library with the evidence, instead of the source's 1000 epochs with one row in each step "
+        "(2.4 million)",
+        "five data sets of 3000 rows each; the first is the split of the source; all of them together are the sharper "
+        "test",
         "levels .05 to .95: the edges between the 20 bins",
     )
     n_sets, n = (2, 300) if run.quick else (5, 3000)

@@ -2,9 +2,9 @@ r"""14 · Four classes in four blobs: probit against plugin
 ======================================================
 
 A blob of points in each quadrant and a net with three hidden units. The source (the multi-class example of
-LaplaceRedux.jl) draws the probability of each class in the plane, for the plugin and for the Laplace approximation: the
+LaplaceRedux.jl) draws the probability of each class in the plane, for the plugin and for the Laplace approximation. The
 regions are the same, and off the data Laplace is less confident. The logits of a row are Gaussian with mean f and
-covariance C; the probit approximation of several classes (MacKay 1992; Lu et al. 2020) takes its diagonal,
+covariance C. The probit approximation for several classes (MacKay 1992; Lu et al. 2020) uses its diagonal,
 
 .. math:: p(y = c \mid x) \approx \mathrm{softmax}_c\!\left(\frac{f_c(x)}{\sqrt{1 + \tfrac{\pi}{8} C_{cc}(x)}}\right).
 """
@@ -39,7 +39,7 @@ HALF_WIDTH, AWAY = 10.0, 3.0  # of the window; off the data: further than this f
 
 
 def blobs(n, seed):
-    """n points in normal blobs, one a quadrant, and which quadrant."""
+    """Draw n points in normal blobs, one a quadrant, with the quadrant as label."""
     rng = np.random.default_rng(seed)
     y = np.arange(n) % 4
     centres = CENTRE * np.array([[1.0, 1.0], [-1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]])
@@ -51,13 +51,13 @@ def main():
     n = 60 if run.quick else 200
     run.choose(
         f"{n} points, blobs of standard deviation {SPREAD} around (±{CENTRE:g}, ±{CENTRE:g})",
-        f"three sigmoid units, a logit a class; off the data: further than {AWAY:g} from every point, in the "
+        f"three sigmoid units, one logit for each class; off the data: further than {AWAY:g} from every point, in the "
         f"window of ±{HALF_WIDTH:g}",
-        "prior precision by evidence, under which the net trains as well, as the source optimises it; all weights, "
+        "prior precision by evidence, also used for training, since the source optimises it; all weights, "
         "full Gauss–Newton matrix",
     )
     X, y = blobs(n, run.seed)
-    torch.manual_seed(run.seed)  # the initial weights of a module are those that it was made with
+    torch.manual_seed(run.seed)  # the initial weights of a module are drawn at its creation
     net = nn.Sequential(nn.Linear(2, N_HIDDEN), nn.Sigmoid(), nn.Linear(N_HIDDEN, 4))
     model = LaplaceClassifier(
         net, hessian_structure="full", prior_precision="evidence", link="probit", random_state=run.seed

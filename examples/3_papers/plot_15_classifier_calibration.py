@@ -1,19 +1,19 @@
 r"""15 · Calibration of a classifier, and a tuning that ends at the MAP
 ===================================================================
 
-A net that knows few rows is right less often than it says. The source (the blog and the tutorial of the library
-*curvature*) draws what is usually asked: a reliability diagram with the expected calibration error, the histogram of
-confidence, and the histograms of predictive entropy on pictures of the training's kind and of another kind. Its
-Kronecker-factored posterior has two numbers, found by a search on a log scale on validation rows: N, which multiplies
-the curvature H of a row, and τ, which is added,
+A net trained on few rows is overconfident. The source (the blog and the tutorial of the library *curvature*) draws the
+usual diagnostics: a reliability diagram with the expected calibration error, the histogram of confidence, and the
+histograms of predictive entropy on pictures of the training's kind and of another kind. Its Kronecker-factored
+posterior has two hyperparameters, found by a search on a log scale on validation rows: N, which multiplies the
+curvature H of a row, and τ, which is added,
 
 .. math:: P = N\,H + \tau I .
 
-Both large is the MAP itself, and a search that looks at accuracy alone cannot tell: that library's tutorial ends with
-94.11 % before and 94.11 % after. Here a temperature is n / N, the prior precision is τ, and the search looks at the
-log density of the validation rows. Even so it ends at the MAP where the MAP says less than it knows, since an average
-over nets is less sure still (the second table); the library warns of that for prior precisions, not for temperatures,
-which it takes as a wish.
+If both are large, the posterior is the MAP itself, and a search by accuracy alone cannot distinguish them: that
+library's tutorial ends with 94.11 % before and 94.11 % after. Here a temperature is n / N, the prior precision is τ,
+and the search uses the log density of the validation rows. Even so it ends at the MAP if the MAP is underconfident,
+since an average over nets is less confident still (the second table). The library warns about such prior precisions. It
+does not warn about temperatures, which it takes as intended.
 """
 
 import copy
@@ -50,21 +50,21 @@ CLAIMS = {
         lambda m: m["warnings at the collapsed posterior"] >= 1 and m["warnings at the tuned posterior"] == 0
     ),
 }
-"""Of the mean over the splits."""
+"""Claims about the mean over the splits."""
 DECAYS = {"": 1e-3, "strong decay: ": 0.1}
-"""Prior precision of the training, the judged one first: next to none, as nets are mostly trained, and one under which
-the MAP says less than it knows."""
+"""Prior precision of the training: a very weak one, as is common, used by the claims; and one with an underconfident
+MAP."""
 N_OVER_ROWS = np.logspace(-2, 4, 7)
 TAU = np.logspace(-2, 4, 7)
 COLLAPSED, AT_THE_MAP = 1e8, 0.01
-"""τ, and the largest difference of a probability: a posterior that is next to none."""
+"""τ of a collapsed posterior, and the largest difference of its probabilities from those of the MAP."""
 N_BINS, STRATEGIES = 10, ("uniform", "quantile")
 METHODS = "MAP", "Laplace", "Laplace, untuned", "collapsed"
 COLUMNS = ["accuracy", "NLL", "ECE equal width", "ECE equal count", "AUROC", "mean confidence"]
 
 
 def bundled(seed):
-    """Digits of 8 × 8 pixels, and as many patches of two photographs, in the same grey values."""
+    """Digits of 8 × 8 pixels, and the same number of patches of two photographs, in the same grey values."""
     X, y = load_digits(return_X_y=True)
     rng = np.random.default_rng(seed)
     patches = []
@@ -87,14 +87,14 @@ def larger(source):
 
 
 def parts(X, y, n_fit, n_validation, n_test, seed):
-    """Rows to fit, to search on and to judge by, at random."""
+    """Random training, validation and test rows."""
     order = np.random.default_rng(seed).permutation(len(y))
     ends = np.cumsum([n_fit, n_validation, n_test])
     return [(X[rows], y[rows]) for rows in np.split(order[: ends[-1]], ends[:-1])]
 
 
 def searched(model, X, y, every):
-    """The grid's log losses on validation rows, (N, τ), and N / n and τ of the smallest."""
+    """Log losses of the grid on validation rows, (N, τ), and the N / n and τ of the smallest."""
     scales, taus = N_OVER_ROWS[::every], TAU[::every]
     losses = np.empty((len(scales), len(taus)))
     for (i, scale), (j, tau) in itertools.product(enumerate(scales), enumerate(taus)):
@@ -105,7 +105,7 @@ def searched(model, X, y, every):
 
 
 def scores(p, y, p_outside):
-    """What ``COLUMNS`` says."""
+    """Values of ``COLUMNS``."""
     both = np.concatenate([entropy(p), entropy(p_outside)])
     return [
         np.mean(p.argmax(axis=1) == y),
@@ -117,7 +117,7 @@ def scores(p, y, p_outside):
 
 
 def heard(act):
-    """What the library says of itself while something is done: a list of (category, sentence)."""
+    """Collect the warnings of the library in a context: a list of (category, message)."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         act()
@@ -129,10 +129,10 @@ def heard(act):
 
 
 def one_split(rows, outside, decay, every, seed):
-    """Train, search, and predict by the MAP, the tuned and the untuned posterior and one that is next to the MAP.
+    """Train, search, and predict by the MAP, the tuned and the untuned posterior and one collapsed to the MAP.
 
-    Returns the probabilities of test rows and other pictures, a dict each; what the library says at the tuned and at
-    the collapsed posterior; and what the search found.
+    Returns the probabilities of test rows and other pictures, a dict each; the warnings of the library at the tuned
+    and at the collapsed posterior; and the result of the search.
     """
     (X_fit, y_fit), (X_search, y_search), (X_test, _) = rows
     with warnings.catch_warnings(action="ignore"):
@@ -154,7 +154,7 @@ def one_split(rows, outside, decay, every, seed):
 
 
 def draw(run, p, p_outside, y, losses, every):
-    """Reliability, confidence and entropy of the last split, and where the search went."""
+    """Draw reliability, confidence and entropy of the last split, and the losses of the search."""
     figure, axes = plt.subplots(2, 3, figsize=(13, 7.6), layout="constrained")
     colours = {"MAP": "tab:orange", "Laplace": "tab:blue"}
     for axis, strategy, title in zip(axes[0], STRATEGIES, ("equal width", "equal count"), strict=False):
@@ -194,9 +194,11 @@ def main():
     n_splits, every = (1, 3) if run.quick else (5, 1)
     run.choose(
         "digits and patches of photographs, bundled with scikit-learn" if run.data is None else "MNIST and garments",
-        f"{sizes[0]} rows to fit, {sizes[1]} to search on, {sizes[2]} to judge by; means over {n_splits} random splits",
-        f"one hidden layer of 50 ReLU units, trained under a prior precision of {DECAYS['']:g}, next to no decay, "
-        f"since the source's nets come trained without; {DECAYS['strong decay: ']:g} beside it",
+        f"{sizes[0]} rows for training, {sizes[1]} for the search, {sizes[2]} for testing; means over {n_splits} "
+        "random "
+        "splits",
+        f"one hidden layer of 50 ReLU units, trained under a prior precision of {DECAYS['']:g}, almost no decay, "
+        f"since the source's nets were trained without; and {DECAYS['strong decay: ']:g} for comparison",
         "Kronecker factors, linearised net, probit",
         f"the search: N / n and τ from {TAU[0]:g} to {TAU[-1]:g}, by the log density of validation rows; untuned: N = "
         "n and τ as in training",
@@ -232,7 +234,7 @@ def main():
 
 
 def library_search(rows, decay, seed):
-    """What is heard of the library's own search on validation rows, by the score that the tutorial prints."""
+    """Warnings of the library's own search on validation rows, by the score that the tutorial prints."""
     model = LaplaceClassifier(
         activation="relu",
         hessian_structure="kron",

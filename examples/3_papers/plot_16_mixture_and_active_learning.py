@@ -1,18 +1,18 @@
 r"""16 · A mixture weighted by evidence, and active learning
 ==========================================================
 
-What Ritter, Botev & Barber (2018) suggest in their last section and leave undone. First: "The model evidence could
-further be used to perform Bayesian model averaging on ensembles of neural networks". Four nets from initial weights of
-their own, each with its own Laplace approximation, answer as one,
+Two suggestions from the last section of Ritter, Botev & Barber (2018), which they do not carry out. First: "The model
+evidence could further be used to perform Bayesian model averaging on ensembles of neural networks". Four nets from
+different initial weights, each with its own Laplace approximation, form a mixture,
 
 .. math:: p(y \mid x) = \sum_k w_k\, p_k(y \mid x), \qquad
     w_k \propto e^{\log p(D \mid k)} \quad\text{or}\quad w = \arg\max \sum_n \log \sum_k w_k\, p_k(y_n \mid D_{-n}),
 
-with weights by evidence or by stacking on leave-one-out densities (Yao et al. 2018), and are held against one net on
-rows that none has seen. Second: "A challenging application would be active learning". From 20 labels on, the next ones
-are asked for where the epistemic standard deviation is largest; within a batch, rows already chosen count as if they
-had been labelled as predicted (``partial_fit``), so that the next ones lie elsewhere. Random choices from the same pool
-are the baseline.
+with weights by evidence or by stacking on leave-one-out densities (Yao et al. 2018). It is compared with one net on
+held-out rows. Second: "A challenging application would be active learning". Starting with 20 labels, the next labels
+are requested where the epistemic standard deviation is largest. Within a batch, rows already chosen count as labelled
+with their prediction (``partial_fit``), so that the next ones lie elsewhere. Random choices from the same pool are the
+baseline.
 """
 
 import copy
@@ -43,11 +43,11 @@ APART = "log evidence between nets, largest minus smallest, nats"
 CORRELATION = "correlation of evidence and held-out log-likelihood between nets"
 DISAGREEMENT = "std between nets over that of the noise"
 OF_SMALL_DATA = BoundWarning, InterpolationWarning, ModeWarning, PinnedWarning, WeakPriorWarning
-"""What fits say of data that are few, as they are here on purpose."""
+"""Warnings about small data, which are intended here."""
 
 
 def clearly(gain):
-    """A predicate: the mean of paired differences is above zero by more than two of its standard errors."""
+    """Predicate that the mean of paired differences is above zero by more than two standard errors."""
     return lambda m: m[f"{gain}, mean"] > 2 * m[f"{gain}, standard error"]
 
 
@@ -62,7 +62,7 @@ CLAIMS = {
 
 
 def net(quick, n_members=1, **options):
-    """Prior and noise by the evidence, which is what the source suggests."""
+    """Net with prior and noise by the evidence, as the source suggests."""
     return LaplaceRegressor(
         hidden_layer_sizes=(3 if quick else 20,),
         likelihood="gaussian",
@@ -74,7 +74,7 @@ def net(quick, n_members=1, **options):
 
 
 def parts(task, seed, quick):
-    """Rows to fit and rows to judge by."""
+    """Training and test rows."""
     if task == "Friedman":
         n = 40 if quick else 100
         X, y = make_friedman1(n + 1000, n_features=10, noise=1.0, random_state=seed)
@@ -85,7 +85,7 @@ def parts(task, seed, quick):
 
 
 def mixtures(task, seed, quick):
-    """Mean log density of new rows of single nets and mixtures; what is to be known of the members."""
+    """Mean log density of new rows under single nets and mixtures, and facts about the members."""
     X, y, X_new, y_new = parts(task, seed, quick)
     found, effective = {}, {}
     with tempfile.TemporaryDirectory() as folder:  # the weightings share their trainings
@@ -107,7 +107,7 @@ def mixtures(task, seed, quick):
 
 
 def acquired(model, pool, n):
-    """Positions in the pool of the n rows to label next, each where the spread is largest given those before it."""
+    """Positions in the pool of the next n rows to label, each with the largest spread given those before it."""
     known = {"prior_precision": model.prior_precision_, "sigma_noise": model.sigma_noise_}
     model = copy.deepcopy(model).refit_laplace(**known)  # not chosen again after each row
     chosen = []
@@ -121,7 +121,7 @@ def acquired(model, pool, n):
 
 
 def curves(seed, n_rounds, quick):
-    """Of active and of random choices, after each round (n_rounds + 1, 5): what ``CURVES`` names, on new rows."""
+    """Values of ``CURVES`` on new rows after each round (n_rounds + 1, 5), for active and for random choices."""
     X, y = make_friedman1(1500, n_features=5, noise=1.0, random_state=seed)
     pool, X_new, y_new = X[: 100 if quick else 500], X[500:], y[500:]
     rng = np.random.default_rng(seed)
@@ -150,12 +150,12 @@ def curves(seed, n_rounds, quick):
 
 
 def mean_and_error(values):
-    """Of the mean of independent values."""
+    """Mean of independent values, and its standard error."""
     return np.mean(values), np.std(values, ddof=1) / len(values) ** 0.5
 
 
 def draw(gains, labels, scores):
-    """Paired gains of the mixtures, and both learning curves."""
+    """Draw the paired gains of the mixtures, and both learning curves."""
     figure, axes = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained", width_ratios=[1.3, 1, 1])
     for place, values in enumerate(gains.values()):
         axes[0].plot(values, np.full(len(values), place), "o", ms=4, color=f"C{place % 3}", alpha=0.6)
@@ -180,9 +180,9 @@ def main():
     n_splits, n_seeds, n_rounds = (2, 2, 1) if run.quick else (8, 6, 10)
     run.choose(
         "built-in net, one hidden layer of 20 tanh units; prior and noise of each net by its own evidence",
-        "mixtures: 4 nets; Friedman no. 1 (10 columns, noise 1), 100 rows, judged by 1,000; diabetes, 200 rows, judged"
-        " by the other 242; 8 data sets or splits, differences paired",
-        "active learning: Friedman no. 1 (its 5 columns, noise 1), a pool of 500 rows, 1,000 to judge by; 20 random"
+        "mixtures: 4 nets; Friedman no. 1 (10 columns, noise 1), 100 rows, tested on 1,000; diabetes, 200 rows, tested"
+        " on the other 242; 8 data sets or splits, differences paired",
+        "active learning: Friedman no. 1 (its 5 columns, noise 1), a pool of 500 rows, 1,000 for testing; 20 random"
         " labels, then 10 batches of 4; 6 seeds, both ways from the same first labels",
         "clearly: a mean paired difference of more than two standard errors over splits or seeds",
     )
@@ -244,7 +244,7 @@ def main():
 
 
 def why(m):
-    """What explains mixtures without a clear gain, in measured numbers."""
+    """Explanation of mixtures without a clear gain, from measured numbers."""
 
     def gain(kind):
         return f"{m[f'{kind}: gain, mean']:.3f} ± {m[f'{kind}: gain, standard error']:.3f}"
@@ -252,16 +252,18 @@ def why(m):
     apart, correlation = (m[f"Friedman: {name}"] for name in (APART, CORRELATION))
     return (
         f"Friedman: from the worst to the best of four nets the log evidence differs by {apart:.1f} nats, so that"
-        f" weights by it are those of {m['Friedman, evidence: effective members']:.1f} nets, and its correlation with"
+        f" its weights correspond to {m['Friedman, evidence: effective members']:.1f} nets, and its correlation with"
         f" their held-out log-likelihood is {correlation:.2f}. The same nets gain"
         f" {gain('Friedman, uniform')} nats per row with equal weights, and {gain('Friedman, loo')} by stacking, in"
-        f" {m['Friedman, loo: splits with a gain']:.0f} splits of 8. Diabetes: the nets say nearly the same, with a std"
-        f" between them of {m[f'diabetes: {DISAGREEMENT}']:.3f} noise std; where they agree there is nothing to average"
-        f" ({gain('diabetes, uniform')} with equal weights). Active learning: the largest std is at the edges of the"
-        f" cube, where few rows to judge by are (a column is {m['active: ' + EDGE]:.2f} from its middle in the chosen"
-        f" rows, {m['random: ' + EDGE]:.2f} in random ones); it says little of where this net errs (rank correlation"
-        f" {m['active: ' + RANKS]:.2f} after the last round, {m['random: ' + RANKS]:.2f} with random rows); and the"
-        f" evidence takes for noise what a net does not find in such rows: its std is {m['active: ' + FOUND]:.1f},"
+        f" {m['Friedman, loo: splits with a gain']:.0f} splits of 8. Diabetes: the nets predict nearly the same, with a"
+        f" std between them of {m[f'diabetes: {DISAGREEMENT}']:.3f} noise std; where they agree there is nothing to"
+        f" average ({gain('diabetes, uniform')} with equal weights). Active learning: the largest std is at the edges "
+        "of the"
+        f" cube, where few test rows are (a column is {m['active: ' + EDGE]:.2f} from its middle in the chosen"
+        f" rows, {m['random: ' + EDGE]:.2f} in random ones); it is a poor indicator of the errors of this net (rank"
+        f" correlation {m['active: ' + RANKS]:.2f} after the last round, {m['random: ' + RANKS]:.2f} with random"
+        " rows); and the evidence attributes to noise the structure that a net does not find in such rows: the std is"
+        f" {m['active: ' + FOUND]:.1f},"
         f" {m['random: ' + FOUND]:.1f} with random rows and 1 in truth."
     )
 

@@ -1,16 +1,16 @@
-r"""17 · In-between uncertainty: the middle third of a column was never seen
+r"""17 · In-between uncertainty: the middle third of a column held out
 ============================================================================
 
-The gap splits of Foong, Li, Hernández-Lobato & Turner (2019), "In-between" uncertainty in Bayesian neural networks: of
-one column after the other the middle third is the test part, so that every test row lies between training rows. Their
-finding: factorised variational inference is about as sure between two clusters of data as on them, the Laplace
-approximation of the *linearised* net is not; and a method can be overconfident in a gap by many nats without a trace of
-it on random splits. What is judged here is the worst split, not the mean. The variance of the linearised net is
-quadratic in its Jacobian and so opens where the Jacobian leaves the span of that of the training rows,
+The gap splits of Foong, Li, Hernández-Lobato & Turner (2019), "In-between" uncertainty in Bayesian neural networks. For
+each column in turn, the middle third is the test part, so that every test row lies between training rows. They find
+that factorised variational inference is about as certain between two clusters of data as on them, and that the Laplace
+approximation of the *linearised* net is not. A method can be overconfident in a gap by many nats although random splits
+do not show it. The claims are about the worst split, not the mean. The variance of the linearised net is quadratic in
+its Jacobian. It grows where the Jacobian leaves the span of that of the training rows,
 
 .. math:: \operatorname{var} f(x) = J(x) \Big(\tfrac{1}{\sigma^2} \sum_n J_n^\top J_n + \delta I\Big)^{-1} J(x)^\top .
 
-Beside it are the net itself with the spread of its residuals, five such nets (deep ensemble), and factorised, or
+It is compared with the net itself with the spread of its residuals, five such nets (deep ensemble), and factorised, or
 mean-field, variational inference by the local reparametrisation of Kingma et al. (2015).
 """
 
@@ -34,8 +34,9 @@ sys.path.append(str(Path(__file__).parents[1]))
 import open_data
 
 PUBLISHED_ENERGY, STD_ENERGY = -5.42, 10.08
-"""Of the published means over the splits of a set, the worst of a best method: the ensemble's on energy (its others are
-−8.10 and −9.09), nats a row; and the standard deviation of that set's y, in whose units it is −3.11."""
+"""Worst published mean of the best method of a data set, over its splits: the ensemble on energy, in nats a row (the
+other methods have −8.10 and −9.09 there). Second value: standard deviation of y of energy, in whose units the mean is
+−3.11."""
 OPENING = "error bar in the gap / on the data"
 THRESHOLD = PUBLISHED_ENERGY + np.log(STD_ENERGY)
 CLAIMS = {
@@ -63,7 +64,7 @@ COLUMNS = ["mean", "median", "worst", "RMSE", "coverage .95", "worst cover"]
 
 
 def fits(X, y, X_new, seed, steps):
-    """Name → means (k, n), epistemic variances (k, n) and noise variance of the mixture that each method predicts."""
+    """Name → means (k, n), epistemic variances (k, n) and noise variance of each method's predictive mixture."""
     means, residual = chosen_nets(X, y, X_new, seed, steps)
     return {
         "Laplace": laplace(X, y, X_new, seed),
@@ -83,7 +84,7 @@ def laplace(X, y, X_new, seed):
 
 
 def chosen_nets(X, y, X_new, seed, steps):
-    """An ensemble under the weight decay that is best on a fifth of the rows: outputs (nets, n), residual variances."""
+    """Ensemble with the weight decay that is best on a fifth of the rows: outputs (nets, n), residual variances."""
     held = np.random.default_rng(seed).permutation(len(y)) < len(y) // 5
     outputs, _ = nets(X[~held], y[~held], X[held], seed, steps, DECAYS)
     best = DECAYS[((outputs - y[held]) ** 2).mean(1).argmin()]
@@ -91,7 +92,7 @@ def chosen_nets(X, y, X_new, seed, steps):
 
 
 def nets(X, y, X_new, seed, steps, decays):
-    """A net for each weight decay, all trained at once by Adam: outputs (nets, n) and residual variances."""
+    """One net for each weight decay, all trained at once by Adam: outputs (nets, n) and residual variances."""
     generator = torch.Generator().manual_seed(seed)
     d = X.shape[1]
     shapes = (d, N_HIDDEN), (1, N_HIDDEN), (N_HIDDEN, 1), (1, 1)
@@ -174,7 +175,7 @@ def mean_field(X, y, X_new, seed, steps):
 
 
 def standardised(X, y, mask):
-    """Rows to fit and to judge by, by the moments of the former; and the standard deviation of y."""
+    """Training and test rows, standardised by the moments of the former; and the standard deviation of y."""
     centre, spread = X[~mask].mean(0), X[~mask].std(0)
     spread = np.where(spread > 0, spread, 1.0)
     X, scaled = (X - centre) / spread, (y - y[~mask].mean()) / y[~mask].std()
@@ -230,7 +231,7 @@ def toy(run, steps):
 
 
 def draw(run, clusters, per_split):
-    """Left: error bars between two clusters. Right: all splits of all sets, one row a method."""
+    """Left: error bars between two clusters. Right: all splits of all data sets, one row a method."""
     X, y, line, drawn, ratios = clusters
     figure, axes = plt.subplots(1, 4, figsize=(15, 4.2), layout="constrained", width_ratios=[1, 1, 1, 1.5])
     for axis, (name, (mean, std)) in zip(axes, drawn.items(), strict=False):
@@ -261,14 +262,16 @@ def main():
     steps = 50 if run.quick else 800
     found = sets(run.data, run.quick)
     run.choose(
-        "diabetes, bundled with scikit-learn; --data has the sets of the source" if run.data is None else "UCI tables",
+        "UCI tables"
+        if run.data is not None
+        else "diabetes, bundled with scikit-learn; --data reads the data sets of the source",
         f"{N_HIDDEN} tanh units for all methods; Laplace: one net, prior precision and noise by evidence "
-        "(n_members=1), which is cheaper than the default's four",
+        "(n_members=1), which is cheaper than the default ensemble",
         f"MAP and ensemble of {N_NETS}: {steps} full-batch steps of Adam, weight decay by a fifth of the "
         f"rows from {DECAYS}, residual sigma; mean-field VI: {2 * steps} steps, prior variance "
         f"{PRIOR_VARIANCE:g} / fan-in, noise learnt, {N_DRAWS} nets drawn",
         "X and y standardised by the training rows of each split; log densities in standard deviations of y",
-        "toy: clusters from 1.2 to 2 on either side of 0, error bars compared at |x| < .5 and on the clusters",
+        "toy: clusters from 1.2 to 2 on either side of 0, error bars are compared at |x| < .5 and on the clusters",
     )
     clusters = toy(run, steps)
     all_splits = {name: [] for name in METHODS}

@@ -1,8 +1,8 @@
-"""The sine data of four experiments, their small tanh net trained as the source trains it, and how bands are drawn.
+"""Sine data of four experiments, their small tanh net trained as in the source, and the drawing of bands.
 
-The source (a blog that builds the Laplace approximation from scratch) draws x uniformly from 0 to 10 and
-y = sin x + 0.3 ε, asks on a grid from −10 to 13, and trains a 1-10-1 tanh net by Adam with rate .01 on the mean squared
-error, all rows a step. It does not say for how long, and calls the result overfitted.
+The source (a blog that builds the Laplace approximation from scratch) draws x uniformly from 0 to 10 and y = sin x +
+0.3 ε, and predicts on a grid from −10 to 13. It trains a 1-10-1 tanh net by Adam with rate .01 on the mean squared
+error, with all rows in each step. It does not state for how long, and calls the result overfitted.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ LOW, HIGH = 0.0, 10.0
 X_TEST = np.linspace(-10.0, 13.0, 500)[:, None]
 INSIDE = ((X_TEST >= LOW) & (X_TEST <= HIGH))[:, 0]
 EPOCHS, QUICK_EPOCHS = 5000, 100
-EPOCHS_CHOICE = f"{EPOCHS:,} epochs: the source leaves it open; a Laplace approximation is one at a mode"
+EPOCHS_CHOICE = f"{EPOCHS:,} epochs: not specified by the source; a Laplace approximation needs a mode"
 BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#999999"  # Okabe and Ito: safe for colour-blind readers
 
 
 def sine_data(seed: int, n: int = 150, noise: float = NOISE) -> tuple[np.ndarray, np.ndarray]:
-    """n rows: x uniform on (0, 10) of shape (n, 1), and y = sin x + noise · ε of shape (n,)."""
+    """Draw n rows: x uniform on (0, 10) of shape (n, 1), and y = sin x + noise · ε of shape (n,)."""
     rng = np.random.default_rng(seed)
     x = rng.uniform(LOW, HIGH, (n, 1))
     return x, np.sin(x[:, 0]) + noise * rng.normal(size=n)
 
 
 def adam_net(X: np.ndarray, y: np.ndarray, *, seed: int, epochs: int, n_hidden: int = 10) -> FrozenEstimator:
-    """The source's net after its training loop, as a frozen skorch net; float64, torch's own initial weights."""
+    """Train the source's net by its loop, as a frozen skorch net; float64, torch's default initial weights."""
     return adam_nets(X, y, seed=seed, epochs=[epochs], n_hidden=n_hidden)[0]
 
 
 def adam_nets(
     X: np.ndarray, y: np.ndarray, *, seed: int, epochs: Sequence[int], n_hidden: int = 10
 ) -> list[FrozenEstimator]:
-    """One training, and copies of its net after so many epochs (ascending).
+    """Copies of the net of one training after the given numbers of epochs (ascending).
 
-    The loop is written out: skorch's own takes ten times as long for a net as small as this.
+    The loop is written out: skorch's own loop takes ten times as long for a net this small.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -63,18 +63,18 @@ def adam_nets(
 
 
 def inside_and_outside(std: np.ndarray) -> tuple[float, float]:
-    """Mean of a standard deviation over the test inputs among the data, and over those beside them."""
+    """Mean of a standard deviation over the test inputs inside the range of the data, and over those outside."""
     return float(std[INSIDE].mean()), float(std[~INSIDE].mean())
 
 
 def draw_data(axis: Axes, X: np.ndarray, y: np.ndarray) -> None:
-    """The rows, and the sine below them."""
+    """Draw the rows, and the sine below them."""
     axis.plot(X_TEST[:, 0], np.sin(X_TEST[:, 0]), color="k", lw=1, ls="--", label="sin x")
     axis.scatter(X[:, 0], y, s=8, color=ORANGE, edgecolor="k", linewidth=0.2, zorder=3, label="data")
 
 
 def draw_band(axis: Axes, mean: np.ndarray, epistemic: np.ndarray, total: np.ndarray | None = None) -> None:
-    """Mean, two epistemic standard deviations and, where given, two total ones, on the test inputs."""
+    """Draw mean, two epistemic standard deviations and, if given, two total ones, on the test inputs."""
     x = X_TEST[:, 0]
     if total is not None:
         axis.fill_between(x, mean - 2 * total, mean + 2 * total, color=BLUE, alpha=0.18, lw=0, label="± 2 std, total")

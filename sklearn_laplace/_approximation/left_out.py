@@ -24,11 +24,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from .._data.rows import PreparedData
 from .._host.rows import TrainingRows
 from .._options.options import Options
 from .._runtime.budget import exact_cost
 from .._runtime.memory import ROW_BYTES, MemoryBudget, held
-from ..errors import MemoryBudgetError
+from .._training.random_weights import _as_tensors
+from ..errors import MemoryBudgetError, UnsupportedCombinationError
 from ..laplace.curvatures import GGN
 from ..laplace.evidence import PRECISION_BOUNDS
 from ..laplace.fit import Hyper, LaplaceFit, Rows, fit_laplace
@@ -192,3 +194,26 @@ def _within_bounds(hyper: Hyper, unit: float) -> Hyper:
     values = torch.where(values * ratio >= high * (1 - 1e-6), high, values)
     values = torch.where(values * ratio <= low * (1 + 1e-6), low, values)
     return replace(hyper, prior_precision=values.clamp(low, high))
+
+
+def rows_left_out(
+    kept: PreparedData | None,
+    network: Network,
+    input_dtype: torch.dtype,
+    memory: MemoryBudget,
+    density: Density,
+    asked: str,
+) -> LeftOut:
+    """The rows that an estimator has kept, as a fit of this network leaves them out.
+
+    Raises
+    ------
+    UnsupportedCombinationError
+        When there are none: names what has asked for them.
+    """
+    if kept is None:
+        raise UnsupportedCombinationError(
+            f"{asked} needs the training rows, and forget has dropped all that were kept. Fit the rows that are left."
+        )
+    dtype = next(network.module.parameters()).dtype
+    return LeftOut(_as_tensors(kept, input_dtype, dtype, network.theta.device), memory, density)

@@ -63,7 +63,7 @@ def relevance(fit: LaplaceFit, hyper: Hyper, n_features: int) -> np.ndarray:
     if not columns or not places.keys() >= set(columns):
         raise AttributeError(
             f"feature_relevance_ needs a prior precision for each input column, and there is one for each of "
-            f"{len(prior.names)} other groups. Use prior_structure='ard' with a rule for prior_precision or one number "
+            f"{len(prior.names)} other groups. Use prior='ard' with a rule for prior_precision or one number "
             "a group, and a subset_of_weights that has the first layer."
         )
     if len(columns) != n_features:

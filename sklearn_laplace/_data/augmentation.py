@@ -107,8 +107,8 @@ def _checked(returned: Any, shape: tuple[int, ...], gaps: bool) -> np.ndarray:
         ) from error
     if copies.shape != shape:
         raise ValueError(
-            f"augment returned an array of shape {copies.shape}; expected {shape}, one new row for each input row. For "
-            "several copies of a row use n_augmentations."
+            f"augment returned an array of shape {copies.shape}; expected {shape}, one new row for each row of X. For "
+            "several copies of a row use options.Augmentation(function, n_copies)."
         )
     if np.isinf(copies).any() or (np.isnan(copies).any() and not gaps):
         raise ValueError(

@@ -1,6 +1,6 @@
-"""Training data once they are validated: their scales, their order, equal rows and shares of weight, copies.
+"""Validated training data: canonical order, merged equal rows, rescaled weights, augmentation.
 
-Plain arrays and functions of them; what a likelihood or a net makes of them comes later.
+Contains plain arrays and functions of them; likelihood and net are applied later.
 """
 
 from __future__ import annotations
@@ -25,19 +25,23 @@ class PreparedData:
     Parameters
     ----------
     X : ndarray of shape (n, d), float64
+        Inputs.
     targets : ndarray of shape (n, C) or (n,)
         Standardised targets, float64, or class indices.
     weights : ndarray of shape (n,), float64
+        Row weights.
     n_outputs : int
+        Number of outputs of the net.
     scale : TargetScale
+        Map from the units of y to those of the net.
     noise : ndarray of shape (n, C), optional
         Known noise variances of the targets, in units of φ.
     unmerged : PreparedData, optional
-        The same rows as they were given, for leave-one-out: in their order, those of weight zero too, equal ones apart.
+        The rows in the user's order, with equal rows unmerged and rows of weight zero included, for leave-one-out.
     has_copies : bool
-        Whether several of the rows are copies of one, which ``augment`` has made.
+        True if data augmentation has replaced the rows by copies.
     table : Table, optional
-        What the columns of X hold, for the built-in net.
+        Encoding of the columns of X, for the built-in net.
     """
 
     X: np.ndarray
@@ -52,26 +56,27 @@ class PreparedData:
 
     @property
     def total_weight(self) -> float:
-        """N_w."""
+        """Sum N_w of the weights."""
         return float(self.weights.sum())
 
     @property
     def average_noise(self) -> tuple[float, ...]:
-        """Known noise variance of an average row, one for each target, in units of φ; empty where it is φ."""
+        """Average known noise variance of each target, in units of φ; empty without known noise."""
         return () if self.noise is None else tuple(np.average(self.noise, axis=0, weights=self.weights).tolist())
 
     def present(self) -> PreparedData:
-        """Without the rows of weight zero."""
+        """Drop the rows of weight zero."""
         kept = self.weights > 0
         noise = None if self.noise is None else self.noise[kept]
         return replace(self, X=self.X[kept], targets=self.targets[kept], weights=self.weights[kept], noise=noise)
 
     def weight_unit(self) -> float:
-        """What a weight of one counts: less than one where the mean is larger and no row has the inputs of another one.
+        """Factor for the weights by which repeated rows count once.
 
-        Equal rows have been merged. A target with noise does not repeat to the last digit, so that such rows are copies
-        and not further measurements. Equal weights of all rows say as little. A noise that the data choose cannot tell
-        more rows from less noise.
+        It is below one if the mean weight exceeds one and all inputs differ. Equal rows have been merged before, and a
+        noisy target never repeats to the last digit. Such weights therefore stem from copies of rows, not from further
+        measurements. Equal weights of all rows are treated alike, since a noise level selected on the data cannot
+        distinguish more rows from less noise.
 
         Examples
         --------
@@ -86,12 +91,12 @@ class PreparedData:
         return 1.0 if total <= n or len(np.unique(row_keys(self.X))) < n else n / total
 
     def weighted(self, unit: float) -> PreparedData:
-        """With all weights times a unit."""
-        kept = None if self.unmerged is None else self.unmerged.weighted(unit)
-        return replace(self, weights=self.weights * unit, unmerged=kept)
+        """Multiply all weights by a factor."""
+        unmerged = None if self.unmerged is None else self.unmerged.weighted(unit)
+        return replace(self, weights=self.weights * unit, unmerged=unmerged)
 
     def in_order(self) -> PreparedData:
-        """Large data in the order of :func:`row_keys`, small ones as they are."""
+        """Sort large data by :func:`row_keys`; leave small data unchanged."""
         if self.total_weight <= FLOAT32_ROWS:
             return self
         parts = (self.X, self.targets, self.weights) + (() if self.noise is None else (self.noise,))
@@ -100,25 +105,25 @@ class PreparedData:
         return replace(self, X=X, targets=targets, weights=weights, noise=noise[0] if noise else None)
 
     def beside(self, given: PreparedData) -> PreparedData:
-        """With the rows as they were given, in weights that count as those of these do; a copy of them."""
-        share = self.total_weight / given.total_weight
-        weights = given.weights * (1.0 if np.isclose(share, 1.0, rtol=1e-9, atol=0) else share)
+        """Attach a copy of the unmerged rows, with weights rescaled to the same total."""
+        factor = self.total_weight / given.total_weight
+        weights = given.weights * (1.0 if np.isclose(factor, 1.0, rtol=1e-9, atol=0) else factor)
         return replace(self, unmerged=replace(given, X=given.X.copy(), targets=given.spoken_for, weights=weights))
 
     @property
     def spoken_for(self) -> np.ndarray:
-        """The targets; zero in rows of weight zero, where they say nothing and may be anything."""
+        """Targets with zeros in rows of weight zero, whose targets may be arbitrary."""
         observed = (self.weights > 0).reshape(-1, *[1] * (self.targets.ndim - 1))
         return np.where(observed, self.targets, 0).astype(self.targets.dtype)
 
     def under_noise(self, ratios: np.ndarray) -> PreparedData:
-        """These rows with noise variances (n, C), up to a factor; an average row has the noise φ."""
+        """Set noise variances (n, C), known up to a common factor; an average row gets the noise variance φ."""
         average = np.average(ratios, axis=0, weights=self.weights)
         scale = replace(self.scale, unit_noise=self.scale.scale * np.sqrt(average))
         return replace(self, noise=ratios, scale=scale)
 
     def followed_by(self, other: PreparedData) -> PreparedData:
-        """These rows, then the other's."""
+        """Append the rows of another data set."""
         noise = None if self.noise is None or other.noise is None else np.concatenate([self.noise, other.noise])
         X, targets = np.concatenate([self.X, other.X]), np.concatenate([self.targets, other.spoken_for])
         return replace(self, X=X, targets=targets, weights=np.concatenate([self.weights, other.weights]), noise=noise)
@@ -127,17 +132,22 @@ class PreparedData:
 def canonical_rows(
     X: np.ndarray, targets: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows in a fixed order, none of weight zero; equal ones merged while the data are small (by weight).
+    """Sort rows into a canonical order, drop rows of weight zero, and merge equal rows of small data.
 
-    So rows in any order give the same numbers to the bit, standardisation included, and so do weights and repetitions
-    of small data: training amplifies rounding, and otherwise they would end in different modes. The order of large data
-    is that of :func:`row_keys`.
+    Results are then bitwise independent of the order of the rows, and for small data a weight is equivalent to
+    repeated rows. Training amplifies rounding errors, which could otherwise lead to different modes. Data are small
+    up to a total weight of 10,000. Large data are sorted by :func:`row_keys`.
 
     Parameters
     ----------
     X : ndarray of shape (n, d)
     targets : ndarray of shape (n,) or (n, C), numeric
     weights : ndarray of shape (n,)
+
+    Returns
+    -------
+    tuple of three ndarray
+        X, targets and weights; the weights are rescaled by :func:`~sklearn_laplace._data.statistics.as_counts`.
 
     Examples
     --------
@@ -154,23 +164,23 @@ def _merged(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> tuple[np
     if weights.sum() > FLOAT32_ROWS:
         order = row_keys(X, targets, weights).argsort(kind="stable")
         return X[order], targets[order], weights[order]
-    both = np.column_stack([X, targets])
-    # Rows with the same gaps are equal. X has no infinity of its own, and NaN is not even equal to itself.
-    unique, inverse = np.unique(np.where(np.isnan(both), np.inf, both), axis=0, return_inverse=True)
+    rows = np.column_stack([X, targets])
+    # Missing values count as equal, but NaN differs from itself. Infinity replaces it, since X has no infinite values.
+    unique, inverse = np.unique(np.where(np.isnan(rows), np.inf, rows), axis=0, return_inverse=True)
     unique = np.where(np.isinf(unique), np.nan, unique)
     merged = np.bincount(inverse.ravel(), weights=weights, minlength=len(unique))
     columns = X.shape[1]
-    # Sorted rows would make mini-batches and held-out parts of a user's net regions of the first column.
+    # In sorted order, each mini-batch and validation split of a user's net would cover one region of the first column.
     order = np.random.default_rng(0).permutation(len(unique))
-    found = unique[order, columns:].reshape(len(unique), *targets.shape[1:])
-    return unique[order, :columns], found.astype(targets.dtype), merged[order]
+    unique_targets = unique[order, columns:].reshape(len(unique), *targets.shape[1:])
+    return unique[order, :columns], unique_targets.astype(targets.dtype), merged[order]
 
 
 def row_keys(*parts: np.ndarray) -> np.ndarray:
-    """64-bit hashes (n,) of the rows of several arrays (n,) or (n, k), put side by side.
+    """64-bit hashes, shape (n,), of the concatenated rows of arrays of shape (n,) or (n, k).
 
-    Equal rows have equal keys, with −0 equal to 0 and NaN to NaN; different ones have different keys, but for one pair
-    of rows in 2⁶⁴. Keys are in no order of the values. O(n k).
+    Equal rows have equal keys; −0 equals 0, and NaN equals NaN. Two different rows have equal keys with probability
+    2⁻⁶⁴. The order of the keys is unrelated to that of the values. Cost O(n k).
 
     Examples
     --------
@@ -187,24 +197,27 @@ def row_keys(*parts: np.ndarray) -> np.ndarray:
 
 
 def rehashed(keys: np.ndarray) -> np.ndarray:
-    """Steele, Lea & Flood (2014), the finaliser of SplitMix: each bit depends on all bits."""
+    """Hash the keys by the finaliser of SplitMix (Steele, Lea & Flood 2014): each bit depends on all bits."""
     keys = keys + np.uint64(0x9E3779B97F4A7C15)
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    found: np.ndarray = keys ^ (keys >> np.uint64(31))
-    return found
+    hashes: np.ndarray = keys ^ (keys >> np.uint64(31))
+    return hashes
 
 
 def augmented(data: PreparedData, augment: Any, n_draws: int, seed: int) -> PreparedData:
-    """The data with random copies in place of the rows, equal ones merged; as they are without ``augment``.
+    """Replace the rows by random copies and merge equal ones.
 
     Parameters
     ----------
     data : PreparedData
+        Rows to copy.
     augment : callable or None
+        Function that returns random copies of rows. If None, the data are returned unchanged.
     n_draws : int
-        k, copies of each row; each has a k-th of its weight.
+        Number k of copies of each row; each has a k-th of its weight.
     seed : int
+        Seed of the copies.
     """
     if augment is None:
         return data
@@ -217,14 +230,14 @@ def augmented(data: PreparedData, augment: Any, n_draws: int, seed: int) -> Prep
 
 
 def mean_variance(data: PreparedData) -> float:
-    """Mean variance of the targets over the outputs, in the network's units; 1 for classes.
+    """Variance of the targets, averaged over the outputs, in the network's units; 1 for classes.
 
-    A single row has no variance: the square of its target's size stands for it.
+    A single row has no variance. For a total weight below 2, the largest squared target replaces it.
 
     Raises
     ------
     ValueError
-        For targets that are not standardised and whose variance is no float64.
+        If targets are not standardised and their variance overflows or underflows in float64.
     """
     if data.targets.ndim == 1:
         return 1.0
@@ -237,7 +250,7 @@ def mean_variance(data: PreparedData) -> float:
     if not np.isfinite(variances).all() or (variances[~constant] < np.finfo(float).tiny).any():
         size = deviation.max() if np.isinf(variances).any() else deviation[~constant].min()
         raise ValueError(
-            f"y has a standard deviation of {size:.1e}, whose square is out of range; it has to be between 1e-154 and "
-            "1e+154 where y is not standardised. Use standardize_y=True, or another unit for y."
+            f"y has a standard deviation of {size:.1e}, whose square is out of range; without standardisation it has "
+            "to be between 1e-154 and 1e+154. Use standardize_y=True, or another unit for y."
         )
     return float(variances.mean())

@@ -32,7 +32,7 @@ from .._approximation.noise_model import NoiseModel, TrainedNoise, sample_of
 from .._data.rows import PreparedData
 from .._host.epochs import finish
 from .._host.net import build_net, initialise
-from .._host.rows import TrainingRows
+from .._host.rows import Sizes, TrainingRows
 from .._options.options import Options
 from .._runtime.progress import Clock
 from .._training.folds import density_for
@@ -290,9 +290,10 @@ def _net(
     seed: int,
 ) -> Any:
     """A skorch net around one member's weights."""
-    given = TableMLP, arguments, options.likelihood, rows, data.n_outputs
+    sizes = Sizes.of(rows, data.n_outputs)
+    given = TableMLP, arguments, options.likelihood, sizes
     net = build_net(*given, max_epochs=None, lr=None, batch_size=None, seed=seed, verbose=0)
-    initialise(net, rows, data.n_outputs)
+    initialise(net, rows.inputs[:2], rows.weights.dtype, sizes)
     net.module_.load_state_dict(state)
     net.module_.eval()
     return net

@@ -30,7 +30,7 @@ class Ensemble:
     weights : ndarray of shape (K,)
         Of sum 1.
     shares : ndarray of shape (K,), or None
-        Weights of ``member_weights="uniform"`` that the fit has chosen; None for equal ones.
+        Weights of ``Members(weights="uniform")`` that the fit has chosen; None for equal ones.
     factor : float
         Factor of all variances that suits a mixture of several kinds of nets.
     """
@@ -164,5 +164,5 @@ def reweighted(ensemble: Ensemble, rule: str, options: Options) -> Ensemble:
     kept = [member.kept.weights for member in members if member.kept is not None]
     if not kept:
         return ensemble
-    densities = np.stack([member.left_out_densities(options, f"member_weights={rule!r}") for member in members])
+    densities = np.stack([member.left_out_densities(options, f"n_members=Members(weights={rule!r})") for member in members])
     return replace(ensemble, weights=by_stacking(densities, np.max(kept, axis=0)))

@@ -17,8 +17,7 @@ from skorch import NeuralNet
 from torch import Tensor
 
 from .._approximation.choose import SelectionState
-from .._approximation.left_out import LeftOut
-from .._approximation.left_out_rows import rows_left_out
+from .._approximation.left_out import LeftOut, rows_left_out
 from .._approximation.noise_model import NoiseModel
 from .._data.rows import PreparedData, row_keys
 from .._data.target_scale import TargetScale

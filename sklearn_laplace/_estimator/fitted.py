@@ -201,7 +201,7 @@ class FittedModel(ABC):
 
     @property
     def feature_relevance_(self) -> np.ndarray:
-        """Relevance of each column of X under ``prior_structure="ard"``, summing to one.
+        """Relevance of each column of X under ``prior="ard"``, summing to one.
 
         The prior variance of a column's weights in the first layer, times the share of them that the data determine:
         the mean square of these weights where the evidence is largest (MacKay 1994). Without a unit for the built-in
@@ -217,7 +217,7 @@ class FittedModel(ABC):
         >>> import numpy as np
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.random.default_rng(0).normal(size=(60, 2))
-        >>> model = LaplaceRegressor(prior_structure="ard", prior_precision="evidence", sigma_noise=0.1, random_state=0)
+        >>> model = LaplaceRegressor(prior="ard", prior_precision="evidence", sigma_noise=0.1, random_state=0)
         >>> first, second = model.fit(X, np.sin(X[:, 0])).feature_relevance_
         >>> bool(first > 0.9)
         True

@@ -1,1 +1,1 @@
-"""The only package that drives skorch."""
+"""Training with skorch. No other package runs skorch nets."""

@@ -1,4 +1,4 @@
-"""Mini-batches by slicing, instead of collating row by row."""
+"""Mini-batches by slicing tensors instead of collating single rows."""
 
 from __future__ import annotations
 
@@ -15,15 +15,20 @@ from .rows import TrainingRows
 
 
 class SlicingIterator:
-    """Batches of a :class:`TrainingRows` data set by slicing one permuted copy an epoch; no collation, no global seed.
+    """Iterator over mini-batches, each a slice of one permuted copy of the rows per epoch.
+
+    Rows are not collated one by one, and torch's global generator is not used.
 
     Parameters
     ----------
     dataset : RowsDataset or Subset of one
+        Rows to iterate over.
     batch_size : int
+        Rows per batch.
     shuffle : bool
-        A new permutation each epoch. The full batch is never permuted.
+        If True, draw a new permutation each epoch. A single full batch is never permuted.
     seed : int
+        Seed of the permutations.
     """
 
     def __init__(self, dataset: Dataset[Any], batch_size: int, shuffle: bool = False, seed: int = 0) -> None:
@@ -53,13 +58,14 @@ class SlicingIterator:
 
 
 class RowsDataset(Dataset[Any]):
-    """What skorch sees of the rows: item i is (x, y), or (x, (y, w)) where the weights differ.
+    """Data set for skorch: item i is (x, y) if all weights are 1, otherwise (x, (y, w)).
 
-    ``X`` and ``y`` are there for callbacks that score, y without its known noise.
+    ``X`` and ``y`` exist for scoring callbacks; ``y`` excludes the known noise.
 
     Parameters
     ----------
     rows : TrainingRows
+        Training rows.
     """
 
     def __init__(self, rows: TrainingRows) -> None:

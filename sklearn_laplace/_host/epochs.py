@@ -1,4 +1,4 @@
-"""Run the epochs of a skorch net under our loss."""
+"""Run the epochs of a skorch net with the MAP objective as loss."""
 
 from __future__ import annotations
 
@@ -23,35 +23,37 @@ from .rows import TrainingRows
 
 
 class EpochTasks(Callback):
-    """Each epoch of a net as a part of a task.
+    """Callback that reports each epoch as a subtask.
 
     Parameters
     ----------
     task : Task
+        Task of all epochs.
     """
 
     def __init__(self, task: Task) -> None:
         self.task = task
 
     def on_epoch_begin(self, net: NeuralNet, **kwargs: Any) -> None:
-        """See the class."""
+        """Begin the subtask."""
         self.epoch = self.task.subtask("epoch").__enter__()
 
     def on_epoch_end(self, net: NeuralNet, **kwargs: Any) -> None:
-        """See the class."""
+        """End the subtask."""
         self.epoch.__exit__(None, None, None)
 
 
 class Watch(Callback):
-    """Checks the loss of every epoch and calls ``between`` every ``period`` epochs.
+    """Callback that checks the loss after each epoch and calls ``between`` every ``period`` epochs.
 
     Parameters
     ----------
     period : int
+        Number of epochs between two calls.
     between : callable or None
-        Called with the net: an evidence step.
+        Evidence step; called with the net.
     is_over : callable
-        → bool, whether the training has to end.
+        Returns True if the training has to end.
     """
 
     def __init__(self, period: int, between: Callable[[NeuralNet], None] | None, is_over: Callable[[], bool]) -> None:
@@ -60,12 +62,12 @@ class Watch(Callback):
         self.is_over = is_over
 
     def on_batch_end(self, net: NeuralNet, **kwargs: Any) -> None:
-        """See the class."""
+        """Stop the training if it has to end."""
         if self.is_over():
-            raise KeyboardInterrupt  # which is how skorch's callbacks end a training
+            raise KeyboardInterrupt  # the way in which skorch callbacks stop a training
 
     def on_epoch_end(self, net: NeuralNet, **kwargs: Any) -> None:
-        """See the class."""
+        """Check the loss, and run the evidence step if it is due."""
         losses = net.history[-1, "batches", :, "train_loss"]
         epoch = len(net.history)
         if not np.isfinite(losses).all():
@@ -85,13 +87,21 @@ def _diverged(loss: float, net: NeuralNet) -> NonFiniteLossError:
 
 
 def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch) -> int:
-    """Train for the net's own number of epochs and return how many ran.
+    """Train for the net's ``max_epochs`` and return the number of epochs run.
 
     Parameters
     ----------
     net : NeuralNet, initialised
+        Net to train, in place.
     rows : TrainingRows
+        Training rows.
     watch : Watch
+        Callback that checks the loss and runs evidence steps.
+
+    Raises
+    ------
+    NonFiniteLossError
+        If the loss becomes NaN or infinite.
     """
     if net.max_epochs <= 0:
         return 0
@@ -113,17 +123,17 @@ def run_epochs(net: NeuralNet, rows: TrainingRows, watch: Watch) -> int:
 
 
 def _raised_by_callback(stop: KeyboardInterrupt) -> bool:
-    """skorch's callbacks end the training by the exception that Ctrl-C raises; the latter is the user's."""
+    """True if a skorch callback raised the KeyboardInterrupt to stop the training, and not the user by Ctrl-C."""
     frames = (frame.f_code for frame, _ in traceback.walk_tb(stop.__traceback__))
     return NeuralNet.notify.__code__ in frames
 
 
 def finish(net: NeuralNet, network: Network) -> NeuralNet:
-    """Put the network's weights into the net and drop what only training needs."""
+    """Copy the network's weights into the net and drop the parts that only training needs."""
     net.module_.load_state_dict(network.module.state_dict())
     net.module_.eval()
     net.trim_for_prediction()
-    if net.iterator_valid is SlicingIterator:  # so that the net's own predict takes arrays again
+    if net.iterator_valid is SlicingIterator:  # the net's predict method then accepts arrays again
         net.iterator_valid = DataLoader
     return net
 
@@ -132,8 +142,8 @@ def _warn_held_out(net: NeuralNet, data: RowsDataset, y: np.ndarray) -> None:
     train, valid = net.get_split_datasets(data, y)
     if valid is not None and get_len(valid):
         warnings.warn(
-            f"the given net holds out {len(valid)} of {len(data)} rows by its own train_split; its epochs train on "
-            f"{len(train)} rows (the final Gauss–Newton steps and the curvature use all). Set train_split=None to "
+            f"the given net holds out {len(valid)} of {len(data)} rows by its train_split, and its epochs train on the "
+            f"other {len(train)}. The final Gauss–Newton steps and the curvature use all rows. Set train_split=None to "
             "train on all rows.",
             HeldOutRowsWarning,
             stacklevel=2,

@@ -1,4 +1,4 @@
-"""Read a net that the user passes: its sizes, criterion and device."""
+"""Inspect the user's net: its sizes, criterion and device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .._runtime.devices import present_device
 from ..laplace.likelihoods import Bernoulli, Categorical, Gaussian, Poisson
 from ..laplace.likelihoods._base import Likelihood
 from .loss import MAPLoss
-from .rows import TrainingRows
+from .rows import Sizes
 
 _global_generator = threading.RLock()
 INPUT_SIZES = ("in_features", "input_dim", "n_features_in", "n_in")
@@ -31,38 +31,39 @@ CRITERIA: dict[type[Likelihood], tuple[type[nn.Module], ...]] = {
     Bernoulli: (nn.BCEWithLogitsLoss, nn.NLLLoss, nn.CrossEntropyLoss),
     Poisson: (nn.PoissonNLLLoss, nn.MSELoss),
 }
-"""Criteria that mean a likelihood, or mean nothing: those that skorch's classes have by default stand for no choice."""
+"""Criteria accepted for each likelihood: those that match it, and the defaults of skorch's classes."""
 OUTPUT_SIZES = ("out_features", "output_dim", "n_outputs", "n_out")
-"""Names under which a module may take the sizes of the data."""
+"""Argument names to which the number of outputs is passed, as that of inputs is to INPUT_SIZES."""
 
 
 def _check_criterion(net: NeuralNet, likelihood: Likelihood) -> None:
-    """A template's criterion is replaced by our likelihood; one that means another likelihood is an error.
+    """Check that the criterion of the user's net agrees with the likelihood that will replace it.
 
     Raises
     ------
     ValueError
+        If the criterion belongs to another likelihood, or is a Poisson loss of rates instead of log rates.
     """
     known = CRITERIA[type(likelihood)]
     criterion = net.criterion
     if not (names_criterion(net, known) or names_criterion(net, (MAPLoss,))):
         name = criterion.__name__ if inspect.isclass(criterion) else type(criterion).__name__
         raise ValueError(
-            f"the net's criterion {name} belongs to another likelihood than ours "
-            f"({type(likelihood).__name__.lower()}), and a Laplace approximation needs the loss to be that of "
-            f"its likelihood. Use {' or '.join(c.__name__ for c in known)}, or leave the criterion out."
+            f"the net's criterion {name} belongs to another likelihood than that of the estimator "
+            f"({type(likelihood).__name__.lower()}); a Laplace approximation needs the loss of its likelihood. Use "
+            f"{' or '.join(c.__name__ for c in known)}, or omit the criterion."
         )
     if names_criterion(net, (nn.PoissonNLLLoss,)):
         options = net.get_params_for("criterion") if inspect.isclass(criterion) else vars(criterion)
         if not options.get("log_input", True):
             raise ValueError(
-                "the net's criterion takes rates (log_input=False); ours takes their logarithms, which may have either "
-                "sign. Let the net return log rates, and leave log_input out."
+                "the net's criterion takes rates (log_input=False); the estimator's Poisson likelihood takes log "
+                "rates. Let the net return log rates, and omit log_input."
             )
 
 
 def names_criterion(net: Any, known: tuple[type[nn.Module], ...]) -> bool:
-    """Whether the criterion of a skorch net is one of these, as class or instance; no other net has one."""
+    """True if a skorch net has one of these criteria, as a class or instance; False for any other net."""
     if not isinstance(net, NeuralNet):
         return False
     criterion = net.criterion
@@ -70,21 +71,24 @@ def names_criterion(net: Any, known: tuple[type[nn.Module], ...]) -> bool:
 
 
 def both_probabilities(logit: Tensor) -> Tensor:
-    """(1 − p, p) from a logit of shape (n,) or (n, 1)."""
+    """Class probabilities (1 − p, p), shape (n, 2), from a logit of shape (n,) or (n, 1)."""
     p = logit.reshape(-1).sigmoid()
     return torch.stack([1 - p, p], 1)
 
 
 def has_one_output(net: Any, inputs: np.ndarray, n_classes: int) -> bool:
-    """Whether a given net has one output, which two classes can share; what cannot be built is found out elsewhere.
+    """True if the user's net has a single output, one logit for two classes.
+
+    False if the net cannot be built or evaluated; building it for training then raises the error.
 
     Parameters
     ----------
     net : skorch net, module class or instance, or a frozen fitted net
+        User's net.
     inputs : ndarray of shape (n, d)
-        Rows to try, in a forward pass on the CPU.
+        Rows for a forward pass on the CPU.
     n_classes : int
-        What it is told where it takes the number of outputs.
+        Number of outputs to pass to a module class that takes it.
     """
     if isinstance(net, FrozenEstimator):
         module = copy.deepcopy(net.estimator.module_)
@@ -94,7 +98,7 @@ def has_one_output(net: Any, inputs: np.ndarray, n_classes: int) -> bool:
             with isolated_seed(0, torch.device("cpu")):
                 trial.set_params(device="cpu", **_sizes(trial, inputs.shape[1], n_classes))
                 module = trial.initialize().module_
-        except Exception:  # whatever the user's module raises is raised again where it is built for training
+        except Exception:  # any error of the user's module is raised again when it is built for training
             return False
     module = module.cpu().eval()
     dtype = next((p.dtype for p in module.parameters()), torch.float32)
@@ -107,27 +111,35 @@ def has_one_output(net: Any, inputs: np.ndarray, n_classes: int) -> bool:
 
 
 def _sizes(net: NeuralNet, n_features: int, n_outputs: int) -> dict[str, int]:
-    """Sizes of the data under the names that the template's module takes and its user left open."""
+    """Sizes of the data for those arguments of a module class that take them and that the user has not set."""
     if not inspect.isclass(net.module):
         return {}
-    taken = inspect.signature(net.module).parameters
-    given = net.get_params_for("module")
-    found = {}
+    arguments = inspect.signature(net.module).parameters
+    user_set = net.get_params_for("module")
+    parameters = {}
     for names, size in ((INPUT_SIZES, n_features), (OUTPUT_SIZES, n_outputs)):
-        found.update({f"module__{name}": size for name in names if name in taken and name not in given})
-    return found
+        parameters.update({f"module__{name}": size for name in names if name in arguments and name not in user_set})
+    return parameters
 
 
 @contextmanager
 def isolated_seed(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's global generator inside the block, and put it back afterwards; one thread at a time."""
+    """Seed torch's global generator inside the block and restore it afterwards; other threads wait."""
     with _global_generator, torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
 def check_net(net: Any) -> None:
-    """A net that can be trained, or a frozen one that is."""
+    """Check for a trainable net or a frozen fitted one.
+
+    Raises
+    ------
+    TypeError
+        For an object of any other type.
+    NotFittedError
+        For a frozen net that is not fitted.
+    """
     if isinstance(net, FrozenEstimator):
         if not isinstance(net.estimator, NeuralNet):
             raise TypeError(
@@ -135,50 +147,52 @@ def check_net(net: Any) -> None:
             )
         if not net.estimator.initialized_ or not isinstance(getattr(net.estimator, "module_", None), nn.Module):
             raise NotFittedError(
-                "the net inside FrozenEstimator has not been fitted; fit it first, or give it without FrozenEstimator "
-                "to have it trained."
+                "the net inside FrozenEstimator has not been fitted; fit it first, or pass it without FrozenEstimator "
+                "to train it."
             )
     elif not (
         net is None or isinstance(net, NeuralNet | nn.Module) or (inspect.isclass(net) and issubclass(net, nn.Module))
     ):
         raise TypeError(
-            f"net={net!r} is not supported; give None for the built-in net, a torch module (class or instance), a "
+            f"net={net!r} is not supported; pass None for the built-in net, a torch module (class or instance), a "
             "skorch net such as NeuralNetRegressor(module), or FrozenEstimator(fitted skorch net)."
         )
 
 
-def check_module(module: nn.Module, rows: TrainingRows, n_outputs: int) -> None:
-    """One forward pass: does the module accept the inputs, and has it one output a class or target?
+def check_module(module: nn.Module, example: Tensor, sizes: Sizes) -> None:
+    """Check by one forward pass that the module accepts the inputs and has one output per class or target.
 
     Raises
     ------
     ValueError
+        If it does not.
     """
     name = type(module).__name__
     with torch.no_grad():
         try:
-            outputs = module(rows.inputs[:2])
+            outputs = module(example[:2])
         except (RuntimeError, IndexError) as error:
             raise ValueError(
-                f"the net's module {name} does not accept inputs of shape (n, {rows.inputs.shape[1]}) and dtype "
-                f"{rows.inputs.dtype}: {error}. Its number of inputs has to equal the number of columns of X."
+                f"the net's module {name} does not accept inputs of shape (n, {example.shape[1]}) and dtype "
+                f"{example.dtype}: {error}. Its number of inputs has to equal the number of columns of X."
             ) from error
     shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     width = 1 if isinstance(outputs, Tensor) and outputs.ndim == 1 else None
     width = outputs.shape[1] if isinstance(outputs, Tensor) and outputs.ndim == 2 else width
+    n_outputs = sizes.n_outputs
     if width != n_outputs:
-        classes = rows.targets.ndim == 1
-        one = "one logit for two classes" if classes else "one column for each target"
-        wanted = "one column for each class" if classes and n_outputs > 1 else one
+        classes = sizes.of_classes
+        single = "one logit for two classes" if classes else "one column for each target"
+        expected = "one column for each class" if classes and n_outputs > 1 else single
         other = ", or use likelihood='bernoulli'" if classes and (width, n_outputs) == (1, 2) else ""
         raise ValueError(
-            f"the net's module {name} returned {shape} for {len(rows.inputs[:2])} rows; expected "
-            f"{(len(rows.inputs[:2]), n_outputs)}: {wanted}. Set its number of outputs to {n_outputs}{other}."
+            f"the net's module {name} returned {shape} for {len(example[:2])} rows; expected "
+            f"{(len(example[:2]), n_outputs)}: {expected}. Set its number of outputs to {n_outputs}{other}."
         )
 
 
 def returns_probabilities(module: nn.Module, inputs: Tensor) -> bool:
-    """Whether the module's outputs are class probabilities: not negative, and one in sum."""
+    """True if the module's outputs are class probabilities: non-negative, with row sums of 1."""
     with torch.no_grad():
         outputs = module(inputs)
     if outputs.ndim != 2 or outputs.shape[1] < 2:
@@ -188,7 +202,7 @@ def returns_probabilities(module: nn.Module, inputs: Tensor) -> bool:
 
 
 def modules_of(net: Any) -> list[Any]:
-    """The module of a skorch net, template or trained, also of a frozen one; nothing for anything else."""
+    """Modules of a skorch net, also a frozen one: the unfitted and, if any, the trained one; else an empty list."""
     net = net.estimator if isinstance(net, FrozenEstimator) else net
     if not isinstance(net, NeuralNet):
         return []
@@ -196,22 +210,22 @@ def modules_of(net: Any) -> list[Any]:
 
 
 def device_of(net: Any) -> str | None:
-    """The device that a skorch net asks for, also a frozen one; None for anything else."""
+    """Device set in a skorch net, also a frozen one; None for any other net."""
     net = net.estimator if isinstance(net, FrozenEstimator) else net
     return str(net.device) if isinstance(net, NeuralNet) and net.device is not None else None
 
 
 def copied(net: NeuralNet) -> NeuralNet:
-    """A deep copy that does not pass through skorch's own pickling, which some versions of torch refuse."""
+    """Deep copy of a net that avoids skorch's pickling, which some versions of torch refuse."""
     kind: Any = type(net)
-    found: NeuralNet = kind.__new__(kind)
+    duplicate: NeuralNet = kind.__new__(kind)
     for name, value in copy.deepcopy(dict(vars(net))).items():
-        object.__setattr__(found, name, value)
-    return move_to_present_device(found)
+        object.__setattr__(duplicate, name, value)
+    return move_to_present_device(duplicate)
 
 
 def move_to_present_device(net: NeuralNet) -> NeuralNet:
-    """Make a net without its device one of the CPU; its tensors are there already."""
+    """Set the net's device to the CPU if its device is absent; its tensors are on the CPU already."""
     if net.device is not None:
         object.__setattr__(net, "device", str(present_device(str(net.device))))
     return net

@@ -1,4 +1,4 @@
-r"""The MAP objective as a loss of mini-batches."""
+r"""MAP objective as a loss of mini-batches; the formula is in :mod:`sklearn_laplace._host.net`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from ..laplace.prior import Prior
 
 
 class LateAdam(torch.optim.Adam):
-    """torch's Adam, to be made before the first epoch and not with the net.
+    """Adam optimiser that is initialised before the first epoch instead of with the net.
 
-    Its making imports torch's compiler, which takes longer than most trainings by Gauss–Newton steps alone.
+    Initialisation imports torch's compiler, which takes longer than most trainings by Gauss–Newton steps alone.
 
     Parameters
     ----------
     params : list
-        Tensors or groups of them.
+        Tensors or parameter groups.
     lr : float
+        Learning rate.
     """
 
     def __init__(self, params: list[Any], lr: float) -> None:
@@ -36,15 +37,16 @@ class LateAdam(torch.optim.Adam):
 
 
 class MAPLoss(nn.Module):
-    """The MAP objective in mean form; see the module's docstring.
+    """MAP objective in mean form.
 
     Parameters
     ----------
     likelihood : Likelihood
+        Defines the negative log likelihood of a row.
     total_weight : float
-        N_w.
+        Sum N_w of all weights.
     n_rows : int
-        n, so that the mean weight is N_w / n: a batch is divided by what its rows weigh on average, which keeps its
+        Number n of rows. The loss of a batch is divided by the mean weight N_w / n of all rows, which keeps its
         gradient unbiased.
     """
 
@@ -63,7 +65,21 @@ class MAPLoss(nn.Module):
     def bind(
         self, network: Network, module: nn.Module, prior: Prior, hyper: Hyper, past: LaplaceFit | None = None
     ) -> None:
-        """Penalise the live module's parameters under these hyperparameters, and by the loss of past rows."""
+        """Set the parameters to penalise, the hyperparameters and, optionally, the quadratic loss of past rows.
+
+        Parameters
+        ----------
+        network : Network
+            Layout of the weights and transform of the outputs.
+        module : nn.Module
+            Module being trained.
+        prior : Prior
+            Prior mean and groups of the weights.
+        hyper : Hyper
+            Prior precision and dispersion.
+        past : LaplaceFit, optional
+            Fit on earlier rows, whose quadratic loss is added.
+        """
         delta = network.tensors(hyper.prior_precision[prior.groups])
         parameters = dict(module.named_parameters())
         self.penalised = [parameters[name] for name in delta]
@@ -75,7 +91,7 @@ class MAPLoss(nn.Module):
         self.dispersion = hyper.dispersion
 
     def forward(self, outputs: Tensor, targets: Tensor | tuple[Tensor, Tensor]) -> Tensor:
-        """Mean weighted loss of a batch plus the prior's share."""
+        """Mean weighted loss of a batch, plus the penalty and the loss of past rows per unit of weight."""
         if isinstance(targets, Tensor):
             data = self.likelihood.nll(self.transform(outputs), targets).mean()
         else:
@@ -89,7 +105,7 @@ class MAPLoss(nn.Module):
 
 
 def _past_loss(past: LaplaceFit, parameters: dict[str, nn.Parameter]) -> Tensor:
-    """gᵀd + ½ dᵀHd at unit dispersion, with a graph to the parameters."""
+    """Loss of past rows, gᵀd + ½ dᵀHd at unit dispersion, differentiable with respect to the parameters."""
     layout = past.network.layout
     theta = layout.matrices(lambda name, rows, width: parameters[name].reshape(rows, width)).double()
     move = theta - past.theta
@@ -97,7 +113,7 @@ def _past_loss(past: LaplaceFit, parameters: dict[str, nn.Parameter]) -> Tensor:
 
 
 def _flat(tensors: Iterable[Tensor]) -> Tensor:
-    """All elements in one vector: one operation on it costs a training step less than one on each tensor."""
+    """Concatenate all elements into one vector, on which one operation replaces one per tensor in a training step."""
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
@@ -106,6 +122,6 @@ def _as_matrix(outputs: Tensor) -> Tensor:
 
 
 def _one_if_equal(values: Tensor) -> Tensor:
-    """A 0-d tensor where all entries are the same: cheaper in every training step."""
+    """Replace equal entries by one 0-d tensor, which makes every training step cheaper."""
     first = values.reshape(-1)[0]
     return first if bool((values == first).all()) else values

@@ -1,15 +1,15 @@
-r"""The skorch host: the only import of skorch. A net is composed, never subclassed.
+r"""Build a skorch net for training. NeuralNet is used as it is, never subclassed.
 
-Clones the user's template (or builds one around the built-in MLP), gives it our loss, an iterator that slices instead
-of collating, the sizes of the data and seeds of its own, and runs its own training loop. The loss is the MAP objective
-in mean form,
+The net is a clone of the user's skorch net, or a new one around a torch module. It gets the MAP objective as loss, an
+iterator that slices instead of collating, the sizes of the data, and separate seeds. Its training loop is skorch's. The
+loss is the MAP objective in mean form,
 
 .. math:: \frac{\sum_n w_n\,\mathrm{nll}_n}{\sum_n w_n}
           + \frac{\varphi}{2 N_w}\,(\theta - \mu_0)^\top \mathrm{diag}(\delta)\,(\theta - \mu_0)
           + \frac{1}{N_w}\,\big(g^\top d + \tfrac12 d^\top H d\big) ,
 
-always with our likelihood, whatever criterion the template names. The last term stands for rows that were fitted
-before: d is the way from the weights at which their loss has the gradient g and the curvature H.
+with the likelihood of the estimator, which replaces the criterion of the user's net. The last term represents rows of
+earlier fits: d is the difference from the weights at which their loss has gradient g and curvature H.
 """
 
 from __future__ import annotations
@@ -18,25 +18,33 @@ import copy
 import inspect
 from typing import Any
 
+import torch
 from sklearn.base import clone
 from skorch import NeuralNet
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ..laplace.likelihoods import Bernoulli
 from ..laplace.likelihoods._base import Likelihood
 from .batches import SlicingIterator
-from .given_net import INPUT_SIZES, OUTPUT_SIZES, _check_criterion, _name, _sizes, both_probabilities, check_module
+from .given_net import (
+    INPUT_SIZES,
+    OUTPUT_SIZES,
+    _check_criterion,
+    _name,
+    _sizes,
+    both_probabilities,
+    check_module,
+)
 from .loss import LateAdam, MAPLoss
-from .rows import TrainingRows
+from .rows import Sizes
 
 
 def build_net(
     source: NeuralNet | type[nn.Module] | nn.Module,
     module_parameters: dict[str, Any],
     likelihood: Likelihood,
-    rows: TrainingRows,
-    n_outputs: int,
+    sizes: Sizes,
     *,
     max_epochs: int | None,
     lr: float | None,
@@ -44,32 +52,41 @@ def build_net(
     seed: int,
     verbose: int,
 ) -> NeuralNet:
-    """A net that is ready to train: a clone of the template, or one of ours around a module.
+    """Skorch net configured for training: a clone of the user's net, or a new one around a module.
 
     Parameters
     ----------
     source : skorch net, module class or module instance
-        A net is cloned, an instance copied; both stay untouched.
+        User's net or module. A net is cloned and an instance copied; neither is changed.
     module_parameters : dict
         Arguments of a module class.
     likelihood : Likelihood
-    rows : TrainingRows
-    n_outputs : int
+        Likelihood of the loss.
+    sizes : Sizes
+        Sizes and device of the training data.
     max_epochs, lr, batch_size : optional
-        Replace the net's own where they are not None.
+        If not None, they replace the values of the net.
     seed : int
-        Of the order of mini-batches.
+        Seed of the order of mini-batches.
     verbose : int
+        Verbosity of the net.
+
+    Returns
+    -------
+    NeuralNet
+        Not yet initialised.
     """
     flat = {"max_epochs": max_epochs, "lr": lr, "batch_size": batch_size}
     chosen = {name: value for name, value in flat.items() if value is not None}
     own_training = isinstance(source, NeuralNet)
     net = clone(source) if isinstance(source, NeuralNet) else _net_around(source, module_parameters)
-    net.set_params(**chosen, **_sizes(net, rows.inputs.shape[1], n_outputs))
+    net.set_params(**chosen, **_sizes(net, sizes.n_inputs, sizes.n_outputs))
     if own_training:
         _check_criterion(net, likelihood)
         if isinstance(likelihood, Bernoulli) and isinstance(net.predict_nonlinearity, str):
-            net.set_params(predict_nonlinearity=both_probabilities)  # it would ask the criterion, which is now ours
+            net.set_params(
+                predict_nonlinearity=both_probabilities
+            )  # skorch infers it from the criterion, which is replaced
     own = {key: None for key in net.get_params(deep=False) if key.startswith("criterion__")}
     for key in own:  # options of the template's criterion do not fit ours
         if key in vars(net):
@@ -77,9 +94,9 @@ def build_net(
     net.set_params(
         criterion=MAPLoss,
         criterion__likelihood=likelihood,
-        criterion__total_weight=rows.total_weight,
-        criterion__n_rows=len(rows),
-        device=str(rows.inputs.device),
+        criterion__total_weight=sizes.total_weight,
+        criterion__n_rows=sizes.n_rows,
+        device=str(sizes.device),
         verbose=verbose,
     )
     if net.iterator_train is DataLoader:
@@ -93,7 +110,7 @@ def build_net(
 
 
 def _net_around(source: type[nn.Module] | nn.Module, module_parameters: dict[str, Any]) -> NeuralNet:
-    """A skorch net of ours around a module class, or around a copy of a module."""
+    """New skorch net around a module class, or around a copy of a module."""
     net = NeuralNet(
         source if inspect.isclass(source) else copy.deepcopy(source),
         criterion=MAPLoss,
@@ -107,22 +124,22 @@ def _net_around(source: type[nn.Module] | nn.Module, module_parameters: dict[str
     return net.set_params(**{f"module__{name}": value for name, value in module_parameters.items()})
 
 
-def initialise(net: NeuralNet, rows: TrainingRows, n_outputs: int) -> None:
-    """Initialise the net in the rows' dtype and check, by one forward pass, that it fits the data.
+def initialise(net: NeuralNet, example: Tensor, dtype: torch.dtype, sizes: Sizes) -> None:
+    """Initialise the net and check its inputs and outputs by one forward pass of example inputs (n, …).
 
     Raises
     ------
     ValueError
-        When the module does not accept the inputs or has another number of outputs.
+        If the module cannot be built, does not accept the inputs, or has another number of outputs.
     """
     try:
         net.initialize()
     except TypeError as error:
         raise ValueError(
-            f"the net's module {_name(net)} could not be built: {error}. Give what is missing as net__module__… of a "
-            f"skorch net; the number of columns is filled in under the names {INPUT_SIZES}, that of outputs under "
-            f"{OUTPUT_SIZES}."
+            f"the net's module {_name(net)} could not be built: {error}. Set missing arguments as net__module__… of a "
+            f"skorch net. The number of columns is passed to an argument named one of {INPUT_SIZES}, the number of "
+            f"outputs to one of {OUTPUT_SIZES}."
         ) from error
-    net.module_.to(rows.weights.dtype)
+    net.module_.to(dtype)
     net.module_.eval()
-    check_module(net.module_, rows, n_outputs)
+    check_module(net.module_, example, sizes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from ..laplace.fit import Rows
@@ -13,14 +14,16 @@ from ..laplace.likelihoods._base import with_noise
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """The rows to train on, as tensors on their device.
+    """Training rows as tensors on one device.
 
     Parameters
     ----------
     inputs : Tensor of shape (n, d)
+        Inputs of the net.
     targets : Tensor of shape (n, C) or (n,)
         Standardised targets, or class indices.
     weights : Tensor of shape (n,)
+        Row weights.
     noise : Tensor of shape (n, C), optional
         Known noise variances, in units of φ.
     """
@@ -32,7 +35,7 @@ class TrainingRows:
 
     @cached_property
     def observed(self) -> Tensor:
-        """Targets with their known noise, as the likelihood takes them."""
+        """Targets combined with their known noise, in the form that the likelihood takes."""
         return with_noise(self.targets, self.noise)
 
     def __len__(self) -> int:
@@ -40,15 +43,42 @@ class TrainingRows:
 
     @property
     def total_weight(self) -> float:
-        """N_w."""
+        """Sum N_w of the weights."""
         return float(self.weights.double().sum())
 
     def taken(self, index: Tensor) -> TrainingRows:
-        """Some of the rows, by their numbers."""
+        """Select rows by their indices."""
         noise = None if self.noise is None else self.noise[index]
         return TrainingRows(self.inputs[index], self.targets[index], self.weights[index], noise)
 
     def chunks(self, step: int) -> list[Rows]:
-        """The rows in slices of ``step``."""
+        """Split the rows into chunks of at most ``step`` rows."""
         spans = [slice(start, start + step) for start in range(0, len(self), step)]
         return [(self.inputs[span], self.observed[span], self.weights[span]) for span in spans]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the training data, as a net needs them.
+
+    Parameters
+    ----------
+    n_inputs, n_outputs, n_rows : int
+    total_weight : float
+    device : torch.device
+    of_classes : bool
+        True if the targets are class indices.
+    """
+
+    n_inputs: int
+    n_outputs: int
+    n_rows: int
+    total_weight: float
+    device: torch.device
+    of_classes: bool
+
+    @classmethod
+    def of(cls, rows: TrainingRows, n_outputs: int) -> Sizes:
+        """Sizes of these rows."""
+        inputs = rows.inputs
+        return cls(inputs.shape[1], n_outputs, len(rows), rows.total_weight, inputs.device, rows.targets.ndim == 1)

@@ -39,7 +39,7 @@ def mean_of(value: object) -> float | dict[str, Tensor]:
     >>> mean_of("zero")
     Traceback (most recent call last):
         ...
-    ValueError: prior_mean='zero' has to be a finite number, or a dict of arrays of finite numbers by names of \
+    ValueError: prior='zero' has to be a finite number, or a dict of arrays of finite numbers by names of \
 parameter tensors, such as a torch module's state_dict().
     """
     by_name = isinstance(value, Mapping)
@@ -51,7 +51,7 @@ parameter tensors, such as a torch module's state_dict().
     valid = all(np.isfinite(array).all() for array in arrays.values())
     if not valid or isinstance(value, bool) or not (by_name or arrays[""].ndim == 0):
         raise ValueError(
-            f"prior_mean={shown(value)} has to be a finite number, or a dict of arrays of finite numbers by names of "
+            f"prior={shown(value)} has to be a finite number, or a dict of arrays of finite numbers by names of "
             "parameter tensors, such as a torch module's state_dict()."
         )
     return {name: torch.tensor(array) for name, array in arrays.items()} if by_name else float(arrays[""])
@@ -108,7 +108,7 @@ def check_grouping(
     Traceback (most recent call last):
         ...
     sklearn_laplace.errors.UnsupportedCombinationError: hessian_structure='kron' cannot hold one prior precision for \
-each weight: its factors need equal ones within each column of a layer. Use prior_structure in ['ard', 'layer', \
+each weight: its factors need equal ones within each column of a layer. Use prior in ['ard', 'layer', \
 'scalar', 'tensor'], or hessian_structure in ['block_diagonal', 'diag', 'full', 'functional', 'low_rank', \
 'low_rank_diag'].
     """
@@ -126,7 +126,7 @@ each weight: its factors need equal ones within each column of a layer. Use prio
     damping = "damping='ritter' with " if damped else ""
     raise UnsupportedCombinationError(
         f"{damping}hessian_structure={structure_name!r} cannot hold one prior precision for each {grouping.each}: its "
-        f"factors need equal ones within each {within}. Use prior_structure in {held}, or hessian_structure in {able}."
+        f"factors need equal ones within each {within}. Use prior in {held}, or hessian_structure in {able}."
     )
 
 

@@ -21,11 +21,17 @@ from .plan import Plan
 EPOCH_DAMPING = 0.7
 
 
-def _train_epochs(
-    net: NeuralNet, rows: TrainingRows, network: Network, prior: Prior, problem: Problem, plan: Plan, task: Task
+def train_epochs(
+    net: NeuralNet,
+    rows: TrainingRows,
+    network: Network,
+    prior: Prior,
+    problem: Problem,
+    plan: Plan,
+    hyper: Hyper,
+    task: Task,
 ) -> Hyper:
-    """The net's own epochs, with evidence steps between them."""
-    hyper = plan.start(network, prior)
+    """Run the net's epochs, with evidence steps in between, from these hyperparameters; returns the last ones."""
     past = None if plan.previous is None else plan.previous.fit
     net.criterion_.bind(network, net.module_, prior, hyper, past)
     free_prior = plan.precision is None
@@ -38,8 +44,6 @@ def _train_epochs(
         hyper = _part_of_the_way(hyper, target)
         live.criterion_.bind(network, live.module_, prior, hyper, past)
 
-    if net.max_epochs <= 0:
-        return hyper
     free = free_prior or plan.free_dispersion
     try:
         with task.subtask("epochs", net.max_epochs) as epochs:

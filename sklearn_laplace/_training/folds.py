@@ -27,9 +27,8 @@ from ..laplace.mode.alternating import alternate
 from ..laplace.selection import held_out_scores
 from ..laplace.selection.held_out import DEAR_POINTS
 from ..laplace.structures import Full, Functional, Kron
-from .fit_map import continued
+from .fit_map import continued, problem_of
 from .plan import NOISELESS, Fold, MapResult, Plan
-from .problem import problem_of
 
 N_FOLDS = 3
 """Three do as well as five on the benchmark's inner splits, at half the price."""

@@ -19,8 +19,8 @@ from .._runtime.threads import single_thread
 from ..laplace.network.network import Network
 from ..nets import MLP, TableMLP
 from .batched import Stacked, Training, mean_squares
+from .fit_map import is_exact
 from .plan import Plan
-from .problem import is_exact
 from .schedule import Schedule
 from .starts import has_groups
 

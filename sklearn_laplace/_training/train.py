@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from .._data.rows import PreparedData
 from .._host.given_net import check_module, copied, isolated_seed, returns_probabilities
 from .._host.net import build_net, initialise
-from .._host.rows import TrainingRows
+from .._host.rows import Sizes, TrainingRows
 from .._options.options import DISPERSION_RULES, Options
 from .._runtime.budget import SMALL_ROWS
 from .._runtime.progress import Task
@@ -30,12 +30,11 @@ from ..laplace.prior import Prior
 from ..laplace.structures import Diag, Full, Functional, Kron
 from ..laplace.structures._base import Curvature
 from .built_in import built_in_net
-from .fit_map import ROWS_FOR_MEMBERS, fit_map, keep_mode
+from .fit_map import ROWS_FOR_MEMBERS, fit_map, is_exact, keep_mode
 from .folds import N_FOLDS, cross_fitted, dealt
 from .gradient_start import gradient_start, starts_by_gradients
 from .plan import NOISELESS, MapResult, Plan, WarmStart
 from .previous import check_same_net, load
-from .problem import is_exact
 from .random_weights import fixed_dispersion, grouped, posterior_layout, tensors_of
 from .request import TrainingRequest
 
@@ -63,7 +62,7 @@ def train(request: TrainingRequest, memory_budget: object, task: Task) -> MapRes
     net = parameters["net"]
     if isinstance(net, FrozenEstimator):
         module = copy.deepcopy(net.estimator.module_).to(rows.weights)
-        check_module(module.eval(), rows, data.n_outputs)
+        check_module(module.eval(), rows.inputs[:2], Sizes.of(rows, data.n_outputs))
         network = _trace(module, rows, data, options, verbose=parameters["verbose"])
         fixed = plan.precision is not None and not plan.free_dispersion
         structure = _structure_of_pass(network, rows, data, options) if fixed else None
@@ -178,10 +177,11 @@ class _Nets:
         arguments: dict[str, Any] = {}
         if is_ours:
             source, arguments = built_in_net(parameters, data, options.likelihood, seeds[0])
-        given = source, arguments, options.likelihood, rows, data.n_outputs
+        sizes = Sizes.of(rows, data.n_outputs)
+        given = source, arguments, options.likelihood, sizes
         options_of_net = {name: parameters[name] for name in ("max_epochs", "lr", "batch_size")}
         net = build_net(*given, **options_of_net, seed=seeds[0], verbose=max(int(parameters["verbose"]) - 1, 0))
-        initialise(net, rows, data.n_outputs)
+        initialise(net, rows.inputs[:2], rows.weights.dtype, sizes)
         if options.previous is not None:
             load(net.module_, options.previous.module)
         network = _trace(net.module_, rows, data, options, verbose=parameters["verbose"])

@@ -292,10 +292,10 @@ def count_or_share(option: str, value: object) -> int | float:
 
     Examples
     --------
-    >>> count_or_share("n_subnetwork_weights", 1.5)
+    >>> count_or_share("size of Subnetwork", 1.5)
     Traceback (most recent call last):
         ...
-    ValueError: n_subnetwork_weights=1.5 has to be a whole number of at least 1, or a float above 0 and at most 1, \
+    ValueError: size of Subnetwork=1.5 has to be a whole number of at least 1, or a float above 0 and at most 1, \
 which is a fraction of the total.
     """
     if isinstance(value, Real) and not isinstance(value, bool | Integral) and 0 < float(value) <= 1:

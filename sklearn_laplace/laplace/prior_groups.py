@@ -142,8 +142,8 @@ def _by_input(network: Network) -> Label:
     if not columns:
         first, layer = _first_layer(network)
         raise UnsupportedCombinationError(
-            "prior_structure='ard' needs a network whose first layer with weights is a torch.nn.Linear on the input "
-            f"columns; found '{first}' ({type(layer).__name__}). Use prior_structure='tensor' or 'layer'."
+            "prior='ard' needs a network whose first layer with weights is a torch.nn.Linear on the input "
+            f"columns; found '{first}' ({type(layer).__name__}). Use prior='tensor' or 'layer'."
         )
     split = columns[0].removesuffix("[:, 0]")
 
@@ -242,7 +242,7 @@ def prior_mean(network: Network, values: Mapping[str, Tensor]) -> Tensor:
     buffers = dict(network.module.named_buffers())
     if unknown := [name for name in values if name not in layout.aliases and name not in buffers]:
         raise ValueError(
-            f"prior_mean has unknown parameters {unknown}; the net's parameters are {listed(list(layout.aliases))}."
+            f"the prior mean has unknown parameters {unknown}; the net's parameters are {listed(list(layout.aliases))}."
         )
     means: dict[str, Tensor] = {}
     for name, value in values.items():
@@ -251,7 +251,7 @@ def prior_mean(network: Network, values: Mapping[str, Tensor]) -> Tensor:
         first = layout.aliases[name]
         if value.shape != layout.shapes[first]:
             raise ValueError(
-                f"prior_mean has an array of shape {tuple(value.shape)} for {name!r}; expected "
+                f"the prior mean has an array of shape {tuple(value.shape)} for {name!r}; expected "
                 f"{tuple(layout.shapes[first])}."
             )
         means[first] = value.to(network.theta)

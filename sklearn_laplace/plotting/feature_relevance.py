@@ -86,7 +86,7 @@ class FeatureRelevanceDisplay:
         ax: Any = None,
         **plot_options: Any,
     ) -> Self:
-        """Compute the display for a Laplace estimator with ``prior_structure="ard"`` and draw it.
+        """Compute the display for a Laplace estimator with ``prior="ard"`` and draw it.
 
         Parameters
         ----------

@@ -388,7 +388,7 @@ def test_all_rows_or_none_have_known_noise():
     """σ² alone and σ²·v have other units."""
     with pytest.raises(ValueError, match="sample_noise_variance was given in fit; pass it for these rows, too"):
         linear().fit(X, Y, sample_noise_variance=V).partial_fit(X[:3], Y[:3])
-    with pytest.raises(ValueError, match="was not given in fit; leave it out, or fit all rows with it"):
+    with pytest.raises(ValueError, match="was not given in fit; omit it, or fit all rows with it"):
         linear().fit(X, Y).partial_fit(X[:3], Y[:3], sample_noise_variance=V[:3])
 
 

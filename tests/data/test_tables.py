@@ -429,7 +429,7 @@ def test_columns_of_another_order_or_name_are_refused_as_by_scikit_learn():
 @pytest.mark.parametrize("asked", ["colours", 3.0, [1.5], {"colour"}])
 def test_categorical_features_of_another_kind_are_refused(asked):
     table, y = as_read()
-    with pytest.raises(ValueError, match=r"categorical_features=.* has to be 'from_dtype', None, or a list"):
+    with pytest.raises(ValueError, match=r"categorical_features=.* has to be 'from_dtype', None, a list"):
         LaplaceRegressor(**FIXED, categorical_features=asked).fit(table, y)
 
 
@@ -437,7 +437,7 @@ def test_categorical_features_of_another_kind_are_refused(asked):
     ("asked", "message"),
     [
         (["color"], r"names 'color'; the columns of X are x, colour"),
-        ([7], r"holds 7, and X has 5 columns, 0 to 4"),
+        ([7], r"holds position 7, and X has 5 columns; expected 0 to 4"),
         ([True, False], r"a mask of 2 values, and X has 5 columns"),
     ],
 )
@@ -488,7 +488,9 @@ def test_values_that_are_neither_numbers_nor_strings_are_refused_by_name(value):
 def test_a_given_net_says_which_columns_it_cannot_take():
     table, y = as_read()
     table = table.drop(columns="size")
-    with pytest.raises(ValueError, match=r"the given net accepts only numbers; X has other values in column 'colour'.*OneHotEncoder"):
+    with pytest.raises(
+        ValueError, match=r"the given net accepts only numbers; X has other values in column 'colour'.*OneHotEncoder"
+    ):
         LaplaceRegressor(nets.Hidden).fit(table, y)
     with pytest.raises(ValueError, match=r"categorical_features are? .*built-in net"):
         LaplaceRegressor(nets.Hidden, categorical_features=["colour"]).fit(table, y)

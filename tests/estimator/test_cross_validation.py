@@ -494,7 +494,7 @@ def test_wrong_options_are_refused_before_any_training(options, message, trainin
 def test_several_precisions_have_no_grid(trainings):
     """One candidate for all weights is no choice between layers."""
     with pytest.raises(
-        UnsupportedCombinationError, match=r"prior_structure='layer' asks for several\. Use prior_structure="
+        UnsupportedCombinationError, match=r"prior='layer' asks for several\. Use prior_structure="
     ):
         regressor(**current(prior_structure="layer")).fit(X, Y)
     assert not trainings

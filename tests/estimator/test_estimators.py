@@ -352,7 +352,7 @@ def test_a_wrong_classifier_option_is_refused(options, message):
 @pytest.mark.parametrize(
     ("net", "error", "message"),
     [
-        (nets, TypeError, "is not supported; give None for the built-in net, a torch module"),
+        (nets, TypeError, "is not supported; pass None for the built-in net, a torch module"),
         (
             nets.regressor(module__n_out=3),
             ValueError,

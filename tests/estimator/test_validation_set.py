@@ -164,7 +164,7 @@ def test_a_set_and_the_rule_that_uses_it_go_together(trainings):
         (LaplaceRegressor(), pair, "would be ignored with prior_precision='auto'; they go with .*'validation'"),
         (regressor(), {"X_val": X_VAL}, "X_val and y_val go together"),
         (regressor(), {"y_val": Y_VAL}, "X_val and y_val go together"),
-        (regressor(**current(prior_structure="tensor")), pair, "prior_structure='tensor' asks for several"),
+        (regressor(**current(prior_structure="tensor")), pair, "prior='tensor' asks for several"),
     ):
         with pytest.raises(ValueError, match=message):
             model.fit(X, Y, **rows)

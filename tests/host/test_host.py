@@ -23,7 +23,7 @@ from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics
 from sklearn_laplace._approximation import approximate
-from sklearn_laplace._training import problem
+from sklearn_laplace._training import fit_map
 from sklearn_laplace.errors import HeldOutRowsWarning
 from sklearn_laplace.laplace.network import trace
 
@@ -285,7 +285,7 @@ def test_a_module_of_a_notebook_travels_to_worker_processes_and_back(tmp_path):
 def test_a_frozen_net_with_given_prior_and_noise_takes_one_pass(monkeypatch, structure):
     """The posterior's own: another one, to choose by, would be thrown away."""
     passes = []
-    for module in (problem, approximate):
+    for module in (fit_map, approximate):
         own = module.fit_laplace
         counted = partial(lambda own, *given, **options: passes.append(given[3]) or own(*given, **options), own)
         monkeypatch.setattr(module, "fit_laplace", counted)

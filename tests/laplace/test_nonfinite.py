@@ -292,7 +292,9 @@ def test_a_variance_that_is_not_finite_is_no_prediction():
     """A finite output with an infinite derivative."""
     model = LaplaceRegressor(frozen(RootBetween)).fit(FINE, Y)
     assert np.isfinite(model.predict(ZERO)).all()
-    with pytest.raises(NonFiniteError, match=r"input of layer 'middle' \(Root\) is NaN.*First affected rows of X: 5, 21, 30"):
+    with pytest.raises(
+        NonFiniteError, match=r"input of layer 'middle' \(Root\) is NaN.*First affected rows of X: 5, 21, 30"
+    ):
         model.predict(ZERO, return_std=True)
     with pytest.raises(NonFiniteError, match="gradient of the input"):
         model.predict(ZERO, return_cov=True)

@@ -241,7 +241,10 @@ def test_a_users_net_and_a_frozen_one_have_subnetworks():
         ({"n_subnetwork_weights": True}, "n_subnetwork_weights=True has to be"),
         ({"n_subnetwork_weights": "many"}, "n_subnetwork_weights='many' has to be"),
         ({"n_subnetwork_weights": float("nan")}, "n_subnetwork_weights=nan has to be"),
-        ({"n_subnetwork_weights": 27}, r"Subnetwork\(size=27\) selects more .* has, 26\. Give at most that number, or a share"),
+        (
+            {"n_subnetwork_weights": 27},
+            r"Subnetwork\(size=27\) selects more .* has, 26\. Give at most that number, or a share",
+        ),
         (
             {"subnetwork": "largest"},
             "subnetwork='largest' is not known; expected one of 'magnitude', 'random', 'v",

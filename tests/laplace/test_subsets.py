@@ -230,7 +230,7 @@ def test_a_module_with_a_shared_tensor_selects_it():
 def test_a_module_without_trained_tensors_is_an_unknown_name(name):
     """No activation, no beginning of a name, not the net itself, nothing frozen; what there is, is listed."""
     network = trace(Blocks(), torch.zeros(1, 3))
-    modules = r"'block_diagonal', 'block\.0', 'block\.2', 'block\.2\.0', 'block2'"
+    modules = r"'block', 'block\.0', 'block\.2', 'block\.2\.0', 'block2'"
     message = rf"names \['{re.escape(name)}'\]; the trained parameters are .*'gain'.*, in the modules \[{modules}\]\."
     with pytest.raises(ValueError, match=message):
         Subnetwork({name: None, "block2": None}).names(network)

@@ -201,7 +201,7 @@ def test_masked_values_are_refused_where_a_value_is_needed(fitted):
 def test_a_frozen_net_has_to_be_a_fitted_one_of_the_datas_width():
     """Before any work, and with a way out."""
     net = nets.regressor(module__n_in=3, max_epochs=1)
-    with pytest.raises(NotFittedError, match="has not been fitted; fit it first, or give it without FrozenEstimator"):
+    with pytest.raises(NotFittedError, match="has not been fitted; fit it first, or pass it without FrozenEstimator"):
         LaplaceRegressor(FrozenEstimator(net)).fit(X, Y)
     net.fit(X.astype(np.float32), Y[:, None].astype(np.float32))
     with pytest.raises(TypeError, match=r"FrozenEstimator\(LaplaceRegressor\(…\)\) is not supported; freeze a fitted"):
@@ -219,8 +219,8 @@ def test_a_frozen_net_has_to_be_a_fitted_one_of_the_datas_width():
 @pytest.mark.parametrize(
     ("net", "message"),
     [
-        ("mlp", "net='mlp' is not supported; give None for the built-in net"),
-        (lambda: None, r"net=<function .*lambda.* is not supported; give None for the built-in net"),
+        ("mlp", "net='mlp' is not supported; pass None for the built-in net"),
+        (lambda: None, r"net=<function .*lambda.* is not supported; pass None for the built-in net"),
     ],
 )
 def test_what_is_no_net_is_refused(net, message):

@@ -466,7 +466,7 @@ def test_one_precision_a_parameter_fits_and_classifies():
 def test_a_large_net_trains_under_one_precision_a_parameter(monkeypatch):
     """Where no exact step is affordable and Kronecker factors cannot hold it, the diagonal does."""
     nothing = replace(_map.budget_for(10), exact_step=0, exact_posterior=0, epoch_steps=40)
-    for module in ("_training.fit_map", "_training.problem", "_training.evidence_epochs", "_runtime.budget"):
+    for module in ("_training.fit_map", "_training.evidence_epochs", "_runtime.budget"):
         monkeypatch.setattr(f"sklearn_laplace.{module}.budget_for", lambda n_rows: nothing)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -123,7 +123,9 @@ def test_labels_of_several_types_are_refused(fitted, values, types):
     """numpy makes strings of all of them in a list, and cannot sort them in an array of objects."""
     labels = (values * N)[:N]
     for y in (labels, replaced(labels, labels[3]), pd.Series(labels, dtype=object)):
-        refuses(fitted[1], rf"y holds labels of the types {types}. Convert all of them to strings", X, y, methods=TAKING_Y)
+        refuses(
+            fitted[1], rf"y holds labels of the types {types}. Convert all of them to strings", X, y, methods=TAKING_Y
+        )
 
 
 @pytest.mark.parametrize(
@@ -133,9 +135,7 @@ def test_labels_are_strings_or_numbers(fitted, value):
     """scikit-learn calls their type unknown."""
     y = np.empty(N, dtype=object)
     y[:] = [value] * N
-    refuses(
-        fitted[1], "y holds labels of the type .*; expected strings, whole numbers or bool", X, y, methods=TAKING_Y
-    )
+    refuses(fitted[1], "y holds labels of the type .*; expected strings, whole numbers or bool", X, y, methods=TAKING_Y)
 
 
 @pytest.mark.parametrize("kind", [int, bool, float, Decimal, np.int8, np.bool_])
@@ -201,7 +201,10 @@ NO_ROWS = {
     "dict": (lambda: {"a": Y, "b": Y}, "is of type dict. Pass an array, or a dataframe such as pandas.DataFrame({})"),
     "str": (lambda: "table.csv", "{}='table.csv' is of type str. Pass a list, an array or a dataframe"),
     "set": (lambda: {1.0, 2.0}, "is of type set. Pass a list"),
-    "GroupBy": (lambda: FRAME.groupby("a"), "is of type DataFrameGroupBy, which holds no rows. Pass the resulting table"),
+    "GroupBy": (
+        lambda: FRAME.groupby("a"),
+        "is of type DataFrameGroupBy, which holds no rows. Pass the resulting table",
+    ),
     "Rolling": (lambda: FRAME.rolling(2), "is of type Rolling, which holds no rows. Pass the resulting table"),
     "function": (lambda: once, "is of type function, which holds no rows"),
     "values": (lambda: {"a": 1.0}.values(), "is of type dict_values, which holds no rows"),
@@ -263,7 +266,13 @@ def test_tensors_are_arrays(dtype):
 def test_a_column_with_several_values_in_each_row_is_refused(fitted, column, kind):
     """polars calls them struct and array."""
     table = pl.DataFrame({"a": column, "b": Y})
-    refuses(fitted[0], rf"column 'a' of X has the data type {kind}.*Split it into one column per value", table, Y, error=TypeError)
+    refuses(
+        fitted[0],
+        rf"column 'a' of X has the data type {kind}.*Split it into one column per value",
+        table,
+        Y,
+        error=TypeError,
+    )
 
 
 def test_a_series_of_objects_is_no_table(fitted):
@@ -383,7 +392,9 @@ def test_times_with_and_without_a_zone_do_not_mix(library):
     for first, second, words in ((naive, zoned, ("with", "without")), (zoned, naive, ("without", "with"))):
         model = regressor().fit(first, Y)
         expected = model.predict(first)
-        message = rf"column 'when' of X holds times {words[0]} a time zone, and the training rows had times {words[1]} a"
+        message = (
+            rf"column 'when' of X holds times {words[0]} a time zone, and the training rows had times {words[1]} a"
+        )
         for call in (lambda: model.predict(second), lambda: model.partial_fit(second, Y)):  # noqa: B023
             with pytest.raises(
                 ValueError, match=message + r" time zone. Convert both to UTC, .*to_datetime\(column, utc=T"
@@ -397,7 +408,9 @@ def test_a_column_of_times_of_both_kinds_is_refused():
     """Of dtype object, as pandas keeps it."""
     mixed = pd.Series([*DAYS[:5], *ZONED[5:]], dtype=object)
     for table in (pd.DataFrame({"when": mixed}), [[value] for value in mixed]):
-        with pytest.raises(ValueError, match=r"column (0|'when') of X holds times with and without a time zone. Convert"):
+        with pytest.raises(
+            ValueError, match=r"column (0|'when') of X holds times with and without a time zone. Convert"
+        ):
             regressor().fit(table, Y)
     with pytest.raises(ValueError, match=re.escape("y holds values such as Timestamp(")):
         regressor().fit(X, mixed)
@@ -409,8 +422,14 @@ def test_a_column_of_times_of_both_kinds_is_refused():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ([[1.0, 2.0]] * 3 + [[1.0]] + [[1.0, 2.0]] * (N - 4), "row 3 of X has 1 values, and row 0 has 2. Make all rows"),
-        ([["a", 2.0]] * 3 + [["a"]] + [["a", 2.0]] * (N - 4), "row 3 of X has 1 values, and row 0 has 2. Make all rows"),
+        (
+            [[1.0, 2.0]] * 3 + [[1.0]] + [[1.0, 2.0]] * (N - 4),
+            "row 3 of X has 1 values, and row 0 has 2. Make all rows",
+        ),
+        (
+            [["a", 2.0]] * 3 + [["a"]] + [["a", 2.0]] * (N - 4),
+            "row 3 of X has 1 values, and row 0 has 2. Make all rows",
+        ),
         (np.zeros(N, dtype=[("a", float), ("b", float)]), "X is a structured array. Pass its fields as columns"),
         (
             np.zeros(N, dtype=[("a", float), ("b", int)]).view(np.recarray),
@@ -492,8 +511,16 @@ def test_a_noise_of_another_order_than_the_targets_is_refused():
     [
         (pd.Period("2020"), TypeError, "column 'b' of X holds Period.*argument must be a string or a real number"),
         (datetime.date(2020, 1, 1), TypeError, "column 'b' of X holds datetime.date.*argument must be a string or a"),
-        (pd.NA, ValueError, "Input X contains NaN in column 'b', the first in row 3; the given net accepts only numbers"),
-        (None, ValueError, "Input X contains NaN in column 'b', the first in row 3; the given net accepts only numbers"),
+        (
+            pd.NA,
+            ValueError,
+            "Input X contains NaN in column 'b', the first in row 3; the given net accepts only numbers",
+        ),
+        (
+            None,
+            ValueError,
+            "Input X contains NaN in column 'b', the first in row 3; the given net accepts only numbers",
+        ),
         ("text", ValueError, "the given net accepts only numbers; X has other values in column 'b'"),
     ],
 )

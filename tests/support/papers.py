@@ -21,11 +21,11 @@ HEADER = """\
 
 # The papers, reproduced
 
-The experiments that the method is known by, each as one script in `examples/3_papers`. What a source claims is written
-down there as predicates of measured numbers, and was committed before the first run; a predicate that does not hold
-stays, and is explained. `python examples/3_papers/NAME.py --out DIR` prints these numbers and draws the picture,
-`--quick` is a small run that decides nothing. Data are bundled with scikit-learn or generated, but where it says
-otherwise. Seconds are of one core of two, beside other work: all but the one with larger data took 19 minutes together.
+Well-known experiments with the method, each as one script in `examples/3_papers`. The claims of a source are predicates
+of measured numbers. They were committed before the first run; a claim that does not hold is kept and explained.
+`python examples/3_papers/NAME.py --out DIR` prints these numbers and draws the picture; `--quick` is a small run for
+tests only. Data are bundled with scikit-learn or generated, unless stated otherwise. Seconds are for one of two cores,
+with other work on the machine: all experiments except the one with larger data took 19 minutes together.
 """
 
 
@@ -61,7 +61,7 @@ def section(name: str, found: dict[str, Any]) -> Iterator[str]:
     yield "\n| measured | |\n|---|---|"
     yield from (f"| {what} | {number(value)} |" for what, value in found["measured"].items())
     if found["choices"]:
-        yield "\nChosen, where the source is open:\n"
+        yield "\nChoices that the source does not specify:\n"
         yield from (f"- {sentence}" for sentence in found["choices"])
     yield f"\n![{found['title']}](papers/{name}.png)"
 

@@ -379,7 +379,7 @@ def test_other_data_are_refused():
     model = LaplaceRegressor(prior=FrozenEstimator(LaplaceRegressor(**SMALL).fit(frame, Y[:, 0])), **SMALL)
     with pytest.raises(ValueError, match=r"X has 3 columns; expected the 4 columns of the previous posterior"):
         model.fit(X[:, :3], Y[:, 0])
-    with pytest.raises(ValueError, match="give those, in their order"):
+    with pytest.raises(ValueError, match="in the same order"):
         model.fit(frame[list("abdc")], Y[:, 0])
     with pytest.raises(ValueError, match="y has 2 columns; expected 1"):
         model.fit(frame, Y)

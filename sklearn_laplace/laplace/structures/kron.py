@@ -203,7 +203,7 @@ class Kron(Curvature):
             if not bool((matrix == matrix[0]).all()):
                 raise UnsupportedCombinationError(
                     f"hessian_structure='kron' cannot represent different prior precisions within an input column of "
-                    f"layer '{part.block.name}': the Kronecker form would be lost. Use prior_structure='scalar', "
+                    f"layer '{part.block.name}': the Kronecker form would be lost. Use prior='scalar', "
                     "'layer', 'tensor' or 'ard', or hessian_structure='full' or 'diag'."
                 )
             if bool((matrix[0] == matrix[0, 0]).all()):
@@ -268,7 +268,7 @@ class Kron(Curvature):
         posteriors = []
         for part, piece in zip(self.parts, precision.expand(sum(sizes)).split(sizes), strict=True):
             delta = one_precision(
-                piece, part.block, "damping='ritter'", "damping='exact', which supports one precision per tensor"
+                piece, part.block, "Kron(damping='ritter')", "Kron(damping='exact'), which supports one precision per tensor"
             )
             (outputs, output_basis), (inputs, input_basis) = part.spectra(rows)
             total = scale * torch.outer(outputs, inputs) + delta
@@ -314,7 +314,7 @@ def one_precision(values: Tensor, block: ParameterBlock, needed_by: str, instead
     if not bool((values == first).all()):
         raise UnsupportedCombinationError(
             f"{needed_by} needs one prior precision for all parameters of layer '{block.name}', weights and bias: "
-            "different precisions are not diagonal in its eigenbasis. Use prior_structure='scalar', bias='separate' if "
+            "different precisions are not diagonal in its eigenbasis. Use prior='scalar', Kron(bias='separate') if "
             f"the precisions differ only between weight and bias, or {instead}."
         )
     return first

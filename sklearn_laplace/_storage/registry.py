@@ -1,0 +1,142 @@
+"""The classes and functions that a description may name, each by a short tag, and the attributes of the classes.
+
+The data classes are those that the annotations of a fit's attributes lead to. An abstract annotation stands for all
+subclasses of it in this package, so that a new structure or likelihood needs no entry here. Tags do not depend on
+modules: moving a class keeps files readable. The list is closed, and a test pins it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
+from inspect import isabstract, isclass
+from types import MappingProxyType, ModuleType
+from typing import Any, ClassVar, get_args, get_origin
+
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.frozen import FrozenEstimator
+from skorch import NeuralNet, NeuralNetBinaryClassifier, NeuralNetClassifier, NeuralNetRegressor
+from skorch.dataset import Dataset, ValidSplit
+from torch import nn
+from torch.utils.data import DataLoader
+
+from .._approximation.prior_scores import PriorScores
+from .._data.table import Table
+from .._ensemble.ensemble import Ensemble
+from .._host.batches import RowsDataset, SlicingIterator
+from .._host.given_net import both_probabilities
+from .._host.loss import LateAdam, MAPLoss
+from .._options import variants
+from ..laplace.prior_groups import ColumnsModule
+from ..nets import mlp, table
+from .annotations import field_types
+
+PACKAGE = __name__.partition(".")[0]
+FITTED = {
+    "n_features_in_": int,
+    "feature_names_in_": Any,
+    "classes_": Any,
+    "_ensemble": Ensemble,
+    "_is_candidate": bool,
+    "_is_quick": bool,
+    "_prior_scores": PriorScores | None,
+    "_single_output": bool,
+    "_table": Table | None,
+    "_weight_unit": float,
+}
+"""Annotations of a fitted estimator's attributes."""
+PARAMETER = Any | type | BaseEstimator
+"""Annotation of a parameter: plain data, a class, an estimator or an option with options of its own."""
+TORCH = ("relu", "sigmoid", "sin", "tanh")
+FUNCTIONAL = ("elu", "gelu", "leaky_relu", "mish", "relu", "silu", "softplus")
+"""Functions of torch that modules may hold as attributes."""
+
+
+@cache
+def known() -> MappingProxyType[str, Any]:
+    """Classes and functions by their tags.
+
+    Examples
+    --------
+    >>> found = known()
+    >>> found["Prior"].__name__, found["nn.Linear"].__module__, "builtins.eval" in found
+    ('Prior', 'torch.nn.modules.linear', False)
+    """
+    skorch = (NeuralNet, NeuralNetRegressor, NeuralNetClassifier, NeuralNetBinaryClassifier, Dataset, ValidSplit)
+    layers = {kind for kind in _own(nn, "torch") if issubclass(kind, nn.Module) and not issubclass(kind, nn.RNNBase)}
+    groups: dict[str, Iterable[Any]] = {
+        "": (*data_classes(), *_own(mlp), *_own(table), ColumnsModule, MAPLoss, LateAdam, SlicingIterator, RowsDataset),
+        "options.": [kind for kind in _own(variants) if kind is not variants.Variant],
+        "nn.": layers | {torch.nn.modules.linear.NonDynamicallyQuantizableLinear},
+        "optim.": [kind for kind in _own(torch.optim, "torch")],
+        "torch.": (DataLoader,),
+        "skorch.": skorch,
+        "sklearn.": (FrozenEstimator,),
+    }
+    found: dict[str, Any] = {"both_probabilities": both_probabilities}
+    found |= {f"torch.{name}": getattr(torch, name) for name in TORCH}
+    found |= {f"nn.functional.{name}": getattr(nn.functional, name) for name in FUNCTIONAL}
+    for prefix, kinds in groups.items():
+        for kind in kinds:
+            if found.setdefault(f"{prefix}{kind.__name__}", kind) is not kind:
+                raise TypeError(f"two classes have the tag {prefix}{kind.__name__}.")
+    return MappingProxyType(found)
+
+
+@cache
+def data_classes() -> frozenset[type]:
+    """The classes of this package that a fit is made of.
+
+    Examples
+    --------
+    >>> sorted(kind.__name__ for kind in data_classes())[:3]
+    ['Affine', 'BlockDiagonal', 'BlockPosterior']
+    """
+    found: set[type] = set()
+    ahead = [kind for annotation in FITTED.values() for kind in _classes_in(annotation)]
+    while ahead:
+        kind = ahead.pop()
+        if kind not in found and kind.__module__.startswith(f"{PACKAGE}."):
+            found.add(kind)
+            ahead += kind.__subclasses__()
+            ahead += [inner for annotation in _annotations(kind).values() for inner in _classes_in(annotation)]
+    return frozenset(kind for kind in found if not isabstract(kind))
+
+
+def fields_of(kind: type) -> dict[str, Any] | None:
+    """Annotations of the attributes of a known class; None for a class without instances in a description.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.laplace.likelihoods import Poisson
+    >>> fields_of(Poisson), fields_of(variants.MonteCarlo), fields_of(torch.optim.Adam)
+    ({}, {'n_samples': typing.Any | type | sklearn.base.BaseEstimator}, None)
+    """
+    if kind in data_classes():
+        return _annotations(kind)
+    if issubclass(kind, variants.Variant):
+        return dict.fromkeys(kind._get_param_names(), PARAMETER)
+    return {FrozenEstimator: {"estimator": BaseEstimator}, ValidSplit: SPLIT}.get(kind)
+
+
+SPLIT = {"cv": Any, "stratified": bool, "random_state": Any}
+
+
+def _annotations(kind: type) -> dict[str, Any]:
+    return {one.name: field_types(kind)[one.name] for one in fields(kind)} if is_dataclass(kind) else {}
+
+
+def _classes_in(annotation: Any) -> Iterator[type]:
+    if isclass(annotation) and get_origin(annotation) is None:
+        yield annotation
+    elif get_origin(annotation) is not ClassVar:
+        for inner in get_args(annotation):
+            yield from _classes_in(inner)
+
+
+def _own(module: ModuleType, package: str = "") -> list[Any]:
+    """Classes that a module, or any module of a package, defines."""
+    place = package or module.__name__
+    return [kind for kind in vars(module).values() if isclass(kind) and kind.__module__.startswith(place)]
