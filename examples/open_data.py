@@ -1,10 +1,11 @@
-"""Where examples and benchmarks get data from that scikit-learn does not bundle: a folder, or OpenML.
+"""Data of examples and benchmarks that scikit-learn does not bundle, from a folder or from OpenML.
 
-``source`` is one of two things. A folder holds ``uci_regression/NAME.npz`` and ``uci_classification/NAME.npz`` (``X``,
-``y``), ``tables/NAME.csv.gz`` and ``images/mnist_train_10k.npz``, ``images/fashion_mnist_2k.npz`` (``X`` of grey values
-0 … 255, ``y``). The word ``"openml"`` fetches the same sets by :func:`sklearn.datasets.fetch_openml`, by number and not
-by name, into scikit-learn's cache (``data_home``), so that a second run needs no network. What OpenML stores in another
-form is brought into that of the folder; where it is not the same data, the comment at its number says so.
+``source`` is a folder or the word ``"openml"``. A folder holds ``uci_regression/NAME.npz`` and
+``uci_classification/NAME.npz`` (``X``, ``y``), ``tables/NAME.csv.gz`` and ``images/mnist_train_10k.npz``,
+``images/fashion_mnist_2k.npz`` (``X`` of grey values 0 … 255, ``y``). ``"openml"`` fetches the same sets by
+:func:`sklearn.datasets.fetch_openml`, by number instead of name, into scikit-learn's cache (``data_home``), so that a
+second run needs no network. Sets that OpenML stores in another form are converted to that of the folder. Where the data
+differ, a comment at the number states how.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from sklearn.datasets import fetch_openml
 OPENML = "openml"
 
 DIGITS, N_DIGITS = 554, 10_000
-"""mnist_784, 70,000 rows, columns pixel1 … pixel784 and class "0" … "9". The first 10,000, which are rows of MNIST's
-training part: as many as the folder has, most of them other pictures."""
+"""mnist_784, 70,000 rows, columns pixel1 … pixel784 and class "0" … "9". The first 10,000 are used, rows of MNIST's
+training part. The folder has the same number, mostly of other pictures."""
 CLOTHES, N_CLOTHES = 40996, 2_000
-"""Fashion-MNIST, of the same form; the first 2,000."""
+"""Fashion-MNIST, in the same form; the first 2,000 are used."""
 
 REGRESSION: dict[str, tuple[int, str]] = {
     "boston": (531, "MEDV"),  # CHAS and RAD are categories there
@@ -34,7 +35,7 @@ REGRESSION: dict[str, tuple[int, str]] = {
     "yacht": (42370, "Residuary.resistance"),  # yacht_hydrodynamics
 }
 """Number and target at OpenML; the columns are those of the folder, in its order. ``gap_masks`` depends on the order of
-the rows where values are tied, and on splits by position all of it does."""
+rows with tied values, and splits by position depend on the order of all rows."""
 NOT_COLUMNS = "cooling_load", "y2"
 
 CLASSIFICATION: dict[str, tuple[int, str, Sequence[str]]] = {
@@ -51,7 +52,7 @@ CLASSIFICATION: dict[str, tuple[int, str, Sequence[str]]] = {
     # more columns of noise alone: its first 1,000 rows and 21 columns are alike in distribution, not in value.
     "waveform": (60, "class", ("0", "1", "2")),
 }
-"""Number, target and classes (0 … K − 1) at OpenML. Rows may come in another order than in the folder."""
+"""Number, target and classes (0 … K − 1) at OpenML. The order of the rows may differ from that in the folder."""
 SCALED, SHORTENED = ("australian", "breast_cancer"), {"waveform": (1000, 21)}
 
 
@@ -85,9 +86,9 @@ TABLES: dict[str, tuple[int, Sequence[str]]] = {
 }
 """Number and columns at OpenML, in the order of the folder."""
 HEADLESS = "credit_g", "phoneme"
-"""Tables whose files have no names of columns: "0", "1" … in both routes."""
+"""Tables whose files have no column names; both sources call the columns "0", "1" and so on."""
 GIVEN_AWAY = {"bike_sharing_hourly": ["instant", "dteday", "casual", "registered"]}
-"""Dropped: the row's number, its day (which is there as year, month and weekday), and the two parts of the target."""
+"""Columns to drop: the row number, the day (given by year, month and weekday), and the two parts of the target."""
 
 BIKE_COLUMNS = _words("season yr mnth hr holiday weekday workingday weathersit temp atemp hum windspeed cnt")
 BIKE_WORDS: dict[str, dict[str, int]] = {
@@ -97,7 +98,7 @@ BIKE_WORDS: dict[str, dict[str, int]] = {
     "weathersit": {"clear": 1, "misty": 2, "rain": 3, "heavy_rain": 4},
 }
 BIKE_UNITS = {"temp": 41.0, "atemp": 50.0, "windspeed": 67.0}
-"""What one is in the folder: °C, °C as felt, km/h."""
+"""Value that corresponds to 1 in the folder: °C, felt °C, km/h."""
 
 CREDIT_WORDS: dict[int, tuple[str, Sequence[str]]] = {  # column → prefix and words, whose codes count from there
     0: ("A1", ("<0", "0<=X<200", ">=200", "no checking")),
@@ -128,7 +129,7 @@ FROM_ZERO = 2, 3
 """Columns of credit_g whose codes start at 0, A30 and A40; the others start at 1."""
 
 
-# ---------------------------------------------------------------------- what the scripts call
+# ---------------------------------------------------------------------- public functions
 
 
 def digits(source: str | Path, *, data_home: str | Path | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -150,9 +151,9 @@ def digits(source: str | Path, *, data_home: str | Path | None = None) -> tuple[
     Raises
     ------
     FileNotFoundError
-        When the folder has no such file.
+        If the folder has no such file.
     ConnectionError
-        When OpenML cannot be reached and its files are not in the cache; as in all functions here.
+        If OpenML cannot be reached and its files are not in the cache (raised by all functions of this module).
     """
     if _is_openml(source):
         return _pictures(DIGITS, N_DIGITS, data_home)
@@ -161,7 +162,7 @@ def digits(source: str | Path, *, data_home: str | Path | None = None) -> tuple[
 
 
 def clothes(source: str | Path, *, data_home: str | Path | None = None) -> np.ndarray:
-    """Pictures of clothes, shape (2000, 28, 28), as :func:`digits`: what a model of digits has never seen."""
+    """Pictures of clothes, shape (2000, 28, 28), in the form of :func:`digits`: unfamiliar to a model of digits."""
     if _is_openml(source):
         return _pictures(CLOTHES, N_CLOTHES, data_home)[0]
     with np.load(_file(source, "images/fashion_mnist_2k.npz")) as held:
@@ -191,14 +192,14 @@ def gap_masks(X: np.ndarray) -> np.ndarray:
     Returns
     -------
     ndarray of bool, shape (d, n)
-        Row i is True where the i-th column is in its middle third: the test part; the rest is trained on.
+        Row i is True where the i-th column is in its middle third, the test part.
 
     Notes
     -----
-    The middle third are the 2 round(n / 6) rows around the middle of the sorted column. Which of the rows with a tied
-    value are in it is left to the sorting. The published splits are those of the quicksort of an older NumPy, which
-    puts ties in an order that depends on where the rows stand in the file: with it, all 46 masks of boston, concrete,
-    energy, wine and yacht are the same to the last row; with a stable sort 8 of them are.
+    The middle third consists of the 2 round(n / 6) rows around the middle of the sorted column. The sorting determines
+    which of the rows with tied values belong to it. The published splits used the quicksort of an older NumPy, whose
+    order of ties depends on the positions of the rows in the file. With it, all 46 masks of boston, concrete, energy,
+    wine and yacht are identical; with a stable sort, 8 of them are.
     """
     X = np.asarray(X, dtype=float)
     n, half = len(X), round(len(X) / 6)
@@ -229,10 +230,11 @@ def uci_classification(
 
 
 def table(name: str, source: str | Path, *, data_home: str | Path | None = None) -> pd.DataFrame:
-    """A table with its target, text and gaps: california_housing, diamonds, bike_sharing_hourly, credit_g or phoneme.
+    """Table with target, text and missing values.
 
-    Columns have the names and the values of the folder's file, text is text and numbers are numbers. Those that give
-    the target away are not in it (``GIVEN_AWAY``); without names in the file they are called "0", "1" and so on.
+    The names are california_housing, diamonds, bike_sharing_hourly, credit_g and phoneme. Columns have the names and
+    values of the file in the folder. Columns that reveal the target are omitted (``GIVEN_AWAY``). Columns without names
+    in the file are called "0", "1" and so on.
     """
     number, columns = _known(name, TABLES)
     if not _is_openml(source):
@@ -260,7 +262,7 @@ def table(name: str, source: str | Path, *, data_home: str | Path | None = None)
     return held
 
 
-# ---------------------------------------------------------------------- how
+# ---------------------------------------------------------------------- implementation
 
 
 def _is_openml(source: str | Path) -> bool:
@@ -284,10 +286,10 @@ def _file(source: str | Path, name: str) -> Path:
 
 
 def _fetched(number: int, data_home: str | Path | None, dtype: type, as_frame: bool) -> Any:
-    """A set whose values are all of one type.
+    """Fetch a set with all values of one type.
 
-    Without a type of its own each category is a category, which scikit-learn up to 1.9 cannot read with pandas 3.1
-    where the categories are numbers (scikit-learn's pull request 34902).
+    Without a type, scikit-learn up to 1.9 cannot read numeric categories with pandas 3.1 (scikit-learn's pull request
+    34902).
     """
     try:
         return fetch_openml(
@@ -301,7 +303,7 @@ def _fetched(number: int, data_home: str | Path | None, dtype: type, as_frame: b
 
 
 def _frame(number: int, data_home: str | Path | None) -> pd.DataFrame:
-    """Columns and targets of a set as text, without the quotes that ARFF files put around it; NaN where it has gaps."""
+    """Columns and targets of a set as text, without the quotes of ARFF files; NaN for missing values."""
     frame = _fetched(number, data_home, str, as_frame=True).frame
     return frame.apply(lambda column: column.astype(object).map(_unquoted))
 
@@ -317,7 +319,7 @@ def _pictures(number: int, n_rows: int, data_home: str | Path | None) -> tuple[n
 
 
 def _coded(column: pd.Series, codes: Mapping[str, Any]) -> pd.Series:
-    """Each word by its code."""
+    """Replace each word by its code."""
     unknown = sorted(set(map(str, column)) - set(codes))
     if unknown:
         raise ValueError(
@@ -328,7 +330,7 @@ def _coded(column: pd.Series, codes: Mapping[str, Any]) -> pd.Series:
 
 
 def _plain(column: pd.Series) -> pd.Series:
-    """A column as the CSV reader makes it: numbers where all are, text otherwise."""
+    """Column as read from CSV: numbers if all values are numeric, text otherwise."""
     try:
         return pd.to_numeric(column)
     except ValueError:
@@ -336,9 +338,9 @@ def _plain(column: pd.Series) -> pd.Series:
 
 
 def _quicksort_order(values: np.ndarray, short: int = 15) -> np.ndarray:
-    """Positions in ascending order, ties in the order in which the quicksort of an older NumPy left them.
+    """Positions in ascending order, with ties in the order of the quicksort of an older NumPy.
 
-    Median of three as the pivot, the larger part put off, insertion sort for parts of up to 16.
+    The pivot is the median of three, the larger part is deferred, and parts of up to 16 use insertion sort.
     """
     x, order = values.tolist(), list(range(len(values)))
     parts = [(0, len(order) - 1)]

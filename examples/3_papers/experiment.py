@@ -48,9 +48,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         parser = argparse.ArgumentParser(description=self.doc.split("\n")[0])
-        parser.add_argument(
-            "--quick", action="store_true", help="less data, fewer samples: does it run, not does it hold"
-        )
+        parser.add_argument("--quick", action="store_true", help="smoke test: less data, fewer samples")
         parser.add_argument(
             "--out", type=Path, default=Path(), metavar="DIR", help="folder of the picture and the results"
         )
@@ -65,7 +63,7 @@ class Experiment:
         self.out: Path = options.out
         self.out.mkdir(parents=True, exist_ok=True)
         print(self.doc.split("\n")[0])
-        print(f"seed {self.seed}" + (", quick: numbers of this run decide nothing" if self.quick else ""))
+        print(f"seed {self.seed}" + (", quick run: no conclusions" if self.quick else ""))
 
     def choose(self, *sentences: str) -> None:
         """Print the choices that the source does not specify."""

@@ -1,8 +1,9 @@
-"""Bayesian optimisation of Branin's function by scikit-optimize: our net against its own Gaussian process.
+"""Bayesian optimisation of Branin's function by scikit-optimize: a Laplace net against its own Gaussian process.
 
-Both are given to ``skopt.Optimizer`` and nothing else is; the optimiser takes the best of three acquisition functions
-and climbs it by the gradients of mean and standard deviation. Ours is one net of 32 units whose noise does not vary,
-chosen by the evidence. *to .5*: evaluations until the best value is within .5 of the optimum, .397887.
+Both are passed to ``skopt.Optimizer`` with no other settings. The optimiser uses the best of three acquisition
+functions and climbs it by the gradients of mean and standard deviation. The Laplace regressor is one net of 32 units
+with a constant noise level, chosen by the evidence. *to .5* is the number of evaluations until the best value is within
+.5 of the optimum, .397887.
 
 ``pip install scikit-optimize`` and ``python examples/benchmarks/branin.py`` print the table.
 """
@@ -30,15 +31,15 @@ NET = {
 
 
 def branin(x: list[float]) -> float:
-    """Three equal minima."""
+    """Branin's function, which has three equal minima."""
     a, b = x
     valley = b - 5.1 / (4 * np.pi**2) * a**2 + 5 / np.pi * a - 6
     return float(valley**2 + 10 * (1 - 1 / (8 * np.pi)) * np.cos(a) + 10)
 
 
 def run(base_estimator: object, seed: int, evaluations: int) -> tuple[np.ndarray, float]:
-    """Best value after each evaluation, and the seconds that all took."""
-    import skopt  # what --help says needs nothing
+    """Best value after each evaluation, and the total seconds."""
+    import skopt  # imported here, so that --help needs no package
 
     optimiser = skopt.Optimizer(PLACE, base_estimator=base_estimator, random_state=seed)
     values, start = [], time.perf_counter()
@@ -56,7 +57,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two seeds of 15 evaluations")
     options = parser.parse_args()
     seeds, evaluations = (2, 15) if options.quick else (options.seeds, options.evaluations)
-    warnings.simplefilter("ignore")  # optimisers ask for the same point twice, and say so
+    warnings.simplefilter("ignore")  # optimisers may ask for the same point twice, with a warning
     print("| seed | best, net | to .5 | s | best, Gaussian process | to .5 | s |\n|---|---|---|---|---|---|---|")
     found = []
     for seed in range(seeds):
@@ -71,7 +72,7 @@ def main() -> None:
 
 
 def line(name: str, cells: Iterable[float]) -> str:
-    """A row of the table: a value, evaluations and seconds of each model."""
+    """Row of the table: a value, evaluations and seconds of each model."""
     return f"| {name} | " + " | ".join(f"{v:.0f}" if k % 3 else f"{v:.4f}" for k, v in enumerate(cells)) + " |"
 
 

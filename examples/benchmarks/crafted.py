@@ -1,7 +1,7 @@
-"""Files of ``sklearn_laplace.save`` that somebody has changed, with checksums that are right.
+"""Manipulated files of ``sklearn_laplace.save`` with correct checksums.
 
 :class:`Crafted` is the content of a file, to be changed and written again. :func:`fuzzed` changes it at random: names,
-references, kinds, numbers, shapes, whole branches. :class:`Watch` sees what the interpreter does meanwhile.
+references, kinds, numbers, shapes, whole branches. :class:`Watch` records the actions of the interpreter meanwhile.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ METADATA = {"format": "sklearn_laplace", "version": "2"}
 
 
 class Crafted:
-    """The tree and the arrays of a file.
+    """Tree and arrays of a file.
 
     Parameters
     ----------
     path : path
-        Of a file that ``sklearn_laplace.save`` has written.
+        File written by ``sklearn_laplace.save``.
     """
 
     def __init__(self, path: Any) -> None:
@@ -40,7 +40,7 @@ class Crafted:
         self.arrays: list[np.ndarray] = [found[str(k)] for k in range(len(found))]
 
     def copy(self) -> Crafted:
-        """Another one to change."""
+        """Copy to change."""
         return copy.deepcopy(self)
 
     @property
@@ -50,27 +50,27 @@ class Crafted:
         return nodes
 
     def add(self, node: list[Any]) -> list[Any]:
-        """A new node, as an entry that refers to it."""
+        """Add a node; return an entry that refers to it."""
         self.nodes.append(node)
         return ["node", len(self.nodes) - 1]
 
     def add_array(self, values: np.ndarray) -> int:
-        """The number of a new array."""
+        """Add an array; return its number."""
         values = np.ascontiguousarray(values).reshape(values.shape)
         self.arrays.append(values if values.dtype.str[1:] in NATIVE else np.frombuffer(values.tobytes(), np.uint8))
         self.tree["arrays"].append([values.dtype.str, list(values.shape), 0])
         return len(self.arrays) - 1
 
     def text_of_bytes(self, content: bytes) -> list[Any]:
-        """An entry that is read as these bytes."""
+        """Entry that is read as the given bytes."""
         return self.add(["scalar", self.add_array(np.array(content)), []])
 
     def first(self, kind: str, name: str = "") -> Any:
-        """The first node of a kind whose class has a name that ends so."""
+        """First node of a kind whose class name has the given ending."""
         return next(node for node in self.nodes if node[0] == kind and (not name or str(node[1][-1]).endswith(name)))
 
     def entry(self, node: Any) -> list[Any]:
-        """An entry that refers to a node."""
+        """Entry that refers to a node."""
         return ["node", next(place for place, one in enumerate(self.nodes) if one is node)]
 
     def fitted(self) -> list[Any]:
@@ -84,11 +84,11 @@ class Crafted:
         return pairs
 
     def write(self, path: Any, **metadata: str) -> None:
-        """Write a file with right checksums."""
+        """Write a file with correct checksums."""
         Path(path).write_bytes(self.content(**metadata))
 
     def content(self, **metadata: str) -> bytes:
-        """The bytes of a file with right checksums."""
+        """Bytes of a file with correct checksums."""
         headers = self.tree["arrays"] if isinstance(self.tree["arrays"], list) else []
         for entry, values in zip(headers, self.arrays, strict=False):
             if isinstance(entry, list) and len(entry) == 3:
@@ -113,7 +113,7 @@ ODD: list[Any] = [
     ["foreign", 0], ["known", "builtins.eval"], ["known", "skorch.net.NeuralNet"], ["known",
     "torch.nn.modules.linear.Identity"], ["tuple", [1.0, 2.0]], {"a": 1}, ["node", 0], ["node", -1],
 ]  # fmt: skip
-"""Entries that a place in the tree rarely has."""
+"""Unusual entries for a place in the tree."""
 NAMES = ["forward", "__reduce__", "__setstate__", "predict", "extra_repr", "_forward_hooks", "device", "training", "_x"]
 GADGETS: list[Any] = [
     ["method", ["node", 0], "__setstate__"], ["method", ["node", 3], "to_file"], ["method", ["node", 5], "forward"],
@@ -127,11 +127,11 @@ GADGETS: list[Any] = [
     ["dict", None, [[["node", 4], 1]]], ["tensor", 0, [0], "float64", "cpu", None], ["array", 1, []],
     ["random", {"a": 1}], ["skeleton", ["node", 1], []], ["parts", ["node", 0], ["node", 1]],
 ]  # fmt: skip
-"""Nodes that were of use in an attack."""
+"""Nodes that an attack could use."""
 
 
 def places(entry: Any) -> Iterator[tuple[Any, Any]]:
-    """Every place of a tree: what holds it, and its index or key there."""
+    """Every place of a tree: its container, and its index or key there."""
     items = enumerate(entry) if isinstance(entry, list) else entry.items() if isinstance(entry, dict) else ()
     for place, value in list(items):
         yield entry, place
@@ -139,11 +139,11 @@ def places(entry: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def fuzzed(original: Crafted, rng: np.random.Generator) -> Crafted:
-    """A copy with one to three random changes."""
+    """Copy with one to three random changes."""
     found = original.copy()
     for _ in range(rng.integers(1, 4)):
         change = CHANGES[rng.integers(len(CHANGES))]
-        with suppress(LookupError, TypeError, ValueError, AttributeError):  # nothing is left that could be changed so
+        with suppress(LookupError, TypeError, ValueError, AttributeError):  # no place for this change is left
             change(found, rng)
     return found
 
@@ -241,11 +241,11 @@ CHANGES = [_value, _value, _number, _number, _text, _swap, _swap, _delete, _doub
 
 
 class Watch:
-    """What the interpreter does while it is watched: audit events that reading a file has no need of.
+    """Record the audit events of the interpreter that reading a file does not need.
 
-    ``found = watch(path, load)`` calls ``load(path)`` twice and returns what the second call does; ``watch.seen`` lists
-    events, ``watch.seconds`` is the processor's time of the slower call. torch imports parts of itself when they are
-    first used: so imports, and what comes with them, count in the second call alone.
+    ``result = watch(path, load)`` calls ``load(path)`` twice and returns the result of the second call. ``watch.seen``
+    lists events, and ``watch.seconds`` is the processor time of the slower call. torch imports parts of itself at
+    their first use, so imports and their side effects only count in the second call.
     """
 
     SUSPECT = (
@@ -262,13 +262,13 @@ class Watch:
         sys.addaudithook(self._hear)
 
     def __call__(self, path: Any, function: Callable[[Any], Any]) -> Any:
-        """Call a function of a path under watch."""
+        """Call a function of a path and record its events."""
         self.seen, self.seconds = [], 0.0
         try:
             with self._watched(path, is_first=True):
                 function(path)
         except Exception:
-            pass  # the second call raises it again
+            pass  # the second call raises the same error
         with self._watched(path, is_first=False):
             return function(path)
 

@@ -1,18 +1,18 @@
-"""Damage, crafted files, interrupts, forks, threads, a full disk, little address space and odd tables.
+"""Damage, crafted files, interrupts, forks, threads, a full disk, little address space and random tables.
 
-``python examples/benchmarks/faults.py`` (it takes an hour) tries each part and prints a line for each: how many
-tries, how many ended as they should, and what went wrong otherwise. ``--part NAME`` runs one of them, ``--csv PATH``
-writes the table of ``docs/benchmarks.md``. As they should means:
+``python examples/benchmarks/faults.py`` (it takes an hour) runs each part and prints a line for each: the number of
+tries, the number that passed, and the failures. ``--part NAME`` runs one of them, ``--csv PATH`` writes the table of
+``docs/benchmarks.md``. A try passes under these conditions:
 
 - **damage**: a file with flipped, removed or inserted bytes is refused, or loads as the model that was saved;
-- **structure**: a fuzzed file with right checksums is refused, or loads as a model that predicts, in less than 2 s and
-  64 MB; the interpreter does nothing but open the file (``crafted.py``);
-- **interrupts**: after Ctrl-C at a random moment the estimator, global generators, threads and folders are as before;
-- **forks**: a fit in a forked process, after one by two threads, ends and equals that of the parent;
-- **threads**: calls of one model from four threads at once answer to the bit as one after the other;
+- **structure**: a fuzzed file with correct checksums is refused, or loads as a model that predicts, in less than 2 s
+  and 64 MB; the interpreter only opens the file (``crafted.py``);
+- **interrupts**: after Ctrl-C at a random moment the estimator, global generators, threads and folders are unchanged;
+- **forks**: a fit in a forked process, after one with two threads, ends and equals that of the parent;
+- **threads**: concurrent calls of one model from four threads return the same bits as sequential calls;
 - **disk**: ``save`` without room for the file raises an OSError, and the old file stays;
 - **memory**: a fit without address space raises a MemoryError that names ``memory_budget``;
-- **tables**: default fits of random legal tables do not raise, and predict finite numbers.
+- **tables**: default fits of random legal tables raise no error, and predict finite numbers.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ ONE: dict[str, Any] = {**SMALL, "n_members": 1, "prior_precision": "evidence", "
 GIVEN: dict[str, Any] = {"random_state": 0}
 SECONDS, MEGABYTES = 2.0, 64
 Counts = Counter[str]
-"""Tries by how they ended; "ok" and "refused" are as they should."""
+"""Number of tries by outcome; "ok" and "refused" are passes."""
 
 
 def models() -> dict[str, tuple[Any, Any]]:
-    """Fitted models of several kinds, with rows to predict."""
+    """Fitted models of several kinds, each with rows to predict."""
     numbers = {
         "mixture": LaplaceRegressor(likelihood="heteroscedastic", n_members=2, **SMALL).fit(X, Y),
         "targets": LaplaceRegressor(**{**ONE, "sigma_noise": np.array([0.5, 1.0])}).fit(X, np.c_[Y, X[:, 0]]),
@@ -73,7 +73,7 @@ def models() -> dict[str, tuple[Any, Any]]:
 
 
 def damage(n: int, folder: Path, rng: np.random.Generator) -> Counts:
-    """Bytes that are other ones, missing or too many."""
+    """Test files with changed, missing or inserted bytes."""
     found: Counts = Counter()
     saved = {}
     for name, (model, rows) in models().items():
@@ -107,7 +107,7 @@ def damage(n: int, folder: Path, rng: np.random.Generator) -> Counts:
 
 
 def structure(n: int, folder: Path, rng: np.random.Generator) -> Counts:
-    """Trees that were changed at random."""
+    """Test files with randomly changed trees."""
     found: Counts = Counter()
     originals = {}
     for name, (model, rows) in models().items():
@@ -134,7 +134,7 @@ def structure(n: int, folder: Path, rng: np.random.Generator) -> Counts:
 
 
 def _peak() -> int:
-    """Most memory that this process has held, in kB."""
+    """Peak memory of this process, in kB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -142,7 +142,7 @@ def _peak() -> int:
 
 
 def interrupts(n: int, folder: Path, rng: np.random.Generator) -> Counts:
-    """Ctrl-C while an estimator fits, takes in rows, is saved or predicts."""
+    """Test Ctrl-C during a fit, an update, a save or a prediction."""
     found: Counts = Counter()
     first = LaplaceRegressor(**SMALL).fit(X, Y)
     path = folder / "model"
@@ -178,7 +178,7 @@ def _seconds(action: Callable[[], Any]) -> float:
 
 
 def _interrupted(action: Callable[[], Any], after: float) -> bool:
-    """Whether the action ended before it was interrupted."""
+    """True if the action ended before it was interrupted."""
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -200,7 +200,7 @@ def _interrupted(action: Callable[[], Any], after: float) -> bool:
 
 
 def forks(n: int, folder: Path, rng: np.random.Generator) -> Counts:
-    """Fits in forked processes."""
+    """Test fits in forked processes."""
     found: Counts = Counter()
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -231,7 +231,7 @@ def _put_fitted(queue: Any, rows: np.ndarray) -> None:
 
 
 def threads(n: int, folder: Path, rng: np.random.Generator) -> Counts:
-    """One model, four threads."""
+    """Test calls of one model from four threads."""
     found: Counts = Counter()
     fitted = models()
     calls: list[Callable[[], Any]] = []
@@ -278,7 +278,7 @@ except MemoryError as error:
 
 
 def disk(n: int, folder: Path, rng: np.random.Generator) -> Counts:
-    """Less room than the file takes."""
+    """Test ``save`` with less space than the file needs."""
     found: Counts = Counter()
     path = folder / "model"
     save(LaplaceRegressor(**ONE).fit(X, Y), path)
@@ -291,7 +291,7 @@ def disk(n: int, folder: Path, rng: np.random.Generator) -> Counts:
 
 
 def memory(n: int, folder: Path, rng: np.random.Generator) -> Counts:
-    """Address space for a part of what a fit takes."""
+    """Test fits with less address space than they need."""
     return Counter(_run(LITTLE_MEMORY, int(rng.uniform(5e6, 1.5e8))) for _ in range(n))
 
 
@@ -303,7 +303,7 @@ def _run(script: str, *arguments: Any) -> str:
 
 
 def tables(n: int, folder: Path, rng: np.random.Generator) -> Counts:
-    """Random legal tables."""
+    """Test default fits of random legal tables."""
     return Counter(legal_tables.outcome(seed) for seed in range(n))
 
 
@@ -317,9 +317,9 @@ PARTS: dict[str, tuple[Callable[[int, Path, np.random.Generator], Counts], int]]
     "memory": (memory, 20),
     "tables": (tables, 300),
 }
-"""Each part with the number of its tries."""
+"""Number of tries of each part."""
 QUICK = 50
-"""What ``--quick`` divides these numbers by."""
+"""Divisor of these numbers for ``--quick``."""
 
 
 def main() -> None:

@@ -1,12 +1,15 @@
-"""Wrong types, shapes and values for every public method: how many errors do not say what was wrong?
+"""Wrong types, shapes and values for every public method: how many errors do not state the problem?
 
-Each call gives a method of a small fitted model (or a constructor with a fit) arguments of which none, some or all are
-wrong. What comes back is an *answer*; a *clear* error, one that our code or scikit-learn's validation raises by a
-statement of its own, of a type that a user may expect; an *unclear* one, which comes from inside numpy, torch or
-scipy, or is an accident such as an IndexError; or a call that *hangs*, which has taken more than ``--seconds``.
+Each call passes arguments to a method of a small fitted model, or to a constructor followed by a fit. None, some or all
+of the arguments are wrong. The outcome is one of four:
 
-``python examples/benchmarks/fuzz.py --calls 100000`` prints how many there were of each, and each kind of unclear
-error once, with the call. hypothesis draws the arguments; the same seed draws the same ones.
+- an *answer*;
+- a *clear* error, raised on purpose by this package or by scikit-learn's validation, of a type that a user may expect;
+- an *unclear* error, from inside numpy, torch or scipy, or an accident such as an IndexError;
+- a call that *hangs*, which takes more than ``--seconds``.
+
+``python examples/benchmarks/fuzz.py --calls 100000`` prints the number of each outcome, and each kind of unclear error
+once, with the call. hypothesis draws the arguments; the same seed draws the same ones.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ EXPECTED = (
 )
 """Types of clear errors."""
 CONVERTS = ("sklearn/utils/validation.py", "sklearn/utils/_array_api.py", "sklearn/utils/_encode.py")
-"""Where scikit-learn converts what it was given: the conversion's own message is the one it promises."""
+"""Conversions in scikit-learn whose own error message counts as clear."""
 SMALL = {"hidden_layer_sizes": (4,), "n_members": 1, "prior_precision": "evidence", "random_state": 0}
 ONE_NOISE = {"sigma_noise": "evidence", "likelihood": "gaussian"}
 Call = tuple[str, str, dict[str, Any]]
@@ -74,7 +77,7 @@ TABLE = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": np.where(X[:, 2] > 0, "u"
 
 
 def models() -> dict[str, Any]:
-    """One of each kind."""
+    """One fitted model of each kind."""
     labels = np.where(Y > 0.3, "high", np.where(Y > -0.3, "mid", "low"))
     regressor = LaplaceRegressor(**SMALL, **ONE_NOISE)
     counts = LaplaceRegressor(**SMALL, likelihood="poisson", map_prior_precision=1.0)
@@ -102,12 +105,12 @@ ODD: list[Any] = [
     np.array([[1, "x", None]], dtype=object), np.zeros((2, 3), dtype=complex), np.array(["2026-01-01"], "datetime64"),
     sparse.csr_array(np.eye(3)), torch.zeros(2, 3), pd.DataFrame({"a": [1.0]}), pd.Series([1.0, 2.0]), range(3), "text",
 ]  # fmt: skip
-"""What no method of ours expects, or hardly any."""
+"""Values that few or no methods accept."""
 
 
 @st.composite
 def rows(draw: Any) -> Any:
-    """Rows of three columns, as they should be or nearly so."""
+    """Rows of three columns, valid or almost valid."""
     n = draw(st.sampled_from([5, 5, 5, 5, 1, 2, 40]))
     wrong = draw(st.sampled_from(["no"] * 12 + ["columns", "flat", "value", "dtype", "list", "table", "names"]))
     good = X[:n].copy()
@@ -131,7 +134,7 @@ def rows(draw: Any) -> Any:
 
 @st.composite
 def targets(draw: Any) -> Any:
-    """As many as one of the shapes of rows has, or not."""
+    """Targets whose number may or may not match the rows."""
     n = draw(st.sampled_from([5, 5, 5, 5, 1, 2, 40]))
     return draw(st.sampled_from([Y[:n], Y[:n, None], np.c_[Y, Y][:n], Y[:n] > 0, np.array(["low", "mid"] * n)[:n]]))
 
@@ -141,7 +144,7 @@ ANYTHING = st.one_of(NUMBERS, WORDS, st.sampled_from(ODD), st.lists(NUMBERS, max
 
 @st.composite
 def mostly(draw: Any, right: st.SearchStrategy[Any]) -> Any:
-    """Seven times in eight what is expected, or nearly so."""
+    """Valid or almost valid value in seven of eight cases, otherwise a wrong one."""
     return draw(right if draw(st.integers(0, 7)) else ANYTHING)
 
 
@@ -173,7 +176,7 @@ CALLS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "partial_fit": {"X": INPUTS, "y": OUTPUTS, "sample_weight": OUTPUTS},
     "forget": {"X": INPUTS, "y": OUTPUTS, "sample_weight": OUTPUTS},
 }
-"""Methods of the estimators; where one has no such method, that is what the error says."""
+"""Methods of the estimators; an estimator without the method raises an AttributeError."""
 PARAMETERS = (
     "prior_precision", "sigma_noise", "temperature", "predictive", "link", "return_std_kind",
 )  # fmt: skip
@@ -183,7 +186,7 @@ TRAINED = (
     "random_state", "memory_budget", "n_jobs", "verbose", "categorical_features", "class_weight", "augment",
 )  # fmt: skip
 CHANGES = {"partial_fit", "forget", "refit_laplace"}
-"""Methods that change the model: they get a copy."""
+"""Methods that change the model and therefore get a copy."""
 FUNCTIONS: dict[str, tuple[Callable[..., Any], bool]] = {
     "predictive": (predictive, False),
     "predict_std": (predict_std, False),
@@ -209,11 +212,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], bool]] = {
     "FeatureRelevanceDisplay": (lambda model, X: closed(plotting.FeatureRelevanceDisplay.from_estimator(model)), False),
     "PriorPathDisplay": (lambda model, X: closed(plotting.PriorPathDisplay.from_estimator(model)), False),
 }
-"""Functions of an estimator and X, and of y as well where it is True."""
+"""Functions of an estimator and X; True if they need y as well."""
 
 
 def closed(display: Any) -> None:
-    """Figures of displays that nobody looks at."""
+    """Close the figures of displays."""
     plt.close(display.figure_)
 
 
@@ -239,7 +242,7 @@ def calls(draw: Any, names: tuple[str, ...], share_of_fits: float) -> Call:
 
 
 class Hanging(BaseException):
-    """Not an Exception, so that nothing in between takes it for one."""
+    """Timeout of a call; not an Exception, so that no handler of the call catches it."""
 
 
 @contextmanager
@@ -257,7 +260,7 @@ def at_most(seconds: int) -> Iterator[None]:
 
 
 def made(models: dict[str, Any], name: str, called: str, arguments: dict[str, Any]) -> None:
-    """The call itself."""
+    """Make the call."""
     model = models[name]
     if called == "fit":
         rest = dict(arguments)
@@ -273,7 +276,7 @@ def made(models: dict[str, Any], name: str, called: str, arguments: dict[str, An
 
 
 def way(traceback: TracebackType | None) -> Iterator[TracebackType]:
-    """From the call down to where the error arose."""
+    """Frames from the call down to the origin of the error."""
     while traceback is not None:
         yield traceback
         traceback = traceback.tb_next
@@ -284,7 +287,7 @@ def file_of(traceback: TracebackType) -> str:
 
 
 def is_clear(error: Exception) -> bool:
-    """Whether somebody meant to say this."""
+    """True if the error was raised on purpose."""
     if not isinstance(error, EXPECTED) or not str(error):
         return False
     frames = list(way(error.__traceback__))
@@ -299,7 +302,7 @@ def is_clear(error: Exception) -> bool:
 
 
 def outcome(models: dict[str, Any], call: Call, seconds: int) -> tuple[str, str]:
-    """What comes back, in a word, and in a line."""
+    """Outcome of a call, as a word and as a line."""
     try:
         with at_most(seconds), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -315,7 +318,7 @@ def outcome(models: dict[str, Any], call: Call, seconds: int) -> tuple[str, str]
 
 
 def fuzz(n_calls: int, share_of_fits: float, seconds: int, start: int = 0) -> tuple[Counter[str], dict[str, Call]]:
-    """How many calls ended in which way, and an example of each that was unclear or hung."""
+    """Count the outcomes of the calls, with an example of each unclear error and each hanging call."""
     fitted = models()
     counts: Counter[str] = Counter()
     examples: dict[str, Call] = {}

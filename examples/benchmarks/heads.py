@@ -1,15 +1,15 @@
-"""Noise that varies with the inputs, learnt in four ways: what the regressor's default is compared with.
+"""Noise that varies with the inputs, learnt in four ways, including the default of the regressor.
 
 - one noise: ``LaplaceRegressor(likelihood="gaussian")``.
-- default: a second net for the log variance, trained on the errors of nets that have not seen the rows.
-- mean and log variance: one net with two heads, trained together to the mode of their posterior, the prior precision by
-  the evidence on the way (Nix & Weigend 1994; Laplace over both heads, both integrated over).
-- natural parameters: the same with the heads μ/σ² and log 1/σ² (Immer et al. 2023 report that these train better with
-  first-order optimisers; here the training is by Gauss–Newton steps in the metric of the Fisher information).
+- default: a second net for the log variance, trained on the held-out errors of cross-fitted nets.
+- mean and log variance: one net with two heads, trained together to the mode of their posterior, with the prior
+  precision by the evidence during training (Nix & Weigend 1994; Laplace over both heads, both integrated over).
+- natural parameters: the same with the heads μ/σ² and log 1/σ². Immer et al. (2023) report that these train better with
+  first-order optimisers; here the training is by Gauss–Newton steps in the metric of the Fisher information.
 
-Log-likelihood a row, nats, and RMSE on a ninth of the training parts of the UCI tables, in the units of y; the log
-evidence a row where the model has one. ``python examples/benchmarks/heads.py --data DIR --splits 3``; the format of DIR
-is in ``uci_sets.py``.
+The table has the log-likelihood a row in nats, and the RMSE in the units of y, on a ninth of the training parts of the
+UCI tables. It also has the log evidence a row if the model has one.
+``python examples/benchmarks/heads.py --data DIR --splits 3``; the format of DIR is in ``uci_sets.py``.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def two_heads(likelihood: MeanAndLogVariance) -> Callable[..., tuple[float, floa
         spread = np.where(X.std(0) == 0, 1.0, X.std(0))
         net = MLP(X.shape[1], 2, input_mean=X.mean(0).tolist(), input_scale=spread.tolist(), seed=seed).double()
         with torch.no_grad():
-            net[-1].weight[1] = 0.0  # the same noise everywhere, to begin with
+            net[-1].weight[1] = 0.0  # initially constant noise
         network, rows = trace(net, x), [(x, target, torch.ones(len(x)).double())]
         prior = network.scalar_prior()
         problem = Problem(
@@ -124,7 +124,7 @@ def two_heads(likelihood: MeanAndLogVariance) -> Callable[..., tuple[float, floa
 
 
 def integrated(likelihood: MeanAndLogVariance, latent: LatentGaussian, mean: float, scale: float) -> NormalMixture:
-    """The second head goes through the nodes of a quadrature; given it, y is normal."""
+    """Predictive distribution, with the second head integrated by quadrature; given this head, y is normal."""
     roots, weights = np.polynomial.hermite_e.hermegauss(NODES)
     first, cross = latent.covariance[:, 0, 0], latent.covariance[:, 0, 1]
     second = latent.covariance[:, 1, 1].clamp_min(1e-300)

@@ -1,15 +1,15 @@
-"""Prediction intervals of 90 % on five UCI tables: how many targets they cover, and how wide they are.
+"""Coverage and width of 90 % prediction intervals on five UCI tables.
 
 For each table, pooled over the splits: coverage and mean width of ``predict_interval(X, 0.9)`` by "jackknife+" and by
-"normal", for ``LaplaceRegressor(likelihood="gaussian", random_state=split)`` as it is, and after
-``refit_laplace(sigma_noise=...)`` with three times its noise and with a third of it. "Inside": whether the coverage is
-within the central 99 % of the binomial distribution of as many rows with probability .9, by exact quantiles. That takes
-the rows for independent; the test parts of ten splits share rows, so that the true band is wider.
+"normal". The model is ``LaplaceRegressor(likelihood="gaussian", random_state=split)``, unchanged and after
+``refit_laplace(sigma_noise=...)`` with three times its noise and with a third of it. "Inside" means that the coverage
+is within the central 99 % of the binomial distribution for independent rows with probability .9, by exact quantiles.
+The test parts of ten splits share rows, so the true band is wider.
 
 ``python examples/benchmarks/intervals.py --data DIR --test`` prints a markdown table; the format of DIR is in
-``uci_sets.py``. Without ``--test`` a ninth of each training part takes the place of the test part. ``--splits``,
-``--only``; ``--power`` is how far the intervals are shortened towards leave-one-out (``_cross_fit.py``); ``--quick`` is
-one split of two tables.
+``uci_sets.py``. Without ``--test``, a ninth of each training part replaces the test part. Further options:
+``--splits``, ``--only``; ``--power`` sets how far the intervals are shortened towards leave-one-out
+(``_approximation/held_out.py``); ``--quick`` runs one split of two tables.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ NOISES = {"as it is": None, "σ × 3": 3.0, "σ / 3": 1 / 3}
 COLUMNS = "table", "method", "noise", "coverage", "99 % band of .9", "inside", "mean width", "rows"
 
 Found = dict[tuple[str, str], list[np.ndarray]]
-"""By method and noise: of each split whether its targets are covered, and the widths, shape (2, rows)."""
+"""For each method and noise: coverage (0 or 1) and width of the intervals of each split, shape (2, rows)."""
 
 
 def measured(path: Path, split: int, test: bool, found: Found) -> None:
     X, y, X_new, y_new = uci_sets.parts(path, split, test)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a noise that is off by a factor is wrong on purpose
+        warnings.simplefilter("ignore")  # the noise is wrong by a factor on purpose
         model = LaplaceRegressor(likelihood="gaussian", random_state=split).fit(X, y)
         sigma = model.sigma_noise_
         for noise, factor in NOISES.items():

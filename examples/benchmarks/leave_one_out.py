@@ -1,31 +1,32 @@
 r"""Leave-one-out in closed form against refits of the net itself: five UCI tables, 20 rows each.
 
-The training part of split 0 is fitted by the evidence; under the prior precision δ and noise φ that it has chosen, the
-weights are brought to an exact mode θ* of
+The training part of split 0 is fitted by the evidence. Under the chosen prior precision δ and noise φ, the weights are
+moved to an exact mode θ* of
 
 .. math:: L(\theta) = \tfrac1{2\varphi} \sum_n w_n (y_n - f(x_n, \theta))^2 + \tfrac{\delta}{2} \lVert\theta\rVert^2
 
 by Newton's method with the exact Hessian in a trust region, to a decrement of 1e-6 posterior standard deviations. Then
-20 rows, drawn by a seed, lose their weight one at a time (of equal rows one alone), and the same method trains the net
-from θ* to the mode without the row. With :math:`\Delta_n = f_{-n}(x_n) - f(x_n)` of the closed form and of the refit,
-the table has the medians over the rows of the error of Δ over the refit's Δ and over the refit's left-out residual
-:math:`y_n - f_{-n}(x_n)`, and the correlation of the two Δ; and the median error of the left-out prediction itself over
-the refit's, in units of y. Of the closed forms,
+20 rows, drawn by a seed, lose their weight one at a time (of equal rows only one), and the same method trains the net
+from θ* to the mode without the row. Let :math:`\Delta_n = f_{-n}(x_n) - f(x_n)`, for the closed form and for the refit.
+The table has medians over the rows of three errors: that of Δ relative to the refit's Δ, that of Δ relative to the
+refit's left-out residual :math:`y_n - f_{-n}(x_n)`, and that of the left-out prediction relative to the refit's, in
+units of y. It also has the correlation of the two Δ. The closed forms are:
 
-- *full* is the library's, with the Gauss–Newton matrix at θ*. An estimator gives this mean in any structure;
-- *kron* and *diag* have that structure's own q in its place;
-- *exact Hessian* has the inverse Hessian at θ* for that of the Gauss–Newton matrix, which leaves out the net's second
-  derivatives; the row's own stay in it, and where the row's leverage is then one or more, *full* stands in. *Clipped*
-  is the library's with ``Hessian()`` for the mean: negative eigenvalues count as zero before the prior is added;
-- *loo_predict()* is the estimator's, from the fit as it is and not from θ*; for Δ less its predictions.
+- *full*: that of the library, with the Gauss–Newton matrix at θ*. An estimator gives this mean in any structure.
+- *kron* and *diag*: the same with the structure's own q.
+- *exact Hessian*: the inverse Hessian at θ* instead of that of the Gauss–Newton matrix, which omits the second
+  derivatives of the net. Those of the row itself are included. If the leverage of the row is then one or more, *full*
+  is used. *Clipped* is that of the library with ``Hessian()`` for the mean: negative eigenvalues are set to zero before
+  the prior is added.
+- *loo_predict()*: that of the estimator, from the fit as it is and not from θ*; its predictions are subtracted for Δ.
 
-A first table says how far θ* is from the fit: steps of Newton's method, directions of negative curvature at the fit,
-and how much the outputs move, root mean square in units of the noise. *Other basin* counts refits that do not come back
-to θ* when the row is put back and the net is trained again; they stay in the medians. Network outputs, gradients and
-Hessians are written out here for one hidden layer of tanh, so that the refits use nothing of what they judge.
+A first table describes the distance of θ* from the fit: steps of Newton's method, directions of negative curvature at
+the fit, and the root mean square change of the outputs in units of the noise. *Other basin* counts refits that do not
+return to θ* when the row is added and the net is trained again; the medians include them. Network outputs, gradients
+and Hessians are written out here for one hidden layer of tanh, so that the refits do not use the code under test.
 
 ``python examples/benchmarks/leave_one_out.py --data DIR`` prints markdown tables; the format of DIR is in
-``uci_sets.py``; the test parts are not looked at. ``--only``; ``--quick`` is 5 rows of two tables.
+``uci_sets.py``. The test parts are not used. Further options: ``--only``; ``--quick`` uses 5 rows of two tables.
 """
 
 from __future__ import annotations
@@ -50,22 +51,22 @@ from sklearn_laplace.laplace.structures._base import Curvature
 ROWS, SEED = 20, 0
 DECREMENT, MAX_STEPS = 1e-6, 3000
 RADIUS = 1.0
-"""Of the trust region at first, in weights: refits are to stay in their basin if they can."""
+"""Initial radius of the trust region, in weights; small, so that refits stay in their basin if possible."""
 SAME = 1e-4
-"""Two modes are one when their weights differ by so many posterior standard deviations at most."""
+"""Largest distance of two equal modes, in posterior standard deviations of the weights."""
 MODES = "table", "rows", "weights", "steps to θ*", "negative directions", "outputs moved, σ", "refits", "other basin"
 COLUMNS = "table", "closed form", "error / Δ", "error / residual", "correlation", "error / prediction"
 
 
 @dataclass(frozen=True)
 class Objective:
-    """L of a net with one hidden layer of tanh, and its first two derivatives.
+    """Objective L of a net with one hidden layer of tanh, and its first two derivatives.
 
     Weights θ are [W | b] row by row, then [v | c]; outputs f = s Σ_j v_j tanh(w_j a + b_j) + c.
     """
 
     features: Tensor
-    """a beside a column of ones, (n, d + 1)."""
+    """Inputs a with an added column of ones, (n, d + 1)."""
     targets: Tensor
     weights: Tensor
     scale: float
@@ -91,14 +92,14 @@ class Objective:
         return torch.cat([inner.flatten(1), self.scale * h, torch.ones_like(h[:, :1])], 1)
 
     def pull(self, theta: Tensor) -> Tensor:
-        """Derivative of the loss in the outputs."""
+        """Derivative of the loss with respect to the outputs."""
         return self.weights * (self.outputs(theta) - self.targets) / self.dispersion
 
     def gradient(self, theta: Tensor) -> Tensor:
         return self.jacobian(theta).mT @ self.pull(theta) + self.precision * theta
 
     def hessian(self, theta: Tensor) -> Tensor:
-        """With J = ∂f/∂θ and w the weights, Jᵀ diag(w/φ) J + Σ_n pull_n ∂²f_n/∂θ² + δ I."""
+        """Hessian Jᵀ diag(w/φ) J + Σ_n pull_n ∂²f_n/∂θ² + δ I, with J = ∂f/∂θ and the row weights w."""
         J, (h, last) = self.jacobian(theta), self.hidden(theta)
         width = self.features.shape[1]
         units, pull = h.shape[1], self.pull(theta)[:, None]
@@ -115,7 +116,7 @@ class Objective:
 
 
 def mode(objective: Objective, theta: Tensor) -> tuple[Tensor, int]:
-    """The mode that Newton's method reaches from here, and its steps (Nocedal & Wright 2006, alg. 4.1)."""
+    """Mode reached by Newton's method from a start, and the number of steps (Nocedal & Wright 2006, alg. 4.1)."""
     radius, value = RADIUS, objective.value(theta)
     for step in range(MAX_STEPS):
         gradient = objective.gradient(theta)
@@ -140,9 +141,9 @@ def mode(objective: Objective, theta: Tensor) -> tuple[Tensor, int]:
 
 
 def _within(values: Tensor, along: Tensor, radius: float) -> Tensor:
-    """The minimum of the quadratic model within a radius, in the eigenbasis: −(H + μI)⁻¹ g, μ by bisection.
+    """Minimum of the quadratic model within a radius, in the eigenbasis: −(H + μI)⁻¹ g, μ by bisection.
 
-    Where the gradient has next to nothing of the most negative curvature, the rest of the radius goes that way.
+    If the gradient has almost no component along the most negative curvature, the rest of the radius goes there.
     """
     lowest = float(values[0])
     low = high = max(0.0, -lowest * (1 + 1e-9))
@@ -160,7 +161,7 @@ def _within(values: Tensor, along: Tensor, radius: float) -> Tensor:
 
 
 def by_hessian(objective: Objective, theta: Tensor, H: Tensor) -> Tensor:
-    """What leaving out each row (n,) changes in its output, by the exact Hessian; NaN for leverages of one or more."""
+    """Change of each row's output (n,) when it is left out, by the exact Hessian; NaN for leverages of one or more."""
     J = objective.jacobian(theta)
     q = (J * torch.linalg.solve(H, J.mT).mT).sum(1)
     leverage = objective.weights * q / objective.dispersion
@@ -172,7 +173,7 @@ def without(objective: Objective, n: int) -> Objective:
 
 
 def compared(path: Path, n_rows: int) -> tuple[list[float | str], list[list[float | str]]]:
-    """A row on the mode, and one for each closed form."""
+    """Table rows: one for the mode, and one for each closed form."""
     X, y, _, _ = uci_sets.parts(path, 0, test=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

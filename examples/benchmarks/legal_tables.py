@@ -1,4 +1,4 @@
-"""Random legal tables: whatever a user may give to a default fit, drawn by a seed.
+"""Random legal tables, drawn by a seed: anything that a user may pass to a default fit.
 
 ``python examples/benchmarks/faults.py --part tables`` fits 300 of them; ``tests/laws/test_hard_data.py`` fits a few.
 """
@@ -17,12 +17,12 @@ from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 
 LARGEST_SCALE = 250
 FEW_ROWS, SOME_ROWS, MANY_ROWS = (1, 61), (301, 950), (950, 1_501)
-"""Ranges of row counts, without their ends: default fits train in three ways."""
+"""Ranges of row counts, ends excluded, one for each of the three trainings of default fits."""
 
 
 @dataclass(frozen=True)
 class LegalTable:
-    """A table, and new rows whose columns hold values of the training.
+    """Table, and new rows whose columns hold values of the training rows.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class LegalTable:
     y : ndarray of shape (n,) or (n, C)
     sample_weight : ndarray of shape (n,) or None
     description : str
-        What it is made of.
+        Components of the table.
     """
 
     seed: int
@@ -43,12 +43,12 @@ class LegalTable:
 
     @property
     def is_classification(self):
-        """Whether the targets are labels."""
+        """True if the targets are labels."""
         return self.y.dtype.kind in "US"
 
     @property
     def has_one_class(self):
-        """Whether no classifier can be fitted."""
+        """True if all labels are equal, so that no classifier can be fitted."""
         counted = self.y if self.sample_weight is None else self.y[self.sample_weight > 0]
         return self.is_classification and len(set(counted.tolist())) < 2
 
@@ -199,7 +199,7 @@ WEIGHTS = (none, none, none, counts, counts, tiny, any_positive, large)
 
 
 def legal_table(seed, rows=FEW_ROWS):
-    """The table of a seed, with a number of rows from this range; odd ones are classifications."""
+    """Table of a seed, with a number of rows from the given range; odd seeds are classifications."""
     rng = np.random.default_rng(seed)
     n, d = int(rng.integers(*rows)), int(rng.integers(1, 9))
     if rng.random() < 0.1:
@@ -234,14 +234,14 @@ def _rows(X, rows):
 
 
 def _mixed_rows(X, counted, rng):
-    """Each column in another order of the rows that count."""
+    """Permute each column over the rows with non-zero weight."""
     if isinstance(X, np.ndarray):
         return np.column_stack([column[rng.permutation(counted)] for column in X.T])
     return pd.DataFrame({name: X[name].to_numpy()[rng.permutation(counted)] for name in X.columns})
 
 
 def failure(table, **parameters):
-    """What is wrong with a default fit of a table: an exception or numbers that are not finite; None if nothing is."""
+    """Failure of a default fit of a table: an exception or non-finite numbers; None if there is none."""
     kind = LaplaceClassifier if table.is_classification else LaplaceRegressor
     model = kind(random_state=0, **parameters)
     with warnings.catch_warnings():
@@ -266,7 +266,7 @@ def failure(table, **parameters):
 
 
 def outcome(seed):
-    """The end of a default fit of a table, in a word: "ok", or what is wrong. Two tables in six have more rows."""
+    """Outcome of a default fit of a table: "ok", or the failure. Two tables in six have more rows."""
     rows = {4: SOME_ROWS, 5: MANY_ROWS}.get(seed // 2 % 6, FEW_ROWS)
     found = failure(legal_table(seed, rows))
     return "ok" if found is None else f"{found.splitlines()[0][:100]} (seed {seed})"

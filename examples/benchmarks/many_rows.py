@@ -1,21 +1,22 @@
-"""Regression with a thousand rows or more: how good a default fit is, how long it takes, beside boosted trees.
+"""Regression with a thousand rows or more: quality and time of a default fit, compared with boosted trees.
 
-``LaplaceRegressor(random_state=split)`` in one configuration, ``HistGradientBoostingRegressor()`` with one standard
-deviation from a tenth of its rows, held out of a first fit, CatBoost with ``loss_function="RMSEWithUncertainty"`` and
-NGBoost, where they are installed. All run in one process, one after the other, on
-``--threads`` threads. RMSE and log-likelihood (nats a row) are in the units of y, coverage is that of the central 90 %.
+The models are ``LaplaceRegressor(random_state=split)`` in one configuration, and ``HistGradientBoostingRegressor()``
+with one standard deviation from a tenth of its rows, held out of a first fit. CatBoost with
+``loss_function="RMSEWithUncertainty"`` and NGBoost are added if they are installed. All run in one process, one after
+the other, on ``--threads`` threads. RMSE and log-likelihood (nats a row) are in the units of y; coverage is that of the
+central 90 %.
 
-``python examples/benchmarks/many_rows.py --data DIR --out OUT`` judges held-out rows of the training parts; with
-``--test`` it judges the test parts. DIR holds the folders ``uci_regression``, ``regression_folds`` and ``tables``.
-It writes ``many_rows.csv``, one line a table, split and model, and prints the means.
+``python examples/benchmarks/many_rows.py --data DIR --out OUT`` scores held-out rows of the training parts; with
+``--test`` it scores the test parts. DIR holds the folders ``uci_regression``, ``regression_folds`` and ``tables``. It
+writes ``many_rows.csv``, one line for each table, split and model, and prints the means.
 
-``--sizes 300,1000,3000`` fits so many rows of a few tables instead: seconds and log-likelihood against rows, written to
-``sizes.csv`` and drawn as ``sizes.png``. ``--prototype FILE`` adds a model. The Python file has a function
+``--sizes 300,1000,3000`` fits these numbers of rows of a few tables instead: seconds and log-likelihood against rows,
+written to ``sizes.csv`` and drawn as ``sizes.png``. ``--prototype FILE`` adds a model: a Python file with a function
 ``fit_predict(X, y, X_new, seed)``, whose first two results are mean and standard deviation. Its options ``o.K``,
-``o.h`` and ``o.epochs`` are members, hidden units and epochs. ``--option name=value`` fits with this option in
-place of all models.
-``--quick`` needs no data: Friedman's function with 300 and 1,500 rows. ``--memory 1000000`` fits so many rows of it. It
-prints the seconds, and how much the largest resident memory of the process grew during the fit.
+``o.h`` and ``o.epochs`` are members, hidden units and epochs. ``--option name=value`` replaces all models by a default
+fit with this option. ``--quick`` needs no data: Friedman's function with 300 and 1,500 rows. ``--memory 1000000`` fits
+this number of rows of it. It prints the seconds, and the growth of the largest resident memory of the process during
+the fit.
 """
 
 from __future__ import annotations
@@ -57,25 +58,25 @@ MASKED = {
     "elevators": ("regression_folds", 2),
     "sml": ("regression_folds", 2),
 }
-"""Tables with masks of their test rows: the folder, and how many splits are run."""
+"""Tables with masks of their test rows: the folder and the number of splits."""
 CSV = {
     "california": ("california_housing", "median_house_value", ()),
     "diamonds": ("diamonds", "price", ()),
     "bike": ("bike_sharing_hourly", "count", ("casual", "registered", "instant")),
 }
-"""Tables of mixed types: the file, the target, columns that are left out; a fifth of the rows is the test part."""
+"""Tables of mixed types: file, target and columns to omit; a fifth of the rows is the test part."""
 HELD_OUT = 9
-"""One of so many training rows is judged without ``--test``."""
+"""Without ``--test``, one in this many training rows is held out and scored."""
 LEVEL = 0.9
 PROTOTYPE_ROWS, PROTOTYPE_SMALL, PROTOTYPE_LARGE = 2000, (8, 64, 400), (4, 128, 60)
-"""Rows up to which the prototype has the first of two settings: members, hidden units, epochs."""
+"""Number of rows up to which the prototype uses the first of two settings (members, hidden units, epochs)."""
 MOST_INDICATORS = 50
-"""Of a category of the prototype's; one with more is left out."""
+"""Maximum number of levels of a category for the prototype; larger categories are omitted."""
 MOST_LEVELS = 200
-"""Of a category that scikit-learn's trees take as one; more, such as dates, are numbers in their order."""
+"""Maximum number of levels of a category for scikit-learn's trees; larger ones, such as dates, become ordinal."""
 COLUMNS = ("table", "split", "model", "rows", "RMSE", "log-likelihood", "coverage", "seconds")
 Prediction = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""Mean, log density, lower and upper end."""
+"""Mean, log density, and lower and upper end of the interval."""
 
 
 def friedman(n_rows: int = 30_000) -> tuple[pd.DataFrame, np.ndarray]:
@@ -89,7 +90,7 @@ def friedman(n_rows: int = 30_000) -> tuple[pd.DataFrame, np.ndarray]:
 def parts(
     data: Path, name: str, split: int, *, test: bool
 ) -> tuple[pd.DataFrame, np.ndarray, pd.DataFrame, np.ndarray]:
-    """Rows to fit and rows to judge."""
+    """Training rows and scored rows."""
     if name == "friedman":
         X, y = friedman()
         outside = np.arange(len(y)) % 5 == 0
@@ -114,7 +115,7 @@ def parts(
 
 
 def ours(X: pd.DataFrame, y: np.ndarray, seed: int, **options: Any) -> Callable[[pd.DataFrame, np.ndarray], Prediction]:
-    """The default, or other options."""
+    """LaplaceRegressor with its defaults, or with other options."""
     model = LaplaceRegressor(random_state=seed, **options).fit(X, y)
 
     def answer(X: pd.DataFrame, y: np.ndarray) -> Prediction:
@@ -125,13 +126,13 @@ def ours(X: pd.DataFrame, y: np.ndarray, seed: int, **options: Any) -> Callable[
 
 
 def normal(mean: np.ndarray, std: Any, y: np.ndarray) -> Prediction:
-    """What a normal distribution says of y."""
+    """Log density and interval of y under a normal distribution."""
     reach = norm.ppf((1 + LEVEL) / 2) * std
     return mean, norm.logpdf(y, mean, std), mean - reach, mean + reach
 
 
 def coding(X: pd.DataFrame) -> tuple[list[str], Callable[[pd.DataFrame], pd.DataFrame]]:
-    """Text columns of few levels, and a function that replaces text by numbers in alphabetical order."""
+    """Text columns with few levels, and a function that replaces text by numbers in alphabetical order."""
     levels = {name: np.unique(X[name].astype(str)) for name in X.select_dtypes(exclude="number")}
 
     def coded(X: pd.DataFrame) -> pd.DataFrame:
@@ -195,7 +196,7 @@ def catboost(X: pd.DataFrame, y: np.ndarray, seed: int) -> Callable[[pd.DataFram
 def prototype(
     file: Path, X_new: pd.DataFrame, X: pd.DataFrame, y: np.ndarray, seed: int
 ) -> Callable[[pd.DataFrame, np.ndarray], Prediction]:
-    """A training in a file of its own, which predicts the new rows at once. Categories are indicators."""
+    """Training in a separate file, which also predicts the new rows. Categories become indicators."""
     both = pd.concat([X, X_new])
     numbers = both.select_dtypes("number")
     named = both.select_dtypes(exclude="number")
@@ -240,13 +241,13 @@ def table_of(found: list[tuple[Any, ...]]) -> str:
 
 
 def write(path: Path, found: list[tuple[Any, ...]]) -> None:
-    """One line a result."""
+    """Write one line for each result."""
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([COLUMNS, *found])
 
 
 def draw(path: Path, found: list[tuple[Any, ...]]) -> None:
-    """Seconds and log-likelihood against rows."""
+    """Draw seconds and log-likelihood against the number of rows."""
     import matplotlib.pyplot as plt
 
     frame = pd.DataFrame(found, columns=COLUMNS)
@@ -275,20 +276,20 @@ def of_memory(n_rows: int) -> None:
 
 
 def main() -> None:
-    """See the module."""
+    """Run the benchmark; see the module docstring."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of the tables; Friedman's function needs none")
     parser.add_argument("--out", type=Path, default=Path("."))
-    parser.add_argument("--test", action="store_true", help="judge the test parts")
-    parser.add_argument("--only", help="names of tables between commas")
+    parser.add_argument("--test", action="store_true", help="score the test parts")
+    parser.add_argument("--only", help="names of tables, separated by commas")
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--sizes", help="numbers of rows between commas")
-    parser.add_argument("--splits", type=int, help="splits of each table at most")
+    parser.add_argument("--sizes", help="numbers of rows, separated by commas")
+    parser.add_argument("--splits", type=int, help="maximum number of splits of each table")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--option", action="append", default=[], help="name=value of LaplaceRegressor, in place of all")
     parser.add_argument("--prototype", type=Path, help="file of another training")
     parser.add_argument("--quick", action="store_true", help="Friedman's function with 300 and 1,500 rows")
-    parser.add_argument("--memory", type=int, help="rows of Friedman's function, of which the memory is measured")
+    parser.add_argument("--memory", type=int, help="rows of Friedman's function for a measurement of memory")
     asked = parser.parse_args()
     if asked.quick:
         asked.only, asked.sizes = "friedman", "300,1500"

@@ -1,16 +1,16 @@
-"""What a default fit takes: against a fit whose prior and noise are given, and against plain training of as many nets.
+"""Time of a default fit, compared with a fit under given prior and noise, and with plain training of the same nets.
 
-Medians over the splits, seconds of a fit on one core, training parts of the UCI tables alone. *Default*:
-``LaplaceRegressor(random_state=split)``, a mixture of k nets, four of which see pieces of the numbers where there are
-eight; *one net*: the same with ``n_members=1``; *evidence*: prior and noise by the evidence alone, without cross-fitted
-nets; *fixed*: both given. *Adam*: k nets of the same inputs and layers, each 2,000 full-batch steps of a plain float32
-loop, without any error bars.
+Medians over the splits, seconds of a fit on one core, on the training parts of the UCI tables only. *Default* is
+``LaplaceRegressor(random_state=split)``, a mixture of k nets; with eight nets, four of them see pieces of the numbers.
+*One net* is the same with ``n_members=1``. *Evidence* has prior and noise by the evidence alone, without cross-fitted
+nets. *Fixed* has both given. *Adam* is k nets of the same inputs and layers, each trained by 2,000 full-batch steps in
+a plain float32 loop, without any error bars.
 
-*Over Adam*: the time of the default over that of the k nets that it answers with, trained plainly (goal: below 3); that
-of one net over one of them.
+*Over Adam* is the time of the default over that of its k nets trained plainly (goal: below 3), and that of one net over
+one of them.
 
 ``python examples/benchmarks/price.py --data DIR`` prints a markdown table; the format of DIR is in ``uci_sets.py``.
-``--splits``, ``--only``; ``--quick`` is one split of two tables.
+Further options: ``--splits``, ``--only``; ``--quick`` runs one split of two tables.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ADAM_STEPS, HIDDEN = 2000, 50
 
 
 def price(path: Path, splits: int) -> list[float | str]:
-    """Medians over the splits of the seconds of each fit and of the quotients."""
+    """Medians over the splits of the seconds of each fit and of the ratios."""
     found = []
     for split in range(splits):
         X, y, _, _ = uci_sets.parts(path, split, test=True)
@@ -60,7 +60,7 @@ def timed(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
 
 
 def inputs_of(member: LaplaceRegressor, X: np.ndarray) -> np.ndarray:
-    """What the first layer of a member sees: the columns, or pieces of them."""
+    """Inputs of the first layer of a member: the columns, or pieces of them."""
     if member.n_bins is None:
         return X
     found: np.ndarray = member.net_.module_.standardise(torch.from_numpy(X)).numpy()
@@ -83,7 +83,7 @@ def main() -> None:
     options = uci_sets.parser(__doc__, splits=SPLITS).parse_args()
     splits, tables = uci_sets.asked(options)
     torch.set_num_threads(1)
-    rng = np.random.default_rng(0)  # what a first fit alone takes is in no row
+    rng = np.random.default_rng(0)  # warm-up: one-time costs are in no row
     LaplaceRegressor(random_state=0).fit(rng.normal(size=(60, 3)), rng.normal(size=60))
     print(uci_sets.header(f"Medians over {splits} splits", ["table", *TIMES]), flush=True)
     for name in tables:

@@ -1,13 +1,13 @@
-"""What shares a prior precision, and what chooses it: log-likelihood on five UCI tables.
+"""Prior groups, and the rule that chooses their precisions: log-likelihood on five UCI tables.
 
-For each table and configuration the mean log-likelihood of held-out rows (nats, of y in its own units), the mean
-difference to the first configuration with its standard error over the splits, the share of targets within their 95 %
+For each table and configuration: the mean log-likelihood of held-out rows (nats, in the units of y), the mean
+difference from the first configuration with its standard error over the splits, the share of targets within their 95 %
 intervals, the log evidence a row, and the seconds of a fit.
 
-``python examples/benchmarks/priors.py --data DIR`` prints markdown tables; the format of DIR is in ``uci_sets.py``.
-Held out is a ninth of each split's training part: the test parts are for ``--test`` alone. ``--splits 10`` takes that
-many splits, ``--only yacht,boston`` names tables, ``--configurations "auto; ard"`` configurations, ``--quick`` is one
-split of the two small tables.
+``python examples/benchmarks/priors.py --data DIR`` prints markdown tables; the format of DIR is in ``uci_sets.py``. A
+ninth of each split's training part is held out; the test parts are only used with ``--test``. ``--splits 10`` sets the
+number of splits, ``--only yacht,boston`` the tables, ``--configurations "auto; ard"`` the configurations. ``--quick``
+runs one split of the two small tables.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "ard, evidence": {"prior": "ard", **EVIDENCE},
     "fixed, 1": {"prior_precision": 1.0},
 }
-"""What is compared; the first is what the others are compared with."""
+"""Configurations to compare; the first is the reference."""
 COLUMNS = "log-likelihood", "difference", "± s.e.", "coverage", "evidence a row", "s a fit", "warnings"
 Z95 = 1.959964
 
@@ -70,7 +70,7 @@ def rows(path: Path, configurations: list[str], splits: int, test: bool) -> Iter
 
 def main() -> None:
     parser = uci_sets.parser(__doc__, splits=3)
-    parser.add_argument("--configurations", default="; ".join(CONFIGURATIONS), help="names, between semicolons")
+    parser.add_argument("--configurations", default="; ".join(CONFIGURATIONS), help="names, separated by semicolons")
     options = parser.parse_args()
     splits, tables = uci_sets.asked(options)
     configurations = [name.strip() for name in options.configurations.split(";")]

@@ -1,22 +1,23 @@
-"""How good the defaults are, beside peers that run on the same rows: numbers, gaps, classes, strange pictures, tables.
+"""Predictive quality of the defaults and of peers on the same rows: numbers, gaps, classes, pictures, tables.
 
-Our estimators are called as a user would, ``LaplaceRegressor(random_state=split)``, in one configuration for all sets;
-what the peers are is in ``quality_peers.py``. Parts, each with its table of means and its paired comparison of the
-default with all others (``quality_report.py`` has the formula of the error):
+The estimators are called as by a user, ``LaplaceRegressor(random_state=split)``, in one configuration for all sets;
+``quality_peers.py`` describes the peers. Each part has a table of means, and a paired comparison of the default with
+all others (``quality_report.py`` has the formula of the error):
 
-- regression: five UCI tables, splits 0–9. RMSE; log-likelihood, nats a row, y in its own units; CRPS; coverage and mean
+- regression: five UCI tables, splits 0–9. RMSE; log-likelihood, nats a row, in the units of y; CRPS; coverage and mean
   width of 95 % intervals. With ``--test`` also MC dropout as published split by split (tuned; Gal & Ghahramani).
-- gap: the middle third of one column after the other is judged, of a net that has not seen it; mean, median and worst.
+- gap: for each column, the middle third is held out and scored; mean, median and worst.
 - classification: four UCI tables, ten seeds. NLL, accuracy, calibration error (10 bins), Brier score. "default, plugin"
   is the softmax of the default's own net, without Laplace.
 - ood: 8,000 digits; AUROC of the predictive entropy, digits against clothes.
-- tables: mixed types with missing values, as the CSV reader finds them; NLL and accuracy for two of them.
+- tables: mixed types with missing values, as the CSV reader returns them; NLL and accuracy for two of them.
 
-``python examples/benchmarks/quality.py --data DIR --out DIR --test`` writes a CSV a part, one row a set, split and
-model, and does not compute again what is there (``--fresh`` does); it prints markdown tables and draws a figure of
-each part. Without ``--test`` rows held out of the training parts are judged (``uci_sets.py``, ``quality_sets.py``).
-``--part``, ``--only`` and ``--models`` take names between semicolons, ``--models none`` only reads the CSV;
-``--option name=value`` adds a configuration of ours; ``--quick`` is one split of a small set with the cheap peers.
+``python examples/benchmarks/quality.py --data DIR --out DIR --test`` writes one CSV for each part, with one row for
+each set, split and model. It does not recompute existing rows (``--fresh`` does). It prints markdown tables and draws a
+figure of each part. Without ``--test``, rows held out of the training parts are scored (``uci_sets.py``,
+``quality_sets.py``). ``--part``, ``--only`` and ``--models`` take names separated by semicolons; ``--models none`` only
+reads the CSV. ``--option name=value`` adds a configuration of the estimators; ``--quick`` runs one split of a small set
+with the cheap peers.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ from sklearn.metrics import roc_auc_score
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, metrics
 
 CONFIGURATIONS: dict[str, dict[str, Any]] = {"default": {}}
-"""What of ours is compared; the first is compared with all others."""
+"""Configurations of the estimators; the first is compared with all other models."""
 DEFAULT = next(iter(CONFIGURATIONS))
 PLUGIN = ", plugin"
 
 REGRESSION = {"log-likelihood": 1, "RMSE": -1, "CRPS": -1, "coverage": 0, "width": 0}
 CLASSIFICATION = {"NLL": -1, "accuracy": 1, "ECE": -1, "Brier": -1}
 OOD = {"NLL": -1, "accuracy": 1, "AUROC": 1}
-"""Metrics, and which way is better; the first is the main one, those with a sign are compared."""
+"""Metrics, with the sign of an improvement; the first is the main one, and those with a sign are compared."""
 COMPARED = 3
 SAMPLED = "ood", "tables", "class_tables"
-"""Parts of which ``--rows`` takes a share; it has a CSV of its own."""
+"""Parts for which ``--rows`` limits the rows; the results get a separate CSV."""
 LEVEL, BINS = 0.95, 10
 
 Family = Callable[..., Iterator[tuple[str, Any, float]]]
@@ -96,9 +97,10 @@ GAP_MODELS = "ensemble, published", "MC dropout, published", "mean-field VI, pub
 
 @dataclass(frozen=True)
 class Part:
-    """Sets with the same metrics and models.
+    """Data sets with the same metrics and models.
 
-    ``rows(name, split)`` gives X, y to fit and X, y to judge by; ``judge(model, X, y)`` the metrics in their order.
+    ``rows(name, split)`` returns X, y for training and X, y for scoring; ``judge(model, X, y)`` returns the metrics in
+    their order.
     """
 
     name: str
@@ -163,7 +165,7 @@ def our_numbers(
 def our_classes(
     X: Any, y: np.ndarray, seed: int, name: str, options: dict[str, Any]
 ) -> Iterator[tuple[str, Any, float]]:
-    """Also the same fit without Laplace; judged after the first, whose link it changes."""
+    """The default, and the same fit without Laplace, which is scored second because it changes the link."""
     start = time.perf_counter()
     model = LaplaceClassifier(random_state=seed, **options).fit(X, y)
     seconds = time.perf_counter() - start
@@ -210,7 +212,7 @@ def judged_strangers(model: Any, X: np.ndarray, y: np.ndarray, outside: np.ndarr
 def run(
     part: Part, sets: Sequence[str], wanted: Callable[[str], bool], configurations: dict[str, Any], path: Path
 ) -> None:
-    """Append what is missing to the CSV."""
+    """Append the missing results to the CSV."""
     known = {(row["set"], row["split"], row["model"]) for row in read(path)}
     families = {
         partial(part.ours, name=name, options=options): (name, name + PLUGIN) if part.with_plugin else (name,)
@@ -267,7 +269,7 @@ def forget(path: Path, drop: Callable[[report.Row], bool]) -> None:
 
 
 def mc_dropout(path: Path, sets: Sequence[str], splits: int) -> list[report.Row]:
-    """Gal & Ghahramani's results, split by split."""
+    """Results of Gal & Ghahramani, split by split."""
     found = []
     with path.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -336,7 +338,7 @@ def _is_wanted(names: Sequence[str], model: str) -> bool:
 
 
 def option(text: str) -> tuple[str, Any]:
-    """A pair from name=value, where the value may be any Python literal or text without quotes."""
+    """Parse name=value into a pair; the value is any Python literal, or text without quotes."""
     name, _, value = text.partition("=")
     try:
         return name, ast.literal_eval(value)
@@ -354,10 +356,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="names of sets, as in yacht;boston")
     parser.add_argument("--models", default="", help="names of models, all by default")
     parser.add_argument("--splits", type=int, help="how many; all by default, 3 of the tables, 1 of the pictures")
-    parser.add_argument("--rows", type=int, help="so many rows of tables and pictures, all by default")
-    parser.add_argument("--option", action="append", help="of a further configuration of ours, as in link=bridge")
-    parser.add_argument("--test", action="store_true", help="judge by the test parts: for the last word alone")
-    parser.add_argument("--fresh", action="store_true", help="compute the sets and models that are asked for again")
+    parser.add_argument("--rows", type=int, help="number of rows of tables and pictures, all by default")
+    parser.add_argument("--option", action="append", help="option of a further configuration, as in link=bridge")
+    parser.add_argument("--test", action="store_true", help="score the test parts: for final results only")
+    parser.add_argument("--fresh", action="store_true", help="recompute the selected sets and models")
     parser.add_argument(
         "--quick", action="store_true", help="one split of the first set of each part, cheap peers, 500 rows"
     )

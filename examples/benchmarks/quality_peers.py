@@ -1,16 +1,16 @@
-"""The peers of the quality benchmarks: estimators that know nothing of this package, all with the same interface.
+"""Peers of the quality benchmarks: estimators independent of this package, all with the same interface.
 
-A regressor has ``predict(X, return_std=True)``, mean and standard deviation of a normal in the units of y; a classifier
-``predict_proba``. A *family* is fitted at once, ``family(X, y, seed)``, and yields ``(name, estimator, seconds)``: a
-net is trained once for all that is made of it, and its seconds count for each.
+A regressor has ``predict(X, return_std=True)``, mean and standard deviation of a normal distribution in the units of y;
+a classifier has ``predict_proba``. A *family* is fitted at once, ``family(X, y, seed)``, and yields
+``(name, estimator, seconds)``. A net is trained once for all members of its family, and its seconds count for each.
 
-The nets: tanh, columns and numeric targets standardised, full-batch Adam, 2,000 steps at a rate of .01, several at once
-where several are needed (:func:`trained_nets`).
+The nets are tanh nets with standardised columns and numeric targets, trained by full-batch Adam for 2,000 steps at a
+rate of .01. Where several are needed they train at once (:func:`trained_nets`).
 
 - MAP: the net itself; numbers with the spread of the training residuals σ, classes with the softmax.
-- laplace-torch 0.3 on this very net: full GGN of all weights, and of the last layer; prior precision and noise at the
+- laplace-torch 0.3 on this same net: full GGN of all weights, and of the last layer; prior precision and noise at the
   maximum of its marginal likelihood; classes by probit.
-- ensemble: five nets from initial weights of their own, the first of them the MAP; variance of their means + σ².
+- ensemble: five nets from different initial weights, the first of them the MAP; variance of their means + σ².
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Fitted = Iterator[tuple[str, Any, float]]
 ADAM_STEPS, RATE, MEMBERS, WEIGHT_DECAY = 2000, 0.01, 5, 1e-4
 REGRESSION_LAYERS, CLASS_LAYERS = (50,), (50, 50)
 CLASS_PRECISIONS = 0.01, 0.1, 1.0, 10.0, 100.0
-"""Prior precisions of the MAP of classes, chosen by the log-likelihood of a held-out share of the training rows."""
+"""Candidate prior precisions of the MAP of classes; the log-likelihood of held-out training rows chooses."""
 HELD_OUT = 0.2
 LARGEST_GP = 2000
 
@@ -49,7 +49,7 @@ LARGEST_GP = 2000
 
 
 class Normal(RegressorMixin, BaseEstimator):
-    """A regressor from a function of X that gives mean and standard deviation."""
+    """Regressor from a function of X that returns mean and standard deviation."""
 
     def __init__(self, moments: Any) -> None:
         self.moments = moments
@@ -60,7 +60,7 @@ class Normal(RegressorMixin, BaseEstimator):
 
 
 class Probabilities(ClassifierMixin, BaseEstimator):
-    """A classifier from a function of X that gives probabilities."""
+    """Classifier from a function of X that returns probabilities."""
 
     def __init__(self, probabilities: Any, classes: np.ndarray) -> None:
         self.probabilities, self.classes_ = probabilities, classes
@@ -78,9 +78,9 @@ class Probabilities(ClassifierMixin, BaseEstimator):
 def trained_nets(
     x: torch.Tensor, target: torch.Tensor, layers: Sequence[int], decays: Sequence[float], seed: int
 ) -> list[torch.nn.Sequential]:
-    """One net for each weight decay λ, minimising mean loss + λ/2 ‖θ‖², all trained at once; torch's initial weights.
+    """Train one net for each weight decay λ at once, minimising mean loss + λ/2 ‖θ‖²; torch's initial weights.
 
-    Float targets (n, 1) have the mean squared error, class indices (n,) the cross-entropy.
+    The loss is the mean squared error for float targets (n, 1), and the cross-entropy for class indices (n,).
     """
     n_outputs = 1 if target.is_floating_point() else int(target.max()) + 1
     sizes = [x.shape[1], *layers, n_outputs]
@@ -159,7 +159,7 @@ def regression_nets(X: np.ndarray, y: np.ndarray, seed: int) -> Fitted:
 
 
 def class_nets(X: np.ndarray, y: np.ndarray, seed: int) -> Fitted:
-    """The decay by a held-out share of the training rows, then all of them again, at a sum of losses."""
+    """Choose the decay on held-out training rows, then train on all of them, with a sum of losses."""
     classes, index = np.unique(y, return_inverse=True)
     scale = StandardScaler().fit(X)
     x, target = _tensor(scale.transform(X)), torch.from_numpy(index)
@@ -188,7 +188,7 @@ def class_nets(X: np.ndarray, y: np.ndarray, seed: int) -> Fitted:
 
 
 def laplace_torch(net: Any, x: torch.Tensor, target: torch.Tensor, likelihood: str, subset: str) -> Any:
-    """Full GGN; prior precision, and of numbers the noise, by marginal likelihood."""
+    """laplace-torch with full GGN; prior precision and, for numbers, noise by marginal likelihood."""
     from laplace import Laplace
     from laplace.curvature import AsdlGGN, BackPackGGN
 
@@ -196,7 +196,7 @@ def laplace_torch(net: Any, x: torch.Tensor, target: torch.Tensor, likelihood: s
     fitted = Laplace(net, likelihood, subset_of_weights=subset, hessian_structure="full", backend=backend)
     rows = torch.utils.data.TensorDataset(x, target)
     fitted.fit(torch.utils.data.DataLoader(rows, batch_size=len(x)))
-    # its log_marginal_likelihood(δ, σ), with the eigenvalues taken once and not a determinant at each step
+    # its log_marginal_likelihood(δ, σ), with eigenvalues computed once instead of a determinant at each step
     eigenvalues = torch.linalg.eigvalsh(fitted.H.double()).clamp_min(0.0).numpy()
     squares = float((fitted.mean.double() ** 2).sum()) if subset == "all" else float(_last(net).pow(2).sum())
     loss, n, p = float(fitted.loss), len(x), len(eigenvalues)
@@ -270,7 +270,7 @@ def logistic(X: Any, y: np.ndarray, seed: int) -> Fitted:
 
 
 def boosting(X: Any, y: np.ndarray, seed: int) -> Fitted:
-    """One σ for all rows, the root mean square of what five folds of the training rows leave."""
+    """Boosted trees with one σ for all rows, the RMS residual of five folds of the training rows."""
     start = time.perf_counter()
     model = HistGradientBoostingRegressor(categorical_features="from_dtype", random_state=seed)
     X = _categories(X)
@@ -307,7 +307,7 @@ def _timed(name: str, model: Any, X: Any, y: np.ndarray) -> tuple[str, Any, floa
 
 
 def _numeric_columns() -> Any:
-    """Numbers standardised, medians for those that are missing; a column for each category of text."""
+    """Standardised numbers, with medians for missing values, and one column for each category of text."""
     numbers = make_pipeline(SimpleImputer(strategy="median"), StandardScaler())
     text = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
     by_type = make_column_transformer(

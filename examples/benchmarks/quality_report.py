@@ -1,9 +1,9 @@
-"""What the quality benchmarks make of their rows: means, paired differences with an error, a figure.
+"""Report of the quality benchmarks: means, paired differences with an error, a figure.
 
-A *row* is what one model has scored on one split: ``{"set", "split", "model", "rows", "judged", metrics…}``. Of two
-models on the splits j = 1 … J the difference d_j is taken split by split. The training parts overlap, so that the d_j
-are not independent; the standard error of their mean by Nadeau & Bengio (2003, eq. 9) is
-√((1/J + n_judged / n_fit) · s²), with s² their variance.
+A *row* is the score of one model on one split: ``{"set", "split", "model", "rows", "judged", metrics…}``. For two
+models on the splits j = 1 … J, the difference d_j is computed split by split. The training parts overlap, so the d_j
+are not independent. The standard error of their mean by Nadeau & Bengio (2003, eq. 9) is √((1/J + n_judged / n_fit) ·
+s²), with s² their variance.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import uci_sets
 Row = dict[str, Any]
 
 TIE = 0.005
-"""A split is a tie where the two scores are closer than that, in nats a row."""
+"""Largest difference of two scores that counts as a tie, in nats a row."""
 SURE = 2.0
-"""A set counts as won or lost where the difference is so many standard errors."""
+"""Number of standard errors from which a set counts as won or lost."""
 
 
 def paired(first: Sequence[float], second: Sequence[float], share: float) -> tuple[float, float]:
@@ -40,7 +40,7 @@ def by_split(rows: Sequence[Row], name: str, model: str, metric: str) -> dict[in
 
 
 def names(rows: Sequence[Row], key: str) -> list[str]:
-    """The different ones, in the order of their first row."""
+    """Distinct names, in the order of their first row."""
     return list(dict.fromkeys(row[key] for row in rows))
 
 
@@ -67,9 +67,9 @@ def _spread(values: np.ndarray, summary: str, worst: Callable[[Any], float]) -> 
 
 
 def differences(rows: Sequence[Row], base: str, metrics: dict[str, int]) -> Iterator[str]:
-    """The base against each other model: gains above zero are the base's, whatever the sign of the metric.
+    """Differences of the base from each other model: a positive gain favours the base, for any sign of the metric.
 
-    The first metric also has its splits won, tied and lost.
+    The first metric also has the numbers of splits won, tied and lost.
     """
     main = next(iter(metrics))
     columns = [c for metric in metrics for c in (f"gain, {metric}", "± s.e.")]
@@ -100,7 +100,7 @@ def differences(rows: Sequence[Row], base: str, metrics: dict[str, int]) -> Iter
 def gain(
     rows: Sequence[Row], name: str, base: str, other: str, metric: str, sign: int
 ) -> tuple[float, float, np.ndarray]:
-    """Mean, corrected standard error and the splits' own; NaN where the two have no split in common."""
+    """Mean, corrected standard error and the differences of the splits; NaN if the two have no split in common."""
     ours, theirs = (by_split(rows, name, model, metric) for model in (base, other))
     common = [split for split in ours if split in theirs]
     if not common:
@@ -111,7 +111,7 @@ def gain(
 
 
 def figure(rows: Sequence[Row], base: str, metric: str, sign: int, title: str, path: Path) -> None:
-    """A panel a set: the gain over each other model with its standard error; beyond the axis a mark and the number."""
+    """One panel a set: gain over each other model with its standard error; a mark and the number beyond the axis."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -147,7 +147,7 @@ def figure(rows: Sequence[Row], base: str, metric: str, sign: int, title: str, p
 
 
 def _limit(gains: Sequence[tuple[float, float]]) -> float:
-    """So that an outlier does not press the others together: three times the median of |mean| + error."""
+    """Axis limit that keeps outliers from compressing the rest: three times the median of |mean| + error."""
     ends = np.abs([mean for mean, _ in gains]) + np.nan_to_num([error for _, error in gains])
     ends = ends[~np.isnan(ends)]
     return 1.1 * float(min(ends.max(), 3 * np.median(ends))) if len(ends) and ends.max() > 0 else 1.0

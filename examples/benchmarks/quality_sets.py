@@ -1,9 +1,9 @@
-"""The other data of the quality benchmarks: mixed tables as they come from CSV, and pictures.
+"""Other data of the quality benchmarks: mixed tables as read from CSV, and pictures.
 
-``tables/*.csv.gz``: numbers, text and missing values, handed on as the reader finds them but for columns that give the
-target away or name the row. A split is a random fifth by its number; ``images/*.npz``: 10,000 pictures of digits, of
-which a fifth is the test part, and pictures of clothes that a model of digits should not be sure of. Without ``test`` a
-ninth of the training part is judged, and the first half of the clothes.
+``tables/*.csv.gz``: numbers, text and missing values, passed on as the reader returns them, without columns that reveal
+the target or identify the row. A split is a random fifth, by its number. ``images/*.npz``: 10,000 pictures of digits,
+of which a fifth is the test part, and pictures of clothes, on which a model of digits should be uncertain. Without
+``test``, a ninth of the training part is scored, and the first half of the clothes.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from sklearn.model_selection import train_test_split
 TARGETS = {"california_housing": "median_house_value", "diamonds": "price", "bike_sharing_hourly": "cnt"}
 CLASS_TARGETS = {"credit_g": -1, "phoneme": -1}
 DROPPED = {"bike_sharing_hourly": ["casual", "registered", "instant", "dteday"]}
-"""Two are parts of the target, one is the row's number; the day is there as year, month and weekday."""
+"""Omitted columns: two are parts of the target, one is the row number; the day is given by year, month and weekday."""
 TEST_SHARE, HELD_OUT_SHARE = 0.2, 1 / 9
 
 
 def table(path: Path) -> tuple[pd.DataFrame, np.ndarray]:
-    """All rows of a table, and its targets: numbers, or labels of the tables in ``CLASS_TARGETS``."""
+    """All rows of a table, and its targets: numbers, or labels for the tables in ``CLASS_TARGETS``."""
     name = path.name.removesuffix(".csv.gz")
     frame = pd.read_csv(path, header=None if name in CLASS_TARGETS else "infer")
     frame.columns = frame.columns.map(str)
@@ -34,7 +34,7 @@ def table(path: Path) -> tuple[pd.DataFrame, np.ndarray]:
 
 
 def table_parts(path: Path, split: int, test: bool, n_rows: int | None) -> tuple[Any, ...]:
-    """Rows to fit and rows to judge by, of a table or of the first n rows of a shuffled one."""
+    """Training rows and scored rows of a table, or of the first n rows of a shuffled table."""
     X, y = table(path)
     labels = y if path.name.removesuffix(".csv.gz") in CLASS_TARGETS else None
     if n_rows is not None and n_rows < len(y):
@@ -44,7 +44,7 @@ def table_parts(path: Path, split: int, test: bool, n_rows: int | None) -> tuple
 
 
 def digits(folder: Path, split: int, test: bool, n_rows: int | None) -> tuple[Any, ...]:
-    """Rows to fit and rows to judge by, grey values from 0 to 1."""
+    """Training rows and scored rows of digits, grey values from 0 to 1."""
     with np.load(folder / "mnist_train_10k.npz") as pictures:
         X, y = pictures["X"].reshape(len(pictures["y"]), -1) / 255, pictures["y"].astype(int)
     kept = np.random.default_rng(split).permutation(len(y))[:n_rows]
@@ -52,7 +52,7 @@ def digits(folder: Path, split: int, test: bool, n_rows: int | None) -> tuple[An
 
 
 def clothes(folder: Path, test: bool) -> np.ndarray:
-    """What a model of digits has never seen."""
+    """Pictures of clothes, unfamiliar to a model of digits."""
     with np.load(folder / "fashion_mnist_2k.npz") as pictures:
         X = pictures["X"].reshape(len(pictures["X"]), -1) / 255
     half = len(X) // 2

@@ -1,14 +1,15 @@
 """Speed: pass over the data, training, predictions and evidence, against laplace-torch 0.3 and against a plain epoch.
 
-Every figure is a ratio, measured in one process: each case runs in turn with its peer and with a plain epoch (forward
-and backward pass over the same rows), several times, and the medians are divided. All of the peer's backends are tried
-for a case and the best one counts (a backend that would take minutes gets a part of the rows); without laplace-torch
-its columns are empty. Beside them stand the machine's limits (products, copies), the peak of memory above what was
-there before, and the floor: the multiply-adds that the method needs over those of the epoch.
+Every figure is a ratio, measured in one process. Each case runs in turn with its peer and with a plain epoch (forward
+and backward pass over the same rows), several times, and the medians are divided. All backends of the peer are tried
+for a case and the best one counts; a backend that would take minutes gets a part of the rows. Without laplace-torch its
+columns are empty. The output also has the limits of the machine (products, copies), the additional peak memory, and the
+floor: the multiply-adds that the method needs over those of the epoch.
 
-``python examples/benchmarks/speed.py`` prints markdown tables and saves a picture of how the times grow (``--out DIR``,
-the working directory by default). ``--quick`` takes a tenth of the rows and fewer repetitions, ``--rows`` adds the runs
-over ten million generated rows, ``--only A,C`` names workloads, ``--device cuda`` runs on a GPU.
+``python examples/benchmarks/speed.py`` prints markdown tables and saves a picture of the growth of the times
+(``--out DIR``, the working directory by default). ``--quick`` uses a tenth of the rows and fewer repetitions,
+``--rows`` adds the runs over ten million generated rows, ``--only A,C`` selects workloads, ``--device cuda`` runs on a
+GPU.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ except ImportError:
     laplace, BACKENDS = None, {}
 
 TANH = 115
-"""Multiply-adds that take as long as one tanh."""
+"""Number of multiply-adds that take as long as one tanh."""
 PEER_STRUCTURES = ("full", "kron", "diag")
 NAN = float("nan")
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A net, its rows, and the cases to measure: subset, structure, and the goal of the pass in words."""
+    """Net, rows, and the cases to measure: subset, structure, and the goal of the pass in words."""
 
     name: str
     rows: int
@@ -69,7 +70,7 @@ class Workload:
     classes: bool
     cases: tuple[tuple[str, str, str], ...]
     fewer_for_peer: dict[str, int]
-    """What part of the rows a backend gets that takes minutes for all; its time is multiplied back."""
+    """Share of the rows for a backend that would take minutes for all rows; its time is scaled accordingly."""
 
     @property
     def title(self) -> str:
@@ -81,7 +82,7 @@ class Workload:
 
     @property
     def columns(self) -> int:
-        """K, columns of the output factor."""
+        """K, the number of columns of the output factor."""
         return self.sizes[-1] - self.classes
 
     def module(self) -> nn.Sequential:
@@ -148,7 +149,7 @@ WORKLOADS = (
 
 
 def chunked(rows: TrainingRows, network: Network, structure: str, columns: int) -> list[Rows]:
-    """The rows as the estimators take them."""
+    """Rows in the chunks of the estimators."""
     return rows.chunks(MemoryBudget.of(None).pass_rows(STRUCTURES[structure], network, columns, taken=0))
 
 
@@ -170,7 +171,7 @@ def timed(function: Callable[[], object], device: torch.device) -> float:
 
 
 def interleaved(functions: dict[str, Callable[[], object]], repeats: int, device: torch.device) -> dict[str, float]:
-    """Median seconds of each, run in turn after one turn that does not count; a function that fails is left out."""
+    """Median seconds of each function, run in turn after one warm-up turn; a function that fails is omitted."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats + 1):
         for name in list(times):
@@ -183,7 +184,7 @@ def interleaved(functions: dict[str, Callable[[], object]], repeats: int, device
 
 
 def peak(function: Callable[[], object], device: torch.device) -> float:
-    """Peak of memory above what is there before, MB; NaN where the system does not tell."""
+    """Additional peak memory, MB; NaN if the system does not report it."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -206,7 +207,7 @@ def resident(name: str) -> float:
 
 
 def multiply_adds(sizes: tuple[int, ...], columns: int, subset: str, structure: str) -> tuple[float, float]:
-    """Multiply-adds of one row, activations included: of the pass in this structure, and of a plain epoch."""
+    """Multiply-adds of one row, activations included, for the pass in this structure and for a plain epoch."""
     shapes = list(itertools.pairwise(sizes))
     forward = sum(i * o for i, o in shapes) + TANH * sum(o for _, o in shapes[:-1])
     backward = sum(i * o for i, o in shapes[1:])
@@ -230,7 +231,7 @@ def multiply_adds(sizes: tuple[int, ...], columns: int, subset: str, structure: 
 
 
 def limits(device: torch.device) -> tuple[str, float]:
-    """What the machine can do, in words and as GFLOP/s of single-precision products."""
+    """Limits of the machine, in words and as GFLOP/s of single-precision products."""
     a = torch.randn(2048, 2048, device=device)
     product = min(timed(lambda: a @ a, device) for _ in range(10))
     wide = a.double()
@@ -259,7 +260,7 @@ def epoch(module: nn.Module, rows: TrainingRows, classes: bool) -> None:
 
 
 def ours(work: Workload, network: Network, structure: str, chunks: list[Rows]) -> LaplaceFit:
-    """The pass as the estimators make it: the gradient at the mode is known from the training."""
+    """Pass over the data as in the estimators: the gradient at the mode is known from the training."""
     known = torch.zeros_like(network.theta)
     prior = network.scalar_prior()
     return fit_laplace(network, work.likelihood, GGN(), STRUCTURES[structure], prior, chunks, gradient=known)
@@ -286,7 +287,7 @@ def peer(work: Workload, subset: str, structure: str, backend: type, rows: Train
 
 
 def passes(work: Workload, n: int, repeats: int, device: torch.device, limit: float) -> Iterator[dict[str, object]]:
-    """The pass over the data of each case, and its predictions."""
+    """Measure the pass over the data of each case, and its predictions."""
     rows = work.data(n, device)
     shorter = {name: work.data(n // work.fewer_for_peer.get(name, 1), device) for name in BACKENDS}
     module = work.module().to(device)
@@ -331,7 +332,7 @@ def covariances(network: Network, posterior: Posterior, x: Tensor, step: int) ->
 
 
 def predictions(work: Workload, repeats: int, device: torch.device) -> Iterator[dict[str, object]]:
-    """Covariances of the outputs of 10,000 rows in forward passes, and the evidence once the eigenvalues are there."""
+    """Time of the output covariances of 10,000 rows, in forward passes, and of the evidence given the eigenvalues."""
     rows = work.data(4096, device)
     new = work.data(10_000, device).inputs
     goals = {"A": ("≤ 4", "≤ 9"), "B": ("≤ 4", "≤ 9"), "C": ("≤ 12", "≤ 28")}
@@ -365,7 +366,7 @@ def predictions(work: Workload, repeats: int, device: torch.device) -> Iterator[
 
 
 def training(work: Workload, n: int, repeats: int, device: torch.device) -> Iterator[dict[str, object]]:
-    """Epochs of the MAP training inside skorch against a plain tensor loop, and skorch's own loop against it."""
+    """Compare epochs of the MAP training inside skorch, and of skorch's own loop, with a plain tensor loop."""
     rows = work.data(n, device)
 
     def plain(batch: int, epochs: int) -> None:
@@ -495,7 +496,7 @@ def picture(found: dict[str, dict[str, list[tuple[float, float]]]], path: Path) 
 
 
 def many_rows(quick: bool) -> Iterator[dict[str, object]]:
-    """Peak memory of passes over ever more generated rows, each in a process of its own."""
+    """Peak memory of passes over increasing numbers of generated rows, each in a separate process."""
     for structure in ("diag", "kron", "full"):
         for n in (10**5, 10**6) if quick else (10**5, 10**6, 10**7):
             run = subprocess.run(
@@ -505,7 +506,7 @@ def many_rows(quick: bool) -> Iterator[dict[str, object]]:
 
 
 def generated(structure: str, n: int, step: int = 8192) -> None:
-    """Rows that exist one chunk at a time."""
+    """Generate rows one chunk at a time."""
     work = WORKLOADS[0]
     network = work.network("all", work.data(10, torch.device("cpu")))
 
@@ -523,7 +524,7 @@ def generated(structure: str, n: int, step: int = 8192) -> None:
 
 
 def import_time() -> str:
-    """What the import adds to torch, scikit-learn and skorch."""
+    """Import time in addition to torch, scikit-learn and skorch."""
     code = (
         "import time, torch, sklearn.base, sklearn.frozen, skorch; t = time.perf_counter(); import sklearn_laplace; "
         "print(time.perf_counter() - t)"

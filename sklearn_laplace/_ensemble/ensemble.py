@@ -164,5 +164,6 @@ def reweighted(ensemble: Ensemble, rule: str, options: Options) -> Ensemble:
     kept = [member.kept.weights for member in members if member.kept is not None]
     if not kept:
         return ensemble
-    densities = np.stack([member.left_out_densities(options, f"n_members=Members(weights={rule!r})") for member in members])
+    purpose = f"n_members=Members(weights={rule!r})"
+    densities = np.stack([member.left_out_densities(options, purpose) for member in members])
     return replace(ensemble, weights=by_stacking(densities, np.max(kept, axis=0)))

@@ -1,15 +1,13 @@
-"""Estimators in files that execute nothing: :func:`save` and :func:`load`.
+"""Save estimators to files that execute nothing when they are read: :func:`save` and :func:`load`.
 
-One file in the format of safetensors: its arrays are those of the estimator's description (``_storage/describe.py``),
-and one more, "tree", whose bytes are the tree of names and numbers around them (metadata have a limit of length). One
-file, since a tree without its arrays is worth nothing, and two get separated; safetensors, since its reader checks
-sizes and offsets before it hands out anything, and does nothing else. Arrays are stored in C order, and those of data
-types that the format has not (text, times, complex numbers) as bytes; what the tree says of their shapes and types is
-compared with what the file has.
+A file has the format of safetensors, whose reader checks sizes and offsets before it returns anything. Its arrays are
+those of the estimator's description (``_storage/describe.py``). One more array, "tree", holds the JSON text, because
+metadata have a limited length. Arrays are stored in C order. Data types that safetensors lacks (text, times, complex
+numbers) are stored as bytes. The tree lists data type, shape and checksum of each array.
 
-Names in the tree are looked up among the closed list of ``_storage/stored.py`` and what the reader is handed, and
-nowhere else. Sizes are bounded before anything is parsed. Checksums find damage; an HMAC under a key finds tampering as
-well. A model that was read has to answer for a few rows before it is handed out (``_export/trial.py``).
+Names in the tree are looked up in the closed list of ``_storage/registry.py`` and in ``trusted``. Sizes are bounded
+before anything is parsed. Checksums find damage; an HMAC with a key also finds tampering. A loaded model predicts a few
+rows before it is returned (``_export/trial.py``).
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ import re
 import sys
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from inspect import isclass, isfunction
 from pathlib import Path
 from types import ModuleType
@@ -32,9 +29,10 @@ import numpy as np
 
 from .._estimator.base import LaplaceEstimator
 from .._runtime.autograd import ordinary_tensors
-from .._storage.describe import Describer, Known, Skeleton, name_of
+from .._storage.describe import Describer, name_of
+from .._storage.registry import known
 from .._storage.restore import Reader, parsed, reading
-from .._storage.stored import PARAMETER, StoredEstimator, check_fitted, known
+from .._storage.stored import STATE_FORMAT, StoredEstimator, check_format
 from .._validation.values import file_path
 from ..classifier import LaplaceClassifier
 from ..errors import NotStorableError, StateError
@@ -42,12 +40,12 @@ from ..regressor import LaplaceRegressor
 from .atomic import write_whole
 from .trial import check_answers
 
-FORMAT, VERSION, TREE = "sklearn_laplace", "2", "tree"
+FORMAT, VERSION, TREE = "sklearn_laplace", str(STATE_FORMAT), "tree"
 NATIVE = frozenset(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
-"""Data types that are stored as they are; all others as bytes."""
+"""Data types of safetensors; all others are stored as bytes."""
 AGAIN = "Write it again with sklearn_laplace.save, or fit again."
 MOST_HEADER = 2**20
-"""Bytes of the header of a file, which names its arrays: some 14,000 of them."""
+"""Bytes of the header of a file, which lists its arrays: about 14,000 of them."""
 MOST_ENTRIES = 2_000_000
 """Commas and opening brackets of a tree; each may take 70 bytes of memory."""
 MOST_AXES = 32
@@ -96,19 +94,15 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
     """
     if not isinstance(estimator, StoredEstimator):
         raise TypeError(
-            f"save was given a {type(estimator).__name__}; it writes a LaplaceRegressor or a LaplaceClassifier. Of a "
-            "pipeline, save the last step, and keep the others in a format of their own."
+            f"save was given a {type(estimator).__name__}; it writes a LaplaceRegressor or a LaplaceClassifier. Save "
+            "the last step of a pipeline, and the other steps in another format."
         )
     safetensors = _safetensors()
     secret = _secret(key)
-    describer = Describer(_known(), _parts)
-    root = describer(estimator, "")
-    tree = {
-        "nodes": describer.nodes,
-        "root": root,
-        "arrays": [[values.dtype.str, list(values.shape), _checksum(values)] for values in describer.arrays],
-        "foreign": [_foreign_name(thing, where) for thing, where in describer.foreign],
-    }
+    describer = Describer({thing: tag for tag, thing in _known().items()})
+    described = describer.tree(estimator)
+    headers = [[values.dtype.str, list(values.shape), _checksum(values)] for values in describer.arrays]
+    tree = described | {"arrays": headers, "own": [name_of(thing) for thing in describer.own]}
     text = json.dumps(tree, allow_nan=False, separators=(",", ":")).encode()
     arrays = {str(place): _storable(values) for place, values in enumerate(describer.arrays)}
     arrays[TREE] = np.frombuffer(text, dtype=np.uint8)
@@ -166,27 +160,16 @@ def load(
         ...
     sklearn_laplace.errors.StateError: ...model.safetensors cannot be read as a file of safetensors...
     """
-    stored = _read(file_path(path), _safetensors(), _secret(key))
+    tree, arrays = _read(file_path(path), _safetensors(), _secret(key))
     handed = _by_name(trusted)
-    tree = stored.tree
     with reading(str(path)):
-        foreign = [_trusted(name, handed, str(path)) for name in tree["foreign"]]
-        reader = Reader(tree, stored.arrays, foreign, _known(), _whole, runs_foreign=False)
-        found = reader.value()
+        own = [_trusted(name, handed, str(path)) for name in tree["own"]]
+        found = Reader(tree, arrays, own, _known()).value()
         if not isinstance(found, LaplaceEstimator):
             raise StateError(f"{path} holds a {type(found).__name__}, and an estimator is needed. {AGAIN}")
-        reader.check_complete()
-        if not foreign:  # the user's own code does not run while a file is read
+        if not own:  # the user's own code does not run while a file is read
             check_answers(found)
     return found
-
-
-@dataclass(frozen=True)
-class StoredFile:
-    """What a file holds, once its arrays are those that its tree needs."""
-
-    tree: dict[str, Any]
-    arrays: list[np.ndarray]
 
 
 def _safetensors() -> ModuleType:
@@ -202,54 +185,8 @@ def _safetensors() -> ModuleType:
     return safetensors
 
 
-def _known() -> Known:
-    found, estimators = known(), {name_of(kind): kind for kind in (LaplaceRegressor, LaplaceClassifier)}
-    return replace(found, things={**found.things, **estimators})
-
-
-def _parts(value: Any) -> Any:
-    """Parameters and fitted attributes of an estimator, and of its previous ones."""
-    if not isinstance(value, StoredEstimator):
-        return None
-    parameters, fitted = value._split()
-    return {"parameters": parameters, "fitted": fitted}
-
-
-def _whole(reader: Reader, kind: type, parts: Any) -> Any:
-    if not issubclass(kind, StoredEstimator) or not isinstance(parts, dict) or set(parts) != {"parameters", "fitted"}:
-        raise StateError(f"the state names {kind.__name__} where an estimator is needed. {AGAIN}")
-    parameters, fitted = parts["parameters"], parts["fitted"]
-    reader.check_type(kind.__name__, "parameters", parameters, dict[str, object])
-    unknown = sorted(set(parameters) ^ set(kind._get_param_names()))
-    if unknown:
-        raise StateError(
-            f"the {kind.__name__} in the file and that of this version of sklearn_laplace differ in the parameters "
-            f"{unknown}. Read it with the version that wrote it, or fit again."
-        )
-    for name, value in parameters.items():
-        reader.check_type(kind.__name__, name, value, PARAMETER)
-    parameters["memory"] = None  # a fit unpickles what it finds in its cache
-    check_fitted(reader, kind, fitted)
-    return kind._joined(parameters, fitted)
-
-
-def _foreign_name(thing: Any, where: str) -> str:
-    """The full name of a class or a function that is handed in when the file is read.
-
-    Raises
-    ------
-    NotStorableError
-    """
-    thing = thing.module if isinstance(thing, Skeleton) else thing
-    is_name = isclass(thing) or isfunction(thing)
-    if not is_name or "<" in thing.__qualname__:
-        what = name_of(thing) if is_name else f"an object of the class {name_of(type(thing))}"
-        raise NotStorableError(
-            f"{what}, found in {where}, cannot be saved: a file without pickle holds arrays, numbers, text, torch "
-            "modules and plain objects of named classes, and names of functions. Define it at the top of a file, leave "
-            "it out (a skorch net: net.trim_for_prediction()), or use pickle."
-        )
-    return name_of(thing)
+def _known() -> dict[str, Any]:
+    return {**known(), "LaplaceRegressor": LaplaceRegressor, "LaplaceClassifier": LaplaceClassifier}
 
 
 def _by_name(trusted: Iterable[Any] | Mapping[str, Any]) -> dict[str, Any]:
@@ -327,10 +264,10 @@ def _entries(text: bytes) -> int:
     return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
-def _read(path: Path, safetensors: ModuleType, key: bytes | None) -> StoredFile:
+def _read(path: Path, safetensors: ModuleType, key: bytes | None) -> tuple[dict[str, Any], list[np.ndarray]]:
     """The tree and the arrays of a file.
 
-    The file is read once, so that what is verified is what is used, even if somebody writes to it meanwhile.
+    The file is read once, so that the verified bytes are used even if another process writes to it meanwhile.
 
     Raises
     ------
@@ -361,7 +298,7 @@ def _read(path: Path, safetensors: ModuleType, key: bytes | None) -> StoredFile:
     if key is not None:
         _check_mac(path, arrays, metadata.get(MAC), key)
     tree = _tree(path, arrays, metadata)
-    return StoredFile(tree, _arrays(path, arrays, tree["arrays"]))
+    return tree, _arrays(path, arrays, tree["arrays"])
 
 
 def _check_mac(path: Path, arrays: Mapping[str, np.ndarray], found: Any, key: bytes) -> None:
@@ -383,11 +320,7 @@ def _tree(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, A
             f"{path} was not written by sklearn_laplace.save: its metadata say format={metadata.get('format')!r}, "
             f"needed {FORMAT!r}. {AGAIN}"
         )
-    if metadata.get("version") != VERSION:
-        raise StateError(
-            f"{path} is of version {metadata.get('version')!r} of the format, this version of sklearn_laplace reads "
-            f"{VERSION!r}. Read it with the version that wrote it, or fit again."
-        )
+    check_format(str(path), metadata.get("version"))
     if TREE not in arrays:
         raise StateError(f"{path} has no array {TREE!r}, which says what the others are. Copy it again. {AGAIN}")
     with reading(str(path)):
@@ -398,7 +331,7 @@ def _tree(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, A
         if (n_entries := _entries(content)) > MOST_ENTRIES:
             raise StateError(f"its tree has {n_entries:,} values, and {MOST_ENTRIES:,} are the most. {AGAIN}")
         tree = parsed(content)
-        if missing := {"nodes", "root", "arrays", "foreign"} - set(tree):
+        if missing := {"root", "objects", "headers", "arrays", "own"} - set(tree):
             raise StateError(f"its tree lacks {sorted(missing)}. {AGAIN}")
     return tree
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from .._estimator.base import LaplaceEstimator
 from .._options.variants import Link, MonteCarlo, expanded
-from .._storage.stored import FITTED
+from .._storage.registry import FITTED
 from ..errors import StateError
 from ..nets import MLP, TableMLP
 from ..nets.mlp import Compress, NumbersAndPieces, Pieces, Scale, Shift, Standardise

@@ -84,11 +84,10 @@ def build_net(
     if own_training:
         _check_criterion(net, likelihood)
         if isinstance(likelihood, Bernoulli) and isinstance(net.predict_nonlinearity, str):
-            net.set_params(
-                predict_nonlinearity=both_probabilities
-            )  # skorch infers it from the criterion, which is replaced
-    own = {key: None for key in net.get_params(deep=False) if key.startswith("criterion__")}
-    for key in own:  # options of the template's criterion do not fit ours
+            # skorch would infer it from the criterion, which is replaced.
+            net.set_params(predict_nonlinearity=both_probabilities)
+    criterion_options = {key: None for key in net.get_params(deep=False) if key.startswith("criterion__")}
+    for key in criterion_options:  # options of the user's criterion are invalid for MAPLoss
         if key in vars(net):
             object.__delattr__(net, key)
     net.set_params(

@@ -59,13 +59,16 @@ class TrainingRows:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the training data, as a net needs them.
+    """Sizes of the training data that a net needs.
 
     Parameters
     ----------
     n_inputs, n_outputs, n_rows : int
+        Numbers of input columns, outputs and rows.
     total_weight : float
+        Sum N_w of the weights.
     device : torch.device
+        Device of the rows.
     of_classes : bool
         True if the targets are class indices.
     """
@@ -79,6 +82,6 @@ class Sizes:
 
     @classmethod
     def of(cls, rows: TrainingRows, n_outputs: int) -> Sizes:
-        """Sizes of these rows."""
+        """Sizes of the given rows."""
         inputs = rows.inputs
         return cls(inputs.shape[1], n_outputs, len(rows), rows.total_weight, inputs.device, rows.targets.ndim == 1)

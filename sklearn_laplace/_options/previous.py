@@ -77,8 +77,8 @@ def _check_structure(options: Options, parameters: Mapping[str, Any], past: Lapl
         )
     if options.structure_options.separate_biases or not past.network.folds_biases:
         raise UnsupportedCombinationError(
-            "Kron(bias='separate') cannot be used with prior=FrozenEstimator(…): the training has a layer's bias as a column "
-            "of its weight. Use bias='folded' in both fits."
+            "bias='separate' cannot be used with prior=FrozenEstimator(…): during training the bias is a column of its "
+            "layer's weight. Use bias='folded' in both fits."
         )
     check_grouping(options.grouping, name, kind)
 

@@ -1,7 +1,7 @@
-"""Torch as a fit needs it, whatever mode the caller is in: gradients, ordinary tensors, a device that holds numbers.
+"""Enable gradients, ordinary tensors and the CPU as default device, whatever torch mode the caller uses.
 
-Under ``torch.inference_mode()`` tensors are made that never take part in a gradient again. None may stay in what an
-estimator keeps, so that public methods leave the mode while they work.
+Tensors created under ``torch.inference_mode()`` can never take part in a gradient. An estimator must not keep any of
+them, so that its public methods leave the mode while they run.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 
 @contextmanager
 def ordinary_tensors() -> Iterator[None]:
-    """Tensors that gradients can flow through, on the CPU unless another device is named.
+    """Create tensors that support gradients, on the CPU unless a device is given.
 
-    A context, and a decorator of methods.
+    Works as a context manager and as a decorator of methods.
 
     Examples
     --------
@@ -26,6 +26,6 @@ def ordinary_tensors() -> Iterator[None]:
     >>> weights.grad
     tensor([1., 1.])
     """
-    moved = torch.empty(0).device.type != "cpu"  # torch 2.4 cannot name its default device once it was set back
+    moved = torch.empty(0).device.type != "cpu"  # torch 2.4 cannot report its default device after a reset
     with torch.inference_mode(False), torch.enable_grad(), torch.device("cpu") if moved else nullcontext():
         yield

@@ -1,7 +1,7 @@
-"""What a default fit may cost: multiply-adds, steps and bytes, in two tiers of rows.
+"""Limits on the cost of a default fit: multiply-adds, steps and bytes, in two tiers by the number of rows.
 
-Up to 300 rows a fit is to take no longer than a few plain trainings by Adam, since searches and ensembles make many of
-them; beyond, it may take longer and comes closer to its mode. ``tests/estimator/test_sklearn.py`` times it.
+Up to 300 rows, a fit should take no longer than a few trainings with Adam, since searches and ensembles run many fits.
+With more rows, it may take longer and comes closer to its mode. ``tests/estimator/test_sklearn.py`` checks the time.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from ..laplace.structures import Diag, Full, Functional, Kron
 from ..laplace.structures._base import Curvature
 
 SMALL_ROWS = 300
+"""Maximum number of rows of the lower tier."""
 SINGLE_THREAD_FLOPS = 2e8
-"""Multiply-adds of one exact step up to which more than one thread does not pay."""
+"""Multiply-adds of one exact step up to which further threads do not save time."""
 SINGLE_THREAD_PASS = 1e7
-"""The same of a forward pass over all rows, rows × weights, for a training without exact steps."""
+"""Rows × weights of one forward pass up to which further threads do not save time in a training without exact steps."""
 FULL_BATCH_ROWS = 10_000
-"""Rows up to which nets go by steps over all of them, in Kronecker form, where exact ones are too dear: those steps
-grow with the rows, and a training by mini-batches has 5,000 steps however many rows there are."""
+"""Maximum number of rows for full-batch steps in Kronecker form if exact steps are too expensive.
+
+The cost of such a step grows with the rows. Training by mini-batches takes 5,000 steps for any number of rows.
+"""
 FLOAT32_ROWS = 10_000
-"""``dtype="auto"``: float64 up to this sum of weights."""
+"""Total weight up to which ``dtype="auto"`` means float64."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +35,21 @@ class Budget:
     Parameters
     ----------
     exact_step : float
-        Multiply-adds of one exact Gauss–Newton step up to which the training takes such steps.
+        Maximum multiply-adds of one exact Gauss–Newton step for a training by such steps.
     exact_posterior : float
-        Multiply-adds of the pass and the eigendecomposition up to which ``hessian_structure="auto"`` is exact.
+        Maximum multiply-adds of the pass over the data plus the eigendecomposition for an exact structure under
+        ``hessian_structure="auto"``.
     posterior_bytes : int
-        Memory up to which it is.
+        Maximum memory of an exact structure under ``hessian_structure="auto"``, in bytes.
     gauss_newton_steps, dear_gauss_newton_steps : int
-        Steps of the alternation with the evidence, for cheap and for dear ones.
+        Maximum number of Gauss–Newton steps alternating with evidence steps, for cheap and for expensive steps.
     refine_steps : int
-        L-BFGS steps at the end.
+        Maximum number of final L-BFGS steps.
     epoch_steps, batch_size : int
-        Gradient steps of the built-in net where Gauss–Newton is too dear, and their batch; −1 is all rows.
+        Gradient steps of the built-in net if Gauss–Newton steps are too expensive, and their batch size; −1 means all
+        rows.
     evidence_steps : int
-        Evidence steps during epochs.
+        Number of evidence steps during the epochs.
     """
 
     exact_step: float
@@ -59,7 +64,7 @@ class Budget:
 
 
 def budget_for(n_rows: int) -> Budget:
-    """The tier of a number of rows.
+    """Limits for a number of rows.
 
     Examples
     --------
@@ -72,15 +77,16 @@ def budget_for(n_rows: int) -> Budget:
 def exact_cost(
     blocks: Sequence[ParameterBlock], n_dual: int, provides: frozenset[str] = frozenset({"rows"})
 ) -> tuple[float, type[Curvature]]:
-    """Multiply-adds of one exact step, and the cheaper of the two exact structures.
+    """Multiply-adds of one exact step, and the cheaper one of the two exact structures.
 
     Parameters
     ----------
     blocks : sequence of ParameterBlock
+        Layers of the net.
     n_dual : int
-        M: rows times columns of the output factor.
+        Dual dimension M: rows times columns of the output factor.
     provides : frozenset of str
-        Forms of a row's contribution; without rows there is no dual form.
+        Forms in which a row's curvature contribution is available. Without "rows" there is no dual form.
 
     Examples
     --------
@@ -95,14 +101,19 @@ def exact_cost(
 
 
 def kron_cost(blocks: Sequence[ParameterBlock], n_rows: int, n_columns: int) -> float:
-    """Multiply-adds of one step in Kronecker form: the factors' sums, N Σ (K O² + I²), and their eigendecompositions.
+    """Multiply-adds of one step in Kronecker form.
+
+    They are N Σ (K O² + I²) for the sums of the factors, plus 2 Σ (O³ + I³) for their eigendecompositions, with O
+    outputs and I inputs of a layer.
 
     Parameters
     ----------
     blocks : sequence of ParameterBlock
+        Layers of the net.
     n_rows : int
+        Number N of rows.
     n_columns : int
-        K, of the output factor.
+        Number K of columns of the output factor.
 
     Examples
     --------
@@ -114,7 +125,7 @@ def kron_cost(blocks: Sequence[ParameterBlock], n_rows: int, n_columns: int) -> 
 
 
 def eigen_cost(blocks: Sequence[ParameterBlock], n_dual: int) -> float:
-    """Multiply-adds of the eigendecomposition that the evidence of one precision needs, about 10 · size³."""
+    """Multiply-adds of the eigendecomposition for the evidence of a single precision, about 10 · size³."""
     return 10 * float(min(sum(block.size for block in blocks), n_dual)) ** 3
 
 
@@ -126,21 +137,22 @@ def automatic_structure(
     unit: str,
     fits: Callable[[type[Curvature]], bool],
 ) -> type[Curvature]:
-    """The most faithful structure within the budget: exact (the cheaper of two forms), else ``kron`` or ``diag``.
+    """Most accurate structure within the budget: the cheaper exact one, else ``kron``, else ``diag``.
 
     Parameters
     ----------
     blocks : sequence of ParameterBlock
+        Layers of the net.
     n_dual : int
-        M: rows × columns of the output factor.
+        Dual dimension M: rows × columns of the output factor.
     n_rows : int
-        Chooses the budget.
+        Number of rows; selects the tier of the budget.
     provides : frozenset of str
-        Forms of a row's contribution, of which the structure has to take one.
+        Forms in which a row's curvature contribution is available; the structure has to accept one of them.
     unit : str
-        Within what the prior precisions are equal, which the structure has to hold.
+        Unit within which prior precisions are equal, such as "layer"; the structure has to support it.
     fits : callable
-        Whether a structure fits in memory.
+        Returns True if a structure class fits in memory.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Devices that are present on this machine."""
+"""Devices available on this machine."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import re
 import torch
 
 DEVICES = re.compile(r"(cpu|cuda|mps|xpu)(:\d{1,3})?")
-"""Names of devices that hold values."""
+"""Valid device names; the meta device, which stores no values, is excluded."""
 
 
 def present_device(name: str) -> torch.device:
-    """Return the device of this name, or the CPU if it is not present here.
+    """Return the device of this name; the CPU if CUDA is not available.
 
     Raises
     ------
     ValueError
-        If the name is not that of a device that holds values.
+        If the name is not a valid device name.
     """
     if not isinstance(name, str) or not DEVICES.fullmatch(name):
         raise ValueError(f"{name!r} is not the name of a device; expected 'cpu', 'cuda', 'cuda:1', 'mps' or 'xpu'.")

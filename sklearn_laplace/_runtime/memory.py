@@ -1,9 +1,9 @@
-"""What may be held at once: the structure of a posterior, and one chunk of rows beside it.
+"""Memory budget for the structure of a posterior and one chunk of rows.
 
-By default as much as the process may have: the machine's memory, or less in a container (control groups) or under a
-limit of the address space; ``memory_budget`` puts a smaller number in its place. What takes more is refused before it
-is allocated, and rows go through the network in as many chunks as it takes. Not counted are the data, the net, its own
-training by epochs, and temporary arrays of up to 32 MB.
+The default is the memory available to the process: that of the machine, or less in a container (control groups) or
+under a limit of the address space. ``memory_budget`` replaces it. A structure above the budget is refused before it is
+allocated, and rows pass through the network in sufficiently small chunks. The budget does not include the data, the
+net, its training by epochs, and temporary arrays of up to 32 MB.
 """
 
 from __future__ import annotations
@@ -29,28 +29,30 @@ from ..laplace.structures._base import Curvature, tensors_in
 if sys.platform != "win32":
     import resource
 CHUNK_ELEMENTS = 2**21
-"""Elements that one chunk of rows makes: 16 MB in float64."""
+"""Target number of elements per chunk of rows, 16 MB in float64."""
 CHUNK_ROWS = (64, 8192)
+"""Minimum and maximum number of rows per chunk; fewer if the memory budget requires it."""
 ROW_BYTES = 5 * 8
-"""Of each such element, with all that is made of it on the way (activations, factors, copies): up to five measured."""
+"""Bytes per element of a row, including activations, factors and copies; see docs/decisions.md."""
 OUT_OF_MEMORY = (
     *("defaultcpuallocator", "out of memory", "bad_alloc", "allocate memory", "not enough memory"),
     *("without setting an exception", "without exception set"),
 )
-"""Words of torch's RuntimeError and of Python's SystemError for a failed allocation."""
+"""Phrases in torch's RuntimeError and Python's SystemError for a failed allocation, in lower case."""
 UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+"""Bytes per unit."""
 
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """A number of bytes and where it comes from.
+    """Limit on memory, and its origin.
 
     Parameters
     ----------
     size : int
-        Bytes.
+        Limit in bytes.
     given : bool
-        Whether the user has set it; otherwise it is what the process may have.
+        True if the user has set the limit; False if it is the memory available to the process.
 
     Examples
     --------
@@ -65,19 +67,20 @@ class MemoryBudget:
 
     @classmethod
     def of(cls, value: object) -> MemoryBudget:
-        """The budget that a user gives: bytes, a string with a unit, or None for what the process may have.
+        """Budget of a user-set value: bytes, a string with a unit, or None for the memory available to the process.
 
         Raises
         ------
         ValueError
+            For any other value.
         """
         if value is None:
             return cls(_physical_memory())
-        found, unit = value, 1
+        amount, unit = value, 1
         if isinstance(value, str):
             parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", value.lower())
-            found, unit = (float(parts[1]), UNITS.get(parts[2], 0)) if parts else (None, 0)
-        size = found if isinstance(found, Real) and not isinstance(found, bool) and found < 2**63 else 0
+            amount, unit = (float(parts[1]), UNITS.get(parts[2], 0)) if parts else (None, 0)
+        size = amount if isinstance(amount, Real) and not isinstance(amount, bool) and amount < 2**63 else 0
         number = float(size) * unit
         if not 1 <= number < 2**63:
             raise ValueError(
@@ -88,14 +91,23 @@ class MemoryBudget:
 
     def __str__(self) -> str:
         amount = f"{self.size / 1e9:,.1f} GB" if self.size >= 1e9 else f"{self.size / 1e6:,.3g} MB"
-        return f"memory_budget allows {amount}" if self.given else f"this process may have {amount}"
+        return f"memory_budget allows {amount}" if self.given else f"this process may use {amount}"
 
     def share(self, n_jobs: int) -> MemoryBudget:
-        """What each of so many workers may take."""
+        """Budget of each of ``n_jobs`` workers."""
         return replace(self, size=self.size // n_jobs)
 
     def workers(self, n_jobs: int, each: int, taken: int = 0) -> int:
-        """How many of so many workers have room, each for a number of bytes beside what is taken; one at least.
+        """Number of workers that fit in memory, at least 1 and at most ``n_jobs``.
+
+        Parameters
+        ----------
+        n_jobs : int
+            Number of workers requested.
+        each : int
+            Bytes per worker.
+        taken : int
+            Bytes already in use.
 
         Examples
         --------
@@ -107,16 +119,16 @@ class MemoryBudget:
     def pass_workers(
         self, structure: type[Curvature], network: Network, n_columns: int, taken: int, n_jobs: int
     ) -> int:
-        """Workers of a pass over the data, each with a structure and a row of its own."""
+        """Number of workers for a pass over the data, each with ``taken`` bytes for its structure and with one row."""
         return self.workers(n_jobs, taken + ROW_BYTES * _row_width(structure, network, n_columns))
 
     def fits(self, structure: type[Curvature], network: Network, n_dual: int, n_columns: int) -> bool:
-        """Whether the structure and one row of ``n_columns`` columns fit together."""
+        """True if the structure and one row with ``n_columns`` columns of the output factor fit in memory."""
         row = ROW_BYTES * _row_width(structure, network, n_columns)
         return structure.memory(network.blocks, n_dual) + row <= self.size
 
     def pass_rows(self, structure: type[Curvature], network: Network, n_columns: int, taken: int) -> int:
-        """Rows of a chunk in a pass over the data, with ``taken`` bytes in use."""
+        """Number of rows per chunk in a pass over the data, with ``taken`` bytes in use."""
         return self.chunk_rows(_row_width(structure, network, n_columns), taken)
 
     def require(
@@ -128,35 +140,38 @@ class MemoryBudget:
         rule: CurvatureRule,
         **options: Any,
     ) -> int:
-        """Refuse a structure that would not fit, before anything is allocated.
+        """Check, before any allocation, that a structure fits in memory.
 
         Parameters
         ----------
         structure : Curvature class
+            Structure of the posterior.
         network : Network
-            Of the random weights.
+            Network with its random weights.
         n_dual : int
             Rows times columns of the output factor.
         n_columns : int
-            Those of one row.
+            Columns of the output factor of one row.
         rule : CurvatureRule
+            Rule of the curvature, which may need a dense matrix.
         **options
-            What the structure is told beside the blocks.
+            Further arguments of ``structure.memory``.
 
         Returns
         -------
         int
-            Bytes that it takes.
+            Memory of the structure, in bytes.
 
         Raises
         ------
         MemoryBudgetError
+            If the structure, the matrix of the rule, or a single row does not fit.
         """
         blocks, size = network.blocks, network.n_parameters
         matrix = rule.memory(size)
         if matrix > self.size:
             raise MemoryBudgetError(
-                f"the curvature asked for is a matrix of {size:,} × {size:,} and needs about {matrix / 1e9:,.3g} GB "
+                f"the chosen curvature is a matrix of {size:,} × {size:,} and needs about {matrix / 1e9:,.3g} GB "
                 f"({matrix:,} bytes); {self}. Use curvature='ggn', or subset_of_weights='last_layer'."
             )
         needed = structure.memory(blocks, n_dual, **options) + matrix
@@ -173,22 +188,31 @@ class MemoryBudget:
         return needed
 
     def chunk_workers(self, width: int, taken: int, n_jobs: int) -> int:
-        """Workers of which each has room for a row at least."""
+        """Number of workers that fit in memory with one row of ``width`` elements each."""
         return self.workers(n_jobs, ROW_BYTES * max(width, 1), taken)
 
     def chunk_rows(self, width: int, taken: int, n_jobs: int = 1) -> int:
-        """Rows of a chunk when each makes ``width`` elements, ``taken`` bytes are in use, and so many chunks at once.
+        """Number of rows per chunk.
+
+        Parameters
+        ----------
+        width : int
+            Elements of one row.
+        taken : int
+            Bytes already in use.
+        n_jobs : int
+            Number of chunks processed at the same time.
 
         Raises
         ------
         MemoryBudgetError
-            When not even one row fits.
+            If a single row does not fit.
         """
         usual = min(max(CHUNK_ELEMENTS // max(width, 1), CHUNK_ROWS[0]), CHUNK_ROWS[1])
         row, left = ROW_BYTES * max(width, 1), max(self.size - taken, 0)
         if row > left:
             raise MemoryBudgetError(
-                f"one row of the data makes about {row / 1e6:,.3g} MB in the network and its Jacobian, beside "
+                f"one row of the data needs about {row / 1e6:,.3g} MB in the network and its Jacobian, in addition to "
                 f"{taken / 1e6:,.3g} MB of the posterior; {self}. Use a larger memory_budget, a smaller net, or "
                 "subset_of_weights='last_layer'."
             )
@@ -196,7 +220,7 @@ class MemoryBudget:
 
 
 def held(*values: Any) -> int:
-    """Bytes of all tensors in tuples and data classes; memory that several share counts once.
+    """Bytes of all tensors in tuples and dataclasses; memory shared by several tensors counts once.
 
     Examples
     --------
@@ -211,7 +235,7 @@ def held(*values: Any) -> int:
 
 @contextmanager
 def naming_the_budget(budget: object) -> Iterator[None]:
-    """An allocation that fails is reported with the budget and what to do.
+    """Turn a failed allocation into a :class:`MemoryBudgetError` that contains the budget and the remedies.
 
     Parameters
     ----------
@@ -221,7 +245,7 @@ def naming_the_budget(budget: object) -> Iterator[None]:
     Raises
     ------
     MemoryBudgetError
-        In place of numpy's MemoryError and of the RuntimeError of torch's allocators.
+        Instead of NumPy's MemoryError or the RuntimeError of torch's allocators.
 
     Examples
     --------
@@ -230,9 +254,9 @@ def naming_the_budget(budget: object) -> Iterator[None]:
     Traceback (most recent call last):
         ...
     sklearn_laplace.errors.MemoryBudgetError: memory ran out (Unable to allocate 4.00 GiB for an array), though \
-memory_budget allows 2.0 GB: data, net, its epochs and what else the process holds come on top. Give the process more \
-memory, a smaller memory_budget, hessian_structure='kron' or 'diag', subset_of_weights='last_layer', or fewer rows at \
-a time.
+memory_budget allows 2.0 GB. The budget excludes the data, the net, its epochs and other memory of the process. Allow \
+the process more memory, or use a smaller memory_budget, hessian_structure='kron' or 'diag', \
+subset_of_weights='last_layer', or fewer rows at a time.
     """
     try:
         yield
@@ -241,26 +265,27 @@ a time.
     except (MemoryError, RuntimeError, SystemError) as error:
         if not (isinstance(error, MemoryError) or any(word in str(error).lower() for word in OUT_OF_MEMORY)):
             raise
-        said = re.sub(r"^\[enforce fail[^\]]*\][^.]*\. ", "", str(error).partition("\n")[0]).rstrip(". ")
+        cause = re.sub(r"^\[enforce fail[^\]]*\][^.]*\. ", "", str(error).partition("\n")[0]).rstrip(". ")
         raise MemoryBudgetError(
-            f"memory ran out{f' ({said})' if said else ''}, though {MemoryBudget.of(budget)}: data, net, its epochs "
-            "and what else the process holds come on top. Give the process more memory, a smaller memory_budget, "
-            "hessian_structure='kron' or 'diag', subset_of_weights='last_layer', or fewer rows at a time."
+            f"memory ran out{f' ({cause})' if cause else ''}, though {MemoryBudget.of(budget)}. The budget excludes "
+            "the data, the net, its epochs and other memory of the process. Allow the process more memory, or use a "
+            "smaller memory_budget, hessian_structure='kron' or 'diag', subset_of_weights='last_layer', or fewer rows "
+            "at a time."
         ) from error
 
 
 def _row_width(structure: type[Curvature], network: Network, n_columns: int) -> int:
-    """Elements of one row: the factors, and what the structure makes of them."""
+    """Elements of one row: its factors, and the arrays that the structure derives from them."""
     return network.row_width(n_columns) + structure.row_width(network.blocks, n_columns)
 
 
 def _physical_memory(root: Path = Path("/")) -> int:
-    """Bytes that this process may have: the machine's, or less under a limit of its container or its address space.
+    """Memory available to this process in bytes: that of the machine, its container or its address space.
 
     Parameters
     ----------
     root : Path
-        Where ``proc`` and ``sys`` are.
+        Folder that contains ``proc`` and ``sys``.
     """
     try:
         installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -271,16 +296,16 @@ def _physical_memory(root: Path = Path("/")) -> int:
 
 @lru_cache(maxsize=8)
 def _cgroup_limits(root: Path, process: int) -> tuple[int, ...]:
-    """Memory limits of the process's control groups, of both versions, and of all groups that these are in.
+    """Memory limits of the process's control groups (versions 1 and 2) and of all their parent groups.
 
-    In a container the path may be that of the host, of which the mount shows the end alone: what is not there is
-    passed over, and the mount's own limit counts in any case.
+    In a container, the path may be that of the host, of which the mount contains the last part only. Missing folders
+    are skipped; the limit of the mount itself always counts.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return ()
-    found = []
+    limits = []
     for _, controllers, path in (line.split(":", 2) for line in lines if line.count(":") >= 2):
         of_version_1 = "memory" in controllers.split(",")
         if controllers and not of_version_1:
@@ -290,12 +315,12 @@ def _cgroup_limits(root: Path, process: int) -> tuple[int, ...]:
         for mount in mounts:
             for depth in range(len(steps) + 1):
                 folder = root.joinpath("sys/fs/cgroup", mount, *steps[:depth])
-                found += _number_in(folder / ("memory.limit_in_bytes" if of_version_1 else "memory.max"))
-    return tuple(found)
+                limits += _number_in(folder / ("memory.limit_in_bytes" if of_version_1 else "memory.max"))
+    return tuple(limits)
 
 
 def _number_in(path: Path) -> list[int]:
-    """The number that is all of a file; none where there is no such file, or "max" in it."""
+    """Number stored in a file; an empty list if the file is missing or contains "max"."""
     try:
         return [int(path.read_text())]
     except (OSError, ValueError):
@@ -303,7 +328,7 @@ def _number_in(path: Path) -> list[int]:
 
 
 def _address_space() -> list[int]:
-    """What a limit of the address space (``ulimit -v``) leaves beside the libraries that are loaded."""
+    """Bytes that a limit of the address space (``ulimit -v``) leaves after the loaded libraries; else an empty list."""
     if sys.platform == "win32":
         return []
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -311,7 +336,7 @@ def _address_space() -> list[int]:
 
 
 def _mapped() -> int:
-    """Bytes of the process's address space, 0 where that is not known."""
+    """Size of the process's address space in bytes; 0 if unknown."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -319,4 +344,4 @@ def _mapped() -> int:
 
 
 MAPPED = _mapped()
-"""Address space in use when this is imported: the libraries', since what a fit holds counts by itself."""
+"""Address space in use at import, that of the libraries; the memory of a fit is counted separately."""

@@ -1,22 +1,22 @@
-"""A fit as a tree of tasks, of which scikit-learn's callbacks are told where it has them (``sklearn.callback``, 1.9).
+"""Tree of the tasks of a fit, reported to the callbacks of scikit-learn 1.9 (``sklearn.callback``) and later.
 
 .. code-block:: text
 
     fit
-    ├── member                                    each net of a mixture
+    ├── member                                    each ensemble member
     │   ├── training
-    │   │   ├── epochs → epoch, …                 where the net trains by epochs
+    │   │   ├── epochs → epoch, …                 if the net trains by epochs
     │   │   ├── mode                              Gauss–Newton and L-BFGS steps to the mode
-    │   │   └── nets beside it → net, …           those that do not see a third of the rows each
-    │   └── posterior                             both once more where the training is repeated under varying noise
+    │   │   └── nets beside it → net, …           nets of the folds, each without a third of the rows
+    │   └── posterior                             both twice if training is repeated under varying noise
     └── …
 
-With ``prior_precision="cv"`` or ``"validation"`` there are two tasks below the fit instead, ``prior_precision`` with a
-``fold`` or a ``candidate`` each, and ``fit``. A task that fails has a beginning and no end, as in scikit-learn. What a
-callback returns is not looked at.
+With ``prior_precision="cv"`` or ``"validation"``, the fit has two subtasks instead: ``prior_precision`` with one subtask
+per ``fold`` or ``candidate``, and ``fit``. A task that fails begins but does not end, as in scikit-learn. Return values
+of callbacks are ignored.
 
-The tasks of a fit share a :class:`Clock`. It says when training has to end, by ``max_time`` or Ctrl-C, and whether each
-task prints a line.
+The tasks of a fit share a :class:`Clock`. It determines when training has to end, by ``max_time`` or Ctrl-C, and whether
+each task prints a line.
 """
 
 from __future__ import annotations
@@ -35,29 +35,34 @@ from typing import Any, Self
 from ..errors import CutWarning
 
 CALLBACKS = "_skl_callbacks"
-"""Where scikit-learn keeps what ``set_callbacks`` was given."""
+"""Attribute in which scikit-learn stores the callbacks passed to ``set_callbacks``."""
 OF_A_FIT = ("_callback_fit_ctx", "_skl_callbacks_to_teardown", "_parent_callback_ctx")
-"""What else it keeps on an estimator, while it is fitted."""
+"""Further attributes that scikit-learn sets on an estimator during a fit."""
 UNSAID = ("epoch", "net", "fold", "candidate")
-"""Tasks that are too small for a line of their own."""
-INTERRUPTED = "\nThe training ends and keeps what it has so far. Press Ctrl-C again to stop at once.\n"
+"""Tasks too small to print a line."""
+INTERRUPTED = "\nThe training stops and keeps its best result so far. Press Ctrl-C again to abort at once.\n"
+"""Message on standard error after the first Ctrl-C."""
 
 
 @dataclass
 class Clock:
-    """When a training has to end.
+    """Time limit of a training.
 
     Parameters
     ----------
     max_time : float or None
-        Seconds from now.
+        Seconds from the creation of the clock; None for no limit.
     verbose : int
-        From 1 on, each stage prints a line.
+        If 1 or more, each stage prints a line.
 
     Attributes
     ----------
     was_cut : bool
-        Whether a training has ended early.
+        True if a training has ended early.
+    is_interrupted : bool
+        True after the first Ctrl-C.
+    begun : float
+        Time of creation, in seconds of ``time.perf_counter``.
     """
 
     max_time: float | None = None
@@ -68,16 +73,16 @@ class Clock:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the clock was created."""
         return time.perf_counter() - self.begun
 
     @property
     def left(self) -> float:
-        """Seconds until the training has to end."""
+        """Seconds until the training has to end; infinite without a limit."""
         return math.inf if self.max_time is None else self.max_time - self.elapsed
 
     def is_over(self) -> bool:
-        """Whether the training has to end now, which is remembered.
+        """True if the training has to end now; it then counts as cut.
 
         Examples
         --------
@@ -87,7 +92,7 @@ class Clock:
         return self.lacks(0.0)
 
     def lacks(self, seconds: float) -> bool:
-        """Whether no more than this many seconds are left; if so, the training counts as cut.
+        """True if at most the given number of seconds is left; the training then counts as cut.
 
         Examples
         --------
@@ -100,21 +105,24 @@ class Clock:
         return False
 
     def say_if_cut(self, stacklevel: int) -> None:
-        """Warn where a training has ended early."""
+        """Warn if a training has ended early."""
         if self.was_cut:
             cause = "Ctrl-C" if self.is_interrupted else f"max_time={self.max_time!r}"
             warnings.warn(
-                f"the training ended early, after {self.elapsed:.3g} seconds, by {cause}: the model is the best one so "
-                "far. Give it more time for better means and narrower intervals.",
+                f"the training was stopped after {self.elapsed:.3g} seconds by {cause}, and the best model so far is "
+                "kept. Allow more time for better means and narrower intervals.",
                 CutWarning,
                 stacklevel=stacklevel,
             )
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Let the first Ctrl-C end the training, and the second one raise; not where somebody else handles it."""
-        ours = threading.current_thread() is threading.main_thread()
-        if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        """Let the first Ctrl-C end the training and the second raise KeyboardInterrupt.
+
+        Does nothing outside the main thread, or if the program has its own handler of Ctrl-C.
+        """
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             yield
             return
         signal.signal(signal.SIGINT, self._interrupt)
@@ -132,17 +140,18 @@ class Clock:
 
 @dataclass
 class Task:
-    """A part of a fit. As a context manager it is the time that the part takes.
+    """Part of a fit, used as a context manager: it begins on entry and ends on exit.
 
     Parameters
     ----------
     clock : Clock
-        Of the whole fit.
+        Clock of the whole fit.
     path : tuple of str
-        Names of this part and of those that it is in.
+        Names of the enclosing tasks and of this task.
     estimator : estimator or None
-        The one that is fitted, where callbacks hear of it.
+        Estimator being fitted, if it has callbacks.
     context : sklearn.callback.CallbackContext or None
+        Context of the task in scikit-learn.
 
     Examples
     --------
@@ -156,13 +165,14 @@ class Task:
     context: Any = None
 
     def subtask(self, name: str, most: int | None = 0) -> Task:
-        """A part of this one, which begins with ``with``.
+        """Create a subtask, to be used in a ``with`` statement.
 
         Parameters
         ----------
         name : str
+            Name of the subtask.
         most : int or None
-            Subtasks that it may have itself; fewer is fine. None: not known.
+            Maximum number of its subtasks; None if unknown.
         """
         context = self.context
         if context is not None:
@@ -185,7 +195,7 @@ class Task:
 
 
 def without_callbacks(state: Mapping[str, Any]) -> dict[str, Any]:
-    """An estimator's attributes without those of callbacks.
+    """Attributes of an estimator without those of callbacks.
 
     Examples
     --------
@@ -196,7 +206,7 @@ def without_callbacks(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def callbacks_of(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of an estimator's attributes that the user has set by ``set_callbacks``.
+    """Attributes of an estimator set by ``set_callbacks``.
 
     Examples
     --------
@@ -211,7 +221,7 @@ try:
 except ImportError:  # scikit-learn before 1.9
 
     class ReportedFit:
-        """An estimator whose fits nobody hears of."""
+        """Estimator without support for callbacks."""
 
         @contextmanager
         def _reported(self, clock: Clock, most: int, X: Any, y: Any, sample_weight: Any) -> Iterator[Task]:
@@ -220,24 +230,25 @@ except ImportError:  # scikit-learn before 1.9
 else:
 
     class ReportedFit(CallbackSupportMixin):  # type: ignore[no-redef]
-        """An estimator that tells callbacks of its fits: ``set_callbacks`` is scikit-learn's."""
+        """Estimator that reports its fits to callbacks set by scikit-learn's ``set_callbacks``."""
 
         @contextmanager
         def _reported(self, clock: Clock, most: int, X: Any, y: Any, sample_weight: Any) -> Iterator[Task]:
-            """The time that a fit takes, as the task that it is, with at most so many parts.
+            """Report a fit as the root task with at most ``most`` subtasks.
 
-            Not a decorator of ``fit``: its frames would stand between a warning and the line that it is said of.
+            A decorator of ``fit`` would add frames between a warning and the line that it refers to.
             """
-            given: dict[str, Any] = {"estimator": self, "X": X, "y": y}
-            given["metadata"] = None if sample_weight is None else {"sample_weight": sample_weight}
+            arguments: dict[str, Any] = {"estimator": self, "X": X, "y": y}
+            arguments["metadata"] = None if sample_weight is None else {"sample_weight": sample_weight}
             try:
                 context = self._init_callback_context(max_subtasks=most)
-                context.call_on_fit_task_begin(**given)
+                context.call_on_fit_task_begin(**arguments)
                 yield Task(clock, (), self, context) if CALLBACKS in vars(self) else Task(clock)
-                context.call_on_fit_task_end(**given, reconstruction_attributes={})  # nothing is missing: it is fitted
+                # No attributes need reconstruction: the estimator is fitted.
+                context.call_on_fit_task_end(**arguments, reconstruction_attributes={})
             finally:
                 self._tear_down()
 
         @with_callbacks  # type: ignore[untyped-decorator, unused-ignore]
         def _tear_down(self) -> None:
-            """What the decorator does after a method is all that there is to do."""
+            """Empty method: the decorator cleans up the callbacks after it."""

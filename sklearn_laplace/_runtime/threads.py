@@ -1,11 +1,12 @@
-"""One torch thread for small problems, and in every process that was forked.
+"""Use one torch thread for small problems, and in every forked process.
 
-Products of a few hundred rows gain nothing from a second thread, and on a busy machine lose much: every parallel region
-waits for a thread that has no core. torch keeps the number per calling thread, so that it is set and restored there.
+Matrix products of a few hundred rows gain nothing from a second thread. On a busy machine they lose much, because every
+parallel region waits for a thread without a core. torch stores the number of threads per calling thread, so that it is
+set and restored in the calling thread.
 
-OpenMP's worker threads do not exist in a forked process, but its pool still lists them: the next parallel region there
-waits forever. One torch thread makes no parallel region. A thread that starts in the forked process has a pool of its
-own, but inherits the number.
+In a forked process, OpenMP's worker threads do not exist, but its pool still lists them, and the next parallel region
+waits forever. With one torch thread there is no parallel region. A thread started in the forked process has a new pool
+and inherits the number of torch threads.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ if sys.platform != "win32":
 
 @contextmanager
 def single_thread(wanted: bool) -> Iterator[None]:
-    """Run the block on one torch thread if that is wanted.
+    """Run the block with one torch thread.
 
-    A process that was forked inside the block keeps one thread.
+    A process forked inside the block keeps one thread.
 
     Parameters
     ----------
     wanted : bool
+        If False, the number of threads is not changed.
 
     Examples
     --------

@@ -14,6 +14,7 @@ from inspect import isabstract, isclass
 from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar, get_args, get_origin
 
+import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.frozen import FrozenEstimator
@@ -36,8 +37,8 @@ from .annotations import field_types
 PACKAGE = __name__.partition(".")[0]
 FITTED = {
     "n_features_in_": int,
-    "feature_names_in_": Any,
-    "classes_": Any,
+    "feature_names_in_": np.ndarray,
+    "classes_": np.ndarray,
     "_ensemble": Ensemble,
     "_is_candidate": bool,
     "_is_quick": bool,
@@ -83,6 +84,12 @@ def known() -> MappingProxyType[str, Any]:
             if found.setdefault(f"{prefix}{kind.__name__}", kind) is not kind:
                 raise TypeError(f"two classes have the tag {prefix}{kind.__name__}.")
     return MappingProxyType(found)
+
+
+@cache
+def tags() -> dict[Any, str]:
+    """Tags of the known classes and functions."""
+    return {thing: tag for tag, thing in known().items()}
 
 
 @cache

@@ -1,33 +1,28 @@
-"""Read a description written by :func:`~sklearn_laplace._storage.describe.pack`.
+"""Read a description written by :mod:`sklearn_laplace._storage.describe`.
 
 A description can come from anyone, so these rules hold:
 
-- Nothing is imported. Names are looked up among the known classes and functions.
-- No code of a class runs: objects are created without ``__init__`` and given attributes. A data class of this package
-  is the exception; its generated ``__init__`` only stores the fields.
-- An attribute never replaces a method or a property of its class, and has no name with two leading underscores.
-- Fields of data classes and attributes of nets are checked against their annotations before an object is made. All
-  other attributes hold plain data, tensors and modules, see :meth:`Reader.is_plain`.
-- A ``functools.partial`` calls a function from a closed list or one of the user's own. A bound method is one that the
-  user's own class defines.
-- The tree is bounded before it is read (``_storage/bounds.py``), and each array is used once.
+- Nothing is imported. Tags are looked up in the closed list of ``_storage/registry.py``, names of the user's classes
+  among those that the user hands in.
+- Nothing is called: no node stands for a call, and objects are made without code of their class
+  (``_storage/kinds.py``).
+- Attributes are checked against their annotations before an object is made. All others hold plain data, tensors,
+  modules and functions, see :meth:`Reader.is_plain`.
+- The tree is bounded before it is read (``_storage/bounds.py``).
 
-Anything else raises a :class:`StateError`. In a pickle or a skops file, objects outside the description are created by
-pickle or skops, under their own rules.
+Anything else raises a :class:`StateError`. In a pickle or a skops file, the user's own objects are made by pickle or
+skops, under their rules.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import OrderedDict
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import partial
-from inspect import isbuiltin, isclass, isfunction
-from types import MethodType
+from inspect import isclass, isroutine
 from typing import Any, NoReturn
 
 import numpy as np
@@ -37,87 +32,63 @@ from torch import Tensor, nn
 from .._runtime.autograd import ordinary_tensors
 from .._runtime.devices import present_device
 from ..errors import StateError
-from .annotations import conforms, field_types
-from .bounds import check_tree
-from .describe import GENERATOR, ONLY_LAYERS, Known, Skeleton, StoredTensor, has_own_state, is_bare, own_method, shadows
+from .bounds import REFERENCE, check_tree, checked_place
+from .describe import GENERATOR
+from .kinds import PLAIN, kind_of, shadows
+from .registry import known as known_things
 
-DAMAGED = "Write it again with the version of sklearn_laplace that has made it, or fit again."
-PENDING = object()
-"""A node that is being read."""
-FLOATS = {"nan", "inf", "-inf"}
+AGAIN = "Write it again with the version of sklearn_laplace that has made it, or fit again."
+FLOATS = ("nan", "inf", "-inf")
 DTYPES = {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
 SCALARS = (bool, int, float, str)
-PLAIN = (*SCALARS, complex, slice, Tensor, nn.Module, torch.dtype, torch.device, np.generic, np.random.RandomState)
-"""Types of plain values; containers of them are plain as well."""
-KEYS = (*SCALARS, torch.dtype, torch.device, type(None))
+KEYS = (*SCALARS, np.generic, type(None))
 """Types of dictionary keys and set members, cheap to hash; tuples of them are allowed as well."""
 LARGEST_KEY = 2**63
 """Whole numbers from here on are no keys: thousands of them may have the same hash."""
 MOST_KEYS = 5000
 """Keys of a dictionary that are no text."""
-MODULE = {
-    "training": bool,
-    "_parameters": dict[str, nn.Parameter | None],
-    "_buffers": dict[str, Tensor | None],
-    "_modules": dict[str, nn.Module | None],
-    "_non_persistent_buffers_set": set[str],
-    "_is_full_backward_hook": bool | None,
-}
-"""Annotations of torch's own attributes of a module; its other attributes are hooks."""
-HOOKS = frozenset(vars(nn.Module())) - set(MODULE)
-Whole = Callable[["Reader", type, Any], Any]
-"""From a class and its parts to the object; the reader checks the types of the parts."""
 N_WORDS = 624
-"""Of the state of a Mersenne twister."""
-SIZES = -16, 2**24
-"""Range of whole numbers in torch's layers and the built-in nets: axes may count from the end."""
-POSITIVE = ("num_heads", "groups", "num_groups")
-"""Sizes that torch divides by."""
+"""Length of the state of a Mersenne twister."""
 MOST_EMPTY = 2**20
 """Largest product of the other sizes of an array without elements: it takes no bytes, and stands for any width."""
 LONGEST = 200
 """Letters of a value in a message."""
 
 
-def unpack(
-    stored: Mapping[str, Any],
-    known: Known = ONLY_LAYERS,
-) -> Any:
-    """The structure that was packed; tensors on the CPU where their device is missing.
+def unpack(stored: Mapping[str, Any]) -> Any:
+    """The value that was packed; tensors are on the CPU if their device is missing.
 
     Parameters
     ----------
     stored : mapping
         From :func:`~sklearn_laplace._storage.describe.pack`.
-    known : Known
-        What may be named.
 
     Raises
     ------
     StateError
-        For a name that is not known, or a description that is not one.
+        For an unknown tag, or anything that is not a description.
 
     Examples
     --------
-    >>> unpack({"tree": '{"nodes": [["bare", ["known", "os.system"], {}]], "root": ["node", 0]}'})
+    >>> unpack({"tree": '{"objects": [["object", "os.system"]], "root": ["ref", 0], "headers": []}'})
     Traceback (most recent call last):
         ...
     sklearn_laplace.errors.StateError: the state names 'os.system', which is not among the classes that this \
 version of sklearn_laplace opens. Write it again with the version of sklearn_laplace that has made it, or fit again.
     """
     with reading("the state"):
-        return Reader.of(stored, known).value()
+        return Reader.of(stored).value()
 
 
 def parsed(text: str | bytes) -> dict[str, Any]:
     """Parse the tree; the constants NaN and Infinity are refused."""
 
     def refuse(name: str) -> NoReturn:
-        raise StateError(f"the tree holds the constant {name}, which is not JSON. {DAMAGED}")
+        raise StateError(f"the tree holds the constant {name}, which is not JSON. {AGAIN}")
 
     tree = json.loads(text, parse_constant=refuse)
     if not isinstance(tree, dict):
-        raise StateError(f"the tree is a {type(tree).__name__}, and an object is needed. {DAMAGED}")
+        raise StateError(f"the tree is a {type(tree).__name__}, and an object is needed. {AGAIN}")
     return tree
 
 
@@ -126,12 +97,12 @@ def reading(source: str) -> Iterator[None]:
     """Turn errors raised by a malformed description into a :class:`StateError` that names the source."""
     try:
         yield
-    except json.JSONDecodeError as error:
-        raise StateError(f"{source} is damaged: its tree is not JSON ({error}). {DAMAGED}") from error
     except StateError:
         raise
+    except json.JSONDecodeError as error:
+        raise StateError(f"{source} is damaged: its tree is not JSON ({error}). {AGAIN}") from error
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, AssertionError) as error:
-        raise StateError(f"{source} is damaged ({type(error).__name__}: {str(error)[:LONGEST]}). {DAMAGED}") from error
+        raise StateError(f"{source} is damaged ({type(error).__name__}: {str(error)[:LONGEST]}). {AGAIN}") from error
 
 
 class Reader:
@@ -140,114 +111,110 @@ class Reader:
     Parameters
     ----------
     tree : mapping
-        "nodes", a list, and "root", an entry.
+        "root", a node; "objects" and "headers", lists.
     arrays : sequence of ndarray
-    foreign : sequence
-        What the numbers of foreign things stand for.
-    known : Known
-    whole : callable, optional
-        From the reader, a class and its parts to the object.
-    runs_foreign : bool
-        Whether code of the user's classes may run, as in a pickle: that of containers and of hashes of keys.
+    own : sequence
+        Classes and functions of the user; in a pickle, also other objects.
+    known : mapping of str to class or function
     """
 
     def __init__(
         self,
         tree: Mapping[str, Any],
         arrays: Sequence[np.ndarray],
-        foreign: Sequence[Any],
-        known: Known,
-        whole: Whole | None = None,
-        *,
-        runs_foreign: bool = True,
+        own: Sequence[Any],
+        known: Mapping[str, Any] | None = None,
     ) -> None:
-        self.tree, self.nodes, self.arrays, self.foreign = tree, tree["nodes"], arrays, foreign
-        self.known, self.whole, self.runs_foreign = known, whole, runs_foreign
-        self._known_things = {id(thing) for thing in known.things.values()}
-        self._given = {id(thing) for thing in foreign}
-        self._found: dict[int, Any] = {}
-        self._used: set[int] = set()
+        self.tree, self.arrays, self.own = tree, arrays, own
+        self.known = known_things() if known is None else known
+        self._own_things = {id(thing) for thing in own}
+        self._values: list[Any] = []
+        self._objects: list[Any] = []
+        self._unused: set[tuple[str, int]] = set()
 
     @classmethod
-    def of(cls, stored: Mapping[str, Any], known: Known, whole: Whole | None = None) -> Reader:
+    def of(cls, stored: Mapping[str, Any]) -> Reader:
         """A reader of what :func:`~sklearn_laplace._storage.describe.pack` has returned."""
-        return cls(parsed(stored["tree"]), stored.get("arrays", ()), stored.get("foreign", ()), known, whole)
+        return cls(parsed(stored["tree"]), stored.get("arrays", ()), stored.get("own", ()))
 
     @ordinary_tensors()
     def value(self) -> Any:
-        """What the tree stands for."""
-        check_tree(self.nodes, self.tree["root"])
-        return self(self.tree["root"])
+        """The value of the tree.
 
-    def check_complete(self) -> None:
-        """Refuse a tree with nodes or arrays that nothing refers to: part of it was removed."""
-        unused = len(self.nodes) - len(self._found), len(self.arrays) - len(self._used)
-        if any(unused):
-            raise StateError(
-                f"the state has {unused[0]} nodes and {unused[1]} arrays that nothing refers to. {DAMAGED}"
-            )
-
-    def __call__(self, stored: Any) -> Any:
-        """The value that an entry of the tree stands for."""
-        if stored is None or type(stored) in SCALARS:
-            return stored
-        if not isinstance(stored, list) or not stored or stored[0] not in READERS:
-            kind = stored[0] if isinstance(stored, list) and stored else stored
-            raise StateError(
-                f"the state holds something of the kind {_short(kind)}, which is not known here. {DAMAGED}"
-            )
-        kind, *given = stored
-        return READERS[kind](self, *given)
-
-    def node(self, place: int) -> Any:
-        """The value of a node, the same one each time."""
-        if _index(place, self.nodes) not in self._found:
-            kind, *given = self.nodes[place]
-            if kind == "method":
-                self(given[0])  # the owner may hold it, and make it before it is made here
-                if place in self._found:
-                    return self._found[place]
-            self._found[place] = PENDING
-            if kind in SHELLS:
-                make, fill = SHELLS[kind]
-                self._found[place], rest = make(self, *given)
-                fill(self, self._found[place], rest)
-            else:
-                self._found[place] = self([kind, *given])
-        if self._found[place] is PENDING:
-            raise StateError(f"the state is damaged: its node {place} contains itself. {DAMAGED}")
-        return self._found[place]
-
-    def known_thing(self, name: str) -> Any:
-        """A class or a function by its name."""
-        if name not in self.known.things:
-            raise StateError(
-                f"the state names {_short(name)}, which is not among the classes that this version of sklearn_laplace "
-                f"opens. {DAMAGED}"
-            )
-        return self.known.things[name]
-
-    def kind(self, stored: Any, base: type = object) -> Any:
-        """A class that is a subclass of another one."""
-        found = self(stored)
-        if not (isclass(found) and issubclass(found, base)):
-            raise StateError(f"the state names {_short(found)} where a kind of {base.__name__} is needed. {DAMAGED}")
+        Raises
+        ------
+        StateError
+            Also for objects or arrays that no node refers to: part of the tree was removed.
+        """
+        root, objects, headers = (self.tree[name] for name in ("root", "objects", "headers"))
+        check_tree(objects, root)
+        self._values = [_array(*pair) for pair in zip(self.arrays, headers, strict=True)]
+        self._unused = {("array", place) for place in range(len(headers))}
+        self._unused |= {(REFERENCE, place) for place in range(len(objects))}
+        for node in objects:
+            self._objects.append(self._object(*node))
+        found = self(root)
+        if self._unused:
+            counts = [sum(kind == one for one, _ in self._unused) for kind in (REFERENCE, "array")]
+            raise StateError(f"the state has {counts[0]} objects and {counts[1]} arrays that nothing refers to. {AGAIN}")
         return found
 
-    def is_known(self, thing: Any) -> bool:
-        """Whether a class or a function is among the known ones."""
-        return id(thing) in self._known_things
+    def __call__(self, node: Any) -> Any:
+        """The value of a node."""
+        if node is None or type(node) in SCALARS:
+            return node
+        kind, *given = node if isinstance(node, list) and node else [node]
+        if not isinstance(kind, str) or kind not in _READERS:
+            raise StateError(f"the state holds something of the kind {_short(kind)}, which is not known here. {AGAIN}")
+        return _READERS[kind](self, *given)
 
-    def is_foreign(self, value: Any) -> bool:
-        """Whether a value or its class was handed in by the user."""
-        return id(value) in self._given or id(type(value)) in self._given
+    def items(self, nodes: Sequence[Any]) -> list[Any]:
+        """The values of several nodes."""
+        return [self(node) for node in nodes]
+
+    def array(self, place: Any) -> Any:
+        """An array or a tensor, the same one each time."""
+        self._unused.discard(("array", checked_place(place, self._values)))
+        return self._values[place]
+
+    def shared(self, place: Any) -> Any:
+        """An object, the same one each time."""
+        self._unused.discard((REFERENCE, checked_place(place, self._objects)))
+        return self._objects[place]
+
+    def named(self, reference: Any) -> Any:
+        """A known class or function by its tag, or one of the user's by its number."""
+        if type(reference) is int:
+            return self.own[checked_place(reference, self.own)]
+        if reference not in self.known:
+            raise StateError(
+                f"the state names {_short(reference)}, which is not among the classes that this version of "
+                f"sklearn_laplace opens. {AGAIN}"
+            )
+        return self.known[reference]
+
+    def _object(self, kind: Any, reference: Any, *given: Any) -> Any:
+        found = self.named(reference)
+        made = kind_of(found) if kind == "object" and isclass(found) else None
+        if made is None:
+            raise StateError(f"the state holds an object of {_short(found)}, which no description holds. {AGAIN}")
+        names = given[::2]
+        for name in names:
+            if shadows(found, name):
+                raise StateError(
+                    f"the state gives a {found.__name__} the attribute {_short(name)}, which no instance has. {AGAIN}"
+                )
+        values = dict(zip(names, self.items(given[1::2]), strict=True))
+        if len(values) < len(names):
+            raise StateError(f"the state gives a {found.__name__} an attribute twice. {AGAIN}")
+        return made.make(self, found, values)
+
+    def is_own(self, thing: Any) -> bool:
+        """True for what the user handed in, and for instances of such classes."""
+        return id(thing) in self._own_things or id(type(thing)) in self._own_things
 
     def is_plain(self, value: Any) -> bool:
-        """Whether a value is plain: numbers, text, tensors, modules, containers of these, or an object of the user's.
-
-        Functions, classes of modules, bound methods and partials are plain as well: all of them are restricted where
-        they are read.
-        """
+        """True for numbers, text, tensors, modules, functions, containers of these, and objects of the user's."""
         if isinstance(value, tuple | list | set):
             return all(map(self.is_plain, value))
         if isinstance(value, dict):
@@ -255,299 +222,126 @@ class Reader:
         if isinstance(value, np.ndarray):
             return value.dtype != object or all(map(self.is_plain, value.flat))
         if isclass(value):
-            return issubclass(value, nn.Module) or self.is_foreign(value)
-        is_setter = isfunction(value) and self.is_known(value) and value.__module__.startswith("skorch")
-        callable_data = isinstance(value, partial | MethodType) or isbuiltin(value)
-        callable_data = callable_data or (isfunction(value) and not is_setter)
-        return value is None or callable_data or isinstance(value, PLAIN) or self.is_foreign(value)
+            return issubclass(value, nn.Module) or self.is_own(value)
+        return value is None or isroutine(value) or isinstance(value, PLAIN) or self.is_own(value)
 
-    def check_type(self, owner: str, name: str, value: Any, annotation: Any) -> None:
-        """Raise a StateError if a value does not have the annotated type."""
-        if not conforms(value, annotation, self.is_plain):
-            wanted = "plain data" if annotation is Any else getattr(annotation, "__name__", str(annotation))
-            raise StateError(
-                f"the state holds a {type(value).__name__} as {_short(name)} of {owner}; {wanted} is needed. {DAMAGED}"
-            )
-
-    def check(self, value: Any) -> None:
-        """Run the checks of a restored object."""
-        for kind, check in self.known.checks.items():
-            if isinstance(value, kind):
-                check(value)
-
-    def array(self, place: int, axes: list[int]) -> np.ndarray:
-        """An array with its own order of axes."""
-        found = self.arrays[_index(place, self.arrays)]
-        if place in self._used or not isinstance(found, np.ndarray) or found.dtype.hasobject:
-            raise StateError(f"the state uses array {place} twice, or it is no array of numbers. {DAMAGED}")
-        self._used.add(place)
-        if sorted(axes) != list(range(found.ndim)):
-            raise StateError(f"the state gives array {place}, of {found.ndim} axes, the axes {_short(axes)}. {DAMAGED}")
-        if not found.size and math.prod(size for size in found.shape if size) > MOST_EMPTY:
-            raise StateError(f"the state holds an empty array of shape {_short(found.shape)}. {DAMAGED}")
-        return found.transpose(np.argsort(axes)) if axes else found
-
-    def items(self, stored: Sequence[Any]) -> list[Any]:
-        """Each of several values."""
-        return [self(value) for value in stored]
-
-    def attributes(self, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """Values by their names."""
-        return {name: self(value) for name, value in stored.items()}
-
-    def key(self, stored: Any) -> Any:
-        """A key of a dict or a member of a set."""
-        found = self(stored)
-        is_own = self.is_foreign(found) if self.runs_foreign else id(found) in self._given
-        if not (_is_key(found) or is_own):
-            raise StateError(f"the state holds a {type(found).__name__} as a key. {DAMAGED}")
+    def keys(self, nodes: Sequence[Any]) -> list[Any]:
+        """Keys of a dictionary or members of a set; other keys than text may all have the same hash."""
+        found = self.items(nodes)
+        for key in found:
+            if not _is_key(key):
+                raise StateError(f"the state holds a {type(key).__name__} as a key. {AGAIN}")
+        if sum(type(key) is not str for key in found) > MOST_KEYS:
+            raise StateError(f"the state holds more than {MOST_KEYS} keys that are no text. {AGAIN}")
         return found
 
 
 def _short(value: object) -> str:
-    """The value as text for an error message, shortened."""
-    is_data = value is None or isclass(value) or type(value) in (*SCALARS, list, tuple, dict, torch.Size)
-    text = repr(value) if is_data else f"a {type(value).__name__}"  # no code of the user's classes runs
+    """The value as text for an error message, shortened; no code of the user's classes runs."""
+    is_data = value is None or isclass(value) or type(value) in (*SCALARS, list, tuple, dict)
+    text = repr(value) if is_data else f"a {type(value).__name__}"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-
-
-def _index(place: Any, values: Sequence[Any]) -> int:
-    if type(place) is not int or not 0 <= place < len(values):
-        raise StateError(f"the state refers to number {_short(place)} of {len(values)}. {DAMAGED}")
-    return place
 
 
 def _is_key(value: Any) -> bool:
     if type(value) is tuple:
         return all(map(_is_key, value))
-    return isinstance(value, KEYS) and not (isinstance(value, int) and abs(value) >= LARGEST_KEY)
+    number = value.item() if isinstance(value, np.generic) else value
+    return isinstance(number, KEYS) and not (isinstance(number, int) and abs(number) >= LARGEST_KEY)
 
 
-def _tensor(reader: Reader, place: int, axes: list[int], dtype: str, device: str, grad: bool | None) -> Any:
+def _array(found: np.ndarray, header: list[Any]) -> Any:
+    """An array in its own order of axes, or the tensor of it."""
+    axes, *of_tensor = header
+    if not isinstance(found, np.ndarray) or found.dtype.hasobject or sorted(axes) != list(range(found.ndim)):
+        raise StateError(f"the state holds an array of other axes than {_short(axes)}, or of objects. {AGAIN}")
+    if not found.size and math.prod(size for size in found.shape if size) > MOST_EMPTY:
+        raise StateError(f"the state holds an empty array of shape {_short(found.shape)}. {AGAIN}")
+    found = found.transpose(np.argsort(axes)) if axes else found
+    return _tensor(found, *of_tensor) if of_tensor else found
+
+
+def _tensor(array: np.ndarray, dtype: str, device: str, grad: bool | None) -> Tensor:
+    """A tensor on its own device if it is present, else on the CPU.
+
+    It is in torch's own memory, whose alignment decides how sums round. Memory-mapped arrays are used where they are.
+    """
     if not isinstance(grad, bool | None):
-        raise StateError(f"the state holds {_short(grad)} where True, False or null is needed. {DAMAGED}")
-    return StoredTensor(reader.array(place, axes), DTYPES[dtype], device, grad).tensor()
+        raise StateError(f"the state holds {_short(grad)} where True, False or null is needed. {AGAIN}")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        found = torch.from_numpy(array)
+    wanted = DTYPES[dtype]
+    if wanted != found.dtype and (wanted, found.dtype) != (torch.bfloat16, torch.float32):
+        raise StateError(f"the state holds an array of the data type {array.dtype} as a tensor of {dtype}. {AGAIN}")
+    if not isinstance(array, np.memmap):
+        found = found.clone()
+    found = found.to(present_device(device), wanted)
+    return found if grad is None else nn.Parameter(found, requires_grad=grad)
 
 
-def _objects(reader: Reader, shape: list[int], items: list[Any]) -> Any:
-    if math.prod(shape) != len(items) or min(shape, default=0) < 0:
-        raise StateError(f"the state holds {len(items)} objects in an array of shape {_short(shape)}. {DAMAGED}")
+def _objects(reader: Reader, shape: Any, *items: Any) -> np.ndarray:
     found = np.empty(len(items), dtype=object)
     for place, item in enumerate(items):
         found[place] = reader(item)
-    return found.reshape(shape)
+    return found.reshape(reader(shape))
 
 
-def _scalar(reader: Reader, place: int, axes: list[int]) -> Any:
-    found = reader.array(place, axes)
-    if found.ndim:
-        raise StateError(f"the state holds an array of shape {found.shape} where one number is needed. {DAMAGED}")
+def _scalar(reader: Reader, place: Any) -> Any:
+    found = reader.array(place)
+    if not isinstance(found, np.ndarray) or found.ndim:
+        raise StateError(f"the state holds {_short(found)} where one number is needed. {AGAIN}")
     return found[()]
 
 
-def _data(reader: Reader, kind: Any, values: dict[str, Any]) -> Any:
-    found = reader.kind(kind)
-    is_data = is_dataclass(found) and reader.is_known(found)
-    needed = {field.name for field in fields(found)} if is_data else set()
-    if not is_data or set(values) != needed:
-        raise StateError(
-            f"the state holds a {found.__name__} of {_short(sorted(values))}, and this version of sklearn_laplace "
-            f"needs {sorted(needed)}. {DAMAGED}"
-        )
-    held, types = reader.attributes(values), field_types(found)
-    for name, value in held.items():
-        reader.check_type(found.__name__, name, value, types[name])
-    return found(**held)
-
-
-def _float(reader: Reader, text: str) -> float:
+def _float(reader: Reader, text: Any) -> float:
     if text not in FLOATS:
-        raise StateError(f"the state holds {_short(text)} where nan, inf or -inf is needed. {DAMAGED}")
+        raise StateError(f"the state holds {_short(text)} where nan, inf or -inf is needed. {AGAIN}")
     return float(text)
 
 
-def _complex(reader: Reader, text: Any) -> complex:
-    if not isinstance(text, str):
-        raise StateError(f"the state holds {_short(text)} where the text of a complex number is needed. {DAMAGED}")
-    return complex(text)
-
-
-def _size(reader: Reader, items: list[int]) -> torch.Size:
+def _size(reader: Reader, *items: Any) -> torch.Size:
     if not all(type(item) is int and item >= 0 for item in items):
-        raise StateError(f"the state holds {_short(items)} where a shape is needed. {DAMAGED}")
+        raise StateError(f"the state holds {_short(items)} where a shape is needed. {AGAIN}")
     return torch.Size(items)
 
 
-def _random(reader: Reader, state: Any) -> np.random.RandomState:
+def _member(reader: Reader, reference: Any, name: Any) -> Any:
+    kind = reader.named(reference)
+    if not (isclass(kind) and issubclass(kind, Enum)):
+        raise StateError(f"the state names {_short(kind)} where an enumeration is needed. {AGAIN}")
+    return kind[name]
+
+
+def _random(reader: Reader, *given: Any) -> np.random.RandomState:
     """The generator of a state; numpy itself does not check the position, and reads out of bounds."""
-    given = reader(state)
-    reader.check_type("RandomState", "state", given, dict[str, object])
-    reader.check_type("RandomState", "state", given["state"], dict[str, int | np.ndarray])
-    key, place = given["state"]["key"], given["state"]["pos"]
-    if given["bit_generator"] != GENERATOR or np.shape(key) != (N_WORDS,) or not 0 <= place <= N_WORDS:
-        raise StateError(
-            f"the state holds a random generator at position {_short(place)}, which it cannot have. {DAMAGED}"
-        )
+    words, place, has_gauss, gauss = reader.items(given)
+    numbers = type(place) is int and type(has_gauss) is int and type(gauss) is float
+    if not numbers or np.shape(words) != (N_WORDS,) or not 0 <= place <= N_WORDS:
+        raise StateError(f"the state holds a random generator at position {_short(place)}, which none has. {AGAIN}")
     found = np.random.RandomState()
-    found.set_state(given)
+    found.set_state((GENERATOR, words, place, has_gauss, gauss))
     return found
 
 
-def _partial(reader: Reader, func: Any, args: list[Any], keywords: dict[str, Any]) -> Any:
-    called, given, named = reader(func), reader.items(args), reader.attributes(keywords)
-    plain = callable(called) and reader.is_plain(given) and reader.is_plain(named)
-    found = partial(called, *given, **named) if plain else None
-    if found is None or not (reader.known.allows(found) if reader.is_known(called) else reader.is_foreign(called)):
-        raise StateError(f"the state holds a partial of {_short(called)}, which no description holds. {DAMAGED}")
-    return found
+def _dict(reader: Reader, *given: Any) -> dict[Any, Any]:
+    return dict(zip(reader.keys(given[::2]), reader.items(given[1::2]), strict=True))
 
 
-def _method(reader: Reader, owner: Any, name: Any) -> Any:
-    found = reader(owner)
-    kind = type(found)
-    function = own_method(kind, name, reader.is_known) if isinstance(name, str) and not reader.is_known(kind) else None
-    if function is None:
-        raise StateError(f"the state names {_short(name)} as a method of {kind.__name__}, which it is not. {DAMAGED}")
-    return MethodType(function, found)
-
-
-def _parts(reader: Reader, kind: Any, parts: Any) -> Any:
-    if reader.whole is None:
-        raise StateError(f"the state holds an estimator where none is expected. {DAMAGED}")
-    return reader.whole(reader, reader.kind(kind), reader(parts))
-
-
-def _skeleton(reader: Reader, kept: Any, tensors: list[Any]) -> Any:
-    found = reader(kept)
-    if not isinstance(found, Skeleton):
-        raise StateError(f"the state holds a {type(found).__name__} where a module is needed. {DAMAGED}")
-    return found.filled(reader.items(tensors))
-
-
-def _new_module(reader: Reader, kind: Any, values: Any) -> tuple[Any, Any]:
-    wanted = reader.kind(kind, nn.Module)
-    if has_own_state(wanted, nn.Module):
-        raise StateError(f"the state holds the attributes of a {wanted.__name__}, which is more than these. {DAMAGED}")
-    found = object.__new__(wanted)
-    found.__dict__.update(vars(nn.Module()))
-    return found, values
-
-
-def _new_list(reader: Reader, kind: Any, items: Any) -> tuple[Any, Any]:
-    return _container(reader, kind, list)(), items
-
-
-def _new_dict(reader: Reader, kind: Any, pairs: Any) -> tuple[Any, Any]:
-    return ({} if kind is None else _container(reader, kind, OrderedDict)()), pairs
-
-
-def _container(reader: Reader, kind: Any, base: type) -> Any:
-    """A class of lists or dictionaries; one of the user's only where its code may run."""
-    found = base if kind is None else reader.kind(kind, base)
-    if found is not base and not (reader.is_known(found) or reader.runs_foreign):
-        raise StateError(f"the state holds a {found.__name__}, whose code would run. {DAMAGED}")
-    return found
-
-
-def _new_bare(reader: Reader, kind: Any, values: Any) -> tuple[Any, Any]:
-    found = reader.kind(kind)
-    is_more = issubclass(found, nn.Module) or (is_dataclass(found) and reader.is_known(found))
-    if is_more or not (reader.known.attributes_of(found) or is_bare(found)):
-        raise StateError(f"the state holds the attributes of a {found.__name__}, which is more than these. {DAMAGED}")
-    return object.__new__(found), values
-
-
-def _named(reader: Reader, found: Any, values: Mapping[str, Any]) -> None:
-    """Refuse attribute names that belong to methods or properties of the class."""
-    kind = type(found)
-    for name in values:
-        if shadows(kind, name, is_foreign=not reader.is_known(kind)):
-            raise StateError(
-                f"the state gives a {kind.__name__} the attribute {_short(name)}, which no instance has. {DAMAGED}"
-            )
-
-
-def _with_attributes(reader: Reader, found: Any, values: Any) -> None:
-    _named(reader, found, values)
-    kind = type(found)
-    annotation_of = reader.known.attributes_of(kind) or (lambda name: Any)
-    for name, value in reader.attributes(values).items():
-        if reader.is_known(kind) or reader.known.attributes_of(kind):
-            reader.check_type(kind.__name__, name, value, annotation_of(name))
-        found.__dict__[name] = value
-    reader.check(found)
-
-
-def _check_sizes(kind: type, name: str, value: Any) -> None:
-    """Refuse whole numbers that are no sizes: torch does not check all of them before it allocates or indexes."""
-    if isinstance(value, tuple | list):
-        for one in value:
-            _check_sizes(kind, name, one)
-    least = 1 if name in POSITIVE else SIZES[0]
-    if type(value) is int and not least <= value <= SIZES[1]:
-        raise StateError(f"the state gives a {kind.__name__} the {_short(name)} {_short(value)}. {DAMAGED}")
-
-
-def _as_module(reader: Reader, found: Any, values: Any) -> None:
-    _named(reader, found, values)
-    kind, held = type(found), reader.attributes(values)
-    for name, value in held.items():
-        if name in HOOKS:
-            hooks = value.values() if isinstance(value, dict) else [value]
-            if not all(isinstance(one, bool | None | MethodType | partial) or reader.is_foreign(one) for one in hooks):
-                raise StateError(f"the state gives a {kind.__name__} hooks that are not the user's own. {DAMAGED}")
-        elif name in MODULE or reader.is_known(kind):
-            reader.check_type(kind.__name__, name, value, MODULE.get(name, Any))
-            _check_sizes(kind, name, value)
-        found.__dict__[name] = value
-    parts = {name for group in ("_parameters", "_buffers", "_modules") for name in found.__dict__[group]}
-    if replaced := parts & set(held):
-        raise StateError(
-            f"the state gives a {kind.__name__} the attributes {_short(sorted(replaced))} twice. {DAMAGED}"
-        )
-    reader.check(found)
-
-
-def _keys(reader: Reader, stored: Sequence[Any]) -> list[Any]:
-    """Keys of a dictionary or members of a set; other keys than text may all have the same hash."""
-    found = [reader.key(one) for one in stored]
-    if sum(type(key) is not str for key in found) > MOST_KEYS:
-        raise StateError(f"the state holds more than {MOST_KEYS} keys that are no text. {DAMAGED}")
-    return found
-
-
-def _with_pairs(reader: Reader, found: Any, pairs: Any) -> None:
-    found.update(zip(_keys(reader, [key for key, _ in pairs]), [reader(value) for _, value in pairs], strict=True))
-
-
-SHELLS: dict[str, tuple[Callable[..., tuple[Any, Any]], Callable[[Reader, Any, Any], None]]] = {
-    "module": (_new_module, _as_module),
-    "bare": (_new_bare, _with_attributes),
-    "list": (_new_list, lambda reader, found, items: found.extend(reader.items(items))),
-    "dict": (_new_dict, _with_pairs),
-}
-"""Nodes that may contain themselves: how an empty one is made, and how it is filled."""
-READERS: dict[str, Callable[..., Any]] = {
-    "node": Reader.node,
-    "known": Reader.known_thing,
-    "foreign": lambda reader, place: reader.foreign[_index(place, reader.foreign)],
-    "tuple": lambda reader, items: tuple(reader.items(items)),
+_READERS: dict[str, Callable[..., Any]] = {
+    REFERENCE: Reader.shared,
+    "named": Reader.named,
+    "list": lambda reader, *nodes: reader.items(nodes),
+    "tuple": lambda reader, *nodes: tuple(reader.items(nodes)),
+    "set": lambda reader, *nodes: set(reader.keys(nodes)),
     "size": _size,
-    "set": lambda reader, items: set(_keys(reader, items)),
-    "slice": lambda reader, items: slice(*reader.items(items)),
+    "dict": _dict,
     "float": _float,
-    "complex": _complex,
     "dtype": lambda reader, name: DTYPES[name],
     "device": lambda reader, name: present_device(name),
-    "tensor": _tensor,
     "array": Reader.array,
     "scalar": _scalar,
     "objects": _objects,
-    "data": _data,
-    "member": lambda reader, kind, name: reader.kind(kind, Enum)[name],
+    "member": _member,
     "random": _random,
-    "partial": _partial,
-    "method": _method,
-    "parts": _parts,
-    "skeleton": _skeleton,
 }

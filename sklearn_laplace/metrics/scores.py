@@ -11,8 +11,8 @@ With metadata routing enabled, scikit-learn passes ``sample_weight`` only to sco
 cannot request it.
 
 For comparison, any regressor with ``predict(X, return_std=True)`` is evaluated as a normal distribution with that mean
-and standard deviation. Any classifier with ``predict_proba`` is evaluated by :func:`neg_nlpd`. The ``return_std_kind``
-of a Laplace estimator is ignored: the metrics evaluate the distribution of y, observation noise included.
+and standard deviation. Any classifier with ``predict_proba`` is evaluated by :func:`log_density_scorer`. The
+``return_std_kind`` of a Laplace estimator is ignored: the metrics evaluate the distribution of y, noise included.
 
 The calibration of class probabilities is measured by :func:`expected_calibration_error` (``metrics/calibration.py``).
 It takes labels and probabilities instead of an estimator, as ``make_scorer(…, response_method="predict_proba")``
@@ -49,6 +49,7 @@ __all__ = [
     "CALIBRATION_LEVELS",
     "calibration_gap",
     "coverage",
+    "log_density_scorer",
     "mean_width",
     "neg_crps",
     "neg_interval_score",
@@ -60,7 +61,7 @@ CALIBRATION_LEVELS = np.arange(1, 20) / 20
 """Nominal levels at which :func:`calibration_gap` compares nominal and observed coverage: .05, .10, …, .95."""
 
 
-def neg_nlpd(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
+def log_density_scorer(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
     r"""Mean log predictive density: :math:`\log p(y_n)`, averaged over the rows.
 
     Parameters
@@ -94,15 +95,19 @@ def neg_nlpd(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float
     >>> y = np.sin(X[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=60)
     >>> even, odd = slice(0, None, 2), slice(1, None, 2)
     >>> models = [m.fit(X[even], y[even]) for m in (LaplaceRegressor(random_state=0), BayesianRidge())]
-    >>> net, line = (neg_nlpd(m, X[odd], y[odd]) for m in models)
+    >>> net, line = (log_density_scorer(m, X[odd], y[odd]) for m in models)
     >>> bool(net > 0.5 > line)
     True
     """
     step, rows = final_step(estimator, X)
     if is_classifier(step):
         return _average(_log_probability(predictive(step, rows), step.classes_, y), sample_weight)
-    distribution, targets = _judged("neg_nlpd", step, rows, y)
+    distribution, targets = _judged("log_density_scorer", step, rows, y)
     return _average(_columns(distribution.logpdf(targets)).sum(1), sample_weight)
+
+
+neg_nlpd = log_density_scorer
+"""Alias of :func:`log_density_scorer`: the negative of the negative log predictive density (NLPD)."""
 
 
 def neg_crps(
@@ -116,7 +121,7 @@ def neg_crps(
     Parameters
     ----------
     estimator : fitted regressor
-        As in :func:`neg_nlpd`, with a normal predictive distribution or a mixture of normals.
+        As in :func:`log_density_scorer`, with a normal predictive distribution or a mixture of normals.
     X : array-like of shape (n_samples, n_features)
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
     sample_weight : array-like of shape (n_samples,), optional
@@ -152,7 +157,7 @@ def neg_crps(
     if isinstance(distribution, PoissonLogNormal | CountMixture):
         raise TypeError(
             f"neg_crps needs a normal predictive distribution; found {type(distribution).__name__}, a distribution of "
-            "counts; for counts use neg_nlpd or neg_interval_score."
+            "counts; for counts use log_density_scorer or neg_interval_score."
         )
     if isinstance(distribution, NormalMixture):
         return -_scored(distribution.crps(targets), sample_weight, multioutput)
@@ -180,7 +185,7 @@ def neg_interval_score(
     Parameters
     ----------
     estimator : fitted regressor
-        As in :func:`neg_nlpd`.
+        As in :func:`log_density_scorer`.
     X : array-like of shape (n_samples, n_features)
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
     sample_weight : array-like of shape (n_samples,), optional
@@ -238,7 +243,7 @@ def coverage(
     Parameters
     ----------
     estimator : fitted regressor
-        As in :func:`neg_nlpd`.
+        As in :func:`log_density_scorer`.
     X : array-like of shape (n_samples, n_features)
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
     sample_weight : array-like of shape (n_samples,), optional
@@ -287,7 +292,7 @@ def mean_width(
     Parameters
     ----------
     estimator : fitted regressor
-        As in :func:`neg_nlpd`.
+        As in :func:`log_density_scorer`.
     X : array-like of shape (n_samples, n_features)
     y : ignored
         Present for compatibility with scikit-learn's scorers.
@@ -330,7 +335,7 @@ def sharpness(
     Parameters
     ----------
     estimator : fitted regressor
-        As in :func:`neg_nlpd`.
+        As in :func:`log_density_scorer`.
     X : array-like of shape (n_samples, n_features)
     y : ignored
         Present for compatibility with scikit-learn's scorers.
@@ -375,7 +380,7 @@ def calibration_gap(
     Parameters
     ----------
     estimator : fitted regressor
-        As in :func:`neg_nlpd`.
+        As in :func:`log_density_scorer`.
     X : array-like of shape (n_samples, n_features)
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
     sample_weight : array-like of shape (n_samples,), optional

@@ -273,7 +273,7 @@ def test_mixtures_are_saved_and_searched(three):
     counts.fit(X, np.random.default_rng(0).poisson(2, size=45))
     distribution = counts.predict_dist(X_NEW)
     assert isinstance(distribution, CountMixture)
-    with pytest.raises(TypeError, match="for counts use neg_nlpd"):
+    with pytest.raises(TypeError, match="for counts use log_density_scorer"):
         metrics.neg_crps(counts, X, np.ones(45))
     np.testing.assert_allclose(counts.predict(X_NEW), distribution.mean(), rtol=1e-9)
     np.testing.assert_allclose(counts.predict_std(X_NEW), distribution.std(), rtol=1e-9)

@@ -284,6 +284,6 @@ def test_what_counts_do_not_have_is_said(model):
         model.log_marginal_likelihood(sigma_noise=1.0)
     with pytest.raises(ValueError, match="y holds -2"):
         model.partial_fit(X[:2], [-2.0, 1.0])
-    with pytest.raises(TypeError, match="for counts use neg_nlpd or neg_interval_score"):
+    with pytest.raises(TypeError, match="for counts use log_density_scorer or neg_interval_score"):
         metrics.neg_crps(model, X, Y)
     assert np.isfinite(metrics.neg_interval_score(model, X, Y))

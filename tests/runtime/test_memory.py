@@ -204,7 +204,7 @@ def test_only_failed_allocations_are_errors_of_memory(error, said):
     """Of numpy, of torch, of a GPU; the budget's own error and anything else pass."""
     with pytest.raises(MemoryBudgetError) as caught, _memory.naming_the_budget(None):
         raise error
-    assert said in str(caught.value) and "this process may have" in str(caught.value)
+    assert said in str(caught.value) and "this process may use" in str(caught.value)
     for other in (RuntimeError("a bug"), MemoryBudgetError("as it is"), ValueError("out of memory")):
         with pytest.raises(type(other)) as caught, _memory.naming_the_budget(None):
             raise other
@@ -276,7 +276,7 @@ def test_the_default_is_what_a_limit_of_the_address_space_leaves(monkeypatch, tm
     for limit, expected in ((_memory.MAPPED + 5000, 5000), (1, 1)):
         monkeypatch.setattr(resource, "getrlimit", lambda which, limit=limit: (limit, resource.RLIM_INFINITY))
         assert _memory._physical_memory(tmp_path) == expected
-    assert str(MemoryBudget.of(None)) == "this process may have 1e-06 MB"
+    assert str(MemoryBudget.of(None)) == "this process may use 1e-06 MB"
 
 
 def test_the_automatic_structure_stays_within_the_budget():
@@ -297,7 +297,7 @@ def test_what_does_not_fit_says_what_it_needs_and_what_is_allowed():
     ):
         full.fit(X, Y)
     with pytest.raises(
-        MemoryBudgetError, match=r"one row of the data makes about 0.00588 MB.*beside 0.245 MB of the po"
+        MemoryBudgetError, match=r"one row of the data needs about 0.00588 MB.*in addition to 0.245 MB of the po"
     ):
         full.set_params(memory_budget=245_000).fit(X, Y)
     with pytest.raises(
@@ -328,5 +328,5 @@ def test_predictions_stay_within_the_budget(monkeypatch):
     held = _memory.held(model.posterior_, model.laplace_.curvature)
     assert 3 * 8 * 101**2 >= held >= 2 * 8 * 101**2
     assert steps == [(200_000 - held) // (40 * 101)]
-    with pytest.raises(MemoryBudgetError, match="one row of the data makes"):
+    with pytest.raises(MemoryBudgetError, match="one row of the data needs"):
         model.set_params(memory_budget="100kB").predict_std(X)

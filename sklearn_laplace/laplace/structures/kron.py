@@ -267,9 +267,8 @@ class Kron(Curvature):
         rows = self.total_weight.clamp_min(torch.finfo(torch.float64).tiny)
         posteriors = []
         for part, piece in zip(self.parts, precision.expand(sum(sizes)).split(sizes), strict=True):
-            delta = one_precision(
-                piece, part.block, "Kron(damping='ritter')", "Kron(damping='exact'), which supports one precision per tensor"
-            )
+            instead = "Kron(damping='exact'), which supports one precision per tensor"
+            delta = one_precision(piece, part.block, "Kron(damping='ritter')", instead)
             (outputs, output_basis), (inputs, input_basis) = part.spectra(rows)
             total = scale * torch.outer(outputs, inputs) + delta
             if part.block.factored:

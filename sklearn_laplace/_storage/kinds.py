@@ -1,0 +1,257 @@
+"""How an object is taken apart into named values, and made from them again.
+
+One pair of functions for each kind of object: estimators, torch modules, skorch nets, the known data classes, and plain
+objects of the user's classes. An object is created without ``__init__`` and its attributes are set, so that no code of
+its class runs. An attribute never replaces a method or a property of the class.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from inspect import getattr_static, isdatadescriptor, ismethoddescriptor
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from skorch import NeuralNet
+from skorch.dataset import ValidSplit
+from skorch.history import History
+from torch import Tensor, nn
+
+from ..errors import StateError
+from ..laplace.likelihoods._base import Likelihood
+from ..nets import TableMLP
+from .annotations import conforms
+from .registry import fields_of, tags
+
+OWN_STATE = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__deepcopy__")
+"""Methods of a class whose instances are more than their attributes."""
+PLAIN = (bool, int, float, str, Tensor, nn.Module, torch.dtype, torch.device, np.generic, np.random.RandomState)
+MODULE = {
+    "training": bool,
+    "_parameters": dict[str, nn.Parameter | None],
+    "_buffers": dict[str, Tensor | None],
+    "_modules": dict[str, nn.Module | None],
+    "_non_persistent_buffers_set": set[str],
+    "_is_full_backward_hook": bool | None,
+}
+"""Annotations of torch's own attributes of a module."""
+HOOKS = frozenset(vars(nn.Module())) - set(MODULE)
+"""Torch's other attributes: functions that it calls. No description holds any."""
+SIZES = -16, 2**24
+"""Range of whole numbers in known modules: torch does not check all of them before it allocates or indexes."""
+POSITIVE = ("num_heads", "groups", "num_groups")
+"""Sizes that torch divides by."""
+NET = {
+    "module": nn.Module | type[nn.Module],
+    "device": str | None,
+    "train_split": Any | type | ValidSplit,
+    "module_": nn.Module,
+    "criterion_": nn.Module | None,
+    "criterion__likelihood": Likelihood,
+    "history_": list[Any] | None,
+    "initialized_": bool,
+    "init_context_": str | None,
+    "prefixes_": list[str],
+    "cuda_dependent_attributes_": list[str],
+    "_modules": list[str],
+    "_criteria": list[str],
+    "_optimizers": list[str],
+}
+"""Annotations of a skorch net's attributes; all others are parameters."""
+LEFT_OUT = {
+    "torch_load_kwargs": lambda: None,
+    "compile": lambda: False,
+    "virtual_params_": dict,
+    "_params_to_validate": set,
+    "_trimmed_for_prediction": lambda: True,
+    "optimizer_": lambda: None,
+    "callbacks_": list,
+}
+"""Attributes of a skorch net that are not stored: those of its training, and those under which code would run."""
+OF_ITERATORS = ("batch_size", "shuffle", "seed", "drop_last")
+"""Options of a net's iterators that are stored; others may start workers."""
+
+
+class Checks(Protocol):
+    """What a reader checks."""
+
+    def is_own(self, thing: Any) -> bool:
+        """True for a class or function that the user handed in, and for an instance of such a class."""
+
+    def is_plain(self, value: Any) -> bool:
+        """True for numbers, text, tensors, modules, functions and containers of these."""
+
+
+class Described(ABC):
+    """An object that is stored by parts of its own choice."""
+
+    @abstractmethod
+    def _described(self) -> dict[str, Any]:
+        """The parts."""
+
+    @classmethod
+    @abstractmethod
+    def _restored(cls, checks: Checks, parts: dict[str, Any]) -> Any:
+        """An object of these parts, after their types have been checked."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Take an object apart, and make one of a class from values."""
+
+    attributes: Callable[[Any], Mapping[str, Any]]
+    make: Callable[[Checks, type, dict[str, Any]], Any]
+
+
+def kind_of(kind: type) -> Kind | None:
+    """How instances of a class are stored; None for those that are more than their attributes."""
+    is_known = kind in tags()
+    if issubclass(kind, Described):
+        return Kind(lambda value: value._described(), lambda checks, kind, parts: kind._restored(checks, parts))
+    if issubclass(kind, nn.Module):
+        return None if _has_own_state(kind, nn.Module) else Kind(_of_module, _module)
+    if issubclass(kind, NeuralNet):
+        return Kind(_of_net, _net)
+    if is_known:
+        return None if fields_of(kind) is None or issubclass(kind, Enum) else Kind(_of_data, _data)
+    is_bare = kind.__dictoffset__ != 0 and kind.__new__ is object.__new__ and not _has_own_state(kind, object)
+    return Kind(vars, lambda checks, kind, values: new(kind, values)) if is_bare else None
+
+
+def _has_own_state(kind: type, base: type) -> bool:
+    """True if a class other than the base or one of torch's layers defines how its instances are stored."""
+    ahead = [one for one in kind.__mro__ if one not in base.__mro__]
+    definers = [one for one in ahead if set(OWN_STATE) & set(vars(one)) or vars(one).get("__slots__")]
+    return any(not one.__module__.startswith("torch.nn.modules.") or issubclass(one, nn.RNNBase) for one in definers)
+
+
+# ---------------------------------------------------------------------- checks
+
+
+def check_type(checks: Checks, owner: type, name: str, value: Any, annotation: Any) -> None:
+    """Raise a StateError if an attribute does not have its annotated type."""
+    if not conforms(value, annotation, checks.is_plain):
+        wanted = "plain data" if annotation is Any else getattr(annotation, "__name__", str(annotation))
+        raise StateError(
+            f"the state holds a {type(value).__name__} as {name!r:.200} of {owner.__name__}; {wanted} is needed."
+        )
+
+
+def shadows(kind: type, name: str) -> bool:
+    """Return True if an attribute would replace a method or a property of its class.
+
+    The value of a cached property is no replacement in a class of the user's.
+
+    Examples
+    --------
+    >>> shadows(nn.Linear, "forward"), shadows(nn.Linear, "in_features")
+    (True, False)
+    """
+    if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
+        return True
+    held = getattr_static(kind, name, None)
+    if isinstance(held, cached_property) and kind not in tags():
+        return False
+    return callable(held) or isdatadescriptor(held) or ismethoddescriptor(held)
+
+
+def new(kind: type, values: Mapping[str, Any]) -> Any:
+    """A new object with these attributes."""
+    found = object.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(found, name, value)
+    return found
+
+
+# ---------------------------------------------------------------------- data
+
+
+def _of_data(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in fields_of(type(value)) or ()}
+
+
+def _data(checks: Checks, kind: type, values: dict[str, Any]) -> Any:
+    needed = fields_of(kind) or {}
+    if set(values) != set(needed):
+        raise StateError(
+            f"the state holds a {kind.__name__} of {str(sorted(values)):.200}, and this version of sklearn_laplace "
+            f"needs {sorted(needed)}."
+        )
+    for name, value in values.items():
+        check_type(checks, kind, name, value, needed[name])
+    return new(kind, values)
+
+
+# ---------------------------------------------------------------------- modules
+
+
+def _of_module(module: nn.Module) -> dict[str, Any]:
+    fresh = vars(nn.Module())
+    return {name: value for name, value in vars(module).items() if name not in fresh or not _same(value, fresh[name])}
+
+
+def _same(value: Any, fresh: Any) -> bool:
+    return value is fresh or (type(value) in (dict, OrderedDict, set) and not value)
+
+
+def _module(checks: Checks, kind: type, values: dict[str, Any]) -> nn.Module:
+    if hooks := sorted(HOOKS & set(values)):
+        raise StateError(f"the state gives a {kind.__name__} the hooks {hooks}; no description holds functions.")
+    for name, value in values.items():
+        if name in MODULE or not checks.is_own(kind):
+            check_type(checks, kind, name, value, MODULE.get(name, Any))
+            _check_sizes(kind, name, value)
+    state = vars(nn.Module()) | values
+    parts = {name for group in ("_parameters", "_buffers", "_modules") for name in state[group]}
+    if replaced := sorted(parts & set(values)):
+        raise StateError(f"the state gives a {kind.__name__} the attributes {replaced} twice.")
+    found: nn.Module = new(kind, state)
+    if isinstance(found, TableMLP):
+        found.check_parts()
+    return found
+
+
+def _check_sizes(kind: type, name: str, value: Any) -> None:
+    """Refuse whole numbers that are no sizes."""
+    if isinstance(value, tuple | list):
+        for one in value:
+            _check_sizes(kind, name, one)
+    least = 1 if name in POSITIVE else SIZES[0]
+    if type(value) is int and not least <= value <= SIZES[1]:
+        raise StateError(f"the state gives a {kind.__name__} the {name!r:.200} {value}.")
+
+
+# ---------------------------------------------------------------------- nets
+
+
+def _is_stored(name: str) -> bool:
+    owner, _, option = name.partition("__")
+    is_option = owner in ("callbacks", "compile") or (owner.startswith("iterator_") and option not in OF_ITERATORS)
+    return name not in LEFT_OUT and not (option and is_option)
+
+
+def _of_net(net: NeuralNet) -> dict[str, Any]:
+    found = {name: value for name, value in vars(net).items() if _is_stored(name)}
+    return found | ({} if net.history_ is None else {"history_": list(net.history_)})
+
+
+def _net(checks: Checks, kind: type, values: dict[str, Any]) -> NeuralNet:
+    if kept_out := [name for name in values if not _is_stored(name)]:
+        raise StateError(f"the state gives a {kind.__name__} the attributes {kept_out}, which no description holds.")
+    for name, value in values.items():
+        check_type(checks, kind, name, value, NET.get(name, Any | type))
+    defaults = {name: make() for name, make in LEFT_OUT.items()}
+    if not values.get("initialized_"):
+        defaults = {name: value for name, value in defaults.items() if name not in TRAINED}
+    defaults["_params_to_validate"] = {name for name in values if "__" in name}
+    history = values.get("history_")
+    return new(kind, defaults | values | {"history_": None if history is None else History(history)})
+
+
+TRAINED = ("_trimmed_for_prediction", "optimizer_", "callbacks_")

@@ -1,0 +1,131 @@
+r"""Dense, slow, plainly correct truth for the tests: autodiff, closed forms, quadrature, float64.
+
+Every function here is a definition written out: Jacobians one row at a time, matrices dense, sums
+as loops. Nothing is fast and nothing is shared with the package, which must never be imported here:
+an oracle that borrows the code under test proves nothing.
+
+Symbols
+-------
+n rows with weights w_n (``None`` means 1 each), C outputs f = f_theta(x), P selected parameters,
+J_n = df(x_n)/dtheta (C x P), Lambda_n = second derivative of -log p(y_n | f) in f at unit
+dispersion, delta prior precision (a scalar, or a vector with one entry per parameter),
+noise_variance the dispersion of the gaussian likelihood (ignored by the categorical one), scale =
+1 / noise_variance (1 for categorical), H = sum_n w_n J_n^T Lambda_n J_n, P = scale H + diag(delta).
+
+Conventions
+-----------
+* ``kind`` is "gaussian" (y is (n, C), float), "categorical" (y is (n,), integer class labels), "bernoulli" (one
+  output, the logit of class 1; y is (n,), 0 or 1) or "poisson" (log rates; y is (n, C), counts as floats).
+* ``names`` lists parameter names of the module; theta is each of them flattened row-major,
+  concatenated in that order. Parameters not named stay at the module's values.
+* Modules are copied, cast to float64 and put in eval mode; the one given is never touched.
+* A joint covariance over rows is ordered (row, output), row-major.
+"""
+
+from .autodiff import log_likelihood, output_gradient, output_hessian
+from .curvature import (
+    block_diagonal,
+    diagonal,
+    empirical_fisher,
+    ggn,
+    hessian,
+    kron_factors,
+    kron_precision,
+    layer_matrix_permutation,
+    nearest_semidefinite,
+    posterior_precision,
+)
+from .evidence import evidence_gradient_by_differences, log_evidence, numerical_optimum
+from .functions import Function, all_names, flatten, jacobian, network_function, outputs, with_parameters
+from .leave_one_out import leave_one_out_refits
+from .posteriors import (
+    LinearPosterior,
+    bayesian_linear_regression,
+    bayesian_logistic_hessian,
+    gauss_newton_map,
+    glm_covariance,
+    glm_joint_covariance,
+    linearised_map,
+    logistic_map,
+    map_gradient,
+    map_objective,
+)
+from .quadrature import (
+    coverage,
+    crps_gaussian,
+    entropy_parts,
+    gaussian_total_std,
+    log_density_of_error,
+    mixture_moments,
+    moderated_softmax,
+    moderation,
+    pairwise_probit,
+    pieces,
+    poisson_lognormal,
+    softmax_normal_expectation,
+    softmax_normal_expectation_mc,
+)
+from .random_data import (
+    random_binary,
+    random_classification,
+    random_counts,
+    random_mlp,
+    random_regression,
+    random_weights,
+)
+
+__all__ = [
+    "Function",
+    "LinearPosterior",
+    "all_names",
+    "bayesian_linear_regression",
+    "bayesian_logistic_hessian",
+    "block_diagonal",
+    "coverage",
+    "crps_gaussian",
+    "diagonal",
+    "empirical_fisher",
+    "entropy_parts",
+    "evidence_gradient_by_differences",
+    "flatten",
+    "gauss_newton_map",
+    "gaussian_total_std",
+    "ggn",
+    "glm_covariance",
+    "glm_joint_covariance",
+    "hessian",
+    "jacobian",
+    "kron_factors",
+    "kron_precision",
+    "layer_matrix_permutation",
+    "leave_one_out_refits",
+    "linearised_map",
+    "log_density_of_error",
+    "log_evidence",
+    "log_likelihood",
+    "logistic_map",
+    "map_gradient",
+    "map_objective",
+    "mixture_moments",
+    "moderated_softmax",
+    "moderation",
+    "nearest_semidefinite",
+    "network_function",
+    "numerical_optimum",
+    "output_gradient",
+    "output_hessian",
+    "outputs",
+    "pairwise_probit",
+    "pieces",
+    "poisson_lognormal",
+    "posterior_precision",
+    "random_binary",
+    "random_classification",
+    "random_counts",
+    "random_mlp",
+    "random_regression",
+    "random_weights",
+    "softmax_normal_expectation",
+    "softmax_normal_expectation_mc",
+    "with_parameters",
+]

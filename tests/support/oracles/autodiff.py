@@ -1,0 +1,105 @@
+"""Log-likelihoods and their derivatives in the outputs, by automatic differentiation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .functions import Function, _double, _rows_of, _vector, flatten, network_function
+
+
+def log_likelihood(kind: str, f: Tensor, y: Tensor, noise_variance: float | Tensor = 1.0) -> Tensor:
+    r"""Log density, log p(y_n | f_n) in nats, with every constant, unweighted.
+
+    gaussian: :math:`-\tfrac12\sum_c[(y_c-f_c)^2/\sigma^2 + \log 2\pi\sigma^2]`;
+    categorical: :math:`f_y - \log\sum_c e^{f_c}`; bernoulli: :math:`y f - \log(1 + e^f)`; poisson:
+    :math:`\sum_c[y_c f_c - e^{f_c} - \log y_c!]`.
+
+    Parameters
+    ----------
+    kind : {"gaussian", "categorical", "bernoulli", "poisson"}
+    f : Tensor of shape (n, C)
+    y : Tensor of shape (n, C), or (n,) of integers
+    noise_variance : float or Tensor broadcasting to (n, C)
+        Gaussian only, in squared units of y.
+
+    Returns
+    -------
+    Tensor of shape (n,), float64
+    """
+    f = f.double()
+    if kind == "gaussian":
+        if y.shape != f.shape:  # broadcasting (n,) against (n, 1) would silently give (n, n)
+            raise ValueError(f"y has shape {tuple(y.shape)}, f has {tuple(f.shape)}")
+        variance = _vector(noise_variance)
+        terms = (_double(y) - f) ** 2 / variance + torch.log(2 * math.pi * variance)
+        return -0.5 * terms.sum(-1)
+    if kind == "categorical":
+        if y.shape != f.shape[:1]:
+            raise ValueError(f"y has shape {tuple(y.shape)}, expected {tuple(f.shape[:1])}")
+        return f.gather(1, y.long()[:, None])[:, 0] - torch.logsumexp(f, 1)
+    if kind == "bernoulli":
+        if y.shape != f.shape[:1] or f.shape[1] != 1:
+            raise ValueError(f"y has shape {tuple(y.shape)}, f has {tuple(f.shape)}; expected (n,) and (n, 1)")
+        return y * f[:, 0] - torch.logaddexp(torch.zeros_like(f[:, 0]), f[:, 0])
+    if kind == "poisson":
+        if y.shape != f.shape:
+            raise ValueError(f"y has shape {tuple(y.shape)}, f has {tuple(f.shape)}")
+        return (_double(y) * f - torch.exp(f) - torch.lgamma(_double(y) + 1)).sum(-1)
+    raise ValueError(f"unknown kind {kind!r}")
+
+
+def output_gradient(kind: str, f: Tensor, y: Tensor, noise_variance: float | Tensor = 1.0) -> Tensor:
+    """Gradient of -log p(y | f) in f, by autodiff, at this noise variance (gaussian; broadcasts to (n, C)); (n, C)."""
+    rows = _row_nlls(kind, f, y, noise_variance)
+    return torch.stack([torch.autograd.functional.jacobian(nll, f[i].detach().double()) for i, nll in enumerate(rows)])
+
+
+def output_hessian(kind: str, f: Tensor, y: Tensor | None = None, noise_variance: float | Tensor = 1.0) -> Tensor:
+    """Hessian of -log p(y | f) in f, by double autodiff.
+
+    Parameters
+    ----------
+    kind : {"gaussian", "categorical"}
+    f : Tensor of shape (n, C)
+    y : Tensor, optional
+        No kind's Hessian depends on y; an arbitrary one is used when absent.
+    noise_variance : float or Tensor broadcasting to (n, C)
+        Gaussian only.
+
+    Returns
+    -------
+    Tensor of shape (n, C, C)
+    """
+    if y is None:
+        y = torch.zeros_like(f) if kind in ("gaussian", "poisson") else torch.zeros(len(f), dtype=torch.long)
+    rows = _row_nlls(kind, f, y, noise_variance)
+    return torch.stack([torch.autograd.functional.hessian(nll, f[i].detach().double()) for i, nll in enumerate(rows)])
+
+
+def _row_losses(
+    kind: str, module: nn.Module, names: Sequence[str], x: Tensor, y: Tensor, noise_variance: float | Tensor
+) -> tuple[list[Function], Tensor]:
+    """-log p(y_n | f_theta(x_n)) of each row alone as a function of theta, and the module's own theta."""
+    f = network_function(module, names)
+    variance = _rows_of(noise_variance, len(x))
+
+    def loss(n: int) -> Function:
+        row = slice(n, n + 1)
+        return lambda theta: -log_likelihood(kind, f(theta, x[row]), y[row], variance[row])[0]
+
+    return [loss(n) for n in range(len(x))], flatten(module, names)
+
+
+def _row_nlls(kind: str, f: Tensor, y: Tensor, noise_variance: float | Tensor) -> list[Function]:
+    """-log p(y | f) of each row as a function of its f (C,)."""
+    variance = _rows_of(noise_variance, len(f))
+
+    def nll(n: int) -> Function:
+        row = slice(n, n + 1)
+        return lambda outputs: -log_likelihood(kind, outputs[None], y[row], variance[row])[0]
+
+    return [nll(n) for n in range(len(f))]

@@ -1,0 +1,249 @@
+"""Expectations under Gaussians by quadrature, and scores in closed form."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.integrate
+import scipy.optimize
+import scipy.special
+import scipy.stats
+import torch
+from torch import Tensor
+
+from .functions import _vector
+from .posteriors import _root
+
+
+def softmax_normal_expectation(mean: Tensor, cov: Tensor, n_nodes: int = 64) -> Tensor:
+    r"""E[softmax(f)], f ~ N(mean, cov), by tensor Gauss-Hermite quadrature; C at most 3.
+
+    With :math:`cov = R R^\top` the integral is
+    :math:`\pi^{-C/2}\sum_k w_k\,softmax(mean + \sqrt2 R z_k)`.
+
+    Parameters
+    ----------
+    mean : Tensor of shape (C,)
+    cov : Tensor of shape (C, C)
+        May be rank-deficient.
+    n_nodes : int
+        Per dimension. The error falls with the nodes and grows with the variance: compare two
+        numbers of nodes before trusting a digit.
+
+    Returns
+    -------
+    Tensor of shape (C,)
+    """
+    C = len(mean)
+    if C > 3:
+        raise ValueError(f"{n_nodes}**{C} nodes; use softmax_normal_expectation_mc for C > 3")
+    nodes, node_weights = np.polynomial.hermite.hermgauss(n_nodes)
+    z = torch.cartesian_prod(*[torch.from_numpy(nodes)] * C).reshape(-1, C)
+    w = torch.cartesian_prod(*[torch.from_numpy(node_weights)] * C).reshape(-1, C).prod(1)
+    f = mean + math.sqrt(2) * z @ _root(cov).T
+    return (w[:, None] * torch.softmax(f, 1)).sum(0) / math.pi ** (C / 2)
+
+
+def softmax_normal_expectation_mc(mean: Tensor, cov: Tensor, n_pairs: int = 1_000_000, seed: int = 0) -> Tensor:
+    """E[softmax(f)], f ~ N(mean, cov), by seeded Monte Carlo with antithetic pairs; any C.
+
+    Standard error at most ``0.5 / sqrt(n_pairs)`` per class, usually far less.
+
+    Returns
+    -------
+    Tensor of shape (C,)
+    """
+    generator = torch.Generator().manual_seed(seed)
+    z = torch.randn(n_pairs, len(mean), dtype=torch.float64, generator=generator)
+    shift = z @ _root(cov).T
+    return 0.5 * (torch.softmax(mean + shift, 1) + torch.softmax(mean - shift, 1)).mean(0)
+
+
+def poisson_lognormal(mean: float, variance: float, k: int) -> tuple[float, float]:
+    """Log probability of k and probability of at most k, for a Poisson count whose log rate is N(mean, variance).
+
+    Both integrals on a grid of a few hundred thousand points: around the peak of the integrand for the first, over
+    twelve standard deviations for the second.
+    """
+
+    def exponent(g: np.ndarray) -> np.ndarray:
+        return k * g - np.exp(np.minimum(g, 700.0)) - (g - mean) ** 2 / (2 * variance)
+
+    coarse = np.linspace(mean - 40 * math.sqrt(variance) - 60, mean + 40 * math.sqrt(variance) + 60, 2_000_001)
+    peak = coarse[exponent(coarse).argmax()]
+    width = 1 / math.sqrt(math.exp(peak) + 1 / variance)
+    g = np.linspace(peak - 60 * width - 40 * (variance > 5), peak + 60 * width, 400_001)
+    values = exponent(g)
+    integral = values.max() + np.log(scipy.integrate.trapezoid(np.exp(values - values.max()), g))
+    constants = scipy.special.gammaln(k + 1) + 0.5 * math.log(2 * math.pi * variance)
+    z = np.linspace(-12, 12, 400_001)
+    weight = scipy.stats.norm.pdf(z)
+    below = scipy.stats.poisson.cdf(k, np.exp(np.minimum(mean + math.sqrt(variance) * z, 700.0)))
+    return float(integral - constants), float((below * weight).sum() / weight.sum())
+
+
+def moderation(q: float) -> float:
+    r"""The constant k_q of the link "moderated" for q ≥ 2 classes in play, which need not be a whole number.
+
+    .. math:: k_q = \frac{1}{2 e_q^2} \Big(\frac{q - 1}{q}\Big)^2, \qquad e_q = \int z\, q\, \phi(z) \Phi(z)^{q-1} dz
+
+    the latter being the expected largest of q standard normals.
+    """
+    largest = scipy.integrate.quad(
+        lambda z: z * q * scipy.stats.norm.pdf(z) * np.exp((q - 1) * scipy.stats.norm.logcdf(z)), -12, 12, limit=400
+    )[0]
+    return ((q - 1) / q) ** 2 / (2 * largest**2)
+
+
+def moderated_softmax(mean: Tensor, cov: Tensor) -> Tensor:
+    """The pairs of :func:`pairwise_probit` with the constant of as many classes as its answer is spread over."""
+    first = pairwise_probit(mean, cov)
+    return pairwise_probit(mean, cov, moderation(max(2.0, float(first.sqrt().sum()) ** 2)))
+
+
+def pairwise_probit(mean: Tensor, cov: Tensor, constant: float = math.pi / 8) -> Tensor:
+    r"""Probit approximation of E[softmax(f)] on pairwise differences, one row.
+
+    .. math:: p_c \propto 1 / \sum_j \exp\left(-\frac{f_c - f_j}
+              {\sqrt{1 + k Var(f_c - f_j)}}\right)
+
+    Parameters
+    ----------
+    mean : Tensor of shape (C,)
+    cov : Tensor of shape (C, C)
+    constant : float, default=π/8
+        k.
+
+    Returns
+    -------
+    Tensor of shape (C,)
+    """
+    C = len(mean)
+    unnormalised = torch.zeros(C, dtype=torch.float64)
+    for c in range(C):
+        total = 0.0
+        for j in range(C):
+            difference = float(mean[c] - mean[j])
+            variance = float(cov[c, c] + cov[j, j] - 2 * cov[c, j])
+            total += math.exp(-difference / math.sqrt(1 + constant * variance))
+        unnormalised[c] = 1 / total
+    return unnormalised / unnormalised.sum()
+
+
+def mixture_moments(
+    kind: str, mean: Tensor, variance: Tensor, noise_variance: float = 1.0, n_nodes: int = 100
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Moments of a numeric target whose output is normal, by Gauss-Hermite quadrature of the law of total variance.
+
+    Parameters
+    ----------
+    kind : {"gaussian", "poisson"}
+    mean, variance : Tensors of one shape
+        Of the output.
+    noise_variance : float
+        Gaussian only.
+
+    Returns
+    -------
+    mean, epistemic, aleatoric : Tensors of that shape
+        E[E[y|f]], Var[E[y|f]], E[Var[y|f]].
+    """
+    nodes, node_weights = (torch.from_numpy(v) for v in np.polynomial.hermite.hermgauss(n_nodes))
+    f = mean[..., None] + (2 * variance).sqrt()[..., None] * nodes
+    weight = node_weights / math.sqrt(math.pi)
+    given, spread = (f.exp(), f.exp()) if kind == "poisson" else (f, torch.full_like(f, noise_variance))
+    expected = (given * weight).sum(-1)
+    return expected, ((given - expected[..., None]) ** 2 * weight).sum(-1), (spread * weight).sum(-1)
+
+
+def gaussian_total_std(covariance: Tensor, noise_variance: float | Tensor) -> Tensor:
+    """Predictive standard deviation, sqrt(epistemic variance + noise variance).
+
+    Parameters
+    ----------
+    covariance : Tensor of shape (n, C, C)
+        Epistemic, as from `glm_covariance`.
+    noise_variance : float or Tensor of shape (C,)
+
+    Returns
+    -------
+    Tensor of shape (n, C)
+    """
+    return torch.sqrt(torch.diagonal(covariance, dim1=1, dim2=2) + _vector(noise_variance))
+
+
+def crps_gaussian(y: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    r"""Continuous ranked probability score of N(mean, std^2) at y, elementwise, units of y.
+
+    :math:`std\,[z(2\Phi(z) - 1) + 2\varphi(z) - 1/\sqrt\pi]` with z = (y - mean) / std; lower is
+    better (Gneiting & Raftery 2007, eq. 21, sign changed).
+    """
+    z = (y - mean) / std
+    density = torch.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    two_sided = torch.erf(z / math.sqrt(2))  # 2 Phi(z) - 1
+    return std * (z * two_sided + 2 * density - 1 / math.sqrt(math.pi))
+
+
+def coverage(y: Tensor, lower: Tensor, upper: Tensor) -> float:
+    """Fraction of all entries of y inside the closed interval [lower, upper]."""
+    return float(((lower <= y) & (y <= upper)).double().mean())
+
+
+def entropy_parts(means: Tensor, covariances: Tensor, weights: Tensor) -> tuple[float, float]:
+    r"""Entropy of the average and average entropy of softmax(f), f a mixture of K Gaussians over C ≤ 3 logits; nats.
+
+    By the trapezoid rule on ±9 standard deviations along the principal directions of the centred covariances.
+
+    Parameters
+    ----------
+    means : Tensor of shape (K, C)
+    covariances : Tensor of shape (K, C, C)
+    weights : Tensor of shape (K,)
+    """
+    C = means.shape[1]
+    z = torch.linspace(-9, 9, 721, dtype=torch.float64)
+    grid = torch.cartesian_prod(*[z] * (C - 1)).reshape(-1, C - 1)
+    density = (-grid.square().sum(1) / 2).softmax(0)
+    centre = torch.eye(C, dtype=torch.float64) - 1 / C
+    average, entropy = torch.zeros(C, dtype=torch.float64), 0.0
+    for mean, covariance, weight in zip(means, covariances, weights, strict=True):
+        values, vectors = torch.linalg.eigh(centre @ covariance @ centre)
+        root = vectors[:, 1:] * values[1:].clamp_min(0).sqrt()
+        p = (mean + grid @ root.mT).softmax(1)
+        average = average + weight * (density @ p)
+        entropy += float(weight * (density @ -(p * p.log()).sum(1)))
+    return float(-(average * average.log()).sum()), entropy
+
+
+def pieces(values: np.ndarray, edges: Sequence[float]) -> np.ndarray:
+    """A column's numbers (n,) as shares of its pieces (n, K), the ends of which go on, by the cases of the definition.
+
+    Gorishniy, Rubachev & Babenko (2022), eq. 1; they go on beyond the ends of the training in the first and last piece.
+    """
+    found = np.empty((len(values), len(edges) - 1))
+    for n, x in enumerate(values):
+        for k, (low, high) in enumerate(itertools.pairwise(edges)):
+            share = (x - low) / (high - low)
+            if x < low and k > 0:
+                share = 0.0
+            elif x >= high and k < len(edges) - 2:
+                share = 1.0
+            found[n, k] = share
+    return found
+
+
+def log_density_of_error(
+    error: float, variance: float, noise: float, log_variance: float, factor: float, spread: float
+) -> float:
+    """Log density of an error whose log noise is normal, but for ½ log 2π, by adaptive quadrature over it."""
+    deviation = math.sqrt(log_variance + spread**2)
+
+    def integrand(z: float) -> float:
+        total = factor * (variance + noise * math.exp(z * deviation - spread**2 / 2))
+        return math.exp(-0.5 * (z**2 + error**2 / total)) / math.sqrt(2 * math.pi * total)
+
+    value, _ = scipy.integrate.quad(integrand, -12, 12, epsabs=1e-14, epsrel=1e-12, limit=500)
+    return math.log(value)
