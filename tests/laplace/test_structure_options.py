@@ -237,7 +237,7 @@ def damped_precision(problem: contracts.Example, hyper: Hyper) -> torch.Tensor:
         return torch.kron(left, right)
 
     oracle_order = contracts.to_oracle(network, exact)
-    return contracts.to_package(network, contracts._layerwise(problem, oracle_order, form, False))
+    return contracts.to_package(network, contracts.dense.layerwise(problem, oracle_order, form, False))
 
 
 @pytest.mark.parametrize("kind", contracts.KINDS)
@@ -253,7 +253,7 @@ def test_damping_of_ritter_is_equation_9(kind, separated):
     covariance = contracts.covariance_of(posterior, len(P))
     contracts.close(covariance, torch.linalg.inv(P), 1e-9, "covariance")
     delta = hyper.prior_precision.expand(len(P))
-    contracts._check_posterior(posterior, covariance, delta, fit.prior, problem, "damped")
+    contracts.structures.check_posterior(posterior, covariance, delta, fit.prior, problem, "damped")
 
 
 @pytest.mark.parametrize("seed", range(4))

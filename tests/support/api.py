@@ -1,6 +1,6 @@
-"""Everything that a user can name, read off the package itself.
+"""All public names, collected from the package itself.
 
-``python tests/support/api.py > docs/api.md`` writes the page of the documentation anew.
+``python tests/support/api.py > docs/api.md`` writes the page of the documentation.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import sklearn_laplace
-from sklearn_laplace import errors, metrics, plotting, recalibration
+from sklearn_laplace import errors, metrics, options, plotting, recalibration
 from sklearn_laplace.laplace.curvatures import CURVATURES
 from sklearn_laplace.laplace.layers import LAYERS
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
@@ -25,14 +25,14 @@ from sklearn_laplace.laplace.subsets import SUBSETS
 HEADER = """\
 <!-- python tests/support/api.py > docs/api.md -->
 
-# API
+# API in one page
 
-All names that are public, each once; the docstring of each has its parameters, shapes, units, errors and an example
-that the tests run: `help(sklearn_laplace.LaplaceRegressor.predict_interval)`.
+Every public name with its summary. Docstrings have parameters, shapes, units, errors and an executed example:
+`help(sklearn_laplace.LaplaceRegressor.predict_interval)`.
 """
 ESTIMATORS = sklearn_laplace.LaplaceRegressor, sklearn_laplace.LaplaceClassifier
 SCIKIT_LEARN = ["get_metadata_routing", "get_params", "set_callbacks", "set_params"]
-"""Inherited and documented there; so are the ``set_…_request``."""
+"""Inherited methods that scikit-learn documents, as it does ``set_…_request``."""
 AXES: dict[str, Mapping[str, Any]] = {
     "subset_of_weights": SUBSETS,
     "curvature": CURVATURES,
@@ -47,7 +47,7 @@ AXES: dict[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Public:
-    """A name as it is written on the page, and what it stands for."""
+    """A name as on the page, and the object that has it."""
 
     name: str
     found: Any
@@ -66,14 +66,14 @@ class Public:
 
 
 def of_estimator(kind: type) -> list[Public]:
-    """Methods and properties that are ours."""
+    """Methods and properties that this package documents."""
     names = [n for n in dir(kind) if n[0] != "_" and n not in SCIKIT_LEARN and not n.endswith("_request")]
     found = [(n, inspect.getattr_static(kind, n)) for n in names]
     return [Public(f"{kind.__name__}.{n}", one) for n, one in found if callable(one) or isinstance(one, property)]
 
 
 def of_module(module: Any, names: list[str] | None = None) -> list[Public]:
-    """What a module exports."""
+    """Exported names of a module, or the listed ones."""
     prefix = module.__name__.removeprefix("sklearn_laplace").removeprefix(".")
     listed = module.__all__ if names is None else names
     return [Public(f"{prefix}.{n}" if prefix else n, getattr(module, n)) for n in listed]
@@ -84,11 +84,12 @@ def defined_in(module: Any) -> list[str]:
 
 
 def sections() -> dict[str, list[Public]]:
-    """The page, heading by heading."""
+    """Names by the headings of the page."""
     top = [one for one in of_module(sklearn_laplace) if not inspect.ismodule(one.found) and one.name[0] != "_"]
     found = {"Estimators": [one for one in top if one.found in ESTIMATORS]}
     found |= {f"Methods of {kind.__name__}": of_estimator(kind) for kind in ESTIMATORS}
     found["Functions"] = [one for one in top if one.found not in ESTIMATORS]
+    found["Option objects"] = of_module(options)
     found["Metrics"] = [one for one in of_module(metrics) if callable(one.found)]
     found["Recalibration"] = of_module(recalibration, ["SigmaScaling"])
     found["Displays"] = of_module(plotting)
@@ -97,7 +98,7 @@ def sections() -> dict[str, list[Public]]:
 
 
 def engine() -> dict[str, list[Public]]:
-    """Of each axis what its values stand for."""
+    """Implementations of the values of each axis."""
     return {axis: [Public(name, found) for name, found in registry.items()] for axis, registry in AXES.items()}
 
 
@@ -107,10 +108,10 @@ def lines() -> Iterator[str]:
         yield f"## {heading}\n\n| name | |\n|---|---|"
         yield from (f"| `{one.name}` | {one.summary} |" for one in listed)
         yield ""
-    yield "## What the options stand for\n"
+    yield "## Implementations of the values\n"
     yield textwrap.fill(
-        "The engine below the estimators is torch alone and can be used without them; `docs/developing.md` says how it "
-        "is built. Each value of an option is one file.",
+        "The engine below the estimators needs torch only and can be used without them. Each value of a parameter is "
+        "one file; `docs/developing.md` describes the layout.",
         width=120,
     )
     yield ""
@@ -121,7 +122,7 @@ def lines() -> Iterator[str]:
 
 
 def page() -> str:
-    """The whole of ``docs/api.md``."""
+    """Text of ``docs/api.md``."""
     return "\n".join(lines())
 
 

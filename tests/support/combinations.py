@@ -1,6 +1,6 @@
-"""What goes with what, read off the registries' own declarations, which decide the refusals as well.
+"""Tables of supported combinations, made from the registries, which also decide what is refused.
 
-``python tests/support/combinations.py > docs/combinations.md`` writes the page of the documentation anew.
+``python tests/support/combinations.py > docs/combinations.md`` writes the page of the documentation.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from sklearn_laplace.laplace.subsets import SUBSETS, Subnetwork
 HEADER = """\
 <!-- python tests/support/combinations.py > docs/combinations.md -->
 
-# What goes with what
+# Combinations
 
-Every axis is a parameter of its own, and nearly all of their values go together. The others are refused by an
-`UnsupportedCombinationError` that says what to use. These tables are made from what the package's registries declare,
-which is what the refusals look at: ✓ works, – is refused.
+The parameters are independent, and nearly all of their values can be combined. Other combinations raise an
+`UnsupportedCombinationError` with the values to use instead. The tables are made from the registries of the package, which
+decide the refusals: ✓ is supported, – is refused.
 """
 SUBSET_VALUES = {
     **{
@@ -44,15 +44,15 @@ SUBSET_VALUES = {
 
 @dataclass(frozen=True)
 class Table:
-    """Which values of one option go with which of another.
+    """Supported combinations of the values of two parameters.
 
     Parameters
     ----------
     rows, columns : str
-        Names of the options, or of methods.
+        Names of the parameters, or "method".
     cells : dict of (row, column) to bool
     text : str
-        What to know about it.
+        Text above the table.
     """
 
     rows: str
@@ -61,7 +61,7 @@ class Table:
     text: str
 
     def instead(self, column: str) -> list[str]:
-        """The rows that go with a column."""
+        """Rows that are supported together with a column."""
         return [row for (row, other), works in self.cells.items() if other == column and works]
 
 
@@ -80,7 +80,7 @@ TABLES = (
         STRUCTURES,
         CURVATURES,
         lambda a, b: STRUCTURES[a].accepts & CURVATURES[b].provides,
-        "The exact Hessian comes as one matrix; the others come row by row, and layer by layer.",
+        "The exact Hessian is a single matrix. The other curvatures are available row by row and layer by layer.",
     ),
     _table(
         "hessian_structure",
@@ -88,9 +88,9 @@ TABLES = (
         STRUCTURES,
         SUBSET_VALUES,
         lambda a, b: STRUCTURES[a].accepts & SUBSET_VALUES[b][1].provides,
-        "Factors of layers have no room for single weights. `last_layer` needs a net that has one: the last module "
-        "with parameters has to be linear or a convolution, called once, with tensors of its own, and no other layer "
-        "may reach the outputs past it.",
+        "Structures with factors per layer cannot hold single weights. `last_layer` needs a last module with parameters "
+        "that is linear or a convolution and is called once. It may not share tensors, and no other layer may reach "
+        "the outputs past it.",
     ),
     _table(
         "curvature",
@@ -98,16 +98,15 @@ TABLES = (
         CURVATURES,
         SUBSET_VALUES,
         lambda a, b: CURVATURES[a].provides & SUBSET_VALUES[b][1].provides,
-        "A matrix of all weights is not cut.",
+        "The exact Hessian of whole tensors cannot be reduced to single weights.",
     ),
     _table(
         "hessian_structure",
-        "prior_structure",
+        "prior",
         STRUCTURES,
         PRIOR_STRUCTURES,
         lambda a, b: PRIOR_STRUCTURES[b] in STRUCTURES[a].holds,
-        "Kronecker factors keep their form under precisions that are equal within each input column of a layer, and "
-        "eigenvectors of their own under one a layer.",
+        "Kronecker factors need equal precisions within each input column of a layer, `ekfac` equal ones within a layer.",
     ),
     _table(
         "hessian_structure",
@@ -115,9 +114,9 @@ TABLES = (
         STRUCTURES,
         ("partial_fit", "forget"),
         _streams,
-        "Sums over parts of the rows are those over all of them, but for "
+        "Curvatures of parts of the rows add up to that of all rows. The exceptions are "
         f"{' and '.join(f'`{name}`' for name, kind in STRUCTURES.items() if not kind.is_monoid)}, which keep a basis "
-        "or a rank of the rows of the first fit; there `partial_fit` is close to a fit on all rows, not equal to it.",
+        "or a rank from the rows of the first fit. With them, `partial_fit` is close to a fit on all rows, not equal.",
     ),
     _table(
         "predictive",
@@ -125,7 +124,7 @@ TABLES = (
         PREDICTIVES,
         LINKS,
         lambda a, b: PREDICTIVES[a].takes_link or b in (DEFAULT_LINK, SAMPLE_LINK),
-        "Samples of the weights have an average softmax of their own, which is what their default link stands for.",
+        "With weight samples, probabilities are the average softmax of the samples. The default link stands for this average.",
     ),
     _table(
         "likelihood",
@@ -133,7 +132,7 @@ TABLES = (
         LIKELIHOODS_FOR["regressor"],
         DISPERSION_RULES,
         lambda a, b: LIKELIHOODS[a].has_dispersion or b in (AUTO, EVIDENCE),
-        "Counts have no noise to choose: the default means nothing there.",
+        "Counts have no noise level; the default has no effect.",
     ),
     _table(
         "likelihood",
@@ -141,7 +140,7 @@ TABLES = (
         LIKELIHOODS_FOR["classifier"],
         LINKS,
         lambda a, b: LIKELIHOODS[a].over_classes,
-        "Numbers and counts take no link.",
+        "Only classifiers have a link.",
     ),
 )
 
