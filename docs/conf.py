@@ -1,8 +1,12 @@
-"""How Sphinx builds the documentation: ``sphinx-build -W -b html docs docs/_build/html``. ``.ci/docs`` looks at it.
+"""Configuration of Sphinx: ``sphinx-build -W -b html docs docs/_build/html``. ``.ci/docs`` checks the result.
 
-The pages are plain markdown and say nothing of Sphinx where they need not. What a code host cannot show is added here:
-a name of the package in code style becomes a link to its reference (`PublicNames`), and a script of the gallery whose
-figures are in ``papers/`` shows them (`add_pictures`). Nothing is fetched from a network.
+Pages are plain Markdown that a code host can show. This file adds what only Sphinx can do:
+
+- `PublicNames` turns public names in code style into links to the reference;
+- `add_groups` renders the groups of parameters in the docstrings of the estimators as headings;
+- `add_pictures` shows the stored figures of gallery scripts that are not executed.
+
+The build needs no network.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from sphinx_gallery.utils import scale_image
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
-sys.path[:0] = [str(ROOT), str(DOCS)]  # the second for the names below, which sphinx-gallery imports in workers
+sys.path[:0] = [str(ROOT), str(DOCS)]  # DOCS: sphinx-gallery imports functions of this file by their names
 
 import sklearn_laplace  # noqa: E402
 
@@ -47,30 +51,39 @@ myst_heading_anchors = 4
 autodoc_typehints = "none"  # numpydoc's types say more
 autosummary_generate = True
 maximum_signature_line_length = 90
-numpydoc_show_class_members = False  # `is_not_ours` says which are on a page
+numpydoc_show_class_members = False  # the template and `is_not_ours` select the members of a page
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"sklearn_laplace {release}"
 html_show_sourcelink = False
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
+html_sidebars = {"index": [], "**": ["sidebar-all.html"]}
+html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False, "navbar_center": ["sections.html"]}
 
 EXAMPLES = ROOT / "examples"
 EXECUTED = re.compile(r"/examples/(1_quickstart/plot_gallery|2_[a-z_]+/plot_[a-z0-9_]+)\.py$")
 MODULES = sorted(path.stem for path in EXAMPLES.rglob("*.py") if "__main__" not in path.read_text(encoding="utf-8"))
-"""Imported by the scripts; no pages of their own. (The folder of benchmarks has none, as it has no header.)"""
+"""Modules that the scripts import; they have no pages. The folder of benchmarks has none because it has no header."""
 PICTURES = Path(tempfile.mkdtemp(prefix="gallery-"))
-"""Where the executed scripts save their figures."""
+"""Folder in which executed scripts save their figures."""
+STORED = {"quickstart": "images/gap.png"}
+"""Stored figures of scripts that are not executed, besides those in ``papers/``."""
+PREFIXES = "sklearn_laplace", "sklearn_laplace.options"
+"""Modules whose names are links without their module."""
+GROUP = re.compile(r"^( *)\*\*\[(\w+)\]\*\*\n *\.\.$", re.MULTILINE)
+"""A group of parameters, as numpydoc writes the pseudo-parameter ``[Model]`` of a docstring."""
 
 
 def options_of_script(gallery_conf: dict[str, Any], script_vars: dict[str, Any]) -> list[str]:
-    """The command line of an executed script: the quick run, its pictures in a folder of its own."""
+    """Command line of an executed script: the quick run, with a folder for its figures."""
     script = Path(script_vars["src_file"])
     quick = [] if script.stem == "plot_gallery" else ["--quick"]
     return [*quick, "--out", str(PICTURES / script.stem)]
 
 
 def saved_pictures(block: tuple, block_vars: dict[str, Any], gallery_conf: dict[str, Any]) -> str:
-    """The figures that a script has written and closed, as sphinx-gallery takes those that are still open."""
+    """Collect the figures that a script has saved and closed; sphinx-gallery itself only collects open ones."""
     found = sorted((PICTURES / Path(block_vars["src_file"]).stem).glob("*.png"))
     shown = []
     for picture, path in zip(found, block_vars["image_path_iterator"], strict=False):
@@ -79,7 +92,7 @@ def saved_pictures(block: tuple, block_vars: dict[str, Any], gallery_conf: dict[
     return figure_rst(shown, gallery_conf["src_dir"])
 
 
-# Strings in place of the functions: what cannot be pickled would have every page read anew.
+# Names instead of functions: a configuration that cannot be pickled makes Sphinx read every page again.
 sphinx_gallery_conf = {
     "examples_dirs": str(EXAMPLES),
     "gallery_dirs": "auto_examples",
@@ -98,54 +111,69 @@ sphinx_gallery_conf = {
 
 
 def pictures_of(script: str) -> list[Path]:
-    """Figures of a script's full run, where they are kept."""
-    return sorted(DOCS.glob(f"papers/{script}.png")) + sorted(DOCS.glob(f"papers/{script}_[a-z]*.png"))
+    """Stored figures of a script, relative to the documentation."""
+    if script in STORED:
+        return [Path(STORED[script])]
+    found = sorted(DOCS.glob(f"papers/{script}.png")) + sorted(DOCS.glob(f"papers/{script}_[a-z]*.png"))
+    return [path.relative_to(DOCS) for path in found]
 
 
 def add_pictures(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Put the kept figures of a script that is not executed in front of its code."""
+    """Show the stored figures of a script that is not executed above its code."""
     folder, _, script = docname.rpartition("/")
     if folder.startswith("auto_examples/") and (found := pictures_of(script)):
-        figures = "".join(f".. image:: /papers/{path.name}\n   :alt: {path.stem}\n\n" for path in found)
+        figures = "".join(f".. image:: /{path.as_posix()}\n   :alt: {path.stem}\n\n" for path in found)
         text, code, rest = source[0].partition(".. GENERATED FROM PYTHON SOURCE LINES")
         text, code, rest = (text + code + rest).partition(".. code-block:: Python")
         source[0] = text + figures + code + rest
 
 
 def add_thumbnails(app: Sphinx) -> None:
-    """Make the first kept figure the script's picture in the gallery."""
+    """Use the first stored figure of a script as its picture in the gallery."""
     for script in EXAMPLES.glob("*/*.py"):
         thumbnail = DOCS / "auto_examples" / script.parent.name / f"images/thumb/sphx_glr_{script.stem}_thumb.png"
         if (found := pictures_of(script.stem)) and thumbnail.exists():
-            scale_image(str(found[0]), str(thumbnail), 400, 280)
+            scale_image(str(DOCS / found[0]), str(thumbnail), 400, 280)
 
 
-def drop_ways_out(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Leave the text of a link to a folder or to the README: what is not of these pages is a file to download."""
+def replace_links(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Replace links that lead out of the documentation: the folder of examples is the gallery, others become text.
+
+    Links to files stay; Sphinx offers these for download.
+    """
+    folder = app.env.doc2path(docname).parent
 
     def text_or_link(link: re.Match[str]) -> str:
-        target = (app.env.doc2path(docname).parent / link[2]).resolve()
-        away = not target.is_relative_to(DOCS) and (target.is_dir() or target.suffix == ".md")
-        return link[1] if away else link[0]
+        target = (folder / link[2]).resolve()
+        if target == EXAMPLES:
+            return f"[{link[1]}]({'../' * docname.count('/')}auto_examples/index.rst)"
+        leads_out = not target.is_relative_to(DOCS) and (target.is_dir() or target.suffix == ".md")
+        return link[1] if leads_out else link[0]
 
     source[0] = re.sub(r"\[([^\]]+)\]\(((?:\.\./)+[^)#\s]*)\)", text_or_link, source[0])
 
 
-class PublicNames(SphinxPostTransform):
-    """A public name in code style is a link: `LaplaceRegressor.predict_std`, `metrics.neg_nlpd`.
+def add_groups(app: Sphinx, what: str, name: str, found: Any, options: Any, lines: list[str]) -> None:
+    """Render the groups of an estimator's parameters as headings. It runs after numpydoc."""
+    text = GROUP.sub(r"\1.. rubric:: \2\n\1   :class: parameter-group\n", "\n".join(lines))
+    lines[:] = text.replace('"Parameters in detail"', ":doc:`/parameters`").split("\n")
 
-    A single lower-case word (`save`, `predictive`) may be a parameter as well: it is one on the page of names alone.
+
+class PublicNames(SphinxPostTransform):
+    """Turn public names in code style into links: `LaplaceRegressor.predict_std`, `metrics.neg_nlpd`, `Kron`.
+
+    A single lower-case word (`save`, `predictive`) may also be a parameter, so it becomes a link on the API page only.
     """
 
     default_priority = 5  # before references are resolved
 
     def run(self, **kwargs: Any) -> None:
-        """Put a reference around each, which Sphinx then resolves."""
+        """Wrap each name in a reference, which Sphinx then resolves."""
         objects = self.env.domains["py"].objects  # type: ignore[attr-defined]
         for node in list(self.document.findall(nodes.literal)):
             name = node.astext().removesuffix("()").removeprefix("sklearn_laplace.")
-            full = f"sklearn_laplace.{name}"
-            if full not in objects or not self._is_name(name, node):
+            full = next((found for found in (f"{prefix}.{name}" for prefix in PREFIXES) if found in objects), None)
+            if full is None or not self._is_name(name, node):
                 continue
             reference = addnodes.pending_xref(
                 "", refdomain="py", reftype="obj", reftarget=full, refexplicit=True, refdoc=self.env.docname
@@ -163,16 +191,18 @@ class PublicNames(SphinxPostTransform):
 
 
 def is_not_ours(app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out what scikit-learn and torch document: inherited methods, and fields, which numpydoc lists."""
+    """Skip members that scikit-learn and torch document, fields, which numpydoc lists, and internals of options."""
     found = inspect.unwrap(member.fget if isinstance(member, property) else member)
     module = getattr(found, "__module__", None) or ""
-    return True if not module.startswith("sklearn_laplace") or name.endswith("_request") else None
+    ours = module.startswith("sklearn_laplace") and not module.startswith("sklearn_laplace._options")
+    return True if not ours or name.endswith("_request") else None
 
 
 def setup(app: Sphinx) -> None:
-    """Sphinx's hooks of what is above."""
+    """Connect the functions above to Sphinx."""
     app.connect("autodoc-skip-member", is_not_ours)
     app.add_post_transform(PublicNames)
     app.connect("source-read", add_pictures)
-    app.connect("source-read", drop_ways_out)
-    app.connect("builder-inited", add_thumbnails, priority=900)  # the gallery has been made by then
+    app.connect("source-read", replace_links)
+    app.connect("autodoc-process-docstring", add_groups, priority=900)  # numpydoc has 500
+    app.connect("builder-inited", add_thumbnails, priority=900)  # after sphinx-gallery

@@ -48,7 +48,7 @@ def rules(table, grid):
     """Parameters of each rule, by name."""
     noise = {} if table.classes else {"sigma_noise": "evidence"}
     scaled = [value * (1 if table.classes else 10) for value in grid]
-    found = {
+    choices = {
         "evidence": {"prior_precision": "evidence", **noise},
         "number, 1": {"prior_precision": 1.0, **noise},
         "loo": {"prior_precision": "loo", **({} if table.classes else {"sigma_noise": "loo"})},
@@ -57,7 +57,7 @@ def rules(table, grid):
         "auto, one net": {"prior_precision": "auto"},
         "auto": {"prior_precision": "auto", "n_members": "auto"},
     }
-    return found
+    return choices
 
 
 def fitted(model, part, split):

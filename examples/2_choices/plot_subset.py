@@ -38,12 +38,12 @@ LABELS = {
 
 def subsets():
     """Parameters of each subset, by name."""
-    found = {"all": {}, "last_layer": {"subset_of_weights": "last_layer"}}
+    choices = {"all": {}, "last_layer": {"subset_of_weights": "last_layer"}}
     for rule in RULES:
         for share in SHARES:
             chosen = {"subset_of_weights": Subnetwork(rule, share)}
-            found[f"{rule}, {share:.0%}"] = chosen
-    return {name: {"hessian_structure": "full", **parameters} for name, parameters in found.items()}
+            choices[f"{rule}, {share:.0%}"] = chosen
+    return {name: {"hessian_structure": "full", **parameters} for name, parameters in choices.items()}
 
 
 def draw(printed, columns):

@@ -74,21 +74,21 @@ def ways(source: str | None, seed: int, quick: bool, confident: bool = False) ->
     kind, decay = (plain_net, 1e-5) if confident else (relu_net, 1e-3)
     net = trained(seeded(kind, seed, data.train[0].shape[1], width), *data.train, epochs, decay)
     seen = {} if confident else {"augment": Augmentation(binarised, copies)}
-    found, scales = {"deterministic": deterministic(net.module_)}, {}
+    methods, scales = {"deterministic": deterministic(net.module_)}, {}
     if not confident:
-        found["MC dropout"] = mc_dropout(net.module_, samples, seed)
+        methods["MC dropout"] = mc_dropout(net.module_, samples, seed)
     for name, structure in STRUCTURES.items():
         model = laplace(net, *data.train, structure, seed, dtype="float32", **seen)
         choice = choose_scale(model, *data.validation, to_choose, *candidates)
-        found[name] = weight_samples(model, samples, seed)
+        methods[name] = weight_samples(model, samples, seed)
         scales[name] = choice.pretended, choice.prior_precision
         if not confident:
             loose = LOOSE_PRECISIONS[::6] if quick else LOOSE_PRECISIONS
             scales[name + LOOSE] = 1.0, loosest(model, net, *data.validation, to_choose, loose)
-            found[name + LOOSE] = weight_samples(model, samples, seed)
+            methods[name + LOOSE] = weight_samples(model, samples, seed)
     start = CONFIDENT if confident else ""
-    found, scales = ({start + name: value for name, value in given.items()} for given in (found, scales))
-    return Ways(data, net, found, scales)
+    methods, scales = ({start + name: value for name, value in given.items()} for given in (methods, scales))
+    return Ways(data, net, methods, scales)
 
 
 CHOICES = (
@@ -124,11 +124,11 @@ def untargeted(
     """
     x = torch.tensor(X, requires_grad=True)
     (gradient,) = torch.autograd.grad(method.log_probabilities(x).max(1).values.sum(), x)
-    found = []
+    measures = []
     for step in steps:
         p = method.predict_proba(X - np.float32(step) * spread * gradient.sign().numpy())
-        found.append((entropy(p).mean(), accuracy(p, y)))
-    return np.array(found)
+        measures.append((entropy(p).mean(), accuracy(p, y)))
+    return np.array(measures)
 
 
 def targeted(method: Ensemble, X: np.ndarray, y: np.ndarray, step: float, n_steps: int) -> np.ndarray:
@@ -146,15 +146,15 @@ def targeted(method: Ensemble, X: np.ndarray, y: np.ndarray, step: float, n_step
     kept = method.predict_proba(X).argmax(1) != 0
     kept |= not kept.any()
     x, y = torch.tensor(X[kept]), y[kept]
-    found = []
+    measures = []
     for _ in range(n_steps + 1):
         x.requires_grad_()
         log_p = method.log_probabilities(x)
         (gradient,) = torch.autograd.grad(log_p[:, 0].sum(), x)
         p = log_p.detach().double().exp().numpy()
-        found.append((entropy(p).mean(), accuracy(p, y), accuracy(p, np.zeros_like(y))))
+        measures.append((entropy(p).mean(), accuracy(p, y), accuracy(p, np.zeros_like(y))))
         x = x.detach() + step * gradient.sign()
-    return np.array(found)
+    return np.array(measures)
 
 
 def steps_to(share: float, curve: np.ndarray) -> int:

@@ -77,7 +77,7 @@ def letters() -> np.ndarray:
     Each glyph fills a bitmap of 32 × 32, reduced to the share of its pixels in blocks of 4 × 4, as for the digits.
     """
     folder = Path(matplotlib.get_data_path()) / "fonts/ttf"
-    found = []
+    bitmaps = []
     for letter in "ABCDEFGHIJ":
         for name in FONTS:
             canvas = Image.new("L", (200, 200))
@@ -86,8 +86,8 @@ def letters() -> np.ndarray:
             height, width = 32, max(1, min(32, round(32 * glyph.width / glyph.height)))
             bitmap = Image.new("L", (32, 32))
             bitmap.paste(glyph.resize((width, height)), ((32 - width) // 2, 0))
-            found.append((np.asarray(bitmap) > 127).reshape(8, 4, 8, 4).mean((1, 3)))
-    return np.stack(found)
+            bitmaps.append((np.asarray(bitmap) > 127).reshape(8, 4, 8, 4).mean((1, 3)))
+    return np.stack(bitmaps)
 
 
 def binarised(X: np.ndarray, random_state: np.random.RandomState) -> np.ndarray:

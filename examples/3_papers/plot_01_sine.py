@@ -115,17 +115,17 @@ def main():
             spreads[name].append(model.predict_std(tests, kind="epistemic"))
             if seed == run.seed:
                 first[name] = model, tests
-    for name, found in rows.items():
+    for name, values in rows.items():
         print(f"the net's input: {name}")
         run.table(
             f"Epistemic standard deviation and what the evidence chose, {name}",
             COLUMNS,
-            {f"seed {run.seed + k}": row for k, row in enumerate(found)} | {"median": np.median(found, axis=0)},
+            {f"seed {run.seed + k}": row for k, row in enumerate(values)} | {"median": np.median(values, axis=0)},
         )
     draw(run, *sine_data(run.seed), first, spreads)
     measured = {}
-    for name, found in rows.items():
-        for column, value in zip(COLUMNS, np.median(found, axis=0), strict=True):
+    for name, values in rows.items():
+        for column, value in zip(COLUMNS, np.median(values, axis=0), strict=True):
             measured[f"{name}, {column}"] = value
     raw, scaled = np.array(rows["raw x"])[:, 1], np.array(rows["standardised x"])[:, 1]
     measured["seeds"] = n_seeds

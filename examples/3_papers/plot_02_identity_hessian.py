@@ -101,12 +101,12 @@ def combinations(run, fits):
     rows = {}
     for name, noise in hessians().items():
         for how in DRAWS:
-            found = []
+            values = []
             for model in fits:
                 model.refit_laplace(prior_precision=1.0, sigma_noise=noise)
                 exact, drawn = inside_and_outside(spreads(model)[how]), inside_and_outside(sampled(model)[how])
-                found.append((noise, *exact, *drawn))
-            rows[f"{name}, {how}"] = np.median(found, axis=0)
+                values.append((noise, *exact, *drawn))
+            rows[f"{name}, {how}"] = np.median(values, axis=0)
     columns = ["noise it means", "inside", "outside", f"inside, {N_SAMPLES} draws", f"outside, {N_SAMPLES} draws"]
     run.table("Epistemic std by Hessian and way to draw, prior precision 1, median net", columns, rows, digits=4)
     return {f"{name}, {where}": row[k] for name, row in rows.items() for k, where in ((1, "inside"), (2, "outside"))}
@@ -117,13 +117,13 @@ def elsewhere(run, fits, n_seeds, epochs):
     rows = {}
 
     def add(name, models, precision, noise):
-        found = []
+        values = []
         for model in models:
             right = spreads(model.refit_laplace(prior_precision=precision, sigma_noise=noise))["root"]
             wrong = spreads(model.refit_laplace(prior_precision=precision, sigma_noise=1.0))["covariance"]
             inside, outside = zip(inside_and_outside(right), inside_and_outside(wrong), strict=True)
-            found.append((*inside, inside[1] / inside[0], *outside, outside[1] / outside[0]))
-        rows[name] = np.median(found, axis=0)
+            values.append((*inside, inside[1] / inside[0], *outside, outside[1] / outside[0]))
+        rows[name] = np.median(values, axis=0)
 
     for precision in (0.01, 0.1, 1.0, 10.0, 100.0):
         add(f"prior precision {precision:g}, noise {NOISE}", fits, precision, NOISE)
@@ -144,15 +144,15 @@ def less_trained(run, fits):
     judged = (("1/noise²", "root"), ("mean loss", "root"), ("identity", "covariance"))
     rows, within = {}, []
     for epochs, models in fits.items():
-        found = []
+        values = []
         for model in models:
             stds, effective = [], []
             for name, how in judged:
                 model.refit_laplace(prior_precision=1.0, sigma_noise=hessians()[name])
                 stds.append(inside_and_outside(spreads(model)[how])[0])
                 effective.append(model.n_effective_parameters_)
-            found.append((*stds, stds[2] / stds[0], *effective[:2]))
-        rows[f"{epochs} epochs"] = row = np.median(found, axis=0)
+            values.append((*stds, stds[2] / stds[0], *effective[:2]))
+        rows[f"{epochs} epochs"] = row = np.median(values, axis=0)
         numbers = {f"{name}, {how}, inside": value for (name, how), value in zip(judged, row, strict=False)}
         within += [epochs] if all(predicate(numbers) for predicate in CLAIMS.values()) else []
     columns = ["correct", "as coded", "both errors", "both / correct", "effective, correct", "effective, as coded"]

@@ -147,12 +147,12 @@ def trained(density, X, y, seed, n_starts):
 
 def tuned(model, X, y, rows, precisions):
     """Model under the N and τ of largest likelihood on the given rows, and this N and τ."""
-    found = {}
+    likelihoods = {}
     for n in rows:
         for tau in precisions:
             model.refit_laplace(temperature=ROWS / n, prior_precision=tau)
-            found[n, tau] = model.log_predictive_density(X, y).sum()
-    n, tau = max(found, key=found.get)
+            likelihoods[n, tau] = model.log_predictive_density(X, y).sum()
+    n, tau = max(likelihoods, key=likelihoods.get)
     model.refit_laplace(temperature=ROWS / n, prior_precision=tau)
     return n, tau
 
@@ -255,7 +255,7 @@ def main():
 
     rows = np.geomspace(20, 20 * 1e4, 2 if run.quick else 9)
     precisions = np.geomspace(0.1, 1e3, 2 if run.quick else 9)
-    found, chosen = {}, {}
+    predictions, chosen = {}, {}
     for name, options in (SOURCE | GGN).items():
         fitted = LaplaceRegressor(
             Net,
@@ -269,12 +269,12 @@ def main():
         for predictive in ("glm", MonteCarlo(50 if run.quick else 1000)):
             fitted.refit_laplace(temperature=1.0, prior_precision=PRIOR, predictive=predictive)
             way = predictive if predictive == "glm" else "mc"
-            found[f"{name}, untuned {way}"] = answers(fitted, grid)
+            predictions[f"{name}, untuned {way}"] = answers(fitted, grid)
         if name in SOURCE:
             n, tau = tuned(fitted, X_val, y_val, rows, precisions)
-            found[f"{name}, tuned mc"] = answers(fitted, grid)
+            predictions[f"{name}, tuned mc"] = answers(fitted, grid)
             chosen[f"{name}, mc"] = [n, tau, fitted.log_predictive_density(X_val, y_val).mean()]
-    table = {name: compare(grid, X, *answer, reference) for name, answer in found.items()}
+    table = {name: compare(grid, X, *answer, reference) for name, answer in predictions.items()}
     run.table("Epistemic std over HMC's; RMS distance of the mean from the cubic on the data", COLUMNS, table)
     run.table("Chosen on 20 validation points", ["N", "τ", "log-lik. / row"], chosen)
     inside = (grid >= X.min()) & (grid <= X.max())
@@ -287,7 +287,7 @@ def main():
             for name, (m, s) in shown.items()
         },
     )
-    run.save(draw(grid, (X[:, 0], y), map_mean, found, reference))
+    run.save(draw(grid, (X[:, 0], y), map_mean, predictions, reference))
     judged = [f"{name}, {kind} mc" for name in SOURCE for kind in ("tuned", "untuned")]
     measured = {
         f"{name}: {column if column.startswith('error') else f'std / HMC, {column}'}": value

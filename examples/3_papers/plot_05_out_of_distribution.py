@@ -131,29 +131,29 @@ class Found:
 
 def tried(run, recipe, seeds, sizes, width, samples, to_choose, candidates):
     """Train a net for each seed, and predict in all ways."""
-    found, scale = Found(), {}
+    result, scale = Found(), {}
     for seed in seeds:
         data = load(run.data, seed, sizes)
         net = trained(seeded(recipe.net, seed, data.outside.shape[1], width), *data.train, recipe.epochs, recipe.decay)
         rows, y = np.concatenate([data.test[0], data.outside]), data.test[1]
         own = deterministic(net.module_).predict_proba(data.validation[0])
-        found.sharpening.append(sharpening(net, *data.validation))
-        found.confidence.append(own.max(1).mean() - accuracy(own, data.validation[1]))
-        found.add("deterministic", deterministic(net.module_).predict_proba(rows), y)
+        result.sharpening.append(sharpening(net, *data.validation))
+        result.confidence.append(own.max(1).mean() - accuracy(own, data.validation[1]))
+        result.add("deterministic", deterministic(net.module_).predict_proba(rows), y)
         if recipe.net is relu_net:
-            found.add("MC dropout", mc_dropout(net.module_, samples, seed).predict_proba(rows), y)
+            result.add("MC dropout", mc_dropout(net.module_, samples, seed).predict_proba(rows), y)
         for name, structure in STRUCTURES.items():
             model = laplace(net, *data.train, structure, seed, dtype="float32", n_samples=samples, **recipe.curvature)
             if run.data is None or seed == seeds[0]:
                 scale[name] = choose_scale(model, *data.validation, to_choose, *candidates)
                 untuned = refit(model, 1.0, recipe.decay * len(data.train[0]))
-                found.add(name + UNTUNED, untuned.predict_proba(rows), y)
+                result.add(name + UNTUNED, untuned.predict_proba(rows), y)
             refit(model, scale[name].pretended, scale[name].prior_precision)
-            found.variances[name].append(float(model.posterior_.marginal_variance().mean()))
-            found.chosen[f"seed {seed}"].extend([scale[name].pretended, scale[name].prior_precision])
-            found.add(name, model.predict_proba(rows), y)
-        print(f"seed {seed}: {OUT} " + ", ".join(f"{v[-1][3]:.3f} {name}" for name, v in found.scores.items()))
-    return found
+            result.variances[name].append(float(model.posterior_.marginal_variance().mean()))
+            result.chosen[f"seed {seed}"].extend([scale[name].pretended, scale[name].prior_precision])
+            result.add(name, model.predict_proba(rows), y)
+        print(f"seed {seed}: {OUT} " + ", ".join(f"{v[-1][3]:.3f} {name}" for name, v in result.scores.items()))
+    return result
 
 
 def recipes(run):
@@ -165,7 +165,7 @@ def recipes(run):
         copies = {"augment": Augmentation(binarised, 30)}
         both = {"the source's": Recipe(relu_net, 100, copies), "without dropout": Recipe(plain_net, 100, {}, 1e-5)}
         return (1000, 297, 500, 210), 128, both
-    fisher = {"curvature": "mc_fisher", "augment": binarised}
+    fisher = {"curvature": "mc_fisher", "augment": Augmentation(binarised)}
     return (7000, 1000, 1000, 1000), 1024, {"the source's": Recipe(relu_net, 12, fisher)}
 
 
@@ -187,17 +187,17 @@ def main():
         f"net: 2 × {width} hidden units; {own.epochs} epochs; factor {own.decay:g} of ½‖θ‖² added to the mean loss "
         "(its "
         "validation accuracy on the small digits is .96, that of the source's 1e-2 .95)",
-        f"curvature: {own.curvature.get('curvature', 'ggn')}, {own.curvature['n_augmentations']} binarisations a row",
+        f"curvature: {own.curvature.get('curvature', 'ggn')}, {own.curvature['augment'].n_copies} binarisations a row",
         f"N / n in {candidates[0]}, τ in {tuple(map(float, candidates[1]))}, by {to_choose} weight samples",
         f"seeds {list(seeds)}, each with its split, net and draws"
         + ("" if run.data is None else "; N and τ by the first seed"),
     )
     measured = {}
-    found = {
+    results = {
         way: tried(run, recipe, seeds, sizes, width, samples, to_choose, candidates) for way, recipe in ways.items()
     }
     columns = [f"{short} {part}" for short in ("diag", "kron") for part in ("N / n", "τ")]
-    for way, result in found.items():
+    for way, result in results.items():
         mean, spread = result.mean(), {name: np.std(rows, axis=0) for name, rows in result.scores.items()}
         run.table(f"Training: {way}. Chosen on validation rows", columns, result.chosen, digits=2)
         run.table(f"Training: {way}. Mean over the seeds ({len(seeds)})", MEASURES, mean, digits=4)
@@ -210,9 +210,9 @@ def main():
             f"{start}best factor of the logits on validation rows": np.mean(result.sharpening),
         }
     figure, axes = plt.subplots(
-        len(found), 2, figsize=(11, 4.2 * len(found)), layout="constrained", sharey=True, squeeze=False
+        len(results), 2, figsize=(11, 4.2 * len(results)), layout="constrained", sharey=True, squeeze=False
     )
-    for row, (way, result) in zip(axes, found.items(), strict=True):
+    for row, (way, result) in zip(axes, results.items(), strict=True):
         for part, what in enumerate(("test digits", "letters" if run.data is None else "garments")):
             pooled = {name: np.concatenate([pair[part] for pair in pairs]) for name, pairs in result.entropies.items()}
             draw_inverse_ecdf(row[part], pooled, f"{what} (training: {way})")

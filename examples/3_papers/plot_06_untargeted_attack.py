@@ -53,10 +53,10 @@ def main():
     )
     curves, chosen = defaultdict(list), defaultdict(list)
     for seed, confident in itertools.product(seeds, (False, True)):
-        found = ways(run.data, seed, run.quick, confident)
-        for name, method in found.methods.items():
-            curves[name].append(untargeted(method, *found.data.test, pixel_ranges(found.data), STEPS))
-        for name, scale in found.scales.items():
+        attacked = ways(run.data, seed, run.quick, confident)
+        for name, method in attacked.methods.items():
+            curves[name].append(untargeted(method, *attacked.data.test, pixel_ranges(attacked.data), STEPS))
+        for name, scale in attacked.scales.items():
             chosen[name].append(scale)
     mean = {name: np.mean(values, axis=0) for name, values in curves.items()}
     run.table(

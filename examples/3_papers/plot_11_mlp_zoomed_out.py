@@ -85,7 +85,7 @@ def main():
     )
     X, y = quadrants(n, run.seed)
     clouds = two_clouds(n, run.seed)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = fitted(X, y, nn.Sigmoid, trained, LAMBDA, run.seed)
         plugin = copy.deepcopy(model).refit_laplace(link="plugin")
@@ -100,15 +100,15 @@ def main():
                 fitted(*clouds, nn.Sigmoid, trained, LAMBDA, run.seed),
             ),
         }
-    for text in sorted({f"{each.category.__name__}: {each.message}" for each in said}):
+    for text in sorted({f"{each.category.__name__}: {each.message}" for each in caught}):
         print(f"the library says: {text}")
     windows = {half: square(half, 31 if run.quick else 121) for half in (NEAR, FAR)}
-    asked = {name: (X, y, each) for name, each in models.items()}
+    variants = {name: (X, y, each) for name, each in models.items()}
     for name, (points, labels, each) in others.items():
-        asked[f"{name}, plugin"] = points, labels, copy.deepcopy(each).refit_laplace(link="plugin")
-        asked[f"{name}, Laplace"] = points, labels, each
+        variants[f"{name}, plugin"] = points, labels, copy.deepcopy(each).refit_laplace(link="plugin")
+        variants[f"{name}, Laplace"] = points, labels, each
     rows = {}
-    for name, (points, labels, each) in asked.items():
+    for name, (points, labels, each) in variants.items():
         near, far = (each.predict_proba(at).max(axis=1) for at in (points, windows[FAR][2]))
         rows[name] = [near.mean(), far.mean(), np.median(far), each.score(points, labels), each.prior_precision_]
     columns = ["mean on data", "mean far", "median far", "accuracy", "prior precision"]

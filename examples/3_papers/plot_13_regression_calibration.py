@@ -94,7 +94,7 @@ def main():
         "levels .05 to .95: the edges between the 20 bins",
     )
     n_sets, n = (2, 300) if run.quick else (5, 3000)
-    found = {name: [] for name in NAMES}
+    results = {name: [] for name in NAMES}
     sigmas, widths, gaps = [], [], []
     for seed in range(run.seed, run.seed + n_sets):
         X, y, X_new, y_new = rows_of(seed, n)
@@ -111,9 +111,9 @@ def main():
         widths.append(metrics.sharpness(model, X_new))
         gaps.append(metrics.calibration_gap(model, X_new, y_new))
         for name, parts in judged(model, X_new, y_new).items():
-            found[name].append(parts)
+            results[name].append(parts)
     table, shares, measured = {}, {}, {}
-    for name, parts in found.items():
+    for name, parts in results.items():
         inside, pit, variance = (np.concatenate(part) for part in zip(*parts, strict=True))
         shares[name] = inside.mean(0)
         gap_one = np.abs(parts[0][0].mean(0) - LEVELS).max()

@@ -118,12 +118,12 @@ def scores(p, y, p_outside):
 
 def heard(act):
     """Collect the warnings of the library in a context: a list of (category, message)."""
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         act()
     return [
         (each.category.__name__, str(each.message))
-        for each in said
+        for each in caught
         if issubclass(each.category, BoundWarning | PinnedWarning)
     ]
 
@@ -206,17 +206,17 @@ def main():
     )
     measured, by_accuracy = {}, []
     for label, decay in DECAYS.items():
-        found, tuned_says, collapsed_says, n_at_map = {name: [] for name in METHODS}, [], [], 0
+        results, tuned_says, collapsed_says, n_at_map = {name: [] for name in METHODS}, [], [], 0
         for split in range(n_splits):
             rows = parts(X, y, *sizes, run.seed + split)
-            p, p_outside, *said, search = one_split(rows, outside, decay, every, run.seed + split)
-            tuned_says, collapsed_says = tuned_says + said[0], collapsed_says + said[1]
-            for name, each in found.items():
+            p, p_outside, *messages, search = one_split(rows, outside, decay, every, run.seed + split)
+            tuned_says, collapsed_says = tuned_says + messages[0], collapsed_says + messages[1]
+            for name, each in results.items():
                 each.append(scores(p[name], rows[2][1], p_outside[name]))
             distance = np.abs(p["Laplace"] - p["MAP"]).max()
             n_at_map += distance < AT_THE_MAP
             print(f"{label}split {split}: N / n = {search[1]:g}, τ = {search[2]:g}, {distance:.4f} from the MAP")
-        means = {name: np.mean(each, axis=0) for name, each in found.items()}
+        means = {name: np.mean(each, axis=0) for name, each in results.items()}
         title = f"Test rows, mean over {n_splits}, prior precision {decay:g} in training"
         run.table(title, COLUMNS, means, 4)
         for name, values in means.items():

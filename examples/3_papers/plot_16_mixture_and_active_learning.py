@@ -135,7 +135,7 @@ def curves(seed, n_rounds, quick):
         log_likelihood = model.log_predictive_density(X_new, y_new).mean()
         return np.sqrt(np.mean(error**2)), log_likelihood, ranks, model.sigma_noise_, edge
 
-    found, at_first = {}, net(quick, random_state=seed).fit(pool[first], y[first])
+    results, at_first = {}, net(quick, random_state=seed).fit(pool[first], y[first])
     for strategy in ("active", "random"):
         labelled, model = list(first), at_first
         scores = [scored(model)]
@@ -145,8 +145,8 @@ def curves(seed, n_rounds, quick):
             labelled += rest[places].tolist()
             model = net(quick, random_state=seed).fit(pool[labelled], y[labelled])
             scores.append(scored(model))
-        found[strategy] = np.array(scores)
-    return found
+        results[strategy] = np.array(scores)
+    return results
 
 
 def mean_and_error(values):

@@ -21,16 +21,16 @@ import safetensors
 import safetensors.numpy
 
 NATIVE = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"}
-METADATA = {"format": "sklearn_laplace", "version": "2"}
+METADATA = {"format": "sklearn_laplace", "version": "4"}
 
 
 class Crafted:
-    """Tree and arrays of a file.
+    """The tree and the arrays of a file.
 
     Parameters
     ----------
     path : path
-        File written by ``sklearn_laplace.save``.
+        Of a file that ``sklearn_laplace.save`` has written.
     """
 
     def __init__(self, path: Any) -> None:
@@ -40,48 +40,52 @@ class Crafted:
         self.arrays: list[np.ndarray] = [found[str(k)] for k in range(len(found))]
 
     def copy(self) -> Crafted:
-        """Copy to change."""
+        """Another one to change."""
         return copy.deepcopy(self)
 
     @property
-    def nodes(self) -> list[Any]:
-        """Nodes of the tree."""
-        nodes: list[Any] = self.tree["nodes"]
-        return nodes
+    def objects(self) -> list[Any]:
+        """Objects of the tree; each refers to objects before it."""
+        objects: list[Any] = self.tree["objects"]
+        return objects
 
-    def add(self, node: list[Any]) -> list[Any]:
-        """Add a node; return an entry that refers to it."""
-        self.nodes.append(node)
-        return ["node", len(self.nodes) - 1]
+    def add(self, node: list[Any], place: int = -1) -> list[Any]:
+        """Put an object before the one at a place, and return the node that refers to it.
 
-    def add_array(self, values: np.ndarray) -> int:
-        """Add an array; return its number."""
+        The default is the place of the estimator. References in the new object are those of the tree before.
+        """
+        place = place % len(self.objects)
+        self.objects.insert(place, copy.deepcopy(node))
+        for holder, key in list(places([self.objects, self.tree["root"]])):
+            if key == 1 and holder[0] == "ref" and type(holder[1]) is int and holder[1] >= place:
+                holder[1] += 1
+        return ["ref", place]
+
+    def add_array(self, values: np.ndarray, *of_tensor: Any) -> list[Any]:
+        """A new array, or a tensor of a dtype, a device and a requires_grad, as the node that refers to it."""
         values = np.ascontiguousarray(values).reshape(values.shape)
         self.arrays.append(values if values.dtype.str[1:] in NATIVE else np.frombuffer(values.tobytes(), np.uint8))
         self.tree["arrays"].append([values.dtype.str, list(values.shape), 0])
-        return len(self.arrays) - 1
+        self.tree["headers"].append([list(range(values.ndim)), *of_tensor])
+        return ["array", len(self.arrays) - 1]
 
-    def text_of_bytes(self, content: bytes) -> list[Any]:
-        """Entry that is read as the given bytes."""
-        return self.add(["scalar", self.add_array(np.array(content)), []])
-
-    def first(self, kind: str, name: str = "") -> Any:
-        """First node of a kind whose class name has the given ending."""
-        return next(node for node in self.nodes if node[0] == kind and (not name or str(node[1][-1]).endswith(name)))
-
-    def entry(self, node: Any) -> list[Any]:
-        """Entry that refers to a node."""
-        return ["node", next(place for place, one in enumerate(self.nodes) if one is node)]
-
-    def fitted(self) -> list[Any]:
-        """Names and values of the fitted attributes."""
-        pairs: list[Any] = next(node[2] for node in self.nodes if node[0] == "dict" and _has(node[2], "_ensemble"))
-        return pairs
+    def first(self, name: str) -> Any:
+        """The first object of a class with this tag."""
+        return next(node for node in self.objects if node[:2] == ["object", name])
 
     def parameters(self) -> list[Any]:
-        """Names and values of the parameters."""
-        pairs: list[Any] = next(node[2] for node in self.nodes if node[0] == "dict" and _has(node[2], "temperature"))
-        return pairs
+        """The node of the estimator's parameters."""
+        node: list[Any] = attribute(self.objects[-1], "parameters")
+        return node
+
+    def fitted(self) -> list[Any]:
+        """The node of the fitted attributes."""
+        node: list[Any] = attribute(self.objects[-1], "fitted")
+        return node
+
+    def carry(self, node: Any) -> None:
+        """Make a node the value of a parameter that takes plain data."""
+        put(self.parameters(), "map_prior_precision", node)
 
     def write(self, path: Any, **metadata: str) -> None:
         """Write a file with correct checksums."""
@@ -99,8 +103,30 @@ class Crafted:
         return safetensors.numpy.save(arrays, {**METADATA, **checksum, **metadata})
 
 
-def _has(pairs: Any, name: str) -> bool:
-    return isinstance(pairs, list) and any(isinstance(pair, list) and pair[:1] == [name] for pair in pairs)
+def attribute(node: list[Any], name: str) -> Any:
+    """The value of an attribute of an object, or of a key of a dictionary."""
+    return node[_place(node, name) + 1]
+
+
+def put(node: list[Any], name: Any, value: Any) -> None:
+    """Change or add an attribute of an object or a key of a dictionary."""
+    place = _place(node, name)
+    if place < len(node):
+        node[place + 1] = value
+    else:
+        node += [name, value]
+
+
+def remove(node: list[Any], name: str) -> None:
+    """Remove an attribute of an object or a key of a dictionary."""
+    place = _place(node, name)
+    del node[place : place + 2]
+
+
+def _place(node: list[Any], name: Any) -> int:
+    """The index of a name; the length of the node if it is missing."""
+    start = 2 if node[0] == "object" else 1
+    return next((place for place in range(start, len(node), 2) if node[place] == name), len(node))
 
 
 # ---------------------------------------------------------------------- at random
@@ -108,26 +134,28 @@ def _has(pairs: Any, name: str) -> bool:
 ODD: list[Any] = [
     None, True, False, 0, 1, -1, 2, 7, 2**31, 2**63, 10**30, -(10**30), 0.5, -0.0, 1e300, -1e-300, "", "x", "cuda:0",
     "meta", "__class__", "os.system", "../x", [], {}, [[]], ["float", "nan"], ["float", "inf"], ["float",
-    "-inf"], ["tuple", []], ["size", [2, 3]], ["size", [-1]], ["set", ["a"]], ["slice", [0, 1, 2]], ["complex", "1j"],
-    ["dtype", "float32"], ["dtype", "qint8"], ["device", "meta"], ["device", "cuda:7"], ["known", "torch.tanh"],
-    ["foreign", 0], ["known", "builtins.eval"], ["known", "skorch.net.NeuralNet"], ["known",
-    "torch.nn.modules.linear.Identity"], ["tuple", [1.0, 2.0]], {"a": 1}, ["node", 0], ["node", -1],
+    "-inf"], ["tuple"], ["size", 2, 3], ["size", -1], ["set", "a"], ["list"], ["dict", 1],
+    ["dtype", "float32"], ["dtype", "qint8"], ["device", "meta"], ["device", "cuda:7"], ["named", "torch.tanh"],
+    ["named", 0], ["named", "builtins.eval"], ["named", "skorch.NeuralNet"], ["named", "nn.Identity"],
+    ["tuple", 1.0, 2.0], {"a": 1}, ["ref", 0], ["ref", -1], ["array", 0], ["scalar", 0],
+    ["method", ["ref", 0], "__setstate__"], ["partial", ["named", "torch.tanh"]], ["objects", ["size", 0, 10**30]],
+    ["random", ["array", 0], -1, 0, 0.0], ["member", "WeightSharing", "x"], ["skeleton", ["ref", 1]],
 ]  # fmt: skip
-"""Unusual entries for a place in the tree."""
+"""Nodes that a place in the tree rarely has; some were of use in an attack on an older format."""
 NAMES = ["forward", "__reduce__", "__setstate__", "predict", "extra_repr", "_forward_hooks", "device", "training", "_x"]
 GADGETS: list[Any] = [
-    ["method", ["node", 0], "__setstate__"], ["method", ["node", 3], "to_file"], ["method", ["node", 5], "forward"],
-    ["partial", ["known", "skorch.setter.optimizer_setter"], [["node", 1]], {}],
-    ["partial", ["known", "skorch.net.NeuralNet"], [], {}], ["partial", ["known", "torch.tanh"], [], {"a": 1}],
-    ["bare", ["known", "skorch.net.NeuralNet"], {"device": ["node", 2]}],
-    ["bare", ["known", "torch.optim.adam.Adam"], {"param_groups": ["node", 1]}],
-    ["module", ["known", "torch.nn.modules.linear.Identity"], {"extra_repr": ["node", 1], "forward": ["node", 1]}],
-    ["module", ["known", "torch.nn.modules.upsampling.Upsample"], {"scale_factor": 1e6, "mode": "nearest"}],
-    ["list", ["known", "skorch.history.History"], [["node", 1]]], ["objects", [0, 10**30], []],
-    ["dict", None, [[["node", 4], 1]]], ["tensor", 0, [0], "float64", "cpu", None], ["array", 1, []],
-    ["random", {"a": 1}], ["skeleton", ["node", 1], []], ["parts", ["node", 0], ["node", 1]],
+    ["object", "skorch.NeuralNet", "device", ["ref", 2]],
+    ["object", "optim.Adam", "param_groups", ["ref", 1]],
+    ["object", "nn.Identity", "extra_repr", ["ref", 1], "forward", ["ref", 1]],
+    ["object", "nn.Upsample", "training", False, "scale_factor", 1e6, "mode", "nearest"],
+    ["object", "nn.Identity", "_forward_pre_hooks", ["dict", 0, ["named", "torch.tanh"]]],
+    ["object", "nn.Identity", "training", False, "x", ["dict", ["ref", 4], 1]],
+    ["object", "Table", "columns", ["tuple", ["ref", 1], ["ref", 1]]],
+    ["object", "options.Kron", "damping", ["ref", 0]],
+    ["object", "sklearn.FrozenEstimator", "estimator", ["ref", 1]],
+    ["method", ["ref", 0], "__setstate__"],
 ]  # fmt: skip
-"""Nodes that an attack could use."""
+"""Objects that were of use in an attack."""
 
 
 def places(entry: Any) -> Iterator[tuple[Any, Any]]:
@@ -140,12 +168,12 @@ def places(entry: Any) -> Iterator[tuple[Any, Any]]:
 
 def fuzzed(original: Crafted, rng: np.random.Generator) -> Crafted:
     """Copy with one to three random changes."""
-    found = original.copy()
+    changed = original.copy()
     for _ in range(rng.integers(1, 4)):
         change = CHANGES[rng.integers(len(CHANGES))]
         with suppress(LookupError, TypeError, ValueError, AttributeError):  # no place for this change is left
-            change(found, rng)
-    return found
+            change(changed, rng)
+    return changed
 
 
 def _pick(values: Any, rng: np.random.Generator) -> Any:
@@ -154,56 +182,61 @@ def _pick(values: Any, rng: np.random.Generator) -> Any:
 
 
 def _value(found: Crafted, rng: np.random.Generator) -> None:
-    holder, place = _pick(places(found.nodes), rng)
+    holder, place = _pick(places(found.objects), rng)
     holder[place] = copy.deepcopy(_pick(ODD, rng))
 
 
 def _number(found: Crafted, rng: np.random.Generator) -> None:
-    numbers = [(h, p) for h, p in places(found.nodes) if type(h[p]) in (int, float)]
+    numbers = [(h, p) for h, p in places(found.objects) if type(h[p]) in (int, float)]
     holder, place = _pick(numbers, rng)
     holder[place] = _pick([0, -1, holder[place] + 1, -holder[place], holder[place] * 1000, 2**40, 1e-9, 3.5, 1e18], rng)
 
 
 def _text(found: Crafted, rng: np.random.Generator) -> None:
-    texts = [(h, p) for h, p in places(found.nodes) if type(h[p]) is str]
+    texts = [(h, p) for h, p in places(found.objects) if type(h[p]) is str]
     (holder, place), (other, at) = _pick(texts, rng), _pick(texts, rng)
     holder[place] = other[at]
 
 
 def _swap(found: Crafted, rng: np.random.Generator) -> None:
-    every = list(places(found.nodes))
-    (holder, place), (other, at) = _pick(every, rng), _pick(every, rng)
+    places_there = list(places(found.objects))
+    (holder, place), (other, at) = _pick(places_there, rng), _pick(places_there, rng)
     holder[place] = copy.deepcopy(other[at])
 
 
 def _delete(found: Crafted, rng: np.random.Generator) -> None:
-    holder, place = _pick(places(found.nodes), rng)
+    holder, place = _pick(places(found.objects), rng)
     del holder[place]
 
 
 def _double(found: Crafted, rng: np.random.Generator) -> None:
-    holder, place = _pick([(h, p) for h, p in places(found.nodes) if isinstance(h, list)], rng)
+    holder, place = _pick([(h, p) for h, p in places(found.objects) if isinstance(h, list)], rng)
     holder.insert(place, copy.deepcopy(holder[place]))
 
 
 def _rename(found: Crafted, rng: np.random.Generator) -> None:
-    holder, place = _pick([(h, p) for h, p in places(found.nodes) if isinstance(h, dict)], rng)
-    holder[_pick(NAMES, rng)] = holder.pop(place) if rng.random() < 0.5 else copy.deepcopy(holder[place])
+    node = _pick([node for node in found.objects if len(node) > 3], rng)
+    place = 2 + 2 * int(rng.integers((len(node) - 2) // 2))
+    if rng.random() < 0.5:
+        node[place] = _pick(NAMES, rng)
+    else:
+        node += [_pick(NAMES, rng), copy.deepcopy(node[place + 1])]
 
 
 def _redirect(found: Crafted, rng: np.random.Generator) -> None:
-    references = [h for h, p in places(found.nodes) if p == 0 and h[0] == "node" and len(h) == 2]
-    _pick(references, rng)[1] = int(rng.integers(len(found.nodes)))
+    references = [h for h, p in places(found.objects) if p == 0 and h[0] in ("ref", "array") and len(h) == 2]
+    node = _pick(references, rng)
+    node[1] = int(rng.integers(len(found.objects if node[0] == "ref" else found.arrays)))
 
 
 def _known(found: Crafted, rng: np.random.Generator) -> None:
-    names = [h for h, p in places(found.nodes) if p == 0 and h[0] == "known" and len(h) == 2]
+    names = [h for h, p in places(found.objects) if p == 0 and h[0] in ("object", "named")]
     _pick(names, rng)[1] = _pick(names, rng)[1]
 
 
 def _gadget(found: Crafted, rng: np.random.Generator) -> None:
-    entry = found.add(copy.deepcopy(_pick(GADGETS, rng)))
-    holder, place = _pick(places(found.nodes[:-1]), rng)
+    entry = found.add(_pick(GADGETS, rng), int(rng.integers(len(found.objects))))
+    holder, place = _pick(places(found.objects[entry[1] + 1 :]), rng)
     holder[place] = entry
 
 
@@ -213,6 +246,11 @@ def _array_header(found: Crafted, rng: np.random.Generator) -> None:
         entry[0] = _pick(["|O", "<f4", "<f8", "<i8", "|u1", "<U9", "|S999999999", "<M8[us]", "f8,f8", 3, None], rng)
     else:
         entry[1] = _pick([[], [0, 10**30], [-1], [1] * 40, ["a"], None, [2**62, 2**62, 0]], rng)
+
+
+def _tensor_header(found: Crafted, rng: np.random.Generator) -> None:
+    header = _pick(found.tree["headers"], rng)
+    header[int(rng.integers(len(header)))] = copy.deepcopy(_pick(ODD, rng))
 
 
 def _array(found: Crafted, rng: np.random.Generator) -> None:
@@ -226,15 +264,16 @@ def _array(found: Crafted, rng: np.random.Generator) -> None:
                    values.astype(float) * np.nan, values[None]], rng)  # fmt: skip
     found.arrays[place] = np.ascontiguousarray(other).reshape(other.shape)
     header[:2] = [other.dtype.str, list(other.shape)]
+    found.tree["headers"][place][0] = list(range(other.ndim))
 
 
 def _top(found: Crafted, rng: np.random.Generator) -> None:
-    name = _pick(["root", "foreign", "arrays", "nodes"], rng)
-    found.tree[name] = copy.deepcopy(_pick([*ODD, found.tree[name][:-1], [*found.tree[name], ["node", 1]]], rng))
+    name = _pick(["root", "own", "arrays", "objects", "headers"], rng)
+    found.tree[name] = copy.deepcopy(_pick([*ODD, found.tree[name][:-1], [*found.tree[name], ["ref", 1]]], rng))
 
 
 CHANGES = [_value, _value, _number, _number, _text, _swap, _swap, _delete, _double, _rename, _redirect, _redirect,
-           _known, _gadget, _gadget, _array_header, _array, _array, _top]  # fmt: skip
+           _known, _gadget, _gadget, _array_header, _tensor_header, _array, _array, _top]  # fmt: skip
 
 
 # ---------------------------------------------------------------------- seen from outside

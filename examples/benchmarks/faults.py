@@ -74,7 +74,7 @@ def models() -> dict[str, tuple[Any, Any]]:
 
 def damage(n: int, folder: Path, rng: np.random.Generator) -> Counts:
     """Test files with changed, missing or inserted bytes."""
-    found: Counts = Counter()
+    counts: Counts = Counter()
     saved = {}
     for name, (model, rows) in models().items():
         save(model, folder / name)
@@ -97,18 +97,18 @@ def damage(n: int, folder: Path, rng: np.random.Generator) -> Counts:
         try:
             model = load(path)
         except StateError:
-            found["refused"] += 1
+            counts["refused"] += 1
         except Exception as error:
-            found[f"{type(error).__name__}"] += 1
+            counts[f"{type(error).__name__}"] += 1
         else:
             expected, rows = saved[name]
-            found["ok" if np.array_equal(model.predict(rows), expected) else "another model"] += 1
-    return found
+            counts["ok" if np.array_equal(model.predict(rows), expected) else "another model"] += 1
+    return counts
 
 
 def structure(n: int, folder: Path, rng: np.random.Generator) -> Counts:
     """Test files with randomly changed trees."""
-    found: Counts = Counter()
+    counts: Counts = Counter()
     originals = {}
     for name, (model, rows) in models().items():
         save(model, folder / name)
@@ -128,9 +128,9 @@ def structure(n: int, folder: Path, rng: np.random.Generator) -> Counts:
             word = f"{type(error).__name__}"
         word = "event" if watch.seen else "slow" if watch.seconds > SECONDS else word
         peak = _peak()
-        found["memory" if peak - before > MEGABYTES * 1024 else word] += 1
+        counts["memory" if peak - before > MEGABYTES * 1024 else word] += 1
         before = max(peak, before)
-    return found
+    return counts
 
 
 def _peak() -> int:
@@ -143,7 +143,7 @@ def _peak() -> int:
 
 def interrupts(n: int, folder: Path, rng: np.random.Generator) -> Counts:
     """Test Ctrl-C during a fit, an update, a save or a prediction."""
-    found: Counts = Counter()
+    counts: Counts = Counter()
     first = LaplaceRegressor(**SMALL).fit(X, Y)
     path = folder / "model"
     actions: dict[str, Callable[[Any], Any]] = {
@@ -163,8 +163,8 @@ def interrupts(n: int, folder: Path, rng: np.random.Generator) -> Counts:
         unchanged = ended or np.array_equal(model.predict_std(X), expected)
         clean = os.listdir(folder) == [path.name] and load(path).predict(X) is not None
         same = all(np.array_equal(one, other) for one, other in zip(before, _globals(), strict=True))
-        found["ok" if unchanged and clean and same else f"{name} left traces"] += 1
-    return found
+        counts["ok" if unchanged and clean and same else f"{name} left traces"] += 1
+    return counts
 
 
 def _globals() -> tuple[Any, ...]:
@@ -201,7 +201,7 @@ def _interrupted(action: Callable[[], Any], after: float) -> bool:
 
 def forks(n: int, folder: Path, rng: np.random.Generator) -> Counts:
     """Test fits in forked processes."""
-    found: Counts = Counter()
+    counts: Counts = Counter()
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     big = RNG.normal(size=(400, 3))
@@ -213,13 +213,13 @@ def forks(n: int, folder: Path, rng: np.random.Generator) -> Counts:
         process.start()
         try:
             same = np.allclose(queue.get(timeout=60), expected, rtol=1e-6)
-            found["ok" if same else "another model"] += 1
+            counts["ok" if same else "another model"] += 1
         except Exception:
-            found["hangs"] += 1
+            counts["hangs"] += 1
         process.kill()
         process.join()
     torch.set_num_threads(threads)
-    return found
+    return counts
 
 
 def _fitted(rows: np.ndarray) -> np.ndarray:
@@ -232,7 +232,7 @@ def _put_fitted(queue: Any, rows: np.ndarray) -> None:
 
 def threads(n: int, folder: Path, rng: np.random.Generator) -> Counts:
     """Test calls of one model from four threads."""
-    found: Counts = Counter()
+    counts: Counts = Counter()
     fitted = models()
     calls: list[Callable[[], Any]] = []
     for model, rows in fitted.values():
@@ -241,8 +241,8 @@ def threads(n: int, folder: Path, rng: np.random.Generator) -> Counts:
     with ThreadPoolExecutor(4) as pool:
         chosen = rng.integers(len(calls), size=n)
         for place, answer in zip(chosen, pool.map(lambda place: calls[place](), chosen), strict=True):
-            found["ok" if np.array_equal(answer, one_by_one[place]) else "another answer"] += 1
-    return found
+            counts["ok" if np.array_equal(answer, one_by_one[place]) else "another answer"] += 1
+    return counts
 
 
 # ---------------------------------------------------------------------- limits
@@ -279,15 +279,15 @@ except MemoryError as error:
 
 def disk(n: int, folder: Path, rng: np.random.Generator) -> Counts:
     """Test ``save`` with less space than the file needs."""
-    found: Counts = Counter()
+    counts: Counts = Counter()
     path = folder / "model"
     save(LaplaceRegressor(**ONE).fit(X, Y), path)
     content = path.read_bytes()
     for _ in range(n):
         word = _run(FULL_DISK, path, rng.integers(len(content)))
         stays = path.read_bytes() == content and os.listdir(folder) == [path.name]
-        found[word if stays else "old file lost"] += 1
-    return found
+        counts[word if stays else "old file lost"] += 1
+    return counts
 
 
 def memory(n: int, folder: Path, rng: np.random.Generator) -> Counts:

@@ -103,16 +103,16 @@ class Objective:
         J, (h, last) = self.jacobian(theta), self.hidden(theta)
         width = self.features.shape[1]
         units, pull = h.shape[1], self.pull(theta)[:, None]
-        found = (J.mT * (self.weights / self.dispersion)) @ J + self.precision * torch.eye(len(theta)).to(J)
+        total = (J.mT * (self.weights / self.dispersion)) @ J + self.precision * torch.eye(len(theta)).to(J)
         slope = 1 - h**2
         bent = torch.einsum("nj,na,nb->jab", pull * self.scale * last[:-1] * -2 * h * slope, *[self.features] * 2)
         mixed = torch.einsum("nj,na->ja", pull * self.scale * slope, self.features)
         for j in range(units):
             unit, out = slice(j * width, (j + 1) * width), units * width + j
-            found[unit, unit] += bent[j]
-            found[unit, out] += mixed[j]
-            found[out, unit] += mixed[j]
-        return found
+            total[unit, unit] += bent[j]
+            total[unit, out] += mixed[j]
+            total[out, unit] += mixed[j]
+        return total
 
 
 def mode(objective: Objective, theta: Tensor) -> tuple[Tensor, int]:
@@ -246,10 +246,10 @@ def main() -> None:
     options = parser.parse_args()
     _, tables = uci_sets.asked(options)
     torch.set_num_threads(1)
-    found = [compared(options.data / f"{name}.npz", 5 if options.quick else ROWS) for name in tables]
-    print(uci_sets.header("Modes", MODES), *(uci_sets.line(row) for row, _ in found), sep="\n")
+    results = [compared(options.data / f"{name}.npz", 5 if options.quick else ROWS) for name in tables]
+    print(uci_sets.header("Modes", MODES), *(uci_sets.line(row) for row, _ in results), sep="\n")
     print(uci_sets.header("Closed forms against refits", COLUMNS))
-    print(*(uci_sets.line(row) for _, rows in found for row in rows), sep="\n")
+    print(*(uci_sets.line(row) for _, rows in results for row in rows), sep="\n")
 
 
 if __name__ == "__main__":

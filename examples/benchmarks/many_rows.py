@@ -290,40 +290,40 @@ def main() -> None:
     parser.add_argument("--prototype", type=Path, help="file of another training")
     parser.add_argument("--quick", action="store_true", help="Friedman's function with 300 and 1,500 rows")
     parser.add_argument("--memory", type=int, help="rows of Friedman's function for a measurement of memory")
-    asked = parser.parse_args()
-    if asked.quick:
-        asked.only, asked.sizes = "friedman", "300,1500"
+    options = parser.parse_args()
+    if options.quick:
+        options.only, options.sizes = "friedman", "300,1500"
     models = dict(MODELS)
-    for option in asked.option:
+    for option in options.option:
         name, _, value = option.partition("=")
         models[option] = partial(ours, **{name: ast.literal_eval(value)})
-    labels = asked.option or [*filter(None, asked.models.split(",")), *(["prototype"] if asked.prototype else [])]
-    torch.set_num_threads(asked.threads)
-    if asked.memory:
-        of_memory(asked.memory)
+    labels = options.option or [*filter(None, options.models.split(",")), *(["prototype"] if options.prototype else [])]
+    torch.set_num_threads(options.threads)
+    if options.memory:
+        of_memory(options.memory)
         return
-    asked.out.mkdir(parents=True, exist_ok=True)
-    sizes = [int(size) for size in asked.sizes.split(",")] if asked.sizes else [0]
-    usual = "california,diamonds,bike,friedman" if asked.sizes else ",".join([*MASKED, *CSV])
-    found: list[tuple[Any, ...]] = []
-    for name in (asked.only or usual).split(","):
-        n_splits = min(MASKED.get(name, ("", 1))[1], asked.splits or 10)
-        for split in range(1 if asked.sizes else n_splits):
-            X, y, X_new, y_new = parts(asked.data, name, split, test=asked.test)
-            if asked.prototype:
-                models["prototype"] = partial(prototype, asked.prototype, X_new)
+    options.out.mkdir(parents=True, exist_ok=True)
+    sizes = [int(size) for size in options.sizes.split(",")] if options.sizes else [0]
+    usual = "california,diamonds,bike,friedman" if options.sizes else ",".join([*MASKED, *CSV])
+    results: list[tuple[Any, ...]] = []
+    for name in (options.only or usual).split(","):
+        n_splits = min(MASKED.get(name, ("", 1))[1], options.splits or 10)
+        for split in range(1 if options.sizes else n_splits):
+            X, y, X_new, y_new = parts(options.data, name, split, test=options.test)
+            if options.prototype:
+                models["prototype"] = partial(prototype, options.prototype, X_new)
             for size in sizes:
-                taken = np.random.default_rng(split).permutation(len(y))[: size or len(y)]
+                chosen = np.random.default_rng(split).permutation(len(y))[: size or len(y)]
                 for label in labels:
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore")
-                        numbers = judged(models[label], X.iloc[taken], y[taken], X_new, y_new, split)
-                    found.append((name, split, label, len(taken), *numbers))
-                    print(*found[-1][:4], *(f"{value:.4g}" for value in numbers), flush=True)
-                    write(asked.out / ("sizes.csv" if asked.sizes else "many_rows.csv"), found)
-    print(table_of(found))
-    if asked.sizes:
-        draw(asked.out / "sizes.png", found)
+                        numbers = judged(models[label], X.iloc[chosen], y[chosen], X_new, y_new, split)
+                    results.append((name, split, label, len(chosen), *numbers))
+                    print(*results[-1][:4], *(f"{value:.4g}" for value in numbers), flush=True)
+                    write(options.out / ("sizes.csv" if options.sizes else "many_rows.csv"), results)
+    print(table_of(results))
+    if options.sizes:
+        draw(options.out / "sizes.png", results)
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ def measured(path: Path, options: dict[str, Any], split: int, test: bool) -> lis
 def rows(path: Path, configurations: list[str], splits: int, test: bool) -> Iterator[tuple[str, list[float]]]:
     base = None
     for name in configurations:
-        found = np.array([measured(path, CONFIGURATIONS[name], split, test) for split in range(splits)])
-        density, covered, evidence, seconds, caught = found.T
+        values = np.array([measured(path, CONFIGURATIONS[name], split, test) for split in range(splits)])
+        density, covered, evidence, seconds, caught = values.T
         base = density if base is None else base
         gain = density - base
         error_of = gain.std(ddof=1) / np.sqrt(splits) if splits > 1 else np.nan

@@ -92,7 +92,7 @@ GAP_MODELS = "ensemble, published", "MC dropout, published", "mean-field VI, pub
 """Mean log-likelihood over the gap splits: Foong et al. (2019)."""
 
 
-# ---------------------------------------------------------------------- what is judged
+# ---------------------------------------------------------------------- data sets and scores
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def judged_strangers(model: Any, X: np.ndarray, y: np.ndarray, outside: np.ndarr
     return [loss, accuracy, float(roc_auc_score(np.arange(len(p)) >= len(X), entropy))]
 
 
-# ---------------------------------------------------------------------- running, and what was run before
+# ---------------------------------------------------------------------- running and resuming
 
 
 def run(

@@ -123,9 +123,9 @@ def figure(rows: Sequence[Row], base: str, metric: str, sign: int, title: str, p
     size = max(2.6 + 2.1 * len(sets), 6.8), max(2.8, 1.3 + 0.34 * len(others))
     fig, axes = plt.subplots(1, len(sets), figsize=size, sharey=True, squeeze=False)
     for ax, name in zip(axes[0], sets, strict=True):
-        found = [gain(rows, name, base, other, metric, sign) for other in others]
-        limit = _limit([(mean, error) for mean, error, _ in found])
-        for i, (mean, error, _) in enumerate(found):
+        gains = [gain(rows, name, base, other, metric, sign) for other in others]
+        limit = _limit([(mean, error) for mean, error, _ in gains])
+        for i, (mean, error, _) in enumerate(gains):
             if np.isnan(mean):
                 continue
             colour = "tab:gray" if not abs(mean) > SURE * error else "tab:blue" if mean > 0 else "tab:red"

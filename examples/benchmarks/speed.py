@@ -438,14 +438,14 @@ def training(work: Workload, n: int, repeats: int, device: torch.device) -> Iter
 
 def growth(quick: bool, device: torch.device) -> dict[str, dict[str, list[tuple[float, float]]]]:
     """Seconds of the pass over rows, weights and classes, and of predictions: panel → structure → (size, seconds)."""
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
 
     def measure(panel: str, structure: str, size: float, work: Workload, n: int) -> None:
         rows = work.data(n, device)
         network = work.network("all", rows)
         chunks = chunked(rows, network, structure, work.columns)
         seconds = interleaved({"ours": lambda: ours(work, network, structure, chunks)}, 3, device)["ours"]
-        found.setdefault(panel, {}).setdefault(structure, []).append((size, seconds))
+        panels.setdefault(panel, {}).setdefault(structure, []).append((size, seconds))
 
     scale = 4 if quick else 1
     for structure in ("diag", "kron", "full"):
@@ -468,8 +468,8 @@ def growth(quick: bool, device: torch.device) -> dict[str, dict[str, list[tuple[
         for n in (10_000, 20_000, 40_000, 80_000):
             new = rows.inputs[: n // scale]
             seconds = interleaved({"ours": partial(covariances, network, posterior, new, step)}, 3, device)["ours"]
-            found.setdefault("rows predicted, 8-50-1", {}).setdefault(structure, []).append((n // scale, seconds))
-    return found
+            panels.setdefault("rows predicted, 8-50-1", {}).setdefault(structure, []).append((n // scale, seconds))
+    return panels
 
 
 def picture(found: dict[str, dict[str, list[tuple[float, float]]]], path: Path) -> None:

@@ -73,18 +73,18 @@ def class_parts(path: Path, split: int, test: bool) -> tuple[np.ndarray, ...]:
 
 def parser(description: str | None, splits: int | None = None) -> argparse.ArgumentParser:
     """Parser for the options of a script over tables; ``splits`` is the default of ``--splits``, omitted if None."""
-    found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--data", type=Path, required=True, help="folder of the tables")
+    arguments = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--data", type=Path, required=True, help="folder of the tables")
     if splits is None:
-        found.set_defaults(splits=1)
+        arguments.set_defaults(splits=1)
     else:
-        found.add_argument(
+        arguments.add_argument(
             "--splits", type=int, default=splits, help=f"how many of the splits 0–9, {splits} by default"
         )
-        found.add_argument("--test", action="store_true", help="score the test parts: for final results only")
-    found.add_argument("--only", default=",".join(TABLES), help="names of tables, as in yacht,boston")
-    found.add_argument("--quick", action="store_true", help="smoke test on the two small tables")
-    return found
+        arguments.add_argument("--test", action="store_true", help="score the test parts: for final results only")
+    arguments.add_argument("--only", default=",".join(TABLES), help="names of tables, as in yacht,boston")
+    arguments.add_argument("--quick", action="store_true", help="smoke test on the two small tables")
+    return arguments
 
 
 def asked(options: argparse.Namespace) -> tuple[int, Sequence[str]]:
