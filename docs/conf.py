@@ -69,6 +69,8 @@ PICTURES = Path(tempfile.mkdtemp(prefix="gallery-"))
 """Folder in which executed scripts save their figures."""
 STORED = {"quickstart": "images/gap.png"}
 """Stored figures of scripts that are not executed, besides those in ``papers/``."""
+PARAMETERS = re.compile(r"(?<=^    )\*\*([a-z_, ]+)\*\*", re.MULTILINE)
+"""Names of parameters at the beginning of a description."""
 PREFIXES = "sklearn_laplace", "sklearn_laplace.options"
 """Modules whose names are links without their module."""
 GROUP = re.compile(r"^( *)\*\*\[(\w+)\]\*\*\n *\.\.$", re.MULTILINE)
@@ -154,9 +156,20 @@ def replace_links(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def add_groups(app: Sphinx, what: str, name: str, found: Any, options: Any, lines: list[str]) -> None:
-    """Render the groups of an estimator's parameters as headings. It runs after numpydoc."""
-    text = GROUP.sub(r"\1.. rubric:: \2\n\1   :class: parameter-group\n", "\n".join(lines))
-    lines[:] = text.replace('"Parameters in detail"', ":doc:`/parameters`").split("\n")
+    """Render the groups of an estimator's parameters as headings, with links to the page on parameters.
+
+    It runs after numpydoc.
+    """
+
+    def linked(names: re.Match[str]) -> str:
+        return ", ".join(f"`{one} <../parameters.html#{one.replace('_', '-')}>`__" for one in names[1].split(", "))
+
+    text = "\n".join(lines)
+    if GROUP.search(text):
+        text = GROUP.sub(r"\1.. rubric:: \2\n\1   :class: parameter-group\n", text)
+        parameters, heading, rest = text.partition(":Attributes:")
+        parameters = PARAMETERS.sub(linked, parameters).replace('"Parameters in detail"', ":doc:`/parameters`")
+        lines[:] = (parameters + heading + rest).split("\n")
 
 
 class PublicNames(SphinxPostTransform):

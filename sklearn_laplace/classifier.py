@@ -1,4 +1,4 @@
-"""``LaplaceClassifier``: a neural net for classes with moderated probabilities, as a scikit-learn classifier."""
+"""``LaplaceClassifier``: scikit-learn classifier that trains neural nets and predicts moderated probabilities."""
 
 from __future__ import annotations
 
@@ -161,21 +161,23 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
     def partial_fit(  # type: ignore[override]  # scikit-learn's order of arguments for classifiers
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, sample_noise_variance: Any = None
     ) -> Self:
-        """Take in more rows without training: their curvature is added, and the mean of the linearised net moves.
+        """Update the posterior with further rows, without training.
 
-        As :meth:`LaplaceRegressor.partial_fit`, with one Newton step of the linearised net's likelihood.
+        As :meth:`LaplaceRegressor.partial_fit`, with one Newton step on the likelihood of the linearised net.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
+            Further rows.
         y : array-like of shape (n_samples,)
-            Labels.
+            Their labels.
         classes : array-like of shape (n_classes,), optional
-            All labels that will ever come; in the first call, which is a fit. Those of its y by default, and always
-            where held-out rows choose the prior precision.
+            All labels that can occur in later calls, for the first call. Default: the labels of y. With "cv" and
+            "validation" as ``prior_precision`` no other labels are possible.
         sample_weight : array-like of shape (n_samples,), optional
+            Row weights.
         sample_noise_variance : None
-            Of numeric targets alone.
+            Not used; only :class:`LaplaceRegressor` has noise variances.
 
         Returns
         -------
@@ -184,10 +186,10 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
         Raises
         ------
         ValueError
-            For labels that are not among the classes, for ``class_weight="balanced"`` (the balance of all rows is not
-            known), for data that do not fit those of the first call.
+            For labels that are not among the classes, and for data that do not match those of the first call. For
+            ``class_weight="balanced"``, because the balance of later rows is unknown.
         MemoryBudgetError
-            When the posterior of all rows would not fit in memory.
+            If the posterior of all rows does not fit in memory.
 
         Examples
         --------
@@ -209,22 +211,25 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
                 return self._fit(prepare, X, y, sample_weight)
         classes = check_targets(classes, numeric=False, name="classes")
         if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-            raise ValueError(f"classes={classes!r} differ from those of the first call, {self.classes_.tolist()}.")
+            raise ValueError(
+                f"classes={classes!r} differ from those of the first call, {self.classes_.tolist()}. Omit classes, or "
+                "fit again."
+            )
         return super().partial_fit(X, y, sample_weight, sample_noise_variance)
 
     def _prepare(
         self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, classes: Any = None
     ) -> PreparedData:
-        given = X, _labels(y, warn=True), sample_weight, sample_noise_variance
-        X, y, weights, _ = self._validate_rows(*given, y_numeric=False)
-        check_classification_targets(seen := y[weights > 0])
+        arguments = X, _labels(y, warn=True), sample_weight, sample_noise_variance
+        X, y, weights, _ = self._validate_rows(*arguments, y_numeric=False)
+        check_classification_targets(labels := y[weights > 0])
         previous = self._previous()
         classes = previous.classes_ if classes is None and previous is not None else classes
-        self.classes_ = np.unique(seen if classes is None else column_or_1d(classes))
+        self.classes_ = np.unique(labels if classes is None else column_or_1d(classes))
         if len(self.classes_) < 2:
             raise ValueError(
                 f"{'y' if classes is None else 'classes'} holds one class only, {self.classes_.tolist()[0]!r}; a "
-                "classifier needs at least 2 classes to tell apart."
+                "classifier needs at least 2 classes."
             )
         n_outputs = class_outputs(self.get_params(deep=False), X, len(self.classes_))
         index = self._indices(y, weights)
@@ -235,17 +240,17 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
         self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, scale: TargetScale
     ) -> PreparedData:
         check_streaming_weights(self.class_weight)
-        given = X, _labels(y, warn=True), sample_weight, sample_noise_variance
-        X, y, weights, _ = self._validate_rows(*given, y_numeric=False, reset=False)
+        arguments = X, _labels(y, warn=True), sample_weight, sample_noise_variance
+        X, y, weights, _ = self._validate_rows(*arguments, y_numeric=False, reset=False)
         return self._encoded(X, self._indices(y, weights), weights, self.n_outputs_)
 
     def _indices(self, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Positions of the labels in ``classes_``; any of a row of weight zero."""
+        """Positions (n,) of the labels in ``classes_``; arbitrary for rows of weight zero."""
         check_same_kind(labels, self.classes_)
         if len(unknown := np.setdiff1d(labels[weights > 0], self.classes_)):
             raise ValueError(
                 f"y holds the labels {unknown.tolist()}, which are not among the classes {self.classes_.tolist()}. "
-                "Name all classes in the first call, also of a previous estimator: partial_fit(X, y, classes=...)."
+                "Pass all classes in the first call, also for a previous estimator: partial_fit(X, y, classes=...)."
             )
         return np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
 
@@ -253,27 +258,33 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
         per_class = class_weights(self.class_weight, self.classes_, index, weights)
         weights = weights * per_class[index]
         if not (weights > 0).any():
-            raise ValueError(f"class_weight={self.class_weight!r} leaves no row with a positive weight.")
+            raise ValueError(
+                f"class_weight={self.class_weight!r} leaves no row with a positive weight. Give at least one class of "
+                "y a positive weight."
+            )
         check_largest(weights, "sample_weight times class_weight")
         scale = TargetScale(np.zeros(n_outputs), np.ones(n_outputs), np.ones(n_outputs))
         return PreparedData(X, index, weights, n_outputs, scale)
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Class probabilities by the link, or the average softmax of the weight samples of ``predictive="mc"``.
+        """Class probabilities.
+
+        They are computed by ``link``; with ``predictive="mc"`` they are the average softmax of the weight samples.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
+            Rows to predict.
 
         Returns
         -------
         ndarray of shape (n_samples, n_classes)
-            Rows sum to one; columns as in ``classes_``.
+            Rows sum to one; columns are in the order of ``classes_``.
 
         Raises
         ------
         NonFiniteError
-            When the net or its derivative is NaN or infinite in a row; as in every method that predicts.
+            If the net or its derivative is NaN or infinite in a row. All methods that predict raise this error.
 
         Examples
         --------
@@ -296,7 +307,16 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
             return self._ensemble.mean_of(probabilities).cpu().numpy()
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Logarithm of :meth:`predict_proba`, shape (n_samples, n_classes).
+        """Logarithm of :meth:`predict_proba`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to predict.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
 
         Examples
         --------
@@ -310,7 +330,17 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
         return np.log(self.predict_proba(X).clip(min=np.finfo(float).tiny))
 
     def predict(self, X: Any) -> np.ndarray:
-        """Most probable class under the moderated probabilities, shape (n_samples,).
+        """Class with the largest :meth:`predict_proba`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows to predict.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Labels from ``classes_``.
 
         Examples
         --------
@@ -325,26 +355,27 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
         return self.classes_[self.predict_proba(X).argmax(1)]
 
     def predict_std(self, X: Any, *, kind: str = "epistemic", X_std: Any = None) -> Any:
-        """Standard deviation of class membership.
+        """Standard deviation of each class probability, or of each class indicator.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-        kind : {"epistemic", "total", "aleatoric", "all"}
+            Rows to predict.
+        kind : {"epistemic", "total", "aleatoric", "all"}, default="epistemic"
             "epistemic": of the class probability under the posterior. "total": of the class indicator, √(p (1 − p)).
-            total² = epistemic² + aleatoric². "all": a Bunch of the three.
+            total² = epistemic² + aleatoric²; "all" is a Bunch of the three.
         X_std : None
-            Of numeric targets alone.
+            Not supported; only :class:`LaplaceRegressor` has errors in X.
 
         Returns
         -------
-        ndarray of shape (n_samples, n_classes)
+        ndarray of shape (n_samples, n_classes), or Bunch of such arrays
 
         Raises
         ------
         UnsupportedCombinationError
-            For X_std: the variance of a class indicator, p (1 − p), is that of the mean probability, which errors of
-            the inputs do not change to first order.
+            For ``X_std``. To first order, errors in X do not change the mean probability p, on which the variance
+            p (1 − p) of a class indicator depends.
 
         Examples
         --------
@@ -359,35 +390,36 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
         check_is_fitted(self)
         if X_std is not None:
             raise UnsupportedCombinationError(
-                "X_std is for numeric targets: to first order, errors of the inputs do not change the mean probability "
-                "p, and so not the variance p (1 − p) of a class. Average predict_proba over draws of the inputs."
+                "X_std needs numeric targets: to first order, errors in X do not change the mean probability p, and so "
+                "not the variance p (1 − p) of a class. Average predict_proba over draws of X instead."
             )
         kinds, moments = lookup("kind", kind, STD_REQUESTS), self._components(X).moments
         variances = {name: variance_of_kind(moments, name) for name in kinds}
-        return one_or_all({name: one.clamp_min(0.0).sqrt().cpu().numpy() for name, one in variances.items()})
+        return one_or_all({name: values.clamp_min(0.0).sqrt().cpu().numpy() for name, values in variances.items()})
 
     def loo_predict(self, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Class probabilities of each training row as of the model without it, in closed form: no refit.
+        """Leave-one-out class probabilities of the training rows, in closed form and without a refit.
 
-        As :meth:`LaplaceRegressor.loo_predict`, by a Newton step for the logits and then the link.
+        As :meth:`LaplaceRegressor.loo_predict`, with a Newton step for the logits and then the link.
 
         Parameters
         ----------
-        return_std : bool
-            Also return the standard deviation of each probability, as :meth:`predict_std` does.
+        return_std : bool, default=False
+            If True, return the standard deviation of each probability, as :meth:`predict_std` does.
 
         Returns
         -------
         probabilities : ndarray of shape (n, n_classes)
-            One row for each row given to :meth:`fit`, in its order, then those of :meth:`partial_fit`.
-        std : ndarray of the same shape
+            Predictions for the rows of :meth:`fit`, in their order, then for those of :meth:`partial_fit`.
+        std : ndarray of shape (n, n_classes)
 
         Raises
         ------
         UnsupportedCombinationError
-            After :meth:`forget`, with ``augment`` or ``prior``, for several temperatures.
+            After :meth:`forget`, with ``augment``, with a previous posterior as ``prior``, or for several
+            temperatures.
         MemoryBudgetError
-            When an exact curvature would not fit in memory.
+            If an exact curvature does not fit in memory.
 
         Examples
         --------
@@ -405,25 +437,31 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
         return (mean, moments.epistemic_variance.clamp_min(0.0).sqrt().cpu().numpy()) if return_std else mean
 
     def predict_entropy(self, X: Any, *, kind: str = "total") -> Any:
-        r"""Entropy of the class, and its parts, in nats.
+        r"""Entropy of the class, and its epistemic and aleatoric parts, in nats.
 
-        With p the class probabilities of a function drawn from the posterior and H(p) = −Σ p log p, the entropy of the
-        average splits into the average entropy and the information that the class carries about the function (Houlsby
-        et al. 2011; "BALD" in active learning):
+        Let p be the class probabilities of a function f drawn from the posterior, and H(p) = −Σ p log p. The entropy of
+        the mean probabilities is the mean entropy plus the mutual information of class and function. Active learning
+        calls this information "BALD" (Houlsby et al. 2011):
 
         .. math:: H(E[p]) = E[H(p)] + I(y; f).
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-        kind : {"total", "epistemic", "aleatoric", "all"}
-            "total": H(E[p]). "aleatoric": E[H(p)]. "epistemic": the information. "all": a Bunch of the three. Averages
-            are over the draws of the link (:class:`~sklearn_laplace.options.Link`), whatever the link is.
+            Rows to predict.
+        kind : {"total", "epistemic", "aleatoric", "all"}, default="total"
+            "total": H(E[p]). "aleatoric": E[H(p)]. "epistemic": the mutual information I(y; f). "all": a Bunch of the
+            three.
 
         Returns
         -------
-        ndarray of shape (n_samples,), or Bunch of such
-            From 0 to log n_classes.
+        ndarray of shape (n_samples,), or Bunch of such arrays
+            Between 0 and log n_classes.
+
+        Notes
+        -----
+        Expectations are averages over draws of the logits for any ``link``;
+        :class:`~sklearn_laplace.options.Link` sets their number.
 
         Examples
         --------
@@ -444,11 +482,11 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
                 assert link is not None
                 draws = link.draws
 
-                def of_rows(latent: LatentGaussian, _: torch.Tensor) -> torch.Tensor:
+                def row_averages(latent: LatentGaussian, _: torch.Tensor) -> torch.Tensor:
                     p = softmax_samples(likelihood.class_logits(latent), draws)
                     return torch.cat([p.mean(0), _entropy(p).mean(0)[:, None]], 1)
 
-                return torch.cat(member.answers(x, options, of_rows))
+                return torch.cat(member.answers(x, options, row_averages))
 
             means = self._ensemble.mean_of(averages)
         total, aleatoric = _entropy(means[:, :-1]).cpu().numpy(), means[:, -1].cpu().numpy()
@@ -461,9 +499,11 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
+            Rows to predict.
         y : array-like of shape (n_samples,)
-            Labels.
+            True labels.
         sample_weight : array-like of shape (n_samples,), optional
+            Row weights.
 
         Returns
         -------
@@ -480,17 +520,23 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
         return float(super().score(X, check_targets(y, numeric=False), sample_weight))
 
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
-        """Log probability of the true labels, nats.
+        """Log probability of the true labels, in nats.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
+            Rows to predict.
         y : array-like of shape (n_samples,)
-            Labels; one that was not seen in training has probability zero.
+            True labels. A label that is not in ``classes_`` has probability zero.
 
         Returns
         -------
         ndarray of shape (n_samples,)
+
+        Raises
+        ------
+        ValueError
+            If X and y have different numbers of rows.
 
         Examples
         --------
@@ -513,19 +559,23 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
             return np.where(known, np.log(p[np.arange(len(p)), index]), -np.inf)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, *, kind: str = "total") -> np.ndarray:
-        """Draw from the predictive, jointly over the rows.
+        """Draw samples from the predictive distribution, jointly over the rows.
 
         Parameters
         ----------
         X : array-like of shape (n_rows, n_features)
-        n_samples : int
-        random_state : int, RandomState or None
-        kind : {"total", "epistemic"}
-            "total": class labels. "epistemic": class probabilities of function draws.
+            Rows to predict.
+        n_samples : int, default=1
+            Number of draws.
+        random_state : int, RandomState or None, default=0
+            Seed of the draws.
+        kind : {"total", "epistemic"}, default="total"
+            "total": class labels. "epistemic": class probabilities of functions drawn from the posterior.
 
         Returns
         -------
-        ndarray of shape (n_rows, n_samples), labels; or (n_rows, n_classes, n_samples), probabilities
+        ndarray of shape (n_rows, n_samples) or (n_rows, n_classes, n_samples)
+            Labels for "total", probabilities for "epistemic".
 
         Examples
         --------
@@ -541,7 +591,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
         count = _values.count("n_samples", n_samples)
         generator = _values.generator(random_state)
         with self._asked(X) as (x, options):
-            draws = self._ensemble.draws(count, generator, lambda member, own: member.draws(x, options, own, generator))
+            draws = self._ensemble.draws(count, generator, lambda member, n: member.draws(x, options, n, generator))
             probabilities = self.laplace_.likelihood.logits(draws).softmax(1).cpu()
             if not labels:
                 return probabilities.numpy()
@@ -551,7 +601,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
 
 
 def _labels(y: Any, *, warn: bool = False) -> np.ndarray:
-    """Labels as an array (n,)."""
+    """Validate labels and return them as an array of shape (n,)."""
     if y is None:
         raise ValueError("LaplaceClassifier requires y to be passed, but the target y is None.")
     labels: np.ndarray = column_or_1d(check_targets(y, numeric=False), warn=warn)
@@ -559,5 +609,5 @@ def _labels(y: Any, *, warn: bool = False) -> np.ndarray:
 
 
 def _entropy(p: torch.Tensor) -> torch.Tensor:
-    """−Σ p log p over the last axis, nats."""
+    """Entropy −Σ p log p over the last axis, in nats."""
     return torch.special.entr(p).sum(-1)

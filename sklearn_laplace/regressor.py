@@ -1,4 +1,4 @@
-"""``LaplaceRegressor``: a neural net for numeric targets with error bars, as a scikit-learn regressor."""
+"""``LaplaceRegressor``: scikit-learn regressor that trains neural nets and predicts standard deviations."""
 
 from __future__ import annotations
 
@@ -233,13 +233,13 @@ default="auto"
         X, y, weights, variances = self._validate_rows(X, y, sample_weight, sample_noise_variance, y_numeric=True)
         if variances is not None and options.varying_noise:
             raise UnsupportedCombinationError(
-                f"likelihood={self.likelihood!r} learns the noise of each row, and sample_noise_variance gives it; use "
-                "likelihood='gaussian' with it, or leave it away."
+                f"likelihood={self.likelihood!r} learns the noise variance of each row, which sample_noise_variance "
+                "gives already. Use likelihood='gaussian', or omit sample_noise_variance."
             )
         self._single_output = y.ndim == 1
         targets = y.astype(np.float64).reshape(len(y), -1)
         n_outputs, noisy_rows = targets.shape[1], variances is not None
-        given = X, targets, weights, variances
+        unmerged = X, targets, weights, variances
         if variances is not None:
             targets = np.column_stack([targets, variances])
         X, targets, weights = canonical_rows(X, targets, weights)
@@ -247,26 +247,26 @@ default="auto"
             targets, variances = np.split(targets, 2, axis=1)
         check_support(likelihood, targets)
         previous = self._previous()
-        if previous is not None:  # its rows are known in its own units alone
+        if previous is not None:  # its curvature is in the units of the previous fit
             check_outputs(n_outputs, previous.n_outputs_)
             check_noisy_rows(noisy_rows, previous._scale.noisy_rows)
-            return self._scaled(X, targets, weights, variances, previous._scale)  # and no leave-one-out
+            return self._scaled(X, targets, weights, variances, previous._scale)  # no rows for leave-one-out
         mean, scale = np.zeros(n_outputs), np.ones(n_outputs)
         if self.standardize_y and likelihood.additive_noise and not isinstance(self.net, FrozenEstimator):
             mean, scale, constant = spread(targets, row_reliability(weights, variances))
-            # A constant target still has units: its own size.
+            # The scale of a constant target is its absolute value.
             scale = np.where(constant, np.where(mean == 0, 1.0, np.abs(mean)), scale)
-            targets, all_targets = (np.where(constant, mean, own) for own in (targets, given[1]))
-            given = given[0], all_targets, *given[2:]
+            targets, all_targets = (np.where(constant, mean, values) for values in (targets, unmerged[1]))
+            unmerged = unmerged[0], all_targets, *unmerged[2:]
         sigma = None if sigma is None else noise_per_target(sigma, n_outputs)
         target_scale = TargetScale(mean, scale, unit_noise(sigma, variances, scale, weights), noisy_rows)
-        return self._scaled(X, targets, weights, variances, target_scale).beside(self._scaled(*given, target_scale))
+        return self._scaled(X, targets, weights, variances, target_scale).beside(self._scaled(*unmerged, target_scale))
 
     def _prepare_more(
         self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, scale: TargetScale
     ) -> PreparedData:
-        given = X, y, sample_weight, sample_noise_variance
-        X, y, weights, variances = self._validate_rows(*given, y_numeric=True, reset=False)
+        arguments = X, y, sample_weight, sample_noise_variance
+        X, y, weights, variances = self._validate_rows(*arguments, y_numeric=True, reset=False)
         targets = y.astype(np.float64).reshape(len(y), -1)
         check_outputs(targets.shape[1], self.n_outputs_)
         check_support(self.laplace_.likelihood, targets[weights > 0])
@@ -277,19 +277,20 @@ default="auto"
     def _scaled(
         X: np.ndarray, y: np.ndarray, weights: np.ndarray, variances: np.ndarray | None, scale: TargetScale
     ) -> PreparedData:
-        """The rows in the network's units."""
+        """Convert targets and noise variances to the network's units."""
         return PreparedData(X, scale.apply(y), weights, y.shape[1], scale, scale.noise(variances, len(y)))
 
     @property
     def sigma_noise_(self) -> float | np.ndarray:
-        """Noise standard deviation in the units of y, one for each output: that of an average row and of a new one.
+        """Noise standard deviation of an average row, in units of y; one value per output.
 
-        Of a mixture the root of the mean variance of its members.
+        New rows have the same noise level. For an ensemble, it is the square root of the weighted mean of the members'
+        noise variances.
 
         Raises
         ------
         AttributeError
-            For counts, whose spread follows from their mean.
+            For counts, whose variance follows from their mean.
 
         Examples
         --------
@@ -302,7 +303,10 @@ default="auto"
         """
         check_is_fitted(self)
         if not self.laplace_.likelihood.has_dispersion:
-            raise AttributeError(f"likelihood={self.likelihood!r} has no noise of its own, and so no sigma_noise_.")
+            raise AttributeError(
+                f"sigma_noise_ is not defined for likelihood={self.likelihood!r}: the variance of counts follows from "
+                "their mean. Use predict_std(X, kind='aleatoric')."
+            )
         sigma = np.sqrt(self._ensemble.mean_of(lambda member: member.noise_variance).numpy()) * self._scale.scale
         return float(sigma[0]) if self._single_output else sigma
 
@@ -315,45 +319,47 @@ default="auto"
         return_std_grad: bool = False,
         X_std: Any = None,
     ) -> np.ndarray | tuple[np.ndarray, ...]:
-        """Predicted mean, and on request its standard deviation or joint covariance, and gradients in the inputs.
+        """Predict the mean and, optionally, its standard deviation, joint covariance or gradients with respect to X.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-        return_std : bool
-            Also return the standard deviation of ``return_std_kind`` ("total": noise included).
-        return_cov : bool
-            Also return the joint covariance over the rows (noise included on the diagonal).
-        return_mean_grad : bool
-            Also return the derivative of the mean in X, through the standardisation of both.
-        return_std_grad : bool
-            Also return that of the standard deviation, with the other two.
+            Rows to predict.
+        return_std : bool, default=False
+            If True, return the standard deviation of kind ``return_std_kind``. "total" includes the noise.
+        return_cov : bool, default=False
+            If True, return the joint covariance over the rows, with the noise on its diagonal.
+        return_mean_grad : bool, default=False
+            If True, return the gradient of the mean with respect to X, in the original units of X and y.
+        return_std_grad : bool, default=False
+            If True, return the gradient of the standard deviation. Needs ``return_std`` and ``return_mean_grad``.
         X_std : float or array-like of shape (n_features,) or (n_samples, n_features), optional
-            Standard deviations of the inputs themselves, see :meth:`predict_std`.
+            Standard deviations of the errors in X, see :meth:`predict_std`.
 
         Returns
         -------
         mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-        std : ndarray of the same shape
-            In the units of y.
+            In units of y.
+        std : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            In units of y.
         cov : ndarray of shape (n_samples, n_samples) or (n_samples, n_samples, n_outputs)
             In squared units of y.
         mean_grad, std_grad : ndarray of shape (n_samples, n_features) or (n_samples, n_features, n_outputs)
-            In units of y per unit of X. Of a single row without the first axis, as scikit-optimize's Gaussian process
-            has them: (n_features,) or (n_features, n_outputs). At kinks (relu), that of one side; where the standard
-            deviation is zero, zero.
+            In units of y per unit of X. For a single row the first axis is omitted, as in scikit-optimize's Gaussian
+            process: (n_features,) or (n_features, n_outputs). The gradient is one-sided at a kink (relu), and zero
+            where the standard deviation is zero.
 
         Raises
         ------
         RuntimeError
-            When both ``return_std`` and ``return_cov`` are set.
+            If both ``return_std`` and ``return_cov`` are True.
         ValueError
-            When ``return_std_grad`` is set without ``return_std`` and ``return_mean_grad``, or ``X_std`` is given
-            without ``return_std`` or with ``return_std_grad``; for gradients in columns of categories or at missing
-            values.
+            If ``return_std_grad`` is True without ``return_std`` and ``return_mean_grad``. If ``X_std`` is given
+            without ``return_std`` or with ``return_std_grad``. If gradients are requested with categorical columns or
+            missing values.
         NonFiniteError
-            When the net, or its derivative where a spread is asked for, is NaN or infinite in a row; as in every
-            method that predicts.
+            If the net is NaN or infinite in a row, or its derivative where a spread is requested. All methods that
+            predict raise this error.
 
         Examples
         --------
@@ -362,10 +368,10 @@ default="auto"
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
         >>> mean, std = model.predict([[3.0], [30.0]], return_std=True)
-        >>> bool(std[1] > 5 * std[0])  # far away it is wide
+        >>> bool(std[1] > 5 * std[0])  # wide far from the training data
         True
         >>> mean, slope = model.predict([[np.pi]], return_mean_grad=True)
-        >>> bool(-1.5 < slope[0] < -0.5)  # that of the sine is −1
+        >>> bool(-1.5 < slope[0] < -0.5)  # the sine has slope −1 there
         True
         """
         flags = {"std": return_std, "cov": return_cov, "mean_grad": return_mean_grad, "std_grad": return_std_grad}
@@ -373,41 +379,41 @@ default="auto"
         check_is_fitted(self)
         if return_mean_grad or X_std is not None:
             moments, *slopes = self._sloped(X, X_std, self.return_std_kind if return_std_grad else None)
-            found = [self._in_units(moments.mean)]
-            found += [self._std(moments, self.return_std_kind)] if return_std else []
-            asked = [self._per_column(slope) for slope in slopes if slope is not None and return_mean_grad]
-            return *found, *(slope[0] if len(slope) == 1 else slope for slope in asked)
+            results = [self._in_units(moments.mean)]
+            results += [self._std(moments, self.return_std_kind)] if return_std else []
+            gradients = [self._per_column(slope) for slope in slopes if slope is not None and return_mean_grad]
+            return *results, *(gradient[0] if len(gradient) == 1 else gradient for gradient in gradients)
         if return_std:
             moments = self._components(X).moments
             return self._in_units(moments.mean), self._std(moments, self.return_std_kind)
-        # The mean of f plus noise is that of f, for which forward passes are enough.
+        # Additive noise has mean zero, so that forward passes are enough.
         is_additive = self.laplace_.likelihood.additive_noise
         mean = self._in_units(self._outputs(X) if is_additive else self._components(X).moments.mean)
         return (mean, self._covariance(X)) if return_cov else mean
 
     def predict_std(self, X: Any, *, kind: str = "total", X_std: Any = None) -> Any:
-        """Standard deviation of the prediction, in the units of y.
+        """Standard deviation of the prediction, in units of y.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-        kind : {"total", "epistemic", "aleatoric", "all"}
+            Rows to predict.
+        kind : {"total", "epistemic", "aleatoric", "all"}, default="total"
             total² = epistemic² + aleatoric². More data reduce the epistemic part; the aleatoric part is the noise at X.
             "all": a Bunch of the three.
         X_std : float or array-like of shape (n_features,) or (n_samples, n_features), optional
-            Standard deviations of the inputs, which are then known up to independent errors, in the units of X; not
-            negative. They add Σ (∂μ/∂x)² X_std² to the total and to the aleatoric variance: more data of this kind
-            would not reduce it. First order, for errors within which the mean is close to a straight line.
+            Standard deviations of independent errors in X, in units of X. They add Σ (∂μ/∂x)² X_std² to the total and
+            to the aleatoric variance. This first-order formula needs a mean that is nearly linear within the errors.
 
         Returns
         -------
-        ndarray of shape (n_samples,) or (n_samples, n_outputs)
+        ndarray of shape (n_samples,) or (n_samples, n_outputs), or Bunch of such arrays
 
         Raises
         ------
         ValueError
-            For an unknown kind; for X_std that is negative, not finite or of another shape, or with columns of
-            categories or missing values.
+            For an unknown kind. For an ``X_std`` that is negative, not finite, or of another shape. For ``X_std`` with
+            categorical columns or missing values.
 
         Examples
         --------
@@ -428,19 +434,25 @@ default="auto"
         return one_or_all({name: self._std(moments, name) for name in kinds})
 
     def predict_dist(self, X: Any) -> Any:
-        """Predictive distribution of each row, independent of the others, noise included.
+        """Predictive distribution of each row, with the noise; rows are treated as independent.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
+            Rows to predict.
 
         Returns
         -------
-        frozen ``scipy.stats.norm``; :class:`~sklearn_laplace.distributions.NormalMixture` where the noise varies, since
-        its level at X is not known for certain, and for several members; for counts
-        :class:`~sklearn_laplace.distributions.PoissonLogNormal` or :class:`~sklearn_laplace.distributions.CountMixture`
-            With ``mean()``, ``std()``, ``ppf(q)``, ``cdf(y)``, ``logpdf(y)``, ``rvs()``; arrays of the shape of
-            :meth:`predict`. For draws that are joint over the rows see :meth:`sample_y`.
+        distribution : object
+            Has ``mean()``, ``std()``, ``ppf(q)``, ``cdf(y)``, ``logpdf(y)`` and ``rvs()``. Their arrays have the shape
+            of :meth:`predict`. The class depends on likelihood and ensemble, see Notes.
+
+        Notes
+        -----
+        A single net with constant noise has a frozen ``scipy.stats.norm``. An ensemble has a
+        :class:`~sklearn_laplace.distributions.NormalMixture`. So has a noise level that varies with X, because its
+        value at X is uncertain. Counts have a :class:`~sklearn_laplace.distributions.PoissonLogNormal` or, for an
+        ensemble, a :class:`~sklearn_laplace.distributions.CountMixture`. :meth:`sample_y` draws jointly over the rows.
 
         Examples
         --------
@@ -448,8 +460,8 @@ default="auto"
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
-        >>> found = model.predict_dist([[3.0], [30.0]])
-        >>> found.mean().shape, found.interval(0.9)[0].shape, found.logpdf([0.1, 0.0]).shape
+        >>> distribution = model.predict_dist([[3.0], [30.0]])
+        >>> distribution.mean().shape, distribution.interval(0.9)[0].shape, distribution.logpdf([0.1, 0.0]).shape
         ((2,), (2,), (2,))
         """
         check_is_fitted(self)
@@ -469,13 +481,14 @@ default="auto"
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-        quantiles : float or sequence of float
-            Strictly between 0 and 1.
+            Rows to predict.
+        quantiles : float or sequence of float, default=(0.05, 0.5, 0.95)
+            Levels strictly between 0 and 1.
 
         Returns
         -------
         ndarray of shape (n_samples, n_quantiles) or (n_samples, n_quantiles, n_outputs)
-            In the units of y.
+            In units of y.
 
         Raises
         ------
@@ -489,7 +502,7 @@ default="auto"
         >>> X = np.linspace(0, 6, 40)[:, None]
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, np.sin(X[:, 0]))
         >>> low, high = model.predict_quantiles([[3.0], [30.0]], (0.05, 0.95)).T
-        >>> bool((high - low)[1] > 5 * (high - low)[0])  # far away it is wide
+        >>> bool((high - low)[1] > 5 * (high - low)[0])  # wide far from the training data
         True
         """
         levels = fractions("quantiles", quantiles)
@@ -504,35 +517,44 @@ default="auto"
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-        confidence_level : float or sequence of float
+            Rows to predict.
+        confidence_level : float or sequence of float, default=0.9
             Probability that a new target falls inside, strictly between 0 and 1.
-        method : {"normal", "jackknife+"}
-            "normal": from the quantiles of :meth:`predict_dist`. "jackknife+" (Barber et al. 2021): from the residuals
-            of the training rows, each under a net without that row, and what all these nets say of X; with
-            ``likelihood="gaussian"`` alone. It does not rest on the noise being right, or normal, and covers close to
-            ``confidence_level``; its guarantee is an approximate one. After a fit by "auto" the nets are its three,
-            each without a third of the rows (CV+ in that paper); residuals count over standard deviations, so that
-            intervals are wider where the net knows less, and are shortened for a net that has seen all rows: three
-            tenths of the way to those of closed-form leave-one-out, in logarithms (``_approximation/held_out.py``).
-            They stay as they are whatever prior and noise are set afterwards. Otherwise, and after :meth:`partial_fit`,
-            the nets are the linearised one without one row each, in closed form (Tailor et al. 2025): where the net has
-            found its features in all rows the intervals are too short (.84 to .89 for .90 was measured on five tables).
-            That needs the training rows, which a fit keeps, and an exact curvature, as :meth:`loo_predict`. A row of
-            weight w counts as w of them. With too few rows for a level an end is infinite. Rows with noise variances of
-            their own are refused. Of a mixture the ends are weighted means over its kinds of nets.
+        method : {"normal", "jackknife+"}, default="normal"
+            "normal": quantiles of :meth:`predict_dist`. "jackknife+": residuals of training rows under nets that were
+            trained without them (Barber et al. 2021), see Notes.
 
         Returns
         -------
         mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            As :meth:`predict` returns it.
         interval : ndarray of shape (n_samples, 2) or (n_samples, n_outputs, 2)
-            Lower and upper ends in units of y. For a sequence of levels with a last axis of n_levels.
+            Lower and upper ends in units of y. A sequence of levels adds a last axis of length n_levels.
 
         Raises
         ------
         ValueError
             For a level outside (0, 1) or an unknown method.
-        UnsupportedCombinationError, MemoryBudgetError
-            For "jackknife+" where the rows are not there, do not suit it, or are too many.
+        UnsupportedCombinationError
+            For "jackknife+" with counts, with ``sample_noise_variance``, or without the training rows.
+        MemoryBudgetError
+            For "jackknife+" if its matrices do not fit in memory.
+
+        Notes
+        -----
+        "jackknife+" assumes neither the right noise level nor normal noise. Its guarantee of coverage holds
+        approximately. A row of weight w counts as w rows. An end is infinite if there are too few rows for the level.
+        The ends for an ensemble are weighted means over its kinds of nets.
+
+        **Folds.** If the fit has nets with held-out folds, they give the residuals (CV+ in Barber et al. 2021). Each
+        residual is divided by its standard deviation, so that intervals are wider where predictions are less certain.
+        Where further nets were trained on all rows, the intervals are shortened, because the nets of the folds use
+        fewer rows. The factor is (Q′ / Q)^0.3, with the quantiles Q of these scores and Q′ of those of closed-form
+        leave-one-out. Prior precision and noise level set afterwards have no effect on these intervals.
+
+        **No folds.** Otherwise, and after :meth:`partial_fit`, the nets are those of closed-form leave-one-out for the
+        linearised net (Tailor et al. 2025). This needs the training rows and an exact curvature, as
+        :meth:`loo_predict` does. The intervals are too short if the net has learnt its features from all rows.
 
         Examples
         --------
@@ -556,33 +578,38 @@ default="auto"
         return mean, without_level_axis(intervals, confidence_level)
 
     def loo_predict(self, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """What the model would predict of each training row had it not seen it, in closed form: no refit.
+        """Leave-one-out predictions of the training rows, in closed form and without a refit.
 
-        Of the linearised net at its mode under the present prior and noise. The mean is that of a refit without the row
-        (all its weight; equal rows are left out one at a time), exactly so for a Gaussian likelihood, else by a Newton
-        step; it needs an exact curvature of the random weights: the fit's own where ``structure_`` is "full" or
-        "functional" and ``curvature="ggn"``, else one more pass over the rows. The spread is that of the fit's
-        structure without the row (with ``damping="exact"``). The weights that are not random stay what they are.
+        The linearised net is refitted without one row, under the present prior precision and noise level.
 
         Parameters
         ----------
-        return_std : bool
-            Also return the standard deviation of ``return_std_kind``, as :meth:`predict` does.
+        return_std : bool, default=False
+            If True, return the standard deviation of kind ``return_std_kind``.
 
         Returns
         -------
         mean : ndarray of shape (n,) or (n, n_outputs)
-            One for each row given to :meth:`fit`, in its order, then those of :meth:`partial_fit`; a row of weight zero
-            has the plain prediction.
-        std : ndarray of the same shape
-            In the units of y.
+            Predictions for the rows of :meth:`fit`, in their order, then for those of :meth:`partial_fit`. A row of
+            weight zero has the plain prediction.
+        std : ndarray of shape (n,) or (n, n_outputs)
+            In units of y.
 
         Raises
         ------
         UnsupportedCombinationError
-            After :meth:`forget`, with ``augment`` or ``prior``, for several temperatures.
+            After :meth:`forget`, with ``augment``, with a previous posterior as ``prior``, or for several
+            temperatures.
         MemoryBudgetError
-            When an exact curvature would not fit in memory.
+            If an exact curvature does not fit in memory.
+
+        Notes
+        -----
+        A row is left out with all its weight; equal rows are left out one at a time. The mean is exact for a Gaussian
+        likelihood and a Newton step for counts. It needs the exact curvature of the random weights. The fit has this
+        curvature if ``structure_`` is "full" or "functional" and ``curvature`` is "ggn"; else it takes one more pass
+        over the rows. The standard deviation is that of the fitted structure without the row, with exact damping.
+        Weights that are not random keep their values.
 
         Examples
         --------
@@ -606,13 +633,16 @@ default="auto"
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
+            Rows to predict.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            True targets.
         sample_weight : array-like of shape (n_samples,), optional
+            Row weights.
 
         Returns
         -------
         float
-            Of several targets the average.
+            R², averaged over the targets.
 
         Examples
         --------
@@ -626,17 +656,24 @@ default="auto"
         return float(super().score(X, check_targets(y, numeric=True), sample_weight))
 
     def log_predictive_density(self, X: Any, y: Any) -> np.ndarray:
-        """Log density of targets under :meth:`predict_dist`, nats, summed over the outputs.
+        """Log density of targets under :meth:`predict_dist`, in nats, summed over the outputs.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
+            Rows to predict.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            In its own units.
+            True targets.
 
         Returns
         -------
         ndarray of shape (n_samples,)
+            Density per unit of y; for counts, log probability.
+
+        Raises
+        ------
+        ValueError
+            If y does not have the shape of the prediction.
 
         Examples
         --------
@@ -656,20 +693,24 @@ default="auto"
         return density if density.ndim == 1 else density.sum(1)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, *, kind: str = "total") -> np.ndarray:
-        """Draw from the predictive, jointly over the rows.
+        """Draw samples from the predictive distribution, jointly over the rows.
 
         Parameters
         ----------
         X : array-like of shape (n_rows, n_features)
-        n_samples : int
-        random_state : int, RandomState or None
-        kind : {"total", "epistemic"}
-            "total": new targets, noise included, with the covariance of ``return_cov``. "epistemic": functions, those
-            of the linearised network or, under ``predictive="mc"``, of the network itself; of counts their rates.
+            Rows to predict.
+        n_samples : int, default=1
+            Number of draws.
+        random_state : int, RandomState or None, default=0
+            Seed of the draws.
+        kind : {"total", "epistemic"}, default="total"
+            "total": new targets with noise, whose covariance is that of ``return_cov``. "epistemic": values of
+            functions of the linearised net or, with ``predictive="mc"``, of the net itself. For counts these are rates.
 
         Returns
         -------
         ndarray of shape (n_rows, n_samples) or (n_rows, n_outputs, n_samples)
+            In units of y.
 
         Examples
         --------
@@ -686,27 +727,25 @@ default="auto"
         generator = _values.generator(random_state)
         with self._asked(X) as (x, options):
 
-            def drawn(member: Member, own: int) -> torch.Tensor:
-                return member.target_draws(x, options, own, generator, noisy=noisy)
+            def draw(member: Member, n_draws: int) -> torch.Tensor:
+                return member.target_draws(x, options, n_draws, generator, noisy=noisy)
 
-            return self._in_units(self._ensemble.draws(count, generator, drawn))
+            return self._in_units(self._ensemble.draws(count, generator, draw))
 
     def _jackknife(self, X: Any, levels: np.ndarray) -> np.ndarray:
         """Jackknife+ intervals (n, 2, L) or (n, k, 2, L), in units of y."""
-        asked = next(name for name, left_out in INTERVAL_METHODS.items() if left_out)
+        method = next(name for name, left_out in INTERVAL_METHODS.items() if left_out)
         if self._scale.noisy_rows or not self.laplace_.likelihood.has_dispersion:
-            differ = (
-                "sample_noise_variance says that they differ" if self._scale.noisy_rows else "those of counts differ"
-            )
+            reason = "sample_noise_variance was given" if self._scale.noisy_rows else "the targets are counts"
             raise UnsupportedCombinationError(
-                f"method={asked!r} takes the residual of every row as one that any new row could have, and {differ}. "
-                "Use method='normal'."
+                f"method={method!r} assumes that all rows have residuals of the same distribution, which differ here: "
+                f"{reason}. Use method='normal'."
             )
-        check_left_out(f"method={asked!r}", self._parameters())
+        check_left_out(f"method={method!r}", self._parameters())
         with self._asked(X) as (x, options):
-            wanted = torch.from_numpy(levels).to(self.laplace_.theta)
-            found = self._ensemble.intervals(x, wanted, options, f"method={asked!r}")
-        ends = np.moveaxis(found.cpu().numpy() * self._scale.scale + self._scale.mean, -1, 1)
+            level_tensor = torch.from_numpy(levels).to(self.laplace_.theta)
+            intervals = self._ensemble.intervals(x, level_tensor, options, f"method={method!r}")
+        ends = np.moveaxis(intervals.cpu().numpy() * self._scale.scale + self._scale.mean, -1, 1)
         return ends[:, 0] if self._single_output else ends
 
     def _outputs(self, X: Any) -> torch.Tensor:
@@ -714,17 +753,17 @@ default="auto"
             return self._ensemble.outputs(x, options)
 
     def _log_rates(self, X: Any) -> tuple[PoissonLogNormal, ...]:
-        """Distributions of the counts under each member."""
+        """Distribution of the counts under each member."""
 
         def moments(latent: LatentGaussian, _: torch.Tensor) -> torch.Tensor:
             return torch.stack([latent.mean, latent.variance])
 
         with self._asked(X) as (x, options):
-            found = [torch.cat(member.answers(x, options, moments), 1) for member in self._ensemble.members]
-        return tuple(PoissonLogNormal(self._in_units(mean), self._in_units(variance)) for mean, variance in found)
+            log_rates = [torch.cat(member.answers(x, options, moments), 1) for member in self._ensemble.members]
+        return tuple(PoissonLogNormal(self._in_units(mean), self._in_units(variance)) for mean, variance in log_rates)
 
     def _in_units(self, outputs: torch.Tensor, *, shift: bool = True) -> np.ndarray:
-        """Outputs (n, C) or (n, C, …) in those of y; without the shift, distances between them."""
+        """Convert outputs (n, C) or (n, C, …) to units of y; without the shift, differences of outputs."""
         shape = -1, *[1] * (outputs.ndim - 2)
         values = outputs.cpu().numpy() * self._scale.scale.reshape(shape)
         values = values + self._scale.mean.reshape(shape) if shift else values
@@ -736,7 +775,7 @@ default="auto"
         return std[:, 0] if self._single_output else std
 
     def _covariance(self, X: Any) -> np.ndarray:
-        """Joint covariance over rows, one matrix an output."""
+        """Joint covariance over the rows, one matrix per output."""
         with self._asked(X) as (x, options):
             covariance = self._ensemble.covariance(x, options).cpu().numpy() * self._scale.power(2)
         return covariance[..., 0] if self._single_output else covariance

@@ -40,7 +40,7 @@ class Crafted:
         self.arrays: list[np.ndarray] = [found[str(k)] for k in range(len(found))]
 
     def copy(self) -> Crafted:
-        """Another one to change."""
+        """Return a copy to change."""
         return copy.deepcopy(self)
 
     @property

@@ -71,12 +71,11 @@ class PreparedData:
         return replace(self, X=self.X[kept], targets=self.targets[kept], weights=self.weights[kept], noise=noise)
 
     def weight_unit(self) -> float:
-        """Factor for the weights by which repeated rows count once.
+        """Factor that rescales weights to a mean of 1 if they only count copies of rows; otherwise 1.
 
-        It is below one if the mean weight exceeds one and all inputs differ. Equal rows have been merged before, and a
-        noisy target never repeats to the last digit. Such weights therefore stem from copies of rows, not from further
-        measurements. Equal weights of all rows are treated alike, since a noise level selected on the data cannot
-        distinguish more rows from less noise.
+        Weights count copies if their mean exceeds 1 and all inputs differ. Equal rows have been merged before, and
+        further measurements would have different noisy targets for the same inputs. Equal weights of all rows carry no
+        more information: a noise level selected on the data cannot distinguish more rows from less noise.
 
         Examples
         --------

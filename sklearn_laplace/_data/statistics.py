@@ -80,9 +80,9 @@ def robust(values: np.ndarray, weights: np.ndarray) -> tuple[float, float] | Non
 
     A column has heavy tails if a value is more than 20 robust standard deviations away from the median. Centre and
     width are then the median and the robust standard deviation, that of a normal distribution with the same central
-    90 % interval. Positive values whose central 90 % interval spans more than three decades have centre zero and the
-    interval's lower end as width, which amounts to a logarithm. Quantiles are those of the weighted empirical
-    distribution without interpolation, so that a weight of k is equivalent to k copies.
+    90 % interval. A positive column whose central 90 % interval spans more than three decades is treated differently.
+    Its centre is zero and its width the lower end of the interval, which amounts to a logarithm. Quantiles are those of
+    the weighted empirical distribution without interpolation, so that a weight of k is equivalent to k copies.
 
     Parameters
     ----------

@@ -61,7 +61,7 @@ class TargetScale:
         Raises
         ------
         ValueError
-            If the noise ratios between the targets differ from those of the curvature, or if σ is not between 1e-60
+            If the noise ratios between the targets differ from those of the curvature. Also if σ is not between 1e-60
             and 1e60 times the scale of y.
         """
         root = noise_per_target(sigma_noise, len(self.scale)) / self.unit_noise

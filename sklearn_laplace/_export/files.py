@@ -62,20 +62,20 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
     Parameters
     ----------
     estimator : LaplaceRegressor or LaplaceClassifier
-        Fitted or not. What it has kept of its training rows is written, too (see ``forget``).
+        Fitted or not. The training rows that it keeps are written as well (see ``forget``).
     path : str or path
-        Replaced where it exists, and only once the new file is complete. The format is that of safetensors.
+        An existing file is replaced after the new one is complete. The format is safetensors.
     key : bytes, optional
         Secret of at least 16 bytes, such as ``secrets.token_bytes(32)``. The file then holds an HMAC-SHA256 of its
-        content, which :func:`load` verifies with the same key. The content itself is not encrypted.
+        content, which :func:`load` verifies with the same key. The content is not encrypted.
 
     Raises
     ------
     NotStorableError
-        For what no file can hold by its name: lambdas, functions and classes inside of functions, objects and modules
-        with a way of pickling of their own. The message says where it was found.
+        For lambdas and local classes, methods, partials, hooks, and objects that define their own pickling. The message
+        names the attribute. See :doc:`/guide/persistence`.
     TypeError
-        For anything but one of the package's estimators.
+        If the estimator is not a LaplaceRegressor or a LaplaceClassifier.
     ImportError
         Without the package safetensors (``pip install sklearn-laplace[save]``).
 
@@ -94,8 +94,8 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
     """
     if not isinstance(estimator, StoredEstimator):
         raise TypeError(
-            f"save was given a {type(estimator).__name__}; it writes a LaplaceRegressor or a LaplaceClassifier. Save "
-            "the last step of a pipeline, and the other steps in another format."
+            f"save was given a {type(estimator).__name__}; expected a LaplaceRegressor or a LaplaceClassifier. For a "
+            "pipeline, save the last step, and keep the other steps in another format."
         )
     safetensors = _safetensors()
     secret = _secret(key)
@@ -121,30 +121,29 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
 def load(
     path: str | os.PathLike[str], trusted: Iterable[Any] | Mapping[str, Any] = (), *, key: bytes | None = None
 ) -> Any:
-    """Read an estimator that :func:`save` has written; nothing that the file names is imported or executed.
+    """Read an estimator from a file written by :func:`save`; the file cannot import or execute anything.
 
     Parameters
     ----------
     path : str or path
     trusted : iterable of classes and functions, or mapping of their full names to them
-        Those of one's own that the estimator holds: the class of its module, of its skorch net, of its callbacks, a
-        function for ``augment``. A mapping serves where one has moved, ``{"old_module.Net": Net}``.
+        Your own classes and functions in the estimator, such as the class of its module or a function for augmentation.
+        Use a mapping if one has moved: ``{"old_module.Net": Net}``.
     key : bytes, optional
-        The key that the file was saved with. A file without an HMAC, or with one under another key, is refused. Without
-        a key the HMAC is not checked: checksums find damage, and no tampering.
+        Key of the HMAC. A file without an HMAC, or with another key, is refused. Without a key the HMAC is not checked:
+        checksums find damage but not tampering.
 
     Returns
     -------
     LaplaceRegressor or LaplaceClassifier
-        Equal to the one that was saved, to the bit; on the CPU where its device is missing. Not restored are
-        ``memory``, a cache of this machine, and ``compile`` and ``torch_load_kwargs`` of a skorch net.
+        Equal to the saved one to the bit; on the CPU if its device is missing. Not restored are ``memory`` and, for a
+        skorch net, ``compile``, ``torch_load_kwargs``, and options of callbacks and workers.
 
     Raises
     ------
     StateError
-        A ValueError, for a file that is none of safetensors, is cut off, was not written by :func:`save`, or by another
-        version, names something that is neither known nor trusted, or whose arrays are not those that its tree needs.
-        For a file of any other content than :func:`save` writes, including a model that cannot predict.
+        A ValueError: the file is damaged, truncated, of another format or version, names a class that is neither known
+        nor trusted, or holds a model that cannot predict.
     ImportError
         Without the package safetensors (``pip install sklearn-laplace[save]``).
 
@@ -161,12 +160,12 @@ def load(
     sklearn_laplace.errors.StateError: ...model.safetensors cannot be read as a file of safetensors...
     """
     tree, arrays = _read(file_path(path), _safetensors(), _secret(key))
-    handed = _by_name(trusted)
+    things = _by_name(trusted)
+    own = [_trusted(name, things, str(path)) for name in tree["own"]]
     with reading(str(path)):
-        own = [_trusted(name, handed, str(path)) for name in tree["own"]]
         found = Reader(tree, arrays, own, _known()).value()
         if not isinstance(found, LaplaceEstimator):
-            raise StateError(f"{path} holds a {type(found).__name__}, and an estimator is needed. {AGAIN}")
+            raise StateError(f"{path} holds a {type(found).__name__}, and an estimator is needed.")
         if not own:  # the user's own code does not run while a file is read
             check_answers(found)
     return found
@@ -196,26 +195,25 @@ def _by_name(trusted: Iterable[Any] | Mapping[str, Any]) -> dict[str, Any]:
     for thing in things:
         if not (isclass(thing) or isfunction(thing)):
             raise ValueError(
-                f"trusted holds {thing!r}; give the classes and functions themselves, such as trusted=[MyModule]: "
-                "names are not imported."
+                f"trusted holds {thing!r}; expected classes and functions, such as trusted=[MyModule]: names are not "
+                "imported."
             )
     return {name_of(thing): thing for thing in things}
 
 
-def _trusted(name: Any, handed: Mapping[str, Any], path: str) -> Any:
-    if not isinstance(name, str) or name not in handed:
+def _trusted(name: Any, things: Mapping[str, Any], path: str) -> Any:
+    if not isinstance(name, str) or name not in things:
         short = str(name).rpartition(".")[2]
-        given = f"those handed in are {sorted(handed)}" if handed else "none were handed in"
+        given = f"trusted has {sorted(things)}" if things else "trusted is empty"
         raise StateError(
-            f"{path} needs {name}, which is none of the classes that sklearn_laplace knows; {given}. If you trust its "
-            f"code, import it and hand it in: load(path, trusted=[{short}]), or trusted={{{name!r}: …}} where it has "
-            "moved."
+            f"{path} needs {name}, which is not a class of sklearn_laplace; {given}. If you trust its code, import and "
+            f"pass it: load(path, trusted=[{short}]), or trusted={{{name!r}: …}} if it has moved."
         )
-    return handed[name]
+    return things[name]
 
 
 def _checksum(values: np.ndarray) -> int:
-    """Of an array in C order: what says that a file is damaged, and nothing about who has written it."""
+    """Checksum of an array in C order; it finds damage but does not authenticate."""
     return zlib.crc32(values.tobytes())
 
 
@@ -234,10 +232,10 @@ def _array(found: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> n
     Raises
     ------
     StateError
-        For text with numbers that are no characters, on which numpy fails later.
+        For text with numbers that are not characters; numpy would fail later.
     """
     if dtype.kind == "U" and found.size and found.view(dtype.str[0].replace("|", "=") + "u4").max() > sys.maxunicode:
-        raise StateError(f"the state holds text with numbers that are no characters. {AGAIN}")
+        raise StateError(f"the state holds text with numbers that are not characters. {AGAIN}")
     return found if _is_native(dtype) else np.frombuffer(found.tobytes(), dtype=dtype).reshape(shape).copy()
 
 
@@ -245,9 +243,7 @@ def _secret(key: Any) -> bytes | None:
     if key is None or (isinstance(key, bytes) and len(key) >= LEAST_KEY):
         return key
     given = f"{len(key)} bytes" if isinstance(key, bytes) else f"a {type(key).__name__}"
-    raise ValueError(
-        f"key was given {given}; it has to be None or at least {LEAST_KEY} bytes, such as secrets.token_bytes(32)."
-    )
+    raise ValueError(f"key is {given}; expected None or at least {LEAST_KEY} bytes, such as secrets.token_bytes(32).")
 
 
 def _mac(key: bytes, arrays: Mapping[str, np.ndarray]) -> str:
@@ -274,15 +270,13 @@ def _read(path: Path, safetensors: ModuleType, key: bytes | None) -> tuple[dict[
     StateError
     """
     if path.exists() and not path.is_file():
-        raise StateError(
-            f"{path} is not a regular file. Give the path of a file that sklearn_laplace.save has written."
-        )
+        raise StateError(f"{path} is not a regular file. Pass the path of a file written by sklearn_laplace.save.")
     with path.open("rb") as opened:
         start = opened.read(8)
         n_header = int.from_bytes(start, "little")
         if MOST_HEADER < n_header <= path.stat().st_size:  # safetensors refuses one that is longer than the file
             raise StateError(
-                f"{path} has a header of {n_header:,} bytes, and sklearn_laplace.save writes {MOST_HEADER:,} at most. "
+                f"{path} has a header of {n_header:,} bytes, and sklearn_laplace.save writes at most {MOST_HEADER:,}. "
                 f"{AGAIN}"
             )
         content = start + opened.read()
@@ -292,8 +286,8 @@ def _read(path: Path, safetensors: ModuleType, key: bytes | None) -> tuple[dict[
             metadata = parsed(content[8 : 8 + n_header]).get("__metadata__", {})
     except safetensors.SafetensorError as error:
         raise StateError(
-            f"{path} cannot be read as a file of safetensors ({error}; {len(content)} bytes): it is of another format, "
-            f"or it has been cut off. Copy it again. {AGAIN}"
+            f"{path} cannot be read as a file of safetensors ({error}; {len(content)} bytes): it has another format or "
+            f"was cut off. Copy it again. {AGAIN}"
         ) from error
     if key is not None:
         _check_mac(path, arrays, metadata.get(MAC), key)
@@ -304,12 +298,10 @@ def _read(path: Path, safetensors: ModuleType, key: bytes | None) -> tuple[dict[
 def _check_mac(path: Path, arrays: Mapping[str, np.ndarray], found: Any, key: bytes) -> None:
     """Verify the HMAC before the tree is parsed."""
     if found is None:
-        raise StateError(
-            f"{path} was saved without a key, and load was given one. Save it with this key, or give none."
-        )
+        raise StateError(f"{path} was saved without a key, and load was given one. Save it with this key, or omit key.")
     if not hmac.compare_digest(str(found).encode(), _mac(key, arrays).encode()):
         raise StateError(
-            f"{path} was changed after it was saved, or saved with another key. Get it again from its source, or give "
+            f"{path} was changed after it was saved, or saved with another key. Copy it again from its source, or pass "
             "the right key."
         )
 
@@ -317,22 +309,24 @@ def _check_mac(path: Path, arrays: Mapping[str, np.ndarray], found: Any, key: by
 def _tree(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> dict[str, Any]:
     if metadata.get("format") != FORMAT:
         raise StateError(
-            f"{path} was not written by sklearn_laplace.save: its metadata say format={metadata.get('format')!r}, "
-            f"needed {FORMAT!r}. {AGAIN}"
+            f"{path} was not written by sklearn_laplace.save: its metadata have format={metadata.get('format')!r:.80}, "
+            f"expected {FORMAT!r}. {AGAIN}"
         )
     check_format(str(path), metadata.get("version"))
     if TREE not in arrays:
-        raise StateError(f"{path} has no array {TREE!r}, which says what the others are. Copy it again. {AGAIN}")
+        raise StateError(f"{path} has no array {TREE!r}, which describes the others. Copy it again. {AGAIN}")
     with reading(str(path)):
         text = arrays[TREE]
         if str(_checksum(text)) != metadata.get("checksum"):
-            raise StateError(f"the tree of {path} is not what was written: its checksum differs. Copy it again.")
+            raise StateError(f"the tree of {path} was changed: its checksum differs. Copy the file again.")
         content = text.tobytes()
         if (n_entries := _entries(content)) > MOST_ENTRIES:
-            raise StateError(f"its tree has {n_entries:,} values, and {MOST_ENTRIES:,} are the most. {AGAIN}")
+            raise StateError(f"its tree has {n_entries:,} values; at most {MOST_ENTRIES:,} are allowed.")
         tree = parsed(content)
         if missing := {"root", "objects", "headers", "arrays", "own"} - set(tree):
-            raise StateError(f"its tree lacks {sorted(missing)}. {AGAIN}")
+            raise StateError(f"its tree lacks {sorted(missing)}.")
+        if not isinstance(tree["own"], list):
+            raise StateError("its tree does not list the user's own classes.")
     return tree
 
 
@@ -342,8 +336,8 @@ def _arrays(path: Path, given: Mapping[str, np.ndarray], needed: Any) -> list[np
     names, found = {str(place) for place in range(len(needed))}, set(given) - {TREE}
     if names != found:
         raise StateError(
-            f"{path} holds {len(found)} arrays beside its tree, which needs {len(needed)}: missing are "
-            f"{_few(names - found)}, not needed {_few(found - names)}. Copy it again. {AGAIN}"
+            f"{path} holds {len(found)} arrays and its tree lists {len(needed)}: missing are {_few(names - found)}, "
+            f"not listed {_few(found - names)}. Copy it again. {AGAIN}"
         )
     arrays = []
     for place, (dtype_name, sizes, checksum) in enumerate(needed):
@@ -356,7 +350,7 @@ def _arrays(path: Path, given: Mapping[str, np.ndarray], needed: Any) -> list[np
                 f"needs {expected[0]} and {expected[1]}. Copy it again. {AGAIN}"
             )
         if _checksum(stored) != checksum:
-            raise StateError(f"array {place} of {path} is not what was written: its checksum differs. Copy it again.")
+            raise StateError(f"array {place} of {path} was changed: its checksum differs. Copy the file again.")
         arrays.append(_array(stored, dtype, shape))
     return arrays
 
@@ -371,7 +365,7 @@ def _shape(path: Path, sizes: Any) -> tuple[int, ...]:
 def _dtype(path: Path, name: Any) -> np.dtype[Any]:
     with reading(str(path)):
         if not isinstance(name, str) or not DTYPE.fullmatch(name):
-            raise StateError(f"it names the data type {name!r:.80}, which holds more than numbers and text. {AGAIN}")
+            raise StateError(f"it names the data type {name!r:.80}, which is not a type of numbers or text.")
         return np.dtype(name)
 
 

@@ -1,9 +1,8 @@
 """Check that a model loaded from a file can predict, before it is returned.
 
-Types are checked while a file is read (``_storage/restore.py``). Whether arrays fit together shows only when they are
-used, so the model predicts two rows and then three: broadcasting may hide a wrong shape for one of these numbers.
-Models with layers that can enlarge their input (padding, upsampling) are not tried, since a small file could request
-any memory.
+Types are checked while a file is read (``_storage/restore.py``). Arrays of wrong shapes only show when they are used.
+So the model predicts two rows and then three: broadcasting may hide a wrong shape for one of these numbers. Models with
+layers that can enlarge their input (padding, upsampling) are not tried, since a small file could request any memory.
 """
 
 from __future__ import annotations
@@ -129,12 +128,12 @@ def _modules(model: Any) -> Iterator[nn.Module]:
 
 
 def _is_bounded(module: nn.Module) -> bool:
-    """Whether a forward pass takes memory and time as its weights do; False if there are layers of other types.
+    """True if a forward pass takes memory and time in proportion to the weights; False for layers of other types.
 
     Raises
     ------
     StateError
-        For layers of these types that would take more: with more axes tensors multiply by broadcasting.
+        For layers of these types that take more: tensors with more axes multiply by broadcasting.
     """
     if not all(type(layer) in BOUNDED for layer in module.modules()):
         return False
@@ -147,12 +146,12 @@ def _is_bounded(module: nn.Module) -> bool:
 
 
 def example_rows(model: Any) -> np.ndarray | None:
-    """Rows that a fitted model has to be able to predict; None if there are none to be had.
+    """Rows that a fitted model must be able to predict; None if it has no rows and no table.
 
     Parameters
     ----------
     model : LaplaceRegressor or LaplaceClassifier
-        The rows are its own training rows if it has kept them, else the means of its columns.
+        The rows are its training rows if it keeps them, else the means of its columns.
 
     Returns
     -------

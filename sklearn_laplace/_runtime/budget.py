@@ -103,8 +103,8 @@ def exact_cost(
 def kron_cost(blocks: Sequence[ParameterBlock], n_rows: int, n_columns: int) -> float:
     """Multiply-adds of one step in Kronecker form.
 
-    They are N Σ (K O² + I²) for the sums of the factors, plus 2 Σ (O³ + I³) for their eigendecompositions, with O
-    outputs and I inputs of a layer.
+    The sums of the factors take N Σ (K O² + I²), their eigendecompositions 2 Σ (O³ + I³). O and I are the numbers of
+    outputs and inputs of a layer.
 
     Parameters
     ----------

@@ -11,11 +11,11 @@
     │   └── posterior                             both twice if training is repeated under varying noise
     └── …
 
-With ``prior_precision="cv"`` or ``"validation"``, the fit has two subtasks instead: ``prior_precision`` with one subtask
+With ``prior_precision="cv"`` or ``"validation"``, the fit has two subtasks instead: ``prior_precision``, with a subtask
 per ``fold`` or ``candidate``, and ``fit``. A task that fails begins but does not end, as in scikit-learn. Return values
 of callbacks are ignored.
 
-The tasks of a fit share a :class:`Clock`. It determines when training has to end, by ``max_time`` or Ctrl-C, and whether
+The tasks of a fit share a :class:`Clock`. It ends the training after ``max_time`` or Ctrl-C, and determines whether
 each task prints a line.
 """
 

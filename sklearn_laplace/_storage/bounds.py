@@ -45,7 +45,7 @@ def check_tree(objects: Sequence[Any], root: Any) -> None:
     >>> check_tree(objects, ["ref", 40])
     Traceback (most recent call last):
         ...
-    sklearn_laplace.errors.StateError: the state stands for 49,148 objects in 89 entries: it was not written by \
+    sklearn_laplace.errors.StateError: the state stands for 24,572 objects in 50 entries: it was not written by \
 sklearn_laplace.
     """
     measured: list[tuple[int, int]] = []
@@ -85,5 +85,5 @@ def checked_place(place: Any, values: Sequence[Any]) -> int:
         For another number, such as that of an object that follows.
     """
     if type(place) is not int or not 0 <= place < len(values):
-        raise StateError(f"the state refers to number {repr(place):.200} of {len(values)}: {NOT_OURS}")
+        raise StateError(f"the state refers to number {place!r:.200} of {len(values)}: {NOT_OURS}")
     return place

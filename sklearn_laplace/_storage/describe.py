@@ -8,7 +8,7 @@ Numbers, strings, None and booleans stand for themselves. Everything else is a l
 
 - ``["list", …]``, ``["tuple", …]``, ``["set", …]``, ``["size", …]``: the items follow; ``["dict", …]``: keys and values
   in turn; ``["objects", shape, …]``: an array of objects;
-- ``["array", i]``: an array or a tensor; ``["scalar", i]``: a number of numpy; ``["random", …]``: a RandomState;
+- ``["array", i]``: an array or a tensor; ``["number", i]``: a number of numpy; ``["random", …]``: a RandomState;
 - ``["named", tag]``: a known class or function, by its tag in ``_storage/registry.py``, or one of the user's by its
   number; ``["member", tag, name]``: of an enumeration;
 - ``["ref", i]``: an object in the list ``objects``, which holds ``["object", tag, name, value, …]``. An object refers
@@ -103,7 +103,7 @@ class Describer:
         self.objects: list[list[Any]] = []
         self.own: list[Any] = []
         self._memo: dict[int, tuple[Any, Any]] = {}
-        self._is_inside = False
+        self._checked: set[int] = set()
 
     def tree(self, value: Any) -> dict[str, Any]:
         """The JSON part of the description of a value; its arrays are in ``arrays``."""
@@ -143,21 +143,21 @@ class Describer:
         return next(place for place, one in enumerate(self.own) if one is thing)
 
     def _refused(self, value: Any, path: str) -> Any:
-        """The node of what cannot be described: an object of a pickle outside of the user's modules.
+        """The node of an object that cannot be described: a number in a pickle.
 
         Raises
         ------
         NotStorableError
         """
-        if self.takes_objects and not self._is_inside:
+        if self.takes_objects:
             self.own.append(value)
             return ["named", len(self.own) - 1]
         is_name = isclass(value) or isroutine(value)
         what = name_of(value) if is_name else f"an object of the class {name_of(type(value))}"
         raise NotStorableError(
-            f"{what}, found in {path}, cannot be saved: a file without pickle holds numbers, text, arrays, torch modules "
-            "and the attributes of plain objects, and functions by their names. Define a function or class at the top "
-            "level of a module, remove the attribute, or use pickle."
+            f"{what}, found in {path}, cannot be saved: a file holds numbers, text, arrays, attributes of modules and "
+            "plain objects, and names of classes and functions. Define a class or function at the top level of a "
+            "module, remove the attribute, or use pickle."
         )
 
     def _object(self, value: Any, path: str) -> Any:
@@ -165,25 +165,14 @@ class Describer:
         values = kind.attributes(value) if kind else None
         if values is None or any(name in HOOKS or shadows(type(value), name) for name in values):
             return self._refused(value, path)
-        if self._is_inside or not (isinstance(value, nn.Module) or type(value) not in self.known):
-            return self._attributes(value, values, path)
-        lists: tuple[Any, ...] = self.arrays, self.headers, self.objects, self.own
-        lengths, n_known = [len(one) for one in lists], len(self._memo)
-        self._is_inside = True
-        try:
-            return self._attributes(value, values, path)
-        except NotStorableError:
-            if not self.takes_objects:
-                raise
-            for one, length in zip(lists, lengths, strict=True):
-                del one[length:]
-            for key in list(self._memo)[n_known:]:
-                del self._memo[key]
-        finally:
-            self._is_inside = False
-        return self._refused(value, path)
-
-    def _attributes(self, value: Any, values: Mapping[str, Any], path: str) -> Any:
+        is_of_user = isinstance(value, nn.Module) or type(value) not in self.known
+        if self.takes_objects and is_of_user and id(value) not in self._checked:
+            trial = Describer(self.known)
+            try:
+                trial(value, path)
+            except NotStorableError:
+                return self._refused(value, path)
+            self._checked |= set(trial._memo)
         node = ["object", self._reference(type(value), path)]
         for name, held in values.items():
             node += [name, self(held, f"{path}.{name}".lstrip("."))]
@@ -208,8 +197,8 @@ def _dict(describer: Describer, value: dict[Any, Any], path: str) -> Any:
     nodes: list[Any] = ["dict"]
     for key, held in value.items():
         node = describer(key, path)
-        if isinstance(node, list) and node[0] not in ("tuple", "scalar", "float"):
-            return describer._refused(key, f"the keys of {path}")
+        if isinstance(node, list) and node[0] not in ("tuple", "number", "float"):
+            return describer._refused(value if describer.takes_objects else key, f"the keys of {path}")
         nodes += [node, describer(held, f"{path}.{key}".lstrip("."))]
     return nodes
 
@@ -231,7 +220,7 @@ def _array(describer: Describer, value: np.ndarray, path: str) -> Any:
 
 
 def _scalar(describer: Describer, value: np.generic, path: str) -> Any:
-    return ["scalar", describer.array(np.asarray(value))] if value.dtype.kind in NUMBERS else None
+    return ["number", describer.array(np.asarray(value))] if value.dtype.kind in NUMBERS else None
 
 
 def _random(describer: Describer, value: np.random.RandomState, path: str) -> Any:
@@ -302,20 +291,19 @@ def _look_up(owner: str, classes: Sequence[tuple[str, str]]) -> Requirements:
     return Requirements(owner, tuple(classes))
 
 
-def requirements(owner: str, nets: Iterable[Any]) -> Requirements | None:
-    """The classes of nets that belong to the user; None if there are none.
+def requirements(owner: str, own: Iterable[Any]) -> Requirements | None:
+    """The importable classes and functions among the user's own; None if there are none.
 
     Parameters
     ----------
     owner : str
-    nets : iterable of modules, module classes or anything else
+    own : iterable of classes, functions and other objects
+        From :func:`pack`.
     """
-    found = set()
-    for net in nets:
-        modules = net.modules() if isinstance(net, nn.Module) else [net] if isclass(net) else [type(net)]
-        found |= {module if isclass(module) else type(module) for module in modules}
     picklers = (sys.modules.get(name) for name in ("cloudpickle", "joblib.externals.cloudpickle"))
     travelling = {name.partition(".")[0] for one in picklers if one for name in one.list_registry_pickle_by_value()}
-    names = {(kind.__module__, kind.__qualname__) for kind in found if "<locals>" not in kind.__qualname__}
-    classes = sorted(pair for pair in names if pair[0].partition(".")[0] not in ALWAYS_THERE | travelling)
+    things = [thing if isclass(thing) or isfunction(thing) else type(thing) for thing in own]
+    names = {(thing.__module__, thing.__qualname__) for thing in things if "<" not in thing.__qualname__}
+    away = ALWAYS_THERE | travelling
+    classes = sorted(pair for pair in names if pair[0].partition(".")[0] not in away)
     return Requirements(owner, tuple(classes)) if classes else None

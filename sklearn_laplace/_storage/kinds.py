@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from inspect import getattr_static, isdatadescriptor, ismethoddescriptor
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,9 +29,13 @@ from ..nets import TableMLP
 from .annotations import conforms
 from .registry import fields_of, tags
 
+if TYPE_CHECKING:
+    from .restore import Reader
+
 OWN_STATE = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__deepcopy__")
 """Methods of a class whose instances are more than their attributes."""
 PLAIN = (bool, int, float, str, Tensor, nn.Module, torch.dtype, torch.device, np.generic, np.random.RandomState)
+"""Types of plain values; containers of them are plain as well."""
 MODULE = {
     "training": bool,
     "_parameters": dict[str, nn.Parameter | None],
@@ -57,35 +61,24 @@ NET = {
     "history_": list[Any] | None,
     "initialized_": bool,
     "init_context_": str | None,
-    "prefixes_": list[str],
-    "cuda_dependent_attributes_": list[str],
-    "_modules": list[str],
-    "_criteria": list[str],
-    "_optimizers": list[str],
+    **dict.fromkeys(("prefixes_", "cuda_dependent_attributes_", "_modules", "_criteria", "_optimizers"), list[str]),
 }
 """Annotations of a skorch net's attributes; all others are parameters."""
-LEFT_OUT = {
+LEFT_OUT: dict[str, Callable[[], Any]] = {
     "torch_load_kwargs": lambda: None,
     "compile": lambda: False,
     "virtual_params_": dict,
     "_params_to_validate": set,
+}
+"""Attributes of a skorch net that are not stored, with their values after reading: under these code would run."""
+OF_TRAINING: dict[str, Callable[[], Any]] = {
     "_trimmed_for_prediction": lambda: True,
     "optimizer_": lambda: None,
     "callbacks_": list,
 }
-"""Attributes of a skorch net that are not stored: those of its training, and those under which code would run."""
+"""The same for a fitted net, which can predict and no longer train."""
 OF_ITERATORS = ("batch_size", "shuffle", "seed", "drop_last")
 """Options of a net's iterators that are stored; others may start workers."""
-
-
-class Checks(Protocol):
-    """What a reader checks."""
-
-    def is_own(self, thing: Any) -> bool:
-        """True for a class or function that the user handed in, and for an instance of such a class."""
-
-    def is_plain(self, value: Any) -> bool:
-        """True for numbers, text, tensors, modules, functions and containers of these."""
 
 
 class Described(ABC):
@@ -97,7 +90,7 @@ class Described(ABC):
 
     @classmethod
     @abstractmethod
-    def _restored(cls, checks: Checks, parts: dict[str, Any]) -> Any:
+    def _restored(cls, reader: Reader, parts: dict[str, Any]) -> Any:
         """An object of these parts, after their types have been checked."""
 
 
@@ -106,14 +99,14 @@ class Kind:
     """Take an object apart, and make one of a class from values."""
 
     attributes: Callable[[Any], Mapping[str, Any]]
-    make: Callable[[Checks, type, dict[str, Any]], Any]
+    make: Callable[[Reader, Any, dict[str, Any]], Any]
 
 
 def kind_of(kind: type) -> Kind | None:
     """How instances of a class are stored; None for those that are more than their attributes."""
     is_known = kind in tags()
     if issubclass(kind, Described):
-        return Kind(lambda value: value._described(), lambda checks, kind, parts: kind._restored(checks, parts))
+        return Kind(lambda value: value._described(), lambda reader, kind, parts: kind._restored(reader, parts))
     if issubclass(kind, nn.Module):
         return None if _has_own_state(kind, nn.Module) else Kind(_of_module, _module)
     if issubclass(kind, NeuralNet):
@@ -121,7 +114,7 @@ def kind_of(kind: type) -> Kind | None:
     if is_known:
         return None if fields_of(kind) is None or issubclass(kind, Enum) else Kind(_of_data, _data)
     is_bare = kind.__dictoffset__ != 0 and kind.__new__ is object.__new__ and not _has_own_state(kind, object)
-    return Kind(vars, lambda checks, kind, values: new(kind, values)) if is_bare else None
+    return Kind(vars, lambda reader, kind, values: new(kind, values)) if is_bare else None
 
 
 def _has_own_state(kind: type, base: type) -> bool:
@@ -134,13 +127,14 @@ def _has_own_state(kind: type, base: type) -> bool:
 # ---------------------------------------------------------------------- checks
 
 
-def check_type(checks: Checks, owner: type, name: str, value: Any, annotation: Any) -> None:
+def check_types(reader: Reader, owner: type, values: Mapping[str, Any], annotation_of: Callable[[str], Any]) -> None:
     """Raise a StateError if an attribute does not have its annotated type."""
-    if not conforms(value, annotation, checks.is_plain):
-        wanted = "plain data" if annotation is Any else getattr(annotation, "__name__", str(annotation))
-        raise StateError(
-            f"the state holds a {type(value).__name__} as {name!r:.200} of {owner.__name__}; {wanted} is needed."
-        )
+    for name, value in values.items():
+        annotation = annotation_of(name)
+        if not conforms(value, annotation, reader.is_plain):
+            wanted = "plain data" if annotation is Any else getattr(annotation, "__name__", str(annotation))
+            found = type(value).__name__
+            raise StateError(f"the state holds a {found} as {name!r:.200} of {owner.__name__}; {wanted} is needed.")
 
 
 def shadows(kind: type, name: str) -> bool:
@@ -163,7 +157,7 @@ def shadows(kind: type, name: str) -> bool:
 
 def new(kind: type, values: Mapping[str, Any]) -> Any:
     """A new object with these attributes."""
-    found = object.__new__(kind)
+    found: Any = object.__new__(kind)
     for name, value in values.items():
         object.__setattr__(found, name, value)
     return found
@@ -176,15 +170,12 @@ def _of_data(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in fields_of(type(value)) or ()}
 
 
-def _data(checks: Checks, kind: type, values: dict[str, Any]) -> Any:
+def _data(reader: Reader, kind: type, values: dict[str, Any]) -> Any:
     needed = fields_of(kind) or {}
     if set(values) != set(needed):
-        raise StateError(
-            f"the state holds a {kind.__name__} of {str(sorted(values)):.200}, and this version of sklearn_laplace "
-            f"needs {sorted(needed)}."
-        )
-    for name, value in values.items():
-        check_type(checks, kind, name, value, needed[name])
+        found = f"the state holds a {kind.__name__} of {sorted(values)!s:.200}"
+        raise StateError(f"{found}, and this version of sklearn_laplace needs {sorted(needed)}.")
+    check_types(reader, kind, values, needed.__getitem__)
     return new(kind, values)
 
 
@@ -200,13 +191,13 @@ def _same(value: Any, fresh: Any) -> bool:
     return value is fresh or (type(value) in (dict, OrderedDict, set) and not value)
 
 
-def _module(checks: Checks, kind: type, values: dict[str, Any]) -> nn.Module:
+def _module(reader: Reader, kind: type, values: dict[str, Any]) -> nn.Module:
     if hooks := sorted(HOOKS & set(values)):
         raise StateError(f"the state gives a {kind.__name__} the hooks {hooks}; no description holds functions.")
-    for name, value in values.items():
-        if name in MODULE or not checks.is_own(kind):
-            check_type(checks, kind, name, value, MODULE.get(name, Any))
-            _check_sizes(kind, name, value)
+    checked = {name: value for name, value in values.items() if name in MODULE or kind in tags()}
+    check_types(reader, kind, checked, lambda name: MODULE.get(name, Any))
+    for name, value in checked.items():
+        _check_sizes(kind, name, value)
     state = vars(nn.Module()) | values
     parts = {name for group in ("_parameters", "_buffers", "_modules") for name in state[group]}
     if replaced := sorted(parts & set(values)):
@@ -233,7 +224,7 @@ def _check_sizes(kind: type, name: str, value: Any) -> None:
 def _is_stored(name: str) -> bool:
     owner, _, option = name.partition("__")
     is_option = owner in ("callbacks", "compile") or (owner.startswith("iterator_") and option not in OF_ITERATORS)
-    return name not in LEFT_OUT and not (option and is_option)
+    return name not in LEFT_OUT | OF_TRAINING and not (option and is_option)
 
 
 def _of_net(net: NeuralNet) -> dict[str, Any]:
@@ -241,17 +232,13 @@ def _of_net(net: NeuralNet) -> dict[str, Any]:
     return found | ({} if net.history_ is None else {"history_": list(net.history_)})
 
 
-def _net(checks: Checks, kind: type, values: dict[str, Any]) -> NeuralNet:
+def _net(reader: Reader, kind: type, values: dict[str, Any]) -> NeuralNet:
     if kept_out := [name for name in values if not _is_stored(name)]:
         raise StateError(f"the state gives a {kind.__name__} the attributes {kept_out}, which no description holds.")
-    for name, value in values.items():
-        check_type(checks, kind, name, value, NET.get(name, Any | type))
-    defaults = {name: make() for name, make in LEFT_OUT.items()}
-    if not values.get("initialized_"):
-        defaults = {name: value for name, value in defaults.items() if name not in TRAINED}
-    defaults["_params_to_validate"] = {name for name in values if "__" in name}
-    history = values.get("history_")
-    return new(kind, defaults | values | {"history_": None if history is None else History(history)})
-
-
-TRAINED = ("_trimmed_for_prediction", "optimizer_", "callbacks_")
+    check_types(reader, kind, values, lambda name: NET.get(name, Any | type))
+    left_out = LEFT_OUT | OF_TRAINING if values.get("initialized_") else LEFT_OUT
+    state = {name: make() for name, make in left_out.items()} | values
+    state["_params_to_validate"] |= {name for name in values if "__" in name}
+    if state.get("history_") is not None:
+        state["history_"] = History(state["history_"])
+    return new(kind, state)

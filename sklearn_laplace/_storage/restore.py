@@ -21,7 +21,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import Enum
+from enum import EnumType
 from inspect import isclass, isroutine
 from typing import Any, NoReturn
 
@@ -37,8 +37,8 @@ from .describe import GENERATOR
 from .kinds import PLAIN, kind_of, shadows
 from .registry import known as known_things
 
-AGAIN = "Write it again with the version of sklearn_laplace that has made it, or fit again."
-FLOATS = ("nan", "inf", "-inf")
+AGAIN = "Save it again with the version of sklearn_laplace that made it, or fit again."
+FLOATS = {text: float(text) for text in ("nan", "inf", "-inf")}
 DTYPES = {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
 SCALARS = (bool, int, float, str)
 KEYS = (*SCALARS, np.generic, type(None))
@@ -51,8 +51,6 @@ N_WORDS = 624
 """Length of the state of a Mersenne twister."""
 MOST_EMPTY = 2**20
 """Largest product of the other sizes of an array without elements: it takes no bytes, and stands for any width."""
-LONGEST = 200
-"""Letters of a value in a message."""
 
 
 def unpack(stored: Mapping[str, Any]) -> Any:
@@ -73,8 +71,8 @@ def unpack(stored: Mapping[str, Any]) -> Any:
     >>> unpack({"tree": '{"objects": [["object", "os.system"]], "root": ["ref", 0], "headers": []}'})
     Traceback (most recent call last):
         ...
-    sklearn_laplace.errors.StateError: the state names 'os.system', which is not among the classes that this \
-version of sklearn_laplace opens. Write it again with the version of sklearn_laplace that has made it, or fit again.
+    sklearn_laplace.errors.StateError: the state names 'os.system', which is not among the classes of this version. \
+Save it again with the version of sklearn_laplace that made it, or fit again.
     """
     with reading("the state"):
         return Reader.of(stored).value()
@@ -84,11 +82,11 @@ def parsed(text: str | bytes) -> dict[str, Any]:
     """Parse the tree; the constants NaN and Infinity are refused."""
 
     def refuse(name: str) -> NoReturn:
-        raise StateError(f"the tree holds the constant {name}, which is not JSON. {AGAIN}")
+        raise StateError(f"the tree holds the constant {name}, which is not JSON.")
 
     tree = json.loads(text, parse_constant=refuse)
     if not isinstance(tree, dict):
-        raise StateError(f"the tree is a {type(tree).__name__}, and an object is needed. {AGAIN}")
+        raise StateError(f"the tree is a {type(tree).__name__}, and an object is needed.")
     return tree
 
 
@@ -97,12 +95,12 @@ def reading(source: str) -> Iterator[None]:
     """Turn errors raised by a malformed description into a :class:`StateError` that names the source."""
     try:
         yield
-    except StateError:
-        raise
+    except StateError as error:
+        raise StateError(f"{error} {AGAIN}") from error.__cause__
     except json.JSONDecodeError as error:
         raise StateError(f"{source} is damaged: its tree is not JSON ({error}). {AGAIN}") from error
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, AssertionError) as error:
-        raise StateError(f"{source} is damaged ({type(error).__name__}: {str(error)[:LONGEST]}). {AGAIN}") from error
+        raise StateError(f"{source} is damaged ({type(error).__name__}: {error!s:.200}). {AGAIN}") from error
 
 
 class Reader:
@@ -125,11 +123,10 @@ class Reader:
         own: Sequence[Any],
         known: Mapping[str, Any] | None = None,
     ) -> None:
-        self.tree, self.arrays, self.own = tree, arrays, own
+        self.tree, self.arrays = tree, arrays
         self.known = known_things() if known is None else known
+        self._parts: dict[str, list[Any]] = {"array": [], REFERENCE: [], "own": list(own)}
         self._own_things = {id(thing) for thing in own}
-        self._values: list[Any] = []
-        self._objects: list[Any] = []
         self._unused: set[tuple[str, int]] = set()
 
     @classmethod
@@ -144,19 +141,18 @@ class Reader:
         Raises
         ------
         StateError
-            Also for objects or arrays that no node refers to: part of the tree was removed.
+            Also if no node refers to an object or an array: part of the tree was removed.
         """
         root, objects, headers = (self.tree[name] for name in ("root", "objects", "headers"))
         check_tree(objects, root)
-        self._values = [_array(*pair) for pair in zip(self.arrays, headers, strict=True)]
-        self._unused = {("array", place) for place in range(len(headers))}
-        self._unused |= {(REFERENCE, place) for place in range(len(objects))}
+        self._parts["array"] = [_array(*pair) for pair in zip(self.arrays, headers, strict=True)]
+        lengths = {"array": len(headers), REFERENCE: len(objects), "own": len(self._parts["own"])}
+        self._unused = {(kind, place) for kind, length in lengths.items() for place in range(length)}
         for node in objects:
-            self._objects.append(self._object(*node))
+            self._parts[REFERENCE].append(self._object(*node))
         found = self(root)
         if self._unused:
-            counts = [sum(kind == one for one, _ in self._unused) for kind in (REFERENCE, "array")]
-            raise StateError(f"the state has {counts[0]} objects and {counts[1]} arrays that nothing refers to. {AGAIN}")
+            raise StateError(f"nothing refers to {len(self._unused)} parts of the state: something was removed.")
         return found
 
     def __call__(self, node: Any) -> Any:
@@ -165,52 +161,42 @@ class Reader:
             return node
         kind, *given = node if isinstance(node, list) and node else [node]
         if not isinstance(kind, str) or kind not in _READERS:
-            raise StateError(f"the state holds something of the kind {_short(kind)}, which is not known here. {AGAIN}")
+            raise StateError(f"the state holds something of the kind {kind!r:.200}, which is not known here.")
         return _READERS[kind](self, *given)
 
     def items(self, nodes: Sequence[Any]) -> list[Any]:
         """The values of several nodes."""
         return [self(node) for node in nodes]
 
-    def array(self, place: Any) -> Any:
-        """An array or a tensor, the same one each time."""
-        self._unused.discard(("array", checked_place(place, self._values)))
-        return self._values[place]
-
-    def shared(self, place: Any) -> Any:
-        """An object, the same one each time."""
-        self._unused.discard((REFERENCE, checked_place(place, self._objects)))
-        return self._objects[place]
+    def part(self, kind: str, place: Any) -> Any:
+        """An array, an object or a class of the user's by its number, the same one each time."""
+        self._unused.discard((kind, checked_place(place, self._parts[kind])))
+        return self._parts[kind][place]
 
     def named(self, reference: Any) -> Any:
         """A known class or function by its tag, or one of the user's by its number."""
         if type(reference) is int:
-            return self.own[checked_place(reference, self.own)]
+            return self.part("own", reference)
         if reference not in self.known:
-            raise StateError(
-                f"the state names {_short(reference)}, which is not among the classes that this version of "
-                f"sklearn_laplace opens. {AGAIN}"
-            )
+            raise StateError(f"the state names {reference!r:.200}, which is not among the classes of this version.")
         return self.known[reference]
 
     def _object(self, kind: Any, reference: Any, *given: Any) -> Any:
         found = self.named(reference)
         made = kind_of(found) if kind == "object" and isclass(found) else None
         if made is None:
-            raise StateError(f"the state holds an object of {_short(found)}, which no description holds. {AGAIN}")
+            raise StateError(f"the state holds an object of {found!r:.200}, which no description holds.")
         names = given[::2]
         for name in names:
             if shadows(found, name):
-                raise StateError(
-                    f"the state gives a {found.__name__} the attribute {_short(name)}, which no instance has. {AGAIN}"
-                )
+                raise StateError(f"the state gives a {found.__name__} the attribute {name!r:.200}, which none has.")
         values = dict(zip(names, self.items(given[1::2]), strict=True))
         if len(values) < len(names):
-            raise StateError(f"the state gives a {found.__name__} an attribute twice. {AGAIN}")
+            raise StateError(f"the state gives a {found.__name__} an attribute twice.")
         return made.make(self, found, values)
 
     def is_own(self, thing: Any) -> bool:
-        """True for what the user handed in, and for instances of such classes."""
+        """True for a class or function of the user, and for an instance of such a class."""
         return id(thing) in self._own_things or id(type(thing)) in self._own_things
 
     def is_plain(self, value: Any) -> bool:
@@ -230,17 +216,10 @@ class Reader:
         found = self.items(nodes)
         for key in found:
             if not _is_key(key):
-                raise StateError(f"the state holds a {type(key).__name__} as a key. {AGAIN}")
+                raise StateError(f"the state holds a {type(key).__name__} as a key.")
         if sum(type(key) is not str for key in found) > MOST_KEYS:
-            raise StateError(f"the state holds more than {MOST_KEYS} keys that are no text. {AGAIN}")
+            raise StateError(f"the state holds more than {MOST_KEYS} keys that are no text.")
         return found
-
-
-def _short(value: object) -> str:
-    """The value as text for an error message, shortened; no code of the user's classes runs."""
-    is_data = value is None or isclass(value) or type(value) in (*SCALARS, list, tuple, dict)
-    text = repr(value) if is_data else f"a {type(value).__name__}"
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def _is_key(value: Any) -> bool:
@@ -254,9 +233,9 @@ def _array(found: np.ndarray, header: list[Any]) -> Any:
     """An array in its own order of axes, or the tensor of it."""
     axes, *of_tensor = header
     if not isinstance(found, np.ndarray) or found.dtype.hasobject or sorted(axes) != list(range(found.ndim)):
-        raise StateError(f"the state holds an array of other axes than {_short(axes)}, or of objects. {AGAIN}")
+        raise StateError(f"the state holds an array of other axes than {axes!r:.200}, or of objects.")
     if not found.size and math.prod(size for size in found.shape if size) > MOST_EMPTY:
-        raise StateError(f"the state holds an empty array of shape {_short(found.shape)}. {AGAIN}")
+        raise StateError(f"the state holds an empty array of shape {found.shape!r:.200}.")
     found = found.transpose(np.argsort(axes)) if axes else found
     return _tensor(found, *of_tensor) if of_tensor else found
 
@@ -267,13 +246,13 @@ def _tensor(array: np.ndarray, dtype: str, device: str, grad: bool | None) -> Te
     It is in torch's own memory, whose alignment decides how sums round. Memory-mapped arrays are used where they are.
     """
     if not isinstance(grad, bool | None):
-        raise StateError(f"the state holds {_short(grad)} where True, False or null is needed. {AGAIN}")
+        raise StateError(f"the state holds {grad!r:.200} where True, False or null is needed.")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         found = torch.from_numpy(array)
     wanted = DTYPES[dtype]
     if wanted != found.dtype and (wanted, found.dtype) != (torch.bfloat16, torch.float32):
-        raise StateError(f"the state holds an array of the data type {array.dtype} as a tensor of {dtype}. {AGAIN}")
+        raise StateError(f"the state holds an array of the data type {array.dtype} as a tensor of {dtype}.")
     if not isinstance(array, np.memmap):
         found = found.clone()
     found = found.to(present_device(device), wanted)
@@ -287,38 +266,12 @@ def _objects(reader: Reader, shape: Any, *items: Any) -> np.ndarray:
     return found.reshape(reader(shape))
 
 
-def _scalar(reader: Reader, place: Any) -> Any:
-    found = reader.array(place)
-    if not isinstance(found, np.ndarray) or found.ndim:
-        raise StateError(f"the state holds {_short(found)} where one number is needed. {AGAIN}")
-    return found[()]
-
-
-def _float(reader: Reader, text: Any) -> float:
-    if text not in FLOATS:
-        raise StateError(f"the state holds {_short(text)} where nan, inf or -inf is needed. {AGAIN}")
-    return float(text)
-
-
-def _size(reader: Reader, *items: Any) -> torch.Size:
-    if not all(type(item) is int and item >= 0 for item in items):
-        raise StateError(f"the state holds {_short(items)} where a shape is needed. {AGAIN}")
-    return torch.Size(items)
-
-
-def _member(reader: Reader, reference: Any, name: Any) -> Any:
-    kind = reader.named(reference)
-    if not (isclass(kind) and issubclass(kind, Enum)):
-        raise StateError(f"the state names {_short(kind)} where an enumeration is needed. {AGAIN}")
-    return kind[name]
-
-
 def _random(reader: Reader, *given: Any) -> np.random.RandomState:
     """The generator of a state; numpy itself does not check the position, and reads out of bounds."""
     words, place, has_gauss, gauss = reader.items(given)
     numbers = type(place) is int and type(has_gauss) is int and type(gauss) is float
     if not numbers or np.shape(words) != (N_WORDS,) or not 0 <= place <= N_WORDS:
-        raise StateError(f"the state holds a random generator at position {_short(place)}, which none has. {AGAIN}")
+        raise StateError(f"the state holds a random generator at position {place!r:.200}, which none has.")
     found = np.random.RandomState()
     found.set_state((GENERATOR, words, place, has_gauss, gauss))
     return found
@@ -329,19 +282,19 @@ def _dict(reader: Reader, *given: Any) -> dict[Any, Any]:
 
 
 _READERS: dict[str, Callable[..., Any]] = {
-    REFERENCE: Reader.shared,
+    REFERENCE: lambda reader, place: reader.part(REFERENCE, place),
     "named": Reader.named,
     "list": lambda reader, *nodes: reader.items(nodes),
     "tuple": lambda reader, *nodes: tuple(reader.items(nodes)),
     "set": lambda reader, *nodes: set(reader.keys(nodes)),
-    "size": _size,
+    "size": lambda reader, *sizes: torch.Size(sizes),
     "dict": _dict,
-    "float": _float,
+    "float": lambda reader, text: FLOATS[text],
     "dtype": lambda reader, name: DTYPES[name],
     "device": lambda reader, name: present_device(name),
-    "array": Reader.array,
-    "scalar": _scalar,
+    "array": lambda reader, place: reader.part("array", place),
+    "number": lambda reader, place: reader.part("array", place)[()],
     "objects": _objects,
-    "member": _member,
+    "member": lambda reader, tag, name: EnumType.__getitem__(reader.named(tag), name),
     "random": _random,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,11 +11,11 @@ from sklearn.base import BaseEstimator
 
 from .._ensemble.ensemble import Ensemble
 from .._ensemble.member import Member
-from .._host.given_net import modules_of, move_to_present_device
+from .._host.given_net import move_to_present_device
 from .._runtime.progress import callbacks_of, without_callbacks
 from ..errors import StateError
 from .describe import pack, requirements
-from .kinds import Checks, Described, check_type, new, shadows
+from .kinds import Described, check_types, new, shadows
 from .registry import FITTED, PACKAGE, PARAMETER
 from .restore import Reader, reading
 
@@ -37,11 +37,6 @@ class StoredEstimator(Described):
 
     get_params: Callable[..., dict[str, Any]]
     _get_param_names: ClassVar[Callable[[], list[str]]]
-
-    def _nets(self) -> Iterable[Any]:
-        """Nets and modules that may need classes of the user's."""
-        nets = [self.get_params(deep=False)["net"], *(member.net for member in self._members())]
-        return [*nets, *(module for net in nets for module in modules_of(net))]
 
     def _members(self) -> tuple[Member, ...]:
         """All members; none if the estimator is not fitted."""
@@ -71,29 +66,23 @@ class StoredEstimator(Described):
         return {"parameters": parameters, "fitted": fitted}
 
     @classmethod
-    def _restored(cls, checks: Checks, parts: dict[str, Any]) -> Any:
-        for name in ("parameters", "fitted"):
-            check_type(checks, cls, name, parts.get(name), dict[str, object])
+    def _restored(cls, reader: Reader, parts: dict[str, Any]) -> Any:
+        check_types(reader, cls, parts, lambda name: dict[str, object])
         parameters, fitted = parts["parameters"], parts["fitted"]
         if unknown := sorted(set(parameters) ^ set(cls._get_param_names())):
             raise StateError(
                 f"the {cls.__name__} in the file and that of this version of sklearn_laplace differ in the parameters "
                 f"{unknown}. Read it with the version that wrote it, or fit again."
             )
-        for name, value in parameters.items():
-            check_type(checks, cls, name, value, PARAMETER)
-        check_fitted(checks, cls, fitted)
+        check_types(reader, cls, parameters, lambda name: PARAMETER)
+        check_fitted(reader, cls, fitted)
         return cls._joined({**parameters, "memory": None}, fitted)  # a fit unpickles the content of its cache
 
     def __getstate__(self) -> dict[str, Any]:
         parameters, fitted = self._split()
-        return {
-            "requirements": requirements(type(self).__name__, self._nets()),
-            "format": STATE_FORMAT,
-            "parameters": parameters,
-            "fitted": pack(fitted),
-            **callbacks_of(vars(self)),
-        }
+        packed = pack(fitted)
+        state = {"requirements": requirements(type(self).__name__, packed["own"]), "format": STATE_FORMAT}
+        return {**state, "parameters": parameters, "fitted": packed, **callbacks_of(vars(self))}
 
     def __setstate__(self, state: Any) -> None:
         if not isinstance(state, dict) or "format" not in state:
@@ -134,17 +123,17 @@ format 4: load it with sklearn_laplace 0.1.0, or fit and save it again with this
     if str(found) != str(STATE_FORMAT):
         writer = f"sklearn_laplace {OLDER[str(found)]}" if str(found) in OLDER else "the version that wrote it"
         raise StateError(
-            f"{source} was written in format {str(found):.20} and this version of sklearn_laplace reads format "
+            f"{source} was written in format {found!s:.20} and this version of sklearn_laplace reads format "
             f"{STATE_FORMAT}: load it with {writer}, or fit and save it again with this version."
         )
 
 
-def check_fitted(checks: Checks, kind: type, fitted: Any) -> None:
+def check_fitted(reader: Reader, kind: type, fitted: Any) -> None:
     """Check names and types of the attributes of a fitted estimator.
 
     Parameters
     ----------
-    checks : Reader
+    reader : Reader
     kind : type
         Class of the estimator. A class of the user's may have attributes of its own.
     fitted : dict
@@ -153,14 +142,14 @@ def check_fitted(checks: Checks, kind: type, fitted: Any) -> None:
     ------
     StateError
     """
-    check_type(checks, kind, "fitted", fitted, dict[str, object])
+    check_types(reader, kind, {"fitted": fitted}, lambda name: dict[str, object])
     is_own = not kind.__module__.startswith(f"{PACKAGE}.")
     names = set(kind._get_param_names()) if issubclass(kind, StoredEstimator) else set()
-    for name, value in fitted.items():
-        is_extra = is_own and not (_is_ours(kind, name) or name in names or not without_callbacks({name: value}))
+    for name in fitted:
+        is_extra = is_own and not (_is_ours(kind, name) or name in names or not without_callbacks({name: 0}))
         if shadows(kind, name) or not (name in FITTED or is_extra):
             raise StateError(f"the state gives a {kind.__name__} the attribute {name!r:.200}, which no fit sets.")
-        check_type(checks, kind, name, value, FITTED.get(name, Any))
+    check_types(reader, kind, fitted, lambda name: FITTED.get(name, Any))
     if "_ensemble" in fitted:
         _check_members(kind, fitted["_ensemble"])
 

@@ -117,9 +117,7 @@ def no_table(X: Any) -> str | None:
         first = next((k for k, length in enumerate(lengths) if length != lengths[0]), None)
         if first is None:
             return None
-        return (
-            f"row {first} of X has {lengths[first]} values, and row 0 has {lengths[0]}. Make all rows equally long."
-        )
+        return f"row {first} of X has {lengths[first]} values, and row 0 has {lengths[0]}. Make all rows equally long."
     if cells.dtype.kind == "V":
         return "X is a structured array. Pass its fields as columns, for example pandas.DataFrame(X)."
     if cells.ndim not in (0, 2):

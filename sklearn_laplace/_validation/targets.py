@@ -109,8 +109,8 @@ def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
     ValueError: the largest sample_weight is 1e+40; expected 1e-100 to 1e+15, or 0 for rows to ignore. A weight of k \
 is equivalent to k copies of the row: divide all weights by their mean.
     """
-    given = as_numbers(sample_weight, "sample_weight")
-    weights: np.ndarray = _check_sample_weight(given, X, dtype=np.float64, ensure_non_negative=True)
+    numbers = as_numbers(sample_weight, "sample_weight")
+    weights: np.ndarray = _check_sample_weight(numbers, X, dtype=np.float64, ensure_non_negative=True)
     if not (weights > 0).any():
         raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
     check_largest(weights, "sample_weight")
@@ -191,8 +191,8 @@ def _is_text(labels: np.ndarray) -> bool:
 def _cells(y: Any, mixed: str) -> np.ndarray:
     """Targets as an array.
 
-    The dtype is object for a list whose common dtype is of a kind in ``mixed``, since NumPy may have converted values
-    of mixed types to it.
+    For a list, the dtype is object if NumPy's common dtype is of a kind in ``mixed``: such an array may hold values of
+    mixed types converted by NumPy.
     """
     try:
         cells = np.asarray(y)

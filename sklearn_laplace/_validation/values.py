@@ -277,9 +277,7 @@ def jobs(option: str, value: object) -> int | None:
     """
     if value is None or (isinstance(value, Integral) and not isinstance(value, bool) and int(value) != 0):
         return None if value is None else int(value)
-    raise ValueError(
-        f"{option}={shown(value)} has to be None or a whole number other than 0; -1 means all processors."
-    )
+    raise ValueError(f"{option}={shown(value)} has to be None or a whole number other than 0; -1 means all processors.")
 
 
 def count_or_share(option: str, value: object) -> int | float:

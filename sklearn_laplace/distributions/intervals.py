@@ -14,7 +14,7 @@ def central_intervals(distribution: Any, levels: np.ndarray) -> np.ndarray:
     ----------
     distribution : frozen distribution over an array of shape (n,) or (n, k)
     levels : ndarray of shape (L,)
-        Probabilities inside, strictly between 0 and 1.
+        Probabilities of the intervals, strictly between 0 and 1.
 
     Returns
     -------

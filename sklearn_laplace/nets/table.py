@@ -8,8 +8,8 @@ For d columns, m of which have missing values, a hidden unit of the first layer 
 Here :math:`z_k` is the standardised number, zero if missing. The embedding :math:`e_{kv}` of level v of column k is as
 wide as the layer; it equals a linear layer applied to the one-hot encoding of the level. A numeric column may enter as
 several inputs, its pieces (:class:`~sklearn_laplace.nets.mlp.Pieces`); each has a weight and counts in d. The sum is
-linear in all of these weights. Their Laplace approximation is thus as accurate as that of an ordinary first layer, and
-their curvature has the Kronecker form of a linear layer, unlike that of an embedding look-up.
+linear in all of these weights. Their Laplace approximation is thus as accurate as that of an ordinary first layer.
+Their curvature has the Kronecker form of a linear layer, unlike that of an embedding look-up.
 
 Each categorical column has one extra embedding, for unseen levels. No training row uses it: its weights stay at the
 prior mean, and their posterior is the prior. All embeddings of a column share one prior precision. It is set by the

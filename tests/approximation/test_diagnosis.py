@@ -122,7 +122,7 @@ def test_a_refit_is_diagnosed_as_well():
 def test_weights_that_are_held_at_a_mean_are_no_accident():
     """A given prior mean with a strong prior is intended by the user."""
     state = regressor().fit(X, Y).net_.module_.state_dict()
-    held = regressor(**current(prior_mean=state, prior_precision=1e6, sigma_noise=1.0))
+    held = regressor(prior=state, prior_precision=1e6, sigma_noise=1.0)
     assert categories(lambda: held.fit(X, Y)) == set()
 
 
@@ -210,7 +210,7 @@ def test_a_prior_that_is_too_weak_is_reported(case):
 @pytest.mark.parametrize("name", ["scalar", "ard"])
 def test_the_volume_and_the_distance_are_those_of_the_evidence(name):
     """Volume and distance equal their definitions with dense matrices."""
-    model = regressor(**current(hidden_layer_sizes=(4,), hessian_structure="full", prior_structure=name)).fit(X, Y)
+    model = regressor(hidden_layer_sizes=(4,), hessian_structure="full", prior=name).fit(X, Y)
     fit, hyper = model.laplace_, model.hyper_
     vitals = Vitals.of(fit, hyper, effective_parameters(fit, hyper), log_evidence(fit, hyper))
     delta = hyper.prior_precision[fit.prior.groups]

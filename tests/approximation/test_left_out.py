@@ -373,7 +373,7 @@ def test_point_by_point_searches_end_at_the_top(kind):
 
 def test_several_precisions_are_searched_in_turn():
     """Starting at the evidence's, they end no lower than these."""
-    model = LaplaceRegressor(**current(**SMALL, prior_structure="tensor", sigma_noise=0.5)).fit(X, Y[:, 0])
+    model = LaplaceRegressor(**SMALL, prior="tensor", sigma_noise=0.5).fit(X, Y[:, 0])
     middle = len(model.prior_path_.prior_precision) // 2
     before = model.prior_path_.loo_log_density[middle]
     model.refit_laplace(prior_precision="loo")

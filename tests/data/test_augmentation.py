@@ -23,6 +23,7 @@ from sklearn_laplace._runtime import memory as _memory
 from sklearn_laplace._training import fit_map as _map
 from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.options import Augmentation
 
 RNG = np.random.default_rng(29)
 X, X_NEW = RNG.normal(size=(50, 3)), 2 * RNG.normal(size=(6, 3))
@@ -186,7 +187,7 @@ def test_copies_that_are_the_rows_change_nothing(model, k):
     """N_w stays the number of rows: to the bit where k divides without rounding."""
     y = LABELS if isinstance(model, LaplaceClassifier) else Y
     plain = clone(model).fit(X, y)
-    found = clone(model).set_params(**current(augment=same, n_augmentations=k)).fit(X, y)
+    found = clone(model).set_params(augment=Augmentation(same, n_copies=k)).fit(X, y)
     if k == 5:
         np.testing.assert_allclose(answers(found), answers(plain), rtol=1e-6)
     else:
@@ -211,9 +212,9 @@ def test_one_row_and_shares_are_counted_before_they_are_copied():
     shares = np.full(50, 1 / 50)
     model = LaplaceRegressor(**FIXED, sigma_noise=0.3)
     plain = clone(model).fit(X, Y, sample_weight=shares).laplace_.total_weight
-    found = clone(model).set_params(**current(augment=jitter, n_augmentations=K)).fit(X, Y, sample_weight=shares)
+    found = clone(model).set_params(augment=Augmentation(jitter, n_copies=K)).fit(X, Y, sample_weight=shares)
     np.testing.assert_allclose([plain, found.laplace_.total_weight], 50.0, rtol=1e-12)
-    one = clone(model).set_params(**current(augment=jitter, n_augmentations=K)).fit(X[:1], Y[:1])
+    one = clone(model).set_params(augment=Augmentation(jitter, n_copies=K)).fit(X[:1], Y[:1])
     np.testing.assert_allclose(one.laplace_.total_weight, 1.0, rtol=1e-12)
 
 
@@ -232,7 +233,7 @@ def test_a_net_told_of_a_symmetry_knows_more_of_the_other_side():
     """Rows of one side only: the mirrored half is as well known as if it had been seen; no more rows are counted."""
     one_sided = np.abs(X)
     plain = LaplaceRegressor(**SMALL, sigma_noise=0.1).fit(one_sided, Y)
-    model = LaplaceRegressor(**current(**SMALL, sigma_noise=0.1, augment=Signs(), n_augmentations=2)).fit(one_sided, Y)
+    model = LaplaceRegressor(**SMALL, sigma_noise=0.1, augment=Augmentation(Signs(), n_copies=2)).fit(one_sided, Y)
     other = model.predict_std(-one_sided, kind="epistemic")
     assert other.mean() < 0.5 * plain.predict_std(-one_sided, kind="epistemic").mean()
     assert np.mean((model.predict(-one_sided) - Y) ** 2) < 0.2 * np.mean((plain.predict(-one_sided) - Y) ** 2)
@@ -257,13 +258,13 @@ def test_copies_around_a_row_are_a_stronger_prior_of_a_linear_net():
 
 def test_neither_the_order_of_rows_nor_chunks_nor_repetition_matter(monkeypatch):
     """The function sees the rows in one order, merged; its generator follows from them and from random_state."""
-    model = LaplaceRegressor(**current(**FIXED, augment=jitter, n_augmentations=3))
+    model = LaplaceRegressor(**FIXED, augment=Augmentation(jitter, n_copies=3))
     weights = np.random.default_rng(0).integers(1, 3, size=50)
     first = answers(model.fit(X, Y, sample_weight=weights))
     index = np.random.default_rng(1).permutation(np.repeat(np.arange(50), weights))
     np.testing.assert_array_equal(answers(model.fit(X[index], Y[index])), first)
     assert not np.array_equal(answers(model.set_params(random_state=1).fit(X[index], Y[index])), first)
-    fixed = LaplaceRegressor(**current(**FIXED, augment=jitter, n_augmentations=3, sigma_noise=0.2))
+    fixed = LaplaceRegressor(**FIXED, augment=Augmentation(jitter, n_copies=3), sigma_noise=0.2)
     first = answers(fixed.fit(X, Y))
     monkeypatch.setattr(_memory, "CHUNK_ROWS", (1, 7))
     np.testing.assert_allclose(answers(fixed.fit(X, Y)), first, rtol=1e-6)
@@ -273,7 +274,7 @@ def test_what_the_function_does_to_its_arguments_stays_with_it():
     """Its X is a copy, its generator its own; numpy's global one is untouched."""
     before, state = X.copy(), np.random.get_state()[1].copy()  # noqa: NPY002 - the global state is the subject
     first, second = (
-        LaplaceRegressor(**current(**FIXED, augment=f, n_augmentations=2)).fit(X, Y) for f in (in_place, jitter)
+        LaplaceRegressor(**FIXED, augment=Augmentation(f, n_copies=2)).fit(X, Y) for f in (in_place, jitter)
     )
     np.testing.assert_array_equal(answers(first), answers(second))
     np.testing.assert_array_equal(X, before)
@@ -285,7 +286,7 @@ def test_what_the_function_does_to_its_arguments_stays_with_it():
 
 def test_augmented_models_are_cloned_and_saved():
     """A function of an importable file is a parameter like any other."""
-    model = LaplaceRegressor(**current(**FIXED, augment=jitter, n_augmentations=2)).fit(X, Y)
+    model = LaplaceRegressor(**FIXED, augment=Augmentation(jitter, n_copies=2)).fit(X, Y)
     assert clone(model).augment is jitter
     for other in (pickle.loads(pickle.dumps(model)), clone(model).fit(X, Y)):
         np.testing.assert_array_equal(answers(other), answers(model))
@@ -353,7 +354,7 @@ def test_a_search_over_augmentations_works():
         ({"n_augmentations": 0}, "n_augmentations=0 has to be a whole number of at least 1"),
         ({"augment": jitter, "n_augmentations": 1.5}, "n_augmentations=1.5 has to be a whole number"),
         ({"augment": lambda X, r: X[:, :2]}, r"shape \(50, 2\); expected \(50, 3\), one new row for each row"),
-        ({"augment": lambda X, r: np.vstack([X, X])}, r"\(100, 3\); expected .* several copies .* use n_augmentations"),
+        ({"augment": lambda X, r: np.vstack([X, X])}, r"\(100, 3\); expected .* several copies .* use options.Aug"),
         ({"augment": lambda X, r: None}, r"augment returned an array of shape \(\); expected"),
         (
             {"augment": lambda X, r: np.full((len(X), 1), "a")},

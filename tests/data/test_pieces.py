@@ -7,7 +7,6 @@ import oracles
 import pandas as pd
 import pytest
 import torch
-from former import current
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV
 
@@ -119,7 +118,7 @@ def test_every_kind_of_column_has_its_pieces():
         }
     )
     y = np.abs(table.x.to_numpy()) + 2.0 * (table.colour == "red") + 0.1 * rng.normal(size=n)
-    model = LaplaceRegressor(**current(**CHOSEN, prior_structure="ard", n_bins=6)).fit(table, y)
+    model = LaplaceRegressor(**CHOSEN, prior="ard", n_bins=6).fit(table, y)
     assert model.net_.module_.standardise.counts == (6, 6, 1, 1, 1, 6)
     assert model.score(table, y) > 0.9
     assert np.isfinite(model.predict(table, return_std=True)).all()

@@ -22,6 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._data import table as _tables
 from sklearn_laplace.nets import MLP, TableMLP
+from sklearn_laplace.options import CrossValidated
 
 N = 60
 EFFECT = {"red": 2.0, "green": 0.0, "blue": -2.0}
@@ -192,9 +193,7 @@ def test_ten_thousand_levels_take_seconds_and_the_rarest_share_an_embedding():
     assert found.levels == (_tables.MAX_LEVELS + 1, 0)
     coded = found.coded(table)
     assert (coded[:, 0] == _tables.MAX_LEVELS).sum() == 10_000 - _tables.MAX_LEVELS
-    model = LaplaceRegressor(
-        **current(**FIXED | {"hidden_layer_sizes": (2,)}, subset_of_weights="last_layer", max_epochs=1)
-    )
+    model = LaplaceRegressor(**FIXED | {"hidden_layer_sizes": (2,)}, subset_of_weights="last_layer", max_epochs=1)
     part = table.iloc[:300]
     model.fit(part, part.x)
     assert np.isfinite(model.predict(table.iloc[290:310])).all()
@@ -379,8 +378,7 @@ def test_folds_of_cv_see_levels_of_their_own():
     table, y = as_read(40)
     table.loc[3, "colour"] = "violet"
     model = LaplaceRegressor(
-        **current(hidden_layer_sizes=(2,), sigma_noise=0.3, prior_precision="cv", prior_precision_grid=[0.1, 1.0], cv=2,
-        map_prior_precision=1.0, random_state=0),
+        hidden_layer_sizes=(2,), sigma_noise=0.3, prior_precision=CrossValidated(grid=[0.1, 1.0], cv=2), map_prior_precision=1.0, random_state=0,
     ).fit(table, y)  # fmt: skip
     assert model.prior_precision_.tolist() in ([0.1, 0.1], [1.0, 1.0])
 
@@ -397,7 +395,7 @@ def test_several_outputs_and_workers_take_tables():
 def test_relevance_has_one_value_for_each_column_of_the_table():
     table, y = as_read()
     table = table.drop(columns="new").assign(nothing=np.nan)
-    model = LaplaceRegressor(**current(**CHOSEN, prior_structure="ard")).fit(table, y)
+    model = LaplaceRegressor(**CHOSEN, prior="ard").fit(table, y)
     relevance = dict(zip(table.columns, model.feature_relevance_, strict=True))
     assert np.isclose(sum(relevance.values()), 1.0)
     assert sorted(relevance, key=relevance.get)[-2:] in (["x", "colour"], ["colour", "x"])

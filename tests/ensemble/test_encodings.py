@@ -28,6 +28,7 @@ from sklearn_laplace.errors import BoundWarning, ModeWarning, NotPositiveDefinit
 from sklearn_laplace.laplace.latent import LatentGaussian
 from sklearn_laplace.laplace.likelihoods import Categorical, Gaussian
 from sklearn_laplace.laplace.links import Probit
+from sklearn_laplace.options import Members
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")  # small nets of many pieces
 SMALL = {"hidden_layer_sizes": (8,), "random_state": 0}
@@ -242,7 +243,7 @@ def test_a_kind_with_little_to_say_has_one_member_or_none(monkeypatch):
 
 @pytest.mark.parametrize("rule", ["evidence", "loo"])
 def test_another_rule_weighs_each_member(rule):
-    model = LaplaceRegressor(**current(**SMALL, n_bins=KINDS, likelihood="gaussian", member_weights=rule)).fit(X, Y)
+    model = LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian", n_members=Members(weights=rule)).fit(X, Y)
     assert len(model.member_weights_) == len(model.members_)
     assert len(set(model.member_weights_.round(9))) > 2
     assert model.member_weights_.sum() == pytest.approx(1)

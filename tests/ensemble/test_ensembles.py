@@ -24,6 +24,7 @@ from sklearn_laplace._ensemble import fit as ensemble_fit
 from sklearn_laplace._ensemble.weights import by_stacking
 from sklearn_laplace.distributions import CountMixture, NormalMixture, PoissonLogNormal
 from sklearn_laplace.errors import BoundWarning, NonFiniteError, UnsupportedCombinationError
+from sklearn_laplace.options import CrossValidated, Members
 
 RNG = np.random.default_rng(11)
 MEANS, STDS = RNG.normal(size=(6, 4)) * 3, np.exp(RNG.normal(size=(6, 4)))
@@ -236,7 +237,7 @@ def test_classes_are_told_by_the_average_probability(classes):
 @pytest.mark.parametrize("rule", ["loo", "evidence"])
 def test_weights_by_a_rule_are_what_it_says(three, rule):
     """Without a training: refit_laplace weighs again, and every method follows."""
-    model = pickle.loads(pickle.dumps(three)).refit_laplace(**current(member_weights=rule))
+    model = pickle.loads(pickle.dumps(three)).refit_laplace(n_members=Members(weights=rule))
     weights = model.member_weights_
     assert weights.shape == (3,) and weights.sum() == pytest.approx(1.0)
     if rule == "evidence":
@@ -269,7 +270,7 @@ def test_mixtures_are_saved_and_searched(three):
     np.testing.assert_array_equal(again.predict_std(X_NEW), three.predict_std(X_NEW))
     search = GridSearchCV(LaplaceRegressor(**SMALL, **FIXED), {"n_members": [1, 2]}, cv=2, scoring=metrics.neg_nlpd)
     assert search.fit(X, Y).best_params_["n_members"] in (1, 2)
-    counts = LaplaceRegressor(**current(n_members=2, **SMALL | {"likelihood": "poisson"}, prior_precision=1.0))
+    counts = LaplaceRegressor(n_members=2, **SMALL | {"likelihood": "poisson"}, prior_precision=1.0)
     counts.fit(X, np.random.default_rng(0).poisson(2, size=45))
     distribution = counts.predict_dist(X_NEW)
     assert isinstance(distribution, CountMixture)
@@ -288,13 +289,11 @@ def test_members_are_estimators_of_their_own(three):
     assert (interval[:, 1] > interval[:, 0]).all()
     again, alone = (
         second.set_params(random_state=1).fit(X, Y),
-        LaplaceRegressor(**current(n_members=1, **SMALL | {"random_state": 1})).fit(X, Y),
+        LaplaceRegressor(n_members=1, **SMALL | {"random_state": 1}).fit(X, Y),
     )
     np.testing.assert_array_equal(again.predict(X_NEW, return_std=True), alone.predict(X_NEW, return_std=True))
     chosen = LaplaceRegressor(
-        **current(
-            n_members=2, prior_precision="cv", prior_precision_grid=[0.1, 10.0], cv=2, map_prior_precision=1.0, **SMALL
-        )
+        n_members=2, prior_precision=CrossValidated(grid=[0.1, 10.0], cv=2), map_prior_precision=1.0, **SMALL
     ).fit(X, Y)
     before = chosen.predict_std(X_NEW, kind="epistemic")
     hotter = chosen.refit_laplace(temperature=2.0).predict_std(X_NEW, kind="epistemic")
@@ -314,7 +313,7 @@ def test_as_many_members_as_there_are_nets(three):
     ones = [
         LaplaceRegressor(**SMALL).fit(X[:39], Y[:39]),
         LaplaceRegressor(**SMALL, **FIXED).fit(X, Y),
-        LaplaceRegressor(**current(**SMALL | {"hidden_layer_sizes": ()})).fit(X, Y),
+        LaplaceRegressor(**SMALL | {"hidden_layer_sizes": ()}).fit(X, Y),
         LaplaceRegressor(prior=FrozenEstimator(three), **SMALL).fit(X, Y),
     ]
     assert [len(m.members_) for m in ones] == [1] * 4
@@ -404,11 +403,11 @@ def test_nets_that_would_all_be_the_same_are_refused():
     with pytest.raises(UnsupportedCombinationError, match="would all be the same"):
         LaplaceRegressor(n_members=2, prior=FrozenEstimator(previous), **SMALL, **FIXED).fit(X, Y)
     with pytest.raises(UnsupportedCombinationError, match="member_weights='loo'"):
-        LaplaceRegressor(**current(n_members=2, member_weights="loo", augment=lambda rows, _: rows, **SMALL)).fit(X, Y)
+        LaplaceRegressor(n_members=Members(2, weights="loo"), augment=lambda rows, _: rows, **SMALL).fit(X, Y)
     with pytest.raises(ValueError, match="n_members"):
         LaplaceRegressor(n_members=0).fit(X, Y)
     with pytest.raises(ValueError, match="member_weights"):
-        LaplaceRegressor(**current(member_weights="best")).fit(X, Y)
+        LaplaceRegressor(n_members=Members(weights="best")).fit(X, Y)
 
 
 def test_a_user_s_module_class_has_members_of_its_own():

@@ -301,7 +301,7 @@ def test_uncertain_inputs_by_monte_carlo(mixture):
 
 def test_uncertain_inputs_of_classes_are_refused(classifier):
     """To first order they do not change the variance of a class indicator."""
-    with pytest.raises(UnsupportedCombinationError, match=r"X_std is for numeric targets: .* predict_proba over draws"):
+    with pytest.raises(UnsupportedCombinationError, match=r"X_std needs numeric targets: .* predict_proba over draws"):
         classifier.predict_std(X_NEW, X_std=0.1)
 
 
@@ -326,7 +326,7 @@ def test_shares_of_nets_of_pieces_add_up(heavy):
     rows = X.copy()
     if heavy:
         rows[:3, 1] *= 1e4  # drawn in before it is cut
-    model = LaplaceRegressor(**current(hidden_layer_sizes=(8,), **{**QUICK, "n_members": 2}, n_bins=5)).fit(rows, Y)
+    model = LaplaceRegressor(hidden_layer_sizes=(8,), **{**QUICK, "n_members": 2}, n_bins=5).fit(rows, Y)
     start, end = rows[7], rows[9] + 2 * UNITS
     shares = model.explain_std(end[None], baseline=start)[0]
     expected = np.diff(model.predict_std(np.stack([start, end]), kind="epistemic") ** 2)[0]
@@ -370,7 +370,7 @@ def test_a_column_that_nothing_depends_on_gets_nothing():
     generator = np.random.default_rng(0)
     rows = generator.normal(size=(150, 2))
     y = np.sin(2 * rows[:, 0]) + 0.1 * generator.normal(size=150)
-    pruned = LaplaceRegressor(**current(hidden_layer_sizes=(8,), **QUICK, prior_structure="ard")).fit(rows, y)
+    pruned = LaplaceRegressor(hidden_layer_sizes=(8,), **QUICK, prior="ard").fit(rows, y)
     pruned = pruned.explain_std([[3.5, 3.5]])[0]
     assert abs(pruned[1]) < 0.15 * pruned[0]  # under one precision for all columns it gets more than the other
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from sklearn_laplace import LaplaceClassifier
 from sklearn_laplace.laplace.likelihoods import Bernoulli, Categorical
+from sklearn_laplace.options import Link
 
 RNG = np.random.default_rng(29)
 X, X_NEW = RNG.normal(size=(70, 4)), 2 * RNG.normal(size=(9, 4))
@@ -78,14 +79,11 @@ def test_one_logit_is_two_with_twice_the_precision(structure, link):
     one, two = (
         LaplaceClassifier(
             nets.Linear(4, k),
-            **current(
-                likelihood=name,
-                prior_precision=k * 1.5,
-                hessian_structure=structure,
-                link=link,
-                n_samples=4096,
-                random_state=0,
-            ),
+            likelihood=name,
+            prior_precision=k * 1.5,
+            hessian_structure=structure,
+            link=Link(link, n_samples=4096),
+            random_state=0,
         ).fit(X, LABELS)
         for k, name in ((1, "bernoulli"), (2, "categorical"))
     )
@@ -160,14 +158,14 @@ def test_everything_a_classifier_answers():
         features, y
     )
     p = model.predict_proba(features)
-    uncertainty = model.predict_uncertainty(features)
-    np.testing.assert_allclose(uncertainty.total, p * (1 - p), rtol=1e-10)
-    np.testing.assert_allclose(uncertainty.epistemic + uncertainty.aleatoric, uncertainty.total, rtol=1e-10)
-    np.testing.assert_allclose(uncertainty.epistemic[:, 0], uncertainty.epistemic[:, 1], rtol=1e-6)
+    parts = model.predict_std(features, kind="all")
+    np.testing.assert_allclose(parts.total**2, p * (1 - p), rtol=1e-10)
+    np.testing.assert_allclose(parts.epistemic**2 + parts.aleatoric**2, parts.total**2, rtol=1e-10)
+    np.testing.assert_allclose(parts.epistemic[:, 0] ** 2, parts.epistemic[:, 1] ** 2, rtol=1e-6)
     probabilities = model.sample_y(features[:5], 4000, kind="epistemic")
     assert probabilities.shape == (5, 2, 4000)
     np.testing.assert_allclose(probabilities.sum(1), 1.0, atol=1e-12)
-    exact = model.refit_laplace(**current(link="mc", n_samples=8192))
+    exact = model.refit_laplace(link=Link("mc", n_samples=8192))
     np.testing.assert_allclose(probabilities.mean(-1), exact.predict_proba(features[:5]), atol=0.02)
     labels = model.sample_y(features[:5], 4000)
     np.testing.assert_allclose((labels == 1).mean(1), exact.predict_proba(features[:5])[:, 1], atol=0.04)

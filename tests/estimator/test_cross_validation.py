@@ -32,6 +32,7 @@ from sklearn_laplace._ensemble import fit as ensemble_fit
 from sklearn_laplace._estimator.cross_validation import GRID
 from sklearn_laplace.errors import BoundWarning, NonFiniteError, UnsupportedCombinationError
 from sklearn_laplace.metrics import neg_crps, neg_interval_score, neg_nlpd
+from sklearn_laplace.options import Augmentation, CrossValidated, Link, MonteCarlo, Subnetwork
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
 RNG = np.random.default_rng(33)
@@ -98,19 +99,19 @@ CASES = {
         regressor(hessian_structure="diag", subset_of_weights="last_layer", temperature=0.3),
         Y,
     ),
-    "subnetwork": lambda: (regressor(**current(subset_of_weights="subnetwork", n_subnetwork_weights=0.5)), Y),
-    "weight samples": lambda: (regressor(**current(predictive="mc", n_samples=20)), Y),
+    "subnetwork": lambda: (regressor(subset_of_weights=Subnetwork(size=0.5)), Y),
+    "weight samples": lambda: (regressor(predictive=MonteCarlo(20)), Y),
     "a training a candidate": lambda: (regressor(map_prior_precision="same", n_members=1), Y),
     "a RandomState": lambda: (
         regressor(random_state=np.random.RandomState(5), map_prior_precision="same", n_members=1),
         Y,
     ),
     "labels": lambda: (classifier(class_weight="balanced"), LABELS),
-    "two labels": lambda: (classifier(**current(link="mc", n_samples=16, likelihood="bernoulli")), LABELS == "no"),
+    "two labels": lambda: (classifier(link=Link("mc", n_samples=16), likelihood="bernoulli"), LABELS == "no"),
     "a module": lambda: (regressor(net=nets.Linear(3), hidden_layer_sizes="auto"), Y),
     "a skorch net": lambda: (regressor(net=skorch_net(), hidden_layer_sizes="auto"), Y),
     "a frozen net": lambda: (regressor(net=FrozenEstimator(fitted_net()), hidden_layer_sizes="auto"), Y),
-    "augmented": lambda: (regressor(**current(augment=nudged, n_augmentations=2)), Y),
+    "augmented": lambda: (regressor(augment=Augmentation(nudged, n_copies=2)), Y),
     "after a posterior": lambda: (
         regressor(prior=FrozenEstimator(LaplaceRegressor(hidden_layer_sizes=(3,), random_state=0).fit(X[:20], Y[:20]))),
         Y,
@@ -129,7 +130,7 @@ def test_it_is_a_grid_search_over_the_prior_precision(case):
     model, y = CASES[case]()
     # One object that every fit takes numbers from would depend on the order of the fits.
     search = GridSearchCV(plain(model), {"prior_precision": GIVEN}, cv=FOLDS, scoring=neg_nlpd).fit(X, y)
-    model = model.set_params(**current(scoring=neg_nlpd)).fit(X, y)
+    model = model.set_params(prior_precision__scoring=neg_nlpd).fit(X, y)
     scores = model._prior_scores
     assert_equal(scores.mean, search.cv_results_["mean_test_score"])
     assert_equal(scores.folds.T, np.column_stack([search.cv_results_[f"split{k}_test_score"] for k in range(2)]))
@@ -229,14 +230,14 @@ def test_a_cache_makes_another_fit_and_a_search_around_it_free(tmp_path):
     first = clone(model).fit(X, Y)
     assert len(list(tmp_path.rglob("output.pkl"))) == 3
     again = clone(model).set_params(
-        **current(scoring=neg_crps, temperature=2.0, prior_precision_grid=[1.0, 2.0, 3.0, 1e3])
+        prior_precision__grid=[1.0, 2.0, 3.0, 1e3], temperature=2.0, prior_precision__scoring=neg_crps
     )
     again.fit(X, Y)
     assert len(list(tmp_path.rglob("output.pkl"))) == 3
     assert_equal(first.predict_std(X_NEW), regressor().fit(X, Y).predict_std(X_NEW))
     # Two outer folds, each with two inner ones and a model of all its rows. That is all: the folds of the model that
     # is kept are the outer ones.
-    inner = clone(model).set_params(**current(cv=2))
+    inner = clone(model).set_params(prior_precision__cv=2)
     search = GridSearchCV(inner, {"temperature": [0.3, 3.0]}, cv=2, scoring=neg_nlpd).fit(X, Y)
     assert len(list(tmp_path.rglob("output.pkl"))) == 3 + 2 * 3
     assert len(np.unique(search.cv_results_["mean_test_score"])) == 2
@@ -433,9 +434,7 @@ def test_the_first_call_of_partial_fit_is_a_fit():
 @pytest.mark.parametrize("name", CHECKS)
 def test_scikit_learns_checks_of_rows_and_weights_pass(name, kind):
     """Those that an estimator with folds can fail: weights as repeated rows, containers that cannot be indexed."""
-    model = kind(
-        **current(hidden_layer_sizes=(2,), map_prior_precision=1.0, prior_precision="cv", prior_precision_grid=GIVEN)
-    )
+    model = kind(hidden_layer_sizes=(2,), map_prior_precision=1.0, prior_precision=CrossValidated(grid=GIVEN))
     getattr(estimator_checks, name)(kind.__name__, model)
 
 
@@ -493,10 +492,8 @@ def test_wrong_options_are_refused_before_any_training(options, message, trainin
 
 def test_several_precisions_have_no_grid(trainings):
     """One candidate for all weights is no choice between layers."""
-    with pytest.raises(
-        UnsupportedCombinationError, match=r"prior='layer' asks for several\. Use prior_structure="
-    ):
-        regressor(**current(prior_structure="layer")).fit(X, Y)
+    with pytest.raises(UnsupportedCombinationError, match=r"prior='layer' asks for several\. Use prior_structure="):
+        regressor(prior="layer").fit(X, Y)
     assert not trainings
 
 
@@ -521,7 +518,7 @@ def test_a_score_that_is_no_number_is_an_error(value):
     def scoring(fit, rows, y):
         return value if fit.prior_precision == 100.0 else 0.0
 
-    model.set_params(**current(scoring=scoring))
+    model.set_params(prior_precision__scoring=scoring)
     with pytest.raises(
         ValueError, match=r"gave .* for prior_precision=100; a score has to be one finite number"
     ) as error:
@@ -539,7 +536,7 @@ def test_a_candidate_that_scores_minus_infinity_loses():
     )
     wanted[20.0] = -9.0
     assert model.fit(X, Y)._prior_scores.best == 10.0
-    model.set_params(**current(scoring=lambda fit, rows, y: -np.inf))
+    model.set_params(prior_precision__scoring=lambda fit, rows, y: -np.inf)
     with pytest.raises(ValueError, match="prior_precision='cv': every candidate scores -inf"):
         model.fit(X, Y)
 
@@ -599,7 +596,7 @@ def test_the_end_of_the_grid_is_a_warning_unless_there_is_nothing_between():
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             model.fit(X, Y)
-            model.set_params(**current(prior_precision_grid=[1.0, 2.0])).fit(X, Y)
+            model.set_params(prior_precision__grid=[1.0, 2.0]).fit(X, Y)
         scores[2.0] = 2.0
 
 

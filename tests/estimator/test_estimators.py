@@ -30,6 +30,7 @@ from sklearn_laplace.errors import (
 )
 from sklearn_laplace.laplace.curvatures import GGN
 from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.options import Link
 
 RNG = np.random.default_rng(11)
 X = RNG.normal(size=(60, 3))
@@ -121,9 +122,7 @@ def test_probabilities_are_consistent(classifier):
 def test_the_links_agree_where_they_should(classifier):
     """The moderated probabilities are near the Monte-Carlo average; the plugin is sharper."""
     answers = {
-        link: LaplaceClassifier(**current(link=link, n_samples=4096, random_state=0))
-        .fit(X, LABELS)
-        .predict_proba(X_NEW)
+        link: LaplaceClassifier(link=Link(link, n_samples=4096), random_state=0).fit(X, LABELS).predict_proba(X_NEW)
         for link in ("moderated", "mc", "plugin")
     }
     assert np.abs(answers["moderated"] - answers["mc"]).max() < 0.06
@@ -161,7 +160,7 @@ def test_fitted_attributes_are_plain_numbers(regressor, two_outputs):
     assert regressor.n_iter_ > 0
     assert regressor.gradient_norm_ < 1e-2
     assert regressor.n_outputs_ == 1
-    per_tensor = LaplaceRegressor(**current(random_state=0, prior_structure="tensor")).fit(X, Y)
+    per_tensor = LaplaceRegressor(random_state=0, prior="tensor").fit(X, Y)
     assert per_tensor.prior_precision_.shape == (4,)
     assert per_tensor.prior_groups_ == ("2.weight", "2.bias", "5.weight", "5.bias")
 

@@ -9,7 +9,6 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from former import current
 from scipy.special import entr
 from scipy.stats import norm
 
@@ -49,7 +48,7 @@ def test_the_distribution_is_the_mean_and_the_total_std(regressor):
 
 
 def test_quantiles_and_intervals_are_those_of_the_distribution(regressor):
-    """Shapes as tabled; the levels axis stays for a scalar."""
+    """Several levels are a last axis, and one level has none."""
     tail = regressor.predict(X_NEW).shape[1:]
     distribution = regressor.predict_dist(X_NEW)
     quantiles = regressor.predict_quantiles(X_NEW, [0.1, 0.5])
@@ -57,11 +56,12 @@ def test_quantiles_and_intervals_are_those_of_the_distribution(regressor):
     np.testing.assert_allclose(quantiles[:, 0], distribution.ppf(0.1))
     np.testing.assert_allclose(quantiles[:, 1], regressor.predict(X_NEW), rtol=1e-12)
     mean, interval = regressor.predict_interval(X_NEW, [0.5, 0.9])
-    assert interval.shape == (5, 2, 2, *tail)
+    assert interval.shape == (5, *tail, 2, 2)
     np.testing.assert_allclose(mean, regressor.predict(X_NEW), rtol=1e-12)
-    np.testing.assert_allclose(interval[:, 0, 1], distribution.ppf(0.05))
-    np.testing.assert_allclose(interval[:, 1, 0], distribution.ppf(0.75))
-    assert regressor.predict_interval(X_NEW)[1].shape == (5, 2, 1, *tail)
+    np.testing.assert_allclose(interval[..., 0, 1], distribution.ppf(0.05))
+    np.testing.assert_allclose(interval[..., 1, 0], distribution.ppf(0.75))
+    np.testing.assert_array_equal(regressor.predict_interval(X_NEW)[1], interval[..., 1])
+    np.testing.assert_array_equal(regressor.predict_interval(X_NEW, [0.9])[1], interval[..., 1:])
 
 
 def test_the_density_is_that_of_the_distribution(regressor):
@@ -84,11 +84,13 @@ def test_the_density_of_a_classifier_is_the_probability_of_the_label(classifier)
 
 @pytest.mark.parametrize("name", ["one_output", "classifier"])
 def test_the_parts_of_the_uncertainty_add(name, request):
-    """Variances: total = aleatoric + epistemic."""
+    """In squares: total² = aleatoric² + epistemic²; "all" is a Bunch of the three."""
     model = request.getfixturevalue(name)
-    parts = model.predict_uncertainty(X_NEW)
-    np.testing.assert_allclose(parts.total, parts.aleatoric + parts.epistemic, rtol=1e-10)
-    np.testing.assert_allclose(parts.epistemic, model.predict_std(X_NEW, kind="epistemic") ** 2)
+    parts = model.predict_std(X_NEW, kind="all")
+    assert set(parts) == {"total", "epistemic", "aleatoric"}
+    np.testing.assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2, rtol=1e-10)
+    for kind, std in parts.items():
+        np.testing.assert_array_equal(std, model.predict_std(X_NEW, kind=kind))
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -98,8 +100,8 @@ def test_the_entropy_splits_into_that_of_functions_and_what_they_disagree_about(
     rng = np.random.default_rng(7 * n_classes + n_members)
     rows = rng.normal(size=(60, 2))
     labels = (rows[:, 0] + 0.7 * rng.normal(size=60) > 0).astype(int) + (n_classes > 2) * (rows[:, 1] > 0.8)
-    model = LaplaceClassifier(**current(n_members=n_members, prior_precision=0.1, n_samples=4096, random_state=0))
-    found = model.fit(rows, labels).predict_uncertainty(2 * rows[:4], measure="entropy")
+    model = LaplaceClassifier(n_members=n_members, prior_precision=0.1, link=Link(n_samples=4096), random_state=0)
+    found = model.fit(rows, labels).predict_entropy(2 * rows[:4], kind="all")
     with model._asked(2 * rows[:4]) as (x, options):
         latents = [
             member.answers(x, options, lambda latent, _: torch.cat([latent.mean[:, :, None], latent.covariance], 2))
@@ -116,14 +118,17 @@ def test_the_entropy_splits_into_that_of_functions_and_what_they_disagree_about(
 def test_entropies_are_bounded_and_of_the_probabilities_that_are_predicted(classifier):
     """From 0 to log C; under "mc" the total is the entropy of predict_proba. Without a posterior nobody disagrees."""
     model = copy.deepcopy(classifier).set_params(link="mc")
-    found = model.predict_uncertainty(10 * X_NEW, measure="entropy")
+    found = model.predict_entropy(10 * X_NEW, kind="all")
+    for kind, entropy in found.items():
+        np.testing.assert_array_equal(model.predict_entropy(10 * X_NEW, kind=kind), entropy)
+    np.testing.assert_array_equal(model.predict_entropy(10 * X_NEW), found.total)
     np.testing.assert_allclose(found.total, entr(model.predict_proba(10 * X_NEW)).sum(1), rtol=1e-9)
     assert (found.aleatoric >= 0).all() and (found.epistemic >= 0).all()
     assert (found.total <= np.log(len(model.classes_)) + 1e-12).all()
-    sure = model.refit_laplace(prior_precision=1e8).predict_uncertainty(X_NEW, measure="entropy")
+    sure = model.refit_laplace(prior_precision=1e8).predict_entropy(X_NEW, kind="all")
     assert (sure.epistemic < 1e-5).all() and (found.epistemic > 1e-3).any()
-    with pytest.raises(ValueError, match="measure='nats' is not known; expected one of 'entropy', 'variance'"):
-        model.predict_uncertainty(X_NEW, measure="nats")
+    with pytest.raises(ValueError, match="kind='nats' is not known; expected one of 'aleatoric', 'all', 'epistemic'"):
+        model.predict_entropy(X_NEW, kind="nats")
 
 
 @pytest.mark.parametrize("name", ["one_output", "classifier"])
@@ -147,7 +152,7 @@ def test_the_evidence_at_other_hyperparameters_is_that_of_a_fit_with_them():
     ).fit(X, Y[:, 0])
     np.testing.assert_allclose(model.log_marginal_likelihood(), model.log_marginal_likelihood_value_, rtol=1e-10)
     for options in ({"prior_precision": 7.0}, {"temperature": 0.3}):
-        other = LaplaceRegressor(**current(**{**model.get_params(), **options})).fit(X, Y[:, 0])
+        other = LaplaceRegressor(**{**model.get_params(), **options}).fit(X, Y[:, 0])
         expected = other.log_marginal_likelihood_value_
         np.testing.assert_allclose(model.log_marginal_likelihood(**options), expected, rtol=1e-9)
 

@@ -14,6 +14,7 @@ from sklearn.model_selection import GridSearchCV, HalvingGridSearchCV, KFold
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace.metrics import neg_interval_score, neg_nlpd
+from sklearn_laplace.options import CrossValidated
 
 RNG = np.random.default_rng(37)
 X = RNG.normal(size=(48, 3))
@@ -123,9 +124,7 @@ def test_optuna_trains_once_for_each_split(cache):
 def test_a_search_may_hold_an_estimator_that_cross_validates(cache):
     """Each outer fold chooses its own prior: as by hand."""
     memory, count = cache
-    model = LaplaceRegressor(
-        **current(**SMALL, memory=memory, prior_precision="cv", prior_precision_grid=[1e-3, 1.0, 1e3], cv=KFold(2))
-    )
+    model = LaplaceRegressor(**SMALL, memory=memory, prior_precision=CrossValidated(grid=[1e-3, 1.0, 1e3], cv=KFold(2)))
     search = GridSearchCV(model, {"temperature": [0.5, 1.0]}, scoring=neg_nlpd, cv=FOLDS).fit(X, Y)
     assert count() == 3 * 3 + 3
     for k, (train, test) in enumerate(FOLDS.split(X)):

@@ -57,7 +57,7 @@ def classifier(**options):
 
 def explicit(model, fit_with, held_out, score, **rows):
     """The score of each candidate, and the fit of the best, by a new fit for each."""
-    plain = clone(model).set_params(**current(prior_precision_grid=None, scoring=None))
+    plain = clone(model).set_params(prior_precision__grid=None, prior_precision__scoring=None)
     fits = [clone(plain).set_params(prior_precision=delta).fit(*fit_with, **rows) for delta in GIVEN]
     scores = [score(fit, *held_out) for fit in fits]
     return np.array(scores), fits[int(np.argmax(scores))]
@@ -164,7 +164,7 @@ def test_a_set_and_the_rule_that_uses_it_go_together(trainings):
         (LaplaceRegressor(), pair, "would be ignored with prior_precision='auto'; they go with .*'validation'"),
         (regressor(), {"X_val": X_VAL}, "X_val and y_val go together"),
         (regressor(), {"y_val": Y_VAL}, "X_val and y_val go together"),
-        (regressor(**current(prior_structure="tensor")), pair, "prior='tensor' asks for several"),
+        (regressor(prior="tensor"), pair, "prior='tensor' asks for several"),
     ):
         with pytest.raises(ValueError, match=message):
             model.fit(X, Y, **rows)

@@ -138,7 +138,7 @@ def test_predictions_are_those_of_one_distribution(model):
     np.testing.assert_allclose(aleatoric**2, mean, rtol=1e-12)
     np.testing.assert_allclose(epistemic**2, np.expm1(v) * np.exp(2 * m + v), rtol=1e-12)
     np.testing.assert_allclose(epistemic**2 + aleatoric**2, std**2, rtol=1e-12)
-    assert model.predict_uncertainty(X_NEW).total == pytest.approx(std**2)
+    np.testing.assert_array_equal(model.predict_std(X_NEW, kind="all").total, std)
     np.testing.assert_array_equal(model.predict_quantiles(X_NEW, [0.2])[:, 0], distribution.ppf(0.2))
     center, interval = model.predict_interval(X_NEW, 0.9)
     np.testing.assert_array_equal(center, distribution.mean())
@@ -278,7 +278,7 @@ def test_what_is_not_for_counts_is_refused(options, y, message):
 
 def test_what_counts_do_not_have_is_said(model):
     """There is no noise level, negative targets are rejected by partial_fit, and the CRPS needs normals."""
-    with pytest.raises(AttributeError, match="likelihood='poisson' has no noise of its own, and so no sigma_noise_"):
+    with pytest.raises(AttributeError, match="sigma_noise_ is not defined for likelihood='poisson'"):
         _ = model.sigma_noise_
     with pytest.raises(ValueError, match="classes and counts have no noise to set"):
         model.log_marginal_likelihood(sigma_noise=1.0)

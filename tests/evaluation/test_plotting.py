@@ -51,17 +51,17 @@ def _no_figure_is_left():
 
 @pytest.fixture(scope="module")
 def regressor():
-    return LaplaceRegressor(**current(**GAUSSIAN)).fit(X, Y)
+    return LaplaceRegressor(**GAUSSIAN).fit(X, Y)
 
 
 @pytest.fixture(scope="module")
 def curve():
-    return LaplaceRegressor(**current(**GAUSSIAN)).fit(X[:, :1], Y)
+    return LaplaceRegressor(**GAUSSIAN).fit(X[:, :1], Y)
 
 
 @pytest.fixture(scope="module")
 def two_outputs():
-    return LaplaceRegressor(**current(**GAUSSIAN)).fit(X, Y2)
+    return LaplaceRegressor(**GAUSSIAN).fit(X, Y2)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def classifier():
 @pytest.fixture(scope="module")
 def ard():
     names = pd.DataFrame(X, columns=["first", "second", "third"])
-    return LaplaceRegressor(**current(**GAUSSIAN, prior_structure="ard")).fit(names, Y)
+    return LaplaceRegressor(**GAUSSIAN, prior="ard").fit(names, Y)
 
 
 class Stated(ClassifierMixin, BaseEstimator):
@@ -301,11 +301,11 @@ def test_the_retention_curve_is_the_error_of_the_most_certain_rows(regressor):
 def test_the_shares_of_the_variance_are_those_of_groups_of_rows(regressor):
     """Four groups of ten rows, sorted by total variance; the stacked bars sum to one."""
     display = UncertaintyDisplay.from_estimator(regressor, X, Y, n_groups=4)
-    parts = regressor.predict_uncertainty(X)
-    order = np.argsort(parts.total)
+    stds = regressor.predict_std(X, kind="all")
+    order = np.argsort(stds.total)
     for k in range(4):
         rows = order[10 * k : 10 * k + 10]
-        epistemic, aleatoric = parts.epistemic[rows].mean(), parts.aleatoric[rows].mean()
+        epistemic, aleatoric = (stds.epistemic[rows] ** 2).mean(), (stds.aleatoric[rows] ** 2).mean()
         assert display.epistemic_share[k] == pytest.approx(epistemic / (epistemic + aleatoric), rel=1e-10)
         lower, upper = (bars[k] for bars in display.bars_)
         assert upper.get_height() == pytest.approx(display.epistemic_share[k])
@@ -444,7 +444,7 @@ def test_relevances_are_drawn_from_the_largest_with_their_names(ard):
 def test_names_of_a_pipeline_come_from_its_steps():
     """The scaler returns an array, and provides the names by get_feature_names_out."""
     table = pd.DataFrame(X, columns=["first", "second", "third"])
-    pipe = make_pipeline(StandardScaler(), LaplaceRegressor(**current(**GAUSSIAN, prior_structure="ard"))).fit(table, Y)
+    pipe = make_pipeline(StandardScaler(), LaplaceRegressor(**GAUSSIAN, prior="ard")).fit(table, Y)
     assert FeatureRelevanceDisplay.from_estimator(pipe).feature_names == ["first", "second", "third"]
     with pytest.raises(ValueError, match="feature_names holds 2 names; expected 3, one for each column"):
         FeatureRelevanceDisplay.from_estimator(pipe, feature_names=["a", "b"])
@@ -538,7 +538,7 @@ def test_every_display_is_exported():
 
 def test_displays_see_through_pipelines_and_searches():
     """The same numbers as for the inner step on transformed rows."""
-    pipe = make_pipeline(StandardScaler(), LaplaceRegressor(**current(**GAUSSIAN)))
+    pipe = make_pipeline(StandardScaler(), LaplaceRegressor(**GAUSSIAN))
     search = GridSearchCV(pipe, {"laplaceregressor__activation": ["tanh"]}, cv=2).fit(X, Y)
     best = search.best_estimator_
     scaled, step = best[0].transform(X), best[-1]

@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 import pytest
 import scoringrules
-from former import current
 from scipy import optimize, stats
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.exceptions import NotFittedError
@@ -65,17 +64,17 @@ class Stated(RegressorMixin, BaseEstimator):
 
 @pytest.fixture(scope="module")
 def regressor():
-    return LaplaceRegressor(**current(**GAUSSIAN)).fit(X[TRAIN], Y[TRAIN])
+    return LaplaceRegressor(**GAUSSIAN).fit(X[TRAIN], Y[TRAIN])
 
 
 @pytest.fixture(scope="module")
 def two_outputs():
-    return LaplaceRegressor(**current(**GAUSSIAN)).fit(X[TRAIN], Y2[TRAIN])
+    return LaplaceRegressor(**GAUSSIAN).fit(X[TRAIN], Y2[TRAIN])
 
 
 @pytest.fixture(scope="module")
 def mixture():
-    return LaplaceRegressor(**current(**GAUSSIAN | {"n_members": 2})).fit(X[TRAIN], Y[TRAIN])
+    return LaplaceRegressor(**GAUSSIAN | {"n_members": 2}).fit(X[TRAIN], Y[TRAIN])
 
 
 # ---------------------------------------------------------------------- expected calibration error

@@ -12,10 +12,9 @@ import oracles
 import pytest
 import scipy.stats
 import torch
-from former import current
 from joblib import Memory
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, options
 from sklearn_laplace.errors import ClippedWarning, MemoryBudgetError, UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper, LaplaceFit, fit_laplace
 from sklearn_laplace.laplace.curvatures import CURVATURES, GGN, EmpiricalFisher, Hessian, MCFisher
@@ -85,9 +84,8 @@ def test_the_sampled_fisher_is_divided_by_the_variance_once():
 @indefinite
 def test_a_classifier_uses_its_own_curvature(curvature):
     """The softmax's Hessian or gradients at the MAP, not those of a regression on class numbers."""
-    model = LaplaceClassifier(
-        nets.Hidden, **current(hessian_structure="full", curvature=curvature, n_fisher_samples=2, random_state=3)
-    ).fit(X, LABELS)
+    given = options.MCFisher(2) if curvature == "mc_fisher" else curvature
+    model = LaplaceClassifier(nets.Hidden, hessian_structure="full", curvature=given, random_state=3).fit(X, LABELS)
     fit = model.laplace_
     x, y = torch.tensor(X), torch.tensor((LABELS == "yes").astype(int))
     names = fit.network.parameter_names
@@ -166,10 +164,8 @@ def test_the_draws_of_a_row_are_its_own():
 
 def test_sampled_rows_are_forgotten_exactly():
     """Some rows of the fit, in another order: what a stream of draws could not take out again."""
-    options = {"hidden_layer_sizes": (4,), "hessian_structure": "full", "curvature": "mc_fisher", "random_state": 0}
-    model = LaplaceRegressor(**current(**options, map_prior_precision=1.0, prior_precision=1.0, sigma_noise=0.3)).fit(
-        X, Y
-    )
+    small = {"hidden_layer_sizes": (4,), "hessian_structure": "full", "curvature": "mc_fisher", "random_state": 0}
+    model = LaplaceRegressor(**small, map_prior_precision=1.0, prior_precision=1.0, sigma_noise=0.3).fit(X, Y)
     whole = model.laplace_.curvature.matrix
     some = np.array([31, 2, 17])
     left = model.forget(X[some], Y[some]).laplace_.curvature.matrix
@@ -281,17 +277,15 @@ def test_a_hessian_without_negative_eigenvalues_is_silent():
 def test_every_rule_fits_predicts_and_travels(estimator, curvature):
     """The same weights as with the Gauss–Newton matrix, another posterior; reproducible, saved and opened."""
     y = Y if estimator is LaplaceRegressor else LABELS
-    options = {"hidden_layer_sizes": (6,), "random_state": 0}
-    usual = estimator(**current(**options)).fit(X, y)
-    model = estimator(**current(**options, curvature=curvature)).fit(X, y)
+    small = {"hidden_layer_sizes": (6,), "random_state": 0}
+    usual = estimator(**small).fit(X, y)
+    model = estimator(**small, curvature=curvature).fit(X, y)
     assert torch.equal(model.laplace_.network.theta, usual.laplace_.network.theta)
     std = model.predict_std(X_NEW)
     assert np.isfinite(std).all() and (std > 0).all()
     assert np.abs(std / usual.predict_std(X_NEW) - 1).max() > 1e-3
     assert np.isfinite(model.log_marginal_likelihood_value_)
-    np.testing.assert_array_equal(
-        estimator(**current(**options, curvature=curvature)).fit(X, y).predict_std(X_NEW), std
-    )
+    np.testing.assert_array_equal(estimator(**small, curvature=curvature).fit(X, y).predict_std(X_NEW), std)
     opened = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(opened.predict_std(X_NEW), std)
     assert opened.laplace_.rule == model.laplace_.rule
@@ -304,9 +298,7 @@ def test_more_fisher_samples_come_closer():
     truth = LaplaceRegressor(**fixed, random_state=0).fit(X, Y).predict_std(X_NEW, kind="epistemic")
 
     def error(n, seed):
-        model = LaplaceRegressor(**current(**fixed, curvature="mc_fisher", n_fisher_samples=n, random_state=seed)).fit(
-            X, Y
-        )
+        model = LaplaceRegressor(**fixed, curvature=options.MCFisher(n), random_state=seed).fit(X, Y)
         return np.abs(model.predict_std(X_NEW, kind="epistemic") / truth - 1).max()
 
     assert error(500, 0) < 0.1 < error(1, 0)
@@ -369,19 +361,18 @@ def test_a_hessian_that_does_not_fit_in_memory_is_refused(monkeypatch):
 
 @pytest.mark.parametrize("value", [0, 2.5, None, True])
 def test_the_number_of_fisher_samples_is_checked(value):
-    """Also while it is not in use."""
-    with pytest.raises(ValueError, match=r"n_fisher_samples=.* has to be a whole number of at least 1"):
-        LaplaceClassifier(**current(n_fisher_samples=value)).fit(X, LABELS)
+    """Before any training."""
+    with pytest.raises(ValueError, match=r"n_samples of MCFisher=.* has to be a whole number of at least 1"):
+        LaplaceClassifier(curvature=options.MCFisher(value)).fit(X, LABELS)
 
 
 @indefinite
 def test_one_training_serves_all_rules(tmp_path):
     """The curvature of the posterior is none of the training's business, and none of its cache's."""
     memory = Memory(tmp_path, verbose=0)
-    for curvature in sorted(CURVATURES):
-        options = {"hidden_layer_sizes": (3,), "curvature": curvature, "n_fisher_samples": 2, "random_state": 0}
-        options |= {"n_members": 1}
-        cached, plain = (LaplaceRegressor(**current(**options, memory=m)).fit(X, Y) for m in (memory, None))
+    small = {"hidden_layer_sizes": (3,), "n_members": 1, "random_state": 0}
+    for curvature in (*sorted(CURVATURES), options.MCFisher(2)):
+        cached, plain = (LaplaceRegressor(**small, curvature=curvature, memory=m).fit(X, Y) for m in (memory, None))
         np.testing.assert_array_equal(cached.predict_std(X_NEW), plain.predict_std(X_NEW))
     assert len(list(tmp_path.rglob("output.pkl"))) == 1
 
@@ -391,10 +382,10 @@ def test_one_training_serves_all_rules(tmp_path):
 @indefinite
 def test_rows_that_come_later_come_by_the_rule_of_the_fit(curvature, structure):
     """Whatever the parameter says by then; the sum is that of all rows at once, and forgetting undoes it."""
-    options = {"hidden_layer_sizes": (3,), "hessian_structure": structure, "random_state": 0}
-    model = LaplaceRegressor(**current(**options, curvature=curvature)).fit(X[:40], Y[:40])
+    small = {"hidden_layer_sizes": (3,), "hessian_structure": structure, "random_state": 0}
+    model = LaplaceRegressor(**small, curvature=curvature).fit(X[:40], Y[:40])
     before = model.predict(X_NEW, return_std=True)
-    model.set_params(**current(curvature="ggn", n_fisher_samples=9)).partial_fit(X[40:], Y[40:])
+    model.set_params(curvature=options.MCFisher(9) if curvature == "ggn" else "ggn").partial_fit(X[40:], Y[40:])
     network, fit = model.laplace_.network, model.laplace_
     targets = torch.tensor((Y - model._scale.mean) / model._scale.scale)[:, None]
     rows = [(torch.tensor(X), targets, torch.ones(60, dtype=torch.float64))]

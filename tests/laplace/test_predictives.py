@@ -7,7 +7,6 @@ import oracles
 import pytest
 import test_network
 import torch
-from former import current
 from sklearn.base import clone
 from torch import nn
 
@@ -18,6 +17,7 @@ from sklearn_laplace.laplace.likelihoods import Gaussian
 from sklearn_laplace.laplace.network import Network, trace
 from sklearn_laplace.laplace.predictives import GLM, MC, mc
 from sklearn_laplace.laplace.structures import STRUCTURES, Full
+from sklearn_laplace.options import MonteCarlo
 
 # torch's own word on the missing vmap rule of weight norm: slower, not wrong
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
@@ -159,12 +159,12 @@ def test_the_network_is_untouched(passes, batched, monkeypatch):
 @pytest.fixture(scope="module", params=["one", "two"])
 def regressor(request):
     y = Y[:, 0] if request.param == "one" else Y
-    return LaplaceRegressor(**current(predictive="mc", n_samples=64, **SMALL)).fit(ROWS, y)
+    return LaplaceRegressor(predictive=MonteCarlo(64), **SMALL).fit(ROWS, y)
 
 
 @pytest.fixture(scope="module")
 def classifier():
-    return LaplaceClassifier(**current(predictive="mc", n_samples=64, **SMALL)).fit(ROWS, LABELS)
+    return LaplaceClassifier(predictive=MonteCarlo(64), **SMALL).fit(ROWS, LABELS)
 
 
 def functions(model, n_samples, seed):
@@ -227,21 +227,21 @@ def test_a_refit_changes_the_predictive_and_back(kind):
     y = Y[:, 0] if kind is LaplaceRegressor else LABELS
     model = kind(map_prior_precision=1.0, **SMALL).fit(ROWS, y)
     before = model.predict_std(NEW)
-    model.refit_laplace(**current(predictive="mc", n_samples=32))
+    model.refit_laplace(predictive=MonteCarlo(32))
     fresh = clone(model).fit(ROWS, y)
     np.testing.assert_array_equal(model.predict_std(NEW), fresh.predict_std(NEW))
     np.testing.assert_array_equal(model.predict(NEW), fresh.predict(NEW))
     assert not np.array_equal(model.predict_std(NEW), before)
-    model.refit_laplace(**current(predictive="glm", n_samples=100))
+    model.refit_laplace(predictive="glm")
     np.testing.assert_array_equal(model.predict_std(NEW), before)
 
 
 def test_weights_move_with_rows_that_come_later():
     """partial_fit moves the posterior's mean; the samples are around it. A linear net: Bayesian linear regression."""
     options = {"hidden_layer_sizes": (), "prior_precision": 1.0, "sigma_noise": 1.0, "random_state": 0}
-    linear = LaplaceRegressor(**current(**options)).fit(ROWS[:30], Y[:30, 0]).partial_fit(ROWS[30:], Y[30:, 0])
+    linear = LaplaceRegressor(**options).fit(ROWS[:30], Y[:30, 0]).partial_fit(ROWS[30:], Y[30:, 0])
     mean, std = linear.predict(NEW), linear.predict_std(NEW, kind="epistemic")
-    linear.refit_laplace(**current(predictive="mc", n_samples=4000))
+    linear.refit_laplace(predictive=MonteCarlo(4000))
     assert np.abs((linear.predict(NEW) - mean) / std).max() < 6 / 4000**0.5
     np.testing.assert_allclose(linear.predict_std(NEW, kind="epistemic"), std, rtol=6 / 8000**0.5)
 
@@ -251,9 +251,9 @@ def test_weights_move_with_rows_that_come_later():
 def test_every_structure_can_be_sampled(structure):
     """A tight prior: the linearised widths within four thousand samples' error."""
     options = {"prior_precision": 1e5, "map_prior_precision": 1.0, "sigma_noise": 1.0, **SMALL}
-    model = LaplaceRegressor(**current(hessian_structure=structure, **options)).fit(ROWS, Y[:, 0])
+    model = LaplaceRegressor(hessian_structure=structure, **options).fit(ROWS, Y[:, 0])
     std = model.predict_std(NEW, kind="epistemic")
-    model.refit_laplace(**current(predictive="mc", n_samples=4000))
+    model.refit_laplace(predictive=MonteCarlo(4000))
     np.testing.assert_allclose(model.predict_std(NEW, kind="epistemic"), std, rtol=6 / 8000**0.5)
 
 
@@ -261,14 +261,14 @@ def test_every_structure_can_be_sampled(structure):
     ("options", "message"),
     [
         ({"predictive": "nn"}, "predictive='nn' is not known; expected one of 'glm', 'mc'"),
-        ({"predictive": "mc", "n_samples": 0}, "n_samples=0 has to be a whole number of at least 1"),
+        ({"predictive": MonteCarlo(0)}, "n_samples=0 has to be a whole number of at least 1"),
     ],
 )
 def test_a_wrong_predictive_is_refused(options, message):
     """Of both estimators."""
     for model, y in ((LaplaceRegressor(), Y[:, 0]), (LaplaceClassifier(), LABELS)):
         with pytest.raises(ValueError, match=message):
-            clone(model).set_params(**current(**options)).fit(ROWS, y)
+            clone(model).set_params(**options).fit(ROWS, y)
 
 
 @pytest.mark.parametrize("link", ["plugin", "bridge", "quadrature"])

@@ -9,7 +9,6 @@ import nets
 import numpy as np
 import pytest
 import torch
-from former import current
 from joblib import Memory
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -22,6 +21,7 @@ from sklearn_laplace.laplace.links import LINKS
 from sklearn_laplace.laplace.network import trace
 from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.subsets import SCORES, Scored
+from sklearn_laplace.options import Subnetwork
 
 RNG = np.random.default_rng(47)
 X, X_NEW = RNG.normal(size=(60, 3)), 2 * RNG.normal(size=(7, 3))
@@ -34,7 +34,7 @@ OF_ROWS = sorted(name for name, kind in STRUCTURES.items() if "rows" in kind.acc
 
 
 def estimators(**options):
-    return (LaplaceRegressor(**current(**options)), Y), (LaplaceClassifier(**current(**options)), LABELS)
+    return (LaplaceRegressor(**options), Y), (LaplaceClassifier(**options), LABELS)
 
 
 def flat(model) -> np.ndarray:
@@ -53,9 +53,9 @@ def flat(model) -> np.ndarray:
 def test_the_largest_variances_of_the_dense_diagonal_posterior_are_taken(prior_structure, curvature):
     """By autodiff: the diagonal of the curvature, under the prior and the noise that the net was trained with."""
     for model, y in estimators(**{**SMALL, "map_prior_precision": "same"}):
-        model.set_params(**current(prior_structure=prior_structure, curvature=curvature, hidden_layer_sizes=(3,)))
+        model.set_params(prior=prior_structure, curvature=curvature, hidden_layer_sizes=(3,))
         whole = clone(model).set_params(hessian_structure="full").fit(X, y)
-        model.set_params(**current(subset_of_weights="subnetwork", n_subnetwork_weights=7)).fit(X, y)
+        model.set_params(subset_of_weights=Subnetwork(size=7)).fit(X, y)
         kind = "gaussian" if isinstance(model, LaplaceRegressor) else "categorical"
         names = [name for name, _ in whole.net_.module_.named_parameters()]
         module, mode = whole.laplace_.network.module, whole._ensemble.first.origin
@@ -76,7 +76,7 @@ def test_the_largest_variances_of_the_dense_diagonal_posterior_are_taken(prior_s
 
 def test_the_largest_weights_are_taken():
     """By their magnitude at the mode."""
-    for model, y in estimators(**CHOSEN, subnetwork="magnitude", n_subnetwork_weights=9):
+    for model, y in estimators(**SMALL, subset_of_weights=Subnetwork("magnitude", size=9)):
         model.fit(X, y)
         weights = model.laplace_.network.module.parameters()
         theta = np.concatenate([p.detach().numpy().ravel() for p in weights])
@@ -87,7 +87,7 @@ def test_the_largest_weights_are_taken():
 
 def test_random_weights_follow_from_the_seed():
     """The same again, others under another one; every weight has its turn."""
-    model = LaplaceRegressor(**current(**CHOSEN, subnetwork="random", n_subnetwork_weights=13))
+    model = LaplaceRegressor(**SMALL, subset_of_weights=Subnetwork("random", size=13))
     first, again = (flat(clone(model).fit(X, Y)) for _ in range(2))
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, flat(clone(model).set_params(random_state=1).fit(X, Y)))
@@ -105,9 +105,9 @@ def test_random_weights_follow_from_the_seed():
 @pytest.mark.parametrize("size", [1, 5, 0.5, 0.001, 1.0, "all"])
 def test_as_many_are_random_as_asked_for(score, size):
     """A count, or a share of all weights, at least one."""
-    for (model, y), n in zip(estimators(**CHOSEN, subnetwork=score), SIZES.values(), strict=True):
+    for (model, y), n in zip(estimators(**SMALL, subset_of_weights=Subnetwork(score)), SIZES.values(), strict=True):
         size = n if size == "all" else size
-        model.set_params(**current(n_subnetwork_weights=size)).fit(X, y)
+        model.set_params(subset_of_weights__size=size).fit(X, y)
         expected = size if isinstance(size, int) else max(round(size * n), 1)
         assert flat(model).sum() == model.laplace_.network.n_parameters == expected
 
@@ -121,9 +121,7 @@ def test_all_weights_are_the_subset_all(score):
     for structure in ("full", "auto", "diag"):
         for model, y in estimators(**SMALL, hessian_structure=structure):
             whole = clone(model).fit(X, y)
-            model.set_params(**current(subset_of_weights="subnetwork", subnetwork=score, n_subnetwork_weights=1.0)).fit(
-                X, y
-            )
+            model.set_params(subset_of_weights=Subnetwork(score=score, size=1.0)).fit(X, y)
             np.testing.assert_allclose(model.predict_std(X_NEW), whole.predict_std(X_NEW), rtol=1e-12)
             evidence = [fit.log_marginal_likelihood_value_ for fit in (model, whole)]
             np.testing.assert_allclose(*evidence, rtol=1e-12)
@@ -133,14 +131,13 @@ def test_all_weights_are_the_subset_all(score):
 @pytest.mark.parametrize("score", sorted(SCORES))
 def test_more_weights_have_more_variance_up_to_that_of_all(score):
     """The k best are among the k + 1 best, and holding weights at the mode can only narrow a Gaussian."""
-    for model, y in estimators(**CHOSEN, subnetwork=score, hessian_structure="full", prior_precision=1.0):
+    for model, y in estimators(
+        **SMALL, subset_of_weights=Subnetwork(score), hessian_structure="full", prior_precision=1.0
+    ):
         stds = []
         for k in (1, 4, 12, 20, 1.0):
             stds.append(
-                clone(model)
-                .set_params(**current(n_subnetwork_weights=k))
-                .fit(X, y)
-                .predict_std(X_NEW, kind="epistemic")
+                clone(model).set_params(subset_of_weights__size=k).fit(X, y).predict_std(X_NEW, kind="epistemic")
             )
         latent = isinstance(model, LaplaceRegressor)
         if latent:
@@ -151,7 +148,7 @@ def test_more_weights_have_more_variance_up_to_that_of_all(score):
 @pytest.mark.parametrize("link", sorted(LINKS))
 def test_one_weight_makes_probabilities_by_every_link(link):
     """Covariances of rank one, whatever the prior."""
-    model = LaplaceClassifier(**current(**CHOSEN, n_subnetwork_weights=1, link=link)).fit(X, LABELS)
+    model = LaplaceClassifier(**SMALL, subset_of_weights=Subnetwork(size=1), link=link).fit(X, LABELS)
     for precision in (1e-50, 1.0, 1e50):
         p = model.refit_laplace(prior_precision=precision).predict_proba(10 * X_NEW)
         np.testing.assert_allclose(p.sum(1), 1, rtol=1e-12)
@@ -161,16 +158,14 @@ def test_one_weight_makes_probabilities_by_every_link(link):
 
 def test_the_masks_of_a_fit_are_a_subset_of_weights():
     """``subset_`` gives the same posterior by hand; before the fit there is none."""
-    for model, y in estimators(**CHOSEN, n_subnetwork_weights=6):
+    for model, y in estimators(**SMALL, subset_of_weights=Subnetwork(size=6)):
         with pytest.raises(NotFittedError):
             _ = model.subset_
         model.fit(X, y)
         assert {mask.dtype for mask in model.subset_.values()} == {np.dtype(bool)}
-        by_hand = (
-            clone(model).set_params(**current(subset_of_weights=model.subset_, n_subnetwork_weights=0.1)).fit(X, y)
-        )
+        by_hand = clone(model).set_params(subset_of_weights=model.subset_).fit(X, y)
         np.testing.assert_array_equal(by_hand.predict_std(X_NEW), model.predict_std(X_NEW))
-        whole = clone(model).set_params(**current(subset_of_weights="all", n_subnetwork_weights=0.1)).fit(X, y)
+        whole = clone(model).set_params(subset_of_weights="all").fit(X, y)
         assert all(mask.all() for mask in whole.subset_.values())
         last = clone(whole).set_params(subset_of_weights="last_layer").fit(X, y)
         assert list(last.subset_) == ["5.weight", "5.bias"]
@@ -179,21 +174,17 @@ def test_the_masks_of_a_fit_are_a_subset_of_weights():
 @pytest.mark.parametrize("structure", ["auto", *OF_ROWS])
 def test_a_subnetwork_works_from_end_to_end(structure):
     """Save, refit, rows that come and go."""
-    for model, y in estimators(**CHOSEN, n_subnetwork_weights=8, hessian_structure=structure):
+    for model, y in estimators(**SMALL, subset_of_weights=Subnetwork(size=8), hessian_structure=structure):
         model.fit(X, y)
         loaded = pickle.loads(pickle.dumps(model))
         np.testing.assert_array_equal(loaded.predict_std(X_NEW), model.predict_std(X_NEW))
-        again = (
-            clone(model).set_params(**current(prior_precision=3.0, prior_structure="tensor", temperature=0.5)).fit(X, y)
-        )
-        loaded.refit_laplace(**current(prior_precision=3.0, prior_structure="tensor", temperature=0.5))
+        again = clone(model).set_params(prior_precision=3.0, prior="tensor", temperature=0.5).fit(X, y)
+        loaded.refit_laplace(prior_precision=3.0, prior="tensor", temperature=0.5)
         np.testing.assert_allclose(loaded.predict_std(X_NEW), again.predict_std(X_NEW), rtol=1e-10)
         masks = model.subset_
         model.partial_fit(X[:9] + 1, y[:9])
         if STRUCTURES[model.structure_].is_monoid and model.structure_ != "functional":
-            before = loaded.refit_laplace(
-                **current(prior_precision="evidence", prior_structure="scalar", temperature=1.0)
-            )
+            before = loaded.refit_laplace(prior_precision="evidence", prior="scalar", temperature=1.0)
             model.forget(X[:9] + 1, y[:9])
             np.testing.assert_allclose(model.predict_std(X_NEW), before.predict_std(X_NEW), rtol=1e-6)
         assert all(np.array_equal(model.subset_[name], mask) for name, mask in masks.items())
@@ -201,10 +192,10 @@ def test_a_subnetwork_works_from_end_to_end(structure):
 
 def test_a_search_over_the_number_of_weights_trains_once_a_fold(tmp_path):
     """4 sizes × 2 scores × 2 folds share 2 trainings and the final one."""
-    grid = {"n_subnetwork_weights": [2, 0.3, 20, 1.0], "subnetwork": ["variance", "random"]}
+    grid = {"subset_of_weights__size": [2, 0.3, 20, 1.0], "subset_of_weights__score": ["variance", "random"]}
 
     def search(memory):
-        model = LaplaceRegressor(**CHOSEN, memory=memory)
+        model = LaplaceRegressor(**SMALL, subset_of_weights=Subnetwork(), memory=memory)
         return GridSearchCV(model, grid, cv=2, scoring=metrics.neg_nlpd).fit(X, Y)
 
     found = search(Memory(tmp_path, verbose=0))
@@ -215,13 +206,10 @@ def test_a_search_over_the_number_of_weights_trains_once_a_fold(tmp_path):
 def test_a_users_net_and_a_frozen_one_have_subnetworks():
     """Tensors under their own names; for the frozen net the weights are those that it came with."""
     net = nets.regressor(module__n_in=3)
-    model = LaplaceRegressor(
-        net, **current(subset_of_weights="subnetwork", n_subnetwork_weights=5, random_state=0)
-    ).fit(X, Y)
+    model = LaplaceRegressor(net, subset_of_weights=Subnetwork(size=5), random_state=0).fit(X, Y)
     assert set(model.subset_) <= {"hidden.weight", "hidden.bias", "out.weight", "out.bias"}
     net.fit(X.astype(np.float32), Y[:, None].astype(np.float32))
-    options = {"subset_of_weights": "subnetwork", "subnetwork": "magnitude", "n_subnetwork_weights": 1}
-    frozen = LaplaceRegressor(FrozenEstimator(net), **current(**options)).fit(X, Y)
+    frozen = LaplaceRegressor(FrozenEstimator(net), subset_of_weights=Subnetwork("magnitude", size=1)).fit(X, Y)
     weights = {name: np.abs(p.detach().numpy()) for name, p in net.module_.named_parameters()}
     ((name, mask),) = frozen.subset_.items()
     assert weights[name][mask].item() == max(values.max() for values in weights.values())
@@ -233,27 +221,19 @@ def test_a_users_net_and_a_frozen_one_have_subnetworks():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"size": 0}, "size of Subnetwork=0 has to be a whole number of at least 1, or a float"),
+        ({"size": 1.5}, "size of Subnetwork=1.5 has to be"),
+        ({"size": True}, "size of Subnetwork=True has to be"),
+        ({"size": "many"}, "size of Subnetwork='many' has to be"),
+        ({"size": float("nan")}, "size of Subnetwork=nan has to be"),
         (
-            {"n_subnetwork_weights": 0},
-            "n_subnetwork_weights=0 has to be a whole number of at least 1, or a float",
-        ),
-        ({"n_subnetwork_weights": 1.5}, "n_subnetwork_weights=1.5 has to be"),
-        ({"n_subnetwork_weights": True}, "n_subnetwork_weights=True has to be"),
-        ({"n_subnetwork_weights": "many"}, "n_subnetwork_weights='many' has to be"),
-        ({"n_subnetwork_weights": float("nan")}, "n_subnetwork_weights=nan has to be"),
-        (
-            {"n_subnetwork_weights": 27},
+            {"size": 27},
             r"Subnetwork\(size=27\) selects more .* has, 26\. Give at most that number, or a share",
         ),
         (
-            {"subnetwork": "largest"},
-            "subnetwork='largest' is not known; expected one of 'magnitude', 'random', 'v",
+            {"score": "largest"},
+            "score of Subnetwork='largest' is not known; expected one of 'magnitude', 'random', 'v",
         ),
-        (
-            {"subset_of_weights": "all", "subnetwork": "random", "n_subnetwork_weights": 5},
-            "subnetwork and n_subnetwork_weights would be ignored; they go with subset_of_weights='subnetwork'",
-        ),
-        ({"subset_of_weights": ["2.bias"], "subnetwork": "random"}, "subnetwork would be ignored"),
     ],
     ids=str,
 )
@@ -261,7 +241,7 @@ def test_a_wrong_subnetwork_is_refused_before_training(monkeypatch, options, mes
     """What was given and what is needed."""
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", None)
     with pytest.raises(ValueError, match=message):
-        LaplaceRegressor(**current(**{**CHOSEN, **options})).fit(X, Y)
+        LaplaceRegressor(**SMALL, subset_of_weights=Subnetwork(**options)).fit(X, Y)
 
 
 @pytest.mark.parametrize("structure", sorted(set(STRUCTURES) - set(OF_ROWS)))
@@ -282,8 +262,8 @@ def test_the_matrix_of_all_weights_is_not_cut():
 def test_a_subnetwork_too_large_for_the_memory_is_refused_before_training(monkeypatch, structure):
     """By its number of weights alone; a small one of the same net is affordable."""
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", None)
-    large = {**CHOSEN, "hidden_layer_sizes": (500, 500), "hessian_structure": structure}
+    large = {**SMALL, "hidden_layer_sizes": (500, 500), "hessian_structure": structure}
     with pytest.raises(MemoryBudgetError, match=r"for 253,001 weights and 60 rows × outputs"):
-        LaplaceRegressor(**current(**large, n_subnetwork_weights=1.0)).fit(X, Y)
+        LaplaceRegressor(**large, subset_of_weights=Subnetwork(size=1.0)).fit(X, Y)
     with pytest.raises(TypeError, match="'NoneType' object is not callable"):  # it would train
-        LaplaceRegressor(**current(**large, n_subnetwork_weights=100)).fit(X, Y)
+        LaplaceRegressor(**large, subset_of_weights=Subnetwork(size=100)).fit(X, Y)

@@ -28,7 +28,7 @@ SMALL = {"hidden_layer_sizes": (6,), "random_state": 0}
 def linear(**options):
     """A linear net under a fixed prior, where everything has a closed form."""
     options = {"prior_precision": 2.0, "sigma_noise": 0.5, "standardize_y": False, "random_state": 0, **options}
-    return LaplaceRegressor(nets.regressor(nets.Linear, **current(**options.pop("net", {}))), **current(**options))
+    return LaplaceRegressor(nets.regressor(nets.Linear, **options.pop("net", {})), **current(**options))
 
 
 def closed_form(sigma=0.5, delta=2.0, weights=None):
@@ -161,7 +161,7 @@ def test_trap_12_reading_does_not_write(structure):
     model = LaplaceRegressor(hessian_structure=structure, **SMALL).fit(X, Y)
     names = set(vars(model))
     before = joblib.hash(model)
-    for method in (model.predict, model.predict_std, model.predict_uncertainty, model.sample_y, model.score_samples):
+    for method in (model.predict, model.predict_std, model.predict_interval, model.sample_y, model.score_samples):
         method(X_NEW)
     model.log_marginal_likelihood(prior_precision=3.0)
     assert model.sigma_noise_ > 0 and model.posterior_.n_parameters > 0
@@ -219,4 +219,4 @@ def test_trap_15_a_classifier_has_the_curvature_of_a_classifier():
 def test_trap_16_a_precision_or_a_noise_that_is_not_positive_is_refused(name, value):
     """Never accepted in silence."""
     with pytest.raises(ValueError, match=f"{name}={value!r}"):
-        LaplaceRegressor(**current(**{name: value})).fit(X, Y)
+        LaplaceRegressor(**{name: value}).fit(X, Y)

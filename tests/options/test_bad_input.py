@@ -8,12 +8,12 @@ import nets
 import numpy as np
 import pandas as pd
 import pytest
-from former import current
 from scipy.sparse import csr_matrix
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
+from sklearn_laplace.options import Augmentation, LowRank, MCFisher, Members, MonteCarlo
 
 RNG = np.random.default_rng(37)
 X = RNG.normal(size=(30, 3))
@@ -22,7 +22,6 @@ LABELS = np.where(Y > 0, "up", "down")
 OF_ROWS = {
     "predict": (),
     "predict_std": (),
-    "predict_uncertainty": (),
     "score_samples": (),
     "sample_y": (),
     "partial_fit": (Y,),
@@ -30,7 +29,7 @@ OF_ROWS = {
     "log_predictive_density": (Y,),
 }
 OF_REGRESSORS = {"predict_dist": (), "predict_interval": (), "predict_quantiles": ()}
-OF_CLASSIFIERS = {"predict_proba": (), "predict_log_proba": ()}
+OF_CLASSIFIERS = {"predict_proba": (), "predict_log_proba": (), "predict_entropy": ()}
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +101,9 @@ def test_nothing_answers_before_the_fit():
 @pytest.mark.parametrize(
     ("kind", "method", "arguments", "message"),
     [
-        (0, "predict_std", {"kind": "both"}, "kind='both' is not known; expected one of 'aleatoric', 'epistemic', 'to"),
+        (0, "predict_std", {"kind": "both"}, "kind='both' is not known; expected one of 'aleatoric', 'all', 'epistemi"),
         (1, "predict_std", {"kind": None}, "kind=None is not known"),
+        (1, "predict_entropy", {"kind": "nats"}, "kind='nats' is not known; .* 'aleatoric', 'all', 'epistemic', 'total'"),
         (0, "predict_interval", {"confidence_level": 1.0}, "confidence_level=1.0 has to hold numbers strictly between"),
         (0, "predict_interval", {"confidence_level": []}, "strictly between 0 and 1"),
         (0, "predict_interval", {"confidence_level": "high"}, "strictly between 0 and 1"),
@@ -264,11 +264,27 @@ def test_a_flag_is_true_or_false(value):
         model.loo_predict(return_std=value)
 
 
-@pytest.mark.parametrize("option", ["max_epochs", "batch_size", "n_samples", "n_members"])
-def test_no_count_is_longer_than_an_array(option):
+@pytest.mark.parametrize("options", [{"max_epochs": 2**70}, {"batch_size": 2**70}, {"n_members": 2**70}])
+def test_no_count_is_longer_than_an_array(options):
     """Two to the power of seventy epochs would never end."""
-    with pytest.raises(ValueError, match=rf"{option}=.* has to be .*at most 2147483647"):
-        LaplaceRegressor(**current(**{option: 2**70})).fit([[0.0], [1.0]], [0.0, 1.0])
+    with pytest.raises(ValueError, match=rf"{next(iter(options))}=.* has to be .*at most 2147483647"):
+        LaplaceRegressor(**options).fit([[0.0], [1.0]], [0.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"predictive": MonteCarlo(2**70)}, "n_samples"),
+        ({"curvature": MCFisher(2**70)}, "n_samples of MCFisher"),
+        ({"hessian_structure": LowRank(2**70)}, "rank"),
+        ({"augment": Augmentation(lambda rows, _: rows, 2**70)}, "n_copies of Augmentation"),
+        ({"n_members": Members(2**70)}, "n_members"),
+    ],
+)
+def test_no_count_of_an_option_object_is_longer_than_an_array(options, name):
+    """Two to the power of seventy samples would never end."""
+    with pytest.raises(ValueError, match=rf"{name}=.* has to be .*at most 2147483647"):
+        LaplaceRegressor(**options).fit([[0.0], [1.0]], [0.0, 1.0])
 
 
 @pytest.mark.parametrize("path", [3, "", None, ["a"], "a\0b"])

@@ -14,7 +14,6 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from former import current
 from sklearn.base import clone
 from torch import nn
 
@@ -38,6 +37,7 @@ from sklearn_laplace.laplace.prior_groups import GROUPINGS, prior_mean
 from sklearn_laplace.laplace.selection import evidence as selection
 from sklearn_laplace.laplace.selection import maximise_evidence
 from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.options import GaussianPrior
 
 RNG = np.random.default_rng(31)
 X, X_NEW = RNG.normal(size=(60, 4)), 2 * RNG.normal(size=(7, 4))
@@ -64,7 +64,7 @@ def mlp(kind: str, sizes: tuple[int, ...] = (3, 4, 2), seed: int = 0, n: int = 1
 
 def linear(structure: str, **options):
     options = {"prior_precision": DELTA, "sigma_noise": SIGMA, "standardize_y": False, "random_state": 0, **options}
-    return LaplaceRegressor(nets.regressor(nets.Linear), **current(hessian_structure=structure, **options))
+    return LaplaceRegressor(nets.regressor(nets.Linear), hessian_structure=structure, **options)
 
 
 def assert_is(model, exact, covariance: bool):
@@ -94,11 +94,11 @@ def test_a_linear_net_under_a_prior_mean_is_bayesian_linear_regression(structure
         SIGMA**2,
         centre,
     )
-    model = linear(structure, prior_mean=mean).fit(X, y, sample_weight=WEIGHTS)
+    model = linear(structure, prior=mean).fit(X, y, sample_weight=WEIGHTS)
     exact = structure in ("full", "functional") or (structure == "kron" and outputs == 1)
     assert_is(model, truth, exact)
     if exact:
-        model = linear(structure, prior_mean=mean).fit(X[:20], y[:20], sample_weight=WEIGHTS[:20])
+        model = linear(structure, prior=mean).fit(X[:20], y[:20], sample_weight=WEIGHTS[:20])
         assert_is(model.partial_fit(X[20:], y[20:], sample_weight=WEIGHTS[20:]), truth, True)
 
 
@@ -106,7 +106,7 @@ def test_one_number_is_the_mean_of_all_weights():
     """As the dict of it; missing tensors have mean zero."""
     dicts = [{"linear.weight": np.full((1, 4), 0.7), "linear.bias": [0.7]}, {"linear.bias": [0.7]}, {}]
     by_number, by_dict, part, none, default = (
-        linear("full", prior_mean=mean).fit(X, Y[:, 0]).predict(X_NEW) for mean in (0.7, *dicts, 0.0)
+        linear("full", prior=mean).fit(X, Y[:, 0]).predict(X_NEW) for mean in (0.7, *dicts, 0.0)
     )
     np.testing.assert_array_equal(by_number, by_dict)
     np.testing.assert_array_equal(none, default)
@@ -196,8 +196,8 @@ def test_a_strong_prior_holds_a_pretrained_net_where_it_was():
     module = LaplaceRegressor(nets.Hidden(4, 1), standardize_y=False, random_state=0).fit(X, Y[:, 0]).net_.module_
     before = module(torch.tensor(X_NEW))[:, 0].detach().numpy()
     options = {"prior_precision": 1e4, "sigma_noise": 1.0, "standardize_y": False, "random_state": 0}
-    held = LaplaceRegressor(module, **current(prior_mean=module.state_dict(), **options)).fit(X[:5], Y[:5, 1])
-    torn = LaplaceRegressor(module, **current(**options)).fit(X[:5], Y[:5, 1])
+    held = LaplaceRegressor(module, prior=module.state_dict(), **options).fit(X[:5], Y[:5, 1])
+    torn = LaplaceRegressor(module, **options).fit(X[:5], Y[:5, 1])
     assert np.abs(held.predict(X_NEW) - before).max() < 0.02
     assert np.abs(torn.predict(X_NEW) - before).max() > 0.5
 
@@ -207,7 +207,7 @@ def test_parameters_and_half_precision_are_means_as_they_are():
     module = nn.Linear(X.shape[1], 1)
     options = {"prior_precision": 1.0, "sigma_noise": 1.0, "random_state": 0}
     answers = [
-        LaplaceRegressor(module, **current(prior_mean=mean, **options)).fit(X[:9], Y[:9, 1]).predict(X[:3])
+        LaplaceRegressor(module, prior=mean, **options).fit(X[:9], Y[:9, 1]).predict(X[:3])
         for mean in (
             dict(module.named_parameters()),
             {name: value.bfloat16() for name, value in module.state_dict().items()},
@@ -221,9 +221,7 @@ def test_the_built_in_net_starts_at_the_means_and_takes_its_own_state():
     first = LaplaceRegressor(**SMALL).fit(X, Y[:, 0])
     state = first.net_.module_.state_dict()
     assert len(state) > len(dict(first.net_.module_.named_parameters()))
-    second = LaplaceRegressor(**current(prior_mean=state, prior_precision=1e6, sigma_noise=1.0, **SMALL)).fit(
-        X, Y[:, 0]
-    )
+    second = LaplaceRegressor(prior=state, prior_precision=1e6, sigma_noise=1.0, **SMALL).fit(X, Y[:, 0])
     for name, parameter in second.net_.module_.named_parameters():
         torch.testing.assert_close(parameter, state[name], rtol=0, atol=1e-2)
     np.testing.assert_array_equal(clone(second).fit(X, Y[:, 0]).predict(X_NEW), second.predict(X_NEW))
@@ -240,18 +238,18 @@ def test_the_built_in_net_starts_at_the_means_and_takes_its_own_state():
 def test_a_subset_has_its_part_of_the_mean(subset, expected):
     """Whatever part of the weights is random; names of the others are known as well."""
     mean = {"2.bias": [1.0, 2.0, 3.0, 4.0], "5.weight": [[5.0, 6.0, 7.0, 8.0]], "5.bias": [9.0]}
-    model = LaplaceRegressor(**current(prior_mean=mean, subset_of_weights=subset, hessian_structure="full", **SMALL))
+    model = LaplaceRegressor(prior=mean, subset_of_weights=subset, hessian_structure="full", **SMALL)
     found = model.fit(X, Y[:, 0]).laplace_.prior.mean
     assert found.tolist() == (expected or [1.0, 5.0, 8.0])
 
 
 @pytest.mark.parametrize(
-    ("mean", "message"),
+    ("prior", "message"),
     [
-        ("zero", "prior_mean='zero' has to be a finite number, or a dict of arrays"),
-        (True, "prior_mean=True has to be a finite number"),
-        (np.nan, "prior_mean=nan has to be a finite number"),
-        ([0.0, 1.0], "has to be a finite number, or a dict"),
+        (GaussianPrior(mean="zero"), "prior='zero' has to be a finite number, or a dict of arrays"),
+        (GaussianPrior(mean=True), "prior=True has to be a finite number"),
+        (np.nan, "prior=nan has to be a finite number"),
+        (GaussianPrior(mean=[0.0, 1.0]), "has to be a finite number, or a dict"),
         ({"2.bias": ["a"]}, "has to be a finite number, or a dict"),
         ({"2.bias": [np.inf] * 4}, "arrays of finite numbers"),
         ({"2.bias": [0.0]}, r"an array of shape \(1,\) for '2.bias'; expected \(4,\)"),
@@ -259,11 +257,11 @@ def test_a_subset_has_its_part_of_the_mean(subset, expected):
     ],
 )
 @pytest.mark.parametrize("training", ["same", 1.0])
-def test_a_wrong_mean_is_refused_before_training(mean, message, training, monkeypatch):
+def test_a_wrong_mean_is_refused_before_training(prior, message, training, monkeypatch):
     """What was given and what there is."""
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", lambda *args, **kwargs: pytest.fail("trained"))
     with pytest.raises(ValueError, match=message):
-        LaplaceRegressor(**current(prior_mean=mean, map_prior_precision=training, **SMALL)).fit(X, Y[:, 0])
+        LaplaceRegressor(prior=prior, map_prior_precision=training, **SMALL).fit(X, Y[:, 0])
 
 
 # ------------------------------------------------------------------------------ the groups
@@ -410,9 +408,9 @@ TARGETS = np.sin(1.5 * RELEVANT[:, 0]) + RELEVANT[:, 3] + 0.1 * RNG.normal(size=
 @pytest.mark.parametrize("structure", ["full", "functional", "kron", "block_diagonal", "diag", "low_rank"])
 def test_relevance_is_determined(structure):
     """Columns that matter have small precisions, the others large ones; names say which is which."""
-    model = LaplaceRegressor(
-        **current(prior_structure="ard", hessian_structure=structure, hidden_layer_sizes=(8,), random_state=0)
-    ).fit(RELEVANT, TARGETS)
+    model = LaplaceRegressor(prior="ard", hessian_structure=structure, hidden_layer_sizes=(8,), random_state=0).fit(
+        RELEVANT, TARGETS
+    )
     by_name = dict(zip(model.prior_groups_, model.prior_precision_, strict=True))
     columns = np.array([by_name[f"2.weight[:, {k}]"] for k in range(6)])
     assert set(by_name) == {*(f"2.weight[:, {k}]" for k in range(6)), "2.bias", "5.weight", "5.bias"}
@@ -426,16 +424,16 @@ def test_a_refit_under_other_groups_is_a_new_fit(structure):
     start = LaplaceRegressor(map_prior_precision=1.0, hessian_structure=structure, **SMALL)
     model = clone(start).fit(X, Y[:, 0])
     for change in (
-        {"prior_structure": "ard"},
-        {"prior_structure": "layer", "temperature": {"2": 0.3, "5.bias": 2.0}},
-        {"prior_structure": "layer", "prior_precision": [0.5, 2.0], "temperature": 1.0},
-        {"prior_structure": "ard", "prior_precision": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]},
-        {"prior_structure": "scalar", "prior_precision": [1.0, 2.0, 3.0, 4.0]},
-        *([{"prior_structure": "parameter", "prior_precision": "evidence"}] if structure != "kron" else []),
+        {"prior": "ard"},
+        {"prior": "layer", "temperature": {"2": 0.3, "5.bias": 2.0}},
+        {"prior": "layer", "prior_precision": [0.5, 2.0], "temperature": 1.0},
+        {"prior": "ard", "prior_precision": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]},
+        {"prior": "scalar", "prior_precision": [1.0, 2.0, 3.0, 4.0]},
+        *([{"prior": "parameter", "prior_precision": "evidence"}] if structure != "kron" else []),
     ):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # bounds
-            other = clone(model.refit_laplace(**current(**change))).fit(X, Y[:, 0])
+            other = clone(model.refit_laplace(**change)).fit(X, Y[:, 0])
         np.testing.assert_array_equal(model.prior_precision_, other.prior_precision_)
         np.testing.assert_array_equal(model.predict_std(X_NEW), other.predict_std(X_NEW))
         assert model.prior_groups_ == other.prior_groups_
@@ -444,19 +442,19 @@ def test_a_refit_under_other_groups_is_a_new_fit(structure):
 
 def test_given_precisions_are_those_of_the_groups_whatever_is_random():
     """One a group of the whole net; a last layer has its own."""
-    options = {"prior_structure": "layer", "prior_precision": [3.0, 5.0], "hessian_structure": "full", **SMALL}
-    model = LaplaceRegressor(**current(**options)).fit(X, Y[:, 0])
+    options = {"prior": "layer", "prior_precision": [3.0, 5.0], "hessian_structure": "full", **SMALL}
+    model = LaplaceRegressor(**options).fit(X, Y[:, 0])
     assert model.prior_precision_.tolist() == [3.0, 5.0] and model.prior_groups_ == ("2", "5")
-    last = LaplaceRegressor(**current(subset_of_weights="last_layer", **options)).fit(X, Y[:, 0])
+    last = LaplaceRegressor(subset_of_weights="last_layer", **options).fit(X, Y[:, 0])
     assert last.prior_precision_ == pytest.approx(5.0) and last.prior_groups_ == ("5",)
 
 
 def test_one_precision_a_parameter_fits_and_classifies():
     """By evidence in the training, and given; auto finds a structure that holds it."""
     labels = np.where(Y[:, 0] > 1, "up", "down")
-    model = LaplaceClassifier(**current(prior_structure="parameter", **SMALL)).fit(X, labels)
+    model = LaplaceClassifier(prior="parameter", **SMALL).fit(X, labels)
     assert model.prior_precision_.shape == (len(model.prior_groups_),) and model.score(X, labels) > 0.9
-    given = LaplaceRegressor(**current(prior_structure="parameter", prior_precision=np.linspace(0.5, 2, 25), **SMALL))
+    given = LaplaceRegressor(prior="parameter", prior_precision=np.linspace(0.5, 2, 25), **SMALL)
     given.fit(X, Y[:, 0])
     delta = given.laplace_.network.tensors(given.laplace_.prior.precision(given.hyper_.prior_precision))
     np.testing.assert_allclose(delta["2.weight"].flatten(), np.linspace(0.5, 2, 25)[:16])
@@ -470,10 +468,7 @@ def test_a_large_net_trains_under_one_precision_a_parameter(monkeypatch):
         monkeypatch.setattr(f"sklearn_laplace.{module}.budget_for", lambda n_rows: nothing)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        by_layer, by_weight = (
-            LaplaceRegressor(**current(prior_structure=name, **SMALL)).fit(X, Y[:, 0])
-            for name in ("layer", "parameter")
-        )
+        by_layer, by_weight = (LaplaceRegressor(prior=name, **SMALL).fit(X, Y[:, 0]) for name in ("layer", "parameter"))
     assert (by_layer.structure_, by_weight.structure_) == ("kron", "diag")
     assert by_weight.score(X, Y[:, 0]) > 0.5
 
@@ -482,12 +477,12 @@ def test_a_large_net_trains_under_one_precision_a_parameter(monkeypatch):
     ("options", "error", "message"),
     [
         (
-            {"prior_structure": "parameter", "hessian_structure": "kron"},
+            {"prior": "parameter", "hessian_structure": "kron"},
             UnsupportedCombinationError,
             "'kron' cannot hold one prior precision for each weight.*within each column.*'ard', 'layer', 'sc.*'block_",
         ),
         (
-            {"prior_structure": "tensor", "hessian_structure": "ekfac"},
+            {"prior": "tensor", "hessian_structure": "ekfac"},
             UnsupportedCombinationError,
             r"'ekfac' cannot hold one prior precision for each tensor.*each layer.*\['layer', 'scalar'\]",
         ),
@@ -497,21 +492,21 @@ def test_a_large_net_trains_under_one_precision_a_parameter(monkeypatch):
             "'ekfac' cannot hold one prior precision for each tensor",
         ),
         (
-            {"prior_structure": "ard", "hessian_structure": "ekfac"},
+            {"prior": "ard", "hessian_structure": "ekfac"},
             UnsupportedCombinationError,
             "'ekfac' cannot hold one prior precision for each input column and other tensor",
         ),
         (
-            {"prior_structure": "ard", "prior_precision": [1.0, 2.0]},
+            {"prior": "ard", "prior_precision": [1.0, 2.0]},
             ValueError,
             r"has 2 entries; expected 1 \(scalar\) or 7 \(one per input column and other tensor: 2.weight\[:, 0\], 2.w",
         ),
         (
-            {"prior_structure": "parameter", "prior_precision": [1.0, 2.0]},
+            {"prior": "parameter", "prior_precision": [1.0, 2.0]},
             ValueError,
             r"or 25 \(one per weight: 2.weight\[0, 0\], 2.weight\[0, 1\], .* … \(25 in all\)\)",
         ),
-        ({"prior_structure": "layer", "prior_precision": [1.0] * 3}, ValueError, r"or 2 \(one per layer: 2, 5\)"),
+        ({"prior": "layer", "prior_precision": [1.0] * 3}, ValueError, r"or 2 \(one per layer: 2, 5\)"),
     ],
 )
 @pytest.mark.parametrize("training", ["same", 1.0])
@@ -519,7 +514,7 @@ def test_a_pattern_that_cannot_be_held_is_refused_before_training(options, error
     """With the reason and the alternatives."""
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", lambda *args, **kwargs: pytest.fail("trained"))
     with pytest.raises(error, match=message):
-        LaplaceRegressor(**current(map_prior_precision=training, **options, **SMALL)).fit(X, Y[:, 0])
+        LaplaceRegressor(map_prior_precision=training, **options, **SMALL).fit(X, Y[:, 0])
 
 
 @pytest.mark.parametrize("training", ["same", 1.0])
@@ -536,15 +531,13 @@ def test_a_net_without_input_columns_has_no_relevance(training, monkeypatch):
 
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", lambda *args, **kwargs: pytest.fail("trained"))
     with pytest.raises(UnsupportedCombinationError, match=r"first layer with weights.*found 'norm' \(LayerNorm\)"):
-        LaplaceRegressor(Normed, **current(prior_structure="ard", map_prior_precision=training)).fit(X, Y[:, 0])
+        LaplaceRegressor(Normed, prior="ard", map_prior_precision=training).fit(X, Y[:, 0])
 
 
 def test_groups_that_a_mask_empties_are_none():
     """Every group has a member."""
     mask = {"2.weight": np.array([[True, False, False, False]] * 4)}
-    model = LaplaceRegressor(
-        **current(prior_structure="ard", subset_of_weights=mask, hessian_structure="full", **SMALL)
-    )
+    model = LaplaceRegressor(prior="ard", subset_of_weights=mask, hessian_structure="full", **SMALL)
     assert model.fit(X, Y[:, 0]).prior_groups_ == ("2.weight[:, 0]",)
     assert math.isfinite(model.prior_precision_)
 
@@ -570,9 +563,7 @@ def test_tied_tensors_have_one_mean_under_any_of_their_names():
 def test_the_likelihoods_all_take_it():
     """Poisson's built-in net has a shift of its own outputs; its prior mean is that of the weights all the same."""
     counts = RNG.poisson(np.exp(0.3 * X[:, 0] + 1.0))
-    model = LaplaceRegressor(**current(likelihood="poisson", prior_mean=0.1, prior_structure="ard", **SMALL)).fit(
-        X, counts
-    )
+    model = LaplaceRegressor(likelihood="poisson", prior=GaussianPrior("ard", mean=0.1), **SMALL).fit(X, counts)
     assert np.isfinite(model.log_marginal_likelihood_value_) and model.score(X, counts) > 0
     assert set(LIKELIHOODS) >= {"poisson"}
 
@@ -601,7 +592,7 @@ def test_columns_that_matter_are_told_from_those_that_do_not(kind):
     """Those that matter have nine tenths of it, whatever their order and unit, and a constant one nothing at all."""
     rows = np.column_stack([RELEVANT, np.full(150, 3.0)])
     targets = TARGETS if kind is LaplaceRegressor else TARGETS > 0
-    model = kind(**current(prior_structure="ard", **SMALL))
+    model = kind(prior="ard", **SMALL)
     found = clone(model).fit(rows, targets).feature_relevance_
     assert found.shape == (7,) and found.sum() == pytest.approx(1.0)
     assert found[[0, 3]].sum() > 0.9 and found[[0, 3]].min() > found[[1, 2, 4, 5]].max()
@@ -613,7 +604,7 @@ def test_columns_that_matter_are_told_from_those_that_do_not(kind):
 
 def test_relevance_follows_the_order_of_the_columns():
     """A linear net has one mode: columns that change places take their relevance along."""
-    model = LaplaceRegressor(**current(prior_structure="ard", hidden_layer_sizes=(), random_state=0))
+    model = LaplaceRegressor(prior="ard", hidden_layer_sizes=(), random_state=0)
     order = np.array([3, 5, 0, 1, 4, 2])
     found = clone(model).fit(RELEVANT, TARGETS).feature_relevance_
     np.testing.assert_allclose(
@@ -624,7 +615,7 @@ def test_relevance_follows_the_order_of_the_columns():
 
 def test_a_net_of_ones_own_has_relevances_of_the_columns_that_it_sees():
     """Its first layer's; also after a save and a refit."""
-    model = LaplaceRegressor(nets.Hidden(6, 1), **current(prior_structure="ard", random_state=0)).fit(RELEVANT, TARGETS)
+    model = LaplaceRegressor(nets.Hidden(6, 1), prior="ard", random_state=0).fit(RELEVANT, TARGETS)
     found = model.feature_relevance_
     assert found.shape == (6,) and found[[0, 3]].sum() > 0.6
     np.testing.assert_allclose(pickle.loads(pickle.dumps(model)).feature_relevance_, found, rtol=1e-10)
@@ -637,16 +628,16 @@ def test_a_net_of_ones_own_has_relevances_of_the_columns_that_it_sees():
     [
         (
             {},
-            "needs a prior precision for each input column, and there is one for each of 1 other groups. Use prior_str",
+            "needs a prior precision for each input column, and there is one for each of 1 other groups. Use prior='a",
         ),
-        ({"prior_structure": "ard", "prior_precision": 2.0}, "with a rule for prior_precision or one number a group"),
-        ({"prior_structure": "ard", "subset_of_weights": "last_layer"}, "a subset_of_weights that has the first layer"),
-        ({"prior_structure": "parameter"}, "needs a prior precision for each input column"),
+        ({"prior": "ard", "prior_precision": 2.0}, "with a rule for prior_precision or one number a group"),
+        ({"prior": "ard", "subset_of_weights": "last_layer"}, "a subset_of_weights that has the first layer"),
+        ({"prior": "parameter"}, "needs a prior precision for each input column"),
     ],
 )
 def test_without_precisions_of_the_columns_there_is_no_relevance(options, message):
     """An attribute that is not there, with the reason; hasattr is False."""
-    model = LaplaceRegressor(**current(**options, **SMALL)).fit(X, Y[:, 0])
+    model = LaplaceRegressor(**options, **SMALL).fit(X, Y[:, 0])
     with pytest.raises(AttributeError, match=message):
         _ = model.feature_relevance_
     assert not hasattr(model, "feature_relevance_")
@@ -663,7 +654,7 @@ def test_columns_of_something_else_have_no_relevance():
         def forward(self, x):
             return self.out(torch.cat([x, x.square()], dim=1))
 
-    model = LaplaceRegressor(Squares, **current(prior_structure="ard", random_state=0)).fit(X, Y[:, 0])
+    model = LaplaceRegressor(Squares, prior="ard", random_state=0).fit(X, Y[:, 0])
     with pytest.raises(AttributeError, match="it has 8 inputs, and X 4 columns"):
         _ = model.feature_relevance_
 
@@ -705,6 +696,6 @@ def test_the_alternation_stops_within_its_steps(name, monkeypatch):
 
     for file in ("fit_map", "starts"):
         monkeypatch.setattr(f"sklearn_laplace._training.{file}.alternate", watched)
-    LaplaceRegressor(**current(prior_structure=name, n_members=1, **SMALL)).fit(RELEVANT, TARGETS)
+    LaplaceRegressor(prior=name, n_members=1, **SMALL).fit(RELEVANT, TARGETS)
     n_starts = 1 if name == "scalar" else 3  # the second where the first has learnt next to nothing
     assert len(seen) == n_starts and max(seen) <= 1.5

@@ -58,7 +58,7 @@ def answers(regressor, classifier, *, exact):
         regressor.log_predictive_density(X, Y),
         classifier.predict_proba(X),
         classifier.predict_std(X),
-        classifier.predict_uncertainty(X, measure="entropy").total,
+        classifier.predict_entropy(X),
         classifier.sample_y(X, n_samples=2) == "up",
     ]
     if exact:

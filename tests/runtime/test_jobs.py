@@ -127,5 +127,5 @@ def test_predictions_share_what_is_left(monkeypatch):
 
 @pytest.mark.parametrize("n_jobs", [0, 1.5, "all", True])
 def test_a_number_of_workers_that_is_none_is_refused(n_jobs):
-    with pytest.raises(ValueError, match=r"n_jobs=.* has to be None or a whole number that is not 0"):
+    with pytest.raises(ValueError, match=r"n_jobs=.* has to be None or a whole number other than 0"):
         fitted(n_jobs, "kron")

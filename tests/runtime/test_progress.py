@@ -173,7 +173,7 @@ def test_epochs_are_tasks_of_a_net_that_trains_by_them():
 def test_a_fit_is_nested_below_a_search_and_a_pipeline():
     """Set on the outermost estimator, as for scikit-learn's own: one setup, the fits' tasks below the search's."""
     recorder = Recorder()
-    pipeline = make_pipeline(StandardScaler(), LaplaceRegressor(**current(**{**ONE, "prior_precision": 1.0})))
+    pipeline = make_pipeline(StandardScaler(), LaplaceRegressor(**{**ONE, "prior_precision": 1.0}))
     search = GridSearchCV(pipeline, {"laplaceregressor__prior_precision": [1.0, 10.0]}, cv=2)
     search.set_callbacks(recorder).fit(X, Y)
     assert recorder.seen.count("setup") == recorder.seen.count("teardown") == 1
@@ -262,7 +262,7 @@ def test_the_progress_bar_of_scikit_learn_shows_the_members(capsys):
     """The bars of a mixture's members below that of the fit."""
     from sklearn.callback import ProgressBar
 
-    LaplaceRegressor(**current(**{**ONE, "n_members": 2})).set_callbacks(ProgressBar()).fit(X, Y)
+    LaplaceRegressor(**{**ONE, "n_members": 2}).set_callbacks(ProgressBar()).fit(X, Y)
     shown = capsys.readouterr().out
     assert "LaplaceRegressor - fit" in shown and "LaplaceRegressor - member #1" in shown and "100%" in shown
 

@@ -1,4 +1,4 @@
-"""A saved model is the model: arrays alone, in any process, on any device, or a message that says what is missing."""
+"""A pickled model equals the original, in any process and on any device, or a message names what is missing."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sklearn.model_selection import GridSearchCV
 from skorch import NeuralNetRegressor
 from torch import nn
 
-from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._storage import describe as _persistence
-from sklearn_laplace._storage import restore as _restoring
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, save
+from sklearn_laplace._storage.describe import pack
+from sklearn_laplace._storage.restore import unpack
 
 RNG = np.random.default_rng(29)
 X, X_NEW = RNG.normal(size=(50, 3)), RNG.normal(size=(7, 3))
@@ -70,7 +70,7 @@ def model(request):
 
 
 def assert_same(found, model):
-    """To the bit, in everything that a model answers."""
+    """All predictions are equal to the bit."""
     np.testing.assert_array_equal(found.predict(X_NEW), model.predict(X_NEW))
     np.testing.assert_array_equal(found.predict_std(X_NEW), model.predict_std(X_NEW))
     np.testing.assert_array_equal(found.sample_y(X_NEW, 3), model.sample_y(X_NEW, 3))
@@ -93,7 +93,7 @@ def test_a_saved_model_answers_to_the_bit(model, tmp_path):
 
 
 def test_the_state_holds_arrays_and_no_tensors(model):
-    """The fitted part; what the user gave as ``net`` is the user's."""
+    """In the fitted part; a parameter ``net`` is pickled as it is."""
 
     class Watching(pickle.Pickler):
         def persistent_id(self, value):
@@ -103,7 +103,7 @@ def test_the_state_holds_arrays_and_no_tensors(model):
 
 
 def test_a_loaded_model_goes_on(model):
-    """It learns and refits as the original does, and the original does not notice."""
+    """It learns and refits as the original does, and the original is unchanged."""
     if model.structure_ == "functional":
         pytest.skip("cannot forget")
     found = pickle.loads(pickle.dumps(model))
@@ -144,12 +144,12 @@ def test_tied_weights_stay_tied_after_loading():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
 def test_a_tensor_comes_back_as_it_was(dtype):
-    """Values, type, order of axes; and whether it wants a gradient."""
+    """Values, type, order of axes and requires_grad."""
     tensor = torch.arange(6).reshape(2, 3).mT.to(dtype)
-    found = _restoring.unpack(pickle.loads(pickle.dumps(_persistence.pack(tensor))))
+    found = unpack(pickle.loads(pickle.dumps(pack(tensor))))
     assert torch.equal(found, tensor) and found.dtype == dtype and found.stride() == tensor.stride()
     if dtype.is_floating_point:
-        parameter = _restoring.unpack(_persistence.pack(nn.Parameter(tensor, requires_grad=False)))
+        parameter = unpack(pack(nn.Parameter(tensor, requires_grad=False)))
         assert isinstance(parameter, nn.Parameter) and not parameter.requires_grad
 
 
@@ -157,17 +157,11 @@ def test_a_model_of_a_gpu_opens_without_one(monkeypatch):
     """The state of a model that was trained on a GPU, as far as it differs: the names of devices."""
     model = LaplaceRegressor(hessian_structure="functional", **SMALL).fit(X, Y)
     expected = model.predict(X_NEW, return_std=True)
-    original = _persistence.StoredTensor.of
-    monkeypatch.setattr(
-        _persistence.StoredTensor,
-        "of",
-        classmethod(
-            lambda cls, t: _persistence.StoredTensor(original(t).array, t.dtype, "cuda:0", original(t).requires_grad)
-        ),
-    )
     model.set_params(device="cuda")
-    model.net_.__dict__["device"] = "cuda:0"
-    object.__setattr__(model.laplace_.curvature, "device", torch.device("cuda:0"))
+    object.__setattr__(model.net_, "device", "cuda:0")
+    state = model.__getstate__()
+    state["fitted"]["tree"] = state["fitted"]["tree"].replace('"cpu"', '"cuda:0"')
+    monkeypatch.setattr(LaplaceRegressor, "__getstate__", lambda self: state)
     state = pickle.dumps(model)
     monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -208,7 +202,7 @@ def run(folder, script):
 
 
 def test_a_model_opens_in_another_process_where_its_module_is_known(tmp_path):
-    """Saved by one process, opened by two: where the file that defines the net is gone, the message names its class."""
+    """Saved by one process, opened by two: without the file that defines the net, the message names its class."""
     (tmp_path / "my_nets.py").write_text(MODULE)
     save = """
     import pickle
@@ -267,12 +261,13 @@ def test_a_net_that_pickle_cannot_name_still_travels_to_worker_processes():
 @pytest.mark.parametrize(
     ("state", "message"),
     [
+        ({"weights": 1, "bias": 2}, r"not the state of a LaplaceRegressor: found \['bias', 'weights'\]"),
         (
-            {"weights": 1, "bias": 2},
-            r"not the state of a LaplaceRegressor.*found \['bias', 'weights'\], needed format 3",
+            {"format": 99},
+            "written in format 99 and .* reads format 4: load it with the version that wrote it, or fit and",
         ),
-        ({"format": 99}, "found 99, needed format 3. Open it with the version that wrote it, or fit again"),
-        ([1, 2], "found 'list', needed format 3"),
+        ({"format": 3}, r"written in format 3 and .* reads format 4: load it with sklearn_laplace 0\.1\.0, or fit and"),
+        ([1, 2], "found 'list'. Fit again"),
     ],
 )
 def test_a_foreign_state_is_refused(state, message):
@@ -282,7 +277,7 @@ def test_a_foreign_state_is_refused(state, message):
 
 
 def test_a_truncated_file_is_refused():
-    """pickle's own error, before anything of ours is made."""
+    """The error is pickle's, before any object is made."""
     saved = pickle.dumps(MODELS["built-in"]())
     with pytest.raises((pickle.UnpicklingError, EOFError), match=r"(?i)truncated|ran out|end"):
         pickle.loads(saved[: len(saved) // 2])
@@ -293,3 +288,59 @@ def test_unfitted_models_are_pickled_too():
     found = pickle.loads(pickle.dumps(LaplaceRegressor(nets.regressor(), temperature=0.5)))
     assert found.temperature == 0.5
     assert not found.__sklearn_is_fitted__()
+
+
+# ---------------------------------------------------------------------- objects that no description holds
+
+
+class Bound(nn.Module):
+    """A method and a lambda among its attributes; the child refers back to its parent."""
+
+    def __init__(self, n_in=3):
+        super().__init__()
+        self.layer, self.squash, self.kept = nn.Linear(n_in, 1), self.bent, [self.bent]
+
+    def bent(self, x):
+        return torch.tanh(x)
+
+    def forward(self, x):
+        return self.squash(self.layer(x))
+
+
+def test_a_module_with_a_method_as_attribute_is_pickled_as_a_whole():
+    """Pickle keeps the cycle from the module to its method and back."""
+    model = LaplaceRegressor(Bound, random_state=0).fit(X, Y)
+    found = pickle.loads(pickle.dumps(model))
+    assert_same(found, model)
+    module = found.net_.module_
+    assert module.squash.__self__ is module and module.kept[0].__self__ is module
+    assert isinstance(found.__getstate__()["fitted"]["own"][-1], type | Bound)
+
+
+class Hooked(nets.Hidden):
+    def __init__(self, n_in=3):
+        super().__init__(n_in)
+        self.register_forward_hook(doubled)
+
+
+def doubled(module, inputs, outputs):
+    return 2 * outputs
+
+
+def test_a_module_with_a_hook_is_pickled_as_a_whole():
+    """A hook is a function that torch calls; a description holds none."""
+    model = LaplaceRegressor(Hooked, random_state=0).fit(X, Y)
+    found = pickle.loads(pickle.dumps(model))
+    assert_same(found, model)
+    with pytest.raises(ValueError, match=r"Hooked, found in fitted\._ensemble.*, cannot be saved"):
+        save(model, "unused")
+
+
+def test_equal_parts_are_stored_once():
+    """Members share their training rows, and the networks of the folds."""
+    model = LaplaceRegressor(n_members=3, **SMALL).fit(X, Y)
+    parts = model._ensemble, model._ensemble.first
+    whole, one = (sum(values.nbytes for values in pack(part)["arrays"]) for part in parts)
+    assert whole < 3 * one
+    kept = [member.kept for member in pickle.loads(pickle.dumps(model))._ensemble.members]
+    assert len({id(rows) for rows in kept}) == len({id(member.kept) for member in model._ensemble.members})

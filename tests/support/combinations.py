@@ -28,8 +28,8 @@ HEADER = """\
 # Combinations
 
 The parameters are independent, and nearly all of their values can be combined. Other combinations raise an
-`UnsupportedCombinationError` with the values to use instead. The tables are made from the registries of the package, which
-decide the refusals: ✓ is supported, – is refused.
+`UnsupportedCombinationError` with the values to use instead. The tables are made from the registries of the package,
+which decide the refusals: ✓ is supported, – is refused.
 """
 SUBSET_VALUES = {
     **{
@@ -88,9 +88,9 @@ TABLES = (
         STRUCTURES,
         SUBSET_VALUES,
         lambda a, b: STRUCTURES[a].accepts & SUBSET_VALUES[b][1].provides,
-        "Structures with factors per layer cannot hold single weights. `last_layer` needs a last module with parameters "
-        "that is linear or a convolution and is called once. It may not share tensors, and no other layer may reach "
-        "the outputs past it.",
+        "Structures with factors per layer cannot hold single weights. `last_layer` needs a last module with "
+        "parameters that is linear or a convolution and is called once. It may not share tensors, and no other layer "
+        "may reach the outputs past it.",
     ),
     _table(
         "curvature",
@@ -106,7 +106,8 @@ TABLES = (
         STRUCTURES,
         PRIOR_STRUCTURES,
         lambda a, b: PRIOR_STRUCTURES[b] in STRUCTURES[a].holds,
-        "Kronecker factors need equal precisions within each input column of a layer, `ekfac` equal ones within a layer.",
+        "Kronecker factors need equal precisions within each input column of a layer; `ekfac` needs equal ones within "
+        "a layer.",
     ),
     _table(
         "hessian_structure",
@@ -124,7 +125,8 @@ TABLES = (
         PREDICTIVES,
         LINKS,
         lambda a, b: PREDICTIVES[a].takes_link or b in (DEFAULT_LINK, SAMPLE_LINK),
-        "With weight samples, probabilities are the average softmax of the samples. The default link stands for this average.",
+        "With weight samples, probabilities are the average softmax of the samples. The default link stands for this "
+        "average.",
     ),
     _table(
         "likelihood",

@@ -28,6 +28,7 @@ from sklearn_laplace.laplace import Hyper, fit_laplace
 from sklearn_laplace.laplace.curvatures import GGN
 from sklearn_laplace.laplace.mode import DataLoss
 from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.options import GaussianPrior
 
 RNG = np.random.default_rng(43)
 X, X_NEW = RNG.normal(size=(60, 4)), 2 * RNG.normal(size=(7, 4))
@@ -271,26 +272,23 @@ def test_it_is_cloned_searched_pickled_and_refitted():
     search = GridSearchCV(clone(model), {"prior_precision": [0.1, 10.0]}, cv=2).fit(X[30:], Y[30:, 0])
     assert search.best_estimator_.laplace_.total_weight == 60
     evidence = model.log_marginal_likelihood_value_
-    model.refit_laplace(**current(prior_structure="ard", temperature={"2": 0.5}))
+    model.refit_laplace(prior="ard", temperature={"2": 0.5})
     assert model.log_marginal_likelihood() != evidence and len(model.prior_groups_) == 7
     np.testing.assert_array_equal(first.predict_std(X_NEW), before)
 
 
 def test_two_posteriors_share_their_precisions():
     """Groups of the previous fit are where the choice starts; numbers are kept as they are."""
-    first = LaplaceRegressor(**current(prior_structure="ard", **SMALL)).fit(X, Y[:, 0])
+    first = LaplaceRegressor(prior="ard", **SMALL).fit(X, Y[:, 0])
     kept = LaplaceRegressor(
-        **current(
-            prior=FrozenEstimator(first),
-            prior_structure="ard",
-            prior_precision=first.prior_precision_,
-            sigma_noise=first.sigma_noise_,
-            **SMALL,
-        ),
+        prior=GaussianPrior("ard", previous=FrozenEstimator(first)),
+        prior_precision=first.prior_precision_,
+        sigma_noise=first.sigma_noise_,
+        **SMALL,
     ).fit(X[:9], Y[:9, 0])
     np.testing.assert_allclose(kept.prior_precision_, first.prior_precision_)
     assert kept.sigma_noise_ == pytest.approx(first.sigma_noise_)
-    chosen = LaplaceRegressor(**current(prior=FrozenEstimator(first), prior_structure="layer", **SMALL)).fit(
+    chosen = LaplaceRegressor(prior=GaussianPrior("layer", previous=FrozenEstimator(first)), **SMALL).fit(
         X[:9], Y[:9, 0]
     )
     assert chosen.prior_groups_ == ("2", "5")

@@ -315,7 +315,7 @@ class Network:
         return self.layout.matrices(lambda name, rows, width: tensors[name].detach().reshape(rows, width))
 
     def tensors(self, theta: Tensor) -> dict[str, Tensor]:
-        """Split θ (…, P) into the module's tensors, each of shape (…, *shape).
+        """Split θ (…, P) into the module's tensors, each of shape ``(…, *shape)``.
 
         Elements that are not random have the module's values.
         """
