@@ -58,7 +58,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
         As in :class:`LaplaceRegressor`.
     predictive : {"glm", "mc"} or MonteCarlo, default="glm"
         As in :class:`LaplaceRegressor`. With "mc" the probabilities are averages over weight samples.
-    link : {"moderated", "probit", "plugin", "mc", "bridge", "bridge_norm", "quadrature"} or MonteCarlo, \
+    link : {"moderated", "probit", "plugin", "mc", "bridge", "bridge_norm", "quadrature"} or Link, \
 default="moderated"
         From the Gaussian over the logits to probabilities. "plugin" is the softmax of the mean, "mc" averages draws,
         "quadrature" integrates numerically; the others are closed forms.

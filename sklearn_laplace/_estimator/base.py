@@ -1,8 +1,8 @@
-"""What both estimators share: parameters, validation and units; ``fit`` as a handful of calls.
+"""Base class of both estimators: fits, updates and refits of an ensemble, and validation of rows.
 
-Here the user's units begin: inputs and targets come in as arrays, are standardised, and moments go back out as float64
-arrays in the units of y. An estimator holds one ensemble (``_ensemble/``), which is replaced as a whole and never
-changed. A fit that fails leaves the estimator as it was.
+Rows are arrays in the user's units; targets are converted to the network's units here. An estimator holds one ensemble
+(``_ensemble/``). Each fit or update replaces it by another one and never modifies it. A fit that fails leaves the
+estimator unchanged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from .printing import ShownEstimator
 
 
 class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator, BaseEstimator, ABC):
-    """Parameters and ``fit`` of :class:`LaplaceRegressor` and :class:`LaplaceClassifier`."""
+    """Base class of :class:`LaplaceRegressor` and :class:`LaplaceClassifier`."""
 
     augment: Any
     prior: Any
@@ -63,7 +63,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
 
     @abstractmethod
     def predict_std(self, X: Any, *, kind: str, X_std: Any = None) -> Any:
-        """Standard deviation of the prediction, see the subclasses."""
+        """Standard deviation of the prediction; see the subclasses."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -82,26 +82,26 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         X_val: Any = None,
         y_val: Any = None,
     ) -> Self:
-        """Train the net to the mode of its posterior and approximate the posterior around it.
+        """Train the ensemble and approximate the posterior of each net.
+
+        Each net is trained to a mode of its posterior, where a Gaussian approximates the posterior.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Raw columns; the built-in net standardises them.
+            Training inputs. The built-in net standardises and encodes the columns itself.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Targets, or class labels of any type.
         sample_weight : array-like of shape (n_samples,), optional
-            Weights, not negative. A weight of k is the same as k copies of the row. Weights that sum to one at most
-            are shares (AdaBoost's are), of as many rows as they are worth: (Σw)² / Σw² of them (Kish 1965). Where rows
-            that were held out choose prior and noise ("auto"), weights of a larger mean are divided by it, unless rows
-            with the same inputs have different targets: copies of rows say nothing new.
+            Non-negative row weights. A weight of k is equivalent to k copies of the row. Small and large weights may be
+            rescaled, see Notes.
         sample_noise_variance : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
-            What is known of the noise of each row beforehand, such as the squared error of a measurement; above zero,
-            in squared units of y. Row n has the noise variance σ²·v, with the σ that ``sigma_noise`` gives (1.0: v
-            itself) or chooses (a factor by which v is off). A regressor's with ``likelihood="gaussian"`` alone.
+            Known noise variances v > 0, such as squared measurement errors, in squared units of y. The noise variance
+            of a row is σ²·v; ``sigma_noise=1.0`` uses v itself, and a rule estimates the common factor σ².
+            Only for regression with ``likelihood="gaussian"`` or "auto".
         X_val, y_val : array-like of shape (n_val, n_features) and (n_val,) or (n_val, n_outputs), optional
-            Rows that score the candidates of ``prior_precision="validation"``, and take no part in the fit otherwise. A
-            pipeline hands them on as they are, unless it is told to transform them (``transform_input``).
+            Validation set that scores the candidates of ``prior_precision="validation"``; not used for training. A
+            pipeline passes it untransformed unless ``transform_input`` lists it.
 
         Returns
         -------
@@ -110,22 +110,32 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         Raises
         ------
         ValueError
-            For invalid data, options that are unknown or exclude each other, a net that does not fit the data.
+            For invalid data, unknown options, options that exclude each other, or a net that does not match the data.
         NonFiniteError
-            When a weight, an activation, a gradient or the training loss becomes NaN or infinite; names the layer and
-            the rows.
+            If a weight, an activation, a gradient or the training loss becomes NaN or infinite. The message names the
+            layer and the rows.
         MemoryBudgetError
-            When the posterior asked for would not fit in memory.
+            If the requested posterior does not fit in memory.
 
         Warns
         -----
         BoundWarning
-            When a hyperparameter is chosen at the end of its search.
+            If a selected hyperparameter lies at a bound of its search interval.
         ModeWarning
-            When the weights are not close to a mode.
-        PinnedWarning, InterpolationWarning, WeakPriorWarning
-            When the prior leaves the data no say, the net goes through all targets, or the prior leaves it too free.
-            Each says what it has seen, why that matters and what to do.
+            If the weights are not close to a mode.
+        PinnedWarning
+            If the given prior is so strong that the data hardly matter.
+        InterpolationWarning
+            If the net interpolates all targets, or there is only one row.
+        WeakPriorWarning
+            If the prior is so weak that predictions far from the data are extremely wide.
+
+        Notes
+        -----
+        Weights whose sum is at most 1, such as AdaBoost's, are shares. They are rescaled to a sum of (Σw)² / Σw², the
+        effective number of rows (Kish 1965). Weights with a mean above 1 are divided by it if held-out rows select
+        prior precision and noise level, because copies of rows carry no new information. They are not divided if rows
+        with equal inputs have different targets.
 
         Examples
         --------
@@ -138,19 +148,19 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         """
         with self._unchanged_on_failure(X):
             self._prior_scores = None
-            self._options()  # a name that is not known comes before one that is not used
+            self._options()  # errors about unknown options come before errors about unused arguments
             numeric = is_regressor(self)
             X_val, y_val = readable(X_val, "X_val"), check_targets(y_val, numeric=numeric, name="y_val")
-            given = readable(X, "X"), check_targets(y, numeric=numeric), sample_weight, sample_noise_variance
-            held_out = rule_for(expanded(self.get_params(deep=False)), X_val, y_val)
-            if held_out is None:
-                return self._fit(lambda: self._prepare(*given), *given[:3])
-            self._prepare(*given)  # what is wrong with the rows is said of all of them, before any training
+            arguments = readable(X, "X"), check_targets(y, numeric=numeric), sample_weight, sample_noise_variance
+            rule = rule_for(expanded(self.get_params(deep=False)), X_val, y_val)
+            if rule is None:
+                return self._fit(lambda: self._prepare(*arguments), *arguments[:3])
+            self._prepare(*arguments)  # errors about rows refer to the whole table, and come before any training
             if X_val is not None:
                 self._validate_rows(X_val, y_val, None, None, y_numeric=numeric, reset=False)
-            rows = GivenRows.of(*given)
-            with self._reported(self._clock(), 2, *given[:3]) as task:
-                fitted, scores = held_out.chosen(without_rule(self), rows, task)
+            rows = GivenRows.of(*arguments)
+            with self._reported(self._clock(), 2, *arguments[:3]) as task:
+                fitted, scores = rule.chosen(without_rule(self), rows, task)
                 self._take(fitted)
                 self._prior_scores, self._is_candidate = scores, False
             options = self._options()
@@ -158,7 +168,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         return self
 
     def _fit(self, prepare: Callable[[], PreparedData], *given: Any) -> Self:
-        """Fit to the rows as they are prepared; callbacks are shown X, y and weights as they were given."""
+        """Fit to prepared rows; callbacks receive X, y and the weights as the user passed them."""
         parameters = expanded(self.get_params(deep=False))
         options = resolve(self._kind, parameters)
         check_without_rows(parameters, "partial_fit with classes")
@@ -166,15 +176,15 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         n_folds = N_FOLDS if options.cross_fits and self.net is None else 0
         most = _members.n_members(parameters["n_members"], n_folds)
         n_kinds = most_kinds(parameters, given[0])
-        again = options.varying_noise is not False  # the first one's training may be repeated
+        may_repeat = options.varying_noise is not False  # the first member may be trained again, under varying noise
         clock = self._clock()
         cached = parameters["memory"] is not None and parameters["max_time"] is None
         with nullcontext() if cached else clock.interruptible(), self._reported(clock, n_kinds * most, *given) as task:
             data = replace(self._after_previous(prepare()), table=self._table)
             seeds = random_numbers(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
             deep = self.net is None and len(parameters["hidden_layer_sizes"]) > 0
-            is_open = deep and options.leaves_noise_open and parameters["prior"] is None
-            self._weight_unit = data.weight_unit() if is_open else 1.0
+            by_held_out = deep and options.leaves_noise_open and parameters["prior"] is None
+            self._weight_unit = data.weight_unit() if by_held_out else 1.0
             data = data.weighted(self._weight_unit) if self._weight_unit != 1.0 else data
             data = augmented(data, parameters["augment"], parameters["n_augmentations"], seeds[2])
             kept, data = data.unmerged, replace(data, unmerged=None)
@@ -188,32 +198,32 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
                 is_candidate=self._is_candidate,
                 is_quick=self._is_quick,
             )
-            ensemble = fit_ensemble(request, (1 + again) * MEMBER_STAGES, task)
+            ensemble = fit_ensemble(request, (1 + may_repeat) * MEMBER_STAGES, task)
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
         clock.say_if_cut(stacklevel=4)
         return self
 
     def _clock(self) -> Clock:
-        """When the training that begins now has to end."""
+        """Clock with the time limit of a training that starts now."""
         return Clock(self.max_time, int(self.verbose))
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
-        """Take in more rows without training: their curvature is added, and the mean of the linearised net moves.
+        """Update the posterior with further rows, without training.
 
-        The first call is :meth:`fit`. Afterwards the net stays linearised where it was trained, and the posterior so
-        far is the prior of the new rows: for a linear net with Gaussian noise, exactly Bayesian linear regression on
-        all rows. Prior precision, noise and the scales of X and y stay; :meth:`refit_laplace` chooses the former two
-        again. ``net_`` stays as it was trained. Where the new rows say much that is new, a fit on all rows is better.
-        "functional", which keeps every row, becomes "full" once its rows × outputs outnumber the weights: the same
-        posterior, and memory that no longer grows. ``structure_`` names the one in use.
+        The first call is :meth:`fit`. Later calls keep the net linearised at the trained weights and use the current
+        posterior as the prior for the new rows.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
+            Further rows.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their targets.
         sample_weight : array-like of shape (n_samples,), optional
+            Row weights.
         sample_noise_variance : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
-            As in :meth:`fit`, for all rows or for none. The noise of a new row stays that of an average row of the fit.
+            As in :meth:`fit`, for the rows of all calls or of none. Predictions still use the noise level of an average
+            row of the fit.
 
         Returns
         -------
@@ -222,9 +232,18 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         Raises
         ------
         ValueError
-            For data that do not fit those of the first call.
+            For data that do not match those of the first call.
         MemoryBudgetError
-            When the posterior of all rows would not fit in memory.
+            If the posterior of all rows does not fit in memory.
+
+        Notes
+        -----
+        For a linear net with Gaussian noise, the result is Bayesian linear regression on all rows. ``net_``, prior
+        precision, noise level and the scales of X and y do not change; :meth:`refit_laplace` selects prior precision
+        and noise level again. If the new rows differ much from the old ones, a fit on all rows is better.
+
+        The structure "functional", which keeps every row, becomes "full" once rows × outputs exceed the number of
+        weights. The posterior is the same, and its memory no longer grows. ``structure_`` is the current structure.
 
         Examples
         --------
@@ -244,20 +263,18 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         return self
 
     def forget(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
-        """Take rows out again, as if they had never been there: the reverse of :meth:`partial_fit`.
+        """Remove rows from the posterior, without training; the inverse of :meth:`partial_fit`.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Rows of an earlier :meth:`fit` or :meth:`partial_fit`. Those of ``fit`` leave curvature and mean of the
-            linearised net; prior precision, noise and the linearisation itself still come from them. Of the rows that
-            a fit keeps none stays, so that there is no leave-one-out afterwards.
+            Rows of an earlier :meth:`fit` or :meth:`partial_fit`.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Their targets.
         sample_weight : array-like of shape (n_samples,), optional
             Their weights.
         sample_noise_variance : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
-            Their known noise.
+            Their noise variances.
 
         Returns
         -------
@@ -268,10 +285,16 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         NotPositiveDefiniteError
             For rows that cannot have been in the fit.
         UnsupportedCombinationError
-            For ``hessian_structure="functional"``, which "auto" chooses for few rows; "full" is the same posterior. For
-            ``augment``, whose copies cannot be drawn again.
+            For ``hessian_structure="functional"``, which "auto" selects for few rows; "full" has the same posterior.
+            For ``augment``, because its random copies are not stored.
         ValueError
-            When no row would be left.
+            If no row would be left.
+
+        Notes
+        -----
+        The rows are removed from the curvature and from the mean of the linearised net. Rows of :meth:`fit` still
+        influence the linearisation, the prior precision and the noise level. The stored training rows are dropped, so
+        that leave-one-out is no longer available.
 
         Examples
         --------
@@ -291,20 +314,17 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         return self
 
     def refit_laplace(self, **laplace_params: Any) -> Self:
-        """Other Laplace parameters at the same weights and curvature: no training, no data.
+        """Change parameters of the posterior, at the same weights and curvature and without training.
 
-        Sets the parameters, as ``set_params`` does, and everything fitted that depends on them; a choice by "loo" goes
-        over the rows that the fit has kept. With a number for ``map_prior_precision`` the result is that of a new fit
-        with these parameters; with "same", a new fit would train under another prior as well.
+        Sets the parameters, as ``set_params`` does, and updates all fitted attributes that depend on them.
 
         Parameters
         ----------
         **laplace_params
-            Of ``damping``, ``prior_precision``, ``prior_structure``, ``sigma_noise``, ``temperature``, ``predictive``,
-            ``n_samples``, ``return_std_kind`` (regressor), ``link`` (classifier). None at all: what is chosen by a rule
-            is chosen again, for example after :meth:`partial_fit` (where "auto" is "evidence", since its nets do not
-            know the new rows); what "cv" or "validation" has chosen stays. Noise ratios between targets and rows stay:
-            of ``sigma_noise`` only a common factor can change.
+            Any of ``prior_precision``, ``prior`` (a structure), ``sigma_noise``, ``temperature``, ``predictive``,
+            ``return_std_kind`` (regressor) and ``link`` (classifier). Also ``hessian_structure`` if only ``damping``
+            changes, and ``n_members`` if only ``weights`` change. Without parameters, all rules select their values
+            again.
 
         Returns
         -------
@@ -313,7 +333,17 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         Raises
         ------
         ValueError
-            For a parameter that the training or the curvature depends on, or an invalid value.
+            For an invalid value, or a parameter on which the training or the curvature depends.
+
+        Notes
+        -----
+        If ``map_prior_precision`` is a number, the result equals that of a new fit. If it is "same", a new fit would
+        also train the net under the other prior.
+
+        The rule "loo" takes a pass over the training rows, which the fit keeps. After :meth:`partial_fit`, "auto" is
+        "evidence", because the held-out folds do not include the new rows. Values selected by "cv" or "validation"
+        stay. Noise ratios between targets and between rows stay, so that ``sigma_noise`` can only change by a common
+        factor.
 
         Examples
         --------
@@ -331,7 +361,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         chooses = any(name.startswith("prior_precision") for name in laplace_params)
         with self._unchanged_on_failure():
             for name, value in self.get_params(deep=False).items():
-                if isinstance(value, Variant):  # set_params changes it in place
+                if isinstance(value, Variant):  # set_params modifies it in place
                     setattr(self, name, clone(value))
             self.set_params(**laplace_params)
             self._prior_scores = None if chooses else self._prior_scores
@@ -346,7 +376,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
 
     @contextmanager
     def _unchanged_on_failure(self, X: Any = None) -> Iterator[None]:
-        """The estimator as it was after any failure; one that has to do with rows says which of X they are."""
+        """Restore the estimator after any failure; errors about rows give their positions in X."""
         before = dict(vars(self))
         try:
             with naming_the_budget(self.memory_budget), naming_rows(X, lambda: self._table), ordinary_tensors():
@@ -359,14 +389,14 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
             raise
 
     def _take(self, fitted: Self) -> None:
-        """Take over the fitted attributes of another estimator."""
+        """Copy the fitted attributes of another estimator."""
         parameters = self.get_params(deep=False)
         for name, value in vars(fitted).items():
             if name not in parameters:
                 setattr(self, name, value)
 
     def _changed(self, change: Callable[..., Member], *rows: Any) -> Ensemble:
-        """The ensemble with each member changed by rows."""
+        """Apply a change by rows to each member, and return the new ensemble."""
         options, parameters = self._options(), self._parameters()
 
         def copies(data: PreparedData, seed: int) -> PreparedData:
@@ -382,26 +412,26 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
 
     @abstractmethod
     def _prepare(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
-        """Validate the data and bring the targets into the network's units."""
+        """Validate the data and convert the targets to the network's units."""
 
     @abstractmethod
     def _prepare_more(
         self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, scale: TargetScale
     ) -> PreparedData:
-        """Validate rows that come after the fit, in the units of a member."""
+        """Validate rows added or removed after the fit, and convert them to the units of a member."""
 
     def _validate_rows(
         self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, y_numeric: bool, reset: bool = True
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-        """X and y as arrays, weights (n,) of which some may be zero, and known noise (n, C) or None."""
+        """X and y as arrays, weights (n,) that may include zeros, and known noise variances (n, C) or None."""
         tables = self._table is not None if not reset else self.net is None
         named, y = column_names(readable(X, "X")), check_targets(y, numeric=y_numeric)
         X, y = check_rows(self, X, y, tables=tables, reset=reset, multi_output=y_numeric, y_numeric=y_numeric)
         weights = check_weights(sample_weight, X)
         if reset:
-            previous, asked = self._previous(), self._options().categorical
+            previous, categorical = self._previous(), self._options().categorical
             check_columns(self, previous)
-            self._table = Table.of(X, weights, asked, named) if tables else None
+            self._table = Table.of(X, weights, categorical, named) if tables else None
             self._table = self._table if previous is None else previous._table
         X = X if self._table is None else self._table.coded(X, weights)
         shape = (len(y), y.size // len(y))
@@ -423,13 +453,13 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         return previous
 
     def _after_previous(self, data: PreparedData) -> PreparedData:
-        """The rows with the previous posterior as their prior."""
+        """Check the rows against a previous posterior, if it is their prior; it excludes leave-one-out."""
         previous = self._previous()
         if previous is None:
             return data
         if data.n_outputs != previous.n_outputs_:
             raise ValueError(
-                f"the net of these data has {data.n_outputs} outputs, that of the previous posterior "
-                f"{previous.n_outputs_}; give the same likelihood and net."
+                f"the net has {data.n_outputs} outputs for these data, and {previous.n_outputs_} in the previous "
+                "posterior. Use the same likelihood and net in both fits."
             )
         return replace(data, unmerged=None)

@@ -1,7 +1,7 @@
-"""Fitted attributes, and methods that both estimators share besides fitting.
+"""Fitted attributes of both estimators, and their methods that do not fit.
 
-An estimator holds one ensemble. Attributes such as ``net_`` are those of its first member. Inputs come in the user's
-units, and moments leave in units of y.
+An estimator holds one ensemble. Attributes such as ``net_`` belong to its first member. Inputs are in the user's units,
+and moments are returned in units of y.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from .cross_validation import settled
 
 
 class Fitted:
-    """An attribute that the estimator's ensemble holds.
+    """Descriptor of a read-only attribute of the estimator's ensemble.
 
     Parameters
     ----------
     path : str
-        Names of attributes from the ensemble on.
+        Dotted path from the ensemble to the attribute.
     """
 
     def __init__(self, path: str) -> None:
@@ -63,11 +63,11 @@ class Fitted:
         return self._get(estimator._ensemble)
 
     def __set__(self, estimator: Any, value: Any) -> None:
-        raise AttributeError("attributes of a fit cannot be set; call fit or refit_laplace.")
+        raise AttributeError("fitted attributes cannot be set; use fit, refit_laplace or partial_fit to change them.")
 
 
 class FittedModel(ABC):
-    """Attributes and methods of a fitted estimator: its ensemble, and the options it answers with."""
+    """Base class of both estimators with the attributes and methods of a fitted estimator."""
 
     prior: Any
     memory_budget: Any
@@ -102,7 +102,7 @@ class FittedModel(ABC):
     _joined: Callable[..., Any]
 
     def _parameters(self) -> dict[str, Any]:
-        """All parameters by name, with the prior precision that held-out rows have chosen in place of its rule."""
+        """All parameters; a prior precision selected by held-out rows replaces its rule."""
         return settled(expanded(self.get_params(deep=False)), self._prior_scores)
 
     def _options(self) -> Options:
@@ -110,7 +110,7 @@ class FittedModel(ABC):
 
     @contextmanager
     def _asked(self, X: Any) -> Iterator[tuple[Tensor, Options]]:
-        """Rows as a tensor, and the options, to answer with; errors name the memory budget and the rows of X."""
+        """Rows as a tensor, and the resolved options; errors give the memory budget and positions in X."""
         check_is_fitted(self)
         table, member, options = self._table, self._ensemble.first, self._options()
         with naming_the_budget(self.memory_budget), naming_rows(X, lambda: table), ordinary_tensors():
@@ -119,7 +119,7 @@ class FittedModel(ABC):
             yield torch.tensor(rows, dtype=member.input_dtype, device=member.posterior.device), options
 
     def _components(self, X: Any) -> Components:
-        """The predictive of each row as a mixture, in the network's units."""
+        """Predictive distribution of each row as a mixture, in the network's units."""
         with self._asked(X) as (x, options):
             return self._ensemble.components(x, options)
 
@@ -127,7 +127,7 @@ class FittedModel(ABC):
 
     @property
     def members_(self) -> list[Self]:
-        """The nets of the mixture, each as an estimator of its own that is fitted; this one alone without a mixture.
+        """Ensemble members as fitted estimators with one net each.
 
         Examples
         --------
@@ -145,15 +145,15 @@ class FittedModel(ABC):
         ]
 
     def _around(self, ensemble: Ensemble, **parameters: Any) -> Self:
-        """Another estimator with the same attributes but for its ensemble and some parameters; without callbacks."""
-        given, fitted = self._split()
-        found: Self = self._joined({**given, **parameters}, {**fitted, "_ensemble": ensemble})
-        return found
+        """Copy the estimator with another ensemble and other parameters, without callbacks."""
+        present, fitted = self._split()
+        copy: Self = self._joined({**present, **parameters}, {**fitted, "_ensemble": ensemble})
+        return copy
 
     # ------------------------------------------------------------------ leave-one-out
 
     def _loo_predictive(self) -> Predictive:
-        """Moments of each training row's target under the model without the row, in the network's units."""
+        """Leave-one-out moments of the targets of the training rows, in the network's units."""
         check_is_fitted(self)
         check_left_out("loo_predict", self._parameters())
         with ordinary_tensors():
@@ -162,7 +162,12 @@ class FittedModel(ABC):
     @property
     @ordinary_tensors()
     def prior_path_(self) -> Bunch:
-        """Scores of other prior precisions at the same weights, see the attributes of the subclasses.
+        """Scores of the first member under other prior precisions, at the same weights.
+
+        A Bunch of arrays of shape (n_points,): ``prior_precision``, ``log_marginal_likelihood`` and ``loo_log_density``
+        in nats of y, ``cv_score`` and ``validation_score``. ``prior_precision`` has shape (n_points, n_groups) if there
+        are several groups. Scores that are not available are NaN. If the noise level is selected too, both log scores
+        use the best noise level at each point.
 
         Examples
         --------
@@ -175,17 +180,19 @@ class FittedModel(ABC):
         """
         check_is_fitted(self)
         member, options = self._ensemble.first, self._options()
-        known = member.kept is not None and can_leave_out(self._parameters())
+        has_rows = member.kept is not None and can_leave_out(self._parameters())
         with single_thread(member.is_small):
-            left_out = member.left_out(options, "leave-one-out") if known else None
-            given = member.fit, member.hyper, options, left_out
-            return Bunch(**prior_path(*given, self._scale.log_volume, self._prior_scores))
+            left_out = member.left_out(options, "leave-one-out") if has_rows else None
+            arguments = member.fit, member.hyper, options, left_out
+            return Bunch(**prior_path(*arguments, self._scale.log_volume, self._prior_scores))
 
-    # ------------------------------------------------------------------ what both kinds answer
+    # ------------------------------------------------------------------ attributes and methods
 
     @property
     def subset_(self) -> dict[str, np.ndarray]:
-        """Which weights are random: a mask of the shape of each tensor that has some, a value of subset_of_weights.
+        """Masks of the random weights, as a valid value of ``subset_of_weights``.
+
+        A dict from the name of each parameter tensor with random weights to a boolean array of its shape.
 
         Examples
         --------
@@ -203,14 +210,14 @@ class FittedModel(ABC):
     def feature_relevance_(self) -> np.ndarray:
         """Relevance of each column of X under ``prior="ard"``, summing to one.
 
-        The prior variance of a column's weights in the first layer, times the share of them that the data determine:
-        the mean square of these weights where the evidence is largest (MacKay 1994). Without a unit for the built-in
-        net, which standardises its columns; a net of one's own should see standardised ones.
+        Relevance is proportional to the prior variance of the column's weights in the first layer, times the share of
+        these weights that the data determine. Where the evidence is largest, this is the mean square of the weights
+        (MacKay 1994). Values are comparable if the net takes standardised columns, as the built-in net does.
 
         Raises
         ------
         AttributeError
-            When the columns have no precisions of their own.
+            If the columns do not have separate prior precisions.
 
         Examples
         --------
@@ -226,17 +233,20 @@ class FittedModel(ABC):
         return relevance(self.laplace_, self.hyper_, self.n_features_in_)
 
     def score_samples(self, X: Any) -> np.ndarray:
-        """How much each row is like the training data: −log of its mean epistemic variance.
+        """Similarity of each row to the training data: −log of the mean epistemic variance.
+
+        The mean is over the standardised outputs. For classes it is over the logits minus their mean, because a common
+        shift of the logits has no effect.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
+            Rows to score.
 
         Returns
         -------
         ndarray of shape (n_samples,)
-            Higher: more like the training data. Of the standardised outputs; for classes of the logits, each
-            against their mean, since a common shift changes nothing.
+            Higher values are more similar to the training data.
 
         Examples
         --------
@@ -257,8 +267,8 @@ class FittedModel(ABC):
             return torch.stack([logits.mean, logits.variance, logits.mean.square()], -1)
 
         with self._asked(X) as (x, options):
-            found = self._ensemble.mean_of(lambda member: torch.cat(member.answers(x, options, moments)))
-            mean, variance, square = found.unbind(-1)
+            averages = self._ensemble.mean_of(lambda member: torch.cat(member.answers(x, options, moments)))
+            mean, variance, square = averages.unbind(-1)
         several = len(self._ensemble.members) > 1
         variance = (variance + (square - mean.square()) * several).mean(-1)
         return -variance.clamp_min(torch.finfo(torch.float64).tiny).log().cpu().numpy()
@@ -270,21 +280,27 @@ class FittedModel(ABC):
         sigma_noise: Any = None,
         temperature: Any = None,
     ) -> float:
-        """Log evidence of the training targets under other hyperparameters, at the same weights.
+        """Log marginal likelihood of the first member under other hyperparameters, at the same weights.
 
         Parameters
         ----------
-        prior_precision : float or array-like, optional
-            One for all weights, or one for each of ``prior_groups_``; the fitted one by default.
+        prior_precision : float or array-like of shape (n_groups,), optional
+            One value, or one per group of ``prior_groups_``. Default: the fitted value.
         sigma_noise : float or array-like of shape (n_outputs,), optional
-            As the parameter of this name, in the units of y (regression); the fitted one by default.
+            Noise standard deviation in units of y, for regression only. Default: the fitted value.
         temperature : float or dict, optional
-            The estimator's by default.
+            As the parameter of the estimator, which is the default.
 
         Returns
         -------
         float
-            Nats, of y in its own units.
+            Log density of the training targets in units of y, in nats.
+
+        Raises
+        ------
+        ValueError
+            For a wrong number of prior precisions, for other noise ratios between targets, or for ``sigma_noise`` with
+            classes or counts.
 
         Examples
         --------
@@ -300,66 +316,70 @@ class FittedModel(ABC):
         check_is_fitted(self)
         hyper = self.hyper_
         if prior_precision is not None:
-            given = choice("prior_precision", prior_precision, [], array=True).value
+            precisions = choice("prior_precision", prior_precision, [], array=True).value
             groups = self.laplace_.prior.n_groups
-            if given is None or given.size not in (1, groups):
+            if precisions is None or precisions.size not in (1, groups):
                 raise ValueError(
                     f"prior_precision={prior_precision!r} has to be one number or {groups}, one for each of "
                     f"{self.prior_groups_}."
                 )
-            values = torch.tensor(given, dtype=torch.float64).reshape(-1).expand(groups)
+            values = torch.tensor(precisions, dtype=torch.float64).reshape(-1).expand(groups)
             hyper = replace(hyper, prior_precision=values.to(hyper.prior_precision))
         if sigma_noise is not None and not self.laplace_.likelihood.has_dispersion:
-            raise ValueError(f"sigma_noise={sigma_noise!r} is for numbers; classes and counts have no noise to set.")
+            raise ValueError(
+                f"sigma_noise={sigma_noise!r} cannot be used with classes or counts, which have no noise level. "
+                "Omit sigma_noise."
+            )
         if sigma_noise is not None:
             sigma = choice("sigma_noise", sigma_noise, [], array=True).value
             assert sigma is not None
             hyper = replace(hyper, dispersion=self._scale.dispersion(sigma))
         if temperature is not None:
-            found = tempering(self.laplace_.network, _prior.temperature(temperature))
-            hyper = replace(hyper, temperature=found)
+            tempered = tempering(self.laplace_.network, _prior.temperature(temperature))
+            hyper = replace(hyper, temperature=tempered)
         return log_evidence(self.laplace_, hyper) - self.laplace_.total_weight * self._scale.log_volume
 
     def explain_std(self, X: Any, *, baseline: Any = None) -> np.ndarray:
-        """Why a row is uncertain: its epistemic variance, shared out among the columns by integrated gradients.
+        """Attribution of the epistemic variance of each row to the columns, by integrated gradients.
 
-        The gradient of the variance, averaged on the straight way from a baseline to the row, times the way in each
-        column (Sundararajan, Taly & Yan 2017). What a column gets is how much of the variance is due to this column
-        being where it is and not where it is in the baseline: negative where that makes the net more certain. A column
-        that the predictive does not depend on gets nothing.
+        The gradient of the variance is averaged over the straight path from a baseline to the row. It is multiplied by
+        the difference of row and baseline in each column (Sundararajan, Taly & Yan 2017).
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features)
-            Of numbers, none missing.
+            Rows to explain; numeric columns without missing values.
         baseline : array-like of shape (n_features,), optional
-            Where the way begins; the weighted mean of the training rows by default.
+            Start of the path. Default: the weighted mean of the training rows.
 
         Returns
         -------
         ndarray of shape (n_samples, n_features), (n_samples, n_features, n_outputs) or (n_samples, n_features, \
 n_classes)
-            The sum over the columns is ``predict_std(X, kind="epistemic")**2`` minus that of the baseline, in squared
-            units of y. For classes the variance is that of each logit against the mean of the logits, of which
-            :meth:`score_samples` has the mean over the classes.
+            In squared units of y. The sum over the columns is ``predict_std(X, kind="epistemic")**2`` minus that of the
+            baseline. For classes the variance is that of each logit minus the mean logit, as in :meth:`score_samples`.
 
         Raises
         ------
         ValueError
-            For columns of categories, missing values, a baseline that does not fit, or where none is known: after
-            :meth:`forget`, and with ``prior``.
+            For categorical columns, missing values, or a baseline of another shape. Also without a baseline if the fit
+            keeps no rows: after :meth:`forget`, and with ``augment`` or a previous posterior as ``prior``.
 
         Warns
         -----
         IncompleteWarning
-            When the attributions of a row do not add up, since its variance jumps on the way: that of a net with
-            ``activation="relu"`` does, at every kink.
+            If the attributions of a row do not add up, because its variance jumps on the path. With
+            ``activation="relu"`` it jumps at every kink.
 
         Notes
         -----
-        The path has at least sixteen rows. With pieces (``n_bins``) it has four between any two places where a column
-        passes from one piece to the next. There are up to 64 times as many, until the sum is right to a millionth. Each
-        row costs as much as a gradient of :meth:`predict`.
+        An attribution is negative if the value of the column makes the prediction more certain than the value in the
+        baseline. It is zero for a column without influence on the prediction.
+
+        The integral is computed at 16 points or more. With pieces (``n_bins``) there are 4 points between any two
+        places where a column passes from one piece to the next. The number is doubled up to 64 times the initial one,
+        until the error of the sum is below 10⁻⁶ of the variances at both ends. Each point costs as much as a gradient
+        in :meth:`predict`.
 
         Examples
         --------
@@ -367,11 +387,11 @@ n_classes)
         >>> from sklearn_laplace import LaplaceRegressor
         >>> X = np.random.default_rng(0).normal(size=(60, 2))
         >>> model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, X[:, 0])
-        >>> first, second = model.explain_std([[9.0, 0.0]])[0]  # far away in the first column
+        >>> first, second = model.explain_std([[9.0, 0.0]])[0]  # far from the data in the first column
         >>> bool(first > 10 * abs(second))
         True
 
-        Of a linear net, from another baseline:
+        A linear net with another baseline:
 
         >>> X = np.random.default_rng(0).normal(size=(30, 2))
         >>> model = LaplaceRegressor(hidden_layer_sizes=(), sigma_noise=0.1, n_members=1, random_state=0)
@@ -382,21 +402,21 @@ n_classes)
         with self._asked(X) as (x, options):
             check_varied(x, self._table)
             start = baseline_of(baseline, self._kept, self.n_features_in_).to(x)
-            found, missed = InputGradients(self._ensemble, options).attributions(start, x)
+            attributions, missed = InputGradients(self._ensemble, options).attributions(start, x)
         if missed:
             warnings.warn(
                 f"the attributions of {len(missed)} rows do not add up to the difference of their epistemic variances "
-                f"(rows {some(missed)}): the variance jumps on the way from the baseline, as it does at every kink of "
+                f"(rows {some(missed)}): the variance jumps on the path from the baseline, as it does at every kink of "
                 "activation='relu'. Use 'tanh', 'gelu', 'silu' or 'softplus', or a nearer baseline.",
                 IncompleteWarning,
                 stacklevel=2,
             )
-        return self._per_column(found, 2)
+        return self._per_column(attributions, 2)
 
     def _sloped(self, X: Any, X_std: Any = None, kind: str | None = None) -> tuple[Predictive, Tensor, Tensor | None]:
-        """Moments of the rows with the noise of the inputs, the mean's gradient, and that of the std of some kind.
+        """Moments under errors in X, gradient of the mean, and gradient of the standard deviation of a kind.
 
-        In the network's units of y and the user's units of X; gradients of shape (n, d, C).
+        Outputs are in the network's units and X in the user's; gradients have shape (n, d, C).
         """
         with self._asked(X) as (x, options):
             check_varied(x, self._table)
@@ -404,6 +424,6 @@ n_classes)
             return InputGradients(self._ensemble, options).sloped(x, noise, kind)
 
     def _per_column(self, values: Tensor, power: int = 1) -> np.ndarray:
-        """Values of each row, column and output (n, d, C), in the units of y to a power; one output has no axis."""
-        found: np.ndarray = values.cpu().numpy() * self._scale.power(power)
-        return found[..., 0] if self._single_output else found
+        """Convert values (n, d, C) to a power of the units of y; a single output has no last axis."""
+        scaled: np.ndarray = values.cpu().numpy() * self._scale.power(power)
+        return scaled[..., 0] if self._single_output else scaled

@@ -1,7 +1,7 @@
-"""How an estimator is printed: scikit-learn's own way, with the net that it holds in a line.
+"""Representation of an estimator as in scikit-learn, with its ``net`` shortened to one line.
 
-scikit-learn prints the parameters that are not at their defaults. A skorch net hands most of its own on by keywords, so
-that all of them would count as changed, and a module prints its layers, one a line.
+scikit-learn prints the parameters that differ from their defaults. A skorch net takes most of its parameters as
+keywords, so that all of them would count as changed. A torch module would print one line per layer.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from sklearn.utils._pprint import _EstimatorPrettyPrinter
 from torch import nn
 
 LONGEST = 40
-"""Letters of one value of a net's parameters."""
+"""Maximum number of characters of a printed parameter of a net."""
 
 
 class Words:
-    """Something that is printed as it is given.
+    """Object with a fixed representation.
 
     Parameters
     ----------
     words : str
+        The representation.
 
     Examples
     --------
@@ -39,17 +40,17 @@ class Words:
 
 
 class ShownEstimator:
-    """An estimator whose parameter ``net`` is printed in a line."""
+    """Estimator whose parameter ``net`` is printed in one line."""
 
     net: Any
     get_params: Callable[..., dict[str, Any]]
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        found: str = BaseEstimator.__repr__(self._with_short_net(), N_CHAR_MAX)
-        return found
+        text: str = BaseEstimator.__repr__(self._with_short_net(), N_CHAR_MAX)
+        return text
 
     def _with_short_net(self) -> Any:
-        """Unfitted, of the same parameters but for the net; only to be printed."""
+        """Unfitted copy for printing, with a short representation in place of the net."""
         twin = object.__new__(type(self))
         for name, value in self.get_params(deep=False).items():
             setattr(twin, name, value)
@@ -58,7 +59,9 @@ class ShownEstimator:
 
 
 def in_a_line(value: Any) -> str:
-    """A net, or a value of its parameters: classes by name, modules without their layers, estimators by what differs.
+    """Representation of a net, or of one of its parameters, in one line.
+
+    Classes are given by their names, modules without their layers, estimators with their changed parameters.
 
     Examples
     --------
@@ -74,26 +77,26 @@ def in_a_line(value: Any) -> str:
         return f"{type(value).__name__}(...)"
     if isinstance(value, BaseEstimator):
         defaults = _defaults(type(value))
-        given = {name: v for name, v in value.get_params(deep=False).items() if not name.startswith("_")}
-        changed = {name: v for name, v in given.items() if name not in defaults or repr(v) != repr(defaults[name])}
+        public = {name: v for name, v in value.get_params(deep=False).items() if not name.startswith("_")}
+        changed = {name: v for name, v in public.items() if name not in defaults or repr(v) != repr(defaults[name])}
         return f"{type(value).__name__}({', '.join(f'{name}={in_a_line(v)}' for name, v in changed.items())})"
     words = " ".join(repr(value).split())
     return words if len(words) <= LONGEST else f"{words[: LONGEST - 3]}..."
 
 
 def _defaults(kind: type) -> dict[str, Any]:
-    """Defaults of everything that a class and those that it is made of take."""
-    found: dict[str, Any] = {}
-    for one in reversed(kind.__mro__):
-        if "__init__" in vars(one) and one is not object:
-            parameters = inspect.signature(vars(one)["__init__"]).parameters.values()
-            found |= {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
-    return found
+    """Default values of all parameters of a class and its base classes."""
+    defaults: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        if "__init__" in vars(base) and base is not object:
+            parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
+            defaults |= {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+    return defaults
 
 
 def _print(printer: Any, estimator: ShownEstimator, *place: Any) -> None:
     printer._pprint_estimator(estimator._with_short_net(), *place)
 
 
-# Within a pipeline it is not asked for its __repr__, but looked up by it.
+# Within a pipeline, scikit-learn does not call __repr__ but looks up a printing function for it.
 _EstimatorPrettyPrinter._dispatch[ShownEstimator.__repr__] = _print

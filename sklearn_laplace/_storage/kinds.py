@@ -8,7 +8,6 @@ its class runs. An attribute never replaces a method or a property of the class.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -184,11 +183,7 @@ def _data(reader: Reader, kind: type, values: dict[str, Any]) -> Any:
 
 def _of_module(module: nn.Module) -> dict[str, Any]:
     fresh = vars(nn.Module())
-    return {name: value for name, value in vars(module).items() if name not in fresh or not _same(value, fresh[name])}
-
-
-def _same(value: Any, fresh: Any) -> bool:
-    return value is fresh or (type(value) in (dict, OrderedDict, set) and not value)
+    return {name: value for name, value in vars(module).items() if name not in fresh or value != fresh[name]}
 
 
 def _module(reader: Reader, kind: type, values: dict[str, Any]) -> nn.Module:

@@ -152,7 +152,7 @@ class Reader:
             self._parts[REFERENCE].append(self._object(*node))
         found = self(root)
         if self._unused:
-            raise StateError(f"nothing refers to {len(self._unused)} parts of the state: something was removed.")
+            raise StateError(f"nothing refers to {len(self._unused)} of its parts: the state was changed.")
         return found
 
     def __call__(self, node: Any) -> Any:

@@ -10,7 +10,6 @@ import nets
 import numpy as np
 import pytest
 import torch
-from former import current
 from scipy.stats import multivariate_normal
 from sklearn.datasets import load_iris, make_friedman1, make_moons
 from sklearn.frozen import FrozenEstimator
@@ -34,11 +33,11 @@ def sized(options):
 
 
 def regressor(**options):
-    return LaplaceRegressor(**current(**sized(options)))
+    return LaplaceRegressor(**sized(options))
 
 
 def classifier(**options):
-    return LaplaceClassifier(**current(**sized(options)))
+    return LaplaceClassifier(**sized(options))
 
 
 def categories(fit) -> set[type]:

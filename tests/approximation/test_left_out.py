@@ -10,7 +10,6 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from former import current
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV
@@ -18,6 +17,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._ensemble import fit as ensemble_fit
 from sklearn_laplace.errors import BoundWarning, MemoryBudgetError, UnsupportedCombinationError
+from sklearn_laplace.options import LowRank
 
 RNG = np.random.default_rng(41)
 N = 24
@@ -100,7 +100,7 @@ def test_a_linear_nets_rows_are_predicted_as_by_refits_without_them(y):
         {"hessian_structure": "kron"},
         {"hessian_structure": "ekfac"},
         {"hessian_structure": "diag"},
-        {"hessian_structure": "low_rank", "rank": 2},
+        {"hessian_structure": LowRank(2)},
         {"curvature": "empirical_fisher"},
         {"subset_of_weights": "last_layer"},
         {"subset_of_weights": "subnetwork"},
@@ -111,7 +111,7 @@ def test_a_linear_nets_rows_are_predicted_as_by_refits_without_them(y):
 def test_the_mean_is_that_of_refits_whatever_the_structure_and_the_subset(options):
     """Of the linearised net in its random weights; the spread is the refits' where the posterior is exact."""
     options = {**({} if "net" in options else SMALL), "random_state": 0, **options}
-    model = LaplaceRegressor(**current(**options)).fit(X, Y, WEIGHTS)
+    model = LaplaceRegressor(**options).fit(X, Y, WEIGHTS)
     targets, center, scale = in_net_units(Y, WEIGHTS)
     unit = 1.0 if "net" in options else N_DIFFERENT / WEIGHTS.sum()  # copies say nothing new
     expected, covariance = linearised_refits(model, X, targets, unit * WEIGHTS)
@@ -177,8 +177,7 @@ def test_rows_of_weight_zero_are_predicted_plainly_whatever_they_say():
     for estimator, y, plain in ((LaplaceClassifier, LABELS, strange), (LaplaceRegressor, COUNTS, negative)):
         options = {"likelihood": "poisson"} if estimator is LaplaceRegressor else {}
         found, expected = (
-            estimator(**current(**LINEAR, **options, prior_precision=1.0)).fit(X, t, WEIGHTS).loo_predict()
-            for t in (plain, y)
+            estimator(**LINEAR, **options, prior_precision=1.0).fit(X, t, WEIGHTS).loo_predict() for t in (plain, y)
         )
         np.testing.assert_allclose(found, expected, rtol=1e-9)
         assert np.isfinite(found).all()
@@ -190,11 +189,11 @@ def test_shares_and_class_weights_count_as_in_the_fit(class_weight):
     shares = WEIGHTS / WEIGHTS.sum()
     shares = shares / shares.sum()
     options = {**LINEAR, "prior_precision": 1.0, "class_weight": class_weight}
-    model = LaplaceClassifier(**current(**options)).fit(X, LABELS, shares)
+    model = LaplaceClassifier(**options).fit(X, LABELS, shares)
     merged = shares.copy()  # Kish's number of a fit, which sees equal rows as one
     merged[4], merged[5] = merged[4] + merged[5], 0.0
     worth = shares / (merged**2).sum()
-    other = LaplaceClassifier(**current(**options)).fit(X, LABELS, worth)
+    other = LaplaceClassifier(**options).fit(X, LABELS, worth)
     np.testing.assert_allclose(model.loo_predict(), other.loo_predict(), rtol=1e-7)
 
 
@@ -215,9 +214,9 @@ def test_rows_that_come_later_are_left_out_too():
     """For a linear net as a fit of all rows; in the order in which they came, those of weight zero among them."""
     options = {**LINEAR, "prior_precision": 1.0, "sigma_noise": 0.5, "standardize_y": False}
     y = Y[:, 0]
-    model = LaplaceRegressor(**current(**options)).fit(X[:14], y[:14], WEIGHTS[:14])
+    model = LaplaceRegressor(**options).fit(X[:14], y[:14], WEIGHTS[:14])
     model.partial_fit(X[14:], y[14:], WEIGHTS[14:])
-    whole = LaplaceRegressor(**current(**options)).fit(X, y, WEIGHTS)
+    whole = LaplaceRegressor(**options).fit(X, y, WEIGHTS)
     for found, expected in zip(model.loo_predict(True), whole.loo_predict(True), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
     model.refit_laplace(prior_precision="loo"), whole.refit_laplace(prior_precision="loo")
@@ -268,7 +267,7 @@ def test_what_cannot_be_left_out_is_refused_before_a_training(monkeypatch):
     for name, model in trained.items():
         for option in CHOSEN:
             with pytest.raises(UnsupportedCombinationError, match=f"{option}='loo' cannot be used with {name}"):
-                clone(model).set_params(**current(**{option: "loo"})).fit(X, Y[:, 0])
+                clone(model).set_params(**{option: "loo"}).fit(X, Y[:, 0])
 
 
 @pytest.mark.parametrize("estimator", [LaplaceRegressor, LaplaceClassifier])
@@ -293,7 +292,7 @@ def test_an_exact_curvature_that_does_not_fit_is_refused():
     """A diagonal posterior is small, and the means without each row need more."""
     x, y = RNG.normal(size=(300, 3)), RNG.normal(size=300)
     options = {"hessian_structure": "diag", "hidden_layer_sizes": (80,), "map_prior_precision": 1.0, "random_state": 0}
-    model = LaplaceRegressor(**current(**options, max_epochs=1, memory_budget="64MB")).fit(x, y)
+    model = LaplaceRegressor(**options, max_epochs=1, memory_budget="64MB").fit(x, y)
     mean = model.loo_predict()
     model.set_params(memory_budget="2MB")
     with pytest.raises(MemoryBudgetError, match=r"leave-one-out needs an exact curvature of the 401 random weights"):
@@ -312,7 +311,7 @@ def test_an_exact_curvature_that_does_not_fit_is_refused():
 def test_what_is_chosen_has_the_largest_density_of_all_refits(rules):
     """A fine grid of explicit refits of a linear net has no better point; what is given stays."""
     given = {"prior_precision": 3.0, "sigma_noise": 0.4}
-    model = LaplaceRegressor(**current(**LINEAR, **{**given, **rules})).fit(X, Y[:, 0], WEIGHTS)
+    model = LaplaceRegressor(**LINEAR, **{**given, **rules}).fit(X, Y[:, 0], WEIGHTS)
     targets, _, scale = in_net_units(Y[:, 0], WEIGHTS)
     noise, delta = float(model.sigma_noise_ / scale[0]) ** 2, model.prior_precision_
     for name, value in given.items():
@@ -335,7 +334,7 @@ def test_two_rules_are_each_satisfied():
         return values[1] >= max(values) - 2e-3
 
     for rules in ({"prior_precision": "loo"}, {"sigma_noise": "loo"}):
-        model = LaplaceRegressor(**current(**LINEAR, **rules, map_prior_precision=1.0)).fit(X, Y[:, 0], WEIGHTS)
+        model = LaplaceRegressor(**LINEAR, **rules, map_prior_precision=1.0).fit(X, Y[:, 0], WEIGHTS)
         delta, noise = model.prior_precision_, float(model.sigma_noise_ / scale[0]) ** 2
         by_loo, by_evidence = [], []
         for factor in (0.8, 1.0, 1.25):
@@ -353,7 +352,7 @@ def test_point_by_point_searches_end_at_the_top(kind):
     options = {"kron": {"hessian_structure": "kron", "sigma_noise": 0.5}, "counts": {"likelihood": "poisson"}}
     estimator = LaplaceClassifier if "classes" in kind else LaplaceRegressor
     net = LINEAR if "classes" in kind else SMALL
-    model = estimator(**current(**net, **options.get(kind, {}), prior_precision="loo")).fit(X, y)
+    model = estimator(**net, **options.get(kind, {}), prior_precision="loo").fit(X, y)
 
     def density(m):
         path = m.prior_path_
@@ -414,7 +413,7 @@ def test_a_choice_at_the_bound_is_reported():
     with pytest.warns(
         BoundWarning, match=r"the leave-one-out density is largest at the bound of the search: prior_pre"
     ):
-        LaplaceRegressor(**current(**LINEAR, prior_precision="loo", **options)).fit(X, y)
+        LaplaceRegressor(**LINEAR, prior_precision="loo", **options).fit(X, y)
 
 
 @pytest.mark.parametrize(
@@ -428,7 +427,7 @@ def test_a_choice_at_the_bound_is_reported():
 def test_wrong_rules_are_refused(options, message):
     """With what is known."""
     with pytest.raises(ValueError, match=message):
-        LaplaceRegressor(**current(**SMALL, **options)).fit(X, COUNTS)
+        LaplaceRegressor(**SMALL, **options).fit(X, COUNTS)
 
 
 # ------------------------------------------------------------------------------ the path

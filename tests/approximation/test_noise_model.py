@@ -198,7 +198,7 @@ def test_error_bars_follow_the_noise(varying):
     assert varying.noise_model_ is not None and varying.noise_model_.gain > noise.DECISIVE
     aleatoric = varying.predict_std(X_NEW, kind="aleatoric")
     assert scipy.stats.spearmanr(aleatoric, level(X_NEW)).statistic > 0.9
-    lower, upper = varying.predict_interval(X_NEW, 0.9)[1][:, :, 0].T
+    lower, upper = varying.predict_interval(X_NEW, 0.9)[1].T
     inside = (lower <= Y_NEW) & (upper >= Y_NEW)
     for half in (X_NEW[:, 1] < 0, X_NEW[:, 1] > 0):
         assert 0.8 < inside[half].mean() < 0.99
@@ -254,7 +254,7 @@ def test_what_comes_after_the_fit_knows_the_noise(varying):
     before = model.predict_std(X_NEW)
     np.testing.assert_array_equal(before, varying.predict_std(X_NEW))
     np.testing.assert_allclose(model.loo_predict(return_std=True)[1] > model.predict_std(X, kind="epistemic"), True)
-    lower, upper = model.predict_interval(X_NEW, 0.9, method="jackknife+")[1][:, :, 0].T
+    lower, upper = model.predict_interval(X_NEW, 0.9, method="jackknife+")[1].T
     assert scipy.stats.spearmanr(upper - lower, level(X_NEW)).statistic > 0.8
     inside = (lower <= Y_NEW) & (upper >= Y_NEW)
     assert 0.82 < inside.mean() < 0.97

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from former import current
 from sklearn.base import clone
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace.options import Link
 
 RNG = np.random.default_rng(23)
 X, X_NEW = RNG.normal(size=(70, 3)), 2 * RNG.normal(size=(8, 3))
@@ -37,19 +37,19 @@ def test_a_refit_under_a_fixed_training_is_a_new_fit(structure):
     for change in (
         {"prior_precision": 7.0},
         {"prior_precision": [0.5, 1.0, 2.0, 4.0], "temperature": 0.3},
-        {"prior_precision": "evidence", "prior_structure": "tensor", "sigma_noise": 0.4},
+        {"prior_precision": "evidence", "prior": "tensor", "sigma_noise": 0.4},
         {"sigma_noise": "residual", "return_std_kind": "epistemic"},
-        {"sigma_noise": "evidence", "prior_structure": "scalar", "temperature": 1.0},
+        {"sigma_noise": "evidence", "prior": "scalar", "temperature": 1.0},
     ):
-        assert model.refit_laplace(**current(**change)) is model
+        assert model.refit_laplace(**change) is model
         assert_same(model, clone(model).fit(X, Y[:, 0]))
 
 
 def test_a_classifier_refits_its_link_and_draws():
     """As above."""
     model = LaplaceClassifier(hidden_layer_sizes=(6,), map_prior_precision=1.0, random_state=0).fit(X, LABELS)
-    for change in ({"link": "mc", "n_samples": 33, "prior_precision": 0.2}, {"link": "plugin"}):
-        model.refit_laplace(**current(**change))
+    for change in ({"link": Link("mc", n_samples=33), "prior_precision": 0.2}, {"link": "plugin"}):
+        model.refit_laplace(**change)
         assert_same(model, clone(model).fit(X, LABELS))
         np.testing.assert_array_equal(model.predict_proba(X_NEW), clone(model).fit(X, LABELS).predict_proba(X_NEW))
 
@@ -94,7 +94,7 @@ def test_what_a_refit_cannot_do_is_refused_and_nothing_is_lost(change, message):
     model = LaplaceRegressor(hidden_layer_sizes=(3,), random_state=0).fit(X, Y)
     before, parameters = model.predict_std(X_NEW), model.get_params()
     with pytest.raises(ValueError, match=message):
-        model.refit_laplace(**current(**change))
+        model.refit_laplace(**change)
     np.testing.assert_array_equal(model.predict_std(X_NEW), before)
     assert model.get_params() == parameters
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from former import current
 from quick import SEEN, X, Y, client, regressor
 
 from sklearn_laplace.metrics import neg_nlpd
@@ -23,6 +22,6 @@ def test_a_search_over_the_prior_precision():
     search = integration.OptunaSearchCV(
         regressor(), distributions, cv=folds, n_trials=3, scoring=neg_nlpd, study=study, random_state=0
     ).fit(X[SEEN], Y[SEEN])
-    again = cross_val_score(regressor(**current(**search.best_params_)), X[SEEN], Y[SEEN], cv=folds, scoring=neg_nlpd)
+    again = cross_val_score(regressor(**search.best_params_), X[SEEN], Y[SEEN], cv=folds, scoring=neg_nlpd)
     np.testing.assert_allclose(search.best_score_, again.mean(), rtol=1e-6)
     assert search.best_estimator_.predict_std(X[:5]).shape == (5,)

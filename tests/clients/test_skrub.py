@@ -28,4 +28,4 @@ def test_a_pipeline_for_mixed_columns():
     assert np.sqrt(np.mean((pipe.predict(new) - y_new) ** 2)) < 0.6 * y_new.std()
     assert (predict_std(pipe, new) > 0).all()
     _, ends = predict_interval(pipe, new, 0.9)
-    assert 0.75 < np.mean((ends[:, 0, 0] <= y_new) & (y_new <= ends[:, 1, 0])) <= 1.0
+    assert 0.75 < np.mean((ends[:, 0] <= y_new) & (y_new <= ends[:, 1])) <= 1.0

@@ -11,7 +11,6 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from former import current
 from joblib import Memory
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
@@ -100,7 +99,7 @@ def test_the_curvature_is_that_of_all_copies_divided_by_their_number(curvature):
     recorded, weights = Recorded(jitter), RNG.integers(1, 4, size=50).astype(float)
     options = {"hessian_structure": "full", "curvature": curvature, "sigma_noise": 0.5, "prior_precision": 1.0}
     model = LaplaceRegressor(
-        FrozenEstimator(frozen()), **current(augment=recorded, n_augmentations=K, random_state=0, **options)
+        FrozenEstimator(frozen()), augment=Augmentation(recorded, n_copies=K), random_state=0, **options
     )
     model.fit(X, Y, sample_weight=weights)
     assert len(recorded.returned) == K
@@ -135,13 +134,11 @@ def test_a_fit_on_copies_is_the_fit_on_explicit_rows(structure):
     """Whole fits, training included: the same rows with weights w/k, given by hand, in whatever chunks."""
     recorded = Recorded(jitter)
     options = {"hessian_structure": structure, "prior_precision": 1.0, "sigma_noise": 0.2, "random_state": 0}
-    model = LaplaceRegressor(
-        nets.Linear, **current(augment=recorded, n_augmentations=K, standardize_y=False, **options)
-    )
+    model = LaplaceRegressor(nets.Linear, augment=Augmentation(recorded, n_copies=K), standardize_y=False, **options)
     model.fit(X, Y)
     order = canonical_order(np.ones(50))
     rows = np.concatenate(recorded.returned), np.tile(Y[order], K)
-    plain = LaplaceRegressor(nets.Linear, **current(standardize_y=False, **options))
+    plain = LaplaceRegressor(nets.Linear, standardize_y=False, **options)
     plain.fit(*rows, sample_weight=np.full(50 * K, 1 / K))
     np.testing.assert_allclose(answers(model), answers(plain), rtol=1e-8)
     np.testing.assert_allclose(model.log_marginal_likelihood_value_, plain.log_marginal_likelihood_value_, rtol=1e-9)
@@ -151,11 +148,11 @@ def test_known_noise_goes_with_the_copies():
     """A linear net: generalised least squares on the copies."""
     recorded, v = Recorded(jitter), np.exp(RNG.normal(size=50))
     options = {"prior_precision": 2.0, "sigma_noise": 1.0, "standardize_y": False, "random_state": 0}
-    model = LaplaceRegressor(nets.Linear, **current(augment=recorded, n_augmentations=K, **options))
+    model = LaplaceRegressor(nets.Linear, augment=Augmentation(recorded, n_copies=K), **options)
     model.fit(X, Y, sample_noise_variance=v)
     rows = np.concatenate(recorded.returned)
     seen = Recorded(same)
-    LaplaceRegressor(nets.Linear, **current(augment=seen, **options)).fit(X, Y, sample_noise_variance=v)
+    LaplaceRegressor(nets.Linear, augment=seen, **options).fit(X, Y, sample_noise_variance=v)
     order = np.abs(seen.returned[0][:, None] - X[None]).sum(-1).argmin(1)
     ones = np.ones((50 * K, 1))
     exact = oracles.bayesian_linear_regression(
@@ -199,10 +196,8 @@ def test_copies_that_are_the_rows_change_nothing(model, k):
 def test_copies_of_a_frozen_nets_rows_change_nothing():
     """No training, so rounding alone is left."""
     options = {"hessian_structure": "full", "random_state": 0}
-    first = LaplaceRegressor(FrozenEstimator(frozen()), **current(**options)).fit(X, Y)
-    second = LaplaceRegressor(FrozenEstimator(frozen()), **current(augment=same, n_augmentations=5, **options)).fit(
-        X, Y
-    )
+    first = LaplaceRegressor(FrozenEstimator(frozen()), **options).fit(X, Y)
+    second = LaplaceRegressor(FrozenEstimator(frozen()), augment=Augmentation(same, n_copies=5), **options).fit(X, Y)
     torch.testing.assert_close(first.laplace_.curvature.matrix, second.laplace_.curvature.matrix, rtol=1e-10, atol=0)
     np.testing.assert_allclose(answers(second), answers(first), rtol=1e-9)
 
@@ -222,10 +217,10 @@ def test_a_closed_orbit_makes_the_answer_symmetric():
     """{x, −x} in two draws: the linear model has no slope left, and is as sure at x as at −x."""
     options = {"prior_precision": 1.0, "sigma_noise": 0.3, "standardize_y": False, "random_state": 0}
     y = 3 * X[:, 0] + 1.0
-    model = LaplaceRegressor(nets.Linear, **current(augment=Signs(), n_augmentations=2, **options)).fit(X, y)
+    model = LaplaceRegressor(nets.Linear, augment=Augmentation(Signs(), n_copies=2), **options).fit(X, y)
     np.testing.assert_allclose(model.predict(X_NEW), model.predict(-X_NEW), rtol=1e-9)
     np.testing.assert_allclose(model.predict_std(X_NEW), model.predict_std(-X_NEW), rtol=1e-9)
-    plain = LaplaceRegressor(nets.Linear, **current(**options)).fit(X, y)
+    plain = LaplaceRegressor(nets.Linear, **options).fit(X, y)
     assert np.abs(plain.predict(X_NEW) - plain.predict(-X_NEW)).max() > 1
 
 
@@ -246,13 +241,11 @@ def test_copies_around_a_row_are_a_stronger_prior_of_a_linear_net():
     options = {"sigma_noise": sigma, "standardize_y": False, "random_state": 0}
     augment = Around(s * 3**0.5)  # 2 · 3 copies, each column moved in a third of them
     model = LaplaceRegressor(
-        nets.Linear, **current(augment=augment, n_augmentations=6, prior_precision=1.0, **options)
+        nets.Linear, augment=Augmentation(augment, n_copies=6), prior_precision=1.0, **options
     ).fit(X, Y)
-    stronger = LaplaceRegressor(
-        nets.Linear, **current(prior_precision=[1.0 + 50 * s**2 / sigma**2, 1.0], **options)
-    ).fit(X, Y)
+    stronger = LaplaceRegressor(nets.Linear, prior_precision=[1.0 + 50 * s**2 / sigma**2, 1.0], **options).fit(X, Y)
     np.testing.assert_allclose(answers(model), answers(stronger), rtol=1e-9)
-    plain = LaplaceRegressor(nets.Linear, **current(prior_precision=1.0, **options)).fit(X, Y)
+    plain = LaplaceRegressor(nets.Linear, prior_precision=1.0, **options).fit(X, Y)
     assert (model.predict_std(X_NEW) < plain.predict_std(X_NEW)).all()
 
 
@@ -287,7 +280,7 @@ def test_what_the_function_does_to_its_arguments_stays_with_it():
 def test_augmented_models_are_cloned_and_saved():
     """A function of an importable file is a parameter like any other."""
     model = LaplaceRegressor(**FIXED, augment=Augmentation(jitter, n_copies=2)).fit(X, Y)
-    assert clone(model).augment is jitter
+    assert clone(model).augment.function is jitter and clone(model).augment is not model.augment
     for other in (pickle.loads(pickle.dumps(model)), clone(model).fit(X, Y)):
         np.testing.assert_array_equal(answers(other), answers(model))
     assert joblib.hash(model) == joblib.hash(pickle.loads(pickle.dumps(model)))
@@ -298,16 +291,16 @@ def test_a_cached_training_is_that_of_its_copies(tmp_path, monkeypatch):
     calls = []
     original = _map.fit_map
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", lambda *a, **k: calls.append(1) or original(*a, **k))
-    model = LaplaceRegressor(**current(**FIXED, sigma_noise=0.3, n_augmentations=2, memory=Memory(tmp_path, verbose=0)))
+    model = LaplaceRegressor(**FIXED, sigma_noise=0.3, memory=Memory(tmp_path, verbose=0))
     for count, options in (
-        (1, {"augment": jitter}),
+        (1, {"augment": Augmentation(jitter, n_copies=2)}),
         (1, {"temperature": 0.5}),
-        (1, {"augment": lambda X, random_state: jitter(X, random_state)}),
-        (2, {"augment": lambda X, random_state: X + 0.2 * random_state.normal(size=X.shape)}),
-        (3, {"n_augmentations": 3}),
+        (1, {"augment__function": lambda X, random_state: jitter(X, random_state)}),
+        (2, {"augment__function": lambda X, random_state: X + 0.2 * random_state.normal(size=X.shape)}),
+        (3, {"augment__n_copies": 3}),
         (4, {"augment": None}),
     ):
-        uncached = clone(model.set_params(**current(**options))).set_params(memory=None)
+        uncached = clone(model.set_params(**options)).set_params(memory=None)
         model.fit(X, Y)
         assert len(calls) == count
         np.testing.assert_array_equal(answers(uncached.fit(X, Y)), answers(model))
@@ -319,11 +312,11 @@ def test_rows_that_come_later_are_augmented_too():
     recorded = Recorded(jitter)
     options = {"prior_precision": 1.0, "sigma_noise": 0.2, "standardize_y": False, "random_state": 0}
     options["hessian_structure"] = "full"
-    model = LaplaceRegressor(nets.Linear, **current(augment=recorded, n_augmentations=K, **options)).fit(X[:30], Y[:30])
+    model = LaplaceRegressor(nets.Linear, augment=Augmentation(recorded, n_copies=K), **options).fit(X[:30], Y[:30])
     n_first = len(recorded.returned)
     model.partial_fit(X[30:40], Y[30:40]).partial_fit(X[40:], Y[40:])
     assert len(recorded.returned) == n_first + 2 * K
-    plain = LaplaceRegressor(nets.Linear, **current(augment=Recorded(jitter), n_augmentations=K, **options)).fit(
+    plain = LaplaceRegressor(nets.Linear, augment=Augmentation(Recorded(jitter), n_copies=K), **options).fit(
         X[:30], Y[:30]
     )
     plain.set_params(augment=None)
@@ -337,9 +330,13 @@ def test_rows_that_come_later_are_augmented_too():
 
 def test_a_search_over_augmentations_works():
     """Functions are values of a grid like any other."""
-    grid = {"augment": [None, jitter, same], "n_augmentations": [2]}
-    search = GridSearchCV(LaplaceRegressor(**FIXED, sigma_noise=0.3), grid, cv=2, scoring=metrics.neg_nlpd).fit(X, Y)
+    model = LaplaceRegressor(**FIXED, sigma_noise=0.3)
+    grid = {"augment": [None, Augmentation(jitter, n_copies=2), Augmentation(same, n_copies=2)]}
+    search = GridSearchCV(model, grid, cv=2, scoring=metrics.neg_nlpd).fit(X, Y)
     scores = search.cv_results_["mean_test_score"]
+    model.set_params(augment=Augmentation(same, n_copies=2))
+    inside = GridSearchCV(model, {"augment__function": [jitter, same]}, cv=2, scoring=metrics.neg_nlpd).fit(X, Y)
+    np.testing.assert_array_equal(inside.cv_results_["mean_test_score"], scores[1:])
     assert scores[0] == scores[2] != scores[1]
     assert sklearn_laplace.predict_std(search, X_NEW).shape == (6,)
 
@@ -351,8 +348,9 @@ def test_a_search_over_augmentations_works():
     ("options", "message"),
     [
         ({"augment": "flip"}, "augment='flip' has to be None or a function"),
-        ({"n_augmentations": 0}, "n_augmentations=0 has to be a whole number of at least 1"),
-        ({"augment": jitter, "n_augmentations": 1.5}, "n_augmentations=1.5 has to be a whole number"),
+        ({"augment": Augmentation("flip", 2)}, "augment='flip' has to be None or a function"),
+        ({"augment": Augmentation(jitter, 0)}, "n_copies of Augmentation=0 has to be a whole number of at least 1"),
+        ({"augment": Augmentation(jitter, 1.5)}, "n_copies of Augmentation=1.5 has to be a whole number"),
         ({"augment": lambda X, r: X[:, :2]}, r"shape \(50, 2\); expected \(50, 3\), one new row for each row"),
         ({"augment": lambda X, r: np.vstack([X, X])}, r"\(100, 3\); expected .* several copies .* use options.Aug"),
         ({"augment": lambda X, r: None}, r"augment returned an array of shape \(\); expected"),
@@ -368,7 +366,7 @@ def test_a_search_over_augmentations_works():
 def test_what_is_no_augmentation_is_refused(estimator, options, message):
     """What was returned and what is needed."""
     with pytest.raises(ValueError, match=message):
-        estimator(**current(**SMALL, **options)).fit(X, Y if estimator is LaplaceRegressor else LABELS)
+        estimator(**SMALL, **options).fit(X, Y if estimator is LaplaceRegressor else LABELS)
 
 
 def test_random_copies_cannot_be_forgotten():
@@ -379,6 +377,6 @@ def test_random_copies_cannot_be_forgotten():
         UnsupportedCombinationError, match="forget cannot be used with augment: the fit replaced rows by random copies"
     ):
         model.forget(X[:3], Y[:3])
-    with pytest.raises(ValueError, match="n_augmentations=3 changes the training or the curvature"):
-        model.refit_laplace(**current(n_augmentations=3))
+    with pytest.raises(ValueError, match=r"augment=Augmentation\(.*n_copies=3\) changes the training or the curvature"):
+        model.refit_laplace(augment=Augmentation(jitter, n_copies=3))
     np.testing.assert_array_equal(answers(model), before)

@@ -11,7 +11,6 @@ import oracles
 import pytest
 import sklearn
 import torch
-from former import current
 from sklearn.base import clone
 from sklearn.model_selection import cross_validate
 from sklearn.pipeline import make_pipeline
@@ -39,7 +38,7 @@ def features(rows):
 def linear(**options):
     """A linear net, for which everything has a closed form."""
     options = {"prior_precision": DELTA, "sigma_noise": 1.0, "standardize_y": False, "random_state": 0, **options}
-    return LaplaceRegressor(nets.regressor(nets.Linear, **current(**options.pop("net", {}))), **current(**options))
+    return LaplaceRegressor(nets.regressor(nets.Linear, **options.pop("net", {})), **options)
 
 
 def assert_is(model, y, variances, weights=None, rows=slice(None)):
@@ -259,10 +258,8 @@ def test_rows_that_are_known_to_be_worthless_do_not_spoil_the_rest():
         np.append(v, np.full(5, 1e12)),
     )
     options = {**SMALL, "sigma_noise": 1.0, "prior_precision": 1.0}
-    mean, std = (
-        LaplaceRegressor(**current(**options)).fit(X, y, sample_noise_variance=v).predict(X_NEW, return_std=True)
-    )
-    model = LaplaceRegressor(**current(**options)).fit(*wild[:2], sample_noise_variance=wild[2])
+    mean, std = LaplaceRegressor(**options).fit(X, y, sample_noise_variance=v).predict(X_NEW, return_std=True)
+    model = LaplaceRegressor(**options).fit(*wild[:2], sample_noise_variance=wild[2])
     np.testing.assert_allclose(model.predict(X_NEW), mean, atol=0.3 * std.max())
     np.testing.assert_allclose(model._scale.scale, y.std(), rtol=0.2)
 

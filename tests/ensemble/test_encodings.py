@@ -8,7 +8,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from former import current
 from scipy.optimize import minimize_scalar
 from scipy.stats import norm
 from sklearn.base import clone
@@ -261,7 +260,7 @@ def test_intervals_are_the_weighted_mean_of_those_of_both_kinds(both):
     of_kinds = [both.members_[k].predict_interval(NEW, **asked)[1] for k in (0, 4)]
     _, ends = both.predict_interval(NEW, **asked)
     np.testing.assert_allclose(ends, shares[0] * of_kinds[0] + shares[1] * of_kinds[1], rtol=1e-9)
-    low, high = ends[:, 0, 0], ends[:, 1, 0]
+    low, high = ends.T
     assert np.mean((low <= NEW_Y) & (high >= NEW_Y)) > 0.85
     assert (high - low).mean() <= max((own[:, 1] - own[:, 0]).mean() for own in of_kinds)
 
@@ -386,9 +385,9 @@ def test_what_is_affordable(rows, columns, classes, expected):
     [
         {"n_members": 3},
         {"subset_of_weights": ["5.weight"]},
-        {"prior_mean": {"5.bias": [1.0]}},
+        {"prior": {"5.bias": [1.0]}},
         {"temperature": {"5.weight": 2.0}},
-        {"prior_precision": [1.0, 2.0, 1.0, 2.0], "prior_structure": "tensor"},
+        {"prior_precision": [1.0, 2.0, 1.0, 2.0], "prior": "tensor"},
     ],
     ids=lambda said: next(iter(said)),
 )
@@ -397,7 +396,7 @@ def test_what_is_said_of_one_net_leaves_one_kind(monkeypatch, said):
     monkeypatch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
     given = {**SMALL, "likelihood": "gaussian"}
     assert {member.n_bins for member in LaplaceRegressor(**given).fit(X, Y).members_} == {None, 8}
-    model = LaplaceRegressor(**current(**given, **said)).fit(X, Y)
+    model = LaplaceRegressor(**given, **said).fit(X, Y)
     assert {member.n_bins for member in model.members_} == {None}
     assert "n_members" not in said or len(model.members_) == said["n_members"]
 

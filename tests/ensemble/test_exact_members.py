@@ -261,7 +261,7 @@ def test_intervals_cover(method):
     for seed in range(3):
         model = LaplaceRegressor(random_state=0).fit(*waves(200, seed=seed))
         X, y = waves(1000, seed=10 + seed)
-        low, high = model.predict_interval(X, method=method)[1][:, :, 0].T
+        low, high = model.predict_interval(X, method=method)[1].T
         covered.append(np.mean((low <= y) & (y <= high)))
     assert 0.87 < np.mean(covered) < 0.98
 

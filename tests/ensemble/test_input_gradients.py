@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from former import current
 from nets import Hidden
 from scipy.integrate import trapezoid
 from sklearn import config_context
@@ -16,6 +15,7 @@ from torch import nn
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace._ensemble.input_gradients import InputGradients
 from sklearn_laplace.errors import IncompleteWarning, UnsupportedCombinationError
+from sklearn_laplace.options import Kron, LowRank, LowRankDiag, MonteCarlo
 
 QUICK = {
     "n_members": 1,
@@ -60,7 +60,7 @@ class FirstColumn(nn.Module):
 
 def fitted(y=Y, **options):
     own = {} if "net" in options else {"hidden_layer_sizes": (8,)}
-    return LaplaceRegressor(**current(**{**QUICK, **own, **options})).fit(X, y)
+    return LaplaceRegressor(**{**QUICK, **own, **options}).fit(X, y)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def mixture():
 @pytest.fixture(scope="module")
 def classifier():
     options = {name: value for name, value in QUICK.items() if name not in ("sigma_noise", "likelihood")}
-    return LaplaceClassifier(**current(hidden_layer_sizes=(8,), **options)).fit(X, np.digitize(X[:, 0], [4.5, 5.5]))
+    return LaplaceClassifier(hidden_layer_sizes=(8,), **options).fit(X, np.digitize(X[:, 0], [4.5, 5.5]))
 
 
 def central_differences(function, x, step=1e-4):
@@ -114,13 +114,13 @@ def assert_gradients(model, x=X_NEW):
         {"hessian_structure": "block_diagonal"},
         {"hessian_structure": "kron"},
         {"hessian_structure": "ekfac"},
-        {"hessian_structure": "low_rank_diag", "rank": 5},
+        {"hessian_structure": LowRankDiag(5)},
         {"hessian_structure": "diag"},
-        {"hessian_structure": "low_rank", "rank": 5},
+        {"hessian_structure": LowRank(5)},
         {"subset_of_weights": "last_layer"},
         {"subset_of_weights": "subnetwork"},
-        {"bias": "separate", "hessian_structure": "kron"},
-        {"prior_structure": "tensor", "hessian_structure": "full"},
+        {"hessian_structure": Kron(bias="separate")},
+        {"prior": "tensor", "hessian_structure": "full"},
         {"temperature": {"hidden.weight": 0.5}, "net": Hidden(3)},
         {"activation": "gelu"},
         {"activation": "silu"},
@@ -130,7 +130,7 @@ def assert_gradients(model, x=X_NEW):
         {"hidden_layer_sizes": ()},
         {"standardize_y": False},
         {"return_std_kind": "epistemic"},
-        {"predictive": "mc", "n_samples": 20},
+        {"predictive": MonteCarlo(20)},
     ],
     ids=str,
 )

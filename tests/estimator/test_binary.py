@@ -9,7 +9,6 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from former import current
 from sklearn.datasets import make_moons
 from sklearn.frozen import FrozenEstimator
 from torch import nn
@@ -264,4 +263,4 @@ def test_looking_at_a_net_leaves_no_trace():
 def test_what_two_classes_cannot_share_is_refused(options, y, message):
     """What was given, what is needed, before any training."""
     with pytest.raises(ValueError, match=message):
-        LaplaceClassifier(**current(**options)).fit(X, y)
+        LaplaceClassifier(**options).fit(X, y)

@@ -12,7 +12,6 @@ import pandas
 import polars
 import pytest
 import torch
-from former import current
 from joblib import Memory
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal as assert_equal
@@ -50,24 +49,20 @@ CHECKS = (
 GIVEN = [0.01, 1.0, 100.0]
 FOLDS = list(KFold(2, shuffle=True, random_state=1).split(X))
 SMALL = {"hidden_layer_sizes": (3,), "map_prior_precision": 1.0, "random_state": 0}
-BY_CV = {"prior_precision": "cv", "cv": FOLDS, "prior_precision_grid": GIVEN}
 
 
 def regressor(**options):
-    return LaplaceRegressor(**current(**{**SMALL, **BY_CV, **options}))
+    return LaplaceRegressor(**SMALL, prior_precision=CrossValidated(GIVEN, FOLDS)).set_params(**options)
 
 
 def classifier(**options):
-    return LaplaceClassifier(**current(**{**SMALL, **BY_CV, "map_prior_precision": 0.01, **options}))
+    model = LaplaceClassifier(**SMALL, prior_precision=CrossValidated(GIVEN, FOLDS))
+    return model.set_params(**{"map_prior_precision": 0.01, **options})
 
 
 def plain(model, **options):
     """The same estimator without a rule that looks at held-out rows."""
-    return clone(model).set_params(
-        **current(
-            **{"prior_precision": "evidence", "cv": None, "scoring": None, "prior_precision_grid": None, **options}
-        )
-    )
+    return clone(model).set_params(**{"prior_precision": "evidence", **options})
 
 
 def skorch_net():
@@ -136,7 +131,7 @@ def test_it_is_a_grid_search_over_the_prior_precision(case):
     assert_equal(scores.folds.T, np.column_stack([search.cv_results_[f"split{k}_test_score"] for k in range(2)]))
     assert len(np.unique(scores.mean)) == 3
     assert scores.kind == "cv" and scores.grid.tolist() == GIVEN
-    assert model.prior_precision == "cv"
+    assert isinstance(model.prior_precision, CrossValidated)
     assert scores.best == search.best_params_["prior_precision"]
     best = search.best_estimator_
     assert model.prior_precision_ == best.prior_precision_
@@ -150,7 +145,10 @@ def test_the_scores_of_a_linear_net_are_those_of_bayesian_linear_regression():
     grid, sigma = [0.01, 1.0, 30.0, 1000.0], 0.4
     model = LaplaceRegressor(
         nets.Linear(3),
-        **current(standardize_y=False, sigma_noise=sigma, random_state=0, **{**BY_CV, "prior_precision_grid": grid}),
+        standardize_y=False,
+        sigma_noise=sigma,
+        random_state=0,
+        prior_precision=CrossValidated(grid, FOLDS),
     ).fit(X, Y)
     design = np.column_stack([X, np.ones(36)])
     expected = np.empty((2, 4))
@@ -171,7 +169,7 @@ def test_the_scores_of_a_linear_net_are_those_of_bayesian_linear_regression():
 )
 def test_other_scores_choose_by_themselves(scoring, trained_under):
     """Names and callables, as a search takes them; a score of the mean where the mean moves."""
-    model = regressor(**current(map_prior_precision=trained_under, scoring=scoring, n_members=1)).fit(X, Y)
+    model = regressor(map_prior_precision=trained_under, prior_precision__scoring=scoring, n_members=1).fit(X, Y)
     search = GridSearchCV(plain(model), {"prior_precision": GIVEN}, cv=FOLDS, scoring=scoring).fit(X, Y)
     assert_equal(model._prior_scores.mean, search.cv_results_["mean_test_score"])
 
@@ -182,7 +180,7 @@ def test_other_scores_choose_by_themselves(scoring, trained_under):
 @pytest.mark.parametrize("n_candidates", [1, 4, 9])
 def test_one_training_a_fold_and_one_of_all_rows(n_candidates, trainings):
     """Under a fixed precision of the training, whatever the grid: 18 of 36 rows twice, then all."""
-    regressor(**current(prior_precision_grid=np.logspace(-2, 2, n_candidates))).fit(X, Y)
+    regressor(prior_precision__grid=np.logspace(-2, 2, n_candidates)).fit(X, Y)
     assert trainings == [18, 18, 36]
 
 
@@ -208,8 +206,8 @@ def test_candidates_of_a_default_mixture_are_nets_of_a_few_steps(monkeypatch):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 2))
     y = np.sin(2 * x[:, 0]) + 0.2 * rng.normal(size=120)
-    options = {"hidden_layer_sizes": (8,), "prior_precision": "cv", "prior_precision_grid": GIVEN, "cv": 2}
-    model = LaplaceRegressor(**current(random_state=0, **options)).fit(x, y)
+    options = {"hidden_layer_sizes": (8,), "prior_precision": CrossValidated(GIVEN, cv=2)}
+    model = LaplaceRegressor(random_state=0, **options).fit(x, y)
     assert seen[:6] == 6 * [(1, None, "gaussian", "evidence", True)]
     assert len(model.members_) == 4 and not any(quick for *_, quick in seen[6:])
     assert {one[:-1] for one in seen[6:]} == {("auto", None, "auto", "auto")}
@@ -217,10 +215,10 @@ def test_candidates_of_a_default_mixture_are_nets_of_a_few_steps(monkeypatch):
     best = LaplaceRegressor(random_state=0, hidden_layer_sizes=(8,), prior_precision=1.0).fit(x, y)
     assert_equal(model.predict_std(x), best.predict_std(x))
     seen.clear()
-    LaplaceRegressor(**current(random_state=0, sigma_noise=0.3, n_bins=4, **options)).fit(x, y)
+    LaplaceRegressor(random_state=0, sigma_noise=0.3, n_bins=4, **options).fit(x, y)
     assert seen[:6] == 6 * [(1, 4, "gaussian", 0.3, True)]
     seen.clear()
-    LaplaceRegressor(**current(random_state=0, n_members=1, **options)).fit(x, y)
+    LaplaceRegressor(random_state=0, n_members=1, **options).fit(x, y)
     assert not any(quick for *_, quick in seen) and {one[2] for one in seen} == {"auto"}
 
 
@@ -251,14 +249,16 @@ def test_the_default_is_five_folds_in_an_order_that_follows_from_the_seed():
     order = np.argsort(Y)
     rows, y = X[order], Y[order]
     for seed in (0, 7):
-        found = regressor(**current(cv=None, random_state=seed)).fit(rows, y)._prior_scores
+        found = regressor(prior_precision__cv=None, random_state=seed).fit(rows, y)._prior_scores
         folds = list(KFold(5, shuffle=True, random_state=seed).split(rows))
-        assert_equal(found.folds, regressor(**current(cv=folds, random_state=seed)).fit(rows, y)._prior_scores.folds)
+        given = regressor(prior_precision__cv=folds, random_state=seed).fit(rows, y)._prior_scores
+        assert_equal(found.folds, given.folds)
     assert found.folds.shape == (5, 3)
     state = np.random.RandomState(3)
-    drawn = regressor(**current(cv=None, random_state=state)).fit(rows, y)._prior_scores
+    drawn = regressor(prior_precision__cv=None, random_state=state).fit(rows, y)._prior_scores
     folds = list(KFold(5, shuffle=True, random_state=np.random.RandomState(3)).split(rows))
-    assert_equal(drawn.folds, regressor(**current(cv=folds, random_state=state)).fit(rows, y)._prior_scores.folds)
+    given = regressor(prior_precision__cv=folds, random_state=state).fit(rows, y)._prior_scores
+    assert_equal(drawn.folds, given.folds)
     assert state.randint(2**31) == np.random.RandomState(3).randint(2**31)  # as it was
 
 
@@ -266,24 +266,24 @@ def test_a_classifiers_folds_have_its_classes_in_equal_shares():
     """Sorted labels: each default fold has all of them. A number means scikit-learn's own folds."""
     order = np.argsort(LABELS)
     rows, y = X[order], LABELS[order]
-    found = classifier(**current(cv=None)).fit(rows, y)._prior_scores.folds
+    found = classifier(prior_precision__cv=None).fit(rows, y)._prior_scores.folds
     folds = list(StratifiedKFold(5, shuffle=True, random_state=0).split(rows, y))
-    assert_equal(found, classifier(**current(cv=folds)).fit(rows, y)._prior_scores.folds)
-    found = classifier(**current(cv=3)).fit(rows, y)._prior_scores.folds
-    assert_equal(found, classifier(**current(cv=StratifiedKFold(3))).fit(rows, y)._prior_scores.folds)
-    found = regressor(**current(cv=3)).fit(X, Y)._prior_scores.folds
-    assert_equal(found, regressor(**current(cv=KFold(3))).fit(X, Y)._prior_scores.folds)
+    assert_equal(found, classifier(prior_precision__cv=folds).fit(rows, y)._prior_scores.folds)
+    found = classifier(prior_precision__cv=3).fit(rows, y)._prior_scores.folds
+    assert_equal(found, classifier(prior_precision__cv=StratifiedKFold(3)).fit(rows, y)._prior_scores.folds)
+    found = regressor(prior_precision__cv=3).fit(X, Y)._prior_scores.folds
+    assert_equal(found, regressor(prior_precision__cv=KFold(3)).fit(X, Y)._prior_scores.folds)
 
 
 def test_splits_may_come_from_groups_or_once():
     """A splitter that needs groups as its list; a generator, which a second fit finds empty."""
     groups = np.arange(36) % 6
     by_group = list(GroupKFold(3).split(X, Y, groups))
-    expected = regressor(**current(cv=by_group)).fit(X, Y)._prior_scores.folds
-    model = regressor(**current(cv=GroupKFold(3)))
+    expected = regressor(prior_precision__cv=by_group).fit(X, Y)._prior_scores.folds
+    model = regressor(prior_precision__cv=GroupKFold(3))
     with pytest.raises(ValueError, match="'groups' parameter should not be None"):
         model.fit(X, Y)
-    model = regressor(**current(cv=iter(by_group))).fit(X, Y)
+    model = regressor(prior_precision__cv=iter(by_group)).fit(X, Y)
     assert_equal(model._prior_scores.folds, expected)
     with pytest.raises(
         ValueError, match=r"cv=<.*iterator.*> has no splits; a generator gives its splits once: use list"
@@ -296,7 +296,7 @@ def test_splits_may_come_from_groups_or_once():
 def test_weights_and_known_noise_go_with_their_rows(scoring):
     """Into the fit of a fold, and the weights into its score; by explicit fits."""
     noise = RNG.uniform(0.2, 2.0, size=36)
-    model = regressor(**current(scoring=scoring, map_prior_precision="same", sigma_noise=0.4, n_members=1))
+    model = regressor(prior_precision__scoring=scoring, map_prior_precision="same", sigma_noise=0.4, n_members=1)
     model.fit(X, Y, sample_weight=WEIGHTS, sample_noise_variance=noise)
     expected = np.empty((2, 3))
     for k, (train, test) in enumerate(FOLDS):
@@ -316,20 +316,20 @@ def test_a_row_of_weight_zero_is_in_no_training_and_no_score():
     """Whatever is in it; also one weight for all rows."""
     y, weights = np.append(Y, 1e6), np.append(WEIGHTS, 0.0)
     rows, folds = np.vstack([X, X[:1]]), [(train, np.append(test, 36)) for train, test in FOLDS]
-    found = regressor(**current(cv=folds)).fit(rows, y, weights)._prior_scores.folds
+    found = regressor(prior_precision__cv=folds).fit(rows, y, weights)._prior_scores.folds
     assert_allclose(found, regressor().fit(X, Y, WEIGHTS)._prior_scores.folds, rtol=1e-12)
     assert_equal(
         regressor().fit(X, Y, 2.0)._prior_scores.folds, regressor().fit(X, Y, np.full(36, 2.0))._prior_scores.folds
     )
     weights[30:] = 0.0
     with pytest.raises(ValueError, match="every held-out row has sample_weight zero") as error:
-        regressor(**current(cv=[(np.arange(30), np.arange(30, 37))])).fit(rows, y, weights)
+        regressor(prior_precision__cv=[(np.arange(30), np.arange(30, 37))]).fit(rows, y, weights)
     assert error.value.__notes__ == ["In fold 0 of prior_precision='cv'."]
 
 
 def test_a_metric_without_weights_is_asked_without_them():
     """max_error has none: a search without routing would not hand them on either."""
-    model = regressor(**current(scoring="neg_max_error", map_prior_precision="same")).fit(X, Y, WEIGHTS)
+    model = regressor(prior_precision__scoring="neg_max_error", map_prior_precision="same").fit(X, Y, WEIGHTS)
     train, test = FOLDS[0]
     fit = plain(model, prior_precision=GIVEN[2]).fit(X[train], Y[train], WEIGHTS[train])
     assert model._prior_scores.folds[0, 2] == -max_error(Y[test], fit.predict(X[test]))
@@ -345,11 +345,12 @@ def test_tables_keep_their_names_in_the_folds(library):
         seen.append(list(rows.columns))
         return neg_nlpd(model, rows, y)
 
-    model = regressor(**current(scoring=scoring)).fit(table, library.Series(list(Y)))
+    model = regressor(prior_precision__scoring=scoring).fit(table, library.Series(list(Y)))
     assert seen == 6 * [["a", "b", "c"]] and list(model.feature_names_in_) == ["a", "b", "c"]
-    assert_equal(model._prior_scores.folds, regressor(**current(scoring=neg_nlpd)).fit(X, Y)._prior_scores.folds)
-    lists = regressor(**current(scoring=neg_nlpd)).fit(X.tolist(), Y.tolist(), WEIGHTS.tolist())
-    assert_equal(lists.predict_std(X_NEW), regressor(**current(scoring=neg_nlpd)).fit(X, Y, WEIGHTS).predict_std(X_NEW))
+    assert_equal(model._prior_scores.folds, regressor(prior_precision__scoring=neg_nlpd).fit(X, Y)._prior_scores.folds)
+    lists = regressor(prior_precision__scoring=neg_nlpd).fit(X.tolist(), Y.tolist(), WEIGHTS.tolist())
+    arrays = regressor(prior_precision__scoring=neg_nlpd).fit(X, Y, WEIGHTS)
+    assert_equal(lists.predict_std(X_NEW), arrays.predict_std(X_NEW))
 
 
 def test_folds_in_worker_processes_give_the_same_numbers():
@@ -370,9 +371,9 @@ def test_the_chosen_precision_stays_until_another_one_is_asked_for():
     best = model.prior_precision_
     fixed = plain(model, prior_precision=best)
     for change in ({"temperature": 0.5}, {"sigma_noise": 0.7, "predictive": "mc"}, {"predictive": "glm"}):
-        model.refit_laplace(**current(**change))
-        fixed.set_params(**current(**change)).fit(X, Y)
-        assert model.prior_precision_ == best and model.prior_precision == "cv"
+        model.refit_laplace(**change)
+        fixed.set_params(**change).fit(X, Y)
+        assert model.prior_precision_ == best and isinstance(model.prior_precision, CrossValidated)
         assert_equal(model.predict_std(X_NEW), fixed.predict_std(X_NEW))
     copy = pickle.loads(pickle.dumps(model))
     assert_equal(copy._prior_scores.folds, model._prior_scores.folds)
@@ -390,9 +391,9 @@ def test_only_a_choice_on_held_out_rows_has_scores():
     model = regressor()
     assert model._prior_scores is None
     assert model.fit(X, Y)._prior_scores is not None
-    model.set_params(**current(prior_precision="evidence", cv=None, prior_precision_grid=None)).fit(X, Y)
+    model.set_params(prior_precision="evidence").fit(X, Y)
     assert model._prior_scores is None and model.prior_precision_ not in GIVEN
-    assert GRID.tolist() == regressor(**current(prior_precision_grid=None)).fit(X, Y)._prior_scores.grid.tolist()
+    assert GRID.tolist() == regressor(prior_precision__grid=None).fit(X, Y)._prior_scores.grid.tolist()
 
 
 def test_without_rows_it_cannot_be_chosen():
@@ -451,14 +452,11 @@ def test_a_pipeline_around_it_scales_all_rows_that_it_was_given():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"prior_precision_grid": 1.0},
-            r"prior_precision_grid=1\.0 has to be None or a sequence of finite numbers above",
-        ),
-        ({"prior_precision_grid": []}, r"prior_precision_grid=\[\] has to be None or a sequence"),
-        ({"prior_precision_grid": [1.0, 0.0]}, r"prior_precision_grid=\[1\.0, 0\.0\] has to be None or a sequence"),
-        ({"prior_precision_grid": ["evidence"]}, r"prior_precision_grid=\['evidence'\] has to be None or a sequence"),
-        ({"prior_precision_grid": [[1.0], [2.0]]}, r"has to be None or a sequence"),
+        ({"grid": 1.0}, r"grid=1\.0 has to be None or a sequence of finite numbers above"),
+        ({"grid": []}, r"grid=\[\] has to be None or a sequence"),
+        ({"grid": [1.0, 0.0]}, r"grid=\[1\.0, 0\.0\] has to be None or a sequence"),
+        ({"grid": ["evidence"]}, r"grid=\['evidence'\] has to be None or a sequence"),
+        ({"grid": [[1.0], [2.0]]}, r"has to be None or a sequence"),
         ({"scoring": "neg_logloss"}, "scoring='neg_logloss' is not known; .* Did you mean 'neg_log_loss'"),
         (
             {"scoring": ["r2", "neg_mean_absolute_error"]},
@@ -468,23 +466,21 @@ def test_a_pipeline_around_it_scales_all_rows_that_it_was_given():
         ({"cv": 1}, "n_splits=1"),
         ({"cv": "five"}, "Expected .?cv.? as an integer"),
         ({"cv": []}, r"cv=\[\] has no splits"),
-        (
-            {"prior_precision": "evidence"},
-            "prior_precision_grid would be ignored with prior_precision='evidence'; it goes with .*'validation'",
-        ),
-        (
-            {"prior_precision": 2.0, "scoring": "r2"},
-            r"scoring and prior_precision_grid would be ignored with prior_precision=2\.0; they go with",
-        ),
-        (
-            {"prior_precision": "cross"},
-            "prior_precision='cross' is not known; expected one of 'auto', 'cv', 'evidence'",
-        ),
     ],
 )
 def test_wrong_options_are_refused_before_any_training(options, message, trainings):
     """By what they are, not by what becomes of them."""
-    for model, y in ((regressor(**current(**options)), Y), (classifier(**current(**options)), LABELS)):
+    rule = CrossValidated(**{"grid": GIVEN, "cv": FOLDS, **options})
+    for model, y in ((regressor(prior_precision=rule), Y), (classifier(prior_precision=rule), LABELS)):
+        with pytest.raises(ValueError, match=message):
+            model.fit(X, y)
+    assert not trainings
+
+
+def test_an_unknown_rule_is_refused_with_the_known_ones(trainings):
+    """By name, before any training."""
+    message = "prior_precision='cross' is not known; expected one of 'auto', 'cv', 'evidence'"
+    for model, y in ((regressor(prior_precision="cross"), Y), (classifier(prior_precision="cross"), LABELS)):
         with pytest.raises(ValueError, match=message):
             model.fit(X, y)
     assert not trainings
@@ -492,7 +488,7 @@ def test_wrong_options_are_refused_before_any_training(options, message, trainin
 
 def test_several_precisions_have_no_grid(trainings):
     """One candidate for all weights is no choice between layers."""
-    with pytest.raises(UnsupportedCombinationError, match=r"prior='layer' asks for several\. Use prior_structure="):
+    with pytest.raises(UnsupportedCombinationError, match=r"'layer' asks for several\. Use prior='scalar'"):
         regressor(prior="layer").fit(X, Y)
     assert not trainings
 
@@ -532,7 +528,7 @@ def test_a_candidate_that_scores_minus_infinity_loses():
     grid = [1.0, 10.0, 5.0]
     wanted = {1.0: -np.inf, 10.0: -3.0, 5.0: -4.0}
     model = regressor(
-        **current(scoring=lambda fit, rows, y: wanted[fit.prior_precision], prior_precision_grid=[*grid, 20.0])
+        prior_precision__scoring=lambda fit, rows, y: wanted[fit.prior_precision], prior_precision__grid=[*grid, 20.0]
     )
     wanted[20.0] = -9.0
     assert model.fit(X, Y)._prior_scores.best == 10.0
@@ -548,11 +544,12 @@ def test_a_class_that_no_training_of_a_fold_has_is_an_error():
     with pytest.raises(
         ValueError, match=r"every candidate scores -inf.*a class that is not among them.*Give each class"
     ):
-        classifier(**current(cv=folds)).fit(X, LABELS)
+        classifier(prior_precision__cv=folds).fit(X, LABELS)
     with pytest.raises(ValueError, match="holds one class only") as error:
-        classifier(**current(cv=folds)).fit(X, rare)
+        classifier(prior_precision__cv=folds).fit(X, rare)
     assert error.value.__notes__ == ["In fold 0 of prior_precision='cv'."]
-    model = classifier(**current(cv=folds, scoring="accuracy", map_prior_precision="same"))  # finite, as in a search
+    finite = CrossValidated(GIVEN, folds, "accuracy")  # a score that is finite, as in a search
+    model = classifier(prior_precision=finite, map_prior_precision="same")
     search = GridSearchCV(plain(model), {"prior_precision": GIVEN}, cv=folds, scoring="accuracy").fit(X, LABELS)
     model.fit(X, LABELS)
     assert_equal(model._prior_scores.mean, search.cv_results_["mean_test_score"])
@@ -565,7 +562,7 @@ def test_rows_that_break_the_net_are_named_by_their_numbers_in_all_rows():
     for held_out in ([20, 31], [3, 4]):
         train = np.setdiff1d(np.arange(36), held_out)
         model = regressor(
-            **current(net=Squared(), hidden_layer_sizes="auto", cv=[(train, np.array(held_out))], max_epochs=1)
+            net=Squared(), hidden_layer_sizes="auto", prior_precision__cv=[(train, np.array(held_out))], max_epochs=1
         )
         with pytest.raises(NonFiniteError, match=r"First affected rows of X: 20, 31\.$"):
             model.fit(rows, Y)
@@ -586,9 +583,9 @@ def test_the_end_of_the_grid_is_a_warning_unless_there_is_nothing_between():
     for best, grid in ((1.0, [2.0, 1.0, 3.0]), (3.0, [2.0, 3.0, 1.0])):
         scores[best] = 4.0
         model = regressor(
-            **current(scoring=lambda fit, rows, y: scores[fit.prior_precision], prior_precision_grid=grid)
+            prior_precision__scoring=lambda fit, rows, y: scores[fit.prior_precision], prior_precision__grid=grid
         )
-        said = f"the best candidate, {best:g}, is at the end of prior_precision_grid, which goes from 1 to 3. Give"
+        said = f"the best candidate, {best:g}, is at the end of the grid, which goes from 1 to 3. Give"
         with pytest.warns(BoundWarning, match=said) as found:
             model.fit(X, Y)
         assert found[0].filename == __file__  # where fit was called
@@ -603,4 +600,4 @@ def test_the_end_of_the_grid_is_a_warning_unless_there_is_nothing_between():
 def test_a_score_that_the_precision_does_not_reach_is_a_warning():
     """R² under one training: the mean does not move, and the first candidate is no choice."""
     with pytest.warns(BoundWarning, match="scoring='r2' is the same for every candidate, of which the first is taken"):
-        assert regressor(**current(scoring="r2")).fit(X, Y)._prior_scores.best == GIVEN[0]
+        assert regressor(prior_precision__scoring="r2").fit(X, Y)._prior_scores.best == GIVEN[0]

@@ -10,7 +10,6 @@ import nets
 import numpy as np
 import pytest
 import torch
-from former import current
 from sklearn.base import clone
 from skorch import NeuralNetRegressor
 from torch import nn
@@ -313,7 +312,7 @@ def test_only_noise_gives_the_mean_and_its_width():
         ({"likelihood": "bernoulli"}, "expected one of 'auto', 'gaussian', 'heteroscedastic', 'poisson'"),
         ({"predictive": "gml"}, "Did you mean 'glm'"),
         (
-            {"prior_structure": "layers"},
+            {"prior": "layers"},
             "expected one of 'ard', 'layer', 'parameter', 'scalar', 'tensor'. Did you mean",
         ),
         ({"activation": "rleu"}, "Did you mean 'relu'"),
@@ -331,21 +330,21 @@ def test_only_noise_gives_the_mean_and_its_width():
 def test_a_wrong_option_is_refused_with_what_is_known(options, message):
     """What was given, what is needed; at fit, as scikit-learn's parameters are."""
     with pytest.raises(ValueError, match=message):
-        LaplaceRegressor(**current(**options)).fit(X, Y)
+        LaplaceRegressor(**options).fit(X, Y)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"link": "probti"}, "Did you mean 'probit'"),
-        ({"n_samples": 0}, "n_samples=0 has to be a whole number of at least 1"),
+        ({"link": Link(n_samples=0)}, "n_samples=0 has to be a whole number of at least 1"),
         ({"likelihood": "gaussian"}, "expected one of 'auto', 'bernoulli', 'categorical'"),
     ],
 )
 def test_a_wrong_classifier_option_is_refused(options, message):
     """As above."""
     with pytest.raises(ValueError, match=message):
-        LaplaceClassifier(**current(**options)).fit(X, LABELS)
+        LaplaceClassifier(**options).fit(X, LABELS)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from scipy.special import entr
 from scipy.stats import norm
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace.options import Link
 
 RNG = np.random.default_rng(31)
 X = RNG.normal(size=(60, 3))

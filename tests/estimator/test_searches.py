@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from former import current
 from joblib import Memory
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal as assert_equal
@@ -113,7 +112,7 @@ def test_optuna_trains_once_for_each_split(cache):
     assert {warning.category.__name__ for warning in raised} <= {"ExperimentalWarning", "FutureWarning"}
     assert count() == 4
     assert len(search.trials_) == 6 and len({trial.value for trial in search.trials_}) == 6
-    model = LaplaceRegressor(**current(**SMALL, **search.best_params_))
+    model = LaplaceRegressor(**SMALL, **search.best_params_)
     scores = [
         neg_interval_score(clone(model).fit(X[train], Y[train]), X[test], Y[test]) for train, test in FOLDS.split(X)
     ]

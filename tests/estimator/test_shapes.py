@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from former import current
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 from sklearn_laplace.laplace.links import LINKS
 from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.options import Subnetwork
 
 RNG = np.random.default_rng(17)
 N, NEW = 24, 5
@@ -23,7 +23,7 @@ GAUSSIAN = {**FIXED, "sigma_noise": 0.2, "likelihood": "gaussian"}
 KINDS = {
     **{f"structure-{name}": {**GAUSSIAN, "hessian_structure": name} for name in STRUCTURES},
     "subset-last_layer": {**GAUSSIAN, "subset_of_weights": "last_layer"},
-    "subset-subnetwork": {**GAUSSIAN, "subset_of_weights": "subnetwork", "n_subnetwork_weights": 6},
+    "subset-subnetwork": {**GAUSSIAN, "subset_of_weights": Subnetwork(size=6)},
     "curvature-hessian": {**GAUSSIAN, "curvature": "hessian", "hessian_structure": "full"},
     "curvature-empirical_fisher": {**GAUSSIAN, "curvature": "empirical_fisher"},
     "predictive-mc": {**GAUSSIAN, "predictive": "mc"},
@@ -62,7 +62,7 @@ def test_every_method_of_a_regressor(kind, k):
     targets = COUNTS if options["likelihood"] == "poisson" else Y
     y = targets[:, 0] if k is None else targets[:, :k]
     tail = () if k is None else (k,)
-    model = LaplaceRegressor(**current(**options)).fit(X, y)
+    model = LaplaceRegressor(**options).fit(X, y)
     mean, std = model.predict(ROWS, return_std=True)
     assert mean.shape == std.shape == model.predict(ROWS).shape == (NEW, *tail)
     assert model.predict(ROWS, return_cov=True)[1].shape == (NEW, NEW, *tail)
@@ -112,7 +112,7 @@ def test_nearly_all_leave_rows_out():
 
 
 def _fitted(options):
-    return LaplaceRegressor(**current(**options)).fit(X, (COUNTS if options["likelihood"] == "poisson" else Y)[:, 0])
+    return LaplaceRegressor(**options).fit(X, (COUNTS if options["likelihood"] == "poisson" else Y)[:, 0])
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -120,7 +120,7 @@ def _fitted(options):
 def test_every_method_of_a_classifier(kind, n_classes):
     """One column a class, in the order of ``classes_``."""
     labels = LABELS if n_classes == 3 else np.where(LABELS == "low", "low", "high")
-    model = LaplaceClassifier(**current(**{**FIXED, **CLASSIFIERS[kind]})).fit(X, labels)
+    model = LaplaceClassifier(**{**FIXED, **CLASSIFIERS[kind]}).fit(X, labels)
     proba = model.predict_proba(ROWS)
     assert proba.shape == (NEW, n_classes)
     np.testing.assert_allclose(proba.sum(1), 1.0)

@@ -7,7 +7,6 @@ that most comparisons are to the bit; a tolerance of 1e-12 is for sums that the 
 from __future__ import annotations
 
 import matplotlib
-from former import current
 
 matplotlib.use("Agg")
 
@@ -76,14 +75,12 @@ MOON_FOLDS = list(KFold(3, shuffle=True, random_state=0).split(MOONS))
 def regressor(**options):
     """A net of few weights; prior and noise by evidence."""
     by = {"prior_precision": "evidence", "sigma_noise": "evidence"}
-    return LaplaceRegressor(**current(**{"hidden_layer_sizes": (5,), "random_state": 0, **by, **options}))
+    return LaplaceRegressor(**{"hidden_layer_sizes": (5,), "random_state": 0, **by, **options})
 
 
 def classifier(**options):
     """A net of few weights; a given prior, since each tool fits many."""
-    return LaplaceClassifier(
-        **current(**{"hidden_layer_sizes": (5,), "random_state": 0, "prior_precision": 0.1, **options})
-    )
+    return LaplaceClassifier(**{"hidden_layer_sizes": (5,), "random_state": 0, "prior_precision": 0.1, **options})
 
 
 def on_folds(model, rows, targets, folds, method="predict"):
@@ -164,20 +161,18 @@ SEARCHES = {
 @pytest.mark.parametrize("kind", list(SEARCHES))
 def test_a_search_scores_clones_on_the_folds_and_refits_the_best(kind):
     """By a score that sees the error bars; a prior that leaves no function but the mean must lose."""
-    search = kind(regressor(sigma_noise=NOISE), GRID, **current(scoring=neg_nlpd, cv=KFold(3), **SEARCHES[kind])).fit(
-        X, Y
-    )
+    search = kind(regressor(sigma_noise=NOISE), GRID, scoring=neg_nlpd, cv=KFold(3), **SEARCHES[kind]).fit(X, Y)
     found = search.cv_results_
     on_all_rows = np.flatnonzero(np.asarray(found.get("n_resources", [80] * len(found["params"]))) == 80)
     for i in on_all_rows:
-        model = regressor(**current(sigma_noise=NOISE, **found["params"][i]))
+        model = regressor(sigma_noise=NOISE, **found["params"][i])
         for k, (train, test) in enumerate(KFold(3).split(X)):
             mean, std = clone(model).fit(X[train], Y[train]).predict(X[test], return_std=True)
             score = norm(mean, std).logpdf(Y[test]).mean()
             assert_allclose(found[f"split{k}_test_score"][i], score, rtol=1e-10)
     assert search.best_score_ == max(found["mean_test_score"][on_all_rows])
     assert search.best_params_["prior_precision"] <= 1
-    assert_equal(search.predict(X), regressor(**current(sigma_noise=NOISE, **search.best_params_)).fit(X, Y).predict(X))
+    assert_equal(search.predict(X), regressor(sigma_noise=NOISE, **search.best_params_).fit(X, Y).predict(X))
 
 
 def test_cross_val_predict_is_clones_on_the_folds():
@@ -281,7 +276,7 @@ def test_adaboost_classification_is_weighted_fits_and_a_weighted_vote(options):
 
     AdaBoost's weights sum to one: shares, not counts.
     """
-    model = LaplaceClassifier(**current(hidden_layer_sizes=(5,), **options))
+    model = LaplaceClassifier(hidden_layer_sizes=(5,), **options)
     boost = AdaBoostClassifier(model, n_estimators=2, random_state=0).fit(MOONS, LABELS)
     weights, votes = np.full(90, 1 / 90), np.zeros(90)
     for member, alpha in zip(boost.estimators_, boost.estimator_weights_, strict=True):
@@ -445,7 +440,7 @@ def test_routed_weights_are_fits_with_the_weights_by_hand():
 
     def by_hand(train, **options):
         scaler = StandardScaler().fit(X[train])
-        model = regressor(**current(**options)).fit(scaler.transform(X[train]), Y[train], sample_weight=WEIGHTS[train])
+        model = regressor(**options).fit(scaler.transform(X[train]), Y[train], sample_weight=WEIGHTS[train])
         return model, scaler.transform(X)
 
     with config_context(enable_metadata_routing=True):

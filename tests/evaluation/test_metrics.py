@@ -145,7 +145,7 @@ def test_the_scores_are_those_of_an_independent_implementation(regressor):
     rows = np.vstack([X, 5 * X])
     targets = np.concatenate([Y, 3 * Y])
     mean, std = regressor.predict(rows, return_std=True)
-    lower, upper = regressor.predict_interval(rows)[1][:, :, 0].T
+    lower, upper = regressor.predict_interval(rows)[1].T
     expected = {
         neg_nlpd: scoringrules.logs_normal(targets, mean, std),
         neg_crps: scoringrules.crps_normal(targets, mean, std),
@@ -284,7 +284,7 @@ def test_the_log_score_is_the_mean_of_the_estimators_own(name, y, request):
 def test_the_interval_figures_are_those_of_predict_interval(regressor):
     """Coverage and width of predict_interval, computed by hand."""
     _, interval = regressor.predict_interval(X, 0.8)
-    lower, upper = interval[:, 0, 0], interval[:, 1, 0]
+    lower, upper = interval.T
     assert coverage(regressor, X, Y, confidence_level=0.8) == np.mean((lower <= Y) & (upper >= Y))
     assert mean_width(regressor, X, Y, confidence_level=0.8) == pytest.approx(np.mean(upper - lower), rel=1e-12)
 

@@ -9,7 +9,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from former import current
 from scipy import stats
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import NotFittedError
@@ -22,6 +21,7 @@ from sklearn.preprocessing import StandardScaler
 import sklearn_laplace
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, plotting
 from sklearn_laplace.distributions import PoissonLogNormal
+from sklearn_laplace.options import CrossValidated
 from sklearn_laplace.plotting import (
     CoverageDisplay,
     EntropyDisplay,
@@ -38,7 +38,6 @@ Y = X[:, 0] + 0.3 * RNG.normal(size=40)
 Y2 = np.column_stack([Y, 5 * X[:, 1] + RNG.normal(size=40)])
 LABELS = np.array(["a", "b", "c"])[np.digitize(X[:, 0] + 0.6 * RNG.normal(size=40), [-0.5, 0.5])]
 SMALL = {"hidden_layer_sizes": (8,), "n_members": 1, "prior_precision": "evidence", "random_state": 0}
-CROSS_VALIDATED = {"prior_precision": "cv", "cv": 2, "prior_precision_grid": (0.1, 10.0), "sigma_noise": 0.3}
 GAUSSIAN = SMALL | {"sigma_noise": "evidence", "likelihood": "gaussian"}
 
 
@@ -136,7 +135,7 @@ def test_rows_of_several_columns_are_in_the_order_of_their_mean(regressor):
     order = np.argsort(mean)
     np.testing.assert_array_equal(display.x, np.arange(1, 41))
     np.testing.assert_allclose(display.mean, mean[order], rtol=1e-12)
-    np.testing.assert_allclose(display.lower[:, 0], interval[order, 0, 0], rtol=1e-12)
+    np.testing.assert_allclose(display.lower[:, 0], interval[order, 0], rtol=1e-12)
     by_rank = dict(zip(display.x_points, display.y_points, strict=True))
     assert [by_rank[rank] for rank in range(1, 41)] == Y[order].tolist()
     segments = display.bands_[0].get_segments()
@@ -167,7 +166,7 @@ def test_one_of_several_outputs_is_drawn(two_outputs):
     display = PredictionIntervalDisplay.from_estimator(two_outputs, X, Y2, output=1, confidence_level=0.9)
     mean, interval = two_outputs.predict_interval(X, 0.9)
     np.testing.assert_allclose(display.mean, np.sort(mean[:, 1]), rtol=1e-12)
-    inside = (interval[:, 0, 0, 1] <= Y2[:, 1]) & (Y2[:, 1] <= interval[:, 1, 0, 1])
+    inside = (interval[:, 1, 0] <= Y2[:, 1]) & (Y2[:, 1] <= interval[:, 1, 1])
     assert display.coverage[0] == inside.mean()
     with pytest.raises(ValueError, match=r"the model has 2 outputs and .* draws a single output; pass output=0 to 1"):
         PredictionIntervalDisplay.from_estimator(two_outputs, X, Y2)
@@ -196,7 +195,7 @@ def test_observed_shares_are_counts_of_rows(regressor, kind):
     for level in (0.05, 0.3, 0.5, 0.9):
         at = np.flatnonzero(np.isclose(display.nominal, level))[0]
         if kind == "interval":
-            low, high = regressor.predict_interval(X, level)[1][:, :, 0].T
+            low, high = regressor.predict_interval(X, level)[1].T
             expected = np.mean((low <= Y) & (high >= Y))
         else:
             expected = np.mean(regressor.predict_quantiles(X, level)[:, 0] >= Y)
@@ -408,8 +407,8 @@ def test_several_precisions_are_shown_by_their_geometric_mean(ard):
 
 
 def test_a_cross_validated_path_has_its_scores(regressor):
-    """After prior_precision="cv", on the grid of the search; after other fits the score is not available."""
-    model = LaplaceRegressor(**current(**GAUSSIAN | CROSS_VALIDATED))
+    """After a choice by cross-validation, on the grid of the search; after other fits the score is not available."""
+    model = LaplaceRegressor(**GAUSSIAN | {"prior_precision": CrossValidated((0.1, 10.0), cv=2), "sigma_noise": 0.3})
     display = PriorPathDisplay.from_estimator(model.fit(X, Y), scores="cv_score")
     assert display.prior_precision.tolist() == [0.1, 10.0] and display.chosen == display.best["cv_score"]
     with pytest.raises(ValueError, match=r"scores='cv_score' is not available for this fit; available are 'log_marg"):

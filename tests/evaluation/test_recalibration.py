@@ -201,7 +201,7 @@ def test_outputs_can_be_seen_and_weighed(metric, two_outputs):
 def test_raw_values_are_those_of_an_independent_implementation(two_outputs):
     """CRPS and interval score of each output, from scoringrules."""
     mean, std = two_outputs.predict(X, return_std=True)
-    low, high = np.moveaxis(two_outputs.predict_interval(X, 0.9)[1][:, :, 0], 1, 0)
+    low, high = np.moveaxis(two_outputs.predict_interval(X, 0.9)[1], 2, 0)
     expected = -scoringrules.crps_normal(Y2, mean, std).mean(0)
     np.testing.assert_allclose(neg_crps(two_outputs, X, Y2, multioutput="raw_values"), expected, rtol=1e-10)
     expected = -scoringrules.interval_score(Y2, low, high, 0.1).mean(0)
@@ -296,7 +296,7 @@ def test_each_output_has_its_factor(two_outputs):
     for c in (0, 1):
         z = [weights[n] * ((Y2[40 + n, c] - mean[n, c]) / std[n, c]) ** 2 for n in range(20)]
         assert scaled.scale_[c] == pytest.approx(np.sqrt(sum(z) / weights.sum()), rel=1e-10)
-    assert scaled.predict_interval(X, 0.9)[1].shape == (60, 2, 1, 2)
+    assert scaled.predict_interval(X, 0.9)[1].shape == (60, 2, 2)
     repeated = SigmaScaling(two_outputs).fit(*(np.repeat(part[HELD_OUT], weights, axis=0) for part in (X, Y2)))
     np.testing.assert_allclose(repeated.scale_, scaled.scale_, rtol=1e-10)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from former import current
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor
@@ -31,7 +30,7 @@ GRID = {"prior_precision": [0.1, 10.0]}
 def small(**options):
     """Small Laplace regressor with fixed prior precision and noise level."""
     defaults = {"hidden_layer_sizes": (3,), "random_state": 0, "prior_precision": 1.0, "sigma_noise": 0.2}
-    return LaplaceRegressor(**current(**{**defaults, **options}))
+    return LaplaceRegressor(**{**defaults, **options})
 
 
 @pytest.fixture(scope="module")
@@ -185,12 +184,12 @@ def test_std_has_the_estimators_own_default(regressor, classifier):
 
 
 def test_intervals_keep_their_shape():
-    """Levels in the third axis, outputs in the fourth."""
+    """Outputs are the second axis and several levels the last; one level has no axis."""
     pipe = make_pipeline(StandardScaler(), small(sigma_noise="evidence")).fit(X, Y2)
     mean, interval = predict_interval(pipe, X_NEW, [0.5, 0.9, 0.99])
     assert mean.shape == (5, 2)
-    assert interval.shape == (5, 2, 3, 2)
-    assert predict_interval(pipe, X_NEW)[1].shape == (5, 2, 1, 2)
+    assert interval.shape == (5, 2, 2, 3)
+    assert predict_interval(pipe, X_NEW)[1].shape == (5, 2, 2)
 
 
 def test_other_probabilistic_models_have_a_predictive_too():

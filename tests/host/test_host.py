@@ -12,7 +12,6 @@ import nets
 import numpy as np
 import pytest
 import torch
-from former import current
 from joblib import Memory
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV
@@ -292,7 +291,7 @@ def test_a_frozen_net_with_given_prior_and_noise_takes_one_pass(monkeypatch, str
     inputs, targets = X.astype(np.float32), Y[:, None].astype(np.float32)
     frozen = FrozenEstimator(NeuralNetRegressor(Bound(), max_epochs=2, verbose=0).fit(inputs, targets))
     options = {"prior_precision": 1.0, "sigma_noise": 0.3, "hessian_structure": structure}
-    model = LaplaceRegressor(frozen, **current(**options)).fit(inputs, targets)
+    model = LaplaceRegressor(frozen, **options).fit(inputs, targets)
     assert [kind.__name__.lower() for kind in passes] == [structure]
-    exact = LaplaceRegressor(frozen, **current(**options | {"hessian_structure": "full"})).fit(inputs, targets)
+    exact = LaplaceRegressor(frozen, **options | {"hessian_structure": "full"}).fit(inputs, targets)
     np.testing.assert_allclose(model.predict(inputs), exact.predict(inputs))

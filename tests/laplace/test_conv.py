@@ -7,7 +7,6 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from former import current
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
@@ -74,7 +73,7 @@ def fitted(digits, memory, **options) -> LaplaceClassifier:
     )
     X, y = digits
     options = {"map_prior_precision": 1.0, "random_state": 0, "memory": memory, **options}
-    return LaplaceClassifier(net, **current(**options)).fit(X[:ROWS], y[:ROWS])
+    return LaplaceClassifier(net, **options).fit(X[:ROWS], y[:ROWS])
 
 
 @pytest.mark.parametrize("subset", ["all", "last_layer"])

@@ -17,6 +17,7 @@ from sklearn_laplace.laplace.curvatures import CURVATURES, GGN
 from sklearn_laplace.laplace.likelihoods import Gaussian, Poisson
 from sklearn_laplace.laplace.network import trace
 from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.options import MonteCarlo
 
 RNG = np.random.default_rng(53)
 FINE = RNG.normal(size=(40, 3))

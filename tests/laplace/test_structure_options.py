@@ -287,7 +287,9 @@ def test_damping_of_ritter_needs_one_precision_a_block():
     """Refused by name with several in one block, taken where biases are separate."""
     problem = contracts.example("gaussian")
     values = torch.linspace(1, 2, 5, dtype=torch.float64)
-    with pytest.raises(UnsupportedCombinationError, match=r"Kron\(damping='ritter'\) needs one prior .*'body\.0'.*='separate'"):
+    with pytest.raises(
+        UnsupportedCombinationError, match=r"\(damping='ritter'\) needs one prior .*'body\.0'.*='separate'"
+    ):
         problem.fit("kron", problem.network.tensor_prior()).damped_posterior(Hyper(values))
     apart = separate(problem)
     posterior = apart.fit("kron", apart.network.tensor_prior()).damped_posterior(Hyper(values))

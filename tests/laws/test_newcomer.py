@@ -63,7 +63,7 @@ def test_from_a_csv_to_the_same_numbers_in_a_new_process(columns, tmp_path, monk
     PredictionIntervalDisplay.from_estimator(pipe, X[N_FIT:], y[N_FIT:]).figure_.savefig("intervals.png")
     skops.io.dump(pipe, "model.skops")
 
-    inside = (interval[:, 0, 0] <= y[N_FIT:]) & (y[N_FIT:] <= interval[:, 1, 0])
+    inside = (interval[:, 0] <= y[N_FIT:]) & (y[N_FIT:] <= interval[:, 1])
     assert inside.mean() > 0.6  # twenty rows at a level of .9: five standard errors
     assert np.corrcoef(mean, y[N_FIT:])[0, 1] > 0.9
     assert matplotlib.image.imread("intervals.png")[..., :3].std() > 0.02

@@ -8,7 +8,6 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from former import current
 from sklearn.model_selection import GridSearchCV
 from skorch.callbacks import Callback
 
@@ -28,7 +27,7 @@ SMALL = {"hidden_layer_sizes": (6,), "random_state": 0}
 def linear(**options):
     """A linear net under a fixed prior, where everything has a closed form."""
     options = {"prior_precision": 2.0, "sigma_noise": 0.5, "standardize_y": False, "random_state": 0, **options}
-    return LaplaceRegressor(nets.regressor(nets.Linear, **options.pop("net", {})), **current(**options))
+    return LaplaceRegressor(nets.regressor(nets.Linear, **options.pop("net", {})), **options)
 
 
 def closed_form(sigma=0.5, delta=2.0, weights=None):

@@ -103,7 +103,7 @@ def test_nothing_answers_before_the_fit():
     [
         (0, "predict_std", {"kind": "both"}, "kind='both' is not known; expected one of 'aleatoric', 'all', 'epistemi"),
         (1, "predict_std", {"kind": None}, "kind=None is not known"),
-        (1, "predict_entropy", {"kind": "nats"}, "kind='nats' is not known; .* 'aleatoric', 'all', 'epistemic', 'total'"),
+        (1, "predict_entropy", {"kind": "nats"}, "kind='nats' is not known; .* 'aleatoric', 'all', 'epistemic'"),
         (0, "predict_interval", {"confidence_level": 1.0}, "confidence_level=1.0 has to hold numbers strictly between"),
         (0, "predict_interval", {"confidence_level": []}, "strictly between 0 and 1"),
         (0, "predict_interval", {"confidence_level": "high"}, "strictly between 0 and 1"),
@@ -130,7 +130,7 @@ def test_every_argument_is_checked(fitted, kind, method, arguments, message):
         (0, {"prior_precision": "evidence"}, "prior_precision='evidence' has to be a finite number above zero"),
         (0, {"prior_precision": [1.0, 2.0]}, r"has to be one number or 1, one for each of \('all',\)"),
         (0, {"sigma_noise": 0.0}, "sigma_noise=0.0 has to be a finite number above zero"),
-        (1, {"sigma_noise": 1.0}, "sigma_noise=1.0 is for numbers; classes and counts have no noise"),
+        (1, {"sigma_noise": 1.0}, "sigma_noise=1.0 cannot be used with classes or counts"),
         (0, {"temperature": np.inf}, "temperature=inf has to be a finite number above zero"),
     ],
 )

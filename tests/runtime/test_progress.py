@@ -7,7 +7,6 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from former import current
 from joblib import Memory
 from nets import regressor as template
 from sklearn.base import clone
@@ -17,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
 from sklearn_laplace._runtime.progress import Task
+from sklearn_laplace.options import CrossValidated
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))
@@ -138,7 +138,7 @@ def test_members_that_train_in_threads_have_their_own_tasks():
     for n_jobs in (1, 2):
         recorder = Recorder()
         options = {**ONE, "n_members": 3, "prior_precision": 1.0}
-        LaplaceRegressor(**current(**options, n_jobs=n_jobs)).set_callbacks(recorder).fit(X, Y)
+        LaplaceRegressor(**options, n_jobs=n_jobs).set_callbacks(recorder).fit(X, Y)
         seen.append(sorted(recorder.of_tasks()))
     assert seen[0] == seen[1]
     assert len(seen[0]) == 2 * (1 + 3 * 4)  # the fit; member, training, mode and posterior of each
@@ -191,8 +191,8 @@ def test_a_fit_is_nested_below_a_search_and_a_pipeline():
 def test_a_search_for_the_prior_has_its_folds_as_tasks():
     """The fits inside are the estimator's own affair, and each is one step of the choice."""
     recorder = Recorder()
-    options = {**ONE, "prior_precision": "cv", "prior_precision_grid": [1.0, 3.0, 10.0], "map_prior_precision": 1.0}
-    LaplaceRegressor(**current(**options, cv=2)).set_callbacks(recorder).fit(X, Y)
+    options = {**ONE, "prior_precision": CrossValidated([1.0, 3.0, 10.0], cv=2), "map_prior_precision": 1.0}
+    LaplaceRegressor(**options).set_callbacks(recorder).fit(X, Y)
     folds = [("fit", "prior_precision", "fold")] * 2
     assert without_ids(recorder.begun()) == [("fit",), ("fit", "prior_precision"), *folds, ("fit", "fit")]
     assert in_order(recorder)
@@ -277,9 +277,9 @@ def test_a_fit_is_quiet_by_default(capsys):
 def test_verbose_prints_the_epochs_of_a_template(capsys):
     """skorch's own table, one line an epoch; the built-in net without epochs has none."""
     options = {"prior_precision": 1.0, "sigma_noise": 0.1, "random_state": 0, "verbose": 2}
-    LaplaceRegressor(template(max_epochs=2), **current(**options)).fit(X, Y)
+    LaplaceRegressor(template(max_epochs=2), **options).fit(X, Y)
     assert "train_loss" in capsys.readouterr().out
-    LaplaceRegressor(**current(hidden_layer_sizes=(4,), n_members=1, **options)).fit(X, Y)
+    LaplaceRegressor(hidden_layer_sizes=(4,), n_members=1, **options).fit(X, Y)
     assert "train_loss" not in capsys.readouterr().out
 
 

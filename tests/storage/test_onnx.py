@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from former import current
 from sklearn.model_selection import KFold
 from torch import nn
 
@@ -18,6 +17,7 @@ from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, to_onnx
 from sklearn_laplace._export import onnx as _onnx
 from sklearn_laplace.errors import MemoryBudgetError, UnsupportedCombinationError
 from sklearn_laplace.laplace.structures import STRUCTURES
+from sklearn_laplace.options import Kron, Members
 
 RNG = np.random.default_rng(37)
 X = RNG.normal(size=(60, 3)) * [1.0, 100.0, 0.01] + [0.0, 5e4, 3.0]
@@ -31,11 +31,11 @@ NOISE = {"sigma_noise": "evidence", "likelihood": "gaussian"}
 
 
 def regressor(**options):
-    return LaplaceRegressor(**current(**{"hidden_layer_sizes": (7,), **CHEAP, **NOISE, **options}))
+    return LaplaceRegressor(**{"hidden_layer_sizes": (7,), **CHEAP, **NOISE, **options})
 
 
 def classifier(**options):
-    return LaplaceClassifier(**current(**{"hidden_layer_sizes": (7,), **CHEAP, **options}))
+    return LaplaceClassifier(**{"hidden_layer_sizes": (7,), **CHEAP, **options})
 
 
 def outputs_of(graph, rows):
@@ -72,9 +72,7 @@ def assert_same_classifier(model):
 def test_a_graph_predicts_as_the_estimator(activation, subset, dtype):
     """Mean and both stds, from raw columns to the units of y, with the Jacobian through every activation."""
     options = {"activation": activation, "dtype": dtype, "subset_of_weights": subset}
-    assert_same_regressor(
-        regressor(**current(**options, hidden_layer_sizes=(4, 3), hessian_structure="full")).fit(X, Y), Y
-    )
+    assert_same_regressor(regressor(**options, hidden_layer_sizes=(4, 3), hessian_structure="full").fit(X, Y), Y)
 
 
 @pytest.mark.parametrize("structure", sorted(STRUCTURES))
@@ -88,13 +86,13 @@ def test_the_posterior_of_every_structure_is_exported(structure):
     "options",
     [
         {"hidden_layer_sizes": ()},
-        {"bias": "separate", "hessian_structure": "kron"},
-        {"damping": "ritter", "hessian_structure": "kron"},
+        {"hessian_structure": Kron(bias="separate")},
+        {"hessian_structure": Kron(damping="ritter")},
         {"subset_of_weights": "subnetwork", "hessian_structure": "full"},
         {"subset_of_weights": ["2.bias", "5.weight"], "hessian_structure": "full"},
         {"temperature": {"2.weight": 0.3}, "hessian_structure": "full"},
-        {"prior_structure": "ard"},
-        {"n_members": 3, "member_weights": "evidence", "map_prior_precision": 1.0},
+        {"prior": "ard"},
+        {"n_members": Members(3, weights="evidence"), "map_prior_precision": 1.0},
         {"n_bins": 3},
         {"n_bins": (None, 4), "prior_precision": "auto", "n_members": 2},
     ],
@@ -102,7 +100,7 @@ def test_the_posterior_of_every_structure_is_exported(structure):
 )
 def test_options_of_the_posterior_are_in_the_graph(options):
     """Options that change the order of the weights, the random weights, or the number of nets."""
-    assert_same_regressor(regressor(**current(**options)).fit(X, Y), Y)
+    assert_same_regressor(regressor(**options).fit(X, Y), Y)
 
 
 @pytest.mark.parametrize("n_bins", [None, (None, 5)], ids=["one kind", "two kinds"])

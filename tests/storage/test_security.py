@@ -788,10 +788,19 @@ def test_a_tensor_has_the_type_of_its_array(dtype, file, path):
     refused_quickly(file.content(), path, "as a tensor of|damaged")
 
 
+def test_trust_is_not_a_way_around_the_trial(file, path):
+    """A file that names a trusted class without need would not be tried."""
+    put(file.first("TargetScale"), "scale", file.add_array(np.array([np.nan])))
+    file.tree["own"].append(f"{__name__}.Own")
+    file.write(path)
+    with pytest.raises(StateError, match="nothing refers to 1 of its parts"):
+        load(path, trusted=[Own])
+
+
 def test_what_was_removed_is_missed(file, path):
     """A fitted model does not become one that is not fitted."""
     del file.fitted()[1:]
-    refused_quickly(file.content(), path, r"nothing refers to \d+ parts of the state")
+    refused_quickly(file.content(), path, r"nothing refers to \d+ of its parts")
 
 
 @pytest.mark.parametrize("shape", [[0, 10**30], [-1], [1.5], ["a"], [2**63], [1] * 65, None, 3, [[1]]])

@@ -16,6 +16,7 @@ import torch
 from scipy.sparse import csr_matrix
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace.options import GaussianPrior
 
 RNG = np.random.default_rng(41)
 N = 24
@@ -150,7 +151,7 @@ def test_labels_of_dtype_object_are_numbers_where_all_are(kind):
 
 
 def test_labels_of_another_kind_than_the_classes_are_refused(fitted):
-    """Strings beside numbers had a density of zero, or a TypeError."""
+    """Strings mixed with numbers had a density of zero, or raised a TypeError."""
     message = "y holds labels such as [01], and the classes are strings such as 'down'. Pass labels of the same type"
     refuses(fitted[1], message, X, CODES, methods=("partial_fit", "forget", "log_predictive_density"))
 
@@ -313,13 +314,13 @@ def test_a_given_net_is_told_of_the_column():
 
 @pytest.mark.parametrize(
     "option",
-    ["lr", "map_prior_precision", "memory_budget", "prior_mean", "prior_precision", "sigma_noise", "temperature"],
+    ["lr", "map_prior_precision", "memory_budget", "prior", "prior_precision", "sigma_noise", "temperature"],
 )
 def test_a_parameter_beyond_float64_is_named(option):
     """Also one of more digits than Python prints."""
     for value in (HUGE, 10**5000):
         with pytest.raises(ValueError, match=rf"{option}=(10{{9,}}|a int with thousands of digits).* has to be"):
-            regressor(**{option: value}).fit(X, Y)
+            regressor(**{option: GaussianPrior(mean=value) if option == "prior" else value}).fit(X, Y)
 
 
 def test_other_numbers_that_are_too_large_are_named(fitted):

@@ -13,7 +13,6 @@ import oracles
 import pandas as pd
 import pytest
 import torch
-from former import current
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import log_loss
@@ -28,7 +27,7 @@ from sklearn_laplace.laplace import Hyper, fit_laplace
 from sklearn_laplace.laplace.curvatures import GGN
 from sklearn_laplace.laplace.mode import DataLoss
 from sklearn_laplace.laplace.structures import STRUCTURES
-from sklearn_laplace.options import GaussianPrior
+from sklearn_laplace.options import GaussianPrior, Kron
 
 RNG = np.random.default_rng(43)
 X, X_NEW = RNG.normal(size=(60, 4)), 2 * RNG.normal(size=(7, 4))
@@ -41,9 +40,9 @@ SMALL = {"hidden_layer_sizes": (4,), "random_state": 0}
 MONOIDS = sorted(name for name, structure in STRUCTURES.items() if structure.is_monoid)
 
 
-def linear(structure: str, **options):
+def linear(structure, **options):
     options = {"prior_precision": DELTA, "sigma_noise": SIGMA, "standardize_y": False, "random_state": 0, **options}
-    return LaplaceRegressor(nets.regressor(nets.Linear), **current(hessian_structure=structure, **options))
+    return LaplaceRegressor(nets.regressor(nets.Linear), hessian_structure=structure, **options)
 
 
 def sequential(model, parts, X, y, weights):
@@ -82,20 +81,20 @@ def test_other_noise_ratios_than_those_of_the_previous_rows_are_refused():
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ({"weight_sharing": "reduce"}, {}, "Use the same in both fits"),
-        ({"bias": "separate"}, {"bias": "separate"}, "Use bias='folded' in both fits"),
-        ({"bias": "separate"}, {}, "Use bias='folded' in both fits"),
+        (Kron(weight_sharing="reduce"), Kron(), "Use the same in both fits"),
+        (Kron(bias="separate"), Kron(bias="separate"), "Use bias='folded' in both fits"),
+        (Kron(bias="separate"), "kron", "Use bias='folded' in both fits"),
     ],
 )
 def test_factors_of_another_kind_are_not_added(before, after, message):
-    first = linear("kron", **before).fit(X[:20], Y[:20, 0])
+    first = linear(before).fit(X[:20], Y[:20, 0])
     with pytest.raises(UnsupportedCombinationError, match=message):
-        linear("kron", prior=FrozenEstimator(first), **after).fit(X[20:], Y[20:, 0])
+        linear(after, prior=FrozenEstimator(first)).fit(X[20:], Y[20:, 0])
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3)))[::2])
 @pytest.mark.parametrize("structure", ["full", "functional", "kron"])
-@pytest.mark.parametrize("options", [{}, {"prior_mean": 0.7, "prior_precision": [0.5, 20.0]}], ids=["", "tensors"])
+@pytest.mark.parametrize("options", [{}, {"prior": 0.7, "prior_precision": [0.5, 20.0]}], ids=["", "tensors"])
 def test_a_linear_net_fitted_in_parts_is_bayesian_linear_regression_on_all(structure, order, options):
     """In any order, the prior and its mean counted once; kron is exact with one output."""
     y = Y[:, 0]
@@ -103,7 +102,7 @@ def test_a_linear_net_fitted_in_parts_is_bayesian_linear_regression_on_all(struc
     delta = torch.tensor([0.5] * 4 + [20.0]).double() if options else DELTA
     features = [torch.tensor(np.column_stack([rows, np.ones(len(rows))])) for rows in (X, X_NEW)]
     data = features[0], torch.tensor(y)[:, None], torch.tensor(WEIGHTS)
-    exact = oracles.bayesian_linear_regression(*data, delta, SIGMA**2, options.get("prior_mean", 0.0))
+    exact = oracles.bayesian_linear_regression(*data, delta, SIGMA**2, options.get("prior", 0.0))
     mean, covariance = exact.predict(features[1])
     got_mean, got_covariance = model.predict(X_NEW, return_cov=True)
     np.testing.assert_allclose(got_mean, mean[:, 0], rtol=1e-8, atol=1e-9)
@@ -183,8 +182,8 @@ def test_the_training_ends_at_the_mode_of_the_joint_objective(structure):
     """New rows by autodiff, old ones by their model at the previous weights: the gradient vanishes."""
     y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
     options = {"hessian_structure": structure, "prior_precision": 0.8, "standardize_y": False, **SMALL}
-    first = LaplaceRegressor(**current(sigma_noise=0.3, **options)).fit(X[:30], y[:30])
-    second = LaplaceRegressor(**current(sigma_noise=0.3, prior=FrozenEstimator(first), **options)).fit(X[30:], y[30:])
+    first = LaplaceRegressor(sigma_noise=0.3, **options).fit(X[:30], y[:30])
+    second = LaplaceRegressor(sigma_noise=0.3, prior=FrozenEstimator(first), **options).fit(X[30:], y[30:])
     network, past, module = second.laplace_.network, first.laplace_, second.net_.module_
     theta = contracts.to_oracle(network, network.theta)
     rows = torch.tensor(X[30:]), torch.tensor(y[30:])[:, None], None
@@ -208,8 +207,8 @@ def test_the_old_task_is_forgotten_less_than_by_plain_retraining(structure):
         old = x[:, 0] < 0
         options = {"hidden_layer_sizes": (10,), "hessian_structure": structure, "random_state": 0}
         options["prior_precision"] = "evidence"  # of all three: held-out rows make the first alone surer
-        first = LaplaceClassifier(**current(**options)).fit(x[old], y[old])
-        second = LaplaceClassifier(**current(prior=FrozenEstimator(first), **options)).fit(x[~old], y[~old])
+        first = LaplaceClassifier(**options).fit(x[old], y[old])
+        second = LaplaceClassifier(prior=FrozenEstimator(first), **options).fit(x[~old], y[~old])
         plain = LaplaceClassifier(first.net_.module_, prior_precision="evidence", random_state=0).fit(x[~old], y[~old])
         before, with_prior, without = (log_loss(y[old], m.predict_proba(x[old])) for m in (first, second, plain))
         kept.append(with_prior - before)
@@ -222,14 +221,14 @@ def test_the_old_task_is_forgotten_less_than_by_plain_retraining(structure):
 def test_a_large_net_goes_on_by_epochs(structure, monkeypatch):
     """Where no exact step is affordable: the criterion holds the old rows as well."""
     nothing = replace(_map.budget_for(10), exact_step=0, epoch_steps=150)
-    for file in ("fit_map", "problem", "evidence_epochs", "folds"):
+    for file in ("fit_map", "evidence_epochs", "folds"):
         monkeypatch.setattr(f"sklearn_laplace._training.{file}.budget_for", lambda n_rows: nothing)
     y = np.sin(X[:, 0]) + X[:, 1]
     options = {"hessian_structure": structure, "prior_precision": 0.5, "sigma_noise": 0.2, **SMALL}
     old, new = X[:, 0] < 0, X[:, 0] >= 0
-    first = LaplaceRegressor(**current(**options)).fit(X[old], y[old])
-    second = LaplaceRegressor(**current(prior=FrozenEstimator(first), **options)).fit(X[new], y[new])
-    alone = LaplaceRegressor(**current(**options)).fit(X[new], y[new])
+    first = LaplaceRegressor(**options).fit(X[old], y[old])
+    second = LaplaceRegressor(prior=FrozenEstimator(first), **options).fit(X[new], y[new])
+    alone = LaplaceRegressor(**options).fit(X[new], y[new])
     assert len(second.history_) == 150
     errors = [np.mean((model.predict(X[old]) - y[old]) ** 2) for model in (second, alone)]
     assert errors[0] < 0.6 * errors[1]
@@ -300,11 +299,11 @@ class Twice(nets.Hidden):
 
 
 def previous(**options):
-    return FrozenEstimator(LaplaceRegressor(**current(**{**SMALL, **options})).fit(X, Y[:, 0]))
+    return FrozenEstimator(LaplaceRegressor(**{**SMALL, **options}).fit(X, Y[:, 0]))
 
 
 def hidden(module=nets.Hidden, **options):
-    return nets.regressor(module, **current(max_epochs=1, module__n_in=4, **options))
+    return nets.regressor(module, max_epochs=1, module__n_in=4, **options)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +324,7 @@ def hidden(module=nets.Hidden, **options):
         ),
         (
             {"hessian_structure": "kron"},
-            {"prior_structure": "parameter"},
+            {"prior": GaussianPrior("parameter")},
             UnsupportedCombinationError,
             "'kron' cannot hold one prior precision for each weight",
         ),
@@ -366,9 +365,11 @@ def test_what_cannot_be_carried_on_is_refused_before_training(before, options, e
         if "net" in each:
             each["hidden_layer_sizes"] = "auto"
     frozen = previous(**before)
+    given = {**SMALL, "prior": GaussianPrior(), **options}
+    given["prior"] = clone(given["prior"]).set_params(previous=frozen)
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", lambda *args, **kwargs: pytest.fail("trained"))
     with pytest.raises(error, match=message):
-        LaplaceRegressor(**current(**{**SMALL, **options}, prior=frozen)).fit(X, np.abs(Y[:, 0]))
+        LaplaceRegressor(**given).fit(X, np.abs(Y[:, 0]))
 
 
 def test_other_data_are_refused():
@@ -382,19 +383,19 @@ def test_other_data_are_refused():
     with pytest.raises(ValueError, match="y has 2 columns; expected 1"):
         model.fit(frame, Y)
     binary = LaplaceClassifier(likelihood="bernoulli", **SMALL).fit(X, LABELS == "low")
-    with pytest.raises(ValueError, match="the net of these data has 2 outputs, that of the previous posterior 1"):
+    with pytest.raises(ValueError, match="the net has 2 outputs for these data, and 1 in the previous posterior"):
         LaplaceClassifier(likelihood="categorical", prior=FrozenEstimator(binary), **SMALL).fit(X, LABELS == "low")
 
 
 @pytest.mark.parametrize(
     "prior",
     [
-        "previous",
         LaplaceRegressor(),
+        GaussianPrior(previous="previous"),
         FrozenEstimator(LaplaceClassifier()),
         FrozenEstimator(nn.Linear(1, 1)),
     ],
-    ids=["name", "not-frozen", "other-kind", "no-estimator"],
+    ids=["not-frozen", "name", "other-kind", "no-estimator"],
 )
 def test_only_a_frozen_estimator_of_the_same_kind_is_a_prior(prior):
     """clone would unfit anything else."""
