@@ -1,12 +1,13 @@
-r"""The prior precision by its score on rows that are held out: in folds, or in a validation set.
+r"""Selection of the prior precision by a score on held-out rows: folds, or a validation set.
 
-:math:`\hat\delta = \arg\max_\delta \frac{1}{K} \sum_k s(M_{-k}(\delta), D_k)` with :math:`M_{-k}(\delta)` the model
-fitted without the rows :math:`D_k` under δ, and s a score, by default the mean log predictive density. A model is seen
-through ``clone``, ``set_params``, ``fit``, ``refit_laplace`` and what it predicts; what a fit is stands elsewhere.
+The selected precision is :math:`\hat\delta = \arg\max_\delta \frac{1}{K} \sum_k s(M_{-k}(\delta), D_k)`. Here
+:math:`M_{-k}(\delta)` is the model fitted under δ without the rows :math:`D_k`, and s a score, by default the mean log
+predictive density. This file uses only the public methods of a model: ``clone``, ``set_params``, ``fit``,
+``refit_laplace``, and those that predict.
 
-Where a fixed precision trains the net, δ changes after the training alone: K trainings score any number of candidates,
-and one more is the model of all rows. Otherwise each candidate is trained in each fold: of a default mixture one net,
-under one noise, by as few steps as cross-fitted nets take. Its scores rank the candidates as those of the mixture do.
+If ``map_prior_precision`` is a number, δ has no effect on the training. Then K trainings score any number of
+candidates, and one more training fits all rows. Otherwise each candidate is trained in each fold. With the default
+ensemble such a candidate is a single net with constant noise and few training steps.
 """
 
 from __future__ import annotations
@@ -39,24 +40,28 @@ from ..errors import BoundWarning, NonFiniteError, UnsupportedCombinationError
 from ..laplace.prior_groups import GROUPINGS
 
 GRID = np.logspace(-3, 3, 13)
-"""Two candidates a decade around 1, the natural precision of the built-in net; a given net's is about its fan-in."""
+"""Default candidates: two per decade around 1, the natural precision of the built-in net (other nets: the fan-in)."""
 N_FOLDS = 5
+"""Default number of folds."""
 ONE_NET: dict[str, Any] = {"n_members": 1, "n_bins": None}
 ONE_NOISE: dict[str, Any] = {"likelihood": "gaussian", "sigma_noise": "evidence"}
-"""What a default mixture's candidates are in the folds: one net of one kind under one noise, trained by a few steps."""
+"""Parameters of the candidates of a default ensemble in the folds: a single net, and constant noise."""
 Scorer = Callable[..., Any]
-"""From (model, X, y), or (model, X, y, sample_weight), to a number; higher is better."""
+"""Function of (model, X, y) or (model, X, y, sample_weight) that returns a number; higher is better."""
 
 
 @dataclass(frozen=True)
 class GivenRows:
-    """What ``fit`` was given, row by row.
+    """Arguments of ``fit`` that have one entry per row.
 
     Parameters
     ----------
     X, y : array-like of n rows
+        Inputs and targets.
     sample_weight : ndarray of shape (n,), optional
+        Row weights.
     sample_noise_variance : array-like of n rows, optional
+        Known noise variances.
     """
 
     X: Any
@@ -66,41 +71,43 @@ class GivenRows:
 
     @classmethod
     def of(cls, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> GivenRows:
-        """From validated arguments of ``fit``; one weight for all rows is one for each."""
+        """From validated arguments of ``fit``; a scalar weight is repeated for each row."""
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=np.float64)
         X, y, variances = indexable(X, y, sample_noise_variance)
         return cls(X, y, weights, variances)
 
     def part(self, rows: np.ndarray) -> GivenRows:
-        """The rows with these numbers, in the containers that they came in."""
+        """The rows at these positions, in containers of the original types."""
         values = (getattr(self, field.name) for field in fields(self))
         return GivenRows(*(None if value is None else _safe_indexing(value, rows) for value in values))
 
     def fitted(self, model: Any) -> Any:
-        """The model after a fit on these rows."""
+        """Fit the model on these rows and return it."""
         return model.fit(self.X, self.y, self.sample_weight, self.sample_noise_variance)
 
 
 @dataclass(frozen=True)
 class HeldOutRule(ABC):
-    """A rule that chooses on rows which a fit does not see.
+    """Rule that selects the prior precision on held-out rows.
 
     Parameters
     ----------
     grid : ndarray of shape (k,)
         Candidates for the prior precision.
     scoring : None, str or callable
-        As it was given.
+        Value of the user's option, for messages.
     scorer : callable
-        What it stands for.
+        Scorer that ``scoring`` stands for.
     cv : None, int, splitter or iterable of (train, test)
+        Folds, as in ``GridSearchCV``.
     X_val, y_val : array-like
-        A validation set.
+        Validation set.
     n_jobs : int or None
-        Workers over the folds.
+        Parallel workers over the folds.
     random_state : int, RandomState or None
+        Seed of the default folds.
     one_training : bool
-        Whether the training is the same for every candidate.
+        True if all candidates share one training.
     """
 
     grid: np.ndarray
@@ -117,21 +124,29 @@ class HeldOutRule(ABC):
 
     @abstractmethod
     def chosen(self, model: Any, rows: GivenRows, task: Task) -> tuple[Any, PriorScores]:
-        """The model fitted under the best candidate, and all scores.
+        """Select the best candidate, and return the model fitted under it and all scores.
 
         Parameters
         ----------
         model : estimator
-            Without this rule; it is cloned.
+            Unfitted estimator without this rule; it is cloned.
         rows : GivenRows
+            Training rows.
         task : Task
-            With two parts: the choice, and the fit of all rows.
+            Progress with two subtasks: the selection, and the fit of all rows.
         """
 
     def candidates(self, model: Any, rows: GivenRows, *, is_quick: bool = False) -> Iterator[Any]:
-        """The model fitted to the rows under each candidate, quickly where it is only scored.
+        """Yield the model fitted to the rows under each candidate; it is the same object if one training is enough.
 
-        One object, where one training is enough.
+        Parameters
+        ----------
+        model : estimator
+            Unfitted estimator; it is cloned.
+        rows : GivenRows
+            Rows of the fits.
+        is_quick : bool
+            If True, train with few steps, because the fits are only scored.
         """
         fitted = None
         for precision in self.grid.tolist():
@@ -144,12 +159,12 @@ class HeldOutRule(ABC):
             yield fitted
 
     def score(self, model: Any, rows: GivenRows) -> float:
-        """What a fitted model scores on rows that it has not seen.
+        """Score of a fitted model on held-out rows.
 
         Raises
         ------
         ValueError
-            For a score that is no number.
+            For a score that is not a number, NaN, or infinite and positive.
         """
         weighted = rows.sample_weight is not None and _takes_weights(self.scorer)
         weights = {"sample_weight": rows.sample_weight} if weighted else {}
@@ -157,29 +172,35 @@ class HeldOutRule(ABC):
         if not isinstance(value, Real) or math.isnan(value) or value == math.inf:
             raise ValueError(
                 f"scoring={self.scoring!r} gave {value!r} for prior_precision={model.prior_precision:g}; a score "
-                "has to be one finite number, or -inf for what is worse than all else. Look at the held-out rows, or "
-                "use another scoring."
+                "has to be one finite number, or -inf for the worst possible score. Check the held-out rows, or use "
+                "another scoring."
             )
         return float(value)
 
     def found(self, folds: Sequence[Sequence[float]]) -> PriorScores:
-        """The scores of all folds, checked.
+        """Check the scores of all folds and return them.
+
+        Parameters
+        ----------
+        folds : sequence of sequence of float
+            Scores of all candidates in each fold.
 
         Raises
         ------
         ValueError
-            When no candidate has a finite score.
+            If no candidate has a finite mean score.
 
         Warns
         -----
         BoundWarning
+            If the best candidate is at an end of the grid, or all candidates have the same score.
         """
         scores = PriorScores.of(self.grid, self.name, folds)
         if not np.isfinite(scores.mean).any():
             raise ValueError(
-                f"prior_precision={self.name!r}: every candidate scores -inf. Held-out rows hold what the rows of the "
-                "training rule out, such as a class that is not among them. Give each class to every training "
-                "(folds by class, fewer folds), or use another scoring."
+                f"prior_precision={self.name!r}: every candidate scores -inf. The held-out rows have targets that are "
+                "impossible given the training rows, such as a class that is missing there. Use stratified or fewer "
+                "folds, so that each training has all classes, or use another scoring."
             )
         self._warn(scores)
         return scores
@@ -189,59 +210,62 @@ class HeldOutRule(ABC):
         if len(mean) < 3:
             return
         if mean.max() - mean.min() <= 1e-12 * abs(mean.max()):
-            said = (
-                f"scoring={self.scoring!r} is the same for every candidate, of which the first is taken. Where one "
-                "training serves them all the mean does not move: use scoring=None or a score of the distribution."
+            message = (
+                f"scoring={self.scoring!r} is the same for every candidate, and the first one was selected. If "
+                "map_prior_precision is a number, all candidates predict the same mean: use scoring=None or another "
+                "score of the predictive distribution."
             )
         elif best in (self.grid.min(), self.grid.max()):
-            said = (
+            message = (
                 f"the best candidate, {best:g}, is at the end of the grid, which goes from "
-                f"{self.grid.min():g} to {self.grid.max():g}. Give a grid that goes further"
-                f"{', or another map_prior_precision' if self.one_training else ''}."
+                f"{self.grid.min():g} to {self.grid.max():g}. Extend the grid"
+                f"{', or use another map_prior_precision' if self.one_training else ''}."
             )
         else:
             return
-        warnings.warn(f"prior_precision={self.name!r}: {said}", BoundWarning, stacklevel=5)
+        warnings.warn(f"prior_precision={self.name!r}: {message}", BoundWarning, stacklevel=5)
 
 
 class CrossValidation(HeldOutRule):
-    """Each part of the rows is held out once; the best on average is fitted to all rows."""
+    """Cross-validation: the candidate with the best mean score over the folds is fitted to all rows."""
 
     name = "cv"
 
     def chosen(self, model: Any, rows: GivenRows, task: Task) -> tuple[Any, PriorScores]:
-        """K trainings and one, or k · K and one where each candidate needs its own."""
+        """Take K + 1 trainings, or k · K + 1 if each candidate is trained, for K folds and k candidates."""
         splits = self.splits(model, rows)
         with task.subtask("prior_precision", len(splits)) as choice:
             folds = [choice.subtask("fold") for _ in splits]
-            found = Parallel(n_jobs=self.n_jobs)(
+            scores_of_folds = Parallel(n_jobs=self.n_jobs)(
                 delayed(self._fold)(model, rows.part(train), rows.part(test), number, fold)
                 for number, ((train, test), fold) in enumerate(zip(splits, folds, strict=True))
             )
-        scores = self.found(found)
+        scores = self.found(scores_of_folds)
         with task.subtask("fit"):
             return rows.fitted(_candidate(model, scores.best)), scores
 
     def splits(self, model: Any, rows: GivenRows) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Row numbers (train, test) of each fold, drawn once; the model says whether they are split by class."""
+        """Row positions (train, test) of each fold, drawn once; stratified by default if the model is a classifier."""
         if self.cv is None:
-            seed = copy.deepcopy(self.random_state)  # the fits begin where it is now
+            seed = copy.deepcopy(self.random_state)  # drawing folds must not advance the state, which seeds the fits
             splitter = type(check_cv(N_FOLDS, rows.y, classifier=is_classifier(model)))
-            found = list(splitter(N_FOLDS, shuffle=True, random_state=seed).split(rows.X, rows.y))
+            splits = list(splitter(N_FOLDS, shuffle=True, random_state=seed).split(rows.X, rows.y))
         else:
-            found = list(check_cv(self.cv, rows.y, classifier=is_classifier(model)).split(rows.X, rows.y))
-        if not found:
-            raise ValueError(f"cv={self.cv!r} has no splits; a generator gives its splits once: use list(...) of it.")
-        return found
+            splits = list(check_cv(self.cv, rows.y, classifier=is_classifier(model)).split(rows.X, rows.y))
+        if not splits:
+            raise ValueError(
+                f"cv={self.cv!r} has no splits. A generator yields its splits only once: pass list(generator)."
+            )
+        return splits
 
     def _fold(self, model: Any, train: GivenRows, test: GivenRows, number: int, task: Task) -> list[float]:
-        """The score of every candidate."""
+        """Scores of all candidates in one fold."""
         try:
             with task:
-                alone, is_quick = clone(model).set_params(n_jobs=1), not self.one_training and _is_automatic(model)
-                alone = alone.set_params(**_cheaper(model)) if is_quick else alone
-                return [self.score(fitted, test) for fitted in self.candidates(alone, train, is_quick=is_quick)]
-        except NonFiniteError as error:  # before it was said where in the fold its rows are: they are sought in all
+                fold_model, is_quick = clone(model).set_params(n_jobs=1), not self.one_training and _is_automatic(model)
+                fold_model = fold_model.set_params(**_cheaper(model)) if is_quick else fold_model
+                return [self.score(fitted, test) for fitted in self.candidates(fold_model, train, is_quick=is_quick)]
+        except NonFiniteError as error:  # the original error: its rows are then located in X, not in the fold
             raise error.__cause__ if isinstance(error.__cause__, NonFiniteError) else error from None
         except Exception as error:
             error.add_note(f"In fold {number} of prior_precision={self.name!r}.")
@@ -249,19 +273,19 @@ class CrossValidation(HeldOutRule):
 
 
 class ValidationSet(HeldOutRule):
-    """A set of other rows scores the candidates; they take no part in the fit that is kept."""
+    """Validation set: the candidate with the best score on other rows, which are not used for training."""
 
     name = "validation"
 
     def chosen(self, model: Any, rows: GivenRows, task: Task) -> tuple[Any, PriorScores]:
-        """One training, or one for each candidate."""
-        held_out, found, best = GivenRows(self.X_val, self.y_val), [], model
+        """Take one training, or one per candidate."""
+        held_out, values, best = GivenRows(self.X_val, self.y_val), [], model
         with task.subtask("prior_precision"):
             for fitted in self.candidates(model, rows):
                 with _rows_of("X_val"):
-                    found.append(self.score(fitted, held_out))
-                best = fitted if found[-1] == max(found) and found.count(found[-1]) == 1 else best
-        scores = self.found([found])
+                    values.append(self.score(fitted, held_out))
+                best = fitted if values[-1] == max(values) and values.count(values[-1]) == 1 else best
+        scores = self.found([values])
         return (best.refit_laplace(prior_precision=scores.best) if self.one_training else best), scores
 
 
@@ -269,52 +293,53 @@ RULES: dict[str, type[HeldOutRule]] = {"cv": CrossValidation, "validation": Vali
 
 
 def rule_for(parameters: Mapping[str, Any], X_val: Any, y_val: Any) -> HeldOutRule | None:
-    """The rule that an estimator's parameters ask for; None where its prior precision is chosen without held-out rows.
+    """Rule for the prior precision that an estimator's parameters request; None if it does not need held-out rows.
 
     Parameters
     ----------
     parameters : mapping
-        All parameters of an estimator, which are valid.
+        Valid internal options of an estimator.
     X_val, y_val : array-like or None
-        A validation set, given to ``fit``.
+        Validation set passed to ``fit``.
 
     Raises
     ------
     ValueError
-        For a validation set without a rule that uses it, and for a rule without what it needs.
+        For a validation set without "validation", and for "validation" without a validation set.
     UnsupportedCombinationError
-        When several groups of weights have a precision each.
+        If several groups of weights have separate precisions.
 
     Examples
     --------
     >>> rule_for({"prior_precision": "validation"}, None, None)
     Traceback (most recent call last):
         ...
-    ValueError: prior_precision='validation' needs a validation set: fit(X, y, X_val=..., y_val=...). Without one use \
-prior_precision='cv'.
+    ValueError: prior_precision='validation' needs a validation set: fit(X, y, X_val=..., y_val=...). Without a \
+validation set, use prior_precision='cv'.
     """
-    asked = parameters["prior_precision"]
-    rule = RULES.get(asked) if isinstance(asked, str) else None
+    name = parameters["prior_precision"]
+    rule = RULES.get(name) if isinstance(name, str) else None
     if (X_val is None) != (y_val is None):
-        raise ValueError("X_val and y_val go together; one of them was given without the other.")
+        missing = "X_val" if X_val is None else "y_val"
+        raise ValueError(f"X_val and y_val go together, but {missing} is missing. Pass both or neither.")
     if rule is not ValidationSet and X_val is not None:
         raise ValueError(
-            f"X_val and y_val would be ignored with prior_precision={asked!r}; they go with "
-            f"prior_precision={ValidationSet.name!r}."
+            f"X_val and y_val would be ignored with prior_precision={name!r}. Use "
+            f"prior_precision={ValidationSet.name!r}, or omit them."
         )
     if rule is ValidationSet and X_val is None:
         raise ValueError(
-            f"prior_precision={asked!r} needs a validation set: fit(X, y, X_val=..., y_val=...). Without one use "
-            f"prior_precision={CrossValidation.name!r}."
+            f"prior_precision={name!r} needs a validation set: fit(X, y, X_val=..., y_val=...). Without a validation "
+            f"set, use prior_precision={CrossValidation.name!r}."
         )
     if rule is None:
         return None
-    alone = GROUPINGS["scalar"]
-    if lookup("prior_structure", parameters["prior_structure"], GROUPINGS) is not alone:
+    scalar = GROUPINGS["scalar"]
+    if lookup("prior_structure", parameters["prior_structure"], GROUPINGS) is not scalar:
         raise UnsupportedCombinationError(
-            f"prior_precision={asked!r} chooses one precision for all weights, and the prior structure "
-            f"{parameters['prior_structure']!r} asks for several. Use prior='scalar', or prior_precision='evidence', "
-            "which chooses several."
+            f"prior_precision={name!r} selects one precision for all weights, but the prior structure "
+            f"{parameters['prior_structure']!r} needs several. Use prior='scalar', or prior_precision='evidence', "
+            "which selects several."
         )
     return rule(
         grid=grid_of(parameters["prior_precision_grid"]),
@@ -330,49 +355,65 @@ prior_precision='cv'.
 
 
 def without_rule(estimator: Any) -> Any:
-    """An unfitted estimator with the same parameters but the rule's own; made, not cloned: a generator has no copy."""
+    """Unfitted estimator with ``prior_precision=1.0`` and otherwise the same parameters.
+
+    It is constructed without the rule before it is cloned, because a generator as ``cv`` cannot be copied.
+    """
     rest = {**estimator.get_params(deep=False), "prior_precision": 1.0}
     return clone(type(estimator)(**rest))
 
 
 def settled(parameters: Mapping[str, Any], scores: PriorScores | None) -> dict[str, Any]:
-    """The parameters with the precision that was chosen in place of the rule that chose it.
+    """Parameters with the selected precision in place of the rule that selected it.
 
     Examples
     --------
     >>> settled({"prior_precision": "cv"}, PriorScores.of([0.1, 1.0], "cv", [[1.0, 3.0]]))
     {'prior_precision': 1.0}
     """
-    asked = parameters["prior_precision"]
-    by_scores = scores is not None and isinstance(asked, str) and asked == scores.kind
+    rule = parameters["prior_precision"]
+    by_scores = scores is not None and isinstance(rule, str) and rule == scores.kind
     return {**parameters, "prior_precision": scores.best} if by_scores else dict(parameters)  # type: ignore[union-attr]
 
 
 def check_without_rows(parameters: Mapping[str, Any], method: str) -> None:
-    """A rule that needs held-out rows cannot choose where there are none.
+    """Refuse rules that need held-out rows in methods that do not have them.
+
+    Parameters
+    ----------
+    parameters : mapping
+        Internal options.
+    method : str
+        Name of the method, for the message.
+
+    Raises
+    ------
+    ValueError
+        If the prior precision has such a rule.
 
     Examples
     --------
     >>> check_without_rows({"prior_precision": "cv"}, "refit_laplace")
     Traceback (most recent call last):
         ...
-    ValueError: refit_laplace cannot choose prior_precision='cv', which needs fits without some of the rows. Call fit, \
-or give a number or 'evidence'.
+    ValueError: refit_laplace cannot use prior_precision='cv', which needs fits without some of the rows. Use fit, a \
+number, or 'evidence'.
     """
-    asked = parameters["prior_precision"]
-    if isinstance(asked, str) and asked in RULES:
+    rule = parameters["prior_precision"]
+    if isinstance(rule, str) and rule in RULES:
         raise ValueError(
-            f"{method} cannot choose prior_precision={asked!r}, which needs fits without some of the rows. Call fit, "
-            "or give a number or 'evidence'."
+            f"{method} cannot use prior_precision={rule!r}, which needs fits without some of the rows. Use fit, a "
+            "number, or 'evidence'."
         )
 
 
 def grid_of(given: Any) -> np.ndarray:
-    """Candidates, shape (k,).
+    """Candidates of the prior precision, shape (k,); the default grid for None.
 
     Raises
     ------
     ValueError
+        For anything but a sequence of finite numbers above zero.
 
     Examples
     --------
@@ -395,12 +436,12 @@ def grid_of(given: Any) -> np.ndarray:
 
 
 def scorer_of(scoring: Any) -> Scorer:
-    """What a value of ``scoring`` stands for.
+    """Scorer that a value of ``scoring`` stands for.
 
     Raises
     ------
     ValueError
-        For an unknown name, a metric of predictions, several scorers.
+        For an unknown name, a metric of predictions, or several scorers.
 
     Examples
     --------
@@ -422,59 +463,62 @@ def scorer_of(scoring: Any) -> Scorer:
 
 
 def log_density(model: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
-    """Mean log predictive density of the targets, nats a row, each row by its weight.
+    """Weighted mean of the log predictive density of the targets, in nats per row.
 
     Parameters
     ----------
     model : fitted estimator
+        Model to score.
     X, y : array-like of n rows
+        Held-out rows.
     sample_weight : ndarray of shape (n,), optional
+        Row weights.
 
     Raises
     ------
     ValueError
-        When no row has a positive weight.
+        If no row has a positive weight.
     """
     values = model.log_predictive_density(X, y)
     weights = np.ones(len(values)) if sample_weight is None else sample_weight
-    present = weights > 0  # a row of weight zero is absent, whatever its density
+    present = weights > 0  # otherwise a density of zero would give NaN
     if not present.any():
         raise ValueError("every held-out row has sample_weight zero; each fold needs a row with a positive weight.")
     return float(np.average(values[present], weights=weights[present]))
 
 
 def _candidate(model: Any, precision: float) -> Any:
-    """The model under a precision that is on trial: what its fit has to say against itself is of no use to anyone."""
+    """Clone of the model under a candidate precision; its fit issues no diagnostic warnings."""
     candidate = clone(model).set_params(prior_precision=precision)
     candidate._is_candidate = True
     return candidate
 
 
 def _is_automatic(model: Any) -> bool:
-    """Whether the number of members is left at its default, and the net is the built-in one."""
+    """True if the net is the built-in one and ``n_members`` has its default value."""
     return model.net is None and repr(model.n_members) == repr(_defaults(model)["n_members"])
 
 
 def _cheaper(model: Any) -> dict[str, Any]:
-    """Parameters of a candidate that is only scored, for those at their defaults."""
+    """Cheaper values of parameters at their defaults, for a candidate that is only scored."""
     options = {**ONE_NET, **(ONE_NOISE if is_regressor(model) else {})}
-    given, defaults = model.get_params(deep=False), _defaults(model)
-    return {name: value for name, value in options.items() if repr(given[name]) == repr(defaults[name])}
+    present, defaults = model.get_params(deep=False), _defaults(model)
+    return {name: value for name, value in options.items() if repr(present[name]) == repr(defaults[name])}
 
 
 def _defaults(model: Any) -> dict[str, Any]:
-    return {name: known.default for name, known in inspect.signature(type(model)).parameters.items()}
+    return {name: parameter.default for name, parameter in inspect.signature(type(model)).parameters.items()}
 
 
 def _takes_weights(scorer: Scorer) -> bool:
-    """Whether a scorer takes ``sample_weight``; one of scikit-learn's does where its metric does."""
+    """True if a scorer accepts ``sample_weight``; for a scikit-learn scorer, if its metric does."""
     function = scorer._score_func if isinstance(scorer, _BaseScorer) else scorer
     return "sample_weight" in inspect.signature(function).parameters
 
 
 @contextmanager
 def _rows_of(name: str) -> Iterator[None]:
-    """An error that numbers rows says that they are those of another table than X."""
+    """Add the name of the table to errors that list row positions."""
     try:
         yield
     except NonFiniteError as error:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import torch
 
 DEVICES = re.compile(r"(cpu|cuda|mps|xpu)(:\d{1,3})?")
 """Valid device names; the meta device, which stores no values, is excluded."""
+AVAILABLE: dict[str, Callable[[], bool]] = {
+    "cpu": lambda: True,
+    "cuda": lambda: torch.cuda.is_available(),
+    "mps": lambda: torch.backends.mps.is_available(),
+    "xpu": lambda: torch.xpu.is_available(),
+}
+"""Whether a device of each kind is available."""
 
 
 def present_device(name: str) -> torch.device:
-    """Return the device of this name; the CPU if CUDA is not available.
+    """Return the device of this name; the CPU if this machine does not have its kind.
 
     Raises
     ------
@@ -21,4 +29,4 @@ def present_device(name: str) -> torch.device:
     if not isinstance(name, str) or not DEVICES.fullmatch(name):
         raise ValueError(f"{name!r} is not the name of a device; expected 'cpu', 'cuda', 'cuda:1', 'mps' or 'xpu'.")
     device = torch.device(name)
-    return device if device.type == "cpu" or torch.cuda.is_available() else torch.device("cpu")
+    return device if AVAILABLE[device.type]() else torch.device("cpu")

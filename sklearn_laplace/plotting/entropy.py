@@ -16,6 +16,7 @@ from scipy.special import entr
 from sklearn.metrics import roc_auc_score
 from sklearn.utils.validation import column_or_1d
 
+from .._validation.values import count
 from ._canvas import LINES, labelled, panels
 from ._rows import classification, numbers
 
@@ -70,7 +71,7 @@ class EntropyDisplay:
         if not present:
             raise ValueError("entropies has no group with rows; at least one row is needed.")
         self.entropies = {key: np.sort(numbers(key, present[key])) for key in GROUPS if key in present}
-        self.n_classes = n_classes
+        self.n_classes = count("n_classes", n_classes)
         self.curves = {key: _above(values, float(np.log(n_classes))) for key, values in self.entropies.items()}
         self.area_out = self._area(*GROUPS[:2])
         self.area_wrong = self._area(*GROUPS[2:])

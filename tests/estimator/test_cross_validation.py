@@ -286,7 +286,7 @@ def test_splits_may_come_from_groups_or_once():
     model = regressor(prior_precision__cv=iter(by_group)).fit(X, Y)
     assert_equal(model._prior_scores.folds, expected)
     with pytest.raises(
-        ValueError, match=r"cv=<.*iterator.*> has no splits; a generator gives its splits once: use list"
+        ValueError, match=r"cv=<.*iterator.*> has no splits\. A generator yields its splits only once: pass list"
     ):
         model.fit(X, Y)
     assert_equal(model._prior_scores.folds, expected)
@@ -400,9 +400,7 @@ def test_without_rows_it_cannot_be_chosen():
     """By refit_laplace, or for classes that no row has; nothing of a fit is lost."""
     model = LaplaceRegressor(**SMALL).fit(X, Y)
     before = model.predict_std(X_NEW)
-    message = (
-        r"refit_laplace cannot choose prior_precision='{}', which needs fits without.*\. Call fit, or give a number"
-    )
+    message = r"refit_laplace cannot use prior_precision='{}', which needs fits without.*\. Use fit, a number"
     for rule in ("cv", "validation"):
         with pytest.raises(ValueError, match=message.format(rule)):
             model.refit_laplace(prior_precision=rule)
@@ -415,7 +413,7 @@ def test_without_rows_it_cannot_be_chosen():
     with pytest.raises(ValueError, match=message.format("cv")):
         chosen.refit_laplace(prior_precision="cv")
     unfitted = classifier()
-    with pytest.raises(ValueError, match="partial_fit with classes cannot choose prior_precision='cv'"):
+    with pytest.raises(ValueError, match="partial_fit with classes cannot use prior_precision='cv'"):
         unfitted.partial_fit(X, LABELS, classes=["maybe", *np.unique(LABELS)])
     with pytest.raises(NotFittedError):
         unfitted.predict(X)
@@ -488,7 +486,7 @@ def test_an_unknown_rule_is_refused_with_the_known_ones(trainings):
 
 def test_several_precisions_have_no_grid(trainings):
     """One candidate for all weights is no choice between layers."""
-    with pytest.raises(UnsupportedCombinationError, match=r"'layer' asks for several\. Use prior='scalar'"):
+    with pytest.raises(UnsupportedCombinationError, match=r"'layer' needs several\. Use prior='scalar'"):
         regressor(prior="layer").fit(X, Y)
     assert not trainings
 
@@ -541,9 +539,7 @@ def test_a_class_that_no_training_of_a_fold_has_is_an_error():
     """Its probability is zero under every candidate; with two classes there is nothing to train."""
     rare = LABELS == "yes!"
     folds = [(np.flatnonzero(~rare), np.flatnonzero(rare)), *FOLDS]
-    with pytest.raises(
-        ValueError, match=r"every candidate scores -inf.*a class that is not among them.*Give each class"
-    ):
+    with pytest.raises(ValueError, match=r"every candidate scores -inf.*a class that is missing there.*fewer folds"):
         classifier(prior_precision__cv=folds).fit(X, LABELS)
     with pytest.raises(ValueError, match="holds one class only") as error:
         classifier(prior_precision__cv=folds).fit(X, rare)
@@ -585,7 +581,7 @@ def test_the_end_of_the_grid_is_a_warning_unless_there_is_nothing_between():
         model = regressor(
             prior_precision__scoring=lambda fit, rows, y: scores[fit.prior_precision], prior_precision__grid=grid
         )
-        said = f"the best candidate, {best:g}, is at the end of the grid, which goes from 1 to 3. Give"
+        said = f"the best candidate, {best:g}, is at the end of the grid, which goes from 1 to 3. Extend"
         with pytest.warns(BoundWarning, match=said) as found:
             model.fit(X, Y)
         assert found[0].filename == __file__  # where fit was called
@@ -599,5 +595,7 @@ def test_the_end_of_the_grid_is_a_warning_unless_there_is_nothing_between():
 
 def test_a_score_that_the_precision_does_not_reach_is_a_warning():
     """R² under one training: the mean does not move, and the first candidate is no choice."""
-    with pytest.warns(BoundWarning, match="scoring='r2' is the same for every candidate, of which the first is taken"):
+    with pytest.warns(
+        BoundWarning, match="scoring='r2' is the same for every candidate, and the first one was selected"
+    ):
         assert regressor(prior_precision__scoring="r2").fit(X, Y)._prior_scores.best == GIVEN[0]

@@ -159,10 +159,10 @@ def test_a_set_and_the_rule_that_uses_it_go_together(trainings):
     for model, rows, message in (
         (regressor(), {}, r"='validation' needs a validation set: fit\(X, y, X_val=\.\.\., y_val=\.\.\.\).*'cv'"),
         (regressor(prior_precision="cv"), pair, "X_val and y_val would be ignored with prior_precision='cv'"),
-        (LaplaceRegressor(), pair, "would be ignored with prior_precision='auto'; they go with .*'validation'"),
+        (LaplaceRegressor(), pair, "ignored with prior_precision='auto'. Use prior_precision='validation'"),
         (regressor(), {"X_val": X_VAL}, "X_val and y_val go together"),
         (regressor(), {"y_val": Y_VAL}, "X_val and y_val go together"),
-        (regressor(prior="tensor"), pair, "prior structure 'tensor' asks for several"),
+        (regressor(prior="tensor"), pair, "prior structure 'tensor' needs several"),
     ):
         with pytest.raises(ValueError, match=message):
             model.fit(X, Y, **rows)
@@ -213,7 +213,9 @@ def test_rows_of_the_set_that_break_the_net_are_named_as_such():
 def test_the_end_of_the_grid_is_a_warning():
     """As with folds."""
     grid = [1e4, 1e5, 1e6]
-    with pytest.warns(BoundWarning, match="prior_precision='validation': the best candidate, .* at the end of prior"):
+    with pytest.warns(
+        BoundWarning, match="prior_precision='validation': the best candidate, .* at the end of the grid"
+    ):
         regressor(map_prior_precision="same", prior_precision__grid=grid).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
     with warnings.catch_warnings():
         warnings.simplefilter("error", BoundWarning)

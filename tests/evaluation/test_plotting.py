@@ -662,6 +662,7 @@ def test_no_rows_are_refused(regressor, classifier):
             lambda: UncertaintyDisplay.from_predictions(["a"], ["a", "b"], [1.0], [1.0], error="zero_one"),
             "y_true has 1 labels for 2 predictions; expected one label for each",
         ),
+        (lambda: EntropyDisplay({"right": [0.1]}, n_classes=0), r"n_classes=0 has to be a whole number of at least 1"),
         (lambda: EntropyDisplay({"odd": [0.1]}, n_classes=2), r"entropies holds the groups \['odd'\]; expected 'in d"),
         (lambda: FeatureRelevanceDisplay([-1.0]), r"relevance has shape \(1,\) and a minimum of -1; expected one"),
         (

@@ -339,7 +339,7 @@ def test_a_structure_that_cannot_hold_the_hessian_says_which_can(structure):
 def test_every_structure_holds_rules_of_rows(structure, rule):
     """Full and dual forms agree exactly; every other one has the trace of the full matrix where it has its diagonal.
 
-    inf has it, or more where the leading pairs have more.
+    low_rank_diag has it, or more where the leading pairs have more.
     """
     problem = contracts.example("categorical", seed=4)
     found, full = (fit_of(problem, rule, s).curvature for s in (structure, "full"))

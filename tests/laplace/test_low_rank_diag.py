@@ -1,4 +1,4 @@
-"""inf: leading eigenpairs of ekfac and the exact diagonal, against dense matrices; a sampler that is exact."""
+"""low_rank_diag: leading eigenpairs of ekfac and the exact diagonal, against dense matrices; a sampler that is exact."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper, fit_laplace
 from sklearn_laplace.laplace.curvatures import GGN
 from sklearn_laplace.laplace.evidence import evidence_derivatives, log_evidence
+from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.laplace.network import trace
 from sklearn_laplace.laplace.selection import maximise_evidence
 from sklearn_laplace.laplace.structures import STRUCTURES, LowRankDiag
@@ -121,7 +122,7 @@ def test_it_takes_no_more_memory_than_it_says():
     said = LowRankDiag.memory(network.blocks, 3, rank=10)
     assert said < 8 * network.n_parameters * 100
     rows = [(torch.randn(3, 1000, generator=torch.Generator().manual_seed(0)), torch.zeros(3, 100), torch.ones(3))]
-    likelihood = contracts.LIKELIHOODS["gaussian"]()
+    likelihood = LIKELIHOODS["gaussian"]()
     fit = fit_laplace(network, likelihood, GGN(), LowRankDiag, network.scalar_prior(), rows, rank=10)
     posterior = fit.posterior(Hyper(torch.ones(1).double()))
     (part,) = posterior.parts

@@ -21,6 +21,7 @@ from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.laplace import Hyper, fit_laplace
 from sklearn_laplace.laplace.curvatures import GGN
 from sklearn_laplace.laplace.evidence import log_evidence
+from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.laplace.network import Network, trace
 from sklearn_laplace.laplace.predictives import GLM
 from sklearn_laplace.laplace.structures import STRUCTURES
@@ -393,7 +394,7 @@ def test_a_subnetwork_is_laplace_torchs(task, structure):
     theirs.fit(DataLoader(TensorDataset(x, y), batch_size=40))
     network = Subnetwork(masks).of(whole, x)
     rows = [(x, y, torch.ones(40).double())]
-    likelihood = contracts.LIKELIHOODS[kind]()
+    likelihood = LIKELIHOODS[kind]()
     fit = fit_laplace(network, likelihood, GGN(), STRUCTURES[structure], network.scalar_prior(), rows)
     hyper = Hyper(torch.tensor([1.7]).double(), sigma**2)
     assert log_evidence(fit, hyper) == pytest.approx(float(theirs.log_marginal_likelihood()), rel=1e-6)

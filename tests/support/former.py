@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import Ridge
+
 from sklearn_laplace import options
 
 STRUCTURES = {
@@ -29,6 +32,35 @@ KINDS = {
     "cv": options.CrossValidated,
     "validation": options.Validated,
 }
+PREVIOUS = FrozenEstimator(Ridge())  # stands for a fitted estimator
+FORMER: list[dict[str, Any]] = [
+    {"hessian_structure": "block_diagonal", "bias": "separate"},
+    {"hessian_structure": "kron", "damping": "ritter"},
+    {"hessian_structure": "kron", "damping": "ritter", "bias": "separate", "weight_sharing": "reduce"},
+    {"hessian_structure": "ekfac", "weight_sharing": "reduce", "bias": "separate"},
+    {"hessian_structure": "low_rank", "rank": 7},
+    {"hessian_structure": "low_rank_diag", "rank": 7, "bias": "separate", "weight_sharing": "reduce"},
+    {"curvature": "mc_fisher", "n_fisher_samples": 5},
+    {"subset_of_weights": "subnetwork", "subnetwork": "magnitude", "n_subnetwork_weights": 50},
+    {"prior_precision": "cv", "prior_precision_grid": [0.1, 1.0], "cv": 3, "scoring": "r2"},
+    {"prior_precision": "validation", "prior_precision_grid": [0.1, 1.0], "scoring": "r2"},
+    {"prior": None, "prior_structure": "ard"},
+    {"prior": None, "prior_mean": 0.5},
+    {"prior": None, "prior_mean": {"5.bias": [1.0]}},
+    {"prior": None, "prior_structure": "layer", "prior_mean": 0.5},
+    {"prior": PREVIOUS},
+    {"prior": PREVIOUS, "prior_structure": "layer", "prior_mean": 0.5},
+    {"augment": abs, "n_augmentations": 10},
+    {"predictive": "mc", "n_samples": 1000},
+    {"n_members": 5, "member_weights": "loo"},
+]
+"""Former parameters of a regressor, each option at another value than its default."""
+FORMER_OF_CLASSIFIERS: list[dict[str, Any]] = [
+    {"link": "mc", "n_samples": 1000},
+    {"link": "bridge", "n_samples": 1000},
+    {"predictive": "mc", "link": "mc", "n_samples": 1000},
+]
+"""Those of a classifier alone."""
 
 
 def current(**former: Any) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def row_uniforms(inputs: Tensor, n_columns: int, seed: int) -> Tensor:
     Returns
     -------
     Tensor of shape (n, n_columns), float64
-        Multiples of 2⁻⁵⁴, strictly between 0 and 1.
+        Odd multiples of 2⁻⁵³, strictly between 0 and 1.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def row_uniforms(inputs: Tensor, n_columns: int, seed: int) -> Tensor:
     places = torch.arange(1, bits.shape[1] + 1, device=bits.device) * _signed(GAMMA)
     state = _mixed(_mixed(bits + places).sum(1) + seed)
     steps = torch.arange(1, n_columns + 1, device=bits.device) * _signed(GAMMA)
-    return ((_shifted(_mixed(state[:, None] + steps), 11)).double() + 0.5) * 2.0**-53
+    return (_shifted(_mixed(state[:, None] + steps), 12).double() + 0.5) * 2.0**-52
 
 
 def _mixed(values: Tensor) -> Tensor:
