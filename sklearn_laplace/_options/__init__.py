@@ -1,1 +1,1 @@
-"""Parameters of the estimators, resolved into objects."""
+"""Parameters of the estimators, resolved to objects."""

@@ -1,8 +1,8 @@
-"""Fits of a single row: nothing can be chosen by it.
+"""Fixed prior precision and noise level for a single row, from which neither can be estimated.
 
-Without a prior on the scale of the noise the posterior predictive of one row is improper, and the residual of a net
-that goes through the row is zero. All that is known is the size of the target: it is the noise, under the natural prior
-precision of 1. Where variances are given they are the noise.
+Without a prior on the noise level, the posterior predictive of one row is improper, because a net can interpolate the
+row with residual zero. The prior precision is set to the natural value 1, and the noise level to the size of the
+target. Known noise variances take the place of the latter.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from .options import Options
 
 
 def told_by_rows(options: Options, total_weight: float, scale: TargetScale) -> Options:
-    """The options, with values in place of the rules that rows of so little weight cannot follow.
+    """Replace rules for prior precision and noise by values if the total weight of the rows is too small for them.
 
     Parameters
     ----------
     options : Options
-        With the likelihood in the units of the rows' targets.
+        Options, with the likelihood in the units of the targets.
     total_weight : float
-        N_w.
+        Sum N_w of the row weights.
     scale : TargetScale
+        Units of the targets and of their noise.
     """
     if total_weight >= FEWEST_ROWS or not options.likelihood.has_dispersion:
         return options

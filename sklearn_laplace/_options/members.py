@@ -1,4 +1,4 @@
-"""Resolve the number of members and their weighting."""
+"""Number of ensemble members and the rule for their weights."""
 
 from __future__ import annotations
 
@@ -14,27 +14,39 @@ from .options import AUTO, EVIDENCE, LOO
 from .prior import check_left_out
 
 WEIGHTINGS = {"uniform": None, LOO: True, EVIDENCE: False}
-"""What the weights of a mixture's members go by: nothing, left-out rows, or the evidence."""
+"""Rules for member weights: None for equal weights, True for leave-one-out densities, False for the evidence."""
 
 
 def _check_members(parameters: Mapping[str, Any]) -> None:
-    """Several nets have to differ in something."""
+    """Refuse several members for nets that start from given weights and would all be equal."""
     lookup("weights of Members", parameters["member_weights"], WEIGHTINGS)
-    given = parameters["net"]
+    net = parameters["net"]
     if n_members(parameters["n_members"], 0) == 1:
         return
     if WEIGHTINGS[parameters["member_weights"]]:
         check_left_out(f"n_members=Members(weights={parameters['member_weights']!r})", parameters)
-    if parameters["prior"] is not None or isinstance(given, FrozenEstimator | torch.nn.Module):
+    if parameters["prior"] is not None or isinstance(net, FrozenEstimator | torch.nn.Module):
         raise UnsupportedCombinationError(
-            f"n_members={parameters['n_members']} nets would all be the same: they start at the weights of "
-            f"net={type(given).__name__}(…) or of the previous posterior. Give the module's class and no prior=, or "
+            f"n_members={parameters['n_members']} nets would all be the same: they start from the weights of "
+            f"net={type(net).__name__}(…) or of the previous posterior. Pass the module's class and no prior=, or use "
             "n_members=1."
         )
 
 
 def n_members(value: object, n_folds: int) -> int:
-    """Of a mixture: as many as asked for, or all that a fit has, with nets of so many folds beside that of all rows.
+    """Number of ensemble members: the given count; for "auto" one per fold, and one of all rows.
+
+    Parameters
+    ----------
+    value : "auto" or int
+        Value of ``n_members``.
+    n_folds : int
+        Number of folds with cross-fitted nets.
+
+    Raises
+    ------
+    ValueError
+        For any other value.
 
     Examples
     --------

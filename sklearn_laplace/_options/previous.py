@@ -1,7 +1,8 @@
-"""A previous posterior as the prior of new rows (``prior=``), and the options that it fixes.
+"""Previous posterior as the prior of new rows (``prior=``), and checks of the options that it fixes.
 
-All that is known of the old rows is their curvature and the weights at which it was taken. So net, subset, likelihood,
-curvature and structure have to stay the same; prior, noise, temperature and predictive are free.
+The previous posterior stores the curvature of the old rows and the weights at which it was computed, but not the rows.
+Therefore net, subset, likelihood, curvature and structure have to stay the same. Prior, noise level, temperature and
+predictive may change.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from .prior import check_grouping
 
 
 def previous_of(prior: object) -> PreviousPosterior | None:
-    """Return the posterior of the fitted estimator that ``prior=`` holds, or None without one.
+    """Posterior of the fitted estimator in ``prior=``, or None.
 
     Parameters
     ----------
     prior : None or FrozenEstimator
-        Around a fitted estimator of ours, which the estimator has checked.
+        Frozen fitted estimator of this package; its type has been checked before.
     """
     if not isinstance(prior, FrozenEstimator):
         return None
@@ -36,78 +37,80 @@ def previous_of(prior: object) -> PreviousPosterior | None:
 
 
 def check_previous(options: Options, parameters: Mapping[str, Any], past: LaplaceFit) -> None:
-    """Options that a previous posterior excludes.
+    """Check that the options are compatible with a previous posterior.
 
     Parameters
     ----------
     options : Options
+        Resolved options of the new fit.
     parameters : mapping
-        The estimator's, for the messages.
+        Internal options of the estimator, for messages.
     past : LaplaceFit
+        Fit of the previous estimator.
 
     Raises
     ------
     UnsupportedCombinationError
-        With what the previous estimator, or this one, has to be instead.
+        For incompatible options. The message names the options to use.
     """
     _check_structure(options, parameters, past)
     _check_model(options, parameters, past)
 
 
 def _check_structure(options: Options, parameters: Mapping[str, Any], past: LaplaceFit) -> None:
-    """Structure and its options have to be the same: the curvatures are added."""
+    """Check that structure and structure options are the same, since the curvatures are added."""
     kind = type(past.curvature)
     name = next(key for key, structure in STRUCTURES.items() if structure is kind)
     if not kind.is_monoid:
         able = sorted(key for key, structure in STRUCTURES.items() if structure.is_monoid)
         raise UnsupportedCombinationError(
-            f"prior=FrozenEstimator(…) holds a posterior of hessian_structure={name!r}, whose sums over other rows are "
-            f"not those over all of them. Fit the previous estimator with hessian_structure in {able}."
+            f"prior=FrozenEstimator(…) holds a posterior with hessian_structure={name!r}, whose curvature cannot be "
+            f"added to that of other rows. Fit the previous estimator with hessian_structure in {able}."
         )
     if options.structure not in (None, kind):
         raise UnsupportedCombinationError(
-            f"hessian_structure={parameters['hessian_structure']!r} cannot take in a previous posterior of "
-            f"hessian_structure={name!r}; use that, or 'auto'."
+            f"hessian_structure={parameters['hessian_structure']!r} cannot be combined with a previous posterior of "
+            f"hessian_structure={name!r}. Use {name!r} or 'auto'."
         )
-    told = options.structure_options.options_of(kind)
-    if told != past.curvature.options:
+    structure_options = options.structure_options.options_of(kind)
+    if structure_options != past.curvature.options:
         raise UnsupportedCombinationError(
-            f"the previous posterior was stored with {past.curvature.options}, and this fit asks for {told}: sums of "
-            "different things. Use the same in both fits."
+            f"the previous posterior has the structure options {past.curvature.options}, and this fit has "
+            f"{structure_options}: the two curvatures cannot be added. Use the same options in both fits."
         )
     if options.structure_options.separate_biases or not past.network.folds_biases:
         raise UnsupportedCombinationError(
-            "bias='separate' cannot be used with prior=FrozenEstimator(…): during training the bias is a column of its "
-            "layer's weight. Use bias='folded' in both fits."
+            "bias='separate' cannot be used with prior=FrozenEstimator(…): the training treats a bias as a column of "
+            "its layer's weight. Use bias='folded' in both fits."
         )
     check_grouping(options.grouping, name, kind)
 
 
 def _check_model(options: Options, parameters: Mapping[str, Any], past: LaplaceFit) -> None:
-    """Curvature rule, likelihood and subset have to be the same, and the net has to be trained."""
+    """Check that curvature rule, likelihood and subset are the same, and that the net is trained."""
     if type(options.rule) is not type(past.rule):
         rule = next(key for key, value in CURVATURES.items() if value is type(past.rule))
         raise UnsupportedCombinationError(
-            f"curvature={parameters['curvature']!r} cannot be added to that of the previous posterior; use "
+            f"curvature={parameters['curvature']!r} cannot be added to that of the previous posterior. Use "
             f"curvature={rule!r}."
         )
     if past.dispersion_power != 1 and past.likelihood.has_dispersion:
         raise UnsupportedCombinationError(
-            f"curvature={parameters['curvature']!r} of a likelihood with noise cannot be carried on: what it says of "
-            "the previous rows depends on the noise. Use curvature='ggn' in both fits."
+            f"curvature={parameters['curvature']!r} cannot be used with prior=FrozenEstimator(…) and a noise level, on "
+            "which the curvature of the previous rows depends. Use curvature='ggn' in both fits."
         )
     if type(options.likelihood) is not type(past.likelihood):
         raise UnsupportedCombinationError(
-            f"likelihood={parameters['likelihood']!r} is not that of the previous posterior, "
-            f"{type(past.likelihood).__name__.lower()}."
+            f"likelihood={parameters['likelihood']!r} is not that of the previous posterior. Use "
+            f"likelihood={type(past.likelihood).__name__.lower()!r}."
         )
     if not isinstance(options.subset, All):
         raise UnsupportedCombinationError(
             f"subset_of_weights={parameters['subset_of_weights']!r} cannot be used with prior=FrozenEstimator(…): the "
-            "training moves all weights, and the previous posterior has to be over all of them. Use 'all' in both fits."
+            "training changes all weights and needs a previous posterior over all of them. Use 'all' in both fits."
         )
     if isinstance(parameters["net"], FrozenEstimator):
         raise UnsupportedCombinationError(
-            "net=FrozenEstimator(…) is not trained, and prior=FrozenEstimator(…) is what a training starts from; give "
-            "one of them."
+            "net=FrozenEstimator(…) is not trained, but prior=FrozenEstimator(…) is the starting point of a training. "
+            "Pass only one of them."
         )

@@ -1,7 +1,7 @@
-"""Options of a structure, as objects.
+"""Options of a curvature structure, as objects.
 
-``bias`` acts on the layout of the network, ``weight_sharing`` and ``rank`` on the empty structure, ``damping`` on the
-posterior that predicts.
+``bias`` changes the layout of the network, ``weight_sharing`` and ``rank`` the sum of the curvature, and ``damping``
+the posterior used for predictions.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ SHARINGS = {sharing.value: sharing for sharing in WeightSharing}
 
 @dataclass(frozen=True)
 class StructureOptions:
-    """The options as objects.
+    """Options of a curvature structure.
 
     Parameters
     ----------
     separate_biases : bool
-        Whether biases have blocks of their own.
+        If True, biases have separate blocks.
     weight_sharing : WeightSharing
+        Treatment of layers that apply their weights at several positions.
     rank : int
+        Number of eigenpairs of low-rank structures.
     damped : bool
-        Whether prediction is by the damped posterior.
+        If True, predictions use the damped posterior.
 
     Examples
     --------
@@ -42,6 +44,6 @@ class StructureOptions:
     damped: bool = False
 
     def options_of(self, structure: type[Curvature]) -> dict[str, Any]:
-        """Return the options of ``structure.zero``, besides the blocks."""
+        """Keyword arguments of ``structure.zero`` other than the blocks."""
         values = {"weight_sharing": self.weight_sharing, "rank": self.rank}
         return {name: value for name, value in values.items() if name in structure.takes}

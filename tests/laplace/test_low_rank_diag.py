@@ -1,4 +1,4 @@
-"""low_rank_diag: leading eigenpairs of ekfac and the exact diagonal, against dense matrices; a sampler that is exact."""
+"""low_rank_diag: leading eigenpairs of EKFAC and the exact diagonal, against dense matrices; an exact sampler."""
 
 from __future__ import annotations
 

@@ -70,14 +70,14 @@ MUTATIONS = (
     ),
     Mutation(
         "a separate bias of one position alone",
-        "laplace/jacobian/jacobian.py",
+        "laplace/jacobian/factors.py",
         "DenseFactor(factor.cotangents.sum(2))",
         "DenseFactor(factor.cotangents[:, :, 0])",
         "structure_options",
     ),
     Mutation(
         "reduced inputs summed in place of averaged",
-        "laplace/jacobian/jacobian.py",
+        "laplace/jacobian/factors.py",
         "self.inputs.mean(1), self.cotangents.sum(2)",
         "self.inputs.sum(1), self.cotangents.sum(2)",
         "structure_options",
@@ -266,7 +266,7 @@ MUTATIONS = (
     ),
     Mutation(
         "noise ratios of the targets upside down",
-        "_data/rows.py",
+        "_data/target_scale.py",
         "(self.unit_noise / self.scale) ** 2",
         "(self.scale / self.unit_noise) ** 2",
         "known_noise",
@@ -316,7 +316,7 @@ MUTATIONS = (
     Mutation(
         "forgotten rows' loss kept",
         "laplace/updates.py",
-        "nll=fit.nll - gone_nll,",
+        "nll=fit.nll - removed_nll,",
         "nll=fit.nll,",
         "updates",
     ),
@@ -350,7 +350,7 @@ MUTATIONS = (
     ),
     Mutation(
         "scores of the posterior's prior in place of the training's",
-        "_approximation/approximate.py",
+        "_approximation/choose.py",
         "return fit.posterior(mode.hyper).marginal_variance()",
         "return fit.posterior(replace(mode.hyper, prior_precision=mode.hyper.prior_precision.mean().expand_as("
         "mode.hyper.prior_precision))).marginal_variance()",
@@ -366,8 +366,8 @@ MUTATIONS = (
     Mutation(
         "a curvature that is not looked at",
         "laplace/fit.py",
-        "nll + total.sum() + curvature.total()",
-        "nll + total.sum()",
+        "sums.nll + sums.gradient.sum() + curvature.total()",
+        "sums.nll + sums.gradient.sum()",
         "nonfinite",
     ),
     Mutation(
@@ -393,7 +393,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the prior's mean left out of the epochs' criterion",
-        "_host/net.py",
+        "_host/loss.py",
         "theta if self.mean is None else theta - self.mean",
         "theta",
         "priors",
@@ -436,8 +436,8 @@ MUTATIONS = (
     Mutation(
         "old rows without their slope",
         "laplace/fit.py",
-        "self.nll + float(self.gradient @ move + 0.5 * move @ bend)",
-        "self.nll + float(0.5 * move @ bend)",
+        "self.nll + float(self.gradient @ move + 0.5 * move @ product)",
+        "self.nll + float(0.5 * move @ product)",
         "previous",
     ),
     Mutation(
@@ -449,7 +449,7 @@ MUTATIONS = (
     ),
     Mutation(
         "old rows left out of the epochs' criterion",
-        "_host/net.py",
+        "_host/loss.py",
         "loss if self.past_loss is None else",
         "loss if True else",
         "previous",
@@ -470,7 +470,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the curvature of other outputs than the mode's",
-        "laplace/leave_one_out/left_out.py",
+        "laplace/leave_one_out/linearised.py",
         "        shift=shift,\n",
         "        shift=None,\n",
         "leave_one_out",

@@ -81,7 +81,7 @@ def test_other_noise_ratios_than_those_of_the_previous_rows_are_refused():
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        (Kron(weight_sharing="reduce"), Kron(), "Use the same in both fits"),
+        (Kron(weight_sharing="reduce"), Kron(), "Use the same options in both fits"),
         (Kron(bias="separate"), Kron(bias="separate"), "Use bias='folded' in both fits"),
         (Kron(bias="separate"), "kron", "Use bias='folded' in both fits"),
     ],
@@ -315,12 +315,12 @@ def hidden(module=nets.Hidden, **options):
             UnsupportedCombinationError,
             r"structure='ekfac', whose sums.*\['block_diagonal', 'di",
         ),
-        ({"hessian_structure": "low_rank"}, {}, UnsupportedCombinationError, "structure='low_rank', whose sums over"),
+        ({"hessian_structure": "low_rank"}, {}, UnsupportedCombinationError, "structure='low_rank', whose curvature cannot be added"),
         (
             {"hessian_structure": "kron"},
             {"hessian_structure": "full"},
             UnsupportedCombinationError,
-            "'full' cannot take in a previous posterior of hessian_structure='kron'; use that, or 'auto'",
+            "'full' cannot be combined with a previous posterior of hessian_structure='kron'. Use 'kron' or 'auto'",
         ),
         (
             {"hessian_structure": "kron"},
@@ -332,13 +332,13 @@ def hidden(module=nets.Hidden, **options):
             {"hessian_structure": "full"},
             {"curvature": "mc_fisher"},
             UnsupportedCombinationError,
-            "'mc_fisher' cannot be added to that of the previous posterior; use curvature='ggn'",
+            "'mc_fisher' cannot be added to that of the previous posterior. Use curvature='ggn'",
         ),
         (
             {"curvature": "empirical_fisher"},
             {"curvature": "empirical_fisher"},
             UnsupportedCombinationError,
-            "'empirical_fisher' of a likelihood with noise cannot be carried on",
+            "'empirical_fisher' cannot be used with .* and a noise level",
         ),
         ({}, {"likelihood": "poisson"}, UnsupportedCombinationError, "'poisson' is not that of the previous.*gaussian"),
         (
@@ -355,7 +355,7 @@ def hidden(module=nets.Hidden, **options):
             {"net": nets.Hidden},
             {"net": FrozenEstimator(hidden().fit(X.astype(np.float32), Y[:, :1].astype(np.float32)))},
             UnsupportedCombinationError,
-            "is not trained, and prior=.*give one of them",
+            "is not trained, but prior=.*Pass only one of them",
         ),
     ],
 )
@@ -391,16 +391,22 @@ def test_other_data_are_refused():
     "prior",
     [
         LaplaceRegressor(),
-        GaussianPrior(previous="previous"),
+        GaussianPrior(previous=LaplaceRegressor()),
         FrozenEstimator(LaplaceClassifier()),
         FrozenEstimator(nn.Linear(1, 1)),
     ],
-    ids=["not-frozen", "name", "other-kind", "no-estimator"],
+    ids=["not-frozen", "not-frozen-inside", "other-kind", "no-estimator"],
 )
 def test_only_a_frozen_estimator_of_the_same_kind_is_a_prior(prior):
     """clone would unfit anything else."""
-    with pytest.raises(TypeError, match=r"is not supported; give None or FrozenEstimator\(fitted LaplaceRegressor\)"):
+    with pytest.raises(TypeError, match=r"is not supported; give None, .* or FrozenEstimator\(fitted LaplaceRegressor\)"):
         LaplaceRegressor(prior=prior).fit(X, Y)
+
+
+def test_a_string_that_names_no_structure_is_refused():
+    """A string is the name of groups of weights."""
+    with pytest.raises(ValueError, match="prior='previous' is not known; expected one of 'ard', 'layer'"):
+        LaplaceRegressor(prior="previous").fit(X, Y)
 
 
 def test_a_previous_estimator_has_to_be_fitted():
