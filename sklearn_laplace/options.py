@@ -1,4 +1,4 @@
-"""Values of the estimators' parameters that have options of their own.
+"""Option objects: values of the estimators' parameters that have further options.
 
 Examples
 --------

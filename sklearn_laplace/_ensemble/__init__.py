@@ -1,1 +1,1 @@
-"""Ensembles: members, their training, weights and updates."""
+"""Ensembles: their members, training, weights and updates."""

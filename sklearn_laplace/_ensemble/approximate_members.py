@@ -1,17 +1,17 @@
-r"""The posteriors of a fit of many rows, whose members train together, each without a part of the rows (``train.py``).
+r"""Laplace approximations of members that train together, each without a fold of the rows (``train_members.py``).
 
-Two members have not seen a given row. Their errors there decide everything that a member's own rows cannot tell: the
-prior precision and the noise of the Laplace approximations, and how the noise varies with the inputs.
+Each row is held out from two members. Their errors on held-out rows select the prior precision, the noise level, and
+the model of varying noise.
 
-**Prior and noise.** The prior precision starts where the evidence of the first member is largest. The held-out rows
-choose a common factor f of it and, for every f, the noise :math:`\varphi` (``laplace/selection/held_out.py``). Factors
-whose density is within ``TOLERANCE`` nats a row of the best count as equal, and the one closest to 1 is taken.
+**Prior and noise.** The prior precision of largest evidence of the first member is multiplied by a common factor f. The
+held-out rows select f and, for every f, the noise :math:`\varphi` (``laplace/selection/held_out.py``). Factors whose
+density is within ``TOLERANCE`` nats per row of the best are equivalent, and the one closest to 1 is selected.
 
 **Calibration.** A mixture is more accurate than its members, and its errors have heavy tails. Held-out rows determine
-a factor of all variances and the tails of the noise (``_approximation/calibration.py``).
+a factor of all variances, and the tails of the noise (``_approximation/calibration.py``).
 
-**Noise that varies** is learnt twice from these errors (``_approximation/noise_model.py``): before the last cycle of
-the training, which then gives precise rows more weight, and after it for the predictions.
+**Varying noise** is learnt twice from these errors (``_approximation/noise_model.py``). The first model precedes the
+last cycle of the training, which then gives precise rows more weight. The second model is for predictions.
 """
 
 from __future__ import annotations
@@ -51,53 +51,55 @@ from .request import FitRequest
 from .train_members import Bag, fit_of, learnt_of
 
 SCORED_ROWS = 125
-"""Held-out rows of each member that choose the prior precision: it is one number."""
+"""Number of held-out rows of each member for selecting the prior precision, which is a single number."""
 TOLERANCE = 0.002
-"""Nats a row within which prior precisions count as equally good."""
+"""Difference of log densities, in nats per row, within which prior precisions are equivalent."""
 WEAKEST = 0.3
-"""Least multiple of the prior precision of largest evidence. Under a weaker prior the posterior is so wide that it
-stands in for noise that varies. Then the model of that noise has nothing to explain."""
+"""Minimum factor of the prior precision of largest evidence. Under a weaker prior the wide posterior would explain
+varying noise, and nothing would be left for the noise model."""
 PASSES_LEFT = 2.0
-"""A second pass is scored only if this many times the duration of the first one is left: the noise model takes about as
-long."""
+"""Minimum remaining time for scoring a second pass, in units of the first pass. The noise model takes about as long as
+a pass."""
 INTERVAL_ROWS = 20_000
-"""Most held-out rows whose scores make intervals."""
+"""Maximum number of held-out scores for prediction intervals."""
 CHUNK = 512
+"""Rows whose Jacobians are computed at a time."""
 
 
 @dataclass(frozen=True)
 class BaggedScores(HeldOutScores):
-    """The log density of held-out rows along a grid, and the factor that suits the mixture.
+    """Log densities of held-out rows on a grid of prior precisions, and the variance factor of the mixture.
 
     Parameters
     ----------
     unit, ridge, squares, constants, freedom, bounds
         See :class:`~sklearn_laplace.laplace.selection.HeldOutScores`.
     factor : float
-        c_K, by which all variances are multiplied.
+        Factor of all variances.
     """
 
     factor: float = 1.0
 
     def suits(self, hyper: Hyper) -> bool:
-        """Whether the precisions are a multiple of those of the training."""
+        """True if the precisions are a common multiple of those of the training."""
         return self.is_multiple(hyper)
 
     def is_capped(self, dispersion: float) -> bool:
-        """Never: the noise is the one of held-out rows."""
+        """False: the noise level of held-out rows is not limited."""
         return False
 
     def warn_at_end(self, hyper: Hyper) -> None:
-        """Nothing: a posterior that adds nothing to the spread of the members is no fault."""
+        """No warning: the spread of the members may be all of the epistemic uncertainty."""
 
     def chosen(self, hyper: Hyper, *, free_prior: bool, free_dispersion: bool) -> Hyper:
-        """The prior precision and noise of largest density, each if it is free, with the variances of the mixture.
+        """Prior precision and noise of largest density; both are scaled by the variance factor of the mixture.
 
         Parameters
         ----------
         hyper : Hyper
-            What is not free keeps its value.
+            Values to keep if they are not selected.
         free_prior, free_dispersion : bool
+            True if prior precision, or noise, is selected. The factor applies if both are.
         """
         noise, density, factors = self.points(hyper, free_prior=free_prior, free_dispersion=free_dispersion)
         density = torch.where(factors >= WEAKEST, density, -math.inf) if free_prior else density
@@ -112,28 +114,30 @@ class BaggedScores(HeldOutScores):
 
 @dataclass(frozen=True)
 class Bagged:
-    """The Laplace approximations of all members.
+    """Laplace approximations of all members.
 
     Parameters
     ----------
     members : tuple of (MapResult, LaplaceFit)
+        Training result and Laplace fit of each member.
     hyper : Hyper
-        Of all members.
+        Hyperparameters of all members.
     origin : SelectionState
-        With the scores of held-out rows.
+        State of the selection, with the scores of held-out rows.
     noise_model : NoiseModel or None
+        Model of varying noise; None for constant noise.
     data : PreparedData
-        The rows, under the noise that was found.
+        Rows with the noise variances of the model.
     held_out : ndarray of shape (K, n), bool
-        The rows that a member has not seen.
+        True for rows that were held out from the training of a member.
     n_bins : tuple of int or None
-        Most pieces of a column, of each member.
+        Maximum number of pieces of a column, for each member.
     shares : ndarray of shape (K,)
         Weight of each member.
     scored : ndarray of shape (m,), int64
-        The rows with densities.
+        Positions of the rows with densities.
     densities : HeldOutDensities
-        Of these rows, by the members that have not seen them.
+        Held-out densities of these rows.
     """
 
     members: tuple[tuple[MapResult, LaplaceFit], ...]
@@ -149,26 +153,26 @@ class Bagged:
 
     @property
     def origin_of_others(self) -> SelectionState:
-        """For members after the first, which makes the intervals of all."""
+        """State for members after the first; only the first one stores the scores for intervals."""
         assert self.origin.cross is not None
         return replace(self.origin, cross=replace(self.origin.cross, networks=(), scores=None))
 
 
 @dataclass(frozen=True)
 class _Unseen:
-    """The rows that each member has not seen, one member at a time: those of all are larger than the data."""
+    """Held-out rows of each member; they are copied for one member at a time, since all together exceed the data."""
 
     rows: TrainingRows
     held_out: Tensor
 
     def __iter__(self) -> Iterator[TrainingRows]:
-        return (self.rows.taken(own.nonzero()[:, 0]) for own in self.held_out)
+        return (self.rows.taken(mask.nonzero()[:, 0]) for mask in self.held_out)
 
 
 def _fits(
     networks: Sequence[Network], bag: Bag, data: PreparedData, options: Options
 ) -> tuple[list[LaplaceFit], _Unseen]:
-    """A pass over the rows that each member has seen, and the rows that it has not seen."""
+    """Laplace fit of each member on its training rows, and its held-out rows."""
     rows, fits = tensors_of(data, options, built_in=True), []
     for network, held_out in zip(networks, bag.held_out, strict=True):
         fits.append(fit_of(network, rows.taken((~held_out).nonzero()[:, 0]), data, options))
@@ -176,15 +180,17 @@ def _fits(
 
 
 def approximate_bag(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
-    """The Laplace approximations of the members, with what held-out rows choose.
+    """Compute the Laplace approximations of the members, and select hyperparameters on held-out rows.
 
     Parameters
     ----------
     bag : Bag
+        Trained members.
     request : FitRequest
+        Rows, options and seeds.
     clock : Clock
-        Without time for a second pass with all scores, the noise that varies gets a rough model, and the scores stay
-        those of the first pass.
+        Time limit. If a second pass with all scores would exceed it, varying noise gets a rough model, and the scores
+        of the first pass are used.
     """
     options, data = request.settled(), request.data
     rows = tensors_of(data, options, built_in=True)
@@ -225,7 +231,7 @@ def approximate_bag(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
 
 @dataclass(frozen=True)
 class _Passes:
-    """Result of the passes over the rows: fits under the last noise, and what held-out rows show."""
+    """Result of the passes over the rows: fits under the last noise model, and scores and errors of held-out rows."""
 
     networks: Sequence[Network]
     fits: Sequence[LaplaceFit]
@@ -245,7 +251,7 @@ def _two_passes(
     options: Options,
     clock: Clock,
 ) -> _Passes:
-    """A pass under the noise of the training, and one under the noise model learnt from its errors."""
+    """Take a pass under the noise of the training, and another one under the noise model learnt from its errors."""
     data, weights = request.data, rows.weights.double()
     under, model, trained, noise = data, None, None, bag.average_noise
     if noise is not None:
@@ -258,8 +264,9 @@ def _two_passes(
     is_short = learns and clock.lacks(PASSES_LEFT * (clock.elapsed - begun))
     if learns and (noise is not None or not is_short):
         error, variance, known = (torch.tensordot(bag.deal_shares, part, 1) for part in errors)
-        given = HeldOutErrors(error, variance, known, weights), hyper.dispersion, options, request.seeds[0]
-        trained = learnt_of(request.parameters, data, *given, honest=True, quick=is_short)
+        held_out_errors = HeldOutErrors(error, variance, known, weights)
+        arguments = held_out_errors, hyper.dispersion, options, request.seeds[0]
+        trained = learnt_of(request.parameters, data, *arguments, honest=True, quick=is_short)
         model = None if trained is None else trained.model
     if model is not None or noise is not None:
         under = data if model is None else data.under_noise(model.ratios(rows.inputs.to(weights)).cpu().numpy())
@@ -271,7 +278,7 @@ def _two_passes(
 
 
 def _scored_deals(bag: Bag, passes: _Passes, rows: TrainingRows) -> tuple[HeldOutDeals, Tensor]:
-    """Held-out errors of some rows for the calibration, and these rows."""
+    """Held-out errors of a sample of rows for the calibration, and positions of these rows."""
     (error, variance, noise), hyper, weights = passes.errors, passes.hyper, rows.weights.double()
     deals = HeldOutDeals(error, variance, hyper.dispersion * noise, None, weights, bag.deal_shares)
     if passes.trained is None:
@@ -289,10 +296,11 @@ def _net(
     options: Options,
     seed: int,
 ) -> Any:
-    """A skorch net around one member's weights."""
+    """skorch net with the weights of one member."""
     sizes = Sizes.of(rows, data.n_outputs)
-    given = TableMLP, arguments, options.likelihood, sizes
-    net = build_net(*given, max_epochs=None, lr=None, batch_size=None, seed=seed, verbose=0)
+    net = build_net(
+        TableMLP, arguments, options.likelihood, sizes, max_epochs=None, lr=None, batch_size=None, seed=seed, verbose=0
+    )
     initialise(net, rows.inputs[:2], rows.weights.dtype, sizes)
     net.module_.load_state_dict(state)
     net.module_.eval()
@@ -300,22 +308,22 @@ def _net(
 
 
 def _scored(fits: Sequence[LaplaceFit], held_out: _Unseen, before: Hyper | None) -> tuple[BaggedScores, Hyper]:
-    """What held-out rows say of prior precisions and noises, and the choice of one member."""
+    """Scores of prior precisions and noises on held-out rows, and the hyperparameters that they select."""
     fit = fits[0]
     start = Hyper(torch.ones_like(fit.theta[: fit.prior.n_groups])) if before is None else before
     start = replace(start, dispersion=_mean_square(fits, held_out))
     start = maximise_evidence(fit, start, free_prior=True, free_dispersion=False, warn=False)
     parts = []
-    for k, (own, rows) in enumerate(zip(fits, held_out, strict=True)):
+    for k, (member_fit, rows) in enumerate(zip(fits, held_out, strict=True)):
         few = torch.randperm(len(rows), generator=torch.Generator().manual_seed(k))[:SCORED_ROWS].sort().values
-        parts.append((own, rows.taken(few.to(rows.inputs.device)).chunks(CHUNK)))
-    found = held_out_scores(parts, start, density_for(fit.likelihood))
-    scores = BaggedScores(found.unit, found.ridge, found.squares, found.constants, found.freedom, found.bounds)
+        parts.append((member_fit, rows.taken(few.to(rows.inputs.device)).chunks(CHUNK)))
+    plain = held_out_scores(parts, start, density_for(fit.likelihood))
+    scores = BaggedScores(plain.unit, plain.ridge, plain.squares, plain.constants, plain.freedom, plain.bounds)
     return scores, scores.chosen(start, free_prior=True, free_dispersion=True)
 
 
 def _mean_square(fits: Sequence[LaplaceFit], held_out: _Unseen) -> float:
-    """Mean squared error of held-out rows over their known noise."""
+    """Weighted mean of squared errors over known noise variances, on held-out rows; within the bounds of φ."""
     total, weight = 0.0, 0.0
     for fit, rows in zip(fits, held_out, strict=True):
         for x, targets, weights in rows.chunks(8 * CHUNK):
@@ -329,13 +337,13 @@ def _mean_square(fits: Sequence[LaplaceFit], held_out: _Unseen) -> float:
 def _errors(
     bag: Bag, fits: Sequence[LaplaceFit], held_out: _Unseen, hyper: Hyper, rows: TrainingRows
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Errors, variances of the predictions and noise in units of φ of each row in each deal, (2, n, C) each."""
+    """Held-out errors, variances of predictions, and noise in units of φ, for each deal and row; (D, n, C) each."""
     per_deal = len(fits) // bag.n_deals
     shape = (bag.n_deals, len(rows), fits[0].n_outputs)
     zeros = torch.zeros(3, *shape, dtype=torch.float64, device=rows.inputs.device)
-    for k, (fit, own) in enumerate(zip(fits, held_out, strict=True)):
+    for k, (fit, unseen) in enumerate(zip(fits, held_out, strict=True)):
         posterior, parts = fit.posterior(hyper), []
-        for part in linear_rows(fit.network, own.chunks(CHUNK)):
+        for part in linear_rows(fit.network, unseen.chunks(CHUNK)):
             y, noise = without_noise(part.targets.double(), fit.n_outputs)
             variance = posterior.covariance(part.jacobian).diagonal(dim1=1, dim2=2)
             parts.append((y - part.outputs, variance, noise))
@@ -353,7 +361,7 @@ def _for_intervals(
     scores: BaggedScores,
     weights: Tensor,
 ) -> tuple[Tensor, BaggedScores, tuple[()], IntervalScores]:
-    """What intervals need of each held-out row: its member, and its error over its standard deviation."""
+    """Member and standardised error of held-out rows, for prediction intervals; fields of :class:`CrossFit`."""
     error, variance, noise = errors
     n_deals, n = error.shape[:2]
     per_deal, device = len(bag.held_out) // n_deals, error.device

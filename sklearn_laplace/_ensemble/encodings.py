@@ -1,4 +1,4 @@
-"""Which kinds of nets a fit has: those that see numbers, and those that see pieces of them."""
+"""Kinds of nets in a fit: nets of standardised numbers, and nets with a piecewise linear encoding (``n_bins``)."""
 
 from __future__ import annotations
 
@@ -21,49 +21,64 @@ from ..laplace.jacobian.blocks import ParameterBlock
 from ..laplace.likelihoods._base import Likelihood
 
 AUTOMATIC = (None, 8)
-"""Eight pieces beside the numbers: on held-out rows of eleven tables level or better everywhere."""
+"""Kinds of a default fit: numbers without encoding, and an encoding with eight pieces; see docs/decisions.md."""
 MOST_STEP = 2e9
-"""Multiply-adds of an exact step, at most, where members that train together are the alternative."""
+"""Maximum cost of an exact Gauss–Newton step, in multiply-adds, for nets with exact steps in a joint ensemble."""
 MOST_BESIDE = 9e8
-"""The same for the first kind of nets beside such members. Then these nets take about as long as the members."""
+"""Stricter maximum for the first kind, if there are other members; these nets then take about as long as the others."""
 
 
 def exact_kinds(
     parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, *, beside: bool
 ) -> tuple[int | None, ...]:
-    """Kinds of nets whose exact steps cost little, of those that the user has left open.
+    """Kinds of nets with cheap exact steps, among those that the option ``n_bins`` allows.
 
     Parameters
     ----------
     parameters : mapping
-        The estimator's, with the layers of a net that is trained alone.
+        Internal options, with the layers of a net that is trained alone.
     data : PreparedData
+        Training rows.
     likelihood : Likelihood
+        Likelihood of the fit.
     beside : bool
-        Whether they stand beside members that train together.
+        True if the nets are added to members that train together.
+
+    Returns
+    -------
+    tuple of int or None
+        Values of ``n_bins``; empty if exact steps are too expensive.
     """
     pieces = len(data.X) > SMALL_ROWS and _may_bend(data)
-    asked = kinds("n_bins", parameters["n_bins"], AUTOMATIC if pieces else (None,))
+    allowed = kinds("n_bins", parameters["n_bins"], AUTOMATIC if pieces else (None,))
     n_dual = len(data.X) * GGN().n_columns(likelihood, data.n_outputs)
-    costs = [exact_cost(_blocks(parameters, data, kind), n_dual)[0] for kind in asked]
+    costs = [exact_cost(_blocks(parameters, data, kind), n_dual)[0] for kind in allowed]
     if beside and costs[0] > MOST_BESIDE:
         return ()
-    return tuple(kind for kind, cost in zip(asked, costs, strict=True) if cost <= MOST_STEP)
+    return tuple(kind for kind, cost in zip(allowed, costs, strict=True) if cost <= MOST_STEP)
 
 
 def kinds_of_nets(parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood) -> tuple[int | None, ...]:
-    """Numbers of pieces, None for the numbers themselves.
+    """Kinds of nets of a fit that trains one net after the other.
 
-    By themselves there are pieces where a fit may take longer, beyond 300 rows, and where the steps of a net of them go
-    over all rows: in one that is trained by mini-batches there would be nothing to weigh it by. There are none where
-    the nets are counted or their weights called by name, nor where no column has more than two values.
+    "auto" adds nets with pieces for more than 300 rows, where a fit may take longer. Their steps have to go over all
+    rows, since nets that train by mini-batches have no cross-fitted nets whose held-out rows could weight the kinds.
+    "auto" adds none if the number of members is given, or if options refer to weights of one net. Nor does it if no
+    column has more than two values.
 
     Parameters
     ----------
     parameters : mapping
-        The estimator's.
+        Internal options.
     data : PreparedData
+        Training rows.
     likelihood : Likelihood
+        Likelihood of the fit.
+
+    Returns
+    -------
+    tuple of int or None
+        Numbers of pieces; None for a net without encoding.
     """
     most = max(AUTOMATIC, key=lambda kind: kind or 0) or 0
     pays = _are_left_open(parameters) and len(data.X) > SMALL_ROWS and _may_bend(data)
@@ -72,16 +87,16 @@ def kinds_of_nets(parameters: Mapping[str, Any], data: PreparedData, likelihood:
 
 
 def most_kinds(parameters: Mapping[str, Any], X: Any) -> int:
-    """As many as there can be for rows as they are given, validated or not."""
+    """Maximum number of kinds for these rows, which may not be validated yet."""
     n_rows = SMALL_ROWS + 1
-    with suppress(TypeError, ValueError):  # what is no table is refused by whoever reads it
+    with suppress(TypeError, ValueError):  # invalid tables are refused later
         n_rows = _num_samples(X)
     pays = _are_left_open(parameters) and n_rows > SMALL_ROWS
     return len(kinds("n_bins", parameters["n_bins"], AUTOMATIC if pays else (None,)))
 
 
 def _are_left_open(parameters: Mapping[str, Any]) -> bool:
-    """Whether nothing that the user has said is of a single net."""
+    """True if no user-set parameter refers to one particular net."""
     if parameters["net"] is not None or is_number(parameters["n_members"]):
         return False
     named = _by_name(parameters) or not is_plain_subset(parameters["subset_of_weights"])
@@ -89,48 +104,49 @@ def _are_left_open(parameters: Mapping[str, Any]) -> bool:
 
 
 def _by_name(parameters: Mapping[str, Any]) -> list[str]:
-    """Options that call layers and tensors by name."""
+    """Names of options whose keys are names of layers or tensors."""
     return [name for name in ("prior_mean", "temperature") if isinstance(parameters.get(name), Mapping)]
 
 
 def check_one_kind(parameters: Mapping[str, Any], fitted: Collection[int | None]) -> None:
-    """Refuse names of weights for a mixture of several kinds, whose nets have other names each.
+    """Refuse options keyed by names of weights for several kinds of nets, since the names differ between the kinds.
 
     Parameters
     ----------
     parameters : mapping
-        Those that are to change.
+        Internal options to check.
     fitted : collection of int or None
-        ``n_bins`` of the members.
+        ``n_bins`` of each member.
 
     Raises
     ------
     ValueError
+        If there are several kinds of nets and such an option.
 
     Examples
     --------
     >>> check_one_kind({"temperature": {"2": 0.5}}, [None, None])
     >>> check_one_kind({"temperature": {"2": 0.5}}, [None, 8])
     Traceback (most recent call last):
-    ValueError: temperature={'2': 0.5} names weights of one net, and the nets of this mixture are of 2 kinds (n_bins)...
+    ValueError: temperature={'2': 0.5} names weights of one net, but this mixture has 2 kinds of nets (n_bins), whose...
     """
     n_kinds = len(set(fitted))
     for name in _by_name(parameters) if n_kinds > 1 else []:
         raise ValueError(
-            f"{name}={parameters[name]!r} names weights of one net, and the nets of this mixture are of {n_kinds} "
-            "kinds (n_bins), whose weights have names of their own. Fit with n_bins=None, or change one of members_."
+            f"{name}={parameters[name]!r} names weights of one net, but this mixture has {n_kinds} kinds of nets "
+            "(n_bins), whose weights have different names. Fit with n_bins=None, or change a single one of members_."
         )
 
 
 def _may_bend(data: PreparedData) -> bool:
-    """Whether a column of numbers has more than two values: of two there is one piece, which is the number."""
+    """True if a numeric column has more than two values; with two values there is one piece, equal to the number."""
     numeric = range(data.X.shape[1]) if data.table is None else data.table.numeric
     columns = (data.X[:, k] for k in numeric)
     return any(bool(np.any((x > np.nanmin(x)) & (x < np.nanmax(x)))) for x in columns if not np.isnan(x).all())
 
 
 def _blocks(parameters: Mapping[str, Any], data: PreparedData, n_bins: int | None) -> list[ParameterBlock]:
-    """Layers of the built-in net: of pieces as many inputs as there may be."""
+    """Weight blocks of the built-in net, with the maximum number of inputs of an encoding."""
     levels = (0,) * data.X.shape[1] if data.table is None else data.table.levels
     flagged = 0 if data.table is None else int(np.sum(data.table.flagged))
     sizes = [*parameters["hidden_layer_sizes"], data.n_outputs]

@@ -1,4 +1,4 @@
-"""Several members that predict together, as a mixture; all of it in the network's units."""
+"""Mixture of ensemble members, with predictions in the network's units."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ class Ensemble:
     Parameters
     ----------
     members : tuple of Member
+        Members; the first one provides the estimator's attributes.
     weights : ndarray of shape (K,)
-        Of sum 1.
+        Weights of the mixture, with sum 1.
     shares : ndarray of shape (K,), or None
-        Weights of ``Members(weights="uniform")`` that the fit has chosen; None for equal ones.
+        Weights selected by the fit for ``Members(weights="uniform")``; None for equal weights.
     factor : float
-        Factor of all variances that suits a mixture of several kinds of nets.
+        Factor of all variances, selected for a mixture of several kinds of nets.
     """
 
     members: tuple[Member, ...]
@@ -42,21 +43,21 @@ class Ensemble:
 
     @classmethod
     def of(cls, members: Sequence[Member], shares: np.ndarray | None = None, factor: float = 1.0) -> Ensemble:
-        """The members with these shares as their weights, or with equal ones."""
+        """Ensemble with the shares as weights, or with equal weights."""
         equal = np.full(len(members), 1 / len(members))
         return cls(tuple(members), equal if shares is None else shares, shares, factor)
 
     @property
     def first(self) -> Member:
-        """The member whose net, posterior and hyperparameters are the estimator's attributes."""
+        """Member that provides the estimator's attributes."""
         return self.members[0]
 
     def of_one(self, member: Member) -> Ensemble:
-        """An ensemble of one of the members."""
+        """Ensemble of a single member."""
         return Ensemble.of([replace(member, is_later=False)], factor=self.factor)
 
     def mean_of(self, answer: Callable[[Member], Tensor]) -> Tensor:
-        """The weighted mean of the members' answers."""
+        """Weighted mean over the members of a function's values."""
         answers = torch.stack([answer(member) for member in self.members], -1)
         return answers @ torch.from_numpy(self.weights).to(answers)
 
@@ -65,58 +66,63 @@ class Ensemble:
         return self.mean_of(lambda member: member.outputs(x, options))
 
     def components(self, x: Tensor, options: Options) -> Components:
-        """Moments of the targets, as a mixture over the members and over what is not known of the noise."""
+        """Moments of the targets, as a mixture over the members and over uncertain noise levels."""
         return self.joined([member.components(x, options) for member in self.members])
 
     def joined(self, parts: list[Components]) -> Components:
-        """The mixture of one part from each member."""
+        """Mixture of the distributions of the members."""
         return Components.joined(parts, torch.from_numpy(self.weights).to(parts[0].mean))
 
     def draws(self, count: int, generator: torch.Generator, draw: Callable[[Member, int], Tensor]) -> Tensor:
-        """Draws of the mixture along the last axis, in random order.
+        """Draws from the mixture along the last axis, in random order.
 
         Parameters
         ----------
         count : int
+            Number of draws.
         generator : torch.Generator
+            Random generator.
         draw : callable
-            (member, number of draws) → draws of that member.
+            Function (member, number of draws) → draws of the member.
         """
         if len(self.members) == 1:
             return draw(self.first, count)
         chosen = torch.multinomial(torch.from_numpy(self.weights), count, replacement=True, generator=generator)
         counts = torch.bincount(chosen, minlength=len(self.weights)).tolist()
-        drawn = [draw(member, own) for member, own in zip(self.members, counts, strict=True) if own]
-        return torch.cat(drawn, -1)[..., torch.randperm(count, generator=generator)]
+        draws = [draw(member, n) for member, n in zip(self.members, counts, strict=True) if n]
+        return torch.cat(draws, -1)[..., torch.randperm(count, generator=generator)]
 
     def covariance(self, x: Tensor, options: Options) -> Tensor:
-        """Joint covariance over the rows of new numeric targets, (n, n, C)."""
-        answers = [member.joint_covariance(x, options) for member in self.members]
-        weights = torch.from_numpy(self.weights).to(answers[0][0])
-        means, covariances = (torch.stack(part, -1) for part in zip(*answers, strict=True))
+        """Joint covariance of new numeric targets over the rows, shape (n, n, C)."""
+        moments = [member.joint_covariance(x, options) for member in self.members]
+        weights = torch.from_numpy(self.weights).to(moments[0][0])
+        means, covariances = (torch.stack(part, -1) for part in zip(*moments, strict=True))
         away = means - (means @ weights)[..., None]
         return covariances @ weights + torch.einsum("nck,mck,k->nmc", away, away, weights)
 
     def left_out_moments(self, options: Options) -> Predictive:
-        """Moments of each training row's target under the members without the row."""
+        """Leave-one-out moments of the targets of the training rows."""
         link = self.first.link(options)
         return self.joined([Components.of(member.left_out_moments(options, link)) for member in self.members]).moments
 
     def intervals(self, x: Tensor, levels: Tensor, options: Options, asked: str) -> Tensor:
-        """Ends of the jackknife+ intervals (n, 2, L, C), for levels (L,).
+        """Ends of the jackknife+ intervals, shape (n, 2, L, C).
 
         Parameters
         ----------
         x : Tensor of shape (n, d)
+            Rows to predict.
         levels : Tensor of shape (L,)
+            Confidence levels.
         options : Options
+            Resolved options.
         asked : str
-            What needs the rows, for the message.
+            Option or method that needs the rows, for the message.
 
         Raises
         ------
         UnsupportedCombinationError
-            If the noise varies, and no nets with held-out rows know all rows.
+            If the noise varies, and there are no cross-fitted nets of all rows.
         """
         with single_thread(self.first.is_small):
             return self._intervals(x, levels, options, asked)
@@ -127,34 +133,36 @@ class Ensemble:
         if leads and first.fit.shift is None:
             shares = np.add.reduceat(self.weights, leads).tolist()
             counted = [(self.members[k], share) for k, share in zip(leads, shares, strict=True) if share > 0]
-            found = torch.stack([share * _cross_fitted(lead, x, levels, options) for lead, share in counted]).sum(0)
+            ends = torch.stack([share * _cross_fitted(lead, x, levels, options) for lead, share in counted]).sum(0)
         elif first.noise_model is None:
-            found = first.left_out(options, asked).intervals(first.fit, first.hyper, x, levels)
-        else:  # the cross-fitted nets do not know later rows
+            ends = first.left_out(options, asked).intervals(first.fit, first.hyper, x, levels)
+        else:  # no cross-fitted nets, or rows were added after their training
             raise UnsupportedCombinationError(
-                f"{asked} needs cross-fitted nets that know all rows where the noise varies: of single rows left out "
-                "every residual counts as one that any row could have. Use method='normal', or fit again."
+                f"{asked} needs cross-fitted nets of all rows if the noise varies: leave-one-out residuals would be "
+                "treated as equally distributed in all rows. Use method='normal', or fit again with all rows."
             )
-        first.require_finite(found.clamp(-LARGEST, LARGEST), [x])  # an end may be infinite
-        return found
+        first.require_finite(ends.clamp(-LARGEST, LARGEST), [x])  # ends may be infinite, but not NaN
+        return ends
 
 
 def _cross_fitted(member: Member, x: Tensor, levels: Tensor, options: Options) -> Tensor:
-    """Ends of one kind of nets, see :meth:`CrossFit.intervals`."""
+    """Ends of the intervals for one kind of nets; see :meth:`CrossFit.intervals`."""
     assert member.origin.cross is not None
     noise = member.noise_ratios if member.noise_model is None else member.noise_model.ratios
     return member.origin.cross.intervals(member.fit, x, levels, options.memory, noise)
 
 
 def reweighted(ensemble: Ensemble, rule: str, options: Options) -> Ensemble:
-    """The ensemble with the weights of a rule; they stay as they are if the rule needs rows that were not kept.
+    """Ensemble with the member weights of a rule; unchanged if the rule needs rows that are not stored.
 
     Parameters
     ----------
     ensemble : Ensemble
+        Members and their present weights.
     rule : str
-        A value of ``member_weights``.
+        Value of the internal option ``member_weights``.
     options : Options
+        Resolved options.
     """
     members, left_out = ensemble.members, WEIGHTINGS[rule]
     if left_out is None or len(members) == 1:

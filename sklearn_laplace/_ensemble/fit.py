@@ -1,10 +1,13 @@
-"""How the members of an ensemble are trained and weighed.
+"""Fit of an ensemble: which members it has, how they are trained, and their weights.
 
-A default regression trains its members together (``train.py``). Where exact steps cost little, nets that take such
-steps stand beside them, of one kind (``n_bins``). Held-out rows weigh both. In any other fit the first net of each kind
-is trained first. Cross-fitted nets hold out a part of the rows each. Their densities of these rows weigh the kinds by
-stacking, and choose a factor of all variances, since a mixture errs less than its members. Without such nets the first
-kind is the only one. Further members of a kind continue these nets on all rows.
+**Joint ensemble.** A default regression trains its members together (``train_members.py``). If exact Gauss–Newton steps
+are cheap, nets with such steps are added, all with the same encoding (``n_bins``). Held-out rows determine the weights
+of both parts.
+
+**Other fits.** A kind of nets is an encoding (``n_bins``). The first net of each kind is trained on all rows, and
+cross-fitted nets each without one fold. Their densities of held-out rows weight the kinds by stacking. They also select
+a factor of all variances, because a mixture is more accurate than its members. Further members of a kind are
+cross-fitted nets, trained on with all rows. Without cross-fitted nets only the first kind is used.
 """
 
 from __future__ import annotations
@@ -57,34 +60,35 @@ from .train_members import is_bagged, train_bag
 from .weights import of_kinds
 
 OF_MEMBERS = ModeWarning, ClippedWarning, JitterWarning
-"""Warnings that concern one net alone."""
+"""Warnings that concern a single net."""
 FAILURES = NonFiniteError, NotPositiveDefiniteError
-"""Errors after which a net is left out, unless it was explicitly requested."""
+"""Errors that exclude a net from the ensemble, unless it was explicitly requested."""
 MEMBER_STAGES = 2
-"""Training and posterior: the tasks of a member."""
+"""Number of subtasks of a member: training and posterior."""
 LEAST_SHARE = 0.1
-"""Least weight of a kind of nets that has more than one member."""
+"""Minimum weight of a kind of nets with more than one member."""
 LEAST_EXACT = 0.15
-"""Least weight of nets that take exact steps beside members that train together."""
+"""Minimum total weight of nets with exact steps in a joint ensemble."""
 WORTH = 1.6
-"""Nets of pieces have to err so many times less than those of numbers, since members that train together have pieces
-themselves."""
+"""Nets with pieces are added to a joint ensemble if the squared error of nets with numbers is this many times larger.
+The other members have pieces already."""
 Caught: TypeAlias = "list[warnings.WarningMessage]"
 
 
 @dataclass(frozen=True)
 class FittedMember:
-    """A member that was trained alone, with what later ones need.
+    """Member that was trained alone, and data for later members.
 
     Parameters
     ----------
     member : Member
+        The fitted member.
     start : WarmStart
         End state of its training and of the cross-fitted nets.
     densities : RowDensities or None
-        Densities of held-out rows, if they were requested and there are such nets.
+        Densities of held-out rows, if they were requested and there are cross-fitted nets.
     held_out : HeldOutErrors or None
-        Errors of these rows, if their noise is normal.
+        Errors of these rows, if the noise is normal.
     """
 
     member: Member
@@ -95,17 +99,18 @@ class FittedMember:
 
 @dataclass(frozen=True)
 class Part:
-    """Members of one kind, and what tells how much they count.
+    """Members of one kind, and densities of held-out rows that determine their weight in an ensemble.
 
     Parameters
     ----------
     members : tuple of Member
+        The members.
     weights : ndarray of shape (k,)
-        Of each member in the part; of sum 1.
+        Weight of each member within the part, with sum 1.
     densities : HeldOutDensities
-        Of held-out rows.
+        Densities of held-out rows.
     rows : ndarray of int64
-        These rows.
+        Positions of these rows.
     """
 
     members: tuple[Member, ...]
@@ -115,90 +120,93 @@ class Part:
 
 
 def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
-    """Train members together, and nets that take exact steps where these cost little; or one kind after the other.
+    """Fit a joint ensemble if the request meets its conditions, otherwise one kind of nets after the other.
 
     Parameters
     ----------
     request : FitRequest
+        Rows, options and seeds.
     n_stages : int
-        Tasks of a member, at most.
+        Maximum number of subtasks of a member.
     task : Task
+        Progress of the fit.
 
     Returns
     -------
     Ensemble
-        With uniform weights, or the weights of the kinds.
+        With equal weights, or with weights selected on held-out rows.
     """
     options = request.settled()
     of_one = replace(request, parameters=of_one_net(request.parameters))
     if not is_bagged(request.parameters, request.data, options):
         return _fit_kinds(of_one, kinds_of_nets(of_one.parameters, request.data, options.likelihood), n_stages, task)
-    # The members that train together use learning rate and batch size; nets with exact steps have neither.
+    # Learning rate and batch size apply to the members that train together, not to nets with exact steps.
     of_one = replace(of_one, parameters={**of_one.parameters, "lr": None, "batch_size": None})
     together = _fit_bag(request, task)
     kinds = exact_kinds(of_one.parameters, request.data, options.likelihood, beside=together is not None)
     if together is None:
-        own = _best_kind(of_one, kinds, task)
-        return _fit_kinds(own, (own.parameters["n_bins"],), n_stages, task)
-    found = None
+        best = _best_kind(of_one, kinds, task)
+        return _fit_kinds(best, (best.parameters["n_bins"],), n_stages, task)
+    joint = None
     if kinds and not task.clock.is_over():
         with suppress(*FAILURES, MemoryBudgetError), _kept_back() as caught:
-            found = _beside(together, of_one, kinds, n_stages, task)
-    if found is None:
+            joint = _beside(together, of_one, kinds, n_stages, task)
+    if joint is None:
         return Ensemble.of(together.members, together.weights)
     _issue(caught, of_others=True)
-    return found
+    return joint
 
 
 def _beside(
     together: Part, request: FitRequest, kinds: tuple[int | None, ...], n_stages: int, task: Task
 ) -> Ensemble | None:
-    """Members that train together beside nets of one kind that take exact steps, under the noise of the members.
+    """Add nets of one kind with exact steps to members that train together; None without held-out rows.
 
-    The net with exact steps that has seen all rows comes first: its attributes are the estimator's. Held-out rows give
-    both their weights. They say nothing of places without rows, where members that see pieces are too sure, and nets of
-    numbers are not. So these have at least ``LEAST_EXACT``. None if no held-out rows weigh them.
+    The noise model is that of the members. The first member is the net with exact steps of all rows, which provides the
+    estimator's attributes. Held-out rows determine the weights of both parts. They have no information about regions
+    without rows, where members with pieces are overconfident and nets of numbers are not. Therefore the nets with exact
+    steps have a weight of at least ``LEAST_EXACT``.
     """
     noise_model = together.members[0].noise_model
     request = request if noise_model is None else request.under_noise(noise_model)
-    own = _best_kind(request, kinds, task)
+    best = _best_kind(request, kinds, task)
     with task.subtask("member", n_stages) as stages:
-        lead = fit_member(own, stages, noise_model=noise_model, is_compared=True, learns_noise=False)
+        lead = fit_member(best, stages, noise_model=noise_model, is_compared=True, learns_noise=False)
     if lead.held_out is None:
         return None
     densities = together.densities.of_net(lead.held_out, lead.member.hyper.dispersion, together.rows)
     shares, factor = of_kinds((together.densities, densities), request.data.weights[together.rows])
     share = max(float(shares[1]), LEAST_EXACT)
-    exact = [lead.member, *_fit_later(own, lead, task)]
+    exact = [lead.member, *_fit_later(best, lead, task)]
     weights = np.concatenate([np.full(len(exact), share / len(exact)), (1 - share) * together.weights])
     return _mixture([*exact, *together.members], weights, factor, request.resolved)
 
 
 def _mixture(members: Sequence[Member], weights: np.ndarray, factor: float, options: Options) -> Ensemble:
-    """Members of several kinds, with all variances multiplied by a factor."""
+    """Ensemble of members of several kinds, with all variances multiplied by a factor."""
     members = [member.conditioned(member.fit, mixed(member.hyper, factor, options), options) for member in members]
     return Ensemble.of(members, weights, factor)
 
 
 def _best_kind(request: FitRequest, kinds: tuple[int | None, ...], task: Task) -> FitRequest:
-    """The request for the kind whose nets err least on held-out rows after steps by gradients."""
+    """Request for the kind with the smallest held-out error after gradient training, which is its warm start."""
     if len(kinds) == 1:
         return replace(request, parameters={**request.parameters, "n_bins": kinds[0]})
     drawn = np.random.RandomState(request.seeds[1]).randint(np.iinfo(np.int32).max, size=(len(kinds), 3)).tolist()
-    found = []
+    candidates = []
     for n_bins, seeds in zip(kinds, drawn, strict=True):
-        own = replace(request, parameters={**request.parameters, "n_bins": n_bins}, seeds=seeds)
+        candidate = replace(request, parameters={**request.parameters, "n_bins": n_bins}, seeds=seeds)
         with task.subtask("training", TRAINING_STAGES) as stages:
-            start = cached_training(begin, own.training, stages)
-        found.append((own, start))
-    errors = [math.inf if start is None else start.dispersion for _, start in found]
+            start = cached_training(begin, candidate.training, stages)
+        candidates.append((candidate, start))
+    errors = [math.inf if start is None else start.dispersion for _, start in candidates]
     best = int(np.argmin([error * (1.0 if place == 0 else WORTH) for place, error in enumerate(errors)]))
-    own, start = found[best]
-    return own if start is None else replace(own, warm_start=start)
+    chosen, start = candidates[best]
+    return chosen if start is None else replace(chosen, warm_start=start)
 
 
 def _fit_kinds(request: FitRequest, kinds: tuple[int | None, ...], n_stages: int, task: Task) -> Ensemble:
-    """One kind of nets after the other: the first net of each, then the others of those that count."""
+    """Fit the first net of each kind, then the other members of kinds with more than ``LEAST_SHARE`` of the weight."""
     leads = _fit_leads(request, kinds, n_stages, task)
     densities = [lead.densities for lead, _, _ in leads if lead.densities is not None]
     shares, factor = of_kinds(densities, request.data.weights) if len(leads) > 1 else (np.ones(1), 1.0)
@@ -208,9 +216,9 @@ def _fit_kinds(request: FitRequest, kinds: tuple[int | None, ...], n_stages: int
             _issue(caught, of_others=place > 0, counts=counted[place])
     members: list[Member] = []
     weights: list[float] = []
-    for place, (lead, own, _) in enumerate(leads):
+    for place, (lead, lead_request, _) in enumerate(leads):
         if place == 0 or counted[place]:
-            later = _fit_later(own, lead, task) if counted[place] else []
+            later = _fit_later(lead_request, lead, task) if counted[place] else []
             members += [lead.member, *later]
             weights += [float(shares[place]) / (1 + len(later))] * (1 + len(later))
     if not any(counted[1:]):
@@ -219,7 +227,7 @@ def _fit_kinds(request: FitRequest, kinds: tuple[int | None, ...], n_stages: int
 
 
 def mixed(hyper: Hyper, factor: float, options: Options) -> Hyper:
-    """The hyperparameters with all variances multiplied by a factor, if held-out rows have chosen them."""
+    """Multiply all variances of the hyperparameters by a factor, if held-out rows select both of them."""
     if factor == 1 or not all(options.by_held_out):
         return hyper
     return replace(hyper, prior_precision=hyper.prior_precision / factor, dispersion=hyper.dispersion * factor)
@@ -228,32 +236,32 @@ def mixed(hyper: Hyper, factor: float, options: Options) -> Hyper:
 def _fit_leads(
     request: FitRequest, kinds: tuple[int | None, ...], n_stages: int, task: Task
 ) -> list[tuple[FittedMember, FitRequest, Caught]]:
-    """The first net of each kind, with its request and its warnings."""
+    """First net of each kind, with its request and its recorded warnings."""
     drawn = np.random.RandomState(request.seeds[1]).randint(np.iinfo(np.int32).max, size=(len(kinds) - 1, 3)).tolist()
     dispensable = (*FAILURES, MemoryBudgetError) if is_auto(request.parameters["n_bins"]) else ()
     leads: list[tuple[FittedMember, FitRequest, Caught]] = []
     for n_bins, seeds in zip(kinds, (request.seeds, *drawn), strict=True):
         is_first = not leads
-        own = replace(request, parameters={**request.parameters, "n_bins": n_bins}, seeds=seeds)
+        lead_request = replace(request, parameters={**request.parameters, "n_bins": n_bins}, seeds=seeds)
         with (
             task.subtask("member", n_stages) as stages,
             suppress(*() if is_first else dispensable),
             _kept_back() as caught,
         ):
-            lead = fit_member(own, stages, is_compared=len(kinds) > 1)
+            lead = fit_member(lead_request, stages, is_compared=len(kinds) > 1)
             if is_first or lead.densities is not None:
-                leads.append((lead, own, caught))
+                leads.append((lead, lead_request, caught))
         if leads[0][0].densities is None or task.clock.is_over():
             break
     return leads
 
 
 def _fit_later(request: FitRequest, lead: FittedMember, task: Task) -> list[Member]:
-    """The members of a kind after its first one, under its prior precisions and its noise.
+    """Members of a kind after its first, with the prior precisions and the noise of the first.
 
-    The cross-fitted nets continue on all rows. Any further member starts from initial weights of its own. Without
-    cross-fitted nets each member has the precisions of its own evidence. A net that cannot be trained is left out,
-    unless a number of members was given.
+    Cross-fitted nets are trained on with all rows. Further members start from new initial weights. Without cross-fitted
+    nets, the evidence of each member selects its prior precisions. A net whose training fails is omitted, unless a
+    number of members was given.
     """
     first, start, noise_model = lead.member, lead.start, lead.member.noise_model
     if request.data.noise is None and noise_model is not None and noise_model.is_trained_under:
@@ -263,23 +271,23 @@ def _fit_later(request: FitRequest, lead: FittedMember, task: Task) -> list[Memb
     n_others = 0 if task.clock.is_over() else _members.n_members(n_members, n_nets) - 1
     dispensable = () if is_number(n_members) else FAILURES
 
-    def fitted(place: int, seeds: list[int], own: Task) -> Member | None:
-        if own.clock.is_over():
+    def fitted(place: int, seeds: list[int], subtask: Task) -> Member | None:
+        if subtask.clock.is_over():
             return None
         begun = start.for_fold(place) if start.folds else None
-        asked = replace(request, seeds=seeds, is_candidate=True, is_member=True, warm_start=begun)
-        with own, single_thread(n_jobs > 1), suppress(*dispensable):
-            return replace(fit_member(asked, own, lead=first.origin, noise_model=noise_model).member, is_later=True)
+        later = replace(request, seeds=seeds, is_candidate=True, is_member=True, warm_start=begun)
+        with subtask, single_thread(n_jobs > 1), suppress(*dispensable):
+            return replace(fit_member(later, subtask, lead=first.origin, noise_model=noise_model).member, is_later=True)
         return None
 
     drawn = np.random.RandomState(request.seeds[0]).randint(np.iinfo(np.int32).max, size=(n_others, 3)).tolist()
     n_jobs = min(joblib.effective_n_jobs(request.parameters["n_jobs"]), max(n_others, 1))
-    tasks = [task.subtask("member", MEMBER_STAGES) for _ in drawn]  # numbered here, before there are threads
-    fits = (joblib.delayed(fitted)(place, *given) for place, given in enumerate(zip(drawn, tasks, strict=True)))
+    tasks = [task.subtask("member", MEMBER_STAGES) for _ in drawn]  # numbered before the threads start
+    fits = (joblib.delayed(fitted)(place, *pair) for place, pair in enumerate(zip(drawn, tasks, strict=True)))
     with _kept_back() as caught:
-        found = joblib.Parallel(n_jobs, require="sharedmem")(fits)
+        members = joblib.Parallel(n_jobs, require="sharedmem")(fits)
     _issue(caught, of_others=True)
-    return [other for other in found if other is not None]
+    return [member for member in members if member is not None]
 
 
 def fit_member(
@@ -291,27 +299,28 @@ def fit_member(
     is_compared: bool = False,
     learns_noise: bool = True,
 ) -> FittedMember:
-    """Train one net and approximate its posterior; if the noise varies, train on under the noise that was found.
+    """Train one net and approximate its posterior; if the noise varies, train again under the learnt noise model.
 
     Parameters
     ----------
     request : FitRequest
+        Rows, options and seeds.
     task : Task
-        With at most ``MEMBER_STAGES`` subtasks, twice as many if the noise may vary.
+        Progress with at most ``MEMBER_STAGES`` subtasks, twice as many if the noise may vary.
     lead : SelectionState or None
-        That of the first member of the kind, whose choice of hyperparameters is followed.
+        State of the first member of the kind, whose hyperparameters a later member uses.
     noise_model : NoiseModel or None
-        One that was found before.
+        Noise model of an earlier fit.
     is_compared : bool
-        Whether densities of held-out rows are needed.
+        If True, compute densities of held-out rows.
     learns_noise : bool
-        Whether a model of noise that varies may be found.
+        If True, a noise model may be learnt.
     """
     data = request.data
-    with task.subtask("training", TRAINING_STAGES) as own:
+    with task.subtask("training", TRAINING_STAGES) as stages:
         if lead is None and may_begin(request, request.resolved):
-            request = replace(request, warm_start=cached_training(begin, request.training, own))
-        trained = cached_training(train, request.training, own)
+            request = replace(request, warm_start=cached_training(begin, request.training, stages))
+        trained = cached_training(train, request.training, stages)
     with task.subtask("posterior"), single_thread(trained.is_small):
         options = request.settled()
         fit, origin = approximate(trained, data, options, built_in=request.parameters["net"] is None)
@@ -321,7 +330,7 @@ def fit_member(
         if learns_noise and lead is None and noise_model is None and options.varying_noise is not False:
             noise_model = fitted_noise(request, fit, hyper, origin, options, left_out)
             if noise_model is not None and noise_model.is_trained_under and task.clock.is_over():
-                noise_model = None  # there is no time for a training under it
+                noise_model = None  # no time is left for a training under it
     if noise_model is not None and noise_model.is_trained_under and data.noise is None:
         again = replace(request.under_noise(noise_model), warm_start=trained.warm_start())
         return fit_member(again, task, lead=lead, noise_model=noise_model, is_compared=is_compared)
@@ -330,9 +339,9 @@ def fit_member(
         densities, held_out = None, None
         if origin.cross is not None and origin.cross.networks:
             if is_compared:
-                one = replace(hyper, temperature=1.0)
-                held_out = origin.cross.held_out(one) if fit.likelihood.has_dispersion else None
-                densities = origin.cross.densities_of_rows(one, held_out)
+                untempered = replace(hyper, temperature=1.0)
+                held_out = origin.cross.held_out(untempered) if fit.likelihood.has_dispersion else None
+                densities = origin.cross.densities_of_rows(untempered, held_out)
             scored = origin.cross.scored(hyper, partial(left_out, in_order=False), fit)
             member = replace(member, origin=replace(origin, cross=scored))
         if not request.is_candidate:
@@ -341,24 +350,24 @@ def fit_member(
 
 
 def _fit_bag(request: FitRequest, task: Task) -> Part | None:
-    """Train members together, each without a part of the rows; None where other nets suit the rows better."""
+    """Train members together, each without a fold of the rows; None if nets with exact steps suit the data better."""
     data = request.data
     with task.subtask("member", MEMBER_STAGES) as stages:
-        with stages.subtask("training", TRAINING_STAGES) as own:
-            bag = cached_training(train_bag, request.training, own)
+        with stages.subtask("training", TRAINING_STAGES) as training:
+            bag = cached_training(train_bag, request.training, training)
         if bag is None:
             return None
         with stages.subtask("posterior"), single_thread(bag.is_small):
-            found = approximate_bag(bag, request, task.clock)
+            bagged = approximate_bag(bag, request, task.clock)
     members = []
-    for place, (trained, fit) in enumerate(found.members):
-        origin = found.origin if place == 0 else found.origin_of_others
-        member = _member(replace(request, data=found.data), trained, fit, found.hyper, origin, found.noise_model)
-        unseen = np.unique(row_keys(data.X, data.targets)[found.held_out[place]])
-        member = replace(member, unseen=unseen, n_bins=found.n_bins[place], is_later=place > 0)
+    for place, (trained, fit) in enumerate(bagged.members):
+        origin = bagged.origin if place == 0 else bagged.origin_of_others
+        member = _member(replace(request, data=bagged.data), trained, fit, bagged.hyper, origin, bagged.noise_model)
+        unseen = np.unique(row_keys(data.X, data.targets)[bagged.held_out[place]])
+        member = replace(member, unseen=unseen, n_bins=bagged.n_bins[place], is_later=place > 0)
         kept = None if request.kept is None else member.without_unseen(request.kept)
         members.append(replace(member, kept=kept))
-    return Part(tuple(members), found.shares, found.densities, found.scored)
+    return Part(tuple(members), bagged.shares, bagged.densities, bagged.scored)
 
 
 def _member(
@@ -391,49 +400,49 @@ def _member(
 
 
 def diagnosed(member: Member, settled: Options, options: Options, n_different: int | None = None) -> None:
-    """Warn if the posterior of a member should not be trusted.
+    """Warn if the posterior of a member is not reliable.
 
     Parameters
     ----------
     member : Member
+        The fitted member.
     settled : Options
-        Under the units of the rows.
+        Options in the units of the rows.
     options : Options
-        As the user has set them.
+        Options in the units of y.
     n_different : int or None
-        Number of different rows, if it is known.
+        Number of different rows; None if it is unknown.
     """
     evidence = member.log_evidence + member.fit.total_weight * member.scale.log_volume
     scores, (prior, noise) = member.origin.held_out(member.fit, member.hyper), settled.by_held_out
     held_out = (False, False)
     if scores is not None:
         held_out = prior, prior and noise and not scores.is_capped(member.hyper.dispersion)
-    given = member.fit, member.hyper, member.n_effective_parameters, evidence, options
-    diagnose(*given, held_out, n_different)
+    diagnose(member.fit, member.hyper, member.n_effective_parameters, evidence, options, held_out, n_different)
 
 
 @contextmanager
 def _kept_back() -> Iterator[Caught]:
-    """Record all warnings, to be issued later."""
+    """Record all warnings, in order to issue them later."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield caught
 
 
 def _issue(caught: Caught, *, of_others: bool, counts: bool = True) -> None:
-    """Issue recorded warnings, except those about a net that does not count.
+    """Issue recorded warnings, except those about a net that is not part of the ensemble.
 
     For later members, issue one warning per category; the first member has already issued bound warnings. A training
-    factorises hundreds of times, so that one jitter warning stands for all.
+    factorises hundreds of matrices, so that only one jitter warning is issued.
     """
     issued: set[type[Warning]] = set()
-    for one in caught:
-        message: Warning | str = one.message
-        if issubclass(one.category, OF_MEMBERS):
-            if not counts or (one.category in issued and (of_others or issubclass(one.category, JitterWarning))):
+    for record in caught:
+        message: Warning | str = record.message
+        if issubclass(record.category, OF_MEMBERS):
+            if not counts or (record.category in issued and (of_others or issubclass(record.category, JitterWarning))):
                 continue
-            message = f"another member of the mixture: {message}" if of_others else message
-        elif of_others and issubclass(one.category, BoundWarning):
+            message = f"another member of the ensemble: {message}" if of_others else message
+        elif of_others and issubclass(record.category, BoundWarning):
             continue
-        issued.add(one.category)
-        warnings.warn_explicit(message, one.category, one.filename, one.lineno)
+        issued.add(record.category)
+        warnings.warn_explicit(message, record.category, record.filename, record.lineno)

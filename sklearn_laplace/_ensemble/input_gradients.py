@@ -1,18 +1,19 @@
-r"""How the predictive changes with the inputs: gradients, inputs that are uncertain, and why a row is uncertain.
+r"""Derivatives of predictions with respect to the inputs: gradients, uncertain inputs, attributions.
 
-Three uses of one derivative. An optimiser follows the gradient of the mean μ or of the standard deviation at one row.
-Inputs with independent standard deviations :math:`s_d` add a variance to the mean, by the delta method (McHutchon &
-Rasmussen 2011, eq. 5, for Gaussian processes):
+**Gradients** of the mean μ and of the standard deviation, for optimisers.
+
+**Uncertain inputs.** Independent errors with standard deviations :math:`s_d` add a variance to the mean. The delta
+method gives (McHutchon & Rasmussen 2011, eq. 5, for Gaussian processes)
 
 .. math:: \sum_d \Big(\frac{\partial \mu}{\partial x_d}\Big)^2 s_d^2 .
 
-Integrated gradients (Sundararajan, Taly & Yan 2017, eq. 1) divide the difference of the epistemic variance v between a
-row and a baseline x⁰ among the columns:
+**Attributions.** The difference of the epistemic variance v between a row and a baseline x⁰ is attributed to the
+columns by integrated gradients (Sundararajan, Taly & Yan 2017, eq. 1):
 
 .. math:: a_d = (x_d - x^0_d) \int_0^1 \frac{\partial v}{\partial x_d}\big(x^0 + t (x - x^0)\big)\, dt,
           \qquad \sum_d a_d = v(x) - v(x^0) .
 
-All derivatives are in the units of X as given, since a net's own standardisation is differentiated as well.
+All derivatives are in the user's units of X, because the standardisation is part of the net.
 """
 
 from __future__ import annotations
@@ -41,31 +42,33 @@ from ..nets.table import TableMLP
 from .ensemble import Ensemble
 
 GRAPH = 8
-"""Memory of a row with the graph of its outputs and Jacobian, in units of a row without."""
+"""Memory of a row with an autograd graph of outputs and Jacobian, in units of a row without one."""
 NODES, NODES_BETWEEN = 16, 4
-"""Gauss–Legendre nodes in each panel of the path from the baseline, and between two bends of the net's inputs."""
+"""Gauss–Legendre nodes in each panel of a path without bends of the encoding, and in each panel between two bends."""
 MOST_PANELS = 64
+"""Maximum number of panels between two bends."""
 COMPLETE = 1e-6
-"""Largest error of the sum of a row's attributions, relative to the variances at both ends of the path."""
+"""Maximum error of the sum of a row's attributions, relative to the sum of the variances at both ends of the path."""
 NAMED = 5
-"""Columns or rows that a message lists."""
+"""Maximum number of columns or rows listed in a message."""
 
 
 def check_request(*, std: bool, cov: bool, mean_grad: bool, std_grad: bool, X_std: Any) -> None:
-    """Whether the flags of a prediction go together.
+    """Check that the flags of ``predict`` are compatible.
 
     Raises
     ------
     RuntimeError
-        For ``return_std`` with ``return_cov``, as scikit-learn's own regressors raise it.
+        For ``return_std`` with ``return_cov``, as in scikit-learn's regressors.
     ValueError
+        For other combinations that are not supported.
 
     Examples
     --------
     >>> check_request(std=False, cov=False, mean_grad=True, std_grad=True, X_std=None)
     Traceback (most recent call last):
         ...
-    ValueError: return_std_grad=True needs return_std=True and return_mean_grad=True as well; return_std=False.
+    ValueError: return_std_grad=True needs return_std=True and return_mean_grad=True, but return_std=False.
     """
     for name, value in {"std": std, "cov": cov, "mean_grad": mean_grad, "std_grad": std_grad}.items():
         flag(f"return_{name}", value)
@@ -73,126 +76,134 @@ def check_request(*, std: bool, cov: bool, mean_grad: bool, std_grad: bool, X_st
         raise RuntimeError("At most one of return_std or return_cov can be requested.")
     if std_grad and not (std and mean_grad):
         missing = "return_std=False" if not std else "return_mean_grad=False"
-        raise ValueError(f"return_std_grad=True needs return_std=True and return_mean_grad=True as well; {missing}.")
+        raise ValueError(f"return_std_grad=True needs return_std=True and return_mean_grad=True, but {missing}.")
     if mean_grad and cov:
         raise ValueError(
-            "return_mean_grad=True does not go with return_cov=True: a joint covariance has no gradient at one row. "
-            "Use return_std=True."
+            "return_mean_grad=True cannot be combined with return_cov=True: a joint covariance has no gradient at a "
+            "single row. Use return_std=True."
         )
     if X_std is not None and not std:
-        raise ValueError("X_std widens the standard deviation, which is not returned; add return_std=True.")
+        raise ValueError("X_std affects only the standard deviation, which is not returned. Add return_std=True.")
     if X_std is not None and std_grad:
         raise ValueError(
-            "return_std_grad=True does not go with X_std: what X_std adds to the variance has a gradient of third "
-            "order. Leave one of them away."
+            "return_std_grad=True cannot be combined with X_std: the gradient of the variance that X_std adds needs "
+            "second derivatives of the mean. Omit one of them."
         )
 
 
 def check_varied(x: Tensor, table: Table | None) -> None:
-    """Check that all columns of the rows hold numbers, which can be varied.
+    """Check that all columns are numeric and without missing values, as derivatives need.
 
     Raises
     ------
     ValueError
+        For categorical columns and missing values.
     """
     fixed = [] if table is None else [column.name for column in table.columns if column.n_levels]
     if fixed:
         raise ValueError(
-            f"gradients and X_std need columns of numbers, and {some(fixed)} of X holds categories, between which "
-            "nothing varies. Fit without these columns, or compare predict_std of rows that differ there."
+            f"gradients and X_std need numeric columns, but {some(fixed)} of X holds categories. Fit without these "
+            "columns, or compare predict_std of rows that differ in them."
         )
     missing = x.isnan().nonzero()
     if len(missing):
         row, column = missing[0].tolist()
         raise ValueError(
-            f"gradients and X_std need numbers, and X has no value in row {row}, column {column} ({len(missing)} "
-            "missing in all). Fill the gaps beforehand."
+            f"gradients and X_std need numbers, but X has no value in row {row}, column {column} ({len(missing)} "
+            "missing in total). Impute missing values first."
         )
 
 
 def baseline_of(baseline: Any, kept: PreparedData | None, n_columns: int) -> Tensor:
-    """Where the way to a row begins, shape (d,): as given, or the weighted mean of the kept rows.
+    """Start of the paths, shape (d,): the user's baseline, or the weighted mean of the stored rows.
 
     Raises
     ------
     ValueError
+        For a baseline of another shape, or without a baseline if no rows are stored.
     """
     if baseline is not None:
         baseline = as_numbers(baseline, "baseline")
-        given = check_array(baseline, ensure_2d=False, dtype=np.float64, input_name="baseline")
-        if given.shape != (n_columns,):
-            raise ValueError(f"baseline has shape {given.shape}; expected ({n_columns},), one value for each column.")
-        return torch.from_numpy(given)
+        row = check_array(baseline, ensure_2d=False, dtype=np.float64, input_name="baseline")
+        if row.shape != (n_columns,):
+            raise ValueError(f"baseline has shape {row.shape}; expected ({n_columns},), one value for each column.")
+        return torch.from_numpy(row)
     if kept is None:
         raise ValueError(
-            "explain_std begins at the mean of the training rows, and this fit keeps none (after forget, with prior= "
-            "or with augment=). Give baseline=, a row to compare with."
+            "explain_std starts from the mean of the training rows by default, but this fit stores no rows (after "
+            "forget, with prior= or with augment=). Pass baseline=, a row to compare with."
         )
-    known = ~np.isnan(kept.X)
-    weights = kept.weights[:, None] * known
-    sums = (weights * np.where(known, kept.X, 0.0)).sum(0)
+    present = ~np.isnan(kept.X)
+    weights = kept.weights[:, None] * present
+    sums = (weights * np.where(present, kept.X, 0.0)).sum(0)
     return torch.from_numpy(sums / np.maximum(weights.sum(0), np.finfo(float).tiny))
 
 
 @dataclass(frozen=True)
 class InputGradients:
-    """Derivatives in the inputs of what an ensemble predicts.
+    """Derivatives of an ensemble's predictions with respect to the inputs.
 
     Parameters
     ----------
     ensemble : Ensemble
+        The fitted ensemble.
     options : Options
+        Resolved options.
     """
 
     ensemble: Ensemble
     options: Options
 
     def attributions(self, start: Tensor, ends: Tensor) -> tuple[Tensor, list[int]]:
-        """Integrated gradients of the epistemic variance (n, d, C), and the rows where they do not add up.
+        """Integrated gradients of the epistemic variance (n, d, C), and positions of rows where they do not add up.
 
         Parameters
         ----------
         start : Tensor of shape (d,)
-            The baseline.
+            Baseline.
         ends : Tensor of shape (n, d)
+            Rows to explain.
 
         Raises
         ------
         NonFiniteError
+            If an attribution is NaN or infinite.
         """
         with single_thread(self.ensemble.first.is_small):
             at_ends, at_start = (self._epistemic(x) for x in (ends, start[None]))
             difference, tolerance = at_ends - at_start, COMPLETE * (at_ends + at_start)
-            found = torch.zeros(*ends.shape, difference.shape[1], dtype=torch.float64, device=ends.device)
-            open_, panels = torch.arange(len(ends), device=ends.device), 1
-            while len(open_) and panels <= MOST_PANELS:
-                found[open_] = self._integrated(start, ends[open_], panels)
-                missed = (found[open_].sum(1) - difference[open_]).abs() > tolerance[open_]
-                open_, panels = open_[missed.any(1)], 2 * panels
-        self.ensemble.first.require_finite(found, [ends])
-        return found, open_.tolist()
+            values = torch.zeros(*ends.shape, difference.shape[1], dtype=torch.float64, device=ends.device)
+            rest, panels = torch.arange(len(ends), device=ends.device), 1
+            while len(rest) and panels <= MOST_PANELS:
+                values[rest] = self._integrated(start, ends[rest], panels)
+                missed = (values[rest].sum(1) - difference[rest]).abs() > tolerance[rest]
+                rest, panels = rest[missed.any(1)], 2 * panels
+        self.ensemble.first.require_finite(values, [ends])
+        return values, rest.tolist()
 
     def sloped(
         self, x: Tensor, noise: Tensor | None = None, kind: str | None = None
     ) -> tuple[Predictive, Tensor, Tensor | None]:
-        """Moments of the targets, the gradient of their mean, and that of the standard deviation of some kind.
+        """Moments of the targets, gradient of their mean, and gradient of their standard deviation.
 
         Parameters
         ----------
         x : Tensor of shape (n, d)
+            Rows.
         noise : Tensor of shape (n, d), or None
-            Standard deviations of the inputs.
+            Standard deviations of errors in the inputs.
         kind : str or None
-            Of the standard deviation; None for no gradient of it.
+            Kind of the standard deviation; None to omit its gradient.
 
         Returns
         -------
         moments : Predictive
-            With the noise of the inputs.
+            Moments, with the variance due to errors in the inputs.
         mean_gradient, std_gradient : Tensor of shape (n, d, C)
+            The second is None without ``kind``.
         """
 
-        def answered(moments: Predictive, leaf: Tensor) -> list[Tensor]:
+        def derivatives(moments: Predictive, leaf: Tensor) -> list[Tensor]:
             slopes = [row_gradients(moments.mean, leaf)]
             if kind is not None:
                 slopes.append(root_gradients(variance_of_kind(moments, kind), leaf))
@@ -200,17 +211,17 @@ class InputGradients:
             return [part.detach() for part in (*parts, *slopes)]
 
         with single_thread(self.ensemble.first.is_small):
-            mean, epistemic, aleatoric, *slopes = self._differentiated(x, answered)
+            mean, epistemic, aleatoric, *slopes = self._differentiated(x, derivatives)
         self.ensemble.first.require_finite(torch.stack([part.sum() for part in (mean, epistemic, *slopes)]), [x])
         if noise is not None:
             aleatoric = aleatoric + (slopes[0] * noise[..., None]).square().sum(1)
         return Predictive(mean, epistemic, aleatoric), slopes[0], slopes[1] if kind is not None else None
 
     def moments_at(self, x: Tensor) -> Predictive:
-        """Moments of the targets of rows; for classes of their logits, against the mean logit.
+        """Moments of the targets, differentiable with respect to x; for classes, of the logits minus the mean logit.
 
-        A graph leads to x if x requires a gradient. Probabilities have moments by draws, which are no smooth function
-        of x: the signs of eigenvectors are in them (``laplace/links/_base.py``).
+        Moments of class probabilities are not used, because they are computed from draws. These are not smooth in x,
+        since they depend on the signs of eigenvectors (``laplace/links/_base.py``).
         """
         parts = []
         for member in self.ensemble.members:
@@ -223,7 +234,7 @@ class InputGradients:
         return self.ensemble.joined(parts).moments
 
     def _differentiated(self, x: Tensor, answer: Callable[[Predictive, Tensor], list[Tensor]]) -> list[Tensor]:
-        """Functions of the moments of rows that can be differentiated in the rows, chunk by chunk."""
+        """Values of a function of the moments and of the rows that the moments depend on, computed in chunks."""
         parts = []
         for chunk in self._small_chunks(x):
             leaf = chunk.detach().clone().requires_grad_()
@@ -231,8 +242,8 @@ class InputGradients:
         return [torch.cat(part) for part in zip(*parts, strict=True)]
 
     def _small_chunks(self, x: Tensor) -> Iterator[Tensor]:
-        one = len(x) == 1  # an optimiser asks for one row, thousands of times
-        rows = 1 if one else self.ensemble.first.chunk_size(self.options)[0] // (GRAPH * len(self.ensemble.members))
+        single = len(x) == 1  # fast path for optimisers, which predict single rows thousands of times
+        rows = 1 if single else self.ensemble.first.chunk_size(self.options)[0] // (GRAPH * len(self.ensemble.members))
         yield from x.split(max(rows, 1))
 
     def _epistemic(self, x: Tensor) -> Tensor:
@@ -241,28 +252,28 @@ class InputGradients:
         return torch.cat([self.moments_at(chunk).epistemic_variance for chunk in chunks])
 
     def _integrated(self, start: Tensor, ends: Tensor, panels: int) -> Tensor:
-        """Integrated gradients (n, d, C), by so many panels of the way between its bends."""
-        found = []
+        """Integrated gradients (n, d, C), with the given number of panels between any two bends of the path."""
+        averages = []
         for end in ends:
             places, shares = (torch.from_numpy(part).to(ends) for part in nodes(self._bends(start, end), panels))
-            way = start + places[:, None] * (end - start)
-            (slopes,) = self._differentiated(way, lambda m, leaf: [row_gradients(m.epistemic_variance, leaf)])
-            found.append(torch.einsum("t,tdc->dc", shares, slopes))
-        return torch.stack(found) * (ends - start).double()[..., None]
+            path = start + places[:, None] * (end - start)
+            (slopes,) = self._differentiated(path, lambda m, leaf: [row_gradients(m.epistemic_variance, leaf)])
+            averages.append(torch.einsum("t,tdc->dc", shares, slopes))
+        return torch.stack(averages) * (ends - start).double()[..., None]
 
     def _bends(self, start: Tensor, end: Tensor) -> np.ndarray:
-        """Parts t of the way at which a column passes from one piece to the next, with both ends, rising."""
-        found = [torch.tensor([0.0, 1.0], dtype=torch.float64)]
+        """Ascending positions t in [0, 1] at which a column passes from one piece to the next; 0 and 1 are included."""
+        positions = [torch.tensor([0.0, 1.0], dtype=torch.float64)]
         for module in (member.fit.network.module for member in self.ensemble.members):
             if isinstance(module, TableMLP) and isinstance(module.standardise, Pieces):
-                for k, own in zip(module.numeric.tolist(), module.standardise.bends, strict=True):
-                    part = ((own - start[k]) / (end[k] - start[k])).cpu()
-                    found.append(part[(part > 0) & (part < 1)])
-        return np.unique(torch.cat(found).numpy())
+                for k, bends in zip(module.numeric.tolist(), module.standardise.bends, strict=True):
+                    t = ((bends - start[k]) / (end[k] - start[k])).cpu()
+                    positions.append(t[(t > 0) & (t < 1)])
+        return np.unique(torch.cat(positions).numpy())
 
 
 def nodes(cuts: np.ndarray, panels: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places and weights of a composite Gauss–Legendre quadrature, of so many panels between each two cuts.
+    """Nodes and weights of a composite Gauss–Legendre quadrature with ``panels`` panels between any two cuts.
 
     Examples
     --------
@@ -277,11 +288,12 @@ def nodes(cuts: np.ndarray, panels: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def deviations(X_std: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Standard deviations of inputs (n, d), from one for all, one for each column, or one for each value.
+    """Standard deviations of inputs as an array (n, d), from a number, an array (d,), or an array (n, d).
 
     Raises
     ------
     ValueError
+        For another shape, and for values that are negative or not finite.
 
     Examples
     --------
@@ -293,19 +305,26 @@ def deviations(X_std: Any, shape: tuple[int, ...]) -> np.ndarray:
     ValueError: X_std holds -1.0; standard deviations have to be finite and not negative.
     """
     try:
-        given = np.asarray(as_numbers(X_std, "X_std"), dtype=np.float64)
+        values = np.asarray(as_numbers(X_std, "X_std"), dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"X_std={shown(X_std)} has to hold numbers: standard deviations in the units of X.") from error
     n, d = shape
-    if given.shape not in ((), (d,), (n, d)):
+    if values.shape not in ((), (d,), (n, d)):
         raise ValueError(
-            f"X_std has shape {given.shape}; expected a number, ({d},), one for each column, or ({n}, {d}), as X."
+            f"X_std has shape {values.shape}; expected a number, ({d},), one for each column, or ({n}, {d}), as X."
         )
-    wrong = given[~(np.isfinite(given) & (given >= 0))]
+    wrong = values[~(np.isfinite(values) & (values >= 0))]
     if wrong.size:
         raise ValueError(f"X_std holds {wrong.flat[0]}; standard deviations have to be finite and not negative.")
-    return np.broadcast_to(given, shape).copy()
+    return np.broadcast_to(values, shape).copy()
 
 
 def some(names: list[Any]) -> str:
+    """The first names of a list, for a message.
+
+    Examples
+    --------
+    >>> some([1, 2, 3, 4, 5, 6])
+    '1, 2, 3, 4, 5, …'
+    """
     return ", ".join(map(str, names[:NAMED])) + (", …" if len(names) > NAMED else "")

@@ -1,7 +1,7 @@
-"""One net of an ensemble and its posterior: what it predicts, in the network's units.
+"""Ensemble member: one net and its posterior, with predictions in the network's units.
 
-A member takes rows as tensors and the resolved options. It knows neither the estimator, its parameters nor the units of
-the targets. Rows are processed in chunks that fit the memory budget, several of them at a time with ``n_jobs``.
+A member takes rows as tensors, and the resolved options. It is independent of the estimator, its parameters and the
+units of the targets. Rows are processed in chunks that fit the memory budget, in parallel with ``n_jobs``.
 """
 
 from __future__ import annotations
@@ -46,40 +46,43 @@ class Member:
     net : NeuralNet
         Trained skorch net.
     fit : LaplaceFit
+        Network, likelihood, prior and curvature at the mode.
     hyper : Hyper
+        Prior precisions, dispersion and temperature.
     posterior : Posterior
+        Posterior over the random weights, used for predictions.
     log_evidence : float
-        Nats, for targets in their own units.
+        Log marginal likelihood of the targets in units of y, in nats.
     n_effective_parameters : float
         MacKay's γ.
     origin : SelectionState
-        Where the hyperparameters come from.
+        State of the training from which hyperparameters are selected.
     scale : TargetScale
         Units of the targets and of their noise.
     noise_model : NoiseModel or None
-        How the noise varies with the inputs; None if it does not.
+        Model of the noise level as a function of the inputs; None for constant noise.
     kept : PreparedData or None
-        Rows of the fit, in their original order, for leave-one-out; None if they are not kept.
+        Rows of the fit in their original order, for leave-one-out; None if they are not stored.
     unseen : ndarray of shape (n,), uint64, or None
-        Keys of the rows that were held out from the training.
+        Keys of the rows that were held out from the training; None if no rows were.
     n_bins : int or None
-        Pieces of each numeric column; None for the numbers themselves.
+        Pieces of each numeric column in the encoding; None without an encoding.
     seed : int
         Seed of all draws.
     input_dtype : torch.dtype
-        Of the rows that the net takes.
+        Data type of the net's inputs.
     is_small : bool
-        Whether the net is so small that one thread is fastest.
+        True if the net is so small that a single thread is fastest.
     gradient_norm : float
-        Norm of the gradient at the mode, nats per row.
+        Norm of the gradient at the mode, in nats per row.
     mode_distance : float
-        Newton decrement at the mode.
+        Newton decrement at the mode, in posterior standard deviations.
     history : list of dict
-        skorch's record of the epochs.
+        skorch's history of the epochs.
     n_steps : int
-        Epochs and steps of the training.
+        Number of epochs and steps of the training.
     is_later : bool
-        Whether the member follows another one of its kind, which has issued the warnings.
+        True if an earlier member of the same kind has issued the warnings.
     """
 
     net: NeuralNet
@@ -104,12 +107,12 @@ class Member:
     is_later: bool
 
     def conditioned(self, fit: LaplaceFit, hyper: Hyper, options: Options) -> Member:
-        """The member with another fit at the same weights, or other hyperparameters."""
+        """Copy of the member with another fit at the same weights, or with other hyperparameters."""
         return replace(self, **conditioned(fit, hyper, self.scale, options))
 
     @property
     def prior_precision(self) -> float | np.ndarray:
-        """A number, or one for each group of weights, shape (G,)."""
+        """Prior precision: a number, or an array (G,) with one value per group of weights."""
         values = self.hyper.prior_precision.cpu().numpy()
         return float(values[0]) if self.fit.prior.n_groups == 1 else values
 
@@ -120,21 +123,21 @@ class Member:
 
     @property
     def is_scored(self) -> bool:
-        """Whether scores of held-out rows are there for intervals."""
+        """True if the member has scores of held-out rows for prediction intervals."""
         return self.origin.cross is not None and self.origin.cross.scores is not None
 
     # ------------------------------------------------------------------ predictions
 
     def predictive(self, options: Options) -> PosteriorPredictive:
-        """The way from the posterior to the outputs; its weight samples are the same in every call."""
+        """Predictive of the posterior; its weight samples are the same in every call."""
         return options.predictive.prepared(self.posterior, options.n_samples, self.seed)
 
     def link(self, options: Options) -> Link | None:
-        """The link of a classifier; None for a regressor."""
+        """Link of a classifier; None for a regressor."""
         return link_of(self.fit, options, self.seed)
 
     def outputs(self, x: Tensor, options: Options) -> Tensor:
-        """Mean of the outputs (n, C), float64; forward passes alone if the predictive allows it."""
+        """Mean of the outputs (n, C), float64; takes only forward passes if the predictive allows it."""
         fit = self.fit
         with single_thread(self.is_small):
             predictive = self.predictive(options)
@@ -143,18 +146,20 @@ class Member:
             )
 
     def latent(self, x: Tensor, options: Options) -> LatentGaussian:
-        """Distribution of the outputs of a few rows, differentiable in the rows."""
+        """Distribution of the outputs of a few rows, differentiable with respect to the rows."""
         return self.predictive(options).latent(self.fit.network, self.posterior, x, self.fit.shift)
 
     def answers(self, x: Tensor, options: Options, answer: Callable[[LatentGaussian, Tensor], T]) -> list[T]:
-        """A function of the distribution of the outputs, chunk by chunk.
+        """Values of a function of the distribution of the outputs, one per chunk of rows.
 
         Parameters
         ----------
         x : Tensor of shape (n, …)
+            Rows.
         options : Options
+            Resolved options.
         answer : callable
-            (latent, rows of the chunk) → answer.
+            Function (latent, rows of the chunk) → value.
 
         Raises
         ------
@@ -172,31 +177,31 @@ class Member:
             return self._chunked(x, options, answered)
 
     def components(self, x: Tensor, options: Options) -> Components:
-        """Moments of the targets (n, C), as a mixture over what is not known of the noise."""
+        """Moments of the targets (n, C), as a mixture over uncertain noise levels."""
         link = self.link(options)
         return Components.of_rows(self.answers(x, options, lambda latent, part: self.targets(latent, part, link)))
 
     def targets(self, latent: LatentGaussian, x: Tensor, link: Link | None) -> Components:
-        """Moments of the targets of rows whose outputs have this distribution."""
+        """Moments of the targets of rows, given the distribution of their outputs."""
         dispersion, varying = self.hyper.dispersion, self.noise_model
         moments = self.fit.likelihood.predict(latent, dispersion, link)
         return Components.of(moments) if varying is None else varying.components(moments, x, dispersion)
 
     def draws(self, x: Tensor, options: Options, n_samples: int, generator: torch.Generator) -> Tensor:
-        """Joint draws of the outputs (n, C, n_samples): the network's or the linearised network's."""
+        """Joint draws of the outputs (n, C, n_samples), of the network or the linearised network."""
         predictive, fit = options.predictive, self.fit
         with single_thread(self.is_small):
             deviations = self.posterior.sample(n_samples, generator)
 
-            def drawn(part: Tensor) -> tuple[Tensor, Tensor]:
+            def draw(part: Tensor) -> tuple[Tensor, Tensor]:
                 return _with_sum(predictive.functions(fit.network, deviations, part, fit.shift))
 
-            return torch.cat(self._chunked(x, options, drawn, n_samples))
+            return torch.cat(self._chunked(x, options, draw, n_samples))
 
     def target_draws(
         self, x: Tensor, options: Options, n_samples: int, generator: torch.Generator, *, noisy: bool
     ) -> Tensor:
-        """Joint draws of numeric targets (n, C, n_samples), with or without their noise."""
+        """Joint draws of numeric targets (n, C, n_samples), with or without noise."""
         draws, likelihood = self.draws(x, options, n_samples, generator), self.fit.likelihood
         if not noisy:
             return likelihood.conditional_mean(draws)
@@ -212,7 +217,7 @@ class Member:
         return draws + variance.sqrt() * noise
 
     def joint_covariance(self, x: Tensor, options: Options) -> tuple[Tensor, Tensor]:
-        """Means (n, C) of new numeric targets and their joint covariance over the rows (n, n, C)."""
+        """Means (n, C) of new numeric targets, and their joint covariance over the rows (n, n, C)."""
         fit, n, n_outputs = self.fit, len(x), self.fit.n_outputs
         joint = self.predictive(options).joint_covariance(fit.network, self.posterior, x, fit.shift)
         self.require_finite(joint, [x])
@@ -228,7 +233,7 @@ class Member:
         return outputs, covariance
 
     def noise_ratios(self, x: Tensor) -> Tensor:
-        """Noise variances at x in units of φ, shape (n, C)."""
+        """Noise variances of rows in units of φ, shape (n, C)."""
         if self.noise_model is not None:
             return self.noise_model.mean_ratio(x)
         return self.fit.likelihood.noise_variance(1.0, self.fit.n_outputs).expand(len(x), -1)
@@ -238,14 +243,14 @@ class Member:
         """Noise variance of a new row, shape (C,)."""
         return self.fit.likelihood.noise_variance(self.hyper.dispersion, self.fit.n_outputs)
 
-    # ------------------------------------------------------------------ rows of the fit
+    # ------------------------------------------------------------------ stored rows
 
     def left_out(self, options: Options, asked: str) -> LeftOut:
-        """The kept rows, to be left out one at a time; an error names what needs them."""
+        """The stored rows, for leave-one-out; ``asked`` names the option or method that needs them in an error."""
         return left_out_of(self.kept, self.input_dtype, self.seed, self.fit, options, asked)
 
     def left_out_moments(self, options: Options, link: Link | None) -> Predictive:
-        """Moments of each row's target under the model without the row, by a link."""
+        """Leave-one-out moments of the targets of the stored rows."""
         with single_thread(self.is_small):
             left_out = self.left_out(options, "loo_predict")
             latent, dispersion = left_out.latent(self.fit, self.hyper), self.hyper.dispersion
@@ -256,22 +261,22 @@ class Member:
             return replace(moments, aleatoric_variance=dispersion * ratios)
 
     def left_out_densities(self, options: Options, asked: str) -> np.ndarray:
-        """log p (n,) of each row under the model without the row, nats."""
+        """Leave-one-out log densities (n,) of the stored rows, in nats."""
         with single_thread(self.is_small):
             left_out = self.left_out(options, asked)
             latent = left_out.latent(self.fit, self.hyper)
-            found = left_out.density(latent, left_out.rows.observed, self.hyper.dispersion)
-        return found.cpu().numpy()
+            densities = left_out.density(latent, left_out.rows.observed, self.hyper.dispersion)
+        return densities.cpu().numpy()
 
     def without_unseen(self, data: PreparedData) -> PreparedData:
-        """The rows, with weight zero for those that were held out from the training."""
+        """Set the weight of rows to zero that were held out from the training."""
         if self.unseen is None:
             return data
         unseen = np.isin(row_keys(data.X, data.targets), self.unseen)
         return replace(data, weights=np.where(unseen, 0.0, data.weights))
 
     def under_noise(self, data: PreparedData) -> PreparedData:
-        """The rows with the noise variances of the model that the net was trained under, if there is one."""
+        """Add the noise variances of the noise model to the rows, if the net was trained under it."""
         if self.noise_model is None or not self.noise_model.is_trained_under:
             return data
         return replace(with_noise(data, self.noise_model), scale=self.scale)
@@ -279,7 +284,7 @@ class Member:
     # ------------------------------------------------------------------ chunks
 
     def chunk_size(self, options: Options, n_draws: int = 0) -> tuple[int, int]:
-        """Rows of a chunk, and how many chunks may be processed at once."""
+        """Number of rows in a chunk, and number of chunks processed at a time."""
         network, posterior = self.fit.network, self.posterior
         width = max(
             posterior.row_width(network.blocks, self.fit.n_outputs),
@@ -287,54 +292,55 @@ class Member:
             self.fit.n_outputs * options.n_samples,
             n_draws * max(block.outputs for block in network.blocks),
         )
-        taken, memory = held(posterior, self.fit.curvature), options.memory
-        n_jobs = memory.chunk_workers(width, taken, joblib.effective_n_jobs(options.n_jobs))
-        return memory.chunk_rows(width, taken, n_jobs), n_jobs
+        used, memory = held(posterior, self.fit.curvature), options.memory
+        n_jobs = memory.chunk_workers(width, used, joblib.effective_n_jobs(options.n_jobs))
+        return memory.chunk_rows(width, used, n_jobs), n_jobs
 
     def _chunked(
         self, x: Tensor, options: Options, function: Callable[[Tensor], tuple[T, Tensor]], n_draws: int = 0
     ) -> list[T]:
-        """The function of each chunk; the sum that it returns has to be finite."""
+        """Apply a function to each chunk; it returns a value and a sum, which has to be finite."""
         rows, n_jobs = self.chunk_size(options, n_draws)
         chunks = x.split(rows)
         n_jobs = min(n_jobs, len(chunks))
 
-        def alone(part: Tensor) -> tuple[T, Tensor]:
+        def of_chunk(part: Tensor) -> tuple[T, Tensor]:
             with single_thread(n_jobs > 1):
                 return function(part)
 
-        found = joblib.Parallel(n_jobs, require="sharedmem")(joblib.delayed(alone)(part) for part in chunks)
-        self.require_finite(torch.stack([total for _, total in found]), chunks)
-        return [value for value, _ in found]
+        results = joblib.Parallel(n_jobs, require="sharedmem")(joblib.delayed(of_chunk)(part) for part in chunks)
+        self.require_finite(torch.stack([total for _, total in results]), chunks)
+        return [value for value, _ in results]
 
     def require_finite(self, values: Tensor, chunks: Sequence[Tensor]) -> None:
-        """Raise an error that names the layer and the rows if a value is not finite.
+        """Check that all values are finite.
 
         Raises
         ------
         NonFiniteError
+            If a value is NaN or infinite; names the layer and the rows.
         """
         if not bool(torch.isfinite(values).all()):
             raise not_finite(self.fit.network, [(part,) for part in chunks])
 
 
 def conditioned(fit: LaplaceFit, hyper: Hyper, scale: TargetScale, options: Options) -> dict[str, Any]:
-    """The fields of a :class:`Member` that follow from its fit and hyperparameters."""
+    """Fields of a :class:`Member` that depend on its fit and hyperparameters."""
     posterior = fit.posterior(hyper)
-    # MacKay's formulas are those of exact damping: another one shapes what is predicted, and no evidence.
-    shaped = fit.damped_posterior(hyper) if options.structure_options.damped else posterior
+    # MacKay's formulas assume exact damping, so that other damping changes predictions but not the evidence.
+    used = fit.damped_posterior(hyper) if options.structure_options.damped else posterior
     evidence = log_evidence(fit, hyper, posterior)
     return {
         "fit": fit,
         "hyper": hyper,
-        "posterior": shaped,
+        "posterior": used,
         "log_evidence": evidence - fit.total_weight * scale.log_volume,
         "n_effective_parameters": effective_parameters(fit, hyper, posterior),
     }
 
 
 def link_of(fit: LaplaceFit, options: Options, seed: int) -> Link | None:
-    """The link of a classifier with its draws; None for a regressor."""
+    """Link of a classifier, with its draws; None for a regressor."""
     if options.link is None:
         return None
     n_classes = max(fit.n_outputs, 2)
@@ -351,25 +357,29 @@ def left_out_of(
     *,
     in_order: bool = False,
 ) -> LeftOut:
-    """Rows of a fit, to be left out one at a time.
+    """Stored rows of a fit, for leave-one-out.
 
     Parameters
     ----------
     kept : PreparedData or None
+        The stored rows.
     input_dtype : torch.dtype
+        Data type of the net's inputs.
     seed : int
         Seed of the link's draws.
     fit : LaplaceFit
+        Fit at the mode.
     options : Options
+        Resolved options.
     asked : str
-        What needs the rows, for the message.
+        Option or method that needs the rows, for the message.
     in_order : bool
-        Sort many rows by their keys.
+        If True, sort large data by their keys.
 
     Raises
     ------
     UnsupportedCombinationError
-        If the rows were not kept.
+        If the rows are not stored.
     """
     kept = kept.in_order() if in_order and kept else kept
     density = density_of(fit.likelihood, link_of(fit, options, seed))
@@ -377,7 +387,7 @@ def left_out_of(
 
 
 def with_noise(data: PreparedData, noise_model: NoiseModel) -> PreparedData:
-    """The rows with the noise variances of a model."""
+    """Rows with the noise variances of a noise model."""
     ratios = noise_model.ratios(torch.from_numpy(data.X).to(noise_model.fit.theta)).cpu().numpy()
     return data.under_noise(ratios)
 

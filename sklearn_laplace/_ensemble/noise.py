@@ -1,7 +1,8 @@
-"""How the noise of a net that is trained alone varies with the inputs.
+"""Model of noise that varies with the inputs, for a net that is trained alone.
 
-The noise is learnt from errors of held-out rows: those of cross-fitted nets or of leave-one-out. A net with many
-rows for each effective parameter has hardly over-fitted. Then its own errors serve, averaged over the posterior.
+The noise model is learnt from errors on held-out rows, by cross-fitted nets or by leave-one-out. A net with many rows
+per effective parameter has hardly overfitted, so that its training errors, averaged over the posterior, can be used
+instead.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from ..laplace.selection import HeldOutErrors
 from .request import FitRequest
 
 FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
-"""Errors after which the noise is taken to be the same everywhere, unless a model of it was explicitly requested."""
+"""Errors after which constant noise is used, unless varying noise was explicitly requested."""
 FEW_FEATURES = 20
-"""Rows per effective parameter from which the net's own errors serve."""
+"""Minimum number of rows per effective parameter for using training errors."""
 
 
 def fitted_noise(
@@ -35,31 +36,34 @@ def fitted_noise(
     options: Options,
     left_out: Callable[..., LeftOut],
 ) -> NoiseModel | None:
-    """Learn how the noise varies; None if it does not, or if nothing shows it.
+    """Learn a model of varying noise; None if the data do not support it.
 
     Parameters
     ----------
     request : FitRequest
+        Rows, options and seeds.
     fit : LaplaceFit
+        Fit at the mode.
     hyper : Hyper
+        Selected hyperparameters.
     origin : SelectionState
-        With the cross-fitted nets, if there are any.
+        State of the training, with the cross-fitted nets if there are any.
     options : Options
-        Under the units of the rows; ``varying_noise`` is not False.
+        Options in the units of the rows; ``varying_noise`` is not False.
     left_out : callable
-        What needs the rows → LeftOut.
+        Function (name of the option that needs the rows) → LeftOut.
 
     Raises
     ------
     UnsupportedCombinationError
-        If the noise is known in ratio, or belongs to a previous posterior.
+        If varying noise was requested, but noise ratios are given or the prior is a previous posterior.
     """
     data, parameters, hyper = request.data, request.parameters, replace(hyper, temperature=1.0)
     if data.noise is not None or options.previous is not None:
         if options.varying_noise:
             raise UnsupportedCombinationError(
-                f"likelihood={parameters['likelihood']!r} learns the noise, and here it is known in ratio (sigma_noise "
-                "for several targets) or belongs to a previous posterior. Use 'gaussian'."
+                f"likelihood={parameters['likelihood']!r} learns the noise, but its ratios are given (sigma_noise for "
+                "several targets) or it belongs to a previous posterior. Use likelihood='gaussian'."
             )
         return None
     with suppress(*(() if options.varying_noise else FAILURES)):
@@ -68,10 +72,10 @@ def fitted_noise(
         if held_out is None:
             return None
         rows = data if honest or request.kept is None else request.kept.in_order()
-        given = data, rows, held_out, fit.theta, hyper.dispersion, options, request.seeds[0]
-        tails = honest or bool(options.varying_noise)  # expected errors have none
-        found = learnt_noise(parameters, *given, honest=honest, with_own_tails=tails)
-        return None if found is None else found.model
+        arguments = data, rows, held_out, fit.theta, hyper.dispersion, options, request.seeds[0]
+        tails = honest or bool(options.varying_noise)  # averaged training errors have no tails
+        trained = learnt_noise(parameters, *arguments, honest=honest, with_own_tails=tails)
+        return None if trained is None else trained.model
     return None
 
 
@@ -89,7 +93,7 @@ def _errors(
         return left_out("likelihood='heteroscedastic'").errors(fit, hyper)
     is_deep = request.parameters["net"] is None and len(request.parameters["hidden_layer_sizes"]) > 0
     if request.kept is None or not is_deep:
-        return None  # of a linear net Bayesian linear regression is expected
+        return None  # linear nets have constant noise, as Bayesian linear regression
     if request.data.total_weight < FEW_FEATURES * effective_parameters(fit, hyper):
         return None
     return left_out().expected_errors(fit, hyper)

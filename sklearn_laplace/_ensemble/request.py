@@ -1,4 +1,4 @@
-"""What the fit of an ensemble, or of one of its members, is given."""
+"""Request for the fit of an ensemble or of a member: rows, options and seeds."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .member import left_out_of, with_noise
 
 @dataclass(frozen=True, kw_only=True)
 class FitRequest(TrainingRequest):
-    """The request for the fit of an ensemble or of a member: three seeds, and the fields below.
+    """Training request with three seeds, and with the options and rows of the posterior.
 
     Parameters
     ----------
     resolved : Options
-        The options, in the units of y.
+        Resolved options, in the units of y.
     kept : PreparedData or None
-        The rows as they were given, for leave-one-out.
+        Unmerged rows in the user's order, for leave-one-out.
     is_candidate : bool
         True if the fit is only scored, and issues no diagnostic warnings.
     """
@@ -37,22 +37,22 @@ class FitRequest(TrainingRequest):
 
     @property
     def training(self) -> TrainingRequest:
-        """The training alone, as the cache knows it."""
+        """Request for the training alone, which is the key of the cache."""
         shared = {field.name: getattr(self, field.name) for field in fields(TrainingRequest)}
         return TrainingRequest(**{**shared, "seeds": list(self.seeds[:2])})
 
     def settled(self) -> Options:
-        """The options under the units of these rows."""
+        """Resolved options in the units of these rows."""
         return options_for(self.kind, self.parameters, self.data, self.seeds[2])
 
     def under_noise(self, noise_model: NoiseModel) -> FitRequest:
-        """The request with the noise variances of a model for each row."""
+        """Request with the noise variances of a noise model for each row."""
         kept = None if self.kept is None else with_noise(self.kept, noise_model)
         return replace(self, data=with_noise(self.data, noise_model), kept=kept)
 
     def left_out(
         self, fit: LaplaceFit, input_dtype: torch.dtype, asked: str = "leave-one-out", *, in_order: bool = True
     ) -> LeftOut:
-        """The rows of the fit, to be left out one at a time; an error names what needs them."""
+        """Stored rows for leave-one-out; ``asked`` names the option or method that needs them in an error."""
         check_left_out(asked, self.parameters)
         return left_out_of(self.kept, input_dtype, self.seeds[2], fit, self.resolved, asked, in_order=in_order)

@@ -1,9 +1,10 @@
-"""Members that train together: when a fit has such members, and how they are trained.
+"""Members that train together: conditions for such a fit, and the training of the members.
 
-Eight nets train as one or two tensor programs (``_training/batched.py``), each without a quarter of the rows
-(``_training/deals.py``). The four members of the first deal suit smooth functions, those of the second functions with
-much detail (``_training/recipe.py``). Each deal has the share with which the mean of both errs least on held-out rows.
-A deal of almost no share, or with much larger errors, is left out. ``approximate.py`` makes the posteriors.
+A deal is a random assignment of the rows to four folds. There are two deals (``_training/deals.py``). Each of the eight
+members is trained without one fold of one deal. They train as one or two tensor programs (``_training/batched.py``).
+Members of the first deal suit smooth functions, those of the second functions with much detail
+(``_training/recipe.py``). Stacking on held-out rows selects the weight of each deal. A deal with almost no weight, or
+with much larger errors, is omitted. ``approximate_members.py`` computes the posteriors.
 """
 
 from __future__ import annotations
@@ -49,41 +50,43 @@ from ..nets import TableMLP
 from .encodings import exact_kinds
 
 EM_STEPS = 100
-"""Of the weights of the deals."""
+"""Steps of expectation maximisation for the weights of the deals."""
 LEAST_SHARE, DECISIVE = 0.1, 2.0
-"""Least share of a deal that is kept, and the most that its squared errors may be, in units of the other deal's. One
-noise cannot describe members of which some err much more."""
+"""Minimum weight of a deal, and maximum ratio of its squared errors to those of the other deal. Members with very
+different errors cannot share one noise model."""
 NO_ERROR = 1e-6
-"""Least squared error that counts for this, in units of the mean."""
+"""Lower bound of squared errors in this ratio, in units of their mean."""
 PART_OF_TIME, LEAST_PART = 0.6, 0.2
-"""Of ``max_time``, the most and the least for the steps of the members. Further cycles, the noise and the posteriors
-have the rest."""
+"""Maximum and minimum part of ``max_time`` for the planned steps of the members. The rest is for further cycles, the
+noise model and the posteriors."""
 PASSES, PROBED_ROWS = 2.0, 512
-"""Passes over all rows that follow the training, and the rows of a pass by which their time is estimated."""
+"""Number of passes over all rows after the training, and number of rows for measuring their duration."""
 EXACT_WEIGHTS = 512
-"""Random weights up to which the curvature is exact."""
+"""Maximum number of random weights for an exact curvature."""
 PILOT_NOISELESS = 2 * NOISELESS
-"""Squared error of the trial of prior precisions, in units of the variance of the targets, below which there is next to
-no noise: it has fewer steps and judges one fold alone."""
+"""Squared error in the trial of prior precisions below which targets count as noise-free, in units of their variance.
+It exceeds ``NOISELESS`` because the trial has fewer steps and a single fold."""
 FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
-"""With which a model of the noise that nobody has asked for is left out."""
+"""Errors after which constant noise is used, unless varying noise was explicitly requested."""
 
 
 def is_bagged(parameters: Mapping[str, Any], data: PreparedData, options: Options) -> bool:
-    """Whether a fit trains members together: the built-in net, many rows, and nothing that is said of a single net.
+    """True if a fit trains members together: built-in net, enough rows, and no option that needs a single net.
 
     Parameters
     ----------
     parameters : mapping
-        The estimator's.
+        Internal options.
     data : PreparedData
+        Training rows.
     options : Options
+        Options in the units of the rows.
     """
     built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
     many = len(data.X) >= ROWS_FOR_MEMBERS and parameters["prior"] is None and not data.has_copies
     gaussian = options.likelihood.has_dispersion and options.likelihood.quadratic
-    # Prior and noise are chosen by held-out rows, one factor for all weights.
-    left_open = all(options.by_held_out) and options.map_precision is None and options.grouping.each == "net"
+    # Held-out rows select one factor of the prior precision for all weights, and the noise level.
+    by_held_out = all(options.by_held_out) and options.map_precision is None and options.grouping.each == "net"
     of_one_net = (
         is_number(parameters["n_members"])
         or not (parameters["n_bins"] is None or isinstance(parameters["n_bins"], str | Integral))
@@ -92,26 +95,27 @@ def is_bagged(parameters: Mapping[str, Any], data: PreparedData, options: Option
         or not isinstance(options.temperature, float)
         or type(options.subset).settled is not Subset.settled  # single weights
     )
-    return built_in and many and gaussian and left_open and not of_one_net
+    return built_in and many and gaussian and by_held_out and not of_one_net
 
 
 @dataclass(frozen=True)
 class Bag:
-    """Members as they were trained.
+    """Trained members.
 
     Parameters
     ----------
     arguments : tuple of dict
-        Of each net.
+        Keyword arguments of each net.
     states : tuple of dict of str to Tensor
-        Of each net.
+        Weights of each net.
     held_out : Tensor of shape (K, n), bool
-        The rows that a net has not seen.
+        True for rows that were held out from the training of a net.
     shares : tuple of float
         Weight of each net in the mixture.
     noise : tuple of Tensor of shape (n, C)
-        Noise variances v, up to a factor, of which the row weights of the last cycles are a power.
+        Noise variances, up to a factor; their powers weight the rows in the last cycles. Empty for constant noise.
     n_steps : int
+        Number of steps of a net.
     """
 
     arguments: tuple[dict[str, Any], ...]
@@ -123,56 +127,60 @@ class Bag:
 
     @classmethod
     def of_deals(cls, deals: Sequence[Bag], shares: Sequence[float]) -> Bag:
-        """The members of several deals, with the share of each deal; without those of almost no share."""
+        """Members of several deals with the weights of the deals; deals with less than ``LEAST_SHARE`` are omitted."""
         kept = [(deal, share) for deal, share in zip(deals, shares, strict=True) if share >= LEAST_SHARE]
         total = sum(share for _, share in kept)
         return cls(
             tuple(chain.from_iterable(deal.arguments for deal, _ in kept)),
             tuple(chain.from_iterable(deal.states for deal, _ in kept)),
             torch.cat([deal.held_out for deal, _ in kept]),
-            tuple(chain.from_iterable([share / total * own for own in deal.shares] for deal, share in kept)),
+            tuple(chain.from_iterable([share / total * within for within in deal.shares] for deal, share in kept)),
             tuple(chain.from_iterable(deal.noise for deal, _ in kept)),
             max(deal.n_steps for deal, _ in kept),
         )
 
     @property
     def is_small(self) -> bool:
-        """Whether more than one thread does not pay in a pass over the rows."""
+        """True if a single thread is fastest in a pass over the rows."""
         n_weights = sum(tensor.numel() for tensor in self.states[0].values())
         return self.held_out.shape[1] * n_weights <= SINGLE_THREAD_PASS
 
     @property
     def n_deals(self) -> int:
-        """How many members have not seen a given row."""
+        """Number of deals, which is the number of members from which each row was held out."""
         return int(self.held_out[:, 0].sum())
 
     @property
     def deal_shares(self) -> Tensor:
-        """Weight of each deal in the mixture, (D,), float64."""
-        own = torch.tensor(self.shares, dtype=torch.float64, device=self.held_out.device)
-        return own.view(self.n_deals, -1).sum(1)
+        """Weight of each deal in the mixture, shape (D,), float64."""
+        shares = torch.tensor(self.shares, dtype=torch.float64, device=self.held_out.device)
+        return shares.view(self.n_deals, -1).sum(1)
 
     @property
     def average_noise(self) -> Tensor | None:
-        """The geometric mean of the noise variances; None where none vary."""
+        """Geometric mean of the noise variances, shape (n, C); None for constant noise."""
         return _average(self.noise)
 
 
 def _average(noise: Sequence[Tensor]) -> Tensor | None:
-    """The geometric mean of variances, if there are any."""
+    """Geometric mean of variances; None for an empty sequence."""
     return torch.stack(list(noise)).log().mean(0).exp() if noise else None
 
 
 def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Bag | None:
-    """Train the members: a function of its arguments, as :func:`~sklearn_laplace._training.train.train` is.
+    """Train the members; None if nets with exact steps are affordable and the targets are almost free of noise.
 
-    Targets almost without noise reward exact steps. Where these are affordable there are no members: None.
+    A pure function of its arguments, as :func:`~sklearn_laplace._training.train.train`, so that the result can be
+    cached. With targets almost free of noise, exact Gauss–Newton steps are more accurate.
 
     Parameters
     ----------
     request : TrainingRequest
+        Rows, internal options and seeds.
     memory_budget : None, int or str
+        Memory for the posterior and the rows in work.
     task : Task
+        Progress of the training.
     """
     options, parameters, data, seeds = request.options(memory_budget), request.parameters, request.data, request.seeds
     rows = tensors_of(data, options, built_in=True)
@@ -190,7 +198,7 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
             arguments = [_arguments(recipe, data, options) for recipe in together for _ in range(n_members)]
             modules = [TableMLP(**a, seed=seeds[0] + first + k).to(rows.weights) for k, a in enumerate(arguments)]
             schedules = [recipe.schedule for recipe in together]
-            if not deals:  # what its posterior cannot hold is refused before any training
+            if not deals:  # refuse unsupported posteriors before any training
                 layout_of(trace(modules[0], rows.inputs), rows, data, options)
                 prior, error = _prior(arguments[0], schedules[0], rows, own[0], seeds[0], order, clock.is_over)
                 of_one = of_one_net(parameters)
@@ -209,12 +217,12 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
 
 
 def _programs(recipes: Sequence[Recipe]) -> list[tuple[Recipe, ...]]:
-    """The recipes of the deals, those together whose members train as one program."""
+    """Group the recipes of the deals whose members train as one tensor program."""
     return [tuple(together) for _, together in groupby(recipes, lambda recipe: recipe.program)]
 
 
 def _arguments(recipe: Recipe, data: PreparedData, options: Options) -> dict[str, Any]:
-    """Of a member's net."""
+    """Keyword arguments of a member's net."""
     shape = {"hidden_layer_sizes": recipe.hidden_layer_sizes, "activation": recipe.activation}
     return table_net(shape, data, options.likelihood, recipe.n_bins)
 
@@ -229,29 +237,29 @@ def _trained(
     prior: float,
     train: Callable[..., tuple[Tensor, Tensor | None]],
 ) -> list[tuple[Bag, Tensor]]:
-    """The members of each deal, and what they say of the rows that they have not seen (n, C)."""
+    """Train the members of some deals; for each deal, return them and their outputs for held-out rows (n, C)."""
     stacked, priors = Stacked(modules), [prior] * len(modules)
     with single_thread(stacked.is_small(schedules[0])):
         outputs, noise = train(stacked, rows, (~held_out).double(), schedules, seed, priors)
-    states, found = stacked.written(), () if noise is None else (noise,)
+    states, noises = stacked.written(), () if noise is None else (noise,)
     n, n_steps, deals = len(modules) // len(schedules), schedules[0].n_steps, []
     for first in range(0, len(modules), n):
-        own = slice(first, first + n)
-        given = tuple(arguments[own]), tuple(states[own]), held_out[own], (1 / n,) * n, found, n_steps
-        deals.append((Bag(*given), (outputs[own] * held_out[own, :, None]).sum(0)))
+        part = slice(first, first + n)
+        fields = tuple(arguments[part]), tuple(states[part]), held_out[part], (1 / n,) * n, noises, n_steps
+        deals.append((Bag(*fields), (outputs[part] * held_out[part, :, None]).sum(0)))
     return deals
 
 
 def _in_time(
     recipes: Sequence[Recipe], rows: TrainingRows, data: PreparedData, options: Options, n_members: int, clock: Clock
 ) -> tuple[Recipe, ...]:
-    """The recipes with as many steps as there is time for, beside the passes over the rows that follow."""
+    """Recipes with fewer steps if the time limit requires it; the passes over the rows afterwards need time as well."""
     needed, passes = 0.0, 0.0
     few = rows.taken(torch.arange(min(PROBED_ROWS, len(rows)), device=rows.inputs.device))
     for place, together in enumerate(_programs(recipes)):
         schedule = together[0].schedule
         arguments = [_arguments(recipe, data, options) for recipe in together for _ in range(n_members)]
-        stacked = Stacked([TableMLP(**own, seed=0).to(rows.weights) for own in arguments])
+        stacked = Stacked([TableMLP(**of_net, seed=0).to(rows.weights) for of_net in arguments])
         with single_thread(stacked.is_small(schedule)):
             step = seconds_of_step(stacked, rows, schedule)
             network, begun = trace(stacked.modules[0], few.inputs), clock.elapsed
@@ -274,36 +282,35 @@ def _prior(
     order: int,
     is_over: Callable[[], bool],
 ) -> tuple[float, float]:
-    """The prior precision under which a net errs least on rows (n,) that it has not seen, and its squared error.
+    """Prior precision with the smallest squared error on the held-out rows of a mask (n,), and this error.
 
-    All precisions are tried side by side.
-
-    They are tried with fewer steps than the members take. The longer a net trains, the stronger is the prior that it
-    needs, so that the precision is multiplied by the ratio of the steps.
+    One net is trained under each of ``PRIORS``, all in one tensor program and with fewer steps than the members. A net
+    that trains longer needs a stronger prior. Therefore the best precision is multiplied by the ratio of the steps, up
+    to the largest of ``PRIORS``.
     """
     stacked = Stacked([TableMLP(**arguments, seed=seed).to(rows.weights) for _ in PRIORS])
     short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
-    seen = (~held_out).double().expand(len(PRIORS), -1)
+    trained_on = (~held_out).double().expand(len(PRIORS), -1)
     with single_thread(stacked.is_small(schedule)):
-        outputs, _ = train_members(stacked, rows, seen, [short], order, PRIORS, lambda outputs: None, is_over)
+        outputs, _ = train_members(stacked, rows, trained_on, [short], order, PRIORS, lambda outputs: None, is_over)
     errors = mean_squares(rows, outputs, (held_out * rows.weights).expand(len(PRIORS), -1))
     prior = min(PRIORS[int(errors.argmin())] * schedule.n_steps / short.n_steps, max(PRIORS))
     return prior, float(errors.min())
 
 
 def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None) -> list[float]:
-    """Weights of two deals: those of the mixture with the largest density of held-out rows (stacking, by EM).
+    """Weights of two deals that maximise the density of held-out rows under their mixture (stacking, by EM).
 
-    Each deal predicts normal distributions with its outputs (n, C) as means. Their variances are those of the noise
-    times a common factor. A deal has weight zero if its squared errors are ``DECISIVE`` times those of the other, by
-    geometric means.
+    Each deal predicts normal distributions, with its outputs (n, C) as means. Their variances are the noise variances
+    times a common factor. A deal has weight zero if the geometric mean of its squared errors is more than ``DECISIVE``
+    times that of the other.
     """
     variances = rows.noise if noise is None else noise
     weights, n_outputs = rows.weights.double(), outputs[0].shape[1]
-    errors = torch.stack([(rows.targets.double() - own).square() for own in outputs])
+    errors = torch.stack([(rows.targets.double() - of_deal).square() for of_deal in outputs])
     tiny = torch.finfo(torch.float64).tiny
     squares = (errors if variances is None else errors / variances.double()).clamp_min(tiny)
-    # Rows without an error, whose logarithm is -inf, must not decide alone.
+    # The lower bound limits the effect of rows with errors close to zero on the geometric mean.
     sizes = (squares.clamp_min(NO_ERROR * squares.mean()).log().mean(2) @ weights / weights.sum()).exp()
     if sizes.max() > DECISIVE * sizes.min():
         return (sizes == sizes.min()).double().tolist()
@@ -318,20 +325,20 @@ def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None)
 
 
 def _recipes(parameters: Mapping[str, Any], data: PreparedData) -> tuple[Recipe, ...]:
-    """The default for these rows, with what the user has said in its place."""
+    """Default recipes for these rows, with the user's options in place of the defaults."""
     n_numbers = data.X.shape[1] if data.table is None else len(data.table.numeric)
-    said: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
     if not is_auto(parameters["hidden_layer_sizes"]):
-        said["hidden_layer_sizes"] = tuple(parameters["hidden_layer_sizes"])
+        changed["hidden_layer_sizes"] = tuple(parameters["hidden_layer_sizes"])
     if not is_auto(parameters["activation"]):
-        said["activation"] = parameters["activation"]
+        changed["activation"] = parameters["activation"]
     if not is_auto(parameters["n_bins"]):
-        said["n_bins"] = parameters["n_bins"]
+        changed["n_bins"] = parameters["n_bins"]
     schedule = {name: parameters[name] for name in ("lr", "batch_size") if parameters[name] is not None}
     if schedule.get("batch_size") == -1:
         schedule["batch_size"] = len(data.X)
-    found = recipes_for(len(data.X), n_numbers)
-    return tuple(replace(recipe, schedule=replace(recipe.schedule, **schedule), **said) for recipe in found)
+    recipes = recipes_for(len(data.X), n_numbers)
+    return tuple(replace(recipe, schedule=replace(recipe.schedule, **schedule), **changed) for recipe in recipes)
 
 
 def _noise_so_far(
@@ -343,7 +350,7 @@ def _noise_so_far(
     seed: int,
     outputs: Tensor,
 ) -> Tensor | None:
-    """Noise variances (n, C), up to a factor, as if all errors of held-out rows were noise; None for no variation."""
+    """Noise variances (n, C), up to a factor, if all errors on held-out rows were noise; None for constant noise."""
     if options.varying_noise is False or data.noise is not None:
         return None
     errors = (rows.targets.double() - outputs) * held_out[..., None]
@@ -351,8 +358,8 @@ def _noise_so_far(
     weights = rows.weights.double()
     low, high = options.likelihood.dispersion_bounds
     dispersion = min(max(float(weights @ squares.mean(1) / weights.sum()), low), high)
-    found = HeldOutErrors(squares.sqrt(), torch.zeros_like(squares), torch.ones_like(squares), weights)
-    trained = learnt_of(parameters, data, found, dispersion, options, seed, honest=False, quick=True)
+    held_out_errors = HeldOutErrors(squares.sqrt(), torch.zeros_like(squares), torch.ones_like(squares), weights)
+    trained = learnt_of(parameters, data, held_out_errors, dispersion, options, seed, honest=False, quick=True)
     return None if trained is None else trained.model.ratios(rows.inputs.to(weights))
 
 
@@ -367,31 +374,32 @@ def learnt_of(
     honest: bool,
     quick: bool,
 ) -> TrainedNoise | None:
-    """How the noise varies; None where it does not, or, unless it was asked for, where that cannot be learnt."""
-    given = data, data, held_out, held_out.weights, dispersion, options, seed
+    """Model of varying noise; None if the data do not support it, or if learning fails and it was not requested."""
+    arguments = data, data, held_out, held_out.weights, dispersion, options, seed
     steps = MANY_STEPS if len(data.X) <= SMALL_ROWS else None
     with suppress(*(() if options.varying_noise else FAILURES)):
-        return learnt_noise(parameters, *given, honest=honest, quick=quick, with_own_tails=False, steps=steps)
+        return learnt_noise(parameters, *arguments, honest=honest, quick=quick, with_own_tails=False, steps=steps)
     return None
 
 
 def fit_of(network: Network, rows: TrainingRows, data: PreparedData, options: Options) -> LaplaceFit:
-    """A pass over the rows that a net has seen."""
-    own, structure, n_dual, taken = layout_of(network, rows, data, options)
-    prior = grouped(own, network.parameter_names, options)
-    chunks = rows.chunks(options.memory.pass_rows(structure, own, n_dual // len(rows), taken))
-    told = options.structure_options.options_of(structure)
-    return fit_laplace(own, options.likelihood, options.rule, structure, prior, chunks, **told)
+    """Laplace approximation of a net, by a pass over its training rows."""
+    selected, structure, n_dual, used = layout_of(network, rows, data, options)
+    prior = grouped(selected, network.parameter_names, options)
+    chunks = rows.chunks(options.memory.pass_rows(structure, selected, n_dual // len(rows), used))
+    structure_options = options.structure_options.options_of(structure)
+    return fit_laplace(selected, options.likelihood, options.rule, structure, prior, chunks, **structure_options)
 
 
 def layout_of(
     network: Network, rows: TrainingRows, data: PreparedData, options: Options
 ) -> tuple[Network, type[Curvature], int, int]:
-    """As :func:`posterior_layout`; "auto" is exact for few weights, else in Kronecker form, which costs little."""
+    """As :func:`posterior_layout`; "auto" is exact for few weights, otherwise in Kronecker form, which is cheaper."""
     if options.structure is not None:
         return posterior_layout(network, rows, data, options)
-    own, n_columns = options.subset.of(network, rows.inputs), options.rule.n_columns(options.likelihood, data.n_outputs)
-    kinds = (Full, Kron, Diag) if own.n_parameters <= EXACT_WEIGHTS else (Kron, Diag)
+    selected = options.subset.of(network, rows.inputs)
+    n_columns = options.rule.n_columns(options.likelihood, data.n_outputs)
+    kinds = (Full, Kron, Diag) if selected.n_parameters <= EXACT_WEIGHTS else (Kron, Diag)
     able = [kind for kind in kinds if kind.accepts & options.rule.provides & options.subset.provides]
-    fits = (kind for kind in able if options.memory.fits(kind, own, n_columns * len(rows), n_columns))
+    fits = (kind for kind in able if options.memory.fits(kind, selected, n_columns * len(rows), n_columns))
     return posterior_layout(network, rows, data, replace(options, structure=next(fits, None)))

@@ -1,4 +1,4 @@
-"""Changes of a fitted ensemble without training: other Laplace parameters, more rows, fewer rows."""
+"""Updates of a fitted ensemble without training: other posterior parameters, further rows, fewer rows."""
 
 from __future__ import annotations
 
@@ -21,28 +21,30 @@ from .fit import diagnosed, mixed
 from .member import Member, left_out_of
 
 Copies = Callable[[PreparedData, int], PreparedData]
-"""(rows, seed) → the rows with their augmented copies."""
+"""Function (rows, seed) → random copies of the rows by data augmentation."""
 
 
 def refitted(ensemble: Ensemble, options: Options, *, is_candidate: bool) -> Ensemble:
-    """The ensemble under other options of the posterior, at the same weights and curvature.
+    """Ensemble under other options of the posterior, at the same weights and curvature.
 
     Parameters
     ----------
     ensemble : Ensemble
+        The fitted ensemble.
     options : Options
+        The new options.
     is_candidate : bool
-        Whether the fit is only scored, and does not diagnose itself.
+        True if the fit is only scored, and issues no diagnostic warnings.
     """
     members = []
     for member in ensemble.members:
         with single_thread(member.is_small):
             settled = replace(options, likelihood=member.fit.likelihood)
             settled = told_by_rows(settled, member.fit.total_weight, member.scale)
-            found = _refitted(member, settled, options, ensemble.factor)
+            changed = _refitted(member, settled, options, ensemble.factor)
             if not (is_candidate or member.is_later):
-                diagnosed(found, settled, options)
-            members.append(found)
+                diagnosed(changed, settled, options)
+            members.append(changed)
     return replace(ensemble, members=tuple(members))
 
 
@@ -55,32 +57,34 @@ def _refitted(member: Member, settled: Options, options: Options, factor: float)
 
 
 def with_rows(member: Member, data: PreparedData, options: Options, copies: Copies) -> Member:
-    """A member with more rows.
+    """Member with further rows.
 
     Parameters
     ----------
     member : Member
+        The fitted member.
     data : PreparedData
-        The rows, in the member's units.
+        Further rows, in the member's units.
     options : Options
+        Resolved options.
     copies : callable
-        (rows, seed) → rows with their augmented copies.
+        Function (rows, seed) → random copies of the rows by data augmentation.
     """
     unseen = None if member.unseen is None else np.setdiff1d(member.unseen, row_keys(data.X, data.targets))
     data = member.under_noise(data)
     kept = None if member.kept is None else member.kept.followed_by(data)
-    found = _changed(member, data.present(), options, copies, added=True)
-    return replace(found, unseen=unseen, kept=kept)
+    changed = _changed(member, data.present(), options, copies, added=True)
+    return replace(changed, unseen=unseen, kept=kept)
 
 
 def without_rows(member: Member, data: PreparedData, options: Options, copies: Copies) -> Member:
-    """A member with fewer rows, see :func:`with_rows`.
+    """Member without some of its rows; the parameters are those of :func:`with_rows`.
 
-    The kept rows are dropped, because a forgotten row cannot be matched to them reliably.
+    The stored rows are dropped, because a forgotten row cannot be matched to them reliably.
     """
     data = member.under_noise(member.without_unseen(data))
-    found = _changed(member, data.present(), options, copies, added=False)
-    return replace(found, origin=replace(found.origin, cross=None), kept=None)
+    changed = _changed(member, data.present(), options, copies, added=False)
+    return replace(changed, origin=replace(changed.origin, cross=None), kept=None)
 
 
 def _changed(member: Member, data: PreparedData, options: Options, copies: Copies, *, added: bool) -> Member:
@@ -89,5 +93,5 @@ def _changed(member: Member, data: PreparedData, options: Options, copies: Copie
         return member
     change: Callable[..., LaplaceFit] = add_rows if added else remove_rows
     with single_thread(member.is_small):
-        found = pass_over(member.fit, data, member.input_dtype, options.memory, added=added)
-        return member.conditioned(change(*found, member.hyper), member.hyper, options)
+        arguments = pass_over(member.fit, data, member.input_dtype, options.memory, added=added)
+        return member.conditioned(change(*arguments, member.hyper), member.hyper, options)

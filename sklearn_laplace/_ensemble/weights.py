@@ -1,13 +1,13 @@
-r"""How much each member of a mixture of Laplace approximations counts.
+r"""Weights of the members in a mixture of Laplace approximations.
 
-"uniform": all the same. "evidence": in proportion to the evidence, as if one of the nets were the true one. "loo":
-stacking (Yao et al. 2018), the weights under which the mixture gives the training rows the largest density, each as of
-the members without it (``laplace/leave_one_out/left_out.py``):
+"uniform" gives equal weights. "evidence" gives weights in proportion to the evidence (Bayesian model averaging). "loo"
+is stacking (Yao et al. 2018): the weights maximise the leave-one-out density of the training rows under the mixture
+(``laplace/leave_one_out/left_out.py``),
 
 .. math:: w = \arg\max_{w \ge 0,\ \sum w = 1} \sum_n \omega_n \log \sum_k w_k\, p_k(y_n \mid D_{-n}),
 
-a concave problem, solved by expectation maximisation. Kinds of nets are weighed so as well, by rows that were held out
-from one net of each (:func:`of_kinds`).
+where :math:`\omega_n` is the weight of row n. The problem is concave and is solved by expectation maximisation.
+Stacking on held-out rows also gives the weights of kinds of nets (:func:`of_kinds`).
 """
 
 from __future__ import annotations
@@ -21,25 +21,34 @@ from scipy.special import logsumexp, softmax
 from .._approximation.row_densities import Densities
 
 ITERATIONS, RESTING = 2000, 1e-9
-"""Steps of the expectation maximisation, and the gain a row, nats, that ends them."""
+"""Maximum number of steps of expectation maximisation, and gain in nats per row below which they end."""
 LEAST_FACTOR = 0.25
-"""Of the variances of a mixture of kinds."""
+"""Minimum factor of the variances of a mixture of several kinds."""
 DECISIVE = 10.0
-"""Nats of all rows that further kinds have to be worth together where no factor of the variances makes up for it that a
-mixture errs less than its parts: of classes and counts. Nine were worth nothing on other rows (australian, .001 ± .009
-nats a row), on phoneme there are many more."""
+"""Minimum gain, in nats over all held-out rows, for using more than one kind of nets with classes or counts. For these,
+no factor of the variances corrects for the smaller error of a mixture; see docs/decisions.md."""
 
 
 def of_kinds(kinds: Sequence[Densities], row_weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """The weights of kinds (k,), by stacking, and the factor of all variances under which they are best together.
+    """Stacking weights of several kinds of nets, and the best factor of all variances of their mixture.
 
-    Each kind has the noise that suits it alone; a mixture of them errs less. Without a noise the first kind is alone
-    where the others are not worth much.
+    The noise level of each kind is that of the kind alone, but the mixture is more accurate. Therefore a factor of at
+    most 1 is selected. Classes and counts have no such factor. There, the first kind gets all the weight if the gain of
+    the mixture is below ``DECISIVE``.
 
     Parameters
     ----------
     kinds : sequence of Densities
+        Densities of held-out rows, for each kind.
     row_weights : ndarray of shape (n,)
+        Weights of these rows.
+
+    Returns
+    -------
+    weights : ndarray of shape (k,)
+        Weights of the kinds, with sum 1.
+    factor : float
+        Factor of all variances.
 
     Examples
     --------
@@ -64,8 +73,8 @@ def of_kinds(kinds: Sequence[Densities], row_weights: np.ndarray) -> tuple[np.nd
         with np.errstate(divide="ignore"):
             return -float(shares @ logsumexp(scaled + np.log(weights)[:, None], axis=0))
 
-    found = minimize_scalar(loss, bounds=(np.log(LEAST_FACTOR), 0.0), method="bounded")
-    return weights, float(np.exp(found.x))
+    minimum = minimize_scalar(loss, bounds=(np.log(LEAST_FACTOR), 0.0), method="bounded")
+    return weights, float(np.exp(minimum.x))
 
 
 def by_evidence(log_evidences: np.ndarray) -> np.ndarray:
@@ -76,25 +85,26 @@ def by_evidence(log_evidences: np.ndarray) -> np.ndarray:
     >>> by_evidence(np.array([-10.0, -10.0, -200.0])).round(2)
     array([0.5, 0.5, 0. ])
     """
-    found: np.ndarray = softmax(log_evidences)
-    return found
+    weights: np.ndarray = softmax(log_evidences)
+    return weights
 
 
 def by_stacking(log_densities: np.ndarray, row_weights: np.ndarray) -> np.ndarray:
-    """Weights (k,) of largest mixed density.
+    """Weights (k,) that maximise the density of the mixture.
 
     Parameters
     ----------
     log_densities : ndarray of shape (k, n)
-        log p_k(yₙ) of left-out rows, nats.
+        log p_k(yₙ) of held-out rows, in nats.
     row_weights : ndarray of shape (n,)
+        Weights of these rows.
 
     Examples
     --------
-    >>> each_knows_a_half = np.log([[0.9, 0.9, 0.1, 0.1], [0.1, 0.1, 0.9, 0.9]])
-    >>> by_stacking(each_knows_a_half, np.ones(4)).round(2)
+    >>> log_densities = np.log([[0.9, 0.9, 0.1, 0.1], [0.1, 0.1, 0.9, 0.9]])  # each fits one half of the rows
+    >>> by_stacking(log_densities, np.ones(4)).round(2)
     array([0.5, 0.5])
-    >>> by_stacking(each_knows_a_half, np.array([1.0, 1.0, 0.0, 0.0])).round(2)
+    >>> by_stacking(log_densities, np.array([1.0, 1.0, 0.0, 0.0])).round(2)
     array([1., 0.])
     """
     shares = row_weights / row_weights.sum()
@@ -106,5 +116,5 @@ def by_stacking(log_densities: np.ndarray, row_weights: np.ndarray) -> np.ndarra
         if (now := float(shares @ mixed)) < before + RESTING:
             break
         weights, before = np.exp(joint - mixed) @ shares, now
-    found: np.ndarray = weights / weights.sum()
-    return found
+    normalised: np.ndarray = weights / weights.sum()
+    return normalised

@@ -1,4 +1,4 @@
-"""Resolve ``class_weight``."""
+"""Resolve ``class_weight`` to a factor for each class."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ BALANCED = "balanced"
 
 
 def class_weights(given: Any, classes: np.ndarray, index: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The factor of each class on the weights of its rows, shape (n_classes,).
+    """Factor of each class on the weights of its rows, shape (n_classes,).
 
     Parameters
     ----------
     given : None, "balanced" or dict
+        Value of ``class_weight``.
     classes : ndarray of shape (n_classes,)
+        Labels, sorted.
     index : ndarray of shape (n,)
-        Class of each row.
+        Position in ``classes`` of each row's label.
     weights : ndarray of shape (n,)
+        Row weights.
 
     Raises
     ------
     ValueError
-        For another name, an unknown label in the dict, a weight that is negative or not finite.
+        For another name, an unknown label in the dict, or a factor that is negative or not finite.
 
     Examples
     --------
@@ -39,11 +42,11 @@ def class_weights(given: Any, classes: np.ndarray, index: np.ndarray, weights: n
     if isinstance(given, Mapping):
         labels = classes.tolist()
         if unknown := [label for label in given if label not in labels]:
-            raise ValueError(f"class_weight names {unknown}, which are not among the classes {labels}.")
-        found = np.array([as_float(given.get(label, 1.0), "class_weight") for label in labels])
-        if not (np.isfinite(found).all() and (found >= 0).all()):
+            raise ValueError(f"class_weight names {unknown}, which are not among the classes {labels}. Remove them.")
+        factors = np.array([as_float(given.get(label, 1.0), "class_weight") for label in labels])
+        if not (np.isfinite(factors).all() and (factors >= 0).all()):
             raise ValueError(f"class_weight={given!r} has to hold finite numbers that are not negative.")
-        return found
+        return factors
     lookup("class_weight", given, {BALANCED: None})
     totals = np.bincount(index, weights=weights, minlength=len(classes))
     present = totals > 0
@@ -51,7 +54,12 @@ def class_weights(given: Any, classes: np.ndarray, index: np.ndarray, weights: n
 
 
 def check_streaming_weights(class_weight: Any) -> None:
-    """Balanced weights need all rows at once.
+    """Refuse ``class_weight="balanced"`` in ``partial_fit`` and ``forget``, since it needs all rows at once.
+
+    Raises
+    ------
+    ValueError
+        For "balanced", or an unknown name.
 
     Examples
     --------
@@ -60,6 +68,6 @@ def check_streaming_weights(class_weight: Any) -> None:
     if isinstance(class_weight, str):
         lookup("class_weight", class_weight, {BALANCED: None})
         raise ValueError(
-            f"class_weight={class_weight!r} weighs all rows against each other and cannot be used with partial_fit and "
-            "forget, which see a part of them; give the weights as a dict {label: weight}."
+            f"class_weight={class_weight!r} depends on all rows and cannot be used with partial_fit and forget, which "
+            "receive a part of them. Pass the weights as a dict {label: weight}."
         )

@@ -1,4 +1,4 @@
-"""Resolve the likelihood, its noise, and the number of outputs."""
+"""Resolve the likelihood, its noise level, and the number of outputs."""
 
 from __future__ import annotations
 
@@ -16,48 +16,49 @@ from ..laplace.likelihoods._base import Likelihood
 from .options import AUTO, BY_EVIDENCE, DISPERSION_RULES
 
 LIKELIHOODS_FOR = {"regressor": ("gaussian", "poisson"), "classifier": ("categorical", "bernoulli")}
-"""The first is "auto"; for a classifier the second where two classes share one logit."""
+"""Likelihoods of each estimator. "auto" is the first; for a classifier with a single logit, the second."""
 VARYING_NOISE = {AUTO: None, "heteroscedastic": True}
-"""Likelihoods, Gaussian all of them, whose noise varies with the inputs; None where the rows decide."""
+"""Gaussian likelihoods with a noise level that varies with the inputs; None if the data decide."""
 SINGLE_LOGIT = {"auto": None, "categorical": False, "bernoulli": True}
-"""Whether two classes share one logit; None where the given net decides."""
+"""True if two classes share one logit; None if the given net decides."""
 
 
 def _varying_noise(parameters: Mapping[str, Any], noise: Choice) -> bool | None:
-    """Whether the noise varies with the inputs; where the rows decide, not under a noise that is asked for."""
-    found = VARYING_NOISE.get(parameters["likelihood"], False)
-    return False if found is None and noise.rule != AUTO else found
+    """True if the noise level varies with the inputs; None if the data decide, which needs ``sigma_noise="auto"``."""
+    varying = VARYING_NOISE.get(parameters["likelihood"], False)
+    return False if varying is None and noise.rule != AUTO else varying
 
 
 def _noise(parameters: Mapping[str, Any], likelihood: Likelihood) -> Choice:
-    """The noise, or one that counts for nothing where the likelihood has none."""
-    given = parameters.get("sigma_noise", AUTO)
-    found = choice("sigma_noise", given, list(DISPERSION_RULES), array=True)
+    """Noise level or its rule; a placeholder of 1 if the likelihood has no noise level."""
+    value = parameters.get("sigma_noise", AUTO)
+    noise = choice("sigma_noise", value, list(DISPERSION_RULES), array=True)
     if likelihood.has_dispersion:
-        return found
-    if found.rule not in BY_EVIDENCE:
+        return noise
+    if noise.rule not in BY_EVIDENCE:
         raise UnsupportedCombinationError(
-            f"sigma_noise={given!r} cannot be used with likelihood={parameters['likelihood']!r}, whose spread follows "
-            f"from its mean. Use likelihood='gaussian', or leave sigma_noise={AUTO!r}."
+            f"sigma_noise={value!r} cannot be used with likelihood={parameters['likelihood']!r}, whose variance "
+            f"follows from its mean. Use likelihood='gaussian', or sigma_noise={AUTO!r}."
         )
     return Choice(np.asarray(1.0), "")
 
 
 def class_outputs(parameters: Mapping[str, Any], X: np.ndarray, n_classes: int) -> int:
-    """How many outputs tell the classes apart: one a class, or one logit for two.
+    """Number of outputs of a classifier: one per class, or one logit for two classes.
 
     Parameters
     ----------
     parameters : mapping
-        A classifier's.
+        Parameters of the classifier.
     X : ndarray of shape (n, d)
-        Rows on which a given net can be tried.
+        Rows for a trial pass of a given net.
     n_classes : int
+        Number of classes.
 
     Raises
     ------
     ValueError
-        When one logit is asked for and there are more classes.
+        If one logit is requested for more than two classes.
     """
     single = lookup("likelihood", parameters["likelihood"], SINGLE_LOGIT)
     if binary_only(parameters["likelihood"], parameters["net"]):
@@ -65,7 +66,7 @@ def class_outputs(parameters: Mapping[str, Any], X: np.ndarray, n_classes: int) 
             raise ValueError(
                 "Only binary classification is supported with one logit (likelihood='bernoulli', or a net with "
                 f"BCEWithLogitsLoss). The type of the target is multiclass: {n_classes} classes. Use "
-                "likelihood='categorical', and a net with one output a class."
+                "likelihood='categorical' and a net with one output per class."
             )
         return 1
     if single is None and n_classes == 2 and parameters["net"] is not None:
@@ -74,7 +75,7 @@ def class_outputs(parameters: Mapping[str, Any], X: np.ndarray, n_classes: int) 
 
 
 def binary_only(likelihood: object, net: Any) -> bool:
-    """Whether two classes share one logit, so that there can be no more.
+    """True if two classes share one logit, so that more classes are not possible.
 
     Examples
     --------
@@ -86,7 +87,7 @@ def binary_only(likelihood: object, net: Any) -> bool:
 
 
 def for_counts(likelihood: object) -> bool:
-    """Whether targets have to be zero at least.
+    """True if targets must not be negative.
 
     Examples
     --------
@@ -97,22 +98,23 @@ def for_counts(likelihood: object) -> bool:
 
 
 def check_support(likelihood: Likelihood, targets: np.ndarray) -> None:
-    """Whether the likelihood can have made these targets.
+    """Check that the targets are in the support of the likelihood.
 
     Raises
     ------
     ValueError
+        For negative counts.
 
     Examples
     --------
     >>> check_support(LIKELIHOODS["poisson"](), np.array([[2.0], [-1.0]]))
     Traceback (most recent call last):
         ...
-    ValueError: y holds -1; likelihood='poisson' is for counts, 0 and above. For numbers of either sign use \
+    ValueError: y holds -1; likelihood='poisson' needs counts of at least 0. For other numbers, use \
 likelihood='gaussian'.
     """
     if (targets < likelihood.least_target).any():
         raise ValueError(
-            f"y holds {targets.min():g}; likelihood='poisson' is for counts, 0 and above. For numbers of either sign "
-            "use likelihood='gaussian'."
+            f"y holds {targets.min():g}; likelihood='poisson' needs counts of at least 0. For other numbers, use "
+            "likelihood='gaussian'."
         )

@@ -14,11 +14,11 @@ from .._host.given_net import device_of
 from .options import AUTO
 
 BUILT_IN_ONLY = {"hidden_layer_sizes": AUTO, "activation": AUTO, "n_bins": AUTO, "categorical_features": FROM_DTYPE}
-"""Options of the built-in net, at their defaults."""
+"""Options that only the built-in net has, with their default values."""
 
 
 def _device(name: object, net: Any) -> torch.device:
-    """The device of this name; where it is left open that of the given net, else the CPU."""
+    """Device from its name; for "auto" the device of a given skorch net, else the CPU."""
     named = device_of(net) or "cpu" if str(name) == "auto" else str(name)
     try:
         device = torch.device(named)
@@ -30,32 +30,35 @@ def _device(name: object, net: Any) -> torch.device:
 
 
 def check_device(device: torch.device) -> None:
-    """Whether it is there to train on; a trained model predicts without it.
+    """Check that the device for the training is available; a fitted model predicts without it.
 
     Raises
     ------
     ValueError
+        For a CUDA device if torch finds none.
 
     Examples
     --------
     >>> check_device(torch.device("cpu"))
     """
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device='{device}' was asked for, but torch finds no CUDA device; use device='cpu'.")
+        raise ValueError(f"device='{device}' is not available: torch finds no CUDA device. Use device='cpu'.")
 
 
 def _check_net_options(parameters: Mapping[str, Any]) -> None:
-    """Options that the given net cannot take are refused, not ignored."""
+    """Refuse options that have no effect on the given net."""
     net = parameters["net"]
     if net is not None:
-        # Without pieces a net sees the numbers, as any does.
+        # n_bins=None is allowed: a given net takes the numbers themselves.
         ours = {name: parameters[name] for name in BUILT_IN_ONLY} | {"n_bins": parameters["n_bins"] or AUTO}
         changed = [name for name, v in ours.items() if isinstance(v, np.ndarray) or v != BUILT_IN_ONLY[name]]
         if changed:
             raise ValueError(
-                f"{' and '.join(changed)} are options of the built-in net; with net= given, set them there."
+                f"{' and '.join(changed)} can only be used with the built-in net. Set these options in net= instead."
             )
     if isinstance(net, FrozenEstimator):
-        given = [name for name in ("max_epochs", "lr", "batch_size") if parameters[name] is not None]
-        if given:
-            raise ValueError(f"{' and '.join(given)} cannot be used with a frozen net, which is not trained.")
+        unused = [name for name in ("max_epochs", "lr", "batch_size") if parameters[name] is not None]
+        if unused:
+            raise ValueError(
+                f"{' and '.join(unused)} cannot be used with a frozen net, which is not trained. Use the default None."
+            )

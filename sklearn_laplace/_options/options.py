@@ -1,4 +1,4 @@
-"""The resolved options of an estimator, as objects."""
+"""Resolved options of an estimator."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ AUTO, EVIDENCE, LOO = "auto", "evidence", "loo"
 BY_EVIDENCE = (AUTO, EVIDENCE)
 PRIOR_RULES = (AUTO, EVIDENCE, LOO, "cv", "validation")
 DISPERSION_RULES = {**dict.fromkeys((AUTO, EVIDENCE, LOO), mackay_dispersion), "residual": residual_dispersion}
-"""What the training goes by; afterwards the rows that were left out have the last word."""
+"""Update of the noise level in training for each rule; "auto" and "loo" select it again after the training."""
 
 
 def is_number(value: object) -> bool:
-    """Return True if an option is a number instead of a rule.
+    """True if an option is a number, not a rule.
 
     Examples
     --------
@@ -41,46 +41,56 @@ def is_number(value: object) -> bool:
 
 
 def is_auto(value: Any) -> bool:
-    """Whether an option is left to the data."""
+    """True if an option is "auto"."""
     return isinstance(value, str) and value == AUTO
 
 
 @dataclass(frozen=True)
 class Options:
-    """An estimator's options as objects.
+    """Options of an estimator, resolved to objects.
 
     Parameters
     ----------
     subset : Subset
+        Random weights.
     rule : CurvatureRule
+        Contribution of a row to the curvature.
     structure : Curvature class or None
-        None: chosen by :func:`~sklearn_laplace._runtime.budget.automatic_structure`.
+        Storage of the curvature. None: selected by :func:`~sklearn_laplace._runtime.budget.automatic_structure`.
     structure_options : StructureOptions
+        Options of the structure.
     likelihood : Likelihood
+        Distribution of the targets given the outputs.
     predictive : PosteriorPredictive class
+        Map from the posterior to the distribution of the outputs.
     n_samples : int
-        Weight samples of the predictive, and draws of the link.
+        Number of weight samples of the predictive, and of draws of the link.
     link : Link class or None
+        Map from logits to probabilities; None for a regressor.
     grouping : Grouping
-        Which weights share a prior precision.
+        Weights that share a prior precision.
     prior_precision, sigma_noise : Choice
+        Value or rule.
     prior_mean : float or dict of str to Tensor
-        One for all weights, or those of some tensors.
+        One value for all weights, or values keyed by parameter tensors.
     map_precision : float or None
-        A fixed prior precision of the training; None: the posterior's own.
+        Fixed prior precision of the training. None: that of the posterior.
     temperature : float or dict of str to float
-        One for all weights, or those of some layers or tensors.
+        One value for all weights, or values keyed by layers or tensors.
     device : torch.device
+        Device of the training.
     dtype : torch.dtype or None
-        None: chosen by the number of rows.
+        Precision of the net. None: selected by the number of rows.
     memory : MemoryBudget
+        Memory for the posterior and the rows in work.
     n_jobs : int or None
+        Parallel workers, as in joblib.
     categorical : Categorical
-        Which columns are.
+        Columns to encode as categories.
     varying_noise : bool or None
-        Whether the noise varies with the inputs; None: where it does.
+        True if the noise level varies with the inputs. None: the data decide.
     previous : PreviousPosterior or None
-        The prior of these rows, while they are fitted.
+        Previous posterior that is the prior of a fit.
     """
 
     subset: Subset
@@ -107,33 +117,33 @@ class Options:
 
     @property
     def by_evidence(self) -> tuple[bool, bool]:
-        """Whether prior precision and noise are each chosen by the evidence, where nothing better is known."""
+        """True for each of prior precision and noise level that the evidence selects, if there are no held-out rows."""
         return self.prior_precision.rule in BY_EVIDENCE, self.sigma_noise.rule in BY_EVIDENCE
 
     @property
     def by_held_out(self) -> tuple[bool, bool]:
-        """Whether prior precision and noise are each chosen by held-out rows, where there are nets without them."""
-        alone = not any(self.by_loo)
-        return alone and self.prior_precision.rule == AUTO, alone and self.sigma_noise.rule == AUTO
+        """True for each of prior precision and noise level that held-out rows select, if cross-fitted nets exist."""
+        no_loo = not any(self.by_loo)
+        return no_loo and self.prior_precision.rule == AUTO, no_loo and self.sigma_noise.rule == AUTO
 
     @property
     def leaves_noise_open(self) -> bool:
-        """Whether rows that were held out choose the prior and a normal noise."""
+        """True if held-out folds select prior precision and noise level of a Gaussian likelihood."""
         return all((self.cross_fits, *self.by_held_out, self.likelihood.has_dispersion, self.likelihood.quadratic))
 
     @property
     def cross_fits(self) -> bool:
-        """Whether nets without a part of the rows each would serve."""
+        """True if cross-fitted nets would select prior precision or noise level."""
         return any(self.by_held_out) and self.map_precision is None
 
     @property
     def by_loo(self) -> tuple[bool, bool]:
-        """Whether prior precision and noise are each chosen by leave-one-out."""
+        """True for each of prior precision and noise level that leave-one-out selects."""
         return self.prior_precision.rule == LOO, self.sigma_noise.rule == LOO
 
     @property
     def as_trained(self) -> tuple[Choice, Choice, str]:
-        """What the training makes of the choice of prior precision and noise, and of what shares a precision."""
+        """Prior precision, noise level and grouping in the training, where "auto" and "loo" become "evidence"."""
         prior, noise = (
             Choice(None, EVIDENCE) if chosen.rule in (AUTO, LOO) else chosen
             for chosen in (self.prior_precision, self.sigma_noise)
@@ -142,17 +152,17 @@ class Options:
 
     @property
     def rechooses_noise(self) -> bool:
-        """Whether the noise is chosen with the prior precision, and not beforehand."""
+        """True if the noise level is selected together with the prior precision, not beforehand."""
         return any((self.by_evidence[1], self.by_loo[1]))
 
 
 def trained_as(option: str, value: object) -> object:
-    """What the training makes of an option: a choice by leave-one-out comes after it, and it goes by the evidence.
+    """Value of an option in the training, where the rule "loo" becomes "evidence"; "loo" applies afterwards.
 
     Examples
     --------
     >>> trained_as("prior_precision", "loo"), trained_as("lr", 0.1)
     ('evidence', 0.1)
     """
-    chosen = option in ("prior_precision", "sigma_noise") and isinstance(value, str) and value == LOO
-    return EVIDENCE if chosen else value
+    by_loo = option in ("prior_precision", "sigma_noise") and isinstance(value, str) and value == LOO
+    return EVIDENCE if by_loo else value

@@ -1,7 +1,7 @@
-"""What a user says of the prior, as objects: its mean, which weights share a precision, which structure can hold that.
+"""Resolve the prior: its mean, the grouping of its precisions, and the structures that support them.
 
-It looks at values and at the registries' capabilities; names of options are looked up in ``_resolve`` and come in as
-objects, names of tensors are looked up in the traced net (``laplace/prior_groups.py``).
+This file reads values and the capabilities of the registries. Option names are resolved in ``resolve.py``, and names of
+tensors in the traced net (``laplace/prior_groups.py``).
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from ..laplace.structures import STRUCTURES
 from ..laplace.structures._base import Curvature
 
 PRIOR_STRUCTURES = {name: grouping.unit for name, grouping in GROUPINGS.items()}
-"""Each with the unit within which its precisions are equal, see ``Curvature.holds``."""
+"""Values of the prior structure, each with the unit within which its precisions are equal (see ``Curvature.holds``)."""
 
 
 def mean_of(value: object) -> float | dict[str, Tensor]:
-    """A finite number, or arrays of them by names of tensors.
+    """Validated prior mean: a number, or tensors keyed by the names of parameter tensors.
 
     Raises
     ------
     ValueError
+        For anything but finite numbers.
 
     Examples
     --------
@@ -39,43 +40,51 @@ def mean_of(value: object) -> float | dict[str, Tensor]:
     >>> mean_of("zero")
     Traceback (most recent call last):
         ...
-    ValueError: prior='zero' has to be a finite number, or a dict of arrays of finite numbers by names of \
+    ValueError: prior='zero' has to be a finite number, or a dict of arrays of finite numbers, keyed by the names of \
 parameter tensors, such as a torch module's state_dict().
     """
     by_name = isinstance(value, Mapping)
-    given: Mapping[str, object] = value if isinstance(value, Mapping) else {"": value}
+    values: Mapping[str, object] = value if isinstance(value, Mapping) else {"": value}
     try:
-        arrays = {str(name): np.asarray(_on_host(array), dtype=float) for name, array in given.items()}
+        arrays = {str(name): np.asarray(_on_host(array), dtype=float) for name, array in values.items()}
     except (TypeError, ValueError, OverflowError):
         arrays = {"": np.asarray(math.nan)}
     valid = all(np.isfinite(array).all() for array in arrays.values())
     if not valid or isinstance(value, bool) or not (by_name or arrays[""].ndim == 0):
         raise ValueError(
-            f"prior={shown(value)} has to be a finite number, or a dict of arrays of finite numbers by names of "
-            "parameter tensors, such as a torch module's state_dict()."
+            f"prior={shown(value)} has to be a finite number, or a dict of arrays of finite numbers, keyed by the "
+            "names of parameter tensors, such as a torch module's state_dict()."
         )
     return {name: torch.tensor(array) for name, array in arrays.items()} if by_name else float(arrays[""])
 
 
 def _on_host(value: object) -> object:
-    """A tensor without its graph and device, in a type that numpy has; anything else as it is."""
+    """Convert a tensor to detached float64 on the CPU; return anything else unchanged."""
     return value.detach().cpu().double() if isinstance(value, Tensor) else value
 
 
 def grouping_of(asked: Grouping, precision: np.ndarray | None) -> Grouping:
-    """What shares a precision: all where one is given; several are one a tensor unless the option says otherwise.
+    """Grouping of the prior precisions, given the option and user-set precisions.
+
+    Parameters
+    ----------
+    asked : Grouping
+        Grouping set by the user, or the default.
+    precision : ndarray or None
+        User-set precisions. A single one is shared by all weights. Several belong to parameter tensors if ``asked`` is
+        the default.
 
     Examples
     --------
     >>> grouping_of(GROUPINGS["layer"], np.array(1.0)).each, grouping_of(GROUPINGS["scalar"], np.ones(3)).each
     ('net', 'tensor')
     """
-    alone = GROUPINGS["scalar"]
+    scalar = GROUPINGS["scalar"]
     if precision is None:
         return asked
     if precision.size == 1:
-        return alone
-    return GROUPINGS["tensor"] if asked is alone else asked
+        return scalar
+    return GROUPINGS["tensor"] if asked is scalar else asked
 
 
 def check_grouping(
@@ -86,29 +95,33 @@ def check_grouping(
     separate_biases: bool = False,
     damped: bool = False,
 ) -> None:
-    """A structure has to hold the pattern of the prior precisions.
+    """Check that a structure supports a grouping of the prior precisions.
 
     Parameters
     ----------
     grouping : Grouping
+        Weights that share a precision.
     structure_name : str
+        Value of the user's option, for messages.
     structure : Curvature class or None
+        None for "auto", which supports any grouping.
     separate_biases : bool
-        Whether each tensor has a block of its own.
+        If True, each tensor has a separate block.
     damped : bool
-        Whether √δ is added within the factors, which one precision a block allows.
+        If True, √δ is added to the factors, which needs one precision per block.
 
     Raises
     ------
     UnsupportedCombinationError
+        If the structure needs equal precisions in a larger unit.
 
     Examples
     --------
     >>> check_grouping(GROUPINGS["parameter"], "kron", STRUCTURES["kron"])
     Traceback (most recent call last):
         ...
-    sklearn_laplace.errors.UnsupportedCombinationError: hessian_structure='kron' cannot hold one prior precision for \
-each weight: its factors need equal ones within each column of a layer. Use prior in ['ard', 'layer', \
+    sklearn_laplace.errors.UnsupportedCombinationError: hessian_structure='kron' does not support one prior precision \
+for each weight: its factors need equal precisions within each column of a layer. Use prior in ['ard', 'layer', \
 'scalar', 'tensor'], or hessian_structure in ['block_diagonal', 'diag', 'full', 'functional', 'low_rank', \
 'low_rank_diag'].
     """
@@ -121,17 +134,18 @@ each weight: its factors need equal ones within each column of a layer. Use prio
     if structure is None or unit(grouping) in holds:
         return
     able = sorted(name for name, other in STRUCTURES.items() if grouping.unit in other.holds)
-    held = sorted(name for name, other in GROUPINGS.items() if unit(other) in holds)
+    supported = sorted(name for name, other in GROUPINGS.items() if unit(other) in holds)
     within = "layer" if len(holds) == 1 else "column of a layer"
     damping = "damping='ritter' with " if damped else ""
     raise UnsupportedCombinationError(
-        f"{damping}hessian_structure={structure_name!r} cannot hold one prior precision for each {grouping.each}: its "
-        f"factors need equal ones within each {within}. Use prior in {held}, or hessian_structure in {able}."
+        f"{damping}hessian_structure={structure_name!r} does not support one prior precision for each "
+        f"{grouping.each}: its factors need equal precisions within each {within}. Use prior in {supported}, or "
+        f"hessian_structure in {able}."
     )
 
 
 def can_leave_out(parameters: Mapping[str, object]) -> bool:
-    """Return True if leave-one-out is defined: rows without augmentation and without a previous posterior."""
+    """True if leave-one-out is defined, that is, without augmentation and without a previous posterior."""
     return parameters["augment"] is None and parameters["prior"] is None
 
 
@@ -141,13 +155,14 @@ def check_left_out(purpose: str, parameters: Mapping[str, object]) -> None:
     Parameters
     ----------
     purpose : str
-        What needs leave-one-out, for the message.
+        Option or method that needs leave-one-out, for the message.
     parameters : mapping
-        Internal options, of which ``augment`` and ``prior`` matter.
+        Internal options, of which ``augment`` and ``prior`` are read.
 
     Raises
     ------
     UnsupportedCombinationError
+        With augmentation or with a previous posterior.
 
     Examples
     --------
@@ -156,36 +171,40 @@ def check_left_out(purpose: str, parameters: Mapping[str, object]) -> None:
     Traceback (most recent call last):
         ...
     sklearn_laplace.errors.UnsupportedCombinationError: loo_predict cannot be used with prior=FrozenEstimator(…): it \
-leaves out one row at a time, and of the previous rows only a quadratic model is known. Fit all rows together.
+leaves out one row at a time, and the previous rows are not stored. Fit all rows together.
     """
     if parameters["augment"] is not None:
         raise UnsupportedCombinationError(
-            f"{purpose} cannot be used with augment: it leaves out one row at a time, and the fit sees random copies "
+            f"{purpose} cannot be used with augment: it leaves out one row at a time, and the fit uses random copies "
             "in place of the rows. Use augment=None."
         )
     if parameters["prior"] is not None:
         raise UnsupportedCombinationError(
-            f"{purpose} cannot be used with prior=FrozenEstimator(…): it leaves out one row at a time, and of the "
-            "previous rows only a quadratic model is known. Fit all rows together."
+            f"{purpose} cannot be used with prior=FrozenEstimator(…): it leaves out one row at a time, and the "
+            "previous rows are not stored. Fit all rows together."
         )
 
 
 def check_temperature(
     structure: type[Curvature], blocks: Sequence[ParameterBlock], given: float | Tensor, *, damped: bool = False
 ) -> None:
-    """A structure has to hold the pattern of the temperatures.
+    """Check that a structure supports the pattern of the temperatures.
 
     Parameters
     ----------
     structure : Curvature class
+        Structure of the curvature.
     blocks : sequence of ParameterBlock
+        Blocks of the weights.
     given : float or Tensor of shape (P,)
+        One temperature, or one per weight.
     damped : bool
         As for :func:`check_grouping`.
 
     Raises
     ------
     UnsupportedCombinationError
+        If the structure needs equal temperatures in a larger unit.
 
     Examples
     --------
@@ -193,22 +212,29 @@ def check_temperature(
     >>> check_temperature(STRUCTURES["ekfac"], [block], torch.tensor([1.0, 2.0, 1.0, 2.0]))
     Traceback (most recent call last):
         ...
-    sklearn_laplace.errors.UnsupportedCombinationError: hessian_structure='ekfac' needs one temperature for all of a \
-layer, and temperature gives its tensors different ones. Name layers, or use hessian_structure in ['block_diagonal', \
-'diag', 'full', 'functional', 'kron', 'low_rank', 'low_rank_diag'].
+    sklearn_laplace.errors.UnsupportedCombinationError: hessian_structure='ekfac' needs the same temperature for all \
+tensors of a layer, but temperature gives them different values. Use layers as keys, or hessian_structure in \
+['block_diagonal', 'diag', 'full', 'functional', 'kron', 'low_rank', 'low_rank_diag'].
     """
     holds = frozenset({"layer"}) if damped else structure.holds
     if isinstance(given, Tensor) and (unit := unit_of(blocks, given)) not in holds:
         name = next(key for key, value in STRUCTURES.items() if value is structure)
         able = sorted(key for key, other in STRUCTURES.items() if unit in other.holds)
         raise UnsupportedCombinationError(
-            f"hessian_structure={name!r} needs one temperature for all of a layer, and temperature gives its tensors "
-            f"different ones. Name layers, or use hessian_structure in {able}."
+            f"hessian_structure={name!r} needs the same temperature for all tensors of a layer, but temperature gives "
+            f"them different values. Use layers as keys, or hessian_structure in {able}."
         )
 
 
 def temperature(value: object) -> float | dict[str, float]:
-    """A positive number, or one for each of some layers or tensors by name; the names are looked up in the net.
+    """Validated temperature: a positive number, or positive numbers keyed by the names of layers or tensors.
+
+    The names are looked up in the traced net.
+
+    Raises
+    ------
+    ValueError
+        For anything but positive finite numbers.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Names to objects: the only place where an option's string is looked at, and the one capability check.
+"""Resolve an estimator's options: names to objects, checks of values, and checks of combinations.
 
-An unknown name lists the known ones and the closest; a combination that cannot work says what is missing and what to
-use. Values that have to be positive are checked here as well.
+Only this folder compares option strings. The error for an unknown name lists the valid names and the closest one. The
+error for a combination that is not supported gives the reason and the alternatives.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from .subset import _check_subset, _subset
 DTYPES = {"auto": None, "float32": torch.float32, "float64": torch.float64}
 STD_KINDS = ("total", "epistemic", "aleatoric")
 STD_REQUESTS = {**{kind: (kind,) for kind in STD_KINDS}, "all": STD_KINDS}
-"""Values of ``kind`` in methods: one kind, or all of them."""
+"""Values of ``kind`` in methods, each with the kinds of standard deviation that it returns."""
 INTERVAL_METHODS = {"normal": False, "jackknife+": True}
-"""Each with whether it goes by leave-one-out."""
+"""Methods of ``predict_interval``; True if the method needs leave-one-out residuals."""
 DEFAULT_LINK, SAMPLE_LINK = "moderated", "mc"
 POST_HOC = {
     "damping",
@@ -62,13 +62,13 @@ POST_HOC = {
     "member_weights",
     *("cv", "scoring", "prior_precision_grid"),
 }
-"""Internal options that need neither training nor data."""
+"""Internal options that ``refit_laplace`` can change, because they need neither training nor data."""
 PARTLY_POST_HOC = {"hessian_structure", "n_members", "prior"}
-"""Parameters of which some options need neither."""
+"""Parameters of which some internal options are in ``POST_HOC``."""
 
 
 def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_logit: bool = False) -> Options:
-    """Check an estimator's parameters and turn their names into objects.
+    """Check an estimator's internal options and resolve names to objects.
 
     Parameters
     ----------
@@ -77,14 +77,18 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     parameters : mapping
         Internal options, see :func:`~sklearn_laplace._options.variants.expanded`.
     seed : int
-        Of what the curvature draws.
+        Seed of random draws for the curvature and for the subset of weights.
     single_logit : bool
-        Whether two classes share one logit, where the likelihood is left open.
+        If True, ``likelihood="auto"`` of a classifier has one logit for two classes.
+
+    Returns
+    -------
+    Options
 
     Raises
     ------
     ValueError
-        For an unknown name or a value out of range.
+        For an unknown name, or a value out of range.
     UnsupportedCombinationError
         For options that exclude each other.
     """
@@ -139,7 +143,7 @@ def _likelihood(kind: str, name: object, *, single_logit: bool) -> Likelihood:
 def _curvature(
     parameters: Mapping[str, Any], seed: int
 ) -> tuple[CurvatureRule, type[Curvature] | None, StructureOptions, Subset]:
-    """Rule, structure, its options, and the subset of the weights, which have to go together."""
+    """Curvature rule, structure, structure options and subset of weights, checked for compatibility."""
     structures: dict[str, type[Curvature] | None] = {**STRUCTURES, "auto": None}
     rule: CurvatureRule = lookup("curvature", parameters["curvature"], CURVATURES)()
     rule = rule.sampling(count("n_samples of MCFisher", parameters["n_fisher_samples"]), seed)
@@ -169,7 +173,7 @@ def _check_values(parameters: Mapping[str, Any]) -> None:
         if parameters[name] is not None:
             positive(name, parameters[name])
     if not isinstance(parameters["verbose"], Integral):
-        raise ValueError(f"verbose={parameters['verbose']!r} has to be a whole number; 0 is silent.")
+        raise ValueError(f"verbose={parameters['verbose']!r} has to be a whole number: 0, 1 or 2.")
     check_augment(parameters["augment"])
     count("n_copies of Augmentation", parameters["n_augmentations"])
     if not is_number(parameters["map_prior_precision"]):
@@ -183,18 +187,19 @@ def _check_regressor(parameters: Mapping[str, Any]) -> None:
 
 
 def check_post_hoc(given: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Check that a change needs neither the training nor a pass over the data.
+    """Check that ``refit_laplace`` can change these parameters, without training or a pass over the data.
 
     Parameters
     ----------
     given : mapping
-        The parameters to change, as the user gives them.
+        Parameters to change, as the user passed them.
     before, after : mapping
-        All internal options, without and with the change.
+        All internal options before and after the change.
 
     Raises
     ------
     ValueError
+        For a parameter on which the training or the curvature depends.
 
     Examples
     --------
@@ -223,11 +228,12 @@ def _is_same(first: object, second: object) -> bool:
 def check_capabilities(
     curvature_name: str, rule: CurvatureRule, structure_name: str, structure: type[Curvature] | None
 ) -> None:
-    """A structure has to find in the rule a form that it can take.
+    """Check that the curvature rule provides a form that the structure accepts.
 
     Raises
     ------
     UnsupportedCombinationError
+        If it provides none.
     """
     if structure is not None and not structure.accepts & rule.provides:
         able = sorted(name for name, other in STRUCTURES.items() if other.accepts & rule.provides)
@@ -239,12 +245,12 @@ def check_capabilities(
 
 
 def one_or_all(values: dict[str, np.ndarray]) -> Any:
-    """Return a single value as it is, several as a Bunch."""
+    """A single value, or several values as a Bunch."""
     return Bunch(**values) if len(values) > 1 else next(iter(values.values()))
 
 
 def variance_of_kind(moments: Predictive, kind: str) -> Tensor:
-    """Total, epistemic or aleatoric variance (n, C)."""
+    """Total, epistemic or aleatoric variance, shape (n, C)."""
     by_kind = {
         "total": moments.total_variance,
         "epistemic": moments.epistemic_variance,
@@ -254,15 +260,15 @@ def variance_of_kind(moments: Predictive, kind: str) -> Tensor:
 
 
 def _link(predictive: type[PosteriorPredictive], parameters: Mapping[str, Any]) -> type[Link]:
-    """The link; a predictive of samples has one of its own, and another one that was asked for is refused."""
+    """The link; predictives of weight samples average the softmax and refuse other links."""
     name = parameters["link"]
     link = lookup("link", name, LINKS)
     if predictive.takes_link:
         return link
     if name not in (DEFAULT_LINK, SAMPLE_LINK):
         raise UnsupportedCombinationError(
-            f"link={name!r} cannot be used with predictive={parameters['predictive']!r}: it makes probabilities of a "
-            "Gaussian over the logits, and this predictive averages the softmax of its samples. Use "
-            f"predictive='glm', or leave link={DEFAULT_LINK!r}."
+            f"link={name!r} cannot be used with predictive={parameters['predictive']!r}: it maps a Gaussian over the "
+            "logits to probabilities, but this predictive averages the softmax of weight samples. Use "
+            f"predictive='glm', or link={DEFAULT_LINK!r}."
         )
     return LINKS[SAMPLE_LINK]

@@ -1,4 +1,4 @@
-"""Resolve ``subset_of_weights``."""
+"""Resolve ``subset_of_weights`` to the random weights."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from ..laplace.subsets._base import Subset
 
 
 def is_plain_subset(value: object) -> bool:
-    """Return True if a subset of the weights is a rule, and not a list of tensors or masks."""
+    """True if a value of ``subset_of_weights`` is a rule, not a list of tensors or a dict of masks."""
     return isinstance(value, str)
 
 
 def _subset(parameters: Mapping[str, Any], seed: int) -> Subset:
-    """By name, by names of tensors, or by their masks; the names themselves are looked up in the traced network."""
+    """Subset from a rule, a list of tensor names or a dict of masks; tensor names are looked up in the traced net."""
     value = parameters["subset_of_weights"]
     score = lookup("score of Subnetwork", parameters["subnetwork"], SCORES)
     scored = Scored(score, count_or_share("size of Subnetwork", parameters["n_subnetwork_weights"]), seed)
@@ -33,34 +33,36 @@ def _subset(parameters: Mapping[str, Any], seed: int) -> Subset:
         try:
             subset: Any = lookup("subset_of_weights", value, subsets)
         except ValueError as error:
-            raise ValueError(f"{error} Or give a list of tensors or modules by name, or a dict of masks.") from None
+            raise ValueError(f"{error} Or pass a list of names of tensors or modules, or a dict of masks.") from None
         if subset is Subnetwork:
             return scored
     elif isinstance(value, Mapping) and value and all(isinstance(name, str) for name in value):
         masks = {name: np.asarray(m.cpu() if isinstance(m, Tensor) else m) for name, m in value.items()}
         if wrong := [name for name, mask in masks.items() if mask.dtype != bool]:
-            raise ValueError(f"subset_of_weights has masks for {wrong} that do not hold True and False alone.")
+            raise ValueError(
+                f"subset_of_weights has masks for {wrong} that are not boolean. Pass arrays of True and False."
+            )
         subset = Subnetwork({name: torch.tensor(mask) for name, mask in masks.items()})
     elif isinstance(value, Sequence) and value and all(isinstance(name, str) for name in value):
         subset = Subnetwork(dict.fromkeys(value))
     else:
         raise ValueError(
-            f"subset_of_weights={value!r} has to be one of {', '.join(map(repr, SUBSETS))}, a list of tensors "
-            "or modules by name, or a dict of masks of tensors."
+            f"subset_of_weights={value!r} has to be one of {', '.join(map(repr, SUBSETS))}, a list of names of "
+            "tensors or modules, or a dict of masks of tensors."
         )
     return subset
 
 
 def _check_subset(subset: Subset, rule: CurvatureRule, structure_name: str, structure: type[Curvature] | None) -> None:
-    """A structure of whole layers has no room for single weights, and a matrix of all weights is not cut."""
+    """Check that curvature rule and structure support the subset, which may consist of single weights."""
     if not rule.provides & subset.provides:
         raise UnsupportedCombinationError(
-            "subset_of_weights selects single weights of a tensor, whose rows this curvature does not provide. Use "
-            "curvature='ggn', or name whole tensors."
+            "subset_of_weights selects single weights of a tensor, which this curvature does not support. Use "
+            "curvature='ggn', or select whole tensors."
         )
     if structure is not None and not structure.accepts & subset.provides:
         able = sorted(name for name, other in STRUCTURES.items() if other.accepts & subset.provides)
         raise UnsupportedCombinationError(
-            f"hessian_structure={structure_name!r} holds whole layers, and subset_of_weights selects single weights of "
-            f"them. Use hessian_structure in {able}, or name whole tensors."
+            f"hessian_structure={structure_name!r} needs whole tensors, but subset_of_weights selects single weights. "
+            f"Use hessian_structure in {able}, or select whole tensors."
         )

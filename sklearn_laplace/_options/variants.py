@@ -1,4 +1,4 @@
-"""Values of parameters with options of their own, in the manner of scikit-learn's kernels.
+"""Values of parameters that have further options, in the manner of scikit-learn's kernels.
 
 A string such as ``hessian_structure="kron"`` is the plain case. An object such as ``Kron(damping="ritter")`` has the
 options that only this variant has. Objects have ``get_params`` and ``set_params``, so that searches look inside them:
@@ -36,7 +36,7 @@ DEFAULTS: dict[str, Any] = {
 }
 """Internal options at the values that plain strings stand for."""
 RENAMED = {"hessian_structure": {"inf": "low_rank_diag", "block": "block_diagonal"}}
-"""Former names of values."""
+"""Former names of values, for the message that refuses them."""
 
 
 class Variant(BaseEstimator):
@@ -47,7 +47,7 @@ class Variant(BaseEstimator):
     value: ClassVar[str | None] = None
     """The string of the plain case; None if the first option takes its place."""
     internal: ClassVar[dict[str, str]]
-    """Internal option of each of its own parameters."""
+    """Internal option for each of its parameters."""
 
     def expanded(self, name: str) -> dict[str, Any]:
         """Return the internal options, with the value of the parameter ``name`` itself."""
@@ -61,7 +61,7 @@ class BlockDiagonal(Variant):
     Parameters
     ----------
     bias : {"folded", "separate"}, default="folded"
-        "folded": the bias is a column of its layer's weight. "separate": it has a dense block of its own.
+        "folded": the bias is a column of its layer's weight. "separate": it has a separate dense block.
 
     Examples
     --------
@@ -88,11 +88,11 @@ class Kron(Variant):
         How the prior precision δ enters the posterior precision. "exact": it is added. "ritter": √δ is added to each
         factor (Ritter et al. 2018, eq. 9), which narrows predictions; the evidence stays that of "exact".
     bias : {"folded", "separate"}, default="folded"
-        "folded": the bias is a column of its layer's weight. "separate": it has a dense block of its own.
+        "folded": the bias is a column of its layer's weight. "separate": it has a separate dense block.
     weight_sharing : {"expand", "reduce"}, default="expand"
-        For layers that see several positions of a row (convolutions, sequences). "expand": each position counts as a
-        row. "reduce": sum cotangents and average inputs over the positions first; cheaper, and right for nets that
-        average over positions at their end.
+        For layers that apply their weights at several positions (convolutions, sequences). "expand": each position
+        counts as a row. "reduce": sum cotangents and average inputs over the positions first; cheaper, and right for
+        nets that average over positions at their end.
 
     Examples
     --------

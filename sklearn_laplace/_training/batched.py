@@ -1,20 +1,21 @@
-r"""Training of several nets of one shape as one tensor program.
+r"""Joint training of several nets of the same shape as one tensor program.
 
-The weights of K nets carry a leading dimension, so that one forward and one backward pass moves all of them.
-Mini-batches are shared; a mask says which net learns from which row. The nets train by Adam in single precision with
+The weights of K nets share a leading dimension, so that one forward and one backward pass updates all nets.
+Mini-batches are shared, and a mask selects the nets that are trained on a row. The nets are trained by Adam in single
+precision with
 
-- a learning rate that falls to zero four times, :math:`\tfrac12 (1 - \cos(2\pi \log_2(1 + 15u)))` where u is the part
-  of the steps that is done, and :math:`\beta_2 = .95` (Holzmüller, Grinsztajn & Steinwart 2024),
-- a learnable scale of each encoded column, which becomes a constant of the encoding afterwards,
+- a cyclic learning rate that falls to zero four times, :math:`\tfrac12 (1 - \cos(2\pi \log_2(1 + 15u)))` after a
+  fraction u of the steps, and :math:`\beta_2 = .95` (Holzmüller, Grinsztajn & Steinwart 2024),
+- a learnable scale of each encoded column, which becomes a constant of the encoding after the training,
 - decoupled weight decay, which falls to zero in the second half of the steps,
 - a Gaussian prior of precision δ, which adds :math:`\tfrac{\delta\varphi}{2n} |W|^2` to half the mean squared error.
-  The noise :math:`\varphi` is the error of held-out rows after the cycle before.
+  The noise level :math:`\varphi` is the held-out error after the previous cycle.
 
-Layers divide their inputs by √(fan-in) (``nets/mlp.py``); the last layer of a member starts at zero.
+Each layer divides its inputs by √(fan-in) (``nets/mlp.py``). The last layer of an ensemble member starts at zero.
 
-Before the last of the four cycles the rows may get weights, a power of their inverse noise variances. The exponent is
-below one for many rows, because long trainings with the full weights lose accuracy on noisy rows. Targets almost
-without noise reward many steps. So further cycles follow as long as each has much reduced the errors of held-out rows.
+Before the last of the four cycles, rows may be weighted by a power of their inverse noise variances. The exponent is
+less than one for many rows. Targets that are almost free of noise benefit from many steps. Therefore further cycles
+follow, as long as each one reduces the held-out errors substantially.
 """
 
 from __future__ import annotations
@@ -37,32 +38,32 @@ from .schedule import Schedule
 
 BETAS, EPSILON = (0.9, 0.95), 1e-8
 SCALE_RATE = 6.0
-"""Learning rate of column scales, in units of the one of the weights."""
+"""Learning rate of the column scales, relative to that of the weights."""
 LEAST_SCALE = 1e-3
-"""Of a column after the training: the encoding divides by its reciprocal."""
+"""Minimum scale of a column after the training, since its reciprocal multiplies a divisor of the encoding."""
 NOISE_AT_START = 0.1
-"""φ of the first cycle, in units of the variance of the targets."""
+"""φ of the first cycle, in units of the target variance."""
 ENCODED_BYTES = 2**28
-"""Encoded rows up to this size are kept in memory; larger ones are encoded batch by batch."""
+"""Maximum size of encoded rows that are kept in memory. Larger data are encoded batch by batch."""
 REWARD = 0.6
-"""A further cycle follows if the one before has brought the squared errors of held-out rows below this part of what
-they were."""
+"""A further cycle follows if the previous one reduced the mean held-out squared error to less than this fraction."""
 TRIAL_STEPS = 5
-"""Steps that are made to see how long one takes, after as many that warm up."""
+"""Number of timed steps of a speed measurement, after the same number of warm-up steps."""
 CHUNK = 4096
-"""Rows that are encoded, or go through the nets without a gradient, at once."""
+"""Number of rows per chunk in encoding and in forward passes without a gradient."""
 
 
 class Stacked:
-    """The weights of K nets of one shape, side by side.
+    """Stacked weights of K nets of the same shape.
 
     Parameters
     ----------
     modules : sequence of MLP with hidden layers, or of TableMLP
-        Of one shape; they stay as they are. Nets of one activation stand side by side.
+        Nets of the same shape, which are not changed. Nets with the same activation are consecutive.
     dtype : torch.dtype
+        Dtype of the stacked weights.
     learns_scales : bool
-        Whether each encoded column gets a learnable scale.
+        If True, each encoded column has a learnable scale.
 
     Examples
     --------
@@ -91,8 +92,8 @@ class Stacked:
         places = [k for k, layer in enumerate(first.behind) if isinstance(layer, nn.Linear)]
         self.layers = [*numbers, *embeddings, *([module.behind[k] for module in modules] for k in places)]
         self.n_numeric, self.n_first = len(numbers), len(numbers) + len(embeddings)
-        self.weights = [self._stacked(own, "weight") for own in self.layers]
-        self.biases = [None if own[0].bias is None else self._stacked(own, "bias") for own in self.layers]
+        self.weights = [self._stacked(layers, "weight") for layers in self.layers]
+        self.biases = [None if layers[0].bias is None else self._stacked(layers, "bias") for layers in self.layers]
         with_scales = self.n_numeric if learns_scales else 0
         self.scales = [torch.ones_like(weight[:, :1]) for weight in self.weights[:with_scales]]
 
@@ -100,18 +101,18 @@ class Stacked:
         return torch.stack([getattr(layer, name).detach().to(self.dtype) for layer in layers])
 
     def is_small(self, schedule: Schedule) -> bool:
-        """Whether more than one thread does not pay in a step of this schedule."""
+        """Return True if a step of this schedule is too small to benefit from several threads."""
         return schedule.batch_size * sum(weight.numel() for weight in self.weights) <= SINGLE_THREAD_FLOPS
 
     def start(self, *, from_zero: bool) -> None:
-        """Make all tensors leaves; the last layer may begin at zero."""
+        """Require gradients of all tensors; if ``from_zero``, first set the weights of the last layer to zero."""
         if from_zero:
             self.weights[-1].zero_()
         for tensor in self.tensors:
             tensor.requires_grad_()
 
     def __call__(self, numbers: Tensor, codes: Tensor) -> Tensor:
-        """Outputs (K, n, C) of encoded rows: numbers (n, D) and codes of categories (n, q)."""
+        """Outputs (K, n, C) for encoded rows: numbers (n, D) and category codes (n, q)."""
         hidden = self._first(numbers, codes)
         layers = zip(self.weights[self.n_first :], self.biases[self.n_first :], strict=True)
         for several in zip(*self.behind, strict=True):
@@ -127,13 +128,13 @@ class Stacked:
         return hidden
 
     def _first(self, numbers: Tensor, codes: Tensor) -> Tensor:
-        """Inputs (K, n, h) of the first activation."""
+        """Pre-activations (K, n, h) of the first hidden layer."""
         parts = []
         if self.n_numeric:
             scale = self.scales[0] * self.factor if self.scales else self.factor
             weight, bias = self.weights[0] * scale, self.biases[0]
             assert bias is not None
-            # All nets see the same numbers: one product with the weights of all is faster than one for each.
+            # All nets share these inputs: one product with the weights of all nets is faster than one per net.
             product = torch.addmm(bias.flatten(), numbers, weight.flatten(0, 1).mT)
             parts.append(product.view(len(numbers), *bias.shape).transpose(0, 1))
         for place in range(self.n_numeric, self.n_first):
@@ -144,29 +145,29 @@ class Stacked:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All that is trained."""
+        """Trainable tensors: column scales, weights and biases."""
         return [*self.scales, *self.weights, *(bias for bias in self.biases if bias is not None)]
 
     def copied(self) -> list[Tensor]:
-        """Copies of all that is trained."""
+        """Copies of the trainable tensors."""
         return [tensor.detach().clone() for tensor in self.tensors]
 
     @torch.no_grad()
     def put(self, values: Sequence[Tensor]) -> None:
-        """Set all that is trained."""
+        """Set the trainable tensors."""
         for tensor, value in zip(self.tensors, values, strict=True):
             tensor.copy_(value)
 
     @torch.no_grad()
     def written(self) -> list[dict[str, Tensor]]:
-        """The state of each net with these weights, in the net's dtype, the scales as constants of its encoding."""
+        """State dict of each net with the trained weights, in the net's dtype; scales are merged into the encoding."""
         return [self._state(k, module) for k, module in enumerate(self.modules)]
 
     def _state(self, k: int, module: MLP | TableMLP) -> dict[str, Tensor]:
         state = {name: value.clone() for name, value in module.state_dict().items()}
         names = {id(layer): name for name, layer in module.named_modules()}
-        for own, weight, bias in zip(self.layers, self.weights, self.biases, strict=True):
-            name = names[id(own[k])]
+        for layers, weight, bias in zip(self.layers, self.weights, self.biases, strict=True):
+            name = names[id(layers[k])]
             state[f"{name}.weight"] = weight[k].to(state[f"{name}.weight"])
             if bias is not None:
                 state[f"{name}.bias"] = bias[k].to(state[f"{name}.bias"])
@@ -176,7 +177,11 @@ class Stacked:
 
 
 def _absorb(state: dict[str, Tensor], scale: Tensor) -> None:
-    """Take column scales (D,) into a net's state: sizes into the encoding, signs and scales of indicators elsewhere."""
+    """Merge column scales (D,) into a net's state dict.
+
+    The magnitudes of the scales of numeric columns go into the divisors of the encoding. Their signs, and the scales of
+    indicator columns, go into the weights of the first layer.
+    """
     divisor, weight = state["standardise.scale"], state["first.weight"]
     n_numbers = len(divisor)
     sign = torch.where(scale < 0, -1.0, 1.0).to(scale)
@@ -186,16 +191,18 @@ def _absorb(state: dict[str, Tensor], scale: Tensor) -> None:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Rows as the first layer sees them.
+    """Rows encoded as inputs of the first layer.
 
     Parameters
     ----------
     module : MLP or TableMLP
+        Net that encodes the rows.
     inputs : Tensor of shape (n, d), float64
-        Coded columns.
+        Inputs of the net: numbers and category codes.
     dtype : torch.dtype
+        Dtype of the encoded numbers.
     numbers : Tensor of shape (n, D) or None
-        None where they are too large to keep.
+        Encoded numbers of all rows; None if they are too large to keep.
     """
 
     module: MLP | TableMLP
@@ -206,7 +213,7 @@ class Encoded:
     @classmethod
     @torch.no_grad()
     def of(cls, module: MLP | TableMLP, inputs: Tensor, dtype: torch.dtype) -> Encoded:
-        """Encode the rows, if they are small enough."""
+        """Encode the rows, unless the result would be larger than ``ENCODED_BYTES``."""
         width = 0 if module.first is None else module.first.weight.shape[1]
         if 4 * len(inputs) * width > ENCODED_BYTES:
             return cls(module, inputs, dtype, None)
@@ -215,10 +222,10 @@ class Encoded:
 
     @torch.no_grad()
     def taken(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Numbers and codes of some rows."""
-        own = self.inputs[chosen]
-        numbers = self.module.numbers(own).to(self.dtype) if self.numbers is None else self.numbers[chosen]
-        return numbers, own[:, self.module.categorical].long()
+        """Encoded numbers and category codes of the rows with these indices."""
+        inputs = self.inputs[chosen]
+        numbers = self.module.numbers(inputs).to(self.dtype) if self.numbers is None else self.numbers[chosen]
+        return numbers, inputs[:, self.module.categorical].long()
 
 
 def train_members(
@@ -236,27 +243,29 @@ def train_members(
     Parameters
     ----------
     stacked : Stacked
-        Changed in place.
+        Nets to train, changed in place.
     rows : TrainingRows
     seen : Tensor of shape (K, n)
-        One where a net learns from a row, else zero.
+        1 if the net is trained on the row, else 0.
     schedules : sequence of Schedule
-        Of equal parts of the nets, in their order. They differ in learning rate and weight decay at most.
+        One schedule for each of several equal groups of consecutive nets. Only the learning rate and the weight decay
+        may differ.
     seed : int
-        Of the order of the rows.
+        Seed of the mini-batch order.
     prior : sequence of K floats
-        δ, the prior precision of each net's weights.
+        Prior precision δ of each net's weights.
     noise_of : callable
-        Asked before the last cycle: from outputs (K, n, C) to noise variances (n, C), or None where they do not vary.
+        Maps outputs (K, n, C) to noise variances (n, C), or to None for a constant noise level. Called once, before the
+        last cycle.
     is_over : callable
-        → bool, whether the training has to end.
+        Returns True if the training must stop. Default: never.
 
     Returns
     -------
     outputs : Tensor of shape (K, n, C), float64
-        What each net says of all rows.
+        Outputs of each net for all rows.
     noise : Tensor of shape (n, C) or None
-        What ``noise_of`` has answered.
+        Noise variances from ``noise_of``.
     """
     training, schedule = Training.of(stacked, rows, seen, schedules, seed, prior), schedules[0]
     held_out = (1 - seen) * rows.weights
@@ -284,14 +293,19 @@ def train_members(
 
 
 def seconds_of_step(stacked: Stacked, rows: TrainingRows, schedule: Schedule) -> float:
-    """How long one step of the nets takes, of a few that are made for nothing.
+    """Measure the duration of one training step, by a few steps whose result is not used.
 
     Parameters
     ----------
     stacked : Stacked
-        Of no use afterwards.
+        Nets, which are changed and must be discarded afterwards.
     rows : TrainingRows
     schedule : Schedule
+
+    Returns
+    -------
+    float
+        Seconds.
     """
     seen = torch.ones(len(stacked.modules), len(rows), device=rows.inputs.device)
     training = Training.of(stacked, rows, seen, [schedule], 0, [1.0] * len(seen))
@@ -303,25 +317,28 @@ def seconds_of_step(stacked: Stacked, rows: TrainingRows, schedule: Schedule) ->
 
 @dataclass
 class Training:
-    """A training of several nets that is under way.
+    """State of a joint training of several nets.
 
     Parameters
     ----------
     stacked : Stacked
+        Weights of the nets.
     encoded : Encoded
+        Encoded rows.
     targets : Tensor of shape (n, C)
     shares : Tensor of shape (K, n)
-        Weight of each row for each net, with the mean 1.
+        Weight of each row for each net, with mean 1 per net.
     precision : Tensor of shape (n, 1) or (n, C)
-        What squared errors are multiplied by.
+        Factor of the squared errors: inverse noise variances, or 1.
     optimisers : list of _Adam
+        Optimisers of all trainable tensors.
     generator : Generator
-        Of the order of the rows.
+        Generator of the mini-batch order.
     batch_size : int
     prior : Tensor of shape (K,)
-        δ over the number of rows.
+        Prior precision δ divided by the total weight of the net's rows.
     noise : Tensor of shape (K,)
-        φ, of which the prior counts.
+        Noise level φ of each net, the factor of the prior in the loss.
     """
 
     stacked: Stacked
@@ -347,7 +364,7 @@ class Training:
         *,
         from_zero: bool = True,
     ) -> Training:
-        """At its start, with the outputs at zero or as the initial weights make them."""
+        """Return a training at its start; if ``from_zero``, the last layer's weights start at zero."""
         dtype, n = stacked.dtype, len(rows)
         weights = (seen * rows.weights).to(dtype)
         stacked.start(from_zero=from_zero)
@@ -371,7 +388,7 @@ class Training:
         steps: range,
         is_over: Callable[[], bool] = bool,
     ) -> None:
-        """Take these steps. Learning rate and weight decay, in units of the largest, are functions of their numbers."""
+        """Take the given steps; ``rate`` and ``decay`` map a step to fractions of the maximum rate and decay."""
         penalty = (self.prior * self.noise)[:, None, None]
         is_penalised = bool(penalty.any())
         for step, chosen in zip(steps, self._batches(), strict=False):
@@ -391,7 +408,7 @@ class Training:
                 tensor.grad = None
 
     def _batches(self) -> Iterator[Tensor]:
-        """Rows of one batch after the other, from one random order after the other."""
+        """Yield the row indices of each mini-batch, without end; each epoch is a new random order."""
         n, device = len(self.targets), self.targets.device
         while True:
             order = torch.randperm(n, generator=self.generator).to(device)
@@ -400,31 +417,32 @@ class Training:
     @torch.no_grad()
     def outputs(self) -> Tensor:
         """Outputs of all nets for all rows, (K, n, C), float64."""
-        found = torch.empty(*self.shares.shape, self.targets.shape[1], dtype=torch.float64, device=self.targets.device)
-        # Allocated at once: small results between large temporary arrays fragment the memory.
+        # Allocate the result first: small results between large temporary arrays would fragment the memory.
+        result = torch.empty(*self.shares.shape, self.targets.shape[1], dtype=torch.float64, device=self.targets.device)
         for chosen in torch.arange(len(self.targets), device=self.targets.device).split(CHUNK):
-            found[:, chosen] = self.stacked(*self.encoded.taken(chosen)).double()
-        return found
+            result[:, chosen] = self.stacked(*self.encoded.taken(chosen)).double()
+        return result
 
 
 def mean_squares(rows: TrainingRows, outputs: Tensor, weights: Tensor, precision: Tensor | float = 1.0) -> Tensor:
-    """Mean of precision · squared error (K,) of each net's outputs (K, n, C), rows with weights (K, n)."""
+    """Weighted mean (K,) of precision · squared error for each net's outputs (K, n, C), with row weights (K, n)."""
     squares = ((outputs - rows.targets.double()).square() * precision).mean(-1)
     return (weights * squares).sum(1) / weights.sum(1)
 
 
 class _Adam:
-    """AdamW of some nets' tensors with a learning rate and a weight decay of their own.
+    """AdamW for some tensors of some nets, with one maximum learning rate and one maximum weight decay.
 
-    By torch's function, since making one of torch's optimisers imports its compiler, which takes a second.
+    Calls torch's functional ``adamw``: an optimiser object would import torch's compiler, which takes a second.
 
     Parameters
     ----------
     tensors : sequence of Tensor of shape (K, ...)
+        Stacked tensors.
     nets : slice
-        Of which of the nets.
+        Nets whose tensors are updated.
     rate, decay : float
-        Largest learning rate and weight decay.
+        Maximum learning rate and weight decay.
     """
 
     def __init__(self, tensors: Sequence[Tensor], nets: slice, rate: float, decay: float) -> None:
@@ -437,7 +455,7 @@ class _Adam:
 
     @torch.no_grad()
     def step(self, rate: float, decay: float) -> None:
-        """Take one step at these parts of the largest rate and decay."""
+        """Take one step; ``rate`` and ``decay`` are fractions of the maximum learning rate and weight decay."""
         adamw(
             self.tensors,
             [leaf.grad[self.nets] for leaf in self.leaves if leaf.grad is not None],
@@ -457,9 +475,9 @@ class _Adam:
 
     @classmethod
     def of(cls, stacked: Stacked, schedules: Sequence[Schedule]) -> list[_Adam]:
-        """For all that is trained, each schedule for an equal part of the nets."""
+        """Return the optimisers of all trainable tensors; each schedule applies to an equal group of nets."""
         biases = [bias for bias in stacked.biases if bias is not None]
-        size, found = len(stacked.modules) // len(schedules), []
+        size, optimisers = len(stacked.modules) // len(schedules), []
         for place, schedule in enumerate(schedules):
             nets = slice(place * size, (place + 1) * size)
             parts = (
@@ -467,5 +485,5 @@ class _Adam:
                 (stacked.weights, 1.0, schedule.weight_decay),
                 (biases, schedule.bias_rate, 0.0),
             )
-            found += [cls(own, nets, rate * schedule.lr, decay) for own, rate, decay in parts if own]
-        return found
+            optimisers += [cls(tensors, nets, rate * schedule.lr, decay) for tensors, rate, decay in parts if tensors]
+        return optimisers

@@ -193,5 +193,5 @@ def test_what_is_no_number_of_pieces_is_refused(value):
 
 def test_pieces_are_of_the_built_in_net():
     X, y = jagged(20)
-    with pytest.raises(ValueError, match="n_bins are options of the built-in net"):
+    with pytest.raises(ValueError, match="n_bins can only be used with the built-in net"):
         LaplaceRegressor(torch.nn.Linear(2, 1), n_bins=4).fit(X, y)

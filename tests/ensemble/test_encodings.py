@@ -343,7 +343,7 @@ def test_what_is_no_tuple_of_kinds_is_refused(value):
 
 
 def test_kinds_are_of_the_built_in_net():
-    with pytest.raises(ValueError, match="n_bins are options of the built-in net"):
+    with pytest.raises(ValueError, match="n_bins can only be used with the built-in net"):
         LaplaceRegressor(torch.nn.Linear(10, 1), n_bins=KINDS).fit(X, Y)
 
 
@@ -429,7 +429,7 @@ def test_only_kinds_that_count_are_warned_of(monkeypatch, shares, expected):
     original = ensemble_fit.fit_member
 
     def warning(request, *rest, **more):
-        if not request.data.alone:
+        if not request.is_member:
             warnings.warn(f"{request.parameters['n_bins']} pieces", ModeWarning, stacklevel=1)
         return original(request, *rest, **more)
 
@@ -438,7 +438,7 @@ def test_only_kinds_that_count_are_warned_of(monkeypatch, shares, expected):
         warnings.simplefilter("always")
         LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian", n_members=1).fit(X, Y)
     said = [str(one.message) for one in caught if str(one.message).endswith(" pieces")]
-    kinds = {"": "None pieces", "another ": "another member of the mixture: 6 pieces"}
+    kinds = {"": "None pieces", "another ": "another member of the ensemble: 6 pieces"}
     assert said == [kinds[one] for one in expected]
 
 

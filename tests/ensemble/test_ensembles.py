@@ -236,7 +236,7 @@ def test_classes_are_told_by_the_average_probability(classes):
 @pytest.mark.parametrize("rule", ["loo", "evidence"])
 def test_weights_by_a_rule_are_what_it_says(three, rule):
     """Without a training: refit_laplace weighs again, and every method follows."""
-    model = pickle.loads(pickle.dumps(three)).refit_laplace(n_members=Members(weights=rule))
+    model = pickle.loads(pickle.dumps(three)).refit_laplace(n_members=Members(3, weights=rule))
     weights = model.member_weights_
     assert weights.shape == (3,) and weights.sum() == pytest.approx(1.0)
     if rule == "evidence":
@@ -369,7 +369,7 @@ def test_each_kind_of_warning_is_given_once_for_all_members():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         LaplaceRegressor(**SMALL).fit(X, np.sin(2 * X[:, 0]))
-    others = [one for one in caught if str(one.message).startswith("another member of the mixture")]
+    others = [one for one in caught if str(one.message).startswith("another member of the ensemble")]
     assert len({one.category for one in others}) == len(others) <= 1
     assert len([one for one in caught if one.category is BoundWarning]) <= 1
 

@@ -228,12 +228,12 @@ def test_predict_lists_its_keywords_for_metadata_routing(model):
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"return_std_grad": True}, ValueError, "return_std_grad=True needs return_std=True .*; return_std=False"),
-        ({"return_std_grad": True, "return_std": True}, ValueError, "as well; return_mean_grad=False"),
-        ({"return_mean_grad": True, "return_cov": True}, ValueError, "does not go with return_cov=True"),
+        ({"return_std_grad": True}, ValueError, "return_std_grad=True needs return_std=True .*, but return_std=False"),
+        ({"return_std_grad": True, "return_std": True}, ValueError, "but return_mean_grad=False"),
+        ({"return_mean_grad": True, "return_cov": True}, ValueError, "cannot be combined with return_cov=True"),
         ({"return_std": True, "return_cov": True}, RuntimeError, "At most one of return_std or return_cov"),
-        ({"X_std": 1.0}, ValueError, "X_std widens the standard deviation, .* add return_std=True"),
-        ({**GRADIENTS, "X_std": 1.0}, ValueError, "return_std_grad=True does not go with X_std"),
+        ({"X_std": 1.0}, ValueError, "X_std affects only the standard deviation, .* Add return_std=True"),
+        ({**GRADIENTS, "X_std": 1.0}, ValueError, "return_std_grad=True cannot be combined with X_std"),
         ({"return_std": True, "X_std": [1.0, 2.0]}, ValueError, r"X_std has shape \(2,\); expected a number, \(3,\)"),
         ({"return_std": True, "X_std": [1, -2, 0]}, ValueError, r"X_std holds -2.0; .* finite and not negative"),
         ({"return_std": True, "X_std": np.inf}, ValueError, "X_std holds inf"),
@@ -257,7 +257,7 @@ def test_categories_and_gaps_have_no_gradients():
     gaps[3, 1] = np.nan
     model = LaplaceRegressor(hidden_layer_sizes=(8,), **QUICK).fit(gaps, Y)
     assert_gradients(model)
-    with pytest.raises(ValueError, match=r"no value in row 3, column 1 \(1 missing in all\). Fill the gaps"):
+    with pytest.raises(ValueError, match=r"no value in row 3, column 1 \(1 missing in total\)\. Impute"):
         model.predict_std(gaps, X_std=1.0)
 
 
@@ -396,6 +396,6 @@ def test_a_baseline_has_to_fit(model):
     with pytest.raises(ValueError, match=r"baseline has shape \(2,\); expected \(3,\), one value for each column"):
         model.explain_std(X_NEW, baseline=[0.0, 1.0])
     forgetful = fitted(hessian_structure="full").forget(X[:1], Y[:1])
-    with pytest.raises(ValueError, match=r"this fit keeps none .* Give baseline="):
+    with pytest.raises(ValueError, match=r"this fit stores no rows .* Pass baseline="):
         forgetful.explain_std(X_NEW)
     assert forgetful.explain_std(X_NEW, baseline=X[0]).shape == (4, 3)

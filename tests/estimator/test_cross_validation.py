@@ -427,9 +427,28 @@ def test_the_first_call_of_partial_fit_is_a_fit():
         assert_equal(found.predict_std(X_NEW), expected.predict_std(X_NEW))
 
 
+class NamedFolds:
+    """With the folds as a parameter ``cv``, by which scikit-learn's checks give folds of weighted and repeated rows."""
+
+    def get_params(self, deep=True):
+        found = super().get_params(deep)
+        return {**found, "cv": self.prior_precision.cv} if "prior_precision__cv" in found else found
+
+    def set_params(self, **params):
+        return super().set_params(**{"prior_precision__cv" if name == "cv" else name: params[name] for name in params})
+
+
+class RegressorWithFolds(NamedFolds, LaplaceRegressor):
+    pass
+
+
+class ClassifierWithFolds(NamedFolds, LaplaceClassifier):
+    pass
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.DataConversionWarning")
 @pytest.mark.filterwarnings("ignore:The least populated class in y")
-@pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
+@pytest.mark.parametrize("kind", [RegressorWithFolds, ClassifierWithFolds])
 @pytest.mark.parametrize("name", CHECKS)
 def test_scikit_learns_checks_of_rows_and_weights_pass(name, kind):
     """Those that an estimator with folds can fail: weights as repeated rows, containers that cannot be indexed."""

@@ -254,8 +254,8 @@ def test_the_evidence_is_that_of_the_counts(model):
 @pytest.mark.parametrize(
     ("options", "y", "message"),
     [
-        ({}, Y - 1, "y holds -1; likelihood='poisson' is for counts, 0 and above.*use likelihood='gaussian'"),
-        ({"sigma_noise": 0.5}, Y, "sigma_noise=0.5 cannot be used with likelihood='poisson', whose spread follows"),
+        ({}, Y - 1, "y holds -1; likelihood='poisson' needs counts of at least 0.*use likelihood='gaussian'"),
+        ({"sigma_noise": 0.5}, Y, "sigma_noise=0.5 cannot be used with likelihood='poisson', whose variance follows"),
         ({"sigma_noise": "residual"}, Y, "sigma_noise='residual' cannot be used with likelihood='poisson'"),
         ({"net": nets.regressor(criterion=nn.L1Loss)}, Y, "criterion L1Loss belongs to another likelihood.*poisson"),
         (

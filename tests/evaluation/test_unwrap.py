@@ -179,8 +179,10 @@ def test_std_has_the_estimators_own_default(regressor, classifier):
         np.testing.assert_array_equal(predict_std(frozen, X_NEW), model.predict_std(X_NEW, kind=default))
         for kind in ("total", "epistemic", "aleatoric"):
             np.testing.assert_array_equal(predict_std(frozen, X_NEW, kind=kind), model.predict_std(X_NEW, kind=kind))
-        with pytest.raises(ValueError, match="kind='all' is not known"):
-            predict_std(frozen, X_NEW, kind="all")
+        for kind, std in predict_std(frozen, X_NEW, kind="all").items():
+            np.testing.assert_array_equal(std, model.predict_std(X_NEW, kind=kind))
+        with pytest.raises(ValueError, match="kind='both' is not known"):
+            predict_std(frozen, X_NEW, kind="both")
 
 
 def test_intervals_keep_their_shape():

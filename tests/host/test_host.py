@@ -149,7 +149,7 @@ def test_a_templates_own_device_is_asked_for(monkeypatch):
     """device="auto" is that of the net; where there is none, the message says so before any training."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     net = nets.regressor(device="cuda")
-    with pytest.raises(ValueError, match="device='cuda' was asked for, but torch finds no CUDA device"):
+    with pytest.raises(ValueError, match="device='cuda' is not available: torch finds no CUDA device"):
         LaplaceRegressor(net).fit(X, Y)
     assert LaplaceRegressor(net, device="cpu", random_state=0).fit(X, Y).net_.device == "cpu"
 
@@ -167,7 +167,7 @@ def test_a_foreign_criterion_is_refused(estimator, criterion, y):
 
 def test_options_of_the_built_in_net_are_refused_with_another():
     """Never ignored."""
-    with pytest.raises(ValueError, match="hidden_layer_sizes are options of the built-in net"):
+    with pytest.raises(ValueError, match="hidden_layer_sizes can only be used with the built-in net"):
         LaplaceRegressor(nets.Hidden, hidden_layer_sizes=(7,)).fit(X, Y)
 
 

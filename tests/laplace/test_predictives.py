@@ -274,7 +274,7 @@ def test_a_wrong_predictive_is_refused(options, message):
 @pytest.mark.parametrize("link", ["plugin", "bridge", "quadrature"])
 def test_a_link_that_samples_do_not_need_is_refused(link, classifier):
     """Not ignored; the default and "mc" mean what samples do."""
-    message = f"link='{link}' cannot be used with predictive='mc'.*Use predictive='glm', or leave link='moderated'"
+    message = f"link='{link}' cannot be used with predictive='mc'.*Use predictive='glm', or link='moderated'"
     with pytest.raises(ValueError, match=message):
         LaplaceClassifier(predictive="mc", link=link).fit(ROWS, LABELS)
     same = clone(classifier).set_params(link="mc").fit(ROWS, LABELS)

@@ -248,13 +248,13 @@ def test_a_wrong_subnetwork_is_refused_before_training(monkeypatch, options, mes
 def test_structures_of_whole_layers_refuse_subnetworks(monkeypatch, structure):
     """Before training, whatever the size."""
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", None)
-    with pytest.raises(UnsupportedCombinationError, match=f"'{structure}' holds whole layers.*Use hessian_structure"):
+    with pytest.raises(UnsupportedCombinationError, match=f"'{structure}' needs whole tensors.*Use hessian_structure"):
         LaplaceRegressor(**CHOSEN, hessian_structure=structure).fit(X, Y)
 
 
 def test_the_matrix_of_all_weights_is_not_cut():
     """The exact Hessian comes as one."""
-    with pytest.raises(UnsupportedCombinationError, match=r"whose rows this curvature does not provide\. Use"):
+    with pytest.raises(UnsupportedCombinationError, match=r"which this curvature does not support\. Use"):
         LaplaceRegressor(**CHOSEN, curvature="hessian").fit(X, Y)
 
 

@@ -294,8 +294,8 @@ def test_structures_of_whole_layers_refuse_masks(structure):
     """What is not there to be factorised; before any training."""
     masks = {"2.weight": np.eye(5, 3, dtype=bool)}
     message = (
-        f"hessian_structure='{structure}' holds whole layers, and subset_of_weights selects single weights.*"
-        r"Use hessian_structure in \['block_diagonal', 'diag', 'full', 'functional', 'low_rank'\], or name whole ten"
+        f"hessian_structure='{structure}' needs whole tensors, but subset_of_weights selects single weights.*"
+        r"Use hessian_structure in \['block_diagonal', 'diag', 'full', 'functional', 'low_rank'\], or select whole ten"
     )
     with pytest.raises(UnsupportedCombinationError, match=message):
         LaplaceRegressor(subset_of_weights=masks, hessian_structure=structure, **SMALL).fit(X, Y)
@@ -309,17 +309,17 @@ def test_structures_of_whole_layers_refuse_masks(structure):
             r"names \['2.weigth'\]; the trained parameters are \['2.weight', .*, in the modules \['2', '5'\]\.",
         ),
         (["2.weight", "all"], r"names \['all'\]; the trained parameters are"),
-        ([], r"subset_of_weights=\[\] has to be one of 'all', 'last_layer', 'subnetwork', a list of tensors or"),
+        ([], r"subset_of_weights=\[\] has to be one of 'all', 'last_layer', 'subnetwork', a list of names of tensors"),
         ([2], r"subset_of_weights=\[2\] has to be"),
         (3, "subset_of_weights=3 has to be"),
         ({}, r"subset_of_weights=\{\} has to be"),
         (None, "subset_of_weights=None has to be"),
         (
             "subnet",
-            "expected one of 'all', 'last_layer', 'subnetwork'.*Or give a list of tensors or modules by name",
+            "expected one of 'all', 'last_layer', 'subnetwork'.*Or pass a list of names of tensors or modules",
         ),
-        ({"2.weight": np.ones((5, 3))}, r"has masks for \['2.weight'\] that do not hold True and False alone"),
-        ({"2.weight": "all"}, r"has masks for \['2.weight'\] that do not hold True and False alone"),
+        ({"2.weight": np.ones((5, 3))}, r"has masks for \['2.weight'\] that are not boolean"),
+        ({"2.weight": "all"}, r"has masks for \['2.weight'\] that are not boolean"),
         ({"2.weight": np.ones(15, dtype=bool)}, r"a mask of shape \(15,\) for '2.weight'; expected \(5, 3\)"),
         (
             {"2": np.ones((5, 3), dtype=bool)},

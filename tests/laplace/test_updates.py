@@ -300,8 +300,8 @@ def fitted():
         ("regressor", "partial_fit", X[NEW], Y[NEW, 0], ValueError, "y has 1 columns; expected 2, one for each target"),
         ("regressor", "partial_fit", X[NEW], Y[OLD], ValueError, "inconsistent numbers of samples"),
         ("classifier", "partial_fit", X[:2], ["low", "zebra"], ValueError, r"labels \['zebra'\], which are not among"),
-        ("balanced", "partial_fit", X[:2], LABELS[:2], ValueError, "class_weight='balanced' weighs all rows against"),
-        ("balanced", "forget", X[:2], LABELS[:2], ValueError, "class_weight='balanced' weighs all rows against"),
+        ("balanced", "partial_fit", X[:2], LABELS[:2], ValueError, "class_weight='balanced' depends on all rows"),
+        ("balanced", "forget", X[:2], LABELS[:2], ValueError, "class_weight='balanced' depends on all rows"),
     ],
 )
 def test_what_cannot_be_taken_in_or_out_is_refused_and_nothing_is_lost(

@@ -479,22 +479,22 @@ def test_a_large_net_trains_under_one_precision_a_parameter(monkeypatch):
         (
             {"prior": "parameter", "hessian_structure": "kron"},
             UnsupportedCombinationError,
-            "'kron' cannot hold one prior precision for each weight.*within each column.*'ard', 'layer', 'sc.*'block_",
+            "'kron' does not support one prior precision for each weight.*within each column.*'ard', 'layer', 'sc.*'block_",
         ),
         (
             {"prior": "tensor", "hessian_structure": "ekfac"},
             UnsupportedCombinationError,
-            r"'ekfac' cannot hold one prior precision for each tensor.*each layer.*\['layer', 'scalar'\]",
+            r"'ekfac' does not support one prior precision for each tensor.*each layer.*\['layer', 'scalar'\]",
         ),
         (
             {"prior_precision": [1.0, 2.0, 3.0, 4.0], "hessian_structure": "ekfac"},
             UnsupportedCombinationError,
-            "'ekfac' cannot hold one prior precision for each tensor",
+            "'ekfac' does not support one prior precision for each tensor",
         ),
         (
             {"prior": "ard", "hessian_structure": "ekfac"},
             UnsupportedCombinationError,
-            "'ekfac' cannot hold one prior precision for each input column and other tensor",
+            "'ekfac' does not support one prior precision for each input column and other tensor",
         ),
         (
             {"prior": "ard", "prior_precision": [1.0, 2.0]},

@@ -289,7 +289,7 @@ def test_a_refit_takes_another_damping():
         {"subset_of_weights": Subnetwork()},
         {"augment": Augmentation(flipped)},
     ],
-    ids=str,
+    ids=lambda change: "-".join(f"{name}={type(value).__name__}" for name, value in change.items()),
 )
 def test_a_refit_refuses_what_the_fit_depends_on(change):
     """By name; parameters, the option object of the caller and answers stay."""

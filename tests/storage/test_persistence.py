@@ -170,7 +170,7 @@ def test_a_model_of_a_gpu_opens_without_one(monkeypatch):
         np.testing.assert_array_equal(got, wanted)
     assert found.net_.device == "cpu"
     assert found.partial_fit(X[:4], Y[:4]).predict(X_NEW).shape == (7,)
-    with pytest.raises(ValueError, match="device='cuda' was asked for, but torch finds no CUDA device"):
+    with pytest.raises(ValueError, match="device='cuda' is not available: torch finds no CUDA device"):
         found.fit(X, Y)
 
 

@@ -271,8 +271,11 @@ def test_it_is_cloned_searched_pickled_and_refitted():
     search = GridSearchCV(clone(model), {"prior_precision": [0.1, 10.0]}, cv=2).fit(X[30:], Y[30:, 0])
     assert search.best_estimator_.laplace_.total_weight == 60
     evidence = model.log_marginal_likelihood_value_
-    model.refit_laplace(prior="ard", temperature={"2": 0.5})
+    with pytest.raises(ValueError, match="prior='ard' changes the training or the curvature"):
+        model.refit_laplace(prior="ard")  # without the previous posterior
+    model.refit_laplace(prior=GaussianPrior("ard", previous=model.prior), temperature={"2": 0.5})
     assert model.log_marginal_likelihood() != evidence and len(model.prior_groups_) == 7
+    assert model.refit_laplace(prior__structure="layer").prior_groups_ == ("2", "5")
     np.testing.assert_array_equal(first.predict_std(X_NEW), before)
 
 
@@ -313,7 +316,7 @@ def hidden(module=nets.Hidden, **options):
             {"hessian_structure": "ekfac"},
             {},
             UnsupportedCombinationError,
-            r"structure='ekfac', whose sums.*\['block_diagonal', 'di",
+            r"structure='ekfac', whose curvature.*\['block_diagonal', 'di",
         ),
         ({"hessian_structure": "low_rank"}, {}, UnsupportedCombinationError, "structure='low_rank', whose curvature cannot be added"),
         (
@@ -326,7 +329,7 @@ def hidden(module=nets.Hidden, **options):
             {"hessian_structure": "kron"},
             {"prior": GaussianPrior("parameter")},
             UnsupportedCombinationError,
-            "'kron' cannot hold one prior precision for each weight",
+            "'kron' does not support one prior precision for each weight",
         ),
         (
             {"hessian_structure": "full"},
