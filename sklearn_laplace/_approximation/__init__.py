@@ -1,1 +1,1 @@
-"""From errors of held-out rows to the variances and tails of a predictive distribution."""
+"""Laplace approximation of trained nets: hyperparameters, held-out errors, noise models and calibration."""

@@ -1,4 +1,4 @@
-"""The Laplace approximation of a trained net, and the choice of its hyperparameters, as functions of plain data."""
+"""Laplace approximation of a trained net: the pass over its rows that computes the curvature of the random weights."""
 
 from __future__ import annotations
 
@@ -29,45 +29,67 @@ from .shared_pass import shared_out
 def approximate(
     trained: MapResult, data: PreparedData, options: Options, *, built_in: bool
 ) -> tuple[LaplaceFit, SelectionState]:
-    """The curvature of the weights asked for, and where a choice of hyperparameters starts from."""
+    """Compute the curvature of the random weights at the weights of a trained net.
+
+    Parameters
+    ----------
+    trained : MapResult
+    data : PreparedData
+        Rows of the fit.
+    options : Options
+    built_in : bool
+        True for the built-in net.
+
+    Returns
+    -------
+    fit : LaplaceFit
+        Laplace fit of the random weights. The pass of the training is reused if it has the same curvature.
+    origin : SelectionState
+        Start of the selection of hyperparameters, with the held-out scores of cross-fitted nets if they fit in memory.
+
+    Raises
+    ------
+    MemoryBudgetError
+        If the curvature does not fit in memory.
+    """
     rows = tensors_of(data, options, built_in=built_in)
     everything = trained.mode.fit.network
     subset = options.subset.settled(everything, lambda: _variance(trained.mode, rows, options))
     options = replace(options, subset=subset)
-    network, structure, n_dual, taken = posterior_layout(everything, rows, data, options)
+    network, structure, n_dual, n_bytes = posterior_layout(everything, rows, data, options)
     prior = grouped(network, everything.parameter_names, options)
-    told = options.structure_options.options_of(structure)
+    settings = options.structure_options.options_of(structure)
     exact = structure in (Full, Functional)
     fit = trained.mode.fit
     whole = network.parameter_names == everything.parameter_names and network.blocks == everything.blocks
     same_rule = fit.rule == options.rule
-    if whole and same_rule and isinstance(fit.curvature, structure) and fit.curvature.options == told:
+    if whole and same_rule and isinstance(fit.curvature, structure) and fit.curvature.options == settings:
         fit = replace(fit, prior=prior)
     else:
         n_jobs, n_columns = 1, n_dual // len(rows)
         if structure.is_monoid and options.previous is None:
-            asked = effective_n_jobs(options.n_jobs)
-            n_jobs = options.memory.pass_workers(structure, network, n_columns, taken, asked)
-        chunks = rows.chunks(options.memory.share(n_jobs).pass_rows(structure, network, n_columns, taken))
-        given = (network, options.likelihood, options.rule, structure, prior)
-        over: Callable[..., LaplaceFit] = partial(fit_laplace, *given, **told)
+            most_jobs = effective_n_jobs(options.n_jobs)
+            n_jobs = options.memory.pass_workers(structure, network, n_columns, n_bytes, most_jobs)
+        chunks = rows.chunks(options.memory.share(n_jobs).pass_rows(structure, network, n_columns, n_bytes))
+        model = (network, options.likelihood, options.rule, structure, prior)
+        data_pass: Callable[..., LaplaceFit] = partial(fit_laplace, *model, **settings)
         if options.previous is None:
-            fit = shared_out(over, chunks, n_jobs, gradient=network.vector(everything.tensors(fit.gradient)))
-        else:  # the training's gradient has the past rows in it, which are added again here
-            fit = over(chunks, past=options.previous.fit)
-    # The exact evidence of all weights is the one that the training has maximised, with the weights following.
+            fit = shared_out(data_pass, chunks, n_jobs, gradient=network.vector(everything.tensors(fit.gradient)))
+        else:  # the training's gradient is not reused: it includes the previous rows, which fit_laplace adds as well
+            fit = data_pass(chunks, past=options.previous.fit)
+    # The hyperparameters are settled if the training has maximised exactly this evidence, including the weights' mode.
     by_exact_evidence = isinstance(trained.mode.fit.curvature, Full | Functional) and not trained.post_hoc
     by_exact_evidence = by_exact_evidence and trained.by_evidence and options.map_precision is None
     settled = by_exact_evidence and whole and exact and same_rule
     mode = trained.mode
     origin = SelectionState(mode.hyper, mode.fit.prior.names, trained.names, options.as_trained if settled else None)
 
-    def refit(net: Network, seen: TrainingRows) -> LaplaceFit:
-        chunks = seen.chunks(options.memory.pass_rows(structure, network, n_dual // len(rows), taken))
-        given = _selected(net, rows, options), options.likelihood, options.rule, structure, prior
-        return fit_laplace(*given, chunks, **told)
+    def refit(net: Network, kept: TrainingRows) -> LaplaceFit:
+        chunks = kept.chunks(options.memory.pass_rows(structure, network, n_dual // len(rows), n_bytes))
+        model = _selected(net, rows, options), options.likelihood, options.rule, structure, prior
+        return fit_laplace(*model, chunks, **settings)
 
-    if (N_FOLDS + 2) * taken > options.memory.size:
+    if (N_FOLDS + 2) * n_bytes > options.memory.size:
         return fit, origin
     hyper = replace(_start(origin, fit, options), temperature=1.0)
     return fit, replace(origin, cross=cross_fit(trained, rows, hyper, refit))
@@ -76,22 +98,33 @@ def approximate(
 def pass_over(
     fit: LaplaceFit, data: PreparedData, input_dtype: torch.dtype, memory: MemoryBudget, *, added: bool
 ) -> tuple[LaplaceFit, LaplaceFit, Curvature]:
-    """The fit in the form that takes these rows, one pass over them with all that it was made with, and their exact H.
+    """Compute the curvature of rows that are to be added to a fit or removed from it.
 
     Parameters
     ----------
     fit : LaplaceFit
+        Fit to update.
     data : PreparedData
-        The rows.
+        Rows to add or remove.
     input_dtype : torch.dtype
+        Dtype of the network's inputs.
     memory : MemoryBudget
     added : bool
-        Whether the rows are to be added; what takes some out stays in its form.
+        If True, the rows are added, and the fit may change to a structure that has room for them.
+
+    Returns
+    -------
+    fit : LaplaceFit
+        The fit, in the structure of the update.
+    of_rows : LaplaceFit
+        Pass over the given rows alone, with the model and structure of ``fit``.
+    curvature : Curvature
+        Exact curvature H of the given rows.
 
     Raises
     ------
     MemoryBudgetError
-        When these rows and those of the fit would not fit in memory together.
+        If the curvature of the fit and of these rows does not fit in memory.
     """
     rule, per_row = fit.rule, fit.rule.n_columns(fit.likelihood, data.n_outputs)
     n_dual = per_row * len(data.X)
@@ -100,10 +133,10 @@ def pass_over(
     dtype, device = next(network.module.parameters()).dtype, network.theta.device
     rows = _as_tensors(data, input_dtype, dtype, device)
     n_dual += fit.curvature.n_dual if isinstance(fit.curvature, Functional) else per_row * round(fit.total_weight)
-    taken = memory.require(structure, network, n_dual, per_row, rule, **fit.curvature.options)
-    chunks = rows.chunks(memory.pass_rows(structure, network, per_row, taken))
-    found = fit_laplace(network, fit.likelihood, rule, structure, fit.prior, chunks, like=fit.curvature)
+    n_bytes = memory.require(structure, network, n_dual, per_row, rule, **fit.curvature.options)
+    chunks = rows.chunks(memory.pass_rows(structure, network, per_row, n_bytes))
+    of_rows = fit_laplace(network, fit.likelihood, rule, structure, fit.prior, chunks, like=fit.curvature)
     if issubclass(structure, Full | Functional):
-        return fit, found, found.curvature
+        return fit, of_rows, of_rows.curvature
     exact: type[Curvature] = Functional if Functional.accepts & rule.provides else Full
-    return fit, found, fit_laplace(network, fit.likelihood, rule, exact, fit.prior, chunks).curvature
+    return fit, of_rows, fit_laplace(network, fit.likelihood, rule, exact, fit.prior, chunks).curvature

@@ -1,23 +1,23 @@
 r"""Calibration of an ensemble's variances and noise tails on held-out rows.
 
-Each row is held out by one member of every deal. The error of one deal shows how accurate a single member is. The
-errors of two deals show in addition how much averaging improves the prediction.
+Each row is held out by one member of every deal. The errors of one deal show the accuracy of a single member. The
+errors of two deals also show how much averaging improves the prediction.
 
-**Factor.** All variances of the ensemble are multiplied by :math:`c_K`. The best factor for one member is
-:math:`c_1`, and that for the mixture of two members is :math:`c_2`. Averaging with weights :math:`a_k` removes a part
-of the members' variance that is proportional to :math:`1 - \sum_k a_k^2`. With the weights b of the deals,
+**Factor.** All variances of the ensemble are multiplied by :math:`c_K`. Let :math:`c_1` be the best factor for a single
+member, and :math:`c_2` the best factor for the mixture of the deals. Averaging with weights :math:`a_k` removes a
+fraction of the variance between members that is proportional to :math:`1 - \sum_k a_k^2`. With the weights b of the
+deals,
 
 .. math:: \log c_K = \log c_1 + \frac{1 - \sum_k a_k^2}{1 - \sum_d b_d^2} (\log c_2 - \log c_1).
 
-**Tails.** A noise model (``_approximation/noise_model.py``) gives the log noise variance h of a row a normal
-distribution with variance s². Real errors often have heavier tails. So h gets an additional standard deviation
-:math:`\tau`, with
-:math:`E[e^h]` unchanged. The density of an error e of a prediction with variance V is
+**Tails.** A noise model (``_approximation/noise_model.py``) predicts the log noise ratio h of a row as a Gaussian with
+variance s². Real errors often have heavier tails. Therefore h has an additional standard deviation :math:`\tau`, which
+leaves :math:`E[e^h]` unchanged. The density of an error e of a prediction with variance V is
 
 .. math:: p(e) = \int N\big(e; 0, c(V + \varphi e^{h - \tau^2/2 + z\sqrt{s^2 + \tau^2}})\big) N(z; 0, 1)\, dz.
 
-For each row h is predicted without that row, by a Newton step. :math:`\tau` maximises the held-out density of the
-mixture of the deals. It is ``USUAL_SPREAD`` unless another value gains ``WORTH`` nats.
+For each row, h is predicted without that row, by a Newton step. :math:`\tau` maximises the held-out density of the
+mixture of the deals. It is ``USUAL_SPREAD`` unless another value gains at least ``WORTH`` nats.
 """
 
 from __future__ import annotations
@@ -37,32 +37,35 @@ from ..laplace.selection import HeldOutErrors
 from .noise_model import TrainedNoise, believed, normal_nodes, sample_of
 
 FACTORS = 0.05, 4.5
-"""Least and largest factor of all variances."""
+"""Minimum and maximum factor of all variances."""
 MOST_REACH = 2.0
-"""Most that :math:`\\log c_K - \\log c_1` is in units of :math:`\\log c_2 - \\log c_1`."""
+"""Maximum of :math:`\\log c_K - \\log c_1` relative to :math:`\\log c_2 - \\log c_1`."""
 SPREADS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5)
-"""Values of τ that are tried."""
+"""Candidate values of τ."""
 USUAL_SPREAD, WORTH = 0.5, 2.0
-"""τ of most tables, and the nats that another value has to gain on the held-out rows."""
+"""Default τ, and the gain in held-out log density, in nats, that another value must bring."""
 MOST_ROWS = 4000
-"""Held-out rows from which τ and the factors are estimated, at most."""
+"""Maximum number of held-out rows from which τ and the factors are estimated."""
 ACCURACY = 1e-3
+"""Tolerance of the logarithm of a factor."""
 
 
 @dataclass(frozen=True)
 class HeldOutDeals:
-    """Errors of held-out rows in D deals, with the variances predicted for them.
+    """Errors of held-out rows in D deals, and their predicted variances.
 
     Parameters
     ----------
     errors : Tensor of shape (D, n, C)
+        Errors of the predictions.
     variance : Tensor of shape (D, n, C)
-        Of the predictions, noise apart.
+        Variance of the predictions, without noise.
     noise : Tensor of shape (D, n, C)
         Noise variances at the mean of h.
     log_variance : Tensor of shape (n, C) or None
-        s², the variances of h; None without a model of the noise.
+        Variance s² of h; None without a noise model.
     weights : Tensor of shape (n,)
+        Row weights.
     shares : Tensor of shape (D,)
         Weights of the deals in the mixture.
     """
@@ -75,39 +78,39 @@ class HeldOutDeals:
     shares: Tensor
 
     def some(self, most: int) -> HeldOutDeals:
-        """A random sample of at most this many rows, with a fixed seed."""
+        """Random sample of at most ``most`` rows, with a fixed seed."""
         return self.taken(sample_of(len(self.weights), most).to(self.weights.device))
 
     def taken(self, chosen: Tensor) -> HeldOutDeals:
-        """Some rows."""
+        """Select rows by their indices."""
         errors, variance, noise = (part[:, chosen] for part in (self.errors, self.variance, self.noise))
         log_variance = None if self.log_variance is None else self.log_variance[chosen]
         return HeldOutDeals(errors, variance, noise, log_variance, self.weights[chosen], self.shares)
 
     def under(self, chosen: Tensor, dispersion: float, log_ratio: LatentGaussian) -> HeldOutDeals:
-        """Some rows under a noise level φ and these distributions (m, C) of the log ratios h of their noise."""
+        """Select m rows by their indices, with another φ and other distributions (m, C) of their log noise ratios h."""
         errors, variance = (part[:, chosen] for part in (self.errors, self.variance))
         noise = (dispersion * log_ratio.mean.exp()).expand_as(errors)
         return HeldOutDeals(errors, variance, noise, believed(log_ratio.variance), self.weights[chosen], self.shares)
 
     def log_densities(self, factor: float, spread: float = 0.0) -> Tensor:
-        """Log density of each error (D, n, C), up to a constant, for a factor of all variances and a spread τ."""
+        """Log density of each error (D, n, C) up to a constant, nats, for a factor of all variances and a spread τ."""
         if self.log_variance is None:
             return self._normal(factor, self.noise)
         roots, weights = normal_nodes(self.errors)
         deviation = (self.log_variance + spread**2).sqrt()
-        found = [
+        log_terms = [
             weight.log() + self._normal(factor, self.noise * (root * deviation - spread**2 / 2).exp())
             for root, weight in zip(roots, weights, strict=True)
         ]
-        return torch.stack(found).logsumexp(0)
+        return torch.stack(log_terms).logsumexp(0)
 
     def _normal(self, factor: float, noise: Tensor) -> Tensor:
         total = factor * (self.variance + noise)
         return -0.5 * (total.log() + self.errors.square() / total)
 
     def of_one(self, densities: Tensor) -> float:
-        """Mean of the deals' log densities, summed over rows, nats."""
+        """Weighted mean of the deals' log densities, summed over rows, nats."""
         return float(self.weights @ torch.tensordot(self.shares, densities, 1).sum(1))
 
     def of_all(self, densities: Tensor) -> float:
@@ -115,28 +118,28 @@ class HeldOutDeals:
         return float(self.weights @ (densities + self.shares.log()[:, None, None]).logsumexp(0).sum(1))
 
     def best_factor(self, score: Callable[[Tensor], float], spread: float) -> tuple[float, float]:
-        """Logarithm of the factor with the largest score, and that score."""
+        """Return the logarithm of the factor with the largest score, and the score."""
 
         def loss(log_factor: float) -> float:
             return -score(self.log_densities(math.exp(log_factor), spread))
 
         bounds = tuple(math.log(factor) for factor in FACTORS)
-        found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": ACCURACY})
-        return float(found.x), -float(found.fun)
+        optimum = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": ACCURACY})
+        return float(optimum.x), -float(optimum.fun)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What held-out rows say of the variances of a mixture.
+    """Calibration of the variances of a mixture on held-out rows.
 
     Parameters
     ----------
     factor : float
-        c_K.
+        Factor c_K of all variances of the mixture.
     spread : float
-        τ.
+        Spread τ of the noise.
     of_deals : float
-        c_2, the best factor for the mixture of the deals.
+        Best factor c_2 for the mixture of the deals.
     """
 
     factor: float
@@ -145,13 +148,18 @@ class Calibration:
 
 
 def calibrated(rows: HeldOutDeals, shares: Sequence[float]) -> Calibration:
-    """c_K and τ of a mixture: see the module.
+    """Estimate c_K and τ of a mixture, by the equations of this module.
 
     Parameters
     ----------
     rows : HeldOutDeals
+        Held-out rows.
     shares : sequence of K floats
-        Weights of the members.
+        Weights of the members in the mixture.
+
+    Returns
+    -------
+    Calibration
     """
     rows = rows.some(MOST_ROWS)
     spreads, usual = (SPREADS, USUAL_SPREAD) if rows.log_variance is not None else ((0.0,), 0.0)
@@ -170,17 +178,18 @@ def calibrated(rows: HeldOutDeals, shares: Sequence[float]) -> Calibration:
 
 @dataclass(frozen=True)
 class HeldOutDensities:
-    """The log densities of held-out rows under the mixture of the deals, as functions of a factor of all variances.
+    """Log densities of held-out rows under the mixture of the deals, as a function of a factor of all variances.
 
     Parameters
     ----------
     rows : HeldOutDeals
+        Held-out rows.
     spread : float
-        τ.
+        Spread τ of the noise.
     best : float
-        The best factor.
+        Best factor of all variances.
     dispersion : float
-        φ, in whose units the noise varies.
+        Noise level φ of the noise variances in ``rows``.
     """
 
     rows: HeldOutDeals
@@ -190,37 +199,41 @@ class HeldOutDensities:
     is_normal: ClassVar[bool] = True
 
     def scaled(self, factor: float) -> np.ndarray:
-        """log p (n,), nats, with all variances times the best factor and this one."""
+        """Log density (n,), nats, with all variances multiplied by the best factor and by ``factor``."""
         densities = self.rows.log_densities(factor * self.best, self.spread) - 0.5 * math.log(2 * math.pi)
         mixed = (densities + self.rows.shares.log()[:, None, None]).logsumexp(0)
-        found: np.ndarray = mixed.sum(1).cpu().numpy()
-        return found
+        log_density: np.ndarray = mixed.sum(1).cpu().numpy()
+        return log_density
 
     def of_net(self, held_out: HeldOutErrors, dispersion: float, chosen: np.ndarray) -> HeldOutDensities:
-        """Those of another net with the same noise.
+        """Log densities of the same rows under another net, with the same noise ratios.
 
         Parameters
         ----------
         held_out : HeldOutErrors
-            What nets like it say of all rows, which they have not seen.
+            Held-out errors of all rows, from cross-fitted nets of the other kind.
         dispersion : float
-            Their φ.
+            Noise level φ of these nets.
         chosen : ndarray of int64
-            The rows that these densities are of, among all.
+            Indices of the rows of this object among all rows.
+
+        Returns
+        -------
+        HeldOutDensities
         """
         errors, variance = (part[chosen][None] for part in (held_out.errors, held_out.variance))
-        noise, one = self.rows.noise[:1] * (dispersion / self.dispersion), torch.ones_like(self.rows.shares[:1])
-        rows = replace(self.rows, errors=errors, variance=variance, noise=noise, shares=one)
+        noise, share = self.rows.noise[:1] * (dispersion / self.dispersion), torch.ones_like(self.rows.shares[:1])
+        rows = replace(self.rows, errors=errors, variance=variance, noise=noise, shares=share)
         log_factor, _ = rows.best_factor(rows.of_one, self.spread)
         return HeldOutDensities(rows, self.spread, math.exp(log_factor), dispersion)
 
 
 def with_tails(trained: TrainedNoise) -> TrainedNoise:
-    """A noise model with the τ that suits the errors that it was trained on."""
-    known = trained.some(MOST_ROWS)
-    log_ratio = known.left_out()
-    noise = known.dispersion * (log_ratio.mean + known.model.log_level).exp()
-    errors, variance, noise = (part[None] for part in (known.errors, known.variance, noise))
-    one = torch.ones_like(known.weights[:1])
-    rows = HeldOutDeals(errors, variance, noise, believed(log_ratio.variance), known.weights, one)
+    """Return the noise model with the τ that is estimated from the errors of its own training rows."""
+    sample = trained.some(MOST_ROWS)
+    log_ratio = sample.left_out()
+    noise = sample.dispersion * (log_ratio.mean + sample.model.log_level).exp()
+    errors, variance, noise = (part[None] for part in (sample.errors, sample.variance, noise))
+    share = torch.ones_like(sample.weights[:1])
+    rows = HeldOutDeals(errors, variance, noise, believed(log_ratio.variance), sample.weights, share)
     return replace(trained, model=replace(trained.model, spread=calibrated(rows, (1.0,)).spread))

@@ -1,4 +1,4 @@
-"""Choose prior precision and noise of a posterior: by evidence, leave-one-out, or held-out folds."""
+"""Selection of prior precision and noise level of a posterior: by evidence, leave-one-out, or held-out folds."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from .left_out import LeftOut
 
 @dataclass(frozen=True)
 class SelectionState:
-    """Where the hyperparameters of a fit come from: what choosing them again has to know of the training.
+    """State of the training from which the hyperparameters of a posterior can be selected, repeatedly.
 
     Parameters
     ----------
     hyper : Hyper
-        Under which the training ended.
+        Hyperparameters at the end of the training.
     groups : tuple of str
-        Names of its prior groups.
+        Names of the prior groups of the training.
     tensors : tuple of str
-        Names of all trained tensors.
+        Names of all trained parameter tensors.
     settled_for : tuple of Choice and str, or None
-        The options (prior precision, noise, what shares a precision) whose best evidence the training has found itself,
-        with the weights following; None where the choice is made afterwards.
+        Options (prior precision, noise level, prior structure) for which the training has already maximised the
+        evidence, at the corresponding modes. None if the hyperparameters are selected after the training.
     cross : CrossFit or None
-        What nets without a part of the rows each say of them.
+        Cross-fitted nets and their held-out scores.
     """
 
     hyper: Hyper
@@ -46,13 +46,26 @@ class SelectionState:
     cross: CrossFit | None = None
 
     def held_out(self, fit: LaplaceFit, hyper: Hyper) -> HeldOutScores | None:
-        """Scores of held-out rows where they are those of this fit: no rows came later, and the precisions suit."""
+        """Held-out scores; None if rows were added or removed, or if the precisions do not suit the scores."""
         scores = None if self.cross is None or fit.shift is not None else self.cross.densities
         return scores if scores is not None and scores.suits(hyper) else None
 
 
 def with_scores_of(lead: SelectionState, origin: SelectionState, fit: LaplaceFit, options: Options) -> SelectionState:
-    """With what the nets beside the first member of a mixture say, for another one."""
+    """Return the state of a further ensemble member with the held-out scores of the first member's cross-fitted nets.
+
+    Parameters
+    ----------
+    lead, origin : SelectionState
+        States of the first and of the further member.
+    fit : LaplaceFit
+        Fit of the further member.
+    options : Options
+
+    Returns
+    -------
+    SelectionState
+    """
     if lead.cross is None:
         return origin
     return replace(origin, cross=CrossFit.of_another(lead.cross, _start(origin, fit, options)))
@@ -61,18 +74,18 @@ def with_scores_of(lead: SelectionState, origin: SelectionState, fit: LaplaceFit
 def _variance(mode: Mode, rows: TrainingRows, options: Options) -> Tensor:
     """Marginal variances (P,) of a diagonal posterior over all weights under the training's hyperparameters.
 
-    Not under those of the posterior, which can be chosen again without the data.
+    The posterior's own hyperparameters are not used, because they can be selected again later without the data.
     """
     network, rule = mode.fit.network, options.rule
     n_columns = rule.n_columns(options.likelihood, mode.fit.n_outputs)
-    taken = options.memory.require(Diag, network, n_columns * len(rows), n_columns, rule)
-    chunks = rows.chunks(options.memory.pass_rows(Diag, network, n_columns, taken))
+    n_bytes = options.memory.require(Diag, network, n_columns * len(rows), n_columns, rule)
+    chunks = rows.chunks(options.memory.pass_rows(Diag, network, n_columns, n_bytes))
     fit = fit_laplace(network, options.likelihood, rule, Diag, mode.fit.prior, chunks)
     return fit.posterior(mode.hyper).marginal_variance()
 
 
 def with_groups(fit: LaplaceFit, origin: SelectionState, options: Options) -> LaplaceFit:
-    """The fit with the grouping of the prior precisions that the options ask for."""
+    """Return the fit with the prior groups that the options specify."""
     return replace(fit, prior=grouped(fit.network, origin.tensors, options))
 
 
@@ -83,18 +96,27 @@ def choose(
     dispersion: float | None,
     left_out: Callable[[], LeftOut],
 ) -> Hyper:
-    """The hyperparameters at the fit's weights: given, by rule, by evidence or by leave-one-out.
+    """Select the hyperparameters of a posterior at fixed weights, by the rules that the options specify.
 
     Parameters
     ----------
     fit : LaplaceFit
     origin : SelectionState
-        What the training has found.
+        State of the training.
     options : Options
     dispersion : float or None
-        The given φ.
+        Fixed φ; None if it is free.
     left_out : callable
-        → LeftOut, the rows of the fit; called where they are needed.
+        Returns the rows of the fit as a LeftOut. Called only for leave-one-out.
+
+    Returns
+    -------
+    Hyper
+
+    Warns
+    -----
+    BoundWarning
+        If a selected value is at a bound of its search.
     """
     start = _start(origin, fit, options)
     if dispersion is not None:
@@ -113,26 +135,26 @@ def choose(
     if settled:
         warn_at_bounds(fit, start, free_prior=free_prior, free_dispersion=free_noise)
     elif free_prior or (free_noise and by_evidence):
-        # The temperature widens or narrows the posterior that is chosen without it.
-        found = maximise_evidence(
+        # The evidence is maximised at temperature 1; the temperature applies to the selected posterior.
+        optimum = maximise_evidence(
             fit, replace(start, temperature=1.0), free_prior=free_prior, free_dispersion=free_noise and by_evidence
         )
-        start = replace(found, temperature=start.temperature)
-    held_out = origin.held_out(fit, start)  # under other proportions of the precisions it is no use
+        start = replace(optimum, temperature=start.temperature)
+    held_out = origin.held_out(fit, start)  # None if the proportions of the precisions have changed
     return start if held_out is None else _by_held_out(held_out, fit, start, options)
 
 
 def _by_held_out(scores: HeldOutScores, fit: LaplaceFit, start: Hyper, options: Options) -> Hyper:
     prior, noise = options.by_held_out
-    found = scores.chosen(start, free_prior=prior, free_dispersion=noise)
-    warn_at_bounds(fit, found, free_prior=False, free_dispersion=noise, what="the density of rows that were held out")
+    hyper = scores.chosen(start, free_prior=prior, free_dispersion=noise)
+    warn_at_bounds(fit, hyper, free_prior=False, free_dispersion=noise, what="the density of held-out rows")
     if prior:
-        scores.warn_at_end(found)
-    return found
+        scores.warn_at_end(hyper)
+    return hyper
 
 
 def _start(origin: SelectionState, fit: LaplaceFit, options: Options) -> Hyper:
-    """The given or the training's hyperparameters, carried over to the selected weights."""
+    """Initial hyperparameters of the random weights: fixed prior precisions if given, else those of the training."""
     hyper, prior = origin.hyper, fit.prior
     value = options.prior_precision.value
     if value is None:
@@ -144,7 +166,7 @@ def _start(origin: SelectionState, fit: LaplaceFit, options: Options) -> Hyper:
     if prior.names == names or prior.n_groups == len(values) == 1:
         precision = values
     else:
-        by_name, other = dict(zip(names, values.tolist(), strict=True)), float(values.log().mean().exp())
-        precision = torch.tensor([by_name.get(name, other) for name in prior.names], dtype=torch.float64)
+        by_name, default = dict(zip(names, values.tolist(), strict=True)), float(values.log().mean().exp())
+        precision = torch.tensor([by_name.get(name, default) for name in prior.names], dtype=torch.float64)
     temperature = tempering(fit.network, options.temperature)
     return Hyper(precision.to(hyper.prior_precision), hyper.dispersion, temperature)

@@ -1,7 +1,7 @@
-r"""What a finished fit says about itself: warnings where its error bars should not be trusted, and what to do.
+r"""Diagnosis of a finished fit: warnings if its error bars are not reliable, with advice.
 
-Functions of numbers that every fit has: the weights P, the effective parameters γ, the rows N_w times outputs C, the
-log evidence and what it is made of,
+The criteria use numbers that every fit has: the number of weights P, the effective parameters γ, the total row weight
+N_w times the outputs C, and the log evidence with its terms,
 
 .. math::
 
@@ -9,7 +9,8 @@ log evidence and what it is made of,
         - \tfrac12 \underbrace{(\log|P| - \log|P_0|)}_{\text{volume}}
         - \tfrac12 \underbrace{(\theta^* - \mu_0)^\top P_0 (\theta^* - \mu_0)}_{\text{distance}} .
 
-None has a unit, so that no criterion depends on the scale of X, y or the weights, and no row is looked at again.
+All of these are dimensionless, so no criterion depends on the scale of X, y or the weights. No further pass over the
+rows is needed.
 """
 
 from __future__ import annotations
@@ -26,47 +27,48 @@ from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.structures import Full, Functional
 
 INTERPOLATES = 0.95
-"""Leverage of an average row (γ / N_w C) from which the residuals say next to nothing of the noise."""
+"""Mean leverage γ / (N_w C) above which the residuals hardly determine the noise level."""
 WORSE_THAN_A_GUESS = 1.0
-"""Nats a target by which the volume takes the evidence below that of a constant guess: a prior that is too weak."""
+"""A prior is too weak if the volume term reduces the evidence to this many nats per target below the baseline."""
 AT_THE_MEAN, NO_BETTER = 0.1, 0.1
-"""Distance to the prior mean at which the weights are there, and nats a target by which a guess is no worse."""
+"""Distance term below which the weights count as equal to the prior mean. Gain over the baseline, in nats per target,
+below which a fit counts as no better."""
 UNDETERMINED, FEW = 0.1, 0.01
-"""Effective parameters, an output and a weight, below which the data say nothing of the weights."""
+"""Effective parameters per output, and per weight, below which the data do not determine the weights."""
 ROWS = 10
-"""Fewer say little in any case."""
+"""Minimum number of rows for warnings about pinned weights and interpolation."""
 EXACT = Full, Functional
-"""Structures whose γ is a sum of leverages and whose volume is that of the posterior; others count too much."""
+"""Structures whose γ is a sum of leverages and whose volume is the posterior's. Other structures overestimate both."""
 
 
 @dataclass(frozen=True)
 class Vitals:
-    """The numbers that a diagnosis is made of.
+    """Quantities of a fit from which it is diagnosed.
 
     Parameters
     ----------
     n_weights : int
-        P, the random ones.
+        Number P of random weights.
     n_rows : float
-        N_w.
+        Total weight N_w of the rows.
     n_different : float
-        Rows that differ in X or y, as far as that is known; N_w otherwise.
+        Number of rows that differ in X or y; N_w if it is not known.
     n_outputs : int
-        C.
+        Number C of outputs.
     n_targets : float
-        N_w C numbers, or N_w labels.
+        Number of targets: N_w C for numbers, N_w for class labels.
     effective : float
-        γ.
+        Effective parameters γ.
     fit : float
         log p(D | θ*), nats.
     volume, distance : float
-        The terms of the evidence, nats, before they are halved.
+        Terms of the evidence without the factor ½, nats.
     guess : float or None
-        log p(D) of a constant guess, nats; None where it is not known.
+        Baseline: log p(D) under a constant prediction, nats. None if it is not known.
     whole : bool
-        Whether all weights of the net are random.
+        True if all weights of the net are random.
     exact : bool
-        Whether γ and the volume are those of the exact posterior of these weights.
+        True if γ and the volume are those of the exact posterior.
 
     Examples
     --------
@@ -92,7 +94,7 @@ class Vitals:
     def of(
         cls, fit: LaplaceFit, hyper: Hyper, effective: float, evidence: float, n_different: float | None = None
     ) -> Vitals:
-        """What is known of a fit, from its γ and its log evidence in the network's units."""
+        """Collect the quantities of a fit, given its γ and its log evidence in the network's units."""
         likelihood, network = fit.log_likelihood(hyper), fit.network
         distance = float(fit.prior.quadratic(hyper.prior_precision, fit.theta))
         guess = fit.likelihood.guess(fit.n_outputs) if fit.log_noise == 0 else None
@@ -113,7 +115,10 @@ class Vitals:
 
     @property
     def pinned(self) -> bool:
-        """The weights are where the prior has its mean, and no better than a guess: at most a constant is learnt."""
+        """True if the weights are at the prior mean and the fit is no better than the baseline.
+
+        Such a net has learnt a constant at most.
+        """
         if not self.whole or self.n_rows < ROWS or self.effective >= self.n_outputs:
             return False
         is_guess = self.guess is None or self.fit - self.guess < NO_BETTER * self.n_targets
@@ -121,7 +126,7 @@ class Vitals:
 
     @property
     def undetermined(self) -> bool:
-        """The data say nothing of the weights, wherever they are."""
+        """True if the data do not determine the weights."""
         return (
             self.whole
             and self.n_rows >= ROWS
@@ -130,17 +135,17 @@ class Vitals:
 
     @property
     def interpolates(self) -> bool:
-        """As many parameters are fitted as there are different targets."""
+        """True if there are nearly as many effective parameters as different targets."""
         enough = self.exact and self.n_different >= ROWS
         return enough and self.effective >= INTERPOLATES * self.n_different * self.n_outputs
 
     @property
     def weak_prior(self) -> bool:
-        """The net fits better than a guess, and its prior still makes the targets much less probable than that.
+        """True if the net fits better than the baseline, but the volume term brings the evidence far below it.
 
-        By the chain rule the log evidence is the sum of the log densities of each target given those before it: where
-        its volume term takes it below a guess, the net's predictions were far wider than the targets. Not where the
-        data determine all weights, whatever the prior.
+        By the chain rule, the log evidence is the sum of the log densities of each target given the previous ones. If
+        the volume term brings it below the baseline, these predictions are much wider than the spread of the targets.
+        False if the data determine all weights, because the prior then has no effect.
         """
         if not self.exact or self.guess is None or self.fit < self.guess or self.n_weights - self.effective < 1:
             return False
@@ -156,32 +161,33 @@ def diagnose(
     held_out: tuple[bool, bool] = (False, False),
     n_different: float | None = None,
 ) -> None:
-    """Warn of a posterior that is no use as it stands; say nothing at temperatures, which are the user's own choice.
+    """Warn if the error bars of a posterior are not reliable.
+
+    At most one warning is issued. There is none at a temperature other than 1, which is a choice of the user.
 
     Parameters
     ----------
     fit : LaplaceFit
     hyper : Hyper
     effective : float
-        γ.
+        Effective parameters γ.
     evidence : float
-        Nats, in the network's units.
+        Log evidence, nats, in the network's units.
     options : Options
-        Whether prior and noise were chosen or given: what to do depends on it.
+        Options, which state whether prior precision and noise level are fixed or selected.
     held_out : tuple of bool
-        Whether the prior has been chosen by rows that their nets had not seen, who would have noticed; and whether the
-        noise has with it.
+        For prior precision and noise level: True if held-out rows have selected the value, which excludes the problem.
     n_different : float, optional
-        Rows that differ in X or y.
+        Number of rows that differ in X or y.
 
     Warns
     -----
     PinnedWarning
-        When a given prior leaves the data next to no say.
+        If a fixed prior is so strong that the data hardly influence the posterior.
     InterpolationWarning
-        When the noise is chosen from the residuals of a net that goes through all targets, or from a single row.
+        If the noise level is selected from the residuals of a net that interpolates its targets, or from a single row.
     WeakPriorWarning
-        When the prior is so weak that predictions are wider than the targets' own spread.
+        If the prior is so weak that predictions are wider than the spread of the targets.
     """
     if isinstance(hyper.temperature, Tensor) or hyper.temperature != 1.0:
         return
@@ -190,7 +196,7 @@ def diagnose(
     category: type[UserWarning]
     if options.sigma_noise.free and fit.likelihood.has_dispersion and fit.total_weight < FEWEST_ROWS:
         message, category = _single(fit.total_weight), InterpolationWarning
-    # A constant that the evidence prefers is an answer, and to hold weights at a mean of one's own is a wish.
+    # No warning for a constant that the evidence prefers, or for weights held at a prior mean that the user has set.
     elif not chosen and fit.prior.mean is None and (vitals.pinned or vitals.undetermined):
         message, category = _pinned(vitals), PinnedWarning
     elif options.sigma_noise.free and not held_out[1] and vitals.interpolates:
@@ -203,29 +209,29 @@ def diagnose(
 
 
 def _pinned(vitals: Vitals) -> str:
-    then = "predictions are next to constant" if vitals.pinned else "the error bars hardly depend on the rows"
+    effect = "predictions are nearly constant" if vitals.pinned else "the error bars hardly depend on the rows"
     return (
-        f"the data determine {vitals.effective:.2g} of {vitals.n_weights:,} weights, the prior all others: {then}. Use "
-        "a smaller prior_precision, or prior_precision='evidence'; and the same for map_prior_precision, under which "
-        "the net was trained, where that is a number."
+        f"the data determine {vitals.effective:.2g} of {vitals.n_weights:,} weights, and the prior determines all "
+        f"others: {effect}. Use a smaller prior_precision, or prior_precision='evidence'. If map_prior_precision is a "
+        "number, change it in the same way, because the net was trained under it."
     )
 
 
 def _interpolates(vitals: Vitals) -> str:
     targets = vitals.n_different * vitals.n_outputs
     return (
-        f"the net has {vitals.effective:.4g} effective parameters for {targets:.4g} different targets: it goes through "
-        "nearly all of them, and what is left over says nothing of the noise, so that sigma_noise_ and all intervals "
-        "may be far too narrow. Give sigma_noise as a number or as 'loo', a larger prior_precision or fewer hidden "
-        "units, and look for rows that are copies of each other. For targets that are free of noise all is well."
+        f"the net has {vitals.effective:.4g} effective parameters for {targets:.4g} different targets, and nearly "
+        "interpolates them. Its residuals do not determine the noise level, so sigma_noise_ and all intervals may be "
+        "far too small. Give sigma_noise as a number or as 'loo', use a larger prior_precision or fewer hidden units, "
+        "and check the data for duplicate rows. If the targets are free of noise, ignore this warning."
     )
 
 
 def _single(total_weight: float) -> str:
     return (
-        f"the rows weigh {total_weight:.3g} together, and less than {FEWEST_ROWS} rows tell nothing of the noise: "
-        "sigma_noise_ is the size of the target itself (1 for a target of 0) where sample_noise_variance is not given. "
-        "Fit more rows, or give sigma_noise as a number."
+        f"the total weight of the rows is {total_weight:.3g}, and a total below {FEWEST_ROWS} does not determine the "
+        "noise level. Unless sample_noise_variance is given, sigma_noise_ is the size of the target (1 for a target "
+        "of 0). Fit more rows, or give sigma_noise as a number."
     )
 
 
@@ -234,12 +240,12 @@ def _weak(vitals: Vitals, chosen: bool) -> str:
     lost = (vitals.guess - vitals.fit + 0.5 * vitals.volume) / vitals.n_targets
     left = vitals.n_weights - vitals.effective
     advice = (
-        "Its net was trained under another prior: use map_prior_precision='same', or a larger number"
+        "The net was trained under another prior: use map_prior_precision='same', or a larger number"
         if chosen
         else "Use a larger prior_precision, or prior_precision='evidence'"
     )
     return (
-        f"the prior leaves the {left:,.0f} weights that the data do not determine so free that the targets are "
-        f"{lost:.2g} nats each less probable than under a constant guess: predictions away from the rows are far wider "
-        f"than the targets' own spread. {advice}."
+        f"the prior is too weak for the {left:,.0f} weights that the data do not determine: each target is {lost:.2g} "
+        "nats less probable than under a constant prediction. Predictions away from the training rows are far wider "
+        f"than the spread of the targets. {advice}."
     )

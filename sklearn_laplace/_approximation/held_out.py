@@ -1,28 +1,31 @@
-r"""Cross-fitting: a few more nets, each trained without a part of the rows, that say what the net cannot say of itself.
+r"""Cross-fitting: a few additional nets, each trained without one fold of the rows, and their held-out errors.
 
-They train under the prior precision that the evidence has chosen for all rows, each from initial weights of its own,
-for fourteen Gauss–Newton steps and some of L-BFGS at most, and estimate their own noise on the way. Afterwards they can
-train on with all rows, as members (``_ensemble/fit.py``). Before that they serve two purposes.
-They choose the prior precision and noise of the posterior (``laplace/selection/held_out.py``). And they give prediction
-intervals without a model of the noise's distribution: the jackknife+ with K folds (CV+, Barber et al. 2021). With
-:math:`\mu_{-k(n)}` the net that has not seen row n, :math:`s_{-k(n)}` the standard deviation of its prediction (noise
-included), and :math:`Z_n = |y_n - \mu_{-k(n)}(x_n)| / s_{-k(n)}(x_n)`, their ends are quantiles over the rows of
+The nets are trained under the prior precision that the evidence has selected for all rows, each from its own initial
+weights. They take at most fourteen Gauss–Newton steps and some L-BFGS steps, and estimate their own noise level. Later
+they can be trained further on all rows, as ensemble members (``_ensemble/fit.py``). Their held-out rows have up to
+three uses.
+
+**Selection.** They select prior precision and noise level of the posterior (``laplace/selection/held_out.py``).
+
+**Intervals.** They give prediction intervals that do not depend on the shape of the noise distribution: the jackknife+
+with K folds (CV+, Barber et al. 2021). Let :math:`\mu_{-k(n)}` be the prediction of the net that holds out row n,
+:math:`s_{-k(n)}` its standard deviation with noise, and
+:math:`Z_n = |y_n - \mu_{-k(n)}(x_n)| / s_{-k(n)}(x_n)`. The ends of the intervals are quantiles over the rows of
 
 .. math:: \mu_{-k(n)}(x) \mp r\,Z_n\,s(x), \qquad r = \left(Q(Z') / Q(Z)\right)^{0.3}
 
-where s is that of the net of all rows, Q the quantile of the level asked for, and :math:`Z'` the scores of closed-form
-leave-one-out (``laplace/leave_one_out/left_out.py``). Alone, Z is too large, of nets with a third of the rows less, and
-Z' too small, of a net that has found its features in all rows: on inner splits of five tables intervals for .90 covered
-.91 to .94 with Z (.92 to .95 with residuals as they are), .84 to .89 with Z', .89 to .91 with the geometric mean of the
-two quantiles, and .90 to .92 with the power .3, the largest, in tenths, that all five have what they ask for with.
+Here s is the standard deviation of the net trained on all rows, and Q the quantile of the interval's level.
+:math:`Z'` are the scores of closed-form leave-one-out (``laplace/leave_one_out/left_out.py``). Z alone is too large,
+because its nets are trained on a third fewer rows. Z' alone is too small, because its net has learnt its features from
+all rows. The exponent .3 is explained in ``docs/decisions.md``.
 
-Of classes and counts they say a third thing: whether the prior of the training is too strong. The evidence of their
-nets is largest where few rows and many classes would do better with less of it.
+**Training prior of classes and counts.** They show whether the prior of the training is too strong. With few rows and
+many classes, the evidence can prefer a prior precision that is too large for the held-out rows.
 
-They take Gauss–Newton steps over all of their rows, exact ones where the training does. Where exact ones are too dear,
-those of classes and counts take theirs in Kronecker form, of up to 10,000 rows; of regression there are no nets then.
-There are none either where the net is not the built-in one, or where one of them fails. Rows are dealt out in turn,
-those of each class by themselves; equal rows stay together.
+The nets take full-batch Gauss–Newton steps, which are exact if those of the training are. If exact steps are too
+expensive, nets for classes and counts take steps in Kronecker form for up to 10,000 rows. In regression there are then
+no cross-fitted nets. Cross-fitting also requires the built-in net, and is omitted if the training of a net fails. Rows
+are assigned to folds in turn, stratified by class; equal rows share a fold.
 """
 
 from __future__ import annotations
@@ -54,27 +57,29 @@ from .left_out import LeftOut
 from .row_densities import RowDensities
 
 FORMULA_POWER = 0.3
-"""Of Q(Z') / Q(Z) in r: from 0, which is CV+ of standardised residuals, to 1."""
+"""Exponent of Q(Z') / Q(Z) in r, between 0 (CV+ of standardised residuals) and 1. See docs/decisions.md."""
 LEAST_LEVEL = 1e-100
-"""Of the squared errors over their variances where targets do not vary: no errors at all say nothing of a noise."""
+"""Minimum of the mean squared error over its variance, for constant targets without any errors."""
 
 
 @dataclass(frozen=True)
 class IntervalScores:
-    """Errors over standard deviations, of rows that were left out.
+    """Standardised errors of held-out and of left-out rows.
 
     Parameters
     ----------
     hyper : Hyper
-        Under which the standard deviations are, at temperature 1.
+        Hyperparameters of the standard deviations, at temperature 1.
     prior : Prior
-        Whose groups its precisions are those of.
+        Prior with the groups of the precisions in ``hyper``.
     by_nets : Tensor of shape (n, C), float64
-        Z, of the rows as they were trained with.
+        Scores Z of the training rows, in which equal rows are merged.
     weights : Tensor of shape (n,), float64
+        Weights of the training rows.
     by_formula : Tensor of shape (N, C), float64
-        Z', of the rows as they were given.
+        Scores Z' of the unmerged rows.
     given_weights : Tensor of shape (N,), float64
+        Weights of the unmerged rows.
     """
 
     hyper: Hyper
@@ -85,30 +90,32 @@ class IntervalScores:
     given_weights: Tensor
 
     def factors(self, levels: Tensor) -> Tensor:
-        """r of each level and output, shape (C, L); 1 where there are too few rows, or no errors."""
-        given, nets = (
+        """Factor r of each output and level, shape (C, L); 1 if there are too few rows or no errors."""
+        by_formula, by_nets = (
             reached(scores.mT, weights, levels)
             for scores, weights in ((self.by_formula, self.given_weights), (self.by_nets, self.weights))
         )
-        ratio = (given / nets) ** FORMULA_POWER
+        ratio = (by_formula / by_nets) ** FORMULA_POWER
         return torch.where(ratio.isfinite() & (ratio > 0), ratio, 1.0)
 
 
 @dataclass(frozen=True)
 class CrossFit:
-    """The nets of all folds and what they say of the rows that they have not seen.
+    """Cross-fitted nets and their predictions for held-out rows.
 
     Parameters
     ----------
     networks : tuple of Network
+        One net per fold.
     fold : Tensor of shape (n,), int64
-        Which net has not seen a row.
+        Fold of each row: the index of the net that holds it out.
     densities : HeldOutScores or None
-        Of the rows, under other prior precisions and noises; None where the fit's rule has none.
+        Log densities of the held-out rows under other prior precisions and noise levels. None for a likelihood with
+        dispersion that is not Gaussian, or a curvature rule of dispersion power other than 1.
     parts : tuple of (LaplaceFit, chunks of rows)
-        The nets' posteriors and the rows that they have not seen, until these have their scores.
+        Laplace fit and held-out rows of each net. Empty after :meth:`scored`.
     scores : IntervalScores or None
-        For intervals, of a likelihood with a dispersion.
+        Scores for intervals, after :meth:`scored`; None for a likelihood without dispersion.
     """
 
     networks: tuple[Network, ...]
@@ -118,63 +125,71 @@ class CrossFit:
     scores: IntervalScores | None = None
 
     def scored(self, hyper: Hyper, left_out: Callable[[], LeftOut], fit: LaplaceFit) -> CrossFit:
-        """The same with the scores of the rows, and without the rows.
+        """Compute the scores for intervals, and return an object without the rows.
 
         Parameters
         ----------
         hyper : Hyper
-            As chosen for all rows.
+            Selected hyperparameters.
         left_out : callable
-            → LeftOut, the rows of the fit.
+            Returns the rows of the fit as a LeftOut.
         fit : LaplaceFit
-            Of all rows.
+            Fit of all rows.
+
+        Returns
+        -------
+        CrossFit
         """
-        if not fit.likelihood.has_dispersion:  # there are no intervals that would ask the nets
+        if not fit.likelihood.has_dispersion:  # only intervals need the nets
             return replace(self, networks=(), parts=())
         hyper = replace(hyper, temperature=1.0)
-        found = self.held_out(hyper)
-        by_nets = _over_std(found.errors, found.variance, found.noise, hyper)
-        scores = IntervalScores(hyper, fit.prior, by_nets, found.weights, by_nets, found.weights)
-        with suppress(MemoryBudgetError):  # r is 1 then, and intervals are a little too wide
-            given = left_out()
-            latent = given.latent(fit, hyper)
-            y, noise = without_noise(given.rows.observed, fit.n_outputs)
+        held_out = self.held_out(hyper)
+        by_nets = _over_std(held_out.errors, held_out.variance, held_out.noise, hyper)
+        scores = IntervalScores(hyper, fit.prior, by_nets, held_out.weights, by_nets, held_out.weights)
+        with suppress(MemoryBudgetError):  # in this case r is 1, and intervals are slightly too wide
+            unmerged = left_out()
+            latent = unmerged.latent(fit, hyper)
+            y, noise = without_noise(unmerged.rows.observed, fit.n_outputs)
             by_formula = _over_std(y - latent.mean, latent.variance, noise, hyper)
-            scores = replace(scores, by_formula=by_formula, given_weights=given.rows.weights.double())
+            scores = replace(scores, by_formula=by_formula, given_weights=unmerged.rows.weights.double())
         return replace(self, parts=(), scores=scores)
 
     @classmethod
     def of_another(cls, other: CrossFit, hyper: Hyper) -> CrossFit:
-        """What the nets beside another one say of the choice for this one, whose training has ended under ``hyper``."""
+        """Reuse the held-out scores of another net's folds for a net whose training ended with ``hyper``."""
         densities = None if other.densities is None else other.densities.around(hyper)
         return cls((), other.fold, densities)
 
     def held_out(self, hyper: Hyper) -> HeldOutErrors:
-        """What the nets say of the rows that they have not seen, under these hyperparameters; until they are scored."""
+        """Held-out errors of all rows under these hyperparameters. Not available after :meth:`scored`."""
         n, (fit, _) = len(self.fold), self.parts[0]
         shape = n, fit.n_outputs
-        found = [torch.zeros(size, dtype=torch.float64, device=self.fold.device) for size in (shape, shape, shape, n)]
+        fields = [torch.zeros(size, dtype=torch.float64, device=self.fold.device) for size in (shape, shape, shape, n)]
         for k, (part, chunks) in enumerate(self.parts):
             posterior, of_part = part.posterior(hyper, spectral=False), []
             for rows in linear_rows(part.network, chunks):
                 y, noise = without_noise(rows.targets, fit.n_outputs)
                 variance = posterior.covariance(rows.jacobian).diagonal(dim1=1, dim2=2)
                 of_part.append((y - rows.outputs, variance, noise, rows.weights))
-            for whole, values in zip(found, zip(*of_part, strict=True), strict=True):
+            for whole, values in zip(fields, zip(*of_part, strict=True), strict=True):
                 whole[self.fold == k] = torch.cat(values).double()
-        return HeldOutErrors(*found)
+        return HeldOutErrors(*fields)
 
     def densities_of_rows(self, hyper: Hyper, found: HeldOutErrors | None) -> RowDensities:
-        """What each row has under the net that has not seen it; until they are scored.
+        """Log density of each row under the net that holds it out. Not available after :meth:`scored`.
 
-        Where there is a noise, all variances are multiplied by what suits these rows best: the noise that a fit goes by
-        is nearer to that of the rows that its net has seen.
+        With a noise level, all variances are multiplied by the factor of largest density of these rows. The noise level
+        of a fit is closer to that of its training rows, and therefore too small for held-out rows.
 
         Parameters
         ----------
         hyper : Hyper
         found : HeldOutErrors or None
-            :meth:`held_out` under it, where there is a noise.
+            Result of :meth:`held_out` under ``hyper``; None for a likelihood without dispersion.
+
+        Returns
+        -------
+        RowDensities
         """
         likelihood, device = self.parts[0][0].likelihood, self.fold.device
         if found is not None:
@@ -188,17 +203,30 @@ class CrossFit:
         for k, (part, chunks) in enumerate(self.parts):
             posterior = part.posterior(hyper, spectral=False)
             rows = linear_rows(part.network, chunks)
-            latents = (LatentGaussian(own.outputs, posterior.covariance(own.jacobian)) for own in rows)
-            of_part = [density(latent, own.targets, 1.0) for latent, own in zip(latents, rows, strict=True)]
+            latents = (LatentGaussian(chunk.outputs, posterior.covariance(chunk.jacobian)) for chunk in rows)
+            of_part = [density(latent, chunk.targets, 1.0) for latent, chunk in zip(latents, rows, strict=True)]
             logs[self.fold == k] = torch.cat(of_part).double()
         return RowDensities(logs.cpu().numpy(), np.zeros(len(logs)), 0)
 
     def intervals(
         self, fit: LaplaceFit, inputs: Tensor, levels: Tensor, memory: MemoryBudget, noise: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Ends of the intervals at inputs (m, …), shape (m, 2, L, C), for levels (L,); m n C L log n operations.
+        """Ends of prediction intervals at new inputs. Costs O(m n C L log n).
 
-        The noise is a function of the inputs, its variances (m, C) in units of φ.
+        Parameters
+        ----------
+        fit : LaplaceFit
+            Fit of all rows.
+        inputs : Tensor of shape (m, …)
+        levels : Tensor of shape (L,)
+        memory : MemoryBudget
+        noise : callable
+            Maps inputs to noise variances (m, C), in units of φ.
+
+        Returns
+        -------
+        Tensor of shape (m, 2, L, C)
+            Lower and upper ends.
         """
         assert self.scores is not None
         fit, n_outputs = replace(fit, prior=self.scores.prior), fit.n_outputs
@@ -209,7 +237,7 @@ class CrossFit:
 
     def _interval(self, fit: LaplaceFit, posterior: Posterior, x: Tensor, levels: Tensor, noise: Tensor) -> Tensor:
         assert self.scores is not None
-        found = torch.stack([network(x).double() for network in self.networks], -1)[..., self.fold]
+        held_out = torch.stack([network(x).double() for network in self.networks], -1)[..., self.fold]
         _, jacobian = fit.network.jacobian(x)
         variance = posterior.covariance(jacobian).diagonal(dim1=1, dim2=2)
         std = (variance + self.scores.hyper.dispersion * noise.to(variance)).sqrt()
@@ -218,42 +246,48 @@ class CrossFit:
         for level, factor in zip(levels.split(1), self.scores.factors(levels).unbind(1), strict=True):
             reach = factor[:, None] * scaled
             pair = [
-                -reached(reach - found, self.scores.weights, level),
-                reached(found + reach, self.scores.weights, level),
+                -reached(reach - held_out, self.scores.weights, level),
+                reached(held_out + reach, self.scores.weights, level),
             ]
             ends.append(torch.stack(pair, 1))
         return torch.cat(ends, -1).mT
 
 
 def _over_std(errors: Tensor, variance: Tensor, noise: Tensor, hyper: Hyper) -> Tensor:
-    """|y − mean| over the standard deviation of y, (n, C); the noise in units of φ."""
+    """Standardised errors |y − mean| / std of y, shape (n, C), with the noise in units of φ."""
     return errors.double().abs() / (variance + hyper.dispersion * noise.to(variance)).sqrt()
 
 
 def cross_fit(
     trained: MapResult, rows: TrainingRows, hyper: Hyper, refit: Callable[[Network, TrainingRows], LaplaceFit]
 ) -> CrossFit | None:
-    """What the nets say of the rows that they have not seen; None where there are no nets.
+    """Compute Laplace fits and held-out scores of the cross-fitted nets of a training.
 
     Parameters
     ----------
     trained : MapResult
     rows : TrainingRows
+        Rows of the training.
     hyper : Hyper
-        The training's, of the weights that are random.
+        Hyperparameters of the training, for the random weights.
     refit : callable
-        (network with all of its weights, rows) → the fit that is asked for, of these rows at these weights.
+        Maps (network of all weights, rows) to the Laplace fit of the random weights on these rows.
+
+    Returns
+    -------
+    CrossFit or None
+        None if there are no cross-fitted nets.
     """
     if not trained.folds:
         return None
     everything = trained.mode.fit.network
     networks = tuple(everything.with_parameters(fold.theta) for fold in trained.folds)
     parts = []
-    number = torch.zeros(len(rows), dtype=torch.long, device=rows.inputs.device)
+    fold_of_row = torch.zeros(len(rows), dtype=torch.long, device=rows.inputs.device)
     for k, (network, fold) in enumerate(zip(networks, trained.folds, strict=True)):
         parts.append((refit(network, rows.taken(fold.seen(len(rows)))), rows.taken(fold.held_out).chunks(CHUNK)))
-        number[fold.held_out] = k
+        fold_of_row[fold.held_out] = k
     fit = parts[0][0]
-    known = not fit.likelihood.has_dispersion or (fit.likelihood.quadratic and fit.dispersion_power == 1)
-    densities = held_out_scores(parts, hyper, density_for(fit.likelihood)) if known else None
-    return CrossFit(networks, number, densities, tuple(parts))
+    has_scores = not fit.likelihood.has_dispersion or (fit.likelihood.quadratic and fit.dispersion_power == 1)
+    densities = held_out_scores(parts, hyper, density_for(fit.likelihood)) if has_scores else None
+    return CrossFit(networks, fold_of_row, densities, tuple(parts))

@@ -1,4 +1,4 @@
-"""A net for the noise that varies, from the parameters of an estimator and its held-out errors."""
+"""Noise model of an estimator: a built-in net, trained on the estimator's held-out errors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .calibration import with_tails
 from .noise_model import HIDDEN, TrainedNoise, noise_model
 
 MOST_LEVELS = 32
-"""Largest number of levels of a category that the noise net distinguishes, since an exact step costs the cube of the
-number of weights. Of a larger category it has two indicators, of the first and of the second level."""
+"""Maximum number of levels of a category that the noise net distinguishes, because an exact step costs the cube of the
+number of weights. A category with more levels has two indicators, for its first and its second level."""
 NOISE_SEED = 100
-"""Added to the seed of the net of the mean, for initial weights of its own."""
+"""Offset of the noise net's seed from that of the mean's net, so that their initial weights differ."""
 
 
 def learnt_noise(
@@ -37,44 +37,51 @@ def learnt_noise(
     with_own_tails: bool = True,
     steps: int | None = None,
 ) -> TrainedNoise | None:
-    """Train the net of the noise; None if the errors do not show that the noise varies.
+    """Train the noise net on held-out errors.
 
     Parameters
     ----------
     parameters : mapping
-        The estimator's.
+        Parameters of the estimator.
     data, rows : PreparedData
-        The rows of the fit, and those with held-out errors.
+        Rows of the fit, and rows with held-out errors.
     held_out : HeldOutErrors
         Errors of ``rows``.
     like : Tensor
-        In whose dtype and on whose device the noise is learnt.
+        Tensor with the dtype and device of the noise net.
     dispersion : float
-        φ.
+        Noise level φ.
     options : Options
     seed : int
+        Seed of the net of the mean.
     honest : bool
-        Whether the errors come from nets trained without these rows; the mean is then trained under the noise.
+        If True, the errors come from nets trained without these rows, and the mean is trained under the noise later.
     quick : bool
-        Whether a rough model is enough, for the weights of the rows in a training.
+        If True, train a rough model, which is sufficient for row weights in a training.
     with_own_tails : bool
-        Whether these errors determine the tails of the noise.
+        If True, estimate the tails of the noise from these errors.
     steps : int or None
         See :func:`~sklearn_laplace._approximation.noise_model.noise_model`.
+
+    Returns
+    -------
+    TrainedNoise or None
+        None if the errors do not show that the noise varies, or if the noise net is too expensive.
 
     Warns
     -----
     BoundWarning
+        If the noise of some rows is at its bound.
     """
     chosen = {**parameters, "hidden_layer_sizes": HIDDEN, "activation": "tanh", "n_bins": None}
     source, arguments = built_in_net(chosen, data, options.likelihood, seed + NOISE_SEED)
     inputs, weights = (torch.from_numpy(part).to(like) for part in (rows.X, rows.weights))
     if "levels" in arguments:
         arguments["levels"] = tuple(1 if n > MOST_LEVELS else n for n in arguments["levels"])
-    given = source(**arguments).to(inputs), inputs, weights, held_out, dispersion, seed
-    if (found := noise_model(*given, always=bool(options.varying_noise), quick=quick, steps=steps)) is None:
+    problem = source(**arguments).to(inputs), inputs, weights, held_out, dispersion, seed
+    if (trained := noise_model(*problem, always=bool(options.varying_noise), quick=quick, steps=steps)) is None:
         return None
     if not quick:
-        found.model.warn_at_bounds(inputs)
-        found = with_tails(found) if with_own_tails else found
-    return replace(found, model=found.model.trained_under(inputs, weights)) if honest else found
+        trained.model.warn_at_bounds(inputs)
+        trained = with_tails(trained) if with_own_tails else trained
+    return replace(trained, model=trained.model.trained_under(inputs, weights)) if honest else trained

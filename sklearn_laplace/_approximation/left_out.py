@@ -1,19 +1,17 @@
-r"""Leave-one-out of a fitted estimator's own rows: what it needs, what it may take, and the choice of hyperparameters.
+r"""Leave-one-out on the rows of a fitted estimator: exact curvature, memory, and selection of hyperparameters.
 
-The engine is ``laplace/leave_one_out/left_out.py`` and ``laplace/selection/loo.py``. Owned here: the exact curvature
-that the left-out means come from (the fit's own where it is one, else one more pass over the rows), the memory, the
-density for each likelihood, and what happens where one of prior precision and noise is chosen by leave-one-out and the
-other by the evidence:
+The formulas are in ``laplace/leave_one_out/left_out.py`` and ``laplace/selection/loo.py``. This module provides the
+exact curvature for the left-out means: the fit's own if it is exact, otherwise that of one more pass over the rows. It
+also limits the memory. If leave-one-out selects the prior precision and the evidence selects the noise level, the two
+updates
 
 .. math:: \delta \leftarrow \arg\max_\delta \textstyle\sum_n w_n \log p(y_n \mid D_{-n}, \delta, \varphi), \qquad
           \varphi \leftarrow \arg\max_\varphi \log p(D \mid \delta, \varphi)
 
-(or the other way round) in turn, until both rest. The weights stay where the training has left them, at the mode of the
-evidence's choice. To let them follow was tried, three rounds of a choice and a training under it, and made predictions
-worse on all of five tables (nats a row .01 to .5): the linearised net does not know that each row has shaped the
-features that it is predicted from, so each round finds a weaker prior best.
+alternate until convergence; likewise if the roles are exchanged. The weights remain at the mode of the training and are
+not trained again under the selected hyperparameters, see ``docs/decisions.md``.
 
-Rows are those that were given, equal ones apart: to leave out one of two equal rows is not to leave out both.
+Rows are not merged here: of two equal rows, only one is left out at a time.
 """
 
 from __future__ import annotations
@@ -46,22 +44,22 @@ from ..laplace.structures import Full, Functional
 from ..laplace.structures._base import Curvature
 
 ROUNDS, RESTING = 10, 0.01
-"""Turns of two rules, and the change of the logarithms that ends them."""
+"""Maximum number of alternations between two rules, and the change of log δ and log φ at which they end."""
 POINTS = 40
-"""Of a path, whose numbers are held for each row of a chunk."""
+"""Number of points of a path, whose values are stored for each row of a chunk."""
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Rows of a fit, to be left out one at a time.
+    """Rows of a fit for leave-one-out.
 
     Parameters
     ----------
     rows : TrainingRows
-        All rows of the fit, in the order of the answers.
+        All rows of the fit, in the order of the results.
     memory : MemoryBudget
     density : callable
-        See :data:`~sklearn_laplace.laplace.leave_one_out.densities.Density`.
+        Log density of a target, see :data:`~sklearn_laplace.laplace.leave_one_out.densities.Density`.
     """
 
     rows: TrainingRows
@@ -69,126 +67,139 @@ class LeftOut:
     density: Density
 
     def exact(self, fit: LaplaceFit) -> LaplaceFit:
-        """The rows by ``GGN`` in an exact structure: the fit itself where it is that, else one more pass.
+        """Return a fit of the rows with ``GGN`` and an exact structure: ``fit`` itself, or that of one more pass.
 
         Raises
         ------
         MemoryBudgetError
-            When neither of the exact structures fits.
+            If neither of the exact structures fits in memory.
         """
         if isinstance(fit.curvature, Full | Functional) and isinstance(fit.rule, GGN):
             self._room(fit.network, fit.n_outputs, type(fit.curvature), held(fit.curvature))
             return fit
         n_columns, network = GGN().n_columns(fit.likelihood, fit.n_outputs), fit.network
         cheaper = exact_cost(network.blocks, n_columns * len(self.rows))[1]
-        able: tuple[type[Curvature], ...] = (cheaper, Functional if cheaper is Full else Full)
-        taken = held(fit.curvature)
-        needed = {kind: kind.memory(network.blocks, n_columns * len(self.rows)) for kind in able}
-        structure = next((kind for kind in able if needed[kind] + taken <= self.memory.size), None)
+        candidates: tuple[type[Curvature], ...] = (cheaper, Functional if cheaper is Full else Full)
+        of_posterior = held(fit.curvature)
+        needed = {kind: kind.memory(network.blocks, n_columns * len(self.rows)) for kind in candidates}
+        structure = next((kind for kind in candidates if needed[kind] + of_posterior <= self.memory.size), None)
         if structure is None:
             least = min(needed.values())
             raise MemoryBudgetError(
                 f"leave-one-out needs an exact curvature of the {network.n_parameters:,} random weights, about "
-                f"{least / 1e9:,.3g} GB ({least:,} bytes) beside the posterior's {taken:,}; {self.memory}. Use "
-                "subset_of_weights='last_layer', or choose prior and noise by the evidence."
+                f"{least / 1e9:,.3g} GB ({least:,} bytes) in addition to {of_posterior:,} bytes of the posterior; "
+                f"{self.memory}. Use subset_of_weights='last_layer', or select prior precision and noise level by the "
+                "evidence."
             )
-        step = self._room(network, fit.n_outputs, structure, needed[structure] + taken)
+        step = self._room(network, fit.n_outputs, structure, needed[structure] + of_posterior)
         return fit_laplace(network, fit.likelihood, GGN(), structure, fit.prior, self.rows.chunks(step))
 
     def batches(self, fit: LaplaceFit) -> list[Rows]:
-        """The rows in chunks that memory allows beside an exact fit."""
+        """Split the rows into chunks that fit in memory together with an exact fit."""
         return self.rows.chunks(self._room(fit.network, fit.n_outputs, type(fit.curvature), held(fit.curvature)))
 
     def latent(self, fit: LaplaceFit, hyper: Hyper) -> LatentGaussian:
-        """Mean and covariance of each row's outputs as of the model without it, see ``left_out.py`` of the engine."""
+        """Mean and covariance of each row's outputs under the model without that row."""
         exact = self.exact(fit)
         return leave_one_out(fit, exact, self.batches(exact), hyper)
 
     def errors(self, fit: LaplaceFit, hyper: Hyper) -> HeldOutErrors:
-        """What the model says of each row without it, of numeric targets."""
+        """Errors of each row under the model without that row, for numeric targets."""
         latent = self.latent(fit, hyper)
         y, noise = without_noise(self.rows.observed.double(), fit.n_outputs)
         return HeldOutErrors(y - latent.mean, latent.variance, noise, self.rows.weights.double())
 
     def expected_errors(self, fit: LaplaceFit, hyper: Hyper) -> HeldOutErrors:
-        """Root mean square errors of the rows as they are, over the posterior: √(e² + V), and no variance beside."""
+        """Root mean squared errors √(e² + V) of the training rows under the posterior, with a variance of zero.
+
+        e is the residual of the fit, and V the posterior variance of the prediction.
+        """
         posterior = fit.posterior(hyper, spectral=False)
         width = max(posterior.row_width(fit.network.blocks, fit.n_outputs), fit.network.row_width(fit.n_outputs))
-        step, found = self.memory.chunk_rows(width, held(fit.curvature, posterior)), []
+        step, parts = self.memory.chunk_rows(width, held(fit.curvature, posterior)), []
         for inputs, targets, _ in self.rows.chunks(step):
             outputs, jacobian = fit.network.jacobian(inputs)
             y, _ = without_noise(targets.double(), fit.n_outputs)
-            found.append(((y - outputs).square() + posterior.covariance(jacobian).diagonal(dim1=1, dim2=2)).sqrt())
-        errors = torch.cat(found)
+            parts.append(((y - outputs).square() + posterior.covariance(jacobian).diagonal(dim1=1, dim2=2)).sqrt())
+        errors = torch.cat(parts)
         return HeldOutErrors(errors, torch.zeros_like(errors), torch.ones_like(errors), self.rows.weights.double())
 
     def log_density(self, fit: LaplaceFit, hyper: Hyper) -> float:
-        """Σ w log p(yₙ given the other rows), nats, in the network's units."""
+        """Leave-one-out log density Σ wₙ log p(yₙ | D₋ₙ), nats, in the network's units."""
         exact = self.exact(fit)
         return loo_log_density(fit, exact, self.batches(exact), hyper, self.density)
 
     def intervals(self, fit: LaplaceFit, hyper: Hyper, inputs: Tensor, levels: Tensor) -> Tensor:
-        """Ends of the jackknife+ intervals (m, 2, L, C) of a Gaussian fit at inputs (m, …), for levels (L,)."""
+        """Ends (m, 2, L, C) of jackknife+ intervals of a Gaussian fit at inputs (m, …), for levels (L,)."""
         exact, n_outputs = self.exact(fit), fit.n_outputs
         batches = self.batches(exact)
         models = left_out_models(exact, batches, hyper)
-        one = max(models.posterior.row_width(fit.network.blocks, n_outputs), fit.network.row_width(n_outputs))
-        across = n_outputs * (n_outputs * len(batches[0][2]) + 6 * len(self.rows))
-        chunks = inputs.split(self.memory.chunk_rows(one + across, held(exact.curvature, models.posterior)))
+        per_input = max(models.posterior.row_width(fit.network.blocks, n_outputs), fit.network.row_width(n_outputs))
+        across_rows = n_outputs * (n_outputs * len(batches[0][2]) + 6 * len(self.rows))
+        chunks = inputs.split(self.memory.chunk_rows(per_input + across_rows, held(exact.curvature, models.posterior)))
         return torch.cat([models.interval(chunk, levels) for chunk in chunks])
 
     def chosen(self, fit: LaplaceFit, hyper: Hyper, options: Options, *, settled: bool = False) -> Hyper:
-        """The hyperparameters, each by its own rule, at temperature 1.
+        """Select prior precision and noise level, each by its own rule, at temperature 1.
 
         Parameters
         ----------
         fit : LaplaceFit
         hyper : Hyper
-            Where to start; what is given, or has a rule that this is not about, keeps its value.
+            Initial hyperparameters. Fixed values, and values with a rule other than leave-one-out or the evidence, are
+            kept.
         options : Options
         settled : bool
-            Whether a prior precision of best evidence is there already, found with the weights following.
+            If True, the training has already maximised the evidence, and a prior precision selected by the evidence is
+            kept.
+
+        Returns
+        -------
+        Hyper
 
         Warns
         -----
         BoundWarning
-            When a value that was chosen sits on the bound of its search.
+            If a selected value is at a bound of its search.
         """
         exact = self.exact(fit)
-        batches, found = self.batches(exact), replace(hyper, temperature=1.0)
+        batches, chosen = self.batches(exact), replace(hyper, temperature=1.0)
         (prior, noise), (prior_by_evidence, noise_by_evidence) = options.by_loo, options.by_evidence
         prior_by_evidence = prior_by_evidence and not settled
         for _ in range(ROUNDS if prior_by_evidence or noise_by_evidence else 1):
-            before, start = found, found
+            before, start = chosen, chosen
             if prior_by_evidence or noise_by_evidence:
                 free = {"free_prior": prior_by_evidence, "free_dispersion": noise_by_evidence}
-                start = maximise_evidence(fit, found, **free, warn=False)
-            found = select_loo(fit, exact, batches, start, self.density, free_prior=prior, free_dispersion=noise)
-            found = _within_bounds(found, start.dispersion) if prior else found
-            moved = (found.prior_precision / before.prior_precision).log().abs().max()
-            if max(float(moved), abs(math.log(found.dispersion / before.dispersion))) < RESTING:
+                start = maximise_evidence(fit, chosen, **free, warn=False)
+            chosen = select_loo(fit, exact, batches, start, self.density, free_prior=prior, free_dispersion=noise)
+            chosen = _within_bounds(chosen, start.dispersion) if prior else chosen
+            moved = (chosen.prior_precision / before.prior_precision).log().abs().max()
+            if max(float(moved), abs(math.log(chosen.dispersion / before.dispersion))) < RESTING:
                 break
-        warn_at_bounds(fit, found, free_prior=prior, free_dispersion=noise, what="the leave-one-out density")
-        warn_at_bounds(fit, found, free_prior=prior_by_evidence, free_dispersion=noise_by_evidence)
-        return replace(found, temperature=hyper.temperature)
+        warn_at_bounds(fit, chosen, free_prior=prior, free_dispersion=noise, what="the leave-one-out density")
+        warn_at_bounds(fit, chosen, free_prior=prior_by_evidence, free_dispersion=noise_by_evidence)
+        return replace(chosen, temperature=hyper.temperature)
 
     def _room(self, network: Network, n_outputs: int, structure: type[Curvature], taken: int) -> int:
-        """Rows of a chunk, beside what is taken and the Jacobians that are kept from pass to pass."""
+        """Number of rows per chunk.
+
+        ``taken`` is the memory of curvatures, in bytes. Jacobians that are kept between passes need further memory.
+        """
         dual = len(self.rows) * n_outputs
         size = min(network.n_parameters, dual) if structure is Functional else network.n_parameters
         width = network.row_width(n_outputs) + n_outputs * (n_outputs + 2) * (size + POINTS)
         kept = 8 * min(len(self.rows) * sum(block.width(n_outputs) for block in network.blocks), HELD)
         if taken + kept + ROW_BYTES * width > self.memory.size:
             raise MemoryBudgetError(
-                f"leave-one-out keeps about {kept / 1e6:,.3g} MB of Jacobians beside {taken / 1e6:,.3g} MB of an exact "
-                f"curvature, and one row makes {ROW_BYTES * width / 1e6:,.3g} MB; {self.memory}. Use a larger "
+                f"leave-one-out needs about {kept / 1e6:,.3g} MB for Jacobians, {taken / 1e6:,.3g} MB for curvatures "
+                f"and {ROW_BYTES * width / 1e6:,.3g} MB for each row of a chunk; {self.memory}. Use a larger "
                 "memory_budget, or subset_of_weights='last_layer'."
             )
         return self.memory.chunk_rows(width, taken + kept)
 
 
 def _within_bounds(hyper: Hyper, unit: float) -> Hyper:
-    """Where prior and noise are searched together, in ρ = δφ, a ρ at its bound is a δ at its."""
+    """Set δ to its bound if ρ = δφ is at its bound, for a joint search of δ and φ in terms of ρ."""
     low, high = PRECISION_BOUNDS
     values, ratio = hyper.prior_precision, hyper.dispersion / unit
     values = torch.where(values * ratio >= high * (1 - 1e-6), high, values)
@@ -204,16 +215,33 @@ def rows_left_out(
     density: Density,
     asked: str,
 ) -> LeftOut:
-    """The rows that an estimator has kept, as a fit of this network leaves them out.
+    """Return the stored rows of an estimator for leave-one-out with a fit of this network.
+
+    Parameters
+    ----------
+    kept : PreparedData or None
+        Stored rows.
+    network : Network
+    input_dtype : torch.dtype
+        Dtype of the network's inputs.
+    memory : MemoryBudget
+    density : callable
+        Log density of a target.
+    asked : str
+        Option or method that needs the rows, for the error message.
+
+    Returns
+    -------
+    LeftOut
 
     Raises
     ------
     UnsupportedCombinationError
-        When there are none: names what has asked for them.
+        If no rows are stored.
     """
     if kept is None:
         raise UnsupportedCombinationError(
-            f"{asked} needs the training rows, and forget has dropped all that were kept. Fit the rows that are left."
+            f"{asked} needs the training rows, but forget has removed the stored rows. Fit the remaining rows again."
         )
     dtype = next(network.module.parameters()).dtype
     return LeftOut(_as_tensors(kept, input_dtype, dtype, network.theta.device), memory, density)

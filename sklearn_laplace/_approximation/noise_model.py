@@ -1,25 +1,25 @@
-r"""Noise that varies with the inputs: a second net for its log variance, with a Laplace approximation of its own.
+r"""Input-dependent noise: a second net for the log noise variance, with its own Laplace approximation.
 
-The noise of target c of row n has the variance :math:`\varphi e^{h_c(x_n)}`. A net that fits its mean and its noise to
-the same rows takes what it has over-fitted for a lack of noise, and the more precise it believes a row to be, the more
-it goes through it. So h is fitted to rows that the nets have not seen: with :math:`e_n` the errors of cross-fitted nets
-(``_approximation/held_out.py``) and :math:`V_n` the variances of their predictions, noise apart,
+The noise of target c of row n has the variance :math:`\varphi e^{h_c(x_n)}`. If mean and noise were fitted to the same
+rows, an overfitted mean would look like small noise, and small noise would increase the overfitting. Therefore h is
+fitted to held-out rows. Let :math:`e_n` be the errors of cross-fitted nets (``_approximation/held_out.py``), and
+:math:`V_n` the variances of their predictions without noise. Then
 
 .. math:: -\log p(e_n \mid h) = \tfrac12 \big[\log(V_n + \varphi e^{h_n}) + e_n^2 / (V_n + \varphi e^{h_n})\big],
           \qquad \Lambda_n = \tfrac12 \Big(\frac{\varphi e^{h_n}}{V_n + \varphi e^{h_n}}\Big)^2 ,
 
-Λ the Fisher information. Those nets were trained under one noise for all rows, and :math:`V_n` is what they do not know
-under it: where the noise is small that is too much, often more than :math:`e_n^2`, and tells nothing of h. So h is
-fitted twice: first to :math:`V_n = 0`, as if all errors were noise, then to :math:`V_n \min(1, e^{h_n/2})` under the h
-of the first. The variance of a function that the rows around it decide is in proportion to their noise, that of one
-that the prior decides has nothing to do with it: the root is between the two, and better than either on inner splits.
+with the Fisher information Λ. The cross-fitted nets are trained under a constant noise level, so :math:`V_n` is too
+large for rows with small noise. It often exceeds :math:`e_n^2`, and then carries no information about h. Therefore h is
+fitted twice: first with :math:`V_n = 0`, as if all errors were noise, and then with :math:`V_n \min(1, e^{h_n/2})`
+under the first h. The variance of a prediction is proportional to the noise if the nearby rows determine it, and
+independent of the noise if the prior determines it. The square root is a compromise.
 
-The prior of h has mean zero, a noise that does not vary, and the precision of largest evidence, and that evidence
-against the best density under a constant h says whether the noise varies at all; the targets are honest, and so is the
-evidence. Afterwards the mean is trained on under the noise that was found, as under noise that is known in ratio
-(``laplace/likelihoods/gaussian.py``).
+The prior of h has mean zero, which is a constant noise level, and the precision of largest evidence. The difference of
+this evidence from the best log density under a constant h decides whether the noise varies. The evidence is reliable
+here because the targets of h are held-out errors. Afterwards the mean is trained further under this noise, in the same
+way as with known noise ratios (``laplace/likelihoods/gaussian.py``).
 
-Where x is new, h is Gaussian by the linearised net, and the noise is a mixture over it, by Gauss–Hermite quadrature.
+For a new x, h is Gaussian under the linearised net. The predictive is a mixture over h, by Gauss–Hermite quadrature.
 """
 
 from __future__ import annotations
@@ -51,48 +51,51 @@ from ..laplace.structures import Full, Functional
 from ..laplace.structures._base import Posterior
 
 HIDDEN = (16,)
-"""Units of the net of the log variance: on inner splits of five tables 10 and 50 did the same, and 10 in a quarter of
-the time."""
+"""Hidden units of the net of h. See docs/decisions.md."""
 STEPS, MANY_STEPS, MANY_ROWS = 60, 30, 2000
-"""Gauss–Newton steps of its training, and those of a training of many rows: on inner splits of 3,000 rows 30 steps are
-as good as 60 or better, with fewer rows on some tables a little worse (``docs/decisions.md``)."""
+"""Maximum Gauss–Newton steps for few and for many rows, and the number of rows from which there are many. See
+docs/decisions.md."""
 QUICK_STEPS, QUICK_STEP, LARGE_STEP = 20, 1e8, 1e9
-"""Steps of a rough model, and multiply-adds of one of them, for a rough model and a good one: they limit the rows."""
+"""Maximum Gauss–Newton steps of a rough model. Maximum multiply-adds of one step, for a rough and for an accurate
+model, which limit the number of rows."""
 NODES = 15
-"""Of the quadrature over the log variance."""
+"""Number of quadrature nodes over h."""
 LARGEST_SPREAD = 1.5
-"""Standard deviation up to which the Gaussian over a log variance is believed: beyond, the mean of its exponential is
-that of a tail which nothing has been seen of."""
+"""Maximum standard deviation of h. With a larger one, E[e^h] is dominated by a tail that no data support."""
 REACH = math.log(1e6)
-"""Log variances go this far from those of the average noise, to either side: a thousandfold in standard deviation."""
+"""Maximum |h|: a factor of 1,000 of the standard deviation of an average noise."""
 DECISIVE = 5.0
-"""Nats of evidence that make a noise that varies worth having: "very strong" in Kass & Raftery (1995)."""
+"""Minimum gain of log evidence, in nats, for noise that varies: "very strong" in Kass & Raftery (1995)."""
 LEAST_KEPT = 0.1
-"""Least part of the precision of h at a row that is taken to come from the other rows."""
+"""Minimum fraction of the precision of h at a row that remains when the row is left out."""
 LEVELS = 281
-"""Constant values of h that are tried."""
+"""Number of constant values of h on the grid of the baseline."""
 LEAST_ROWS = 1000
+"""Minimum number of rows of a training, if there are as many."""
 CHUNK = 2048
-"""Rows that go through the net together."""
+"""Number of rows per chunk in forward passes."""
 
 
 @dataclass(frozen=True)
 class NoiseModel:
-    """The Laplace approximation of h, of C outputs.
+    """Laplace approximation of h, for C outputs.
 
     Parameters
     ----------
     fit : LaplaceFit
+        Laplace fit of the net of h.
     hyper : Hyper
+        Hyperparameters of the net of h.
     gain : float
-        Log evidence over the density under the best noise that does not vary, nats.
+        Log evidence minus the log density under the best constant noise, nats.
     is_trained_under : bool
-        Whether the mean has been trained under this noise, and rows that come later count by theirs.
+        True if the mean is trained under this noise. Rows that are added later are then weighted by their noise too.
     log_level : float
-        What h is counted from: trained under the noise, φ is the variance of an average row.
+        Offset that is subtracted from the outputs of the net. If the mean is trained under the noise, it makes φ the
+        noise variance of an average row.
     spread : float
-        τ, an additional standard deviation of h in predictions. It makes the tails of the noise heavier and leaves
-        E[e^h] unchanged (``_approximation/calibration.py``).
+        Additional standard deviation τ of h in predictions. It makes the tails of the noise heavier and leaves E[e^h]
+        unchanged (``_approximation/calibration.py``).
     """
 
     fit: LaplaceFit
@@ -103,33 +106,36 @@ class NoiseModel:
     spread: float = 0.0
 
     def trained_under(self, inputs: Tensor, weights: Tensor) -> NoiseModel:
-        """For a training of rows at inputs (n, d), of these weights (n,), whose ratios have the mean 1."""
+        """Return the model for training the mean on rows at inputs (n, d) with weights (n,).
+
+        The noise ratios e^h of these rows have the weighted mean 1.
+        """
         level = (weights @ self.ratios(inputs)).mean() / weights.sum()
         return replace(self, is_trained_under=True, log_level=self.log_level + float(level.log()))
 
     @cached_property
     def posterior(self) -> Posterior:
-        """Of the weights."""
+        """Posterior of the weights of the net of h."""
         return self.fit.posterior(self.hyper, spectral=False)
 
     def log_ratio(self, inputs: Tensor) -> LatentGaussian:
-        """h at inputs (n, d): the log variance over that of an average noise, mean (n, C)."""
-        found = [GLM().latent(self.fit.network, self.posterior, x) for x in inputs.split(CHUNK)]
-        mean = torch.cat([one.mean for one in found]) - self.log_level
-        return LatentGaussian(mean, torch.cat([one.covariance for one in found]))
+        """Log noise ratio h at inputs (n, d), with mean (n, C): the log variance relative to that of an average row."""
+        chunks = [GLM().latent(self.fit.network, self.posterior, x) for x in inputs.split(CHUNK)]
+        mean = torch.cat([chunk.mean for chunk in chunks]) - self.log_level
+        return LatentGaussian(mean, torch.cat([chunk.covariance for chunk in chunks]))
 
     def ratios(self, inputs: Tensor) -> Tensor:
-        """e^h at its mean, shape (n, C): what rows train under."""
+        """Noise ratios e^h at the mean of h, shape (n, C), which are used in training."""
         parts = [self.fit.network(x).double() for x in inputs.split(CHUNK)]
         return (torch.cat(parts) - self.log_level).clamp(-REACH, REACH).exp()
 
     def mean_ratio(self, inputs: Tensor) -> Tensor:
-        """E[e^h], shape (n, C)."""
+        """Expected noise ratios E[e^h], shape (n, C)."""
         weights, values = self.nodes(inputs)
         return values @ weights
 
     def nodes(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights (J,) and values of e^h (n, C, J) of the quadrature over h."""
+        """Weights (J,) of the quadrature over h, and values (n, C, J) of e^h at its nodes."""
         log_ratio = self.log_ratio(inputs)
         roots, weights = normal_nodes(log_ratio.mean)
         deviation = (believed(log_ratio.variance) + self.spread**2).sqrt()
@@ -137,24 +143,37 @@ class NoiseModel:
         return weights, values.clamp(-REACH, REACH).exp()
 
     def components(self, moments: Predictive, inputs: Tensor, dispersion: float) -> Components:
-        """The predictive of rows at inputs (n, d), whose outputs have these moments, under the noise φ e^h."""
+        """Predictive of rows at inputs (n, d) under the noise φ e^h, as a Gaussian mixture.
+
+        Parameters
+        ----------
+        moments : Predictive
+            Moments of the outputs without noise.
+        inputs : Tensor of shape (n, d)
+        dispersion : float
+            Noise level φ.
+
+        Returns
+        -------
+        Components
+        """
         weights, values = self.nodes(inputs)
         mean, epistemic = (part[..., None].expand_as(values) for part in (moments.mean, moments.epistemic_variance))
         return Components(weights, mean, epistemic, dispersion * values)
 
     def warn_at_bounds(self, inputs: Tensor) -> None:
-        """Report a noise that ran away.
+        """Warn if |h| is at its bound for some rows.
 
         Warns
         -----
         BoundWarning
         """
-        away = self.ratios(inputs).log().abs().amax(1) > REACH - 1e-6
-        if bool(away.any()):
+        at_bound = self.ratios(inputs).log().abs().amax(1) > REACH - 1e-6
+        if bool(at_bound.any()):
             warnings.warn(
-                f"the noise of {int(away.sum())} rows is a thousandth of the average or a thousand times it, and was "
-                "bounded there: some rows may have no noise at all, such as copies of each other or of a rule. "
-                "likelihood='gaussian' gives all rows the same noise.",
+                f"the noise std of {int(at_bound.sum())} rows is at its bound, a thousandth of the average or a "
+                "thousand times the average. Some rows may be free of noise, such as duplicate rows or targets that "
+                "follow a rule. Check these rows, or use likelihood='gaussian' for a constant noise level.",
                 BoundWarning,
                 stacklevel=2,
             )
@@ -162,19 +181,21 @@ class NoiseModel:
 
 @dataclass(frozen=True)
 class TrainedNoise:
-    """A noise model and what it was trained on.
+    """A noise model and the data of its training.
 
     Parameters
     ----------
     model : NoiseModel
     chosen : Tensor of shape (m,), int64
-        Rows of the training among all.
+        Indices of the training rows among all rows.
     inputs : Tensor of shape (m, d)
+        Inputs of the training rows.
     errors, variance : Tensor of shape (m, C)
-        Errors, and variances of the predictions, noise apart.
+        Held-out errors, and variances of the predictions without noise.
     weights : Tensor of shape (m,)
+        Row weights.
     dispersion : float
-        φ.
+        Noise level φ.
     """
 
     model: NoiseModel
@@ -186,63 +207,63 @@ class TrainedNoise:
     dispersion: float
 
     def some(self, most: int) -> TrainedNoise:
-        """With a random sample of at most so many rows, by a fixed seed; the model stays."""
-        few = sample_of(len(self.chosen), most).to(self.chosen.device)
+        """Return the same model with a random sample of at most ``most`` rows, with a fixed seed."""
+        sample = sample_of(len(self.chosen), most).to(self.chosen.device)
         return replace(
             self,
-            chosen=self.chosen[few],
-            inputs=self.inputs[few],
-            errors=self.errors[few],
-            variance=self.variance[few],
-            weights=self.weights[few],
+            chosen=self.chosen[sample],
+            inputs=self.inputs[sample],
+            errors=self.errors[sample],
+            variance=self.variance[sample],
+            weights=self.weights[sample],
         )
 
     def left_out(self) -> LatentGaussian:
-        """h at each row of the training, predicted without that row by a Newton step.
+        """Leave-one-out predictions of h at the training rows, each by a Newton step without that row.
 
-        Outputs are independent of each other, given the weights of the net.
+        Correlations between outputs are neglected.
         """
-        found = self.model.log_ratio(self.inputs)
-        h, level = found.mean + self.model.log_level, self.model.log_level
+        fitted = self.model.log_ratio(self.inputs)
+        h, level = fitted.mean + self.model.log_level, self.model.log_level
         likelihood, targets = SquaredErrors(self.dispersion), torch.cat([self.errors.square(), self.variance], 1)
         weights = self.weights[:, None]
         pull = weights * likelihood.residual(h, targets)
         curvature = weights * likelihood.hessian_factor(h, targets).diagonal(dim1=1, dim2=2).square()
-        without = found.variance / (1 - found.variance * curvature).clamp_min(LEAST_KEPT)
-        return LatentGaussian((h + without * pull).clamp(-REACH, REACH) - level, torch.diag_embed(without))
+        variance = fitted.variance / (1 - fitted.variance * curvature).clamp_min(LEAST_KEPT)
+        return LatentGaussian((h + variance * pull).clamp(-REACH, REACH) - level, torch.diag_embed(variance))
 
 
 def sample_of(n_rows: int, most: int) -> Tensor:
-    """Sorted places of all rows, or of a random sample of this size with a fixed seed."""
+    """Sorted indices of all rows, or of a random sample of at most ``most`` rows, with a fixed seed."""
     return torch.randperm(n_rows, generator=torch.Generator().manual_seed(0))[:most].sort().values
 
 
 def normal_nodes(like: Tensor) -> tuple[Tensor, Tensor]:
-    """Roots (J,) and weights (J,) of the quadrature over a standard normal variable."""
+    """Roots (J,) and weights (J,) of Gauss–Hermite quadrature over a standard normal variable."""
     roots, weights = (torch.from_numpy(part).to(like) for part in np.polynomial.hermite_e.hermegauss(NODES))
     return roots, weights / weights.sum()
 
 
 def believed(log_variance: Tensor) -> Tensor:
-    """Variances of h, at most ``LARGEST_SPREAD``²."""
+    """Clip variances of h to at most ``LARGEST_SPREAD``²."""
     return log_variance.clamp(0.0, LARGEST_SPREAD**2)
 
 
 @dataclass(frozen=True)
 class SquaredErrors(Likelihood):
-    """Errors of held-out rows, given the log ratio h of their noise; targets are (e², V) side by side, (n, 2 C).
+    """Likelihood of held-out errors e under the log noise ratio h; targets are e² and V, concatenated to (n, 2 C).
 
     Parameters
     ----------
     dispersion : float
-        φ.
+        Noise level φ.
     """
 
     dispersion: float
     has_dispersion: ClassVar[bool] = False
 
     def _parts(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """e², the variance V + φ e^h, and the noise's share of it."""
+        """e², the variance V + φ e^h, and the noise's share of that variance."""
         squares, variances = targets.chunk(2, 1)
         noise = self.dispersion * outputs.clamp(-REACH, REACH).exp()
         return squares, variances + noise, noise / (variances + noise)
@@ -271,10 +292,10 @@ class SquaredErrors(Likelihood):
         return 0.5 * n_outputs * math.log(2 * math.pi)
 
     def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
-        raise NotImplementedError("errors are given, and none are drawn.")
+        raise NotImplementedError("SquaredErrors has no samples. Sample from the likelihood of the targets.")
 
     def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None = None) -> Predictive:
-        raise NotImplementedError("predictions are those of the model that has made the errors.")
+        raise NotImplementedError("SquaredErrors has no predictive. Predict with the likelihood of the targets.")
 
 
 def noise_model(
@@ -289,27 +310,33 @@ def noise_model(
     quick: bool = False,
     steps: int | None = None,
 ) -> TrainedNoise | None:
-    """Train h on errors of held-out rows; None where it is not worth having, or too dear for its use.
+    """Train h on held-out errors.
 
     Parameters
     ----------
     net : torch module
-        Untrained, with C outputs, in double precision.
+        Untrained net with C outputs, in double precision.
     inputs : Tensor of shape (n, d), float64
     weights : Tensor of shape (n,), float64
+        Row weights.
     held_out : HeldOutErrors
         Errors of the rows, and variances of their predictions.
     dispersion : float
-        φ.
+        Noise level φ.
     seed : int
-        Of the choice of rows where they are too many for exact steps: as many as these can take.
+        Seed of the sample of rows, if there are too many rows for exact steps.
     always : bool
-        Whether it is asked for in any case. Otherwise its evidence has to be decisive, and its exact steps, of P³
-        multiply-adds for a net that has as many outputs as there are targets, within the budget of the training's.
+        If True, always return a model. If False, return it only if the gain of the evidence is decisive and the cost of
+        an exact step, P³ multiply-adds, is within the budget.
     quick : bool
-        Whether fewer rows and steps are enough.
+        If True, train a rough model, with fewer rows and steps.
     steps : int or None
-        Gauss–Newton steps of a good model; None for as many as the rows ask for.
+        Maximum Gauss–Newton steps of an accurate model. Default: chosen by the number of rows.
+
+    Returns
+    -------
+    TrainedNoise or None
+        None if ``always`` is False and one of its conditions does not hold.
     """
     size = sum(parameter.numel() for parameter in net.parameters())
     if not always and size**3 > budget_for(len(inputs)).exact_step:
@@ -320,17 +347,17 @@ def noise_model(
     is_first = bool(held_out.variance.any())
     first_steps = QUICK_STEPS if is_first else steps
     variance = torch.zeros_like(errors)
-    found = _fitted(net, inputs, weights, errors, variance, dispersion, first_steps)
+    model = _fitted(net, inputs, weights, errors, variance, dispersion, first_steps)
     if is_first:
-        variance = held_out.variance[chosen] * found.ratios(inputs).sqrt().clamp_max(1.0)
-        found = _fitted(net, inputs, weights, errors, variance, dispersion, steps, found)
-    if not (always or found.gain > DECISIVE):
+        variance = held_out.variance[chosen] * model.ratios(inputs).sqrt().clamp_max(1.0)
+        model = _fitted(net, inputs, weights, errors, variance, dispersion, steps, model)
+    if not (always or model.gain > DECISIVE):
         return None
-    return TrainedNoise(found, chosen, inputs, errors, variance, weights, dispersion)
+    return TrainedNoise(model, chosen, inputs, errors, variance, weights, dispersion)
 
 
 def training_rows(n_rows: int, n_weights: int, seed: int, *, quick: bool = False) -> Tensor:
-    """Which of the rows h is trained on, (m,), int64: all, or a random sample that its exact steps can afford."""
+    """Indices (m,), int64, of the rows on which h is trained: all, or a random sample with affordable exact steps."""
     most = max(int((QUICK_STEP if quick else LARGE_STEP) / n_weights**2), LEAST_ROWS)
     if n_rows <= most:
         return torch.arange(n_rows)
@@ -347,7 +374,10 @@ def _fitted(
     steps: int,
     before: NoiseModel | None = None,
 ) -> NoiseModel:
-    """h for errors (n, C) of predictions of these variances (n, C), from another one on; the net stays untrained."""
+    """Fit h to errors (n, C) of predictions with these variances (n, C), from an earlier model or from initial weights.
+
+    The module ``net`` itself is not changed.
+    """
     likelihood = SquaredErrors(dispersion)
     batches = [(inputs, torch.cat([errors.square(), variance], 1), weights)]
     network, rule = trace(net, inputs), GGN()
@@ -361,13 +391,13 @@ def _fitted(
     ones = torch.ones(prior.n_groups, dtype=torch.float64, device=inputs.device)
     first, hyper = (network, Hyper(ones)) if before is None else (before.fit.network, before.hyper)
     start = problem.linearise(first), hyper
-    found = alternate(problem, *start, free_prior=True, update_dispersion=lambda fit, hyper: hyper, max_steps=steps)
-    everywhere = _same_everywhere(dispersion, batches[0][1], weights)
-    return NoiseModel(found.fit, found.hyper, log_evidence(found.fit, found.hyper) - everywhere)
+    mode = alternate(problem, *start, free_prior=True, update_dispersion=lambda fit, hyper: hyper, max_steps=steps)
+    constant = _same_everywhere(dispersion, batches[0][1], weights)
+    return NoiseModel(mode.fit, mode.hyper, log_evidence(mode.fit, mode.hyper) - constant)
 
 
 def _same_everywhere(dispersion: float, targets: Tensor, weights: Tensor) -> float:
-    """Largest log density of the errors under a noise of each output that does not vary, nats."""
+    """Largest log density of the errors under a constant noise level of each output, nats."""
     likelihood, total = SquaredErrors(dispersion), float(weights.sum())
     levels = torch.linspace(-REACH, REACH, LEVELS, dtype=targets.dtype, device=targets.device)
     nll = torch.stack([weights @ likelihood.by_output(level.expand(1, 1), targets) for level in levels])

@@ -10,14 +10,14 @@ import numpy as np
 
 @dataclass(frozen=True)
 class PriorScores:
-    """How each candidate for the prior precision did on the rows that were held out.
+    """Held-out scores of k candidate prior precisions.
 
     Parameters
     ----------
     grid : ndarray of shape (k,)
-        Candidates, in the order in which they were given.
+        Candidates, in the order of the search.
     kind : str
-        The rule, a value of ``prior_precision``.
+        Rule of the selection, a value of the parameter ``prior_precision``.
     mean : ndarray of shape (k,)
         Mean score over the folds; higher is better.
     folds : ndarray of shape (n_folds, k)
@@ -36,12 +36,12 @@ class PriorScores:
 
     @classmethod
     def of(cls, grid: Any, kind: str, folds: Any) -> PriorScores:
-        """From the scores of the folds."""
+        """Create an object from the scores of the folds."""
         by_fold = np.asarray(folds, dtype=np.float64)
-        # Each candidate's scores side by side, as a search averages them: the same sums, so that ties are the same.
+        # Average contiguous scores of each candidate, as scikit-learn's searches do: equal sums give equal ties.
         return cls(np.asarray(grid), kind, np.average(np.ascontiguousarray(by_fold.T), axis=1), by_fold)
 
     @property
     def best(self) -> float:
-        """The candidate with the highest mean, the first of equal ones."""
+        """Candidate with the highest mean score; the first one if there are ties."""
         return float(self.grid[self.mean.argmax()])

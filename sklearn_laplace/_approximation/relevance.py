@@ -1,16 +1,20 @@
-r"""Automatic relevance determination, read off a fit: what part each input column has in what the net makes of a row.
+r"""Feature relevance by automatic relevance determination: the contribution of each input column to the hidden units.
 
-With one precision :math:`\delta_k` for the weights of column k in the first layer (MacKay 1994; Neal 1996, sec. 1.2.3),
-their prior variance is :math:`1/\delta_k`, and the data determine :math:`\gamma_k` of these :math:`n_k` weights.
+With one prior precision :math:`\delta_k` for the weights of column k in the first layer (MacKay 1994; Neal 1996, sec.
+1.2.3), the prior variance of these weights is :math:`1/\delta_k`. The data determine :math:`\gamma_k` of the
+:math:`n_k` weights. The relevance is
 
 .. math:: r_k \propto \frac{\gamma_k}{n_k}\,\frac{1}{\delta_k}, \qquad \sum_k r_k = 1.
 
-For standardised columns :math:`1/\delta_k` is column k's share in the variance of a hidden unit's input. Alone it says
-what the prior allows; a column that the data say nothing of (a constant one) keeps whatever precision it had, and
-:math:`\gamma_k = 0` takes it out. Where the evidence is largest, :math:`\gamma_k / \delta_k` is the squared length of
-the column's weights (MacKay's fixed point), so that :math:`r_k` is their mean square. :math:`\gamma_k / n_k` alone is
-no relevance: with many rows it is near one for every column that has any effect. A column that enters as several
-inputs, a number and an indicator of missing ones, has the sum of theirs; of the embeddings of a category a row has one.
+For standardised columns, :math:`1/\delta_k` is proportional to column k's part of the prior variance of a hidden unit's
+input. It does not measure relevance alone: if the data carry no information about a column (a constant column), its
+precision keeps its initial value, and :math:`\gamma_k = 0` sets the relevance to zero. At the maximum of the evidence,
+:math:`\gamma_k / \delta_k` is the squared norm of the column's weights (MacKay's fixed point), and :math:`r_k` is
+proportional to their mean square. :math:`\gamma_k / n_k` alone does not measure relevance either: with many rows, it is
+close to one for every column that has any effect.
+
+The relevance of a column with several inputs, such as a number and a missing-value indicator, is the sum over these
+inputs. The embeddings of a category count as one input, because each row uses only one of them.
 """
 
 from __future__ import annotations
@@ -24,24 +28,25 @@ from ..laplace.prior_groups import input_columns, inputs_of
 
 
 def relevance(fit: LaplaceFit, hyper: Hyper, n_features: int) -> np.ndarray:
-    """Relevance of each input column, summing to one; zeros where no column matters.
+    """Relevance of each input column.
 
     Parameters
     ----------
     fit : LaplaceFit
     hyper : Hyper
-        Its temperature counts as 1.
+        Hyperparameters; the temperature is ignored.
     n_features : int
-        Columns of X.
+        Number of columns of X.
 
     Returns
     -------
     ndarray of shape (n_features,)
+        Relevances, which sum to one, or all zeros if no column has any effect.
 
     Raises
     ------
     AttributeError
-        When the columns of X have no precisions of their own.
+        If there is no prior precision for each column of X.
 
     Examples
     --------
@@ -62,14 +67,14 @@ def relevance(fit: LaplaceFit, hyper: Hyper, n_features: int) -> np.ndarray:
     places = {name: place for place, name in enumerate(prior.names)}
     if not columns or not places.keys() >= set(columns):
         raise AttributeError(
-            f"feature_relevance_ needs a prior precision for each input column, and there is one for each of "
-            f"{len(prior.names)} other groups. Use prior='ard' with a rule for prior_precision or one number "
-            "a group, and a subset_of_weights that has the first layer."
+            f"feature_relevance_ needs a prior precision for each input column, but this fit has {len(prior.names)} "
+            "other groups of weights. Use prior='ard', with prior_precision as a rule or as one number per group, and "
+            "a subset_of_weights that includes the first layer."
         )
     if len(columns) != n_features:
         raise AttributeError(
-            f"feature_relevance_ needs a first layer that sees the columns of X: it has {len(columns)} inputs, and X "
-            f"{n_features} columns."
+            f"feature_relevance_ needs a first layer with one input per column of X, but the layer has {len(columns)} "
+            f"inputs and X has {n_features} columns. Use a net whose first layer takes the columns of X."
         )
     shrinkage = fit.posterior(replace(hyper, temperature=1.0), spectral=False).shrinkage(prior.groups, prior.n_groups)
     share = (1 - shrinkage / prior.counts.to(shrinkage)).clamp(0, 1)

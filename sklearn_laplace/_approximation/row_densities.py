@@ -1,4 +1,4 @@
-r"""Densities of the rows of a fit under models that did not see them."""
+r"""Log densities of held-out rows, as functions of a factor of all variances."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import numpy as np
 
 
 class Densities(Protocol):
-    """Log densities of rows that a model has not seen, as functions of a factor of all variances."""
+    """Protocol of log densities of held-out rows, as a function of a factor of all variances."""
 
     @property
     def is_normal(self) -> bool:
-        """Whether there are variances."""
+        """True if the densities have variances that can be scaled."""
 
     def scaled(self, factor: float) -> np.ndarray:
-        """log p (n,), nats, with all variances times a factor."""
+        """Log density (n,) of each row, nats, with all variances multiplied by ``factor``."""
 
 
 @dataclass(frozen=True)
 class RowDensities:
-    """What one net says of rows that it has not seen.
+    """Log densities of held-out rows, each under one net.
 
     Parameters
     ----------
     logs : ndarray of shape (n,)
-        log p, nats.
+        Log density of each row, nats.
     squares : ndarray of shape (n,)
-        Σ over the targets of e²/v, the squared error over the variance; zero where p is not normal.
+        Σ e²/v over the targets of a row: squared errors over variances. Zero if the densities are not Gaussian.
     n_targets : int
-        C; zero where p is not normal.
+        Number C of targets. Zero if the densities are not Gaussian.
     """
 
     logs: np.ndarray
@@ -39,17 +39,17 @@ class RowDensities:
 
     @property
     def is_normal(self) -> bool:
-        """Whether p is normal."""
+        """True if the densities are Gaussian."""
         return self.n_targets > 0
 
     def scaled(self, factor: float) -> np.ndarray:
-        """log p (n,) with all variances times a factor.
+        """Log density (n,) of each row, nats, with all variances multiplied by ``factor``.
 
         Examples
         --------
-        >>> one = RowDensities(np.array([-0.5 * np.log(2 * np.pi) - 2.0]), np.array([4.0]), 1)
-        >>> bool(np.isclose(one.scaled(4.0)[0], -0.5 * np.log(2 * np.pi * 4) - 0.5))
+        >>> row = RowDensities(np.array([-0.5 * np.log(2 * np.pi) - 2.0]), np.array([4.0]), 1)  # e = 2, v = 1
+        >>> bool(np.isclose(row.scaled(4.0)[0], -0.5 * np.log(2 * np.pi * 4) - 0.5))
         True
         """
-        found: np.ndarray = self.logs - 0.5 * (self.n_targets * np.log(factor) + self.squares * (1 / factor - 1))
-        return found
+        scaled: np.ndarray = self.logs - 0.5 * (self.n_targets * np.log(factor) + self.squares * (1 / factor - 1))
+        return scaled

@@ -1,4 +1,4 @@
-"""One pass over the rows of a fit, shared among threads."""
+"""Pass over the rows of a fit, divided among threads."""
 
 from __future__ import annotations
 
@@ -14,23 +14,28 @@ from ..laplace.fit import LaplaceFit, Rows
 
 
 def shared_out(over: Callable[..., LaplaceFit], chunks: Sequence[Rows], n_jobs: int, *, gradient: Tensor) -> LaplaceFit:
-    """A pass over contiguous shares of the chunks, one a worker; their sums are added in the order of the rows.
+    """Divide the chunks into contiguous parts, one per worker, and add the sums in the order of the rows.
 
     Parameters
     ----------
     over : callable
-        From chunks to a fit.
+        Maps chunks to a LaplaceFit.
     chunks : sequence of (inputs, targets, weights)
     n_jobs : int
+        Maximum number of workers.
     gradient : Tensor of shape (P,)
-        Of all rows.
+        Gradient of all rows.
+
+    Returns
+    -------
+    LaplaceFit
     """
     n_jobs = min(n_jobs, len(chunks))
     if n_jobs == 1:
         return over(chunks, gradient=gradient)
     shares = [chunks[i * len(chunks) // n_jobs : (i + 1) * len(chunks) // n_jobs] for i in range(n_jobs)]
-    known = torch.zeros_like(gradient)
-    parts = Parallel(n_jobs=n_jobs, prefer="threads")(delayed(_alone)(over, share, gradient=known) for share in shares)
+    zero = torch.zeros_like(gradient)  # the parts do not compute gradients, because that of all rows is available
+    parts = Parallel(n_jobs=n_jobs, prefer="threads")(delayed(_alone)(over, share, gradient=zero) for share in shares)
     first, *others = parts
     for part in others:
         first = first.merge(part)

@@ -214,7 +214,7 @@ def approximate_bag(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
         MapResult(finish(net, network), Mode(fit, hyper, bag.n_steps), [], bag.n_steps, bag.is_small, rows.inputs.dtype)
         for net, network, fit in zip(nets, first.networks, fits, strict=True)
     ]
-    n_bins = tuple(max((len(own) - 1 for own in a["input_edges"]), default=0) or None for a in bag.arguments)
+    n_bins = tuple(max((len(edges) - 1 for edges in a["input_edges"]), default=0) or None for a in bag.arguments)
     return Bagged(
         members=tuple(zip(results, fits, strict=True)),
         hyper=hyper,

@@ -194,25 +194,25 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
             recipes = _in_time(recipes, rows, data, options, n_members, clock)
         for together in _programs(recipes):
             first = len(deals) * n_members
-            own = held_out[first : first + len(together) * n_members]
+            masks = held_out[first : first + len(together) * n_members]
             arguments = [_arguments(recipe, data, options) for recipe in together for _ in range(n_members)]
             modules = [TableMLP(**a, seed=seeds[0] + first + k).to(rows.weights) for k, a in enumerate(arguments)]
             schedules = [recipe.schedule for recipe in together]
             if not deals:  # refuse unsupported posteriors before any training
                 layout_of(trace(modules[0], rows.inputs), rows, data, options)
-                prior, error = _prior(arguments[0], schedules[0], rows, own[0], seeds[0], order, clock.is_over)
+                prior, error = _prior(arguments[0], schedules[0], rows, masks[0], seeds[0], order, clock.is_over)
                 of_one = of_one_net(parameters)
                 if error < PILOT_NOISELESS and exact_kinds(of_one, data, options.likelihood, beside=False):
                     return None
-            noise_of = partial(_noise_so_far, own, rows, parameters, data, options, seeds[0])
+            noise_of = partial(_noise_so_far, masks, rows, parameters, data, options, seeds[0])
             train = partial(train_members, noise_of=noise_of, is_over=clock.is_over)
-            deals += _trained(modules, arguments, schedules, rows, own, order, prior, train)
+            deals += _trained(modules, arguments, schedules, rows, masks, order, prior, train)
             if clock.is_over():
                 break
     bags, outputs = zip(*deals, strict=True)
     if len(bags) == 1:
         return bags[0]
-    noise = _average([own for bag in bags for own in bag.noise])
+    noise = _average([variances for bag in bags for variances in bag.noise])
     return Bag.of_deals(bags, _shares(rows, outputs, noise))
 
 

@@ -1,1 +1,1 @@
-"""How the members of a default fit are trained: all at once, each without a part of the rows."""
+"""Training of nets: the MAP stage of a single net, and the joint training of ensemble members."""

@@ -40,7 +40,7 @@ BETAS, EPSILON = (0.9, 0.95), 1e-8
 SCALE_RATE = 6.0
 """Learning rate of the column scales, relative to that of the weights."""
 LEAST_SCALE = 1e-3
-"""Minimum scale of a column after the training, since its reciprocal multiplies a divisor of the encoding."""
+"""Minimum magnitude of a column scale after the training, when the encoding's divisor is divided by it."""
 NOISE_AT_START = 0.1
 """φ of the first cycle, in units of the target variance."""
 ENCODED_BYTES = 2**28

@@ -1,4 +1,4 @@
-"""The built-in net for some rows: which of the two, its columns' statistics, its start."""
+"""Constructor arguments of the built-in net: its class, the statistics of its columns, and its initial output."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ..nets import MLP, TableMLP
 from ..nets.mlp import Pieces
 
 ALONE = {"hidden_layer_sizes": (50,), "activation": "tanh"}
-"""What "auto" means for a net that is trained alone."""
+"""Values of "auto" for a net that is trained alone."""
 STATISTICS_ROWS = 100_000
-"""At least so many rows, evenly spread, give the quantiles of members that train together. All of them would take more
-memory than the training."""
+"""The encoding of jointly trained members is estimated from every k-th row, with at least this many rows if there are
+more. The quantiles of all rows would need more memory than the training."""
 
 
 def of_one_net(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters with the layers and the activation of a net that is trained alone, where they are left open.
+    """Return the parameters with "auto" layers and activation replaced by those of a net that is trained alone.
 
     Examples
     --------
@@ -35,48 +35,56 @@ def of_one_net(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """
     if parameters["net"] is not None:
         return dict(parameters)
-    found = {name: value for name, value in ALONE.items() if is_auto(parameters[name])}
-    return {**parameters, **found}
+    defaults = {name: value for name, value in ALONE.items() if is_auto(parameters[name])}
+    return {**parameters, **defaults}
 
 
 def built_in_net(
     parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, seed: int
 ) -> tuple[type[nn.Module], dict[str, Any]]:
-    """The net's class and what it is made with.
+    """Return the class of the built-in net and its constructor arguments.
 
-    A multilayer perceptron on standardised numbers; one with embeddings and indicators where there are categories and
-    missing values, and with pieces of the numbers where these are asked for.
+    The net is a multilayer perceptron on standardised numbers. For categories and missing values it also has embeddings
+    and missing-value indicators. With ``n_bins`` it has a piecewise linear encoding of the numbers.
 
     Parameters
     ----------
     parameters : mapping
-        The estimator's.
+        Parameters of the estimator.
     data : PreparedData
     likelihood : Likelihood
     seed : int
-        Of the initial weights.
+        Seed of the initial weights.
+
+    Returns
+    -------
+    net_class : type
+        :class:`~sklearn_laplace.nets.MLP` or :class:`~sklearn_laplace.nets.TableMLP`.
+    arguments : dict of str to object
+        Constructor arguments.
     """
     table, (X, columns) = data.table, _numbers(data)
-    both = _of_any_net(parameters, data, likelihood) | {"seed": seed}
+    arguments = _of_any_net(parameters, data, likelihood) | {"seed": seed}
     n_bins = parameters["n_bins"]
     if n_bins is None:
-        both |= _statistics(X, data.weights, columns)
+        arguments |= _statistics(X, data.weights, columns)
         if table is None or not (any(table.levels) or any(column.has_missing for column in table.columns)):
-            return MLP, {"in_features": data.X.shape[1], **both}
+            return MLP, {"in_features": data.X.shape[1], **arguments}
     else:
         previous = previous_of(parameters["prior"])
         before = None if previous is None else previous.module
         if isinstance(before, TableMLP) and isinstance(before.standardise, Pieces):
-            both["input_edges"] = before.standardise.edges  # all other statistics come with its weights
+            # All other statistics are buffers, and are loaded with the weights.
+            arguments["input_edges"] = before.standardise.edges
         else:
-            both |= _statistics_of_pieces(X, data.weights, columns, n_bins)
-    return TableMLP, {**_coding(data), **both}
+            arguments |= _statistics_of_pieces(X, data.weights, columns, n_bins)
+    return TableMLP, {**_coding(data), **arguments}
 
 
 def _numbers(data: PreparedData, stride: int = 1) -> tuple[np.ndarray, tuple[Column, ...]]:
-    """The columns of numbers, of one row in ``stride``, and what is known of each where the rows are a table.
+    """Numeric columns of every ``stride``-th row, and the metadata of each column if the rows are a table.
 
-    In the order of rows, as it came: sums over another order round in another way.
+    The order of the rows is kept, because sums in another order round differently.
     """
     table = data.table
     numeric = np.arange(data.X.shape[1]) if table is None else table.numeric
@@ -85,14 +93,14 @@ def _numbers(data: PreparedData, stride: int = 1) -> tuple[np.ndarray, tuple[Col
 
 
 def _coding(data: PreparedData) -> dict[str, Any]:
-    """Levels of each column, and which have an indicator of what is missing."""
+    """Number of levels of each column, and the columns that have a missing-value indicator."""
     if data.table is None:
         return {"levels": (0,) * data.X.shape[1], "missing": (False,) * data.X.shape[1]}
     return {"levels": data.table.levels, "missing": data.table.flagged}
 
 
 def _of_any_net(parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood) -> dict[str, Any]:
-    """Arguments of all built-in nets."""
+    """Arguments shared by all built-in nets."""
     start = likelihood.output_start(torch.from_numpy(data.targets), torch.from_numpy(data.weights))
     return {
         "out_features": data.n_outputs,
@@ -105,16 +113,21 @@ def _of_any_net(parameters: Mapping[str, Any], data: PreparedData, likelihood: L
 def table_net(
     parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, n_bins: int | None
 ) -> dict[str, Any]:
-    """What a :class:`~sklearn_laplace.nets.TableMLP` is made with that sees each number as itself and as pieces.
+    """Return the arguments of a :class:`~sklearn_laplace.nets.TableMLP` whose inputs are the numbers and their pieces.
 
     Parameters
     ----------
     parameters : mapping
-        Of which the sizes and the activation of the hidden layers count.
+        Parameters of the estimator; only ``hidden_layer_sizes`` and ``activation`` are used.
     data : PreparedData
     likelihood : Likelihood
     n_bins : int or None
-        Pieces of each column; None for the numbers alone.
+        Number of pieces of each column; None for the numbers alone.
+
+    Returns
+    -------
+    dict of str to object
+        Constructor arguments.
     """
     stride = max(len(data.X) // STATISTICS_ROWS, 1)
     (X, columns), weights = _numbers(data, stride), data.weights[::stride]
@@ -125,24 +138,25 @@ def table_net(
 
 
 def _quartiles(X: np.ndarray, weights: np.ndarray) -> tuple[list[float], list[float]]:
-    """Median of each column and the distance of its quartiles; half the range where that is zero, or 1.
+    """Median and interquartile range of each column.
 
-    Values that differ by rounding alone are one: their column is constant.
+    If the interquartile range is zero, it is replaced by half the range. A column whose values differ only by rounding
+    counts as constant, and its width is 1, or the rounding error if that is larger.
     """
     medians, widths = [], []
     for column in X.T:
-        seen = ~np.isnan(column)
+        present = ~np.isnan(column)
         low, middle, high = 0.0, 0.0, 0.0
-        if seen.any():
-            low, middle, high = weighted_quantiles(column[seen], weights[seen], np.array([0.25, 0.5, 0.75]))
-        width = high - low if high > low else np.ptp(column[seen]) / 2 if seen.any() else 0.0
+        if present.any():
+            low, middle, high = weighted_quantiles(column[present], weights[present], np.array([0.25, 0.5, 0.75]))
+        width = high - low if high > low else np.ptp(column[present]) / 2 if present.any() else 0.0
         medians.append(float(middle))
         widths.append(float(width) if width > ROUNDING * abs(middle) else max(1.0, ROUNDING * abs(middle)))
     return medians, widths
 
 
 def _statistics(X: np.ndarray, weights: np.ndarray, columns: tuple[Column, ...]) -> dict[str, Any]:
-    """Mean and scale of the columns of numbers; centre and width of those with heavy tails."""
+    """Mean and scale of the numeric columns, and centre and width of the arsinh transform of heavy-tailed columns."""
     X, tails = _drawn_in(X, weights, columns)
     return {**tails, **_mean_and_scale(X, weights)}
 
@@ -150,37 +164,37 @@ def _statistics(X: np.ndarray, weights: np.ndarray, columns: tuple[Column, ...])
 def _statistics_of_pieces(
     X: np.ndarray, weights: np.ndarray, columns: tuple[Column, ...], n_bins: int
 ) -> dict[str, Any]:
-    """Edges of the columns, at quantiles of the values that are there, and mean and scale of the pieces.
+    """Edges of the pieces of each column, at quantiles of the present values, and mean and scale of the pieces.
 
-    Quantiles are those of the weighted empirical distribution, without interpolation: a weight of k is k copies. A
-    column of fewer values has fewer pieces, one without any two values a single one.
+    Quantiles are those of the weighted empirical distribution, without interpolation: a weight of k equals k copies. A
+    column with few distinct values has fewer pieces, and a constant column has a single piece.
     """
     X, tails = _drawn_in(X, weights, columns)
-    found: dict[str, Any] = {**tails, "input_edges": [_edges(column, weights, n_bins) for column in X.T]}
-    pieces = Pieces(found["input_edges"]).pieces(torch.from_numpy(X)).numpy()
-    return {**found, **_mean_and_scale(pieces, weights)}
+    statistics: dict[str, Any] = {**tails, "input_edges": [_edges(column, weights, n_bins) for column in X.T]}
+    pieces = Pieces(statistics["input_edges"]).pieces(torch.from_numpy(X)).numpy()
+    return {**statistics, **_mean_and_scale(pieces, weights)}
 
 
 def _edges(values: np.ndarray, weights: np.ndarray, n_bins: int) -> list[float]:
-    seen = ~np.isnan(values)
-    if not seen.any():
+    present = ~np.isnan(values)
+    if not present.any():
         return [0.0, 1.0]
     shares = np.linspace(0.0, 1.0, n_bins + 1)
-    edges: list[float] = np.unique(weighted_quantiles(values[seen], weights[seen], shares)).tolist()
+    edges: list[float] = np.unique(weighted_quantiles(values[present], weights[present], shares)).tolist()
     return edges if len(edges) > 1 else [edges[0], edges[0] + max(1.0, abs(edges[0]))]
 
 
 def _drawn_in(
     X: np.ndarray, weights: np.ndarray, columns: tuple[Column, ...]
 ) -> tuple[np.ndarray, dict[str, list[float]]]:
-    """The columns with heavy tails drawn in, and centre and width of that where there are any."""
+    """Apply an arsinh transform to heavy-tailed columns; also return its centre and width if there are any."""
     if not any(column.heavy for column in columns):
         return X, {}
     centre, width = np.zeros(len(columns)), np.full(len(columns), np.inf)
     X = X.copy()
     for k, column in enumerate(columns):
-        seen = ~np.isnan(X[:, k])
-        if column.heavy and (tails := robust(X[seen, k], weights[seen])) is not None:
+        present = ~np.isnan(X[:, k])
+        if column.heavy and (tails := robust(X[present, k], weights[present])) is not None:
             centre[k], width[k] = tails
             X[:, k] = np.arcsinh((X[:, k] - centre[k]) / width[k])
     return X, {"input_centre": centre.tolist(), "input_width": width.tolist()}
@@ -188,20 +202,20 @@ def _drawn_in(
 
 def _mean_and_scale(X: np.ndarray, weights: np.ndarray) -> dict[str, list[float]]:
     mean, deviation, constant = _spread(X, weights)
-    # Of a constant column 1, and more where the rounding of its values is larger.
+    # The scale of a constant column is 1, or the rounding error of its values if that is larger.
     unit = np.maximum(1.0, ROUNDING * np.abs(mean))
     return {"input_mean": mean.tolist(), "input_scale": np.where(constant, unit, deviation).tolist()}
 
 
 def _spread(X: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """As ``spread``, of the values that are there; zero and constant where none is."""
+    """As ``spread`` for the values that are present; a column without any has mean 0 and counts as constant."""
     absent = np.isnan(X).any(axis=0)
     mean, deviation, constant = np.zeros(X.shape[1]), np.zeros(X.shape[1]), np.ones(X.shape[1], dtype=bool)
     if not absent.any():
         return spread(X, weights) if X.shape[1] else (mean, deviation, constant)
     for k in range(X.shape[1]):
-        seen = ~np.isnan(X[:, k])
-        if seen.any():
-            one = spread(X[seen, k][:, None], weights[seen])
-            mean[k], deviation[k], constant[k] = (value[0] for value in one)
+        present = ~np.isnan(X[:, k])
+        if present.any():
+            of_column = spread(X[present, k][:, None], weights[present])
+            mean[k], deviation[k], constant[k] = (value[0] for value in of_column)
     return mean, deviation, constant

@@ -1,4 +1,4 @@
-"""The training of a fit, taken from the cache of ``memory=`` if the same training is there."""
+"""Cache of trainings in the joblib memory that the parameter ``memory`` specifies."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ MAP_NEUTRAL: dict[str, Any] = {
     **{name: value for name, value in DEFAULTS.items() if name not in ("prior_structure", "prior_mean")},
     "subset_of_weights": "all",
     "hessian_structure": "auto",
-    "curvature": "ggn",  # the training's own, whatever the posterior's is
+    "curvature": "ggn",  # the training always uses this curvature
     "temperature": 1.0,
     "predictive": "glm",
     "link": "moderated",
     "return_std_kind": "total",
     "class_weight": None,  # already in the weights of the rows
-    "augment": None,  # already in the rows, which the cache sees
+    "augment": None,  # already in the rows, which are part of the key
     "n_members": "auto",
     "random_state": None,
-    "max_time": None,  # a training that ended early is not cached
+    "max_time": None,  # trainings with a time limit are not cached
     "memory": None,
     "n_jobs": None,
-    "memory_budget": None,  # handed to it beside them
+    "memory_budget": None,  # a separate argument of the training
 }
-"""Parameters that the training does not look at, at the values under which it is cached."""
+"""Parameters that do not affect the training, with the fixed values that replace theirs in the cache key."""
 POST_HOC_NEUTRAL: dict[str, Any] = {
     "prior_precision": 1.0,
     "prior_structure": "scalar",
     "sigma_noise": "evidence",
 }
-"""Those that it does not look at either while ``map_prior_precision`` is a number."""
+"""Further such parameters if ``map_prior_precision`` is a number."""
 
 
 def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters with those that the training ignores at fixed values.
+    """Return the parameters with fixed values for those that do not affect the training.
 
     Examples
     --------
@@ -59,17 +59,23 @@ def neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cached_training(train: Callable[..., Trained], request: TrainingRequest, task: Task) -> Trained:
-    """Train a net or several, or return the same training from the cache.
+    """Train one or several nets, or load the same training from the cache.
 
-    Nothing is cached without ``memory`` or without a fixed ``random_state``, for a frozen net, after a previous
-    posterior, and with ``max_time``.
+    The cache requires ``memory`` and a fixed ``random_state``. It is not used for a frozen net, with a previous
+    posterior, or with ``max_time``.
 
     Parameters
     ----------
     train : callable
-        (request, memory_budget, task) → what is to be cached.
+        Maps (request, memory_budget, task) to the result to be cached.
     request : TrainingRequest
     task : Task
+        Progress task of the training.
+
+    Returns
+    -------
+    object
+        Result of ``train``.
 
     Warns
     -----
@@ -86,12 +92,12 @@ def cached_training(train: Callable[..., Trained], request: TrainingRequest, tas
         joblib.hash(net)
     except (PicklingError, AttributeError, TypeError) as error:
         warnings.warn(
-            f"memory= is not used: net={type(net).__name__}(…) cannot be hashed ({error}). Define its module in an "
-            "importable file.",
+            f"the training is not cached although memory is set: net={type(net).__name__}(…) cannot be hashed "
+            f"({error}). Define the class of its module in an importable file.",
             UncachedWarning,
             stacklevel=4,
         )
         return train(request, budget, task)
     key = replace(request, parameters=neutral(parameters))
-    found: Trained = memory.cache(train, ignore=["memory_budget", "task"])(key, budget, task)
-    return found
+    trained: Trained = memory.cache(train, ignore=["memory_budget", "task"])(key, budget, task)
+    return trained

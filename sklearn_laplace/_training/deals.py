@@ -1,7 +1,7 @@
-"""Which rows each member of a bagged fit does not see.
+"""Held-out rows of each member of a jointly trained ensemble.
 
-The rows are dealt into folds several times; a member leaves out one fold of one deal. With two deals of four folds
-there are eight members, each sees three quarters of the rows, and each row has two members that have not seen it.
+A deal is a partition of the rows into folds. Each member holds out one fold of one deal. With two deals of four folds
+there are eight members. Each member is trained on three quarters of the rows, and each row is held out by two members.
 """
 
 from __future__ import annotations
@@ -11,22 +11,28 @@ import numpy as np
 from .._data.rows import rehashed, row_keys
 
 N_DEALS, N_FOLDS = 2, 4
-"""Two deals, so that two members have not seen a row: their errors show what a mixture of members gains."""
+"""Number of deals, and of folds per deal. With two deals, each row is held out by two members, and their errors show
+how much a mixture improves on a single member."""
 
 
 def held_out_rows(
     inputs: np.ndarray, targets: np.ndarray, n_deals: int = N_DEALS, n_folds: int = N_FOLDS
 ) -> np.ndarray:
-    """The rows that each member does not see, a mask (deals · folds, n).
+    """Mask of the rows that each member holds out.
 
-    A fold depends on what a row holds and not on its place: the same rows in another order are dealt the same way, and
-    equal rows stay together. Rows of each class are dealt out by themselves.
+    The fold of a row depends on its content and not on its position, so the order of the rows does not matter. Equal
+    rows are in the same fold. For classification the folds are stratified.
 
     Parameters
     ----------
     inputs : ndarray of shape (n, d)
     targets : ndarray of shape (n,) for classes, or (n, C)
     n_deals, n_folds : int
+        Number of deals, and of folds per deal.
+
+    Returns
+    -------
+    ndarray of bool of shape (n_deals · n_folds, n)
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Gradient epochs with evidence steps in between, for nets too large for exact Gauss–Newton steps."""
+"""Gradient epochs interleaved with evidence steps, for nets that are too large for exact Gauss–Newton steps."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ..laplace.prior import Prior
 from .plan import Plan
 
 EPOCH_DAMPING = 0.7
+"""Fraction of the logarithmic distance to the target by which an evidence step moves the hyperparameters."""
 
 
 def train_epochs(
@@ -31,7 +32,33 @@ def train_epochs(
     hyper: Hyper,
     task: Task,
 ) -> Hyper:
-    """Run the net's epochs, with evidence steps in between, from these hyperparameters; returns the last ones."""
+    """Run the net's epochs and update free hyperparameters between them by damped evidence steps.
+
+    Parameters
+    ----------
+    net : NeuralNet
+        Initialised net, trained in place.
+    rows : TrainingRows
+    network : Network
+        Traced module of the net, at its initial weights.
+    prior : Prior
+    problem : Problem
+    plan : Plan
+    hyper : Hyper
+        Initial hyperparameters.
+    task : Task
+        Progress task; the epochs are one subtask.
+
+    Returns
+    -------
+    Hyper
+        Final hyperparameters.
+
+    Raises
+    ------
+    NonFiniteLossError
+        If the loss is not finite.
+    """
     past = None if plan.previous is None else plan.previous.fit
     net.criterion_.bind(network, net.module_, prior, hyper, past)
     free_prior = plan.precision is None
@@ -51,7 +78,7 @@ def train_epochs(
             period = max(1, net.max_epochs // budget_for(len(rows)).evidence_steps)
             run_epochs(net, rows, Watch(period, between if free else None, plan.is_over))
     except NonFiniteLossError:
-        problem.linearise(network)  # which names the layer where the loss was not finite at the start
+        problem.linearise(network)  # if the initial outputs are not finite, this error names the layer
         raise
     return hyper
 

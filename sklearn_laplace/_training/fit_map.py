@@ -1,11 +1,13 @@
-r"""The MAP stage: a net and rows in, θ*, δ and φ out. It knows nothing of the subset, structure or link asked for.
+r"""MAP stage: train a net to the mode θ* of its posterior, and select prior precision δ and noise level φ.
 
-First the net's own epochs (none for the built-in net while Gauss–Newton is affordable, and none where it goes on from
-an earlier training), with damped evidence steps on the way where the hyperparameters are free; then
-:func:`~sklearn_laplace.laplace.mode.alternate` and :func:`~sklearn_laplace.laplace.mode.refine` to the mode. The
-evidence of this stage is that of all weights: exact (``full`` or its dual ``functional``, whichever is cheaper) while a
-step stays within the budget (``_runtime/budget.py``), else ``kron``, or ``diag`` under a prior that ``kron`` cannot
-hold.
+The net's own gradient epochs come first, with damped evidence steps in between if hyperparameters are free. The
+built-in net has no epochs if exact Gauss–Newton steps are affordable or if it has a warm start. Then
+:func:`~sklearn_laplace.laplace.mode.alternate` and :func:`~sklearn_laplace.laplace.mode.refine` bring the weights to
+the mode.
+
+The evidence of this stage covers all weights. It is exact while a step is within the budget (``_runtime/budget.py``),
+with ``full`` or its dual ``functional``, whichever is cheaper. Otherwise it uses ``kron``, or ``diag`` under a prior
+that ``kron`` does not support. Subset, structure and link of the posterior play no role here.
 """
 
 from __future__ import annotations
@@ -42,57 +44,64 @@ from .plan import MapResult, Plan
 from .starts import _best_start
 
 QUICK_STEPS = 14
-"""Gauss–Newton steps of a net that is only to be scored, as many as cross-fitted nets take."""
+"""Gauss–Newton steps of a net that is only scored; equal to those of a cross-fitted net."""
 ROWS_FOR_MEMBERS = 100
-"""Rows from which a default fit trains members together, and further members take few steps."""
+"""Minimum number of rows for joint training of ensemble members, and for shorter trainings of noisy targets."""
 START_STEPS, START_REFINE_STEPS = 8, 10
-"""Gauss–Newton and L-BFGS steps of a net that gradients have trained before, and that is not noiseless."""
+"""Gauss–Newton and L-BFGS steps of a net with noisy targets that has been trained by gradients before."""
 MEMBER_STEPS, MEMBER_REFINE_STEPS, NOISELESS_STEPS = 6, 6, 14
-"""Those of a net that knows how another one's training has ended, and its Gauss–Newton steps where it is noiseless."""
+"""Gauss–Newton and L-BFGS steps of a net that has the hyperparameters of an earlier training, if the targets are noisy.
+Last: Gauss–Newton steps of such a net for targets that are almost free of noise."""
 FEW_MEMBER_STEPS = 3
-"""Gauss–Newton steps of such a net of few rows."""
+"""As ``MEMBER_STEPS``, in the budget tier for few rows."""
 KRON_REFINE_STEPS = 20
-"""L-BFGS steps at the end in the metric of an approximate curvature."""
+"""Final L-BFGS steps if the curvature is not exact."""
 CONVERGENCE_ROUNDS, NOISY_ROUNDS, CONVERGED_DISPERSION = 3, 1, 1e-6
-"""Final rounds of a dispersion step and a refinement, the same where there is a noise to speak of, and the change of
-log φ that ends them."""
+"""Maximum number of final rounds, each a dispersion update and a refinement; the same for noisy targets; and the change
+of log φ at which the rounds end."""
 FAR_FROM_MODE = 1.0
-"""Distance to the mode, in posterior standard deviations per effective parameter, that gives a warning."""
+"""Distance to the mode above which a warning is issued, in posterior standard deviations per effective parameter."""
 
 
 def fit_map(
     net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: int, plan: Plan, task: Task, *, own_epochs: bool
 ) -> MapResult:
-    """Train the net to the mode of its posterior, choosing the hyperparameters on the way.
+    """Train the net to the mode of its posterior, and select the free hyperparameters.
 
     Parameters
     ----------
     net : NeuralNet
-        Initialised for these rows.
+        Net, initialised for these rows.
     network : Network
-        Its module, traced.
+        Traced module of the net.
     rows : TrainingRows
     n_outputs : int
     plan : Plan
     task : Task
-        Whose parts the epochs and the way to the mode are.
+        Progress task; the epochs and the mode search are its subtasks.
     own_epochs : bool
-        Whether the net says how many epochs it trains; otherwise as many as it takes without Gauss–Newton.
+        If True, train for the net's own number of epochs. If False, choose the number of epochs by the budget if there
+        are no Gauss–Newton steps.
 
     Returns
     -------
     MapResult
 
+    Raises
+    ------
+    MemoryBudgetError
+        If the curvature of all weights does not fit in memory.
+
     Warns
     -----
     ModeWarning
-        When the weights end far from a mode.
+        If the final weights are far from a mode.
     """
     n_dual = n_dual_rows(rows, plan.likelihood, n_outputs)
     budget = budget_for(len(rows))
     cost, _ = _exact(network, rows, n_dual, plan.previous)
     exact = cost <= budget.exact_step
-    # Under what another one's training has found, nets beside it and more members take steps over all rows.
+    # With the hyperparameters of an earlier training, cross-fitted nets and further members use full-batch steps.
     goes_on = not exact and plan.again is not None
     if not (exact or goes_on or own_epochs):
         size = budget.batch_size if net.batch_size == -1 else net.batch_size
@@ -112,15 +121,15 @@ def fit_map(
             if exact or goes_on:
                 steps_of = _steps(plan, budget, small=small, exact=exact)
                 n_linear = (rows.inputs[0].numel() + 1) * n_outputs
-                found = _best_start(problem, fit, hyper, plan, steps_of, n_linear)
-                fit, hyper, steps, damping = found.fit, found.hyper, steps + found.n_steps, found.damping
+                start = _best_start(problem, fit, hyper, plan, steps_of, n_linear)
+                fit, hyper, steps, damping = start.fit, start.hyper, steps + start.n_steps, start.damping
             elif free_prior or plan.free_dispersion:
                 hyper = maximise_evidence(
                     fit, hyper, free_prior=free_prior, free_dispersion=plan.free_dispersion, warn=False
                 )
             refine_steps = _refine_steps(plan, budget, exact=exact)
             mode = _converge(problem, fit, hyper, plan, refine_steps, damping)
-        # Of few steps by design, of which held-out rows judge what they are worth, mode_distance_ tells.
+        # No warning if the number of steps is small by design; mode_distance_ still reports the distance.
         if not (plan.quick or plan.is_noisy or plan.is_over()):
             _warn_far(mode)
     history = [dict(entry) for entry in net.history]
@@ -128,7 +137,7 @@ def fit_map(
 
 
 def _steps(plan: Plan, budget: Budget, *, small: bool, exact: bool) -> int:
-    """Gauss–Newton steps of a net."""
+    """Maximum number of Gauss–Newton steps."""
     if plan.quick:
         return QUICK_STEPS
     steps = budget.gauss_newton_steps if small else budget.dear_gauss_newton_steps
@@ -142,7 +151,7 @@ def _steps(plan: Plan, budget: Budget, *, small: bool, exact: bool) -> int:
 
 
 def _refine_steps(plan: Plan, budget: Budget, *, exact: bool) -> int:
-    """L-BFGS steps of a net at the end."""
+    """Maximum number of final L-BFGS steps."""
     if plan.quick:
         return 0
     if not exact:
@@ -155,21 +164,36 @@ def _refine_steps(plan: Plan, budget: Budget, *, exact: bool) -> int:
 
 
 def _goes_on_noiseless(plan: Plan, budget: Budget) -> bool:
-    """Whether a net of many rows, almost without noise, goes on from where another training has ended."""
+    """True for many rows and a likelihood with dispersion; callers have excluded noisy targets and cold starts."""
     return plan.likelihood.has_dispersion and budget is LARGE
 
 
 def continued(trained: MapResult, rows: TrainingRows, plan: Plan, factor: float) -> MapResult:
-    """The same training, brought to the mode under a multiple of its prior precisions."""
+    """Continue a training to the mode under its prior precisions times ``factor``.
+
+    Parameters
+    ----------
+    trained : MapResult
+    rows : TrainingRows
+        Rows of the training.
+    plan : Plan
+        Plan of the training.
+    factor : float
+        Common factor of the prior precisions, which stay fixed afterwards.
+
+    Returns
+    -------
+    MapResult
+    """
     fit, hyper = trained.mode.fit, trained.mode.hyper
     budget, n_dual = budget_for(len(rows)), n_dual_rows(rows, plan.likelihood, fit.n_outputs)
     problem = problem_of(fit.network, fit.prior, rows, n_dual, plan)
     hyper = replace(hyper, prior_precision=factor * hyper.prior_precision)
     steps = budget.gauss_newton_steps // 4
-    found = alternate(problem, fit, hyper, free_prior=False, update_dispersion=plan.update, max_steps=steps)
+    start = alternate(problem, fit, hyper, free_prior=False, update_dispersion=plan.update, max_steps=steps)
     refine_steps = budget.refine_steps if isinstance(fit.curvature, Full | Functional) else KRON_REFINE_STEPS
-    mode = _converge(problem, found.fit, found.hyper, plan, refine_steps, found.damping)
-    mode = replace(mode, n_steps=trained.n_steps + found.n_steps + mode.n_steps)
+    mode = _converge(problem, start.fit, start.hyper, plan, refine_steps, start.damping)
+    mode = replace(mode, n_steps=trained.n_steps + start.n_steps + mode.n_steps)
     net = finish(trained.net, mode.fit.network)
     return replace(trained, net=net, mode=mode, n_steps=mode.n_steps, by_evidence=False)
 
@@ -182,25 +206,25 @@ def keep_mode(
     plan: Plan,
     structure: type[Curvature] | None = None,
 ) -> MapResult:
-    """A trained net as it is: the pass over the data at its weights, nothing retrained.
+    """Compute the curvature at the weights of a trained net, without training it further.
 
     Parameters
     ----------
     net : NeuralNet
-        Trained; a copy of ours, which loses what only training needs.
+        Trained net; attributes that only training needs are removed from it in place.
     network : Network
-        Its module, traced, in the rows' dtype.
+        Traced module of the net, in the dtype of the rows.
     rows : TrainingRows
     n_outputs : int
     plan : Plan
     structure : curvature class, optional
-        That of the pass; by default exact where that is affordable.
+        Structure of the curvature. Default: exact if affordable.
 
     Returns
     -------
     MapResult
-        With the plan's starting hyperparameters; ``mode.decrement`` says how far the weights are from a mode under
-        them.
+        Result with the initial hyperparameters of the plan. ``mode.decrement`` measures the distance of the weights to
+        a mode under them.
     """
     n_dual = n_dual_rows(rows, plan.likelihood, n_outputs)
     small = exact_cost(network.blocks, n_dual)[0] <= SINGLE_THREAD_FLOPS
@@ -215,7 +239,7 @@ def keep_mode(
 
 
 def _converge(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_steps: int, damping: float) -> Mode:
-    """The mode, with the dispersion that belongs to it."""
+    """Refine the weights to the mode, in alternation with updates of a free dispersion."""
     mode = refine(problem, fit, hyper, max_steps, damping)
     steps = mode.n_steps
     rounds = NOISY_ROUNDS if plan.is_noisy else CONVERGENCE_ROUNDS
@@ -233,21 +257,21 @@ def _warn_far(mode: Mode) -> None:
     distance = mode.decrement / effective**0.5
     if distance > FAR_FROM_MODE:
         warnings.warn(
-            f"the weights are {distance:.2g} posterior standard deviations per effective parameter away from a mode, "
-            "and a Laplace approximation is only as good as its mode. Train longer (max_epochs), with a smaller lr, or "
-            "under a larger prior_precision.",
+            f"the weights are {distance:.2g} posterior standard deviations per effective parameter away from a mode. "
+            "At this distance a Laplace approximation is inaccurate. Use more epochs (max_epochs), a smaller lr or a "
+            "larger prior_precision.",
             ModeWarning,
             stacklevel=2,
         )
 
 
 def n_dual_rows(rows: TrainingRows, likelihood: Likelihood, n_outputs: int) -> int:
-    """M = rows × columns of the output factor of the training's curvature."""
+    """Dual dimension M of the training's curvature: rows × columns of the output factor."""
     return len(rows) * GGN().n_columns(likelihood, n_outputs)
 
 
 def is_exact(network: Network, rows: TrainingRows, n_outputs: int, plan: Plan) -> bool:
-    """Whether a training takes exact steps."""
+    """Return True if a training uses exact Gauss–Newton steps."""
     cost, _ = _exact(network, rows, n_dual_rows(rows, plan.likelihood, n_outputs), plan.previous)
     return cost <= budget_for(len(rows)).exact_step
 
@@ -255,11 +279,14 @@ def is_exact(network: Network, rows: TrainingRows, n_outputs: int, plan: Plan) -
 def _exact(
     network: Network, rows: TrainingRows, n_dual: int, past: PreviousPosterior | None
 ) -> tuple[float, type[Curvature]]:
-    """Multiply-adds of an exact step, and its structure: only a past in dual form has dual rows."""
+    """Multiply-adds of an exact step and its structure.
+
+    With a previous posterior, the dual form is available only if that posterior is in dual form itself.
+    """
     if past is None:
         return exact_cost(network.blocks, n_dual)
-    held = past.dual_rows(n_dual // len(rows))
-    return exact_cost(network.blocks, n_dual + held, frozenset({"rows"} if held else ()))
+    previous_rows = past.dual_rows(n_dual // len(rows))
+    return exact_cost(network.blocks, n_dual + previous_rows, frozenset({"rows"} if previous_rows else ()))
 
 
 def problem_of(
@@ -273,12 +300,28 @@ def problem_of(
     exact: bool | None = None,
     asked: type[Curvature] | None = None,
 ) -> Problem:
-    """The rows as functions of a network, in the structure asked for; by default the exact one while it is affordable.
+    """Return the mode search for these rows, with a curvature structure that fits in memory.
+
+    Parameters
+    ----------
+    network : Network
+    prior : Prior
+    rows : TrainingRows
+    n_dual : int
+        Dual dimension M of the curvature.
+    plan : Plan
+    trained : bool
+        If True, the net is already trained, and ``diag`` is the fallback for a structure that does not fit. The result
+        of a training must not depend on the memory, so a training has no fallback.
+    exact : bool, optional
+        If True, use the exact structure. Default: exact if affordable.
+    asked : curvature class, optional
+        Structure to use, with ``diag`` as fallback.
 
     Raises
     ------
     MemoryBudgetError
-        When it does not fit: a training does not depend on the memory. That of a trained net is a smaller one then.
+        If the structure, and the fallback if there is one, do not fit in memory.
     """
     rule, n_columns, likelihood, memory = GGN(), n_dual // len(rows), plan.likelihood, plan.memory
     cost, exact_form = _exact(network, rows, n_dual, plan.previous)
@@ -293,15 +336,15 @@ def problem_of(
     if structure is None:
         needed = able[-1].memory(network.blocks, n_dual)
         raise MemoryBudgetError(
-            f"the pass over the rows needs a curvature of all {network.n_parameters:,} weights beside the posterior's, "
-            f"{needed:,} bytes and those of a row; {memory}. Use a larger memory_budget or a smaller net, or train it "
-            "elsewhere and give FrozenEstimator(net)."
+            f"the pass over the training rows needs a curvature of all {network.n_parameters:,} weights in addition to "
+            f"the posterior's, {needed:,} bytes and those of one row; {memory}. Use a larger memory_budget or a "
+            "smaller net, or train the net elsewhere and give net=FrozenEstimator(net)."
         )
     past = None if plan.previous is None else plan.previous.within(structure)
-    told = {} if past is None else past.curvature.options
+    options = {} if past is None else past.curvature.options
     chunks = rows.chunks(memory.pass_rows(structure, network, n_columns, structure.memory(network.blocks, n_dual)))
     return Problem(
-        lambda network: fit_laplace(network, likelihood, rule, structure, prior, chunks, past=past, **told),
+        lambda network: fit_laplace(network, likelihood, rule, structure, prior, chunks, past=past, **options),
         lambda network: DataLoss(network, likelihood, chunks, past),
         plan.is_over,
     )

@@ -1,4 +1,4 @@
-r"""Training of cross-fitted nets: a few more nets, each trained without one fold of the rows."""
+r"""Training of cross-fitted nets: a few additional nets, each trained without one fold of the rows."""
 
 from __future__ import annotations
 
@@ -31,38 +31,43 @@ from .fit_map import continued, problem_of
 from .plan import NOISELESS, Fold, MapResult, Plan
 
 N_FOLDS = 3
-"""Three do as well as five on the benchmark's inner splits, at half the price."""
+"""Number of folds, see docs/decisions.md."""
 STEPS, NOISY_STEPS, BEGUN_STEPS = 14, 8, 3
-"""Gauss–Newton steps of each net; with 8 some are not there yet (yacht). Those of nets of noisy targets, and of such
-nets that gradients have trained before."""
+"""Maximum Gauss–Newton steps of each net: in general, for noisy targets, and for noisy targets after a training by
+gradients. See docs/decisions.md."""
 LEAST_ROWS = 40
-"""Fewer say too little of the noise."""
+"""Minimum number of rows for cross-fitting; fewer rows do not determine the noise level."""
 SOFTER, WEAKEST, DECISIVE = 0.3, 0.03, 5.0
-"""Factors by which the prior of the training gets weaker, to this one at most, and the nats of held-out rows that each
-of them has to be worth."""
+"""Factor of each trial reduction of the training's prior precision, and the total factor at which the trials end. Last:
+minimum gain of the held-out log density, in nats, for a reduction to be kept."""
 COVARIANCE = 5
-"""What a multiply-add of a row's covariance takes, of those of large products."""
+"""Cost of a multiply-add in the output covariance of a row, relative to one in a large matrix product."""
 CHUNK = 512
-"""Held-out rows in work at once."""
+"""Number of held-out rows per chunk."""
 
 
 def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Sequence[Tensor], task: Task) -> MapResult:
-    """The training with the nets beside it; without any where the rows are few or their steps too dear.
+    """Add cross-fitted nets to a training, unless the rows are too few, the steps too expensive, or a net fails.
 
-    Where the nets predict the rows that they have not seen much better under a weaker prior, all are trained on under
-    that one.
+    For classes and counts, weaker priors are tried as well. If the held-out density is much larger under a weaker
+    prior, all nets continue under it, including the net trained on all rows.
 
     Parameters
     ----------
     trained : MapResult
-        On all rows.
+        Training on all rows.
     rows : TrainingRows
     plan : Plan
-        Of the training.
+        Plan of the training.
     starts : sequence of Tensor of shape (P,)
         Initial weights of each net.
     task : Task
-        One part of which is their training; unknown of how many nets, where a weaker prior is tried.
+        Progress task; the cross-fitted nets are one subtask, of unknown length if weaker priors are tried.
+
+    Returns
+    -------
+    MapResult
+        The training with its folds, or unchanged without cross-fitted nets.
     """
     fit, hyper = trained.mode.fit, trained.mode.hyper
     if len(rows) < LEAST_ROWS or not _affordable(fit, len(rows)) or plan.is_over():
@@ -71,31 +76,31 @@ def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Seq
         hyper = replace(hyper, dispersion=plan.first_dispersion)
     parts = zip(starts, dealt(rows, len(starts)), strict=True)
     folds, factor = tuple(Fold(start, held_out) for start, held_out in parts), 1.0
-    # What their trainings have to say is of no use to anyone: not until they have seen all rows.
-    beside = task.subtask("nets beside it", None if plan.softens else len(folds))
-    unable = suppress(NotPositiveDefiniteError, NonFiniteError, MemoryBudgetError)
-    with beside, single_thread(trained.is_small), warnings.catch_warnings(), unable:
-        warnings.simplefilter("ignore")
+    cross_fitting = task.subtask("nets beside it", None if plan.softens else len(folds))
+    without_failures = suppress(NotPositiveDefiniteError, NonFiniteError, MemoryBudgetError)
+    with cross_fitting, single_thread(trained.is_small), warnings.catch_warnings(), without_failures:
+        warnings.simplefilter("ignore")  # warnings of cross-fitted nets do not concern the fit
         is_noisy = plan.many and plan.likelihood.has_dispersion and trained.mode.hyper.dispersion >= NOISELESS
         steps = BEGUN_STEPS if plan.is_noisy else NOISY_STEPS if is_noisy else STEPS
-        folds, density = _under(folds, fit, rows, plan, hyper, beside, steps)
+        folds, density = _under(folds, fit, rows, plan, hyper, cross_fitting, steps)
         while plan.softens and factor > WEAKEST:
             softer = replace(hyper, prior_precision=SOFTER * factor * hyper.prior_precision)
-            trial, other = _under(folds, fit, rows, plan, softer, beside, STEPS // 2)
-            if other < density + DECISIVE:
+            trial, trial_density = _under(folds, fit, rows, plan, softer, cross_fitting, STEPS // 2)
+            if trial_density < density + DECISIVE:
                 break
-            folds, density, factor = trial, other, SOFTER * factor
-        if plan.is_over():  # they have not come far enough to say something
+            folds, density, factor = trial, trial_density, SOFTER * factor
+        if plan.is_over():  # the nets are not sufficiently trained
             return trained
         return replace(continued(trained, rows, plan, factor) if factor < 1 else trained, folds=folds)
     return trained
 
 
 def _affordable(fit: LaplaceFit, n_rows: int) -> bool:
-    """Whether steps over all of so many rows, with the training's curvature, and the choice by held-out rows pay.
+    """Return True if full-batch steps of cross-fitted nets and the selection by held-out rows are affordable.
 
-    Exact ones always do, since there would be another curvature. Those in Kronecker form are for classes and counts:
-    without a noise to take up the slack, what the evidence alone chooses is too wide by far.
+    They always are for an exact curvature, because the training uses another curvature if exact steps are too
+    expensive. In Kronecker form they serve classes and counts: without a free noise level, a prior precision selected
+    by the evidence alone gives a posterior that is much too wide.
     """
     if isinstance(fit.curvature, Full | Functional):
         return True
@@ -103,7 +108,7 @@ def _affordable(fit: LaplaceFit, n_rows: int) -> bool:
 
 
 def kron_pays(blocks: Sequence[ParameterBlock], n_rows: int, n_outputs: int, likelihood: Likelihood) -> bool:
-    """Whether nets of these layers take steps over all rows in Kronecker form, and choose by them.
+    """Return True if full-batch steps in Kronecker form and the selection by held-out rows are affordable.
 
     Examples
     --------
@@ -128,32 +133,32 @@ def _under(
     task: Task,
     steps: int,
 ) -> tuple[tuple[Fold, ...], float]:
-    """The nets trained under these hyperparameters, and the largest density of the rows that they have not seen.
+    """Train the nets under these hyperparameters; also return the largest log density of their held-out rows.
 
-    The density is that under the best factor of the posterior's prior precision, and the best noise, of all nets. It is
-    zero where no prior is chosen by it.
+    The density is maximised over a common factor of the posterior's prior precision, and over a free noise level. It is
+    0 if ``plan.softens`` is False.
     """
-    found, parts = [], []
+    trained, parts = [], []
     n_columns, exact = GGN().n_columns(plan.likelihood, fit.n_outputs), isinstance(fit.curvature, Full | Functional)
     for fold in folds:
-        network, seen = fit.network.with_parameters(fold.theta), rows.taken(fold.seen(len(rows)))
-        problem = problem_of(network, fit.prior, seen, len(seen) * n_columns, plan, exact=exact)
+        network, kept = fit.network.with_parameters(fold.theta), rows.taken(fold.seen(len(rows)))
+        problem = problem_of(network, fit.prior, kept, len(kept) * n_columns, plan, exact=exact)
         start = problem.linearise(network)
         with task.subtask("net"):
             train = partial(alternate, free_prior=False, update_dispersion=plan.update, short=plan.is_noisy)
             mode = train(problem, start, hyper, max_steps=steps)
-        found.append(replace(fold, theta=mode.fit.network.theta))
+        trained.append(replace(fold, theta=mode.fit.network.theta))
         parts.append((mode.fit, rows.taken(fold.held_out).chunks(CHUNK)))
     if not plan.softens:
-        return tuple(found), 0.0
+        return tuple(trained), 0.0
     scores = held_out_scores(parts, hyper, density_for(fit.likelihood))
     noise = (scores.squares / scores.freedom).clamp(*scores.bounds) if scores.freedom else torch.ones_like(scores.ridge)
     density = scores.log_density(noise) if scores.freedom else scores.constants
-    return tuple(found), float(density.max())
+    return tuple(trained), float(density.max())
 
 
 def dealt(rows: TrainingRows, n_folds: int) -> list[Tensor]:
-    """The rows of each fold, in rising order: equal ones together, those of each class dealt out by themselves."""
+    """Row indices of each fold, in increasing order; equal rows share a fold, and classes are stratified."""
     n, device = len(rows), rows.inputs.device
     both = torch.cat([rows.inputs.flatten(1).double(), rows.targets.reshape(n, -1).double()], 1)
     group = both.nan_to_num(nan=torch.inf, posinf=torch.inf).unique(dim=0, return_inverse=True)[1]
@@ -167,9 +172,10 @@ def dealt(rows: TrainingRows, n_folds: int) -> list[Tensor]:
 
 
 def density_for(likelihood: Likelihood) -> Density:
-    """That of classes under one link, whatever the fit's is: it can be changed afterwards.
+    """Predictive density for the selection by held-out rows.
 
-    By the probit, which is too wide itself for many classes: nets of two thirds of the rows like a wider posterior than
-    a net of all does. By "moderated" the NLL of validation rows of glass is .759, by the probit .753.
+    Classes always use the probit link, because the link of a fit can be changed later. The probit link is
+    underconfident for many classes. This offsets a bias of the cross-fitted nets, which prefer a wider posterior since
+    they are trained on fewer rows. See docs/decisions.md.
     """
     return density_of(likelihood, Probit(torch.zeros(0, 0)) if likelihood.over_classes else None)

@@ -1,9 +1,9 @@
-r"""Where second-order steps start: a net and those beside it, trained by gradients side by side.
+r"""Start of exact Gauss–Newton steps: joint gradient training of a net and its cross-fitted nets.
 
-A few hundred steps of Adam in single precision (``batched.py``) go most of the way, in the time of about five exact
-steps of each net. They do not choose a prior: that of the net, of precision δ, adds :math:`\tfrac{\delta\varphi}{2n}
-|W|^2` to half the mean squared error. The noise :math:`\varphi` is the error of the net's own rows after the cycle
-before. Encoded columns have no learnable scales, since the nets share one encoding.
+A few hundred steps of Adam in single precision (``batched.py``) bring the weights close to a mode. They take as long as
+about five exact steps of each net. The prior precision δ is fixed, and adds :math:`\tfrac{\delta\varphi}{2n} |W|^2` to
+half the mean squared error. The noise level :math:`\varphi` is the training error of the net after the previous cycle.
+Encoded columns have no learnable scales, since the nets share one encoding.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from .schedule import Schedule
 from .starts import has_groups
 
 SCHEDULE = Schedule(600, lr=0.02, weight_decay=0.0, most_further=0, bias_rate=1.0)
+"""Schedule of the gradient training."""
 
 
 @dataclass(frozen=True)
 class GradientStart:
-    """Nets as gradients have left them.
+    """Result of the gradient training.
 
     Parameters
     ----------
     states : tuple of dict of str to Tensor
-        Of each net.
+        State dict of each net.
     dispersion : float
-        Mean squared error of the rows that a net has not seen, in the network's units.
+        Mean squared error of held-out rows, in the network's units.
     """
 
     states: tuple[dict[str, Tensor], ...]
@@ -51,26 +52,30 @@ def gradient_start(
     seed: int,
     is_over: Callable[[], bool] = bool,
 ) -> GradientStart:
-    """Train nets side by side.
+    """Train a net on all rows and cross-fitted nets on parts of the rows, jointly by gradients.
 
     Parameters
     ----------
     modules : sequence of MLP or TableMLP
-        Of one shape: one that sees all rows, then one for each part.
+        Nets of the same shape: first the net for all rows, then one net per fold.
     rows : TrainingRows
     held_out : sequence of Tensor of int64
-        The rows that each net after the first does not see.
+        Indices of the held-out rows of each fold.
     prior : float
-        δ.
+        Prior precision δ.
     seed : int
-        Of the order of the rows.
+        Seed of the mini-batch order.
     is_over : callable
-        → bool, whether the training has to end.
+        Returns True if the training must stop. Default: never.
+
+    Returns
+    -------
+    GradientStart
     """
     stacked = Stacked(modules, learns_scales=False)
     seen = torch.ones(len(modules), len(rows), dtype=torch.float64, device=rows.inputs.device)
-    for own, places in zip(seen[1:], held_out, strict=True):
-        own[places] = 0.0
+    for mask, places in zip(seen[1:], held_out, strict=True):
+        mask[places] = 0.0
     training = Training.of(stacked, rows, seen, [SCHEDULE], seed, [prior] * len(modules), from_zero=False)
     outputs, precision = torch.empty(0), training.precision.double()
     with single_thread(stacked.is_small(SCHEDULE)):
@@ -85,7 +90,9 @@ def gradient_start(
 
 
 def starts_by_gradients(network: Network, rows: TrainingRows, n_outputs: int, plan: Plan) -> bool:
-    """Whether gradients can train before exact steps: targets with normal noise, one prior precision.
+    """Return True if gradient training can precede exact steps.
+
+    This requires a training by exact steps, a Gaussian likelihood and, if the prior is free, a single prior precision.
 
     Parameters
     ----------
@@ -93,6 +100,10 @@ def starts_by_gradients(network: Network, rows: TrainingRows, n_outputs: int, pl
     rows : TrainingRows
     n_outputs : int
     plan : Plan
+
+    Returns
+    -------
+    bool
     """
     normal = plan.likelihood.has_dispersion and plan.likelihood.quadratic
     several = plan.precision is None and has_groups(network, plan.prior(network))

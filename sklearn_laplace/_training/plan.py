@@ -1,4 +1,4 @@
-"""The plan of a training, and its result."""
+"""Specification, warm start and result of the MAP stage."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from ..laplace.previous import PreviousPosterior
 from ..laplace.prior import Prior
 
 NOISELESS = 0.005
-"""Noise variance of standardised targets below which a net takes all of its steps, from initial weights: where there is
-next to no noise, second-order steps find more than gradients have left to be found."""
+"""Noise variance of standardised targets below which they count as almost free of noise.
+
+A net for such targets takes all of its second-order steps from its initial weights, without gradient training.
+"""
 BEGUN_DISPERSION = 0.5
-"""Dispersion that such a training starts from, in units of the squared errors of held-out rows."""
+"""Initial φ after a gradient training, in units of the held-out mean squared error."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +34,19 @@ class WarmStart:
     Parameters
     ----------
     theta : ndarray of shape (P,), float64, or None
-        Weights, in the order of the network; None for initial ones. Arrays, as all of this: a cache tells equal ones by
-        their values.
+        Weights, in the order of the network; None for a new initialisation. All fields are NumPy arrays or numbers,
+        because the cache compares them by value.
     prior_precision : ndarray of shape (G,), float64
+        Prior precisions at the end of the earlier training.
     dispersion : float
+        φ at the end of the earlier training.
     folds : tuple of ndarray of shape (P,)
-        Weights of the nets that have not seen a part of the rows.
+        Weights of the cross-fitted nets.
     by_evidence : bool
-        Whether its prior precisions are those of largest evidence.
+        True if the prior precisions maximise the evidence.
     by_gradients : bool
-        Whether gradients have trained the nets (``_training/gradient_start.py``). Then the prior precisions are still
-        to be chosen, and the dispersion is the squared error of held-out rows.
+        True after a gradient training (``_training/gradient_start.py``). The prior precisions are then not selected
+        yet, and the dispersion is the held-out mean squared error.
     """
 
     theta: np.ndarray | None
@@ -53,49 +57,51 @@ class WarmStart:
     by_gradients: bool = False
 
     def for_fold(self, fold: int) -> WarmStart:
-        """Where one of these nets may go on, with all rows; with more of them than there are, one that is new."""
+        """Warm start of a further member on all rows, from the weights of a cross-fitted net.
+
+        If ``fold`` exceeds the number of folds, the member has a new initialisation.
+        """
         return replace(self, theta=self.folds[fold] if fold < len(self.folds) else None, folds=())
 
     @property
     def hyper(self) -> Hyper:
-        """Under which that training has ended."""
+        """Hyperparameters at the end of the earlier training."""
         return Hyper(torch.from_numpy(self.prior_precision), self.dispersion)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the MAP stage is to find, and from where.
+    """Specification of the MAP stage: its model, its free hyperparameters and its start.
 
     Parameters
     ----------
     likelihood : Likelihood
     prior : callable
-        Network → Prior: the grouping of the precisions.
+        Maps a network to a Prior, which defines the groups of prior precisions.
     precision : Tensor or None
-        Fixed precisions: 0-d, or one a group; None lets the evidence choose.
+        Fixed prior precisions: 0-d, or one per group. If None, they are selected by the evidence.
     dispersion : float or None
-        Fixed dispersion; None lets ``update_dispersion`` choose.
+        Fixed φ. If None, it is selected by ``update_dispersion``.
     update_dispersion : callable
-        (fit, hyper) → hyper with the next dispersion.
+        Maps (fit, hyper) to hyperparameters with an updated φ.
     natural_start : bool
-        Whether precisions of 1 are natural (the built-in net); otherwise the fan-in decides.
+        If True, initial prior precisions are 1 (the built-in net); otherwise they depend on the fan-in.
     memory : MemoryBudget
-        Of the stage's own curvature and a chunk of rows.
+        Budget of the stage's own curvature and of a chunk of rows.
     previous : PreviousPosterior or None
-        What stands for the rows seen so far.
+        Previous posterior, which represents the earlier rows.
     again : Hyper or None
-        Where a training under much the same circumstances has ended.
+        Final hyperparameters of an earlier training on the same rows, as a start.
     softens : bool
-        Whether rows that were held out may weaken the prior.
+        If True, held-out rows may weaken the prior.
     quick : bool
-        Whether a few Gauss–Newton steps are enough, near a mode: of a net that is only to be scored.
+        If True, a few Gauss–Newton steps are sufficient, because the net is only scored.
     begun : float or None
-        Where gradients have trained the net before (``_training/gradient_start.py``): the squared error of held-out
-        rows.
+        Held-out mean squared error after a gradient training (``_training/gradient_start.py``); None without one.
     many : bool
-        Whether there are at least ``ROWS_FOR_MEMBERS`` rows.
+        True for at least ``ROWS_FOR_MEMBERS`` rows.
     is_over : callable
-        → bool, whether the training has to end.
+        Returns True if the training must stop. Default: never.
     """
 
     likelihood: Likelihood
@@ -115,23 +121,27 @@ class Plan:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether the targets of many rows were seen to have more than next to no noise."""
-        known = self.begun if self.again is None else self.again.dispersion
-        return self.many and self.likelihood.has_dispersion and known is not None and known >= NOISELESS
+        """True if there are many rows and an earlier training has found a noise variance of ``NOISELESS`` or more."""
+        noise = self.begun if self.again is None else self.again.dispersion
+        return self.many and self.likelihood.has_dispersion and noise is not None and noise >= NOISELESS
 
     @property
     def first_dispersion(self) -> float:
-        """φ that a training starts from which nothing else is known of."""
+        """Initial φ of a training that has neither a fixed φ nor the hyperparameters of an earlier training."""
         start = self.likelihood.dispersion_start
         return start if self.begun is None else min(start, BEGUN_DISPERSION * self.begun)
 
     @property
     def free_dispersion(self) -> bool:
-        """Whether φ is chosen by the data."""
+        """True if φ is selected by the data."""
         return self.dispersion is None and self.likelihood.has_dispersion
 
     def start(self, network: Network, prior: Prior) -> Hyper:
-        """Fixed values where given; else the past's, or the natural prior and a noise of the targets' variance."""
+        """Initial hyperparameters.
+
+        Fixed values come first, then those of a previous posterior, then those of an earlier training. Otherwise the
+        prior precisions are natural ones, and φ is ``first_dispersion``.
+        """
         ones = torch.ones(prior.n_groups, dtype=torch.float64, device=network.theta.device)
         values = ones if self.natural_start else network.natural_precisions(prior)
         dispersion = self.first_dispersion
@@ -146,7 +156,7 @@ class Plan:
         return Hyper(values, dispersion if self.dispersion is None else self.dispersion)
 
     def update(self, fit: LaplaceFit, hyper: Hyper) -> Hyper:
-        """The next dispersion, if it is free; the prior precisions stay."""
+        """Update φ if it is free; the prior precisions do not change."""
         if not self.free_dispersion:
             return hyper
         return replace(hyper, dispersion=self.update_dispersion(fit, hyper).dispersion)
@@ -154,21 +164,21 @@ class Plan:
 
 @dataclass(frozen=True)
 class Fold:
-    """A net that has not seen some of the rows.
+    """A cross-fitted net: a net trained without one fold of the rows.
 
     Parameters
     ----------
     theta : Tensor of shape (P,), float64
-        Its weights, in the order of the trained network.
+        Weights, in the order of the network.
     held_out : Tensor of shape (m,), int64
-        Which rows it has not seen.
+        Indices of the held-out rows.
     """
 
     theta: Tensor
     held_out: Tensor
 
     def seen(self, n_rows: int) -> Tensor:
-        """The rows that it has seen.
+        """Indices of the rows that the net is trained on.
 
         Examples
         --------
@@ -182,26 +192,28 @@ class Fold:
 
 @dataclass(frozen=True)
 class MapResult:
-    """A trained net and the hyperparameters that it was trained under.
+    """Result of the MAP stage: a trained net and the hyperparameters of its training.
 
     Parameters
     ----------
     net : NeuralNet
-        Trained, in eval mode, trimmed for prediction.
+        Trained net in eval mode, trimmed for prediction.
     mode : Mode
-        The pass over the data at θ*, the hyperparameters, the distance to the mode.
+        Pass over the data at θ*, the hyperparameters, and the distance to the mode.
     history : list of dict
-        One entry an epoch of the net's own training.
+        One entry per epoch of gradient training.
     n_steps : int
-        Epochs, Gauss–Newton and L-BFGS steps together.
+        Total number of epochs, Gauss–Newton steps and L-BFGS steps.
     is_small : bool
-        Whether more than one thread would not pay.
+        True if the net is too small to benefit from several threads.
     input_dtype : torch.dtype
-        In which the network takes its inputs.
+        Dtype of the network's inputs.
     post_hoc : bool
-        Whether the net was trained by somebody else, so that the hyperparameters are still to be chosen.
+        True if the net was trained outside this package, so that the hyperparameters are not selected yet.
+    by_evidence : bool
+        True if the prior precisions maximise the evidence.
     folds : tuple of Fold
-        Nets trained without a part of the rows each, see ``_approximation/held_out.py``.
+        Cross-fitted nets, see ``_approximation/held_out.py``.
     """
 
     net: NeuralNet
@@ -215,12 +227,12 @@ class MapResult:
     folds: tuple[Fold, ...] = ()
 
     def warm_start(self) -> WarmStart:
-        """Where another training of these rows may start."""
-        theta, hyper, folds = self.mode.fit.network.theta, self.mode.hyper, [fold.theta for fold in self.folds]
-        at, precision, *others = (part.cpu().numpy() for part in (theta, hyper.prior_precision, *folds))
-        return WarmStart(at, precision, hyper.dispersion, tuple(others), self.by_evidence)
+        """Warm start of another training on the same rows."""
+        tensors = self.mode.fit.network.theta, self.mode.hyper.prior_precision, *(fold.theta for fold in self.folds)
+        theta, precision, *folds = (tensor.cpu().numpy() for tensor in tensors)
+        return WarmStart(theta, precision, self.mode.hyper.dispersion, tuple(folds), self.by_evidence)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all trained tensors."""
+        """Names of all trained parameter tensors."""
         return self.mode.fit.network.parameter_names

@@ -1,4 +1,4 @@
-"""Start a net from the weights of a previous posterior."""
+"""Initialise a net with the weights of a previous posterior, and check that it is the same net."""
 
 from __future__ import annotations
 
@@ -7,23 +7,34 @@ from torch import Tensor, nn
 from ..laplace.network.network import Network
 
 SAME_OUTPUTS = 1e-3
-"""Of two nets with the same weights, relative to the largest output; they may differ in precision."""
+"""Maximum difference of the outputs of two equal nets, relative to 1 plus the largest output.
+
+The nets may compute in different precision.
+"""
 
 
 def load(module: nn.Module, past: nn.Module) -> None:
-    """Give a new net the weights and buffers of the previous one.
+    """Load the weights and buffers of the previous net into a new one.
+
+    Parameters
+    ----------
+    module : torch module
+        New net, changed in place.
+    past : torch module
+        Net of the previous posterior.
 
     Raises
     ------
     ValueError
+        If the nets have different parameters or buffers.
 
     Examples
     --------
     >>> load(nn.Linear(2, 1), nn.Linear(3, 1))
     Traceback (most recent call last):
         ...
-    ValueError: the net Linear is not that of the previous posterior, which is over other weights. Give the same net, \
-or the same hidden_layer_sizes and activation, to both.
+    ValueError: the net Linear is not that of the previous posterior, whose weights or architecture differ. Use the \
+same net, or the same hidden_layer_sizes and activation, for both.
     """
     try:
         module.load_state_dict(past.state_dict())
@@ -32,35 +43,36 @@ or the same hidden_layer_sizes and activation, to both.
 
 
 def check_same_net(network: Network, past: Network, inputs: Tensor) -> None:
-    """Whether a net with the previous one's weights is the previous one.
+    """Check that a new net with the weights of the previous one computes the same function.
 
     Parameters
     ----------
     network, past : Network
-        The new net, with the old weights, and the old one.
+        New net with the previous weights, and previous net.
     inputs : Tensor of shape (n, …)
-        Rows on which both are tried.
+        Rows on which the outputs are compared.
 
     Raises
     ------
     ValueError
+        If the nets have different parameters or outputs, or are on different devices.
     """
     if network.theta.device != past.theta.device:
         raise ValueError(
-            f"the previous posterior is on {past.theta.device} and this fit on {network.theta.device}; use the same "
-            "device in both."
+            f"the previous posterior is on device {past.theta.device}, and this fit is on {network.theta.device}. Use "
+            "the same device for both."
         )
     same = network.parameter_names == past.parameter_names and network.blocks == past.blocks
     if same:
-        ours = network(inputs).double()
-        theirs = past(inputs.to(next(past.module.parameters()).dtype)).double()
-        same = bool((ours - theirs).abs().max() <= SAME_OUTPUTS * (1 + theirs.abs().max()))
+        new = network(inputs).double()
+        old = past(inputs.to(next(past.module.parameters()).dtype)).double()
+        same = bool((new - old).abs().max() <= SAME_OUTPUTS * (1 + old.abs().max()))
     if not same:
         raise _other(network.module)
 
 
 def _other(module: nn.Module) -> ValueError:
     return ValueError(
-        f"the net {type(module).__name__} is not that of the previous posterior, which is over other weights. Give the "
-        "same net, or the same hidden_layer_sizes and activation, to both."
+        f"the net {type(module).__name__} is not that of the previous posterior, whose weights or architecture differ. "
+        "Use the same net, or the same hidden_layer_sizes and activation, for both."
     )

@@ -1,4 +1,4 @@
-"""Rows as tensors, and the layout of the weights that the posterior covers."""
+"""Resolved options of a fit, its rows as tensors, and the layout of the weights that the posterior covers."""
 
 from __future__ import annotations
 
@@ -26,13 +26,29 @@ from ..laplace.structures._base import Curvature
 
 
 def fixed_dispersion(options: Options, scale: TargetScale) -> float | None:
-    """The given noise as φ in the network's units; None where a rule chooses."""
+    """Fixed ``sigma_noise`` as φ in the network's units; None if a rule selects it."""
     sigma = options.sigma_noise.value
     return None if sigma is None else scale.dispersion(sigma)
 
 
 def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData, seed: int = 0) -> Options:
-    """The resolved options, with the likelihood in the units of these targets and the seed of the curvature's draws."""
+    """Resolve the options of a fit.
+
+    Parameters
+    ----------
+    kind : str
+        "regressor" or "classifier".
+    parameters : mapping
+        Parameters of the estimator.
+    data : PreparedData
+        Rows, which determine the units of the likelihood and options that depend on the number of rows.
+    seed : int
+        Seed of random draws in the curvature.
+
+    Returns
+    -------
+    Options
+    """
     single_logit = data.targets.ndim == 1 and data.n_outputs == 1
     options = resolve(kind, parameters, seed, single_logit=single_logit)
     check_device(options.device)
@@ -41,7 +57,7 @@ def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData, se
         check_previous(options, parameters, previous.fit)
         fit, mean = previous.fit, previous.fit.prior.mean
         options = replace(options, previous=previous, structure=type(fit.curvature), likelihood=fit.likelihood)
-        if mean is not None and options.prior_mean == 0.0:  # the prior itself counts once, with the mean that it has
+        if mean is not None and options.prior_mean == 0.0:  # the prior counts once, with the mean of the previous fit
             return replace(options, prior_mean=fit.network.tensors(mean))
         return options
     likelihood = options.likelihood.scaled_to(mean_variance(data), data.average_noise)
@@ -49,10 +65,10 @@ def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData, se
 
 
 def tensors_of(data: PreparedData, options: Options, *, built_in: bool) -> TrainingRows:
-    """The rows on their device, in float64 while they are few."""
+    """Rows as tensors on the device of the options; the default dtype is float64 for a small number of rows."""
     small = data.total_weight <= FLOAT32_ROWS
     dtype = options.dtype or (torch.float64 if small else torch.float32)
-    # The built-in net centres its raw columns in double precision, whatever it computes in afterwards.
+    # The built-in net standardises its columns in float64; its layers may compute in float32.
     return _as_tensors(data, torch.float64 if built_in else dtype, dtype, options.device)
 
 
@@ -68,7 +84,35 @@ def _as_tensors(data: PreparedData, input_dtype: torch.dtype, dtype: torch.dtype
 def posterior_layout(
     everything: Network, rows: TrainingRows, data: PreparedData, options: Options
 ) -> tuple[Network, type[Curvature], int, int]:
-    """The network of the random weights, the structure of their posterior, the number of dual rows, and its bytes."""
+    """Return the layout of the posterior.
+
+    Parameters
+    ----------
+    everything : Network
+        Network of all weights.
+    rows : TrainingRows
+    data : PreparedData
+    options : Options
+
+    Returns
+    -------
+    network : Network
+        Network of the random weights.
+    structure : curvature class
+    n_dual : int
+        Dual dimension M: rows times columns of the output factor.
+    n_bytes : int
+        Memory of the curvature, with that of a previous posterior.
+
+    Raises
+    ------
+    ValueError
+        If prior precisions, prior mean or temperatures do not fit the net.
+    UnsupportedCombinationError
+        If the net has no groups for the prior, or if the structure does not support the temperatures.
+    MemoryBudgetError
+        If the curvature does not fit in memory.
+    """
     network, rule, memory = _selected(everything, rows, options), options.rule, options.memory
     n_columns = rule.n_columns(options.likelihood, data.n_outputs)
     n_dual = len(rows) * n_columns
@@ -83,34 +127,40 @@ def posterior_layout(
     )
     damped = options.structure_options.damped
     check_temperature(structure, network.blocks, tempering(network, options.temperature), damped=damped)
-    held = 0 if options.previous is None else options.previous.dual_rows(n_columns)
-    told = options.structure_options.options_of(structure)
-    return network, structure, n_dual, memory.require(structure, network, n_dual + held, n_columns, rule, **told)
+    n_previous = 0 if options.previous is None else options.previous.dual_rows(n_columns)
+    settings = options.structure_options.options_of(structure)
+    n_bytes = memory.require(structure, network, n_dual + n_previous, n_columns, rule, **settings)
+    return network, structure, n_dual, n_bytes
 
 
 def _selected(everything: Network, rows: TrainingRows, options: Options) -> Network:
-    """The network of the random weights, in the layout that the structure is to have."""
+    """Network of the random weights, with separate blocks for biases if the structure needs them."""
     laid_out = everything.with_separate_biases() if options.structure_options.separate_biases else everything
     return options.subset.of(laid_out, rows.inputs)
 
 
 def grouped(network: Network, names: tuple[str, ...], options: Options) -> Prior:
-    """The prior that the options ask for: its mean and the grouping of its precisions.
+    """Return the prior that the options specify: its mean and the groups of its precisions.
 
     Parameters
     ----------
     network : Network
-        Of the random weights.
+        Network of the random weights.
     names : tuple of str
-        All trained tensors; several given precisions are those of their groups, whatever part of them is random.
+        Names of all trained tensors. A sequence of fixed precisions has one entry for each of their groups, even if
+        only some of them are random.
     options : Options
+
+    Returns
+    -------
+    Prior
 
     Raises
     ------
     ValueError
-        When the given precisions are not as many as there are groups, or a prior mean does not fit.
+        If the number of fixed precisions does not match the number of groups, or if a prior mean does not fit the net.
     UnsupportedCombinationError
-        When the net has no such groups.
+        If the net does not have the groups of the prior.
     """
     value, grouping, mean = options.prior_precision.value, options.grouping, options.prior_mean
     if value is not None and value.size > 1 and value.size != len(groups := grouping.names(network, names)):
@@ -125,5 +175,5 @@ def grouped(network: Network, names: tuple[str, ...], options: Options) -> Prior
 
 
 def tempering(network: Network, temperature: float | Mapping[str, float]) -> float | Tensor:
-    """One temperature, or that of each selected weight where they are given by name."""
+    """Return the common temperature, or a tensor with the temperature of each random weight if it is a mapping."""
     return temperature if isinstance(temperature, float) else temperatures(network, temperature)

@@ -1,7 +1,7 @@
-"""How large members that train together are and how long they train, by the number of rows.
+"""Shape and schedule of jointly trained ensemble members, as functions of the number of rows.
 
-All are powers of the number of rows. Only up to 300 rows, where a fit is to be short, there are fewer steps.
-``docs/decisions.md`` compares other values.
+Width, number of steps and number of pieces are powers of the number of rows. Up to 300 rows there are fewer steps, to
+keep the fit short. ``docs/decisions.md`` compares other values.
 """
 
 from __future__ import annotations
@@ -13,40 +13,47 @@ from .._runtime.budget import SMALL_ROWS
 from .schedule import Schedule
 
 HIDDEN_AT, WIDTHS, WIDTH_POWER, WIDTH_STEP = 2500, (32, 128), 0.36, 16
-"""Rows at which hidden layers have 64 units, the least and most units, the power of the rows, a multiple of units."""
+"""Number of rows for 64 units per hidden layer; minimum and maximum units; power of the number of rows; step to which
+the units are rounded."""
 N_LAYERS = 2
+"""Number of hidden layers."""
 SMOOTH, DETAILED, DETAILED_ROWS = "silu", "gelu", 5000
-"""Activation of the first deal, and that of the second one up to a number of rows; beyond, both have the first."""
+"""Activations of the first and of the second deal. For more than this number of rows, both deals use the first."""
 STEPS_AT_1000, STEPS_POWERS = (500, 450), (0.5, 0.6)
-"""Steps of each deal for 1,000 rows, and the powers of the rows."""
+"""Number of steps of each deal for 1,000 rows, and its power of the number of rows."""
 TOGETHER_ROWS, TOGETHER_STEPS = 1000, 475
-"""Rows up to which the members of both deals have one shape and train together, and their steps for 1,000 rows."""
+"""Maximum number of rows for which both deals have the same shape and are trained together, and their number of steps
+for 1,000 rows."""
 MORE_STEPS, MORE_POWER = 1.5, -0.37
-"""Factor of these steps from 301 to 1,000 rows, and the power of the rows with which it falls to one beyond."""
+"""Factor of the number of steps from 301 to 1,000 rows. For more rows it falls to 1, by this power of the rows."""
 RATES, DECAYS = (0.02, 0.06), (0.02, 0.01)
-"""Largest learning rate and weight decay of the members of each deal."""
+"""Maximum learning rate and weight decay of each deal."""
 FULL_NOISE_ROWS, NOISE_POWER = 10_000, 0.3
-"""Rows up to which the last cycle weights each row by its inverse noise variance. Beyond, the weights have the exponent
-(``FULL_NOISE_ROWS`` / rows) to the power ``NOISE_POWER``."""
+"""Maximum number of rows for which the last cycle weights each row by its inverse noise variance. For more rows, the
+weights have the exponent (``FULL_NOISE_ROWS`` / rows) to the power ``NOISE_POWER``."""
 PRIORS, PILOT_STEPS = (0.0, 0.1, 0.5, 2.0), 400
-"""Prior precisions of the weights that are tried, and the most steps that each is tried with."""
+"""Candidate prior precisions of the weights, and the maximum number of steps of the trial of each candidate."""
 FEWEST_BINS, MOST_BINS, BINS_AT_1000 = 8, 64, 8
-"""Pieces of a column: of members of the first deal, at most, and for 1,000 rows. They grow with the rows."""
+"""Number of pieces per column: in the first deal; maximum in the second deal; and for 1,000 rows in the second deal,
+where it is proportional to the number of rows."""
 MOST_INPUTS = 512
-"""Encoded columns up to which there are as many pieces."""
+"""Maximum number of encoded columns. With many columns, each column has fewer pieces."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Shape and schedule of the members of one deal of the rows.
+    """Shape and schedule of the members of one deal.
 
     Parameters
     ----------
     hidden_layer_sizes : tuple of int
+        Units of each hidden layer.
     activation : str
+        Activation of the hidden layers.
     n_bins : int or None
-        Pieces of each number; None for the numbers alone.
+        Number of pieces of each numeric column; None for the numbers alone.
     schedule : Schedule
+        Learning rate, weight decay and number of steps.
     """
 
     hidden_layer_sizes: tuple[int, ...]
@@ -56,14 +63,26 @@ class Recipe:
 
     @property
     def program(self) -> tuple[Any, ...]:
-        """What the recipes of members that train as one program have in common."""
+        """Key that is equal for recipes whose members can be trained as one tensor program."""
         return self.hidden_layer_sizes, self.n_bins, replace(self.schedule, lr=0.0, weight_decay=0.0)
 
 
 def recipes_for(n_rows: int, n_columns: int) -> tuple[Recipe, ...]:
-    """The default of each deal, for so many rows and columns of numbers.
+    """Default recipe of each deal.
 
-    The first suits smooth functions: few pieces, small steps. The second suits functions with much detail.
+    The first recipe suits smooth functions, with few pieces and a small learning rate. The second recipe suits
+    functions with fine detail.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of rows.
+    n_columns : int
+        Number of numeric columns.
+
+    Returns
+    -------
+    tuple of Recipe
 
     Examples
     --------

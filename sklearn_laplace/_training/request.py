@@ -1,4 +1,4 @@
-"""The request for a training: a function of it alone is what the cache of ``memory=`` holds."""
+"""Specification of a training, which determines its result and is the key of the cache."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from .random_weights import options_for
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRequest:
-    """One training.
+    """Specification of a training.
 
     Parameters
     ----------
     kind : str
         "regressor" or "classifier".
     parameters : mapping
-        The estimator's parameters by name.
+        Names and values of the estimator's parameters.
     data : PreparedData
+        Rows.
     seeds : sequence of int
         Seeds of the initial weights and of the order of mini-batches. The second one also seeds torch's global
         generator for a user's module; its state is restored afterwards.
     warm_start : WarmStart or None
         End state of an earlier training on the same rows.
     is_member : bool
-        True for a later ensemble member: it trains without cross-fitted nets, under the precisions of its warm start.
+        True for a later ensemble member, which has no cross-fitted nets and keeps the prior precisions of its warm
+        start.
     is_quick : bool
-        True if the net is only scored, so that a few steps are enough.
+        True if the net is only scored, so that a few steps are sufficient.
     """
 
     kind: str
@@ -48,6 +50,10 @@ class TrainingRequest:
         Parameters
         ----------
         memory_budget : None, int or str
-            Passed separately, since it does not belong to the key of the cache.
+            Parameter ``memory_budget``. It is separate because it is not part of the key of the cache.
+
+        Returns
+        -------
+        Options
         """
         return options_for(self.kind, {**self.parameters, "memory_budget": memory_budget}, self.data)

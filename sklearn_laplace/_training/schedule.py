@@ -1,4 +1,4 @@
-"""How long members train, and how fast: a cyclic learning rate and a weight decay that ends."""
+"""Schedule of jointly trained nets: number of steps, cyclic learning rate and decreasing weight decay."""
 
 from __future__ import annotations
 
@@ -7,28 +7,31 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 LEAST_RATE = 1e-3
-"""In units of the largest learning rate."""
+"""Minimum learning rate, as a fraction of the maximum."""
 CYCLES = 4
+"""Number of cycles of the learning rate."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long members train, and how fast.
+    """Number of steps, learning rate and weight decay of a training.
 
     Parameters
     ----------
     n_steps : int
+        Number of steps of the four cycles.
     batch_size : int
+        Rows per mini-batch.
     lr : float
-        Largest learning rate of the weights.
+        Maximum learning rate of the weights.
     weight_decay : float
-        Each step multiplies weights by 1 − rate · decay.
+        Maximum weight decay. Each step multiplies the weights by 1 − rate · decay.
     most_further : int
-        Most further cycles, of ``n_steps`` each, where targets are almost without noise.
+        Maximum number of further cycles of ``n_steps`` each, for targets that are almost free of noise.
     bias_rate : float
-        Learning rate of the biases, in units of the one of the weights.
+        Learning rate of the biases, relative to that of the weights.
     noise_power : float
-        Exponent p of the row weights v⁻ᵖ of the last cycle, with v the noise variance of a row.
+        Exponent p of the row weights v⁻ᵖ in the last cycle, where v is the noise variance of a row.
     """
 
     n_steps: int
@@ -40,7 +43,7 @@ class Schedule:
     noise_power: float = 1.0
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step, in units of the largest.
+        """Learning rate of a step, as a fraction of the maximum.
 
         Examples
         --------
@@ -51,16 +54,16 @@ class Schedule:
         return max(0.5 * (1 - cosine), LEAST_RATE)
 
     def rate_of_cycle(self, step: int) -> float:
-        """The learning rate of a step in one further cycle, of as many steps, in units of the largest."""
+        """Learning rate of a step of a further cycle of ``n_steps`` steps, as a fraction of the maximum."""
         return max(0.5 * (1 - math.cos(2 * math.pi * step / self.n_steps)), LEAST_RATE)
 
     def decay(self, step: int) -> float:
-        """The weight decay of a step, in units of the largest: one for half of the steps, then to zero by a cosine."""
+        """Weight decay of a step, as a fraction of the maximum: 1 for half of the steps, then a cosine down to 0."""
         part = step / self.n_steps
         return 1.0 if part < 0.5 else 0.5 * (1 + math.cos(math.pi * (2 * part - 1)))
 
     def of_part(self, part: float) -> Schedule:
-        """One with this part of the steps, and no further cycles; all four cycles have a step.
+        """Return a schedule with a fraction of the steps and without further cycles; each cycle has at least one step.
 
         Examples
         --------
@@ -72,7 +75,7 @@ class Schedule:
 
     @property
     def cycles(self) -> list[tuple[int, int]]:
-        """First step of each cycle, and the one after its last.
+        """Range of steps of each cycle, as (first, last + 1).
 
         Examples
         --------
@@ -84,5 +87,5 @@ class Schedule:
 
     @property
     def last_cycle(self) -> int:
-        """The step with which the last cycle begins."""
+        """First step of the last cycle."""
         return self.cycles[-1][0]

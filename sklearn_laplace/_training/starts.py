@@ -1,4 +1,4 @@
-"""Initial prior precisions of a training: several starts where one could end in a poor mode."""
+"""Initial prior precisions of a training, with several starts because a single one may lead to a poor mode."""
 
 from __future__ import annotations
 
@@ -18,21 +18,38 @@ from ..laplace.prior_groups import ColumnsModule
 from .plan import Plan
 
 STARTS = (1.0, 0.1)
-"""Starts of the prior precision, in units of the natural one. The strong start alone may end in a straight line, the
-weak one alone in an over-fitted net: ``tests/laws/test_quality.py`` fails with either."""
+"""Initial prior precisions, as factors of the natural ones. A strong prior alone may lead to a linear fit, a weak prior
+alone to an overfitted net."""
 LITTLE = 2.0
-"""Effective parameters, of as many as a linear model has, up to which the strong start may have ended in a line or
-less. Only then the weak one has half as many steps, and the evidence chooses: between two nets that both follow the
-data it prefers the worse one as often as not, and all steps are worth more to one (yacht, boston, energy, concrete)."""
+"""The weak start is tried only if the strong start ends with at most this multiple of a linear model's parameters as
+effective parameters. The evidence then selects one of the two. See docs/decisions.md."""
 FIRST_LAYER, BEHIND = 10.0, 0.1
-"""One more start where there are several: from a strong prior over the first layer, a column that is of no use never
-comes in, from a weak one it seldom goes. The evidence of three random tables rose by 50 to 135 nats."""
+"""Factors of an additional start with several prior precisions: of the first layer, and of the later layers. The strong
+prior over the first layer keeps irrelevant columns out. See docs/decisions.md."""
 GROUPED_STEPS = 3
-"""Times the Gauss–Newton steps where several prior precisions are chosen: unused columns take several moves to go."""
+"""Factor of the number of Gauss–Newton steps if several prior precisions are selected, shared among the starts."""
 
 
 def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_steps: int, n_linear: int) -> Mode:
-    """The alternation from one start, or the best by evidence from several; several precisions share the steps."""
+    """Alternate steps of weights and hyperparameters from one or several starts; return the mode of largest evidence.
+
+    Parameters
+    ----------
+    problem : Problem
+    fit : LaplaceFit
+        Pass over the data at the initial weights.
+    hyper : Hyper
+        Initial hyperparameters.
+    plan : Plan
+    max_steps : int
+        Maximum number of Gauss–Newton steps of one start.
+    n_linear : int
+        Number of parameters of a linear model.
+
+    Returns
+    -------
+    Mode
+    """
     free_prior = plan.precision is None
     first = free_prior and plan.previous is None and plan.again is None
     network, prior = fit.network, fit.prior
@@ -40,41 +57,41 @@ def _best_start(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max
     factors = factors[:1] if plan.begun is not None else factors
     if several := free_prior and has_groups(network, prior):
         max_steps = GROUPED_STEPS * max_steps // len(factors)
-    found: list[Mode] = []
+    modes: list[Mode] = []
     for factor in factors:
-        if found and problem.is_over():
+        if modes and problem.is_over():
             break
-        if found and not several and effective_parameters(found[0].fit, found[0].hyper) > LITTLE * n_linear:
+        if modes and not several and effective_parameters(modes[0].fit, modes[0].hyper) > LITTLE * n_linear:
             break
         start, update = replace(hyper, prior_precision=factor * hyper.prior_precision), plan.update
-        steps = max_steps // 2 if found and not several else max_steps
+        steps = max_steps // 2 if modes and not several else max_steps
         train = partial(alternate, free_prior=free_prior, update_dispersion=update, short=plan.is_noisy)
-        found.append(train(problem, fit, start, max_steps=steps))
-    if len(found) == 1:
-        return found[0]
-    best = max(found, key=lambda mode: log_evidence(mode.fit, mode.hyper))
-    return replace(best, n_steps=sum(mode.n_steps for mode in found))
+        modes.append(train(problem, fit, start, max_steps=steps))
+    if len(modes) == 1:
+        return modes[0]
+    best = max(modes, key=lambda mode: log_evidence(mode.fit, mode.hyper))
+    return replace(best, n_steps=sum(mode.n_steps for mode in modes))
 
 
 def has_groups(network: Network, prior: Prior) -> bool:
-    """Whether several precisions were asked for, beside those that embeddings have anyway."""
+    """Return True if the prior has several precisions, not counting those of embeddings."""
     return prior.n_groups - int((_levels(network, prior) > 0).sum()) > 1
 
 
 def _levels(network: Network, prior: Prior) -> Tensor:
-    """How many embeddings each precision (G,) is of, float64; 0 where it is of something else."""
+    """Number of levels of the embedding of each prior group (G,), float64; 0 for groups of other weights."""
     module, shapes = network.module, network.layout.shapes
-    apart = module.apart if isinstance(module, ColumnsModule) else ()
-    found = [shapes[name][1] if name in apart else 0 for name in prior.names]
-    return torch.tensor(found, dtype=torch.float64, device=network.theta.device)
+    embeddings = module.apart if isinstance(module, ColumnsModule) else ()
+    levels = [shapes[name][1] if name in embeddings else 0 for name in prior.names]
+    return torch.tensor(levels, dtype=torch.float64, device=network.theta.device)
 
 
 def _start_factors(network: Network, prior: Prior) -> list[Tensor]:
-    """What the natural precisions (G,) are multiplied by, start by start."""
+    """Factors (G,) of the natural precisions for each start."""
     groups, ones = prior.groups, torch.ones(prior.n_groups, dtype=torch.float64, device=network.theta.device)
-    # Many levels could take up each row's target at once, and nothing would be learnt of its numbers any more.
-    shared_out = _levels(network, prior).clamp_min(1.0)
-    factors = [factor * shared_out for factor in STARTS]
+    # Otherwise an embedding of many levels could fit each row's target at once, so that the numbers are not used.
+    by_levels = _levels(network, prior).clamp_min(1.0)
+    factors = [factor * by_levels for factor in STARTS]
     if has_groups(network, prior):
         first = groups[: network.blocks[0].size].unique()
         factors.append((BEHIND * ones).index_fill(0, first, FIRST_LAYER))

@@ -1,7 +1,7 @@
-"""The training of one net, with those that see a part of the rows beside it.
+"""Training of one net together with its cross-fitted nets.
 
-:func:`train` is a pure function of its arguments (parameters by name, arrays, seeds), so that its result can be cached.
-:func:`begin` is what gradients do before its exact steps.
+:func:`train` is a pure function of its arguments (parameters, arrays, seeds), so that its result can be cached.
+:func:`begin` is an optional gradient training before exact Gauss–Newton steps.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from .random_weights import fixed_dispersion, grouped, posterior_layout, tensors
 from .request import TrainingRequest
 
 TRAINING_STAGES = 3
-"""Epochs, the way to the mode, nets beside it: the tasks of a training at most."""
+"""Maximum number of subtasks of a training: epochs, mode search, cross-fitted nets."""
 
 
 def train(request: TrainingRequest, memory_budget: object, task: Task) -> MapResult:
-    """The MAP stage.
+    """Train a net and its cross-fitted nets, or compute the curvature of a frozen net.
 
     Parameters
     ----------
     request : TrainingRequest
     memory_budget : None, int or str
-        Beside the other parameters, since the result does not depend on it but for rounding.
+        Parameter ``memory_budget``. It is separate from the request because it affects the result only by rounding.
     task : Task
-        That this is; with at most ``TRAINING_STAGES`` subtasks.
+        Progress task of the training, with at most ``TRAINING_STAGES`` subtasks.
 
     Returns
     -------
@@ -74,14 +74,26 @@ def train(request: TrainingRequest, memory_budget: object, task: Task) -> MapRes
 
 
 def may_begin(request: TrainingRequest, options: Options) -> bool:
-    """Whether gradients may train before exact steps: a built-in net of many rows with normal noise."""
+    """Return True if gradient training may precede exact steps, as far as the parameters decide.
+
+    This requires the built-in net, a Gaussian likelihood, more than ``SMALL_ROWS`` rows and no warm start.
+
+    Parameters
+    ----------
+    request : TrainingRequest
+    options : Options
+
+    Returns
+    -------
+    bool
+    """
     normal = options.likelihood.has_dispersion and options.likelihood.quadratic
     is_new = request.parameters["net"] is None and request.warm_start is None
     return is_new and normal and len(request.data.X) > SMALL_ROWS
 
 
 def begin(request: TrainingRequest, memory_budget: object, task: Task) -> WarmStart | None:
-    """Train a net and those beside it by gradients, from which exact steps go on.
+    """Train a net and its cross-fitted nets by gradients, as a warm start of exact steps.
 
     Parameters
     ----------
@@ -91,8 +103,8 @@ def begin(request: TrainingRequest, memory_budget: object, task: Task) -> WarmSt
     Returns
     -------
     WarmStart or None
-        None where all steps are exact ones. Without weights where there is next to no noise: gradients lead to worse
-        modes there.
+        None if the gradient training does not apply. For targets that are almost free of noise, the warm start has no
+        weights, because gradient training leads to worse modes there.
     """
     options, rows, plan = _planned(request, memory_budget, task)
     nets = _Nets.of(request, rows, options)
@@ -102,18 +114,18 @@ def begin(request: TrainingRequest, memory_budget: object, task: Task) -> WarmSt
     modules, prior = [nets.net.module_, *nets.others], plan.start(network, plan.prior(network)).prior_precision.mean()
     with task.subtask("epochs"):
         held_out = dealt(rows, N_FOLDS)
-        found = gradient_start(modules, rows, held_out, float(prior), request.seeds[1] % 2**31, plan.is_over)
-    if found.dispersion < NOISELESS:
-        return WarmStart(None, np.ones(1), found.dispersion, (), by_gradients=True)
+        start = gradient_start(modules, rows, held_out, float(prior), request.seeds[1] % 2**31, plan.is_over)
+    if start.dispersion < NOISELESS:
+        return WarmStart(None, np.ones(1), start.dispersion, (), by_gradients=True)
     thetas = []
-    for module, state in zip(modules, found.states, strict=True):
+    for module, state in zip(modules, start.states, strict=True):
         module.load_state_dict(state)
         thetas.append(network.vector(dict(module.named_parameters())).detach().cpu().numpy().astype(float))
-    return WarmStart(thetas[0], np.ones(1), found.dispersion, tuple(thetas[1:]), by_gradients=True)
+    return WarmStart(thetas[0], np.ones(1), start.dispersion, tuple(thetas[1:]), by_gradients=True)
 
 
 def _planned(request: TrainingRequest, memory_budget: object, task: Task) -> tuple[Options, TrainingRows, Plan]:
-    """What a training is to find, and in which rows."""
+    """Resolved options, rows as tensors, and plan of a training."""
     options, data, start = request.options(memory_budget), request.data, request.warm_start
     is_ours = request.parameters["net"] is None
     rows = tensors_of(data, options, built_in=is_ours)
@@ -139,27 +151,32 @@ def _planned(request: TrainingRequest, memory_budget: object, task: Task) -> tup
 
 
 def _structure_of_pass(network: Network, rows: TrainingRows, data: PreparedData, options: Options) -> type[Curvature]:
-    """For a net whose weights, prior and noise are given: the posterior's own structure, so that one pass is enough."""
-    own, structure, _, _ = posterior_layout(network, rows, data, options)
-    whole = own.parameter_names == network.parameter_names and own.blocks == network.blocks
+    """Structure for a frozen net with fixed prior precision and noise level.
+
+    It is the structure of the posterior if all weights are random, so that a single pass over the data is sufficient.
+    Structures other than ``full``, ``functional`` and ``kron`` are replaced by ``diag``.
+    """
+    random, structure, _, _ = posterior_layout(network, rows, data, options)
+    whole = random.parameter_names == network.parameter_names and random.blocks == network.blocks
     return structure if whole and structure in (Full, Functional, Kron) else Diag
 
 
 @dataclass(frozen=True)
 class _Nets:
-    """A net, and those that see a part of the rows each, before any training.
+    """A net and its cross-fitted nets before the training.
 
     Parameters
     ----------
     net : NeuralNet
+        Initialised net.
     network : Network
-        Its module, traced.
-    others : tuple of Module
-        Of the built-in net.
+        Traced module of the net.
+    others : tuple of torch module
+        Modules of the cross-fitted nets, at new initial weights. Empty if they have a warm start.
     own_epochs : bool
-        Whether the user has said how long the net trains.
+        True if the user sets the number of epochs.
     beside : bool
-        Whether there are to be nets beside it.
+        True if cross-fitted nets are to be trained.
     """
 
     net: NeuralNet
@@ -170,7 +187,7 @@ class _Nets:
 
     @classmethod
     def of(cls, request: TrainingRequest, rows: TrainingRows, options: Options) -> _Nets:
-        """For these rows, at initial weights."""
+        """Initialise the nets for these rows."""
         parameters, data, seeds = request.parameters, request.data, request.seeds
         is_ours = parameters["net"] is None
         source: Any = parameters["net"]
@@ -178,17 +195,18 @@ class _Nets:
         if is_ours:
             source, arguments = built_in_net(parameters, data, options.likelihood, seeds[0])
         sizes = Sizes.of(rows, data.n_outputs)
-        given = source, arguments, options.likelihood, sizes
+        specification = source, arguments, options.likelihood, sizes
         options_of_net = {name: parameters[name] for name in ("max_epochs", "lr", "batch_size")}
-        net = build_net(*given, **options_of_net, seed=seeds[0], verbose=max(int(parameters["verbose"]) - 1, 0))
+        net = build_net(*specification, **options_of_net, seed=seeds[0], verbose=max(int(parameters["verbose"]) - 1, 0))
         initialise(net, rows.inputs[:2], rows.weights.dtype, sizes)
         if options.previous is not None:
             load(net.module_, options.previous.module)
         network = _trace(net.module_, rows, data, options, verbose=parameters["verbose"])
         own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
-        deep = is_ours and len(parameters["hidden_layer_sizes"]) > 0  # a linear net has one mode, and knows itself
-        apart = options.previous is None and not data.has_copies and not isinstance(options.prior_mean, dict)
-        beside = deep and apart and options.cross_fits and not (own_epochs or request.is_member)
+        # A linear net has a single mode, which its evidence describes without cross-fitting.
+        deep = is_ours and len(parameters["hidden_layer_sizes"]) > 0
+        separable = options.previous is None and not data.has_copies and not isinstance(options.prior_mean, dict)
+        beside = deep and separable and options.cross_fits and not (own_epochs or request.is_member)
         others = []
         if beside and (request.warm_start is None or not request.warm_start.folds):
             others = [source(**arguments | {"seed": seeds[0] + 1 + k}).to(network.theta) for k in range(N_FOLDS)]
@@ -213,19 +231,19 @@ def _train_net(request: TrainingRequest, rows: TrainingRows, plan: Plan, options
     if not nets.beside:
         return trained
     if start is not None and start.folds:
-        before = [torch.from_numpy(fold).to(network.theta) for fold in start.folds]
+        initial = [torch.from_numpy(fold).to(network.theta) for fold in start.folds]
     else:
-        before = [network.vector(dict(other.named_parameters())).to(network.theta) for other in nets.others]
-    return cross_fitted(trained, rows, plan, before, task)
+        initial = [network.vector(dict(other.named_parameters())).to(network.theta) for other in nets.others]
+    return cross_fitted(trained, rows, plan, initial, task)
 
 
 def _check_used(parameters: Mapping[str, Any], exact: bool, n_rows: int) -> None:
-    """Refuse options of gradient training for a net that trains by exact Gauss–Newton steps."""
-    given = [f"{name}={parameters[name]!r}" for name in ("lr", "batch_size") if parameters[name] is not None]
-    if given and exact:
+    """Raise ValueError for options of gradient training if the net is trained by exact Gauss–Newton steps."""
+    useless = [f"{name}={parameters[name]!r}" for name in ("lr", "batch_size") if parameters[name] is not None]
+    if useless and exact:
         raise ValueError(
-            f"{' and '.join(given)} would have no effect: with these {n_rows} rows the built-in net trains by exact "
-            f"Gauss–Newton steps. Omit {'it' if len(given) == 1 else 'them'}, or give max_epochs for gradient training."
+            f"{' and '.join(useless)} would have no effect: with these {n_rows} rows the built-in net trains by exact "
+            f"Gauss–Newton steps. Omit {'it' if len(useless) == 1 else 'them'}, or set max_epochs for gradient steps."
         )
 
 
@@ -236,17 +254,18 @@ def _start_at(module: nn.Module, means: Mapping[str, Tensor]) -> None:
 
 
 def _trace(module: nn.Module, rows: TrainingRows, data: PreparedData, options: Options, *, verbose: int) -> Network:
-    """The module as a network; what its posterior cannot hold is refused here, before any training."""
+    """Trace the module, and check before any training that its posterior is supported and fits in memory."""
     log_outputs = rows.targets.ndim == 1 and returns_probabilities(module, rows.inputs[:20])
     if log_outputs and verbose:
-        print("the net's outputs are probabilities: their logarithms are taken as logits.")
+        print("the net's outputs are probabilities; their logarithms are used as logits.")
     network = trace(module, rows.inputs, log_outputs=log_outputs)
     posterior_layout(network, rows, data, options)
     return network
 
 
 def _map_precision(options: Options, request: TrainingRequest) -> Tensor | None:
-    if request.is_member and request.warm_start is not None:  # the precisions of the first member
+    """Fixed prior precisions of the training; None if they are selected by the evidence."""
+    if request.is_member and request.warm_start is not None:  # precisions of the first member
         return request.warm_start.hyper.prior_precision
     if options.map_precision is not None:
         return torch.tensor(options.map_precision, dtype=torch.float64)
@@ -255,6 +274,6 @@ def _map_precision(options: Options, request: TrainingRequest) -> Tensor | None:
 
 
 def _training_prior(network: Network, options: Options) -> Prior:
-    """A training under one given precision does not depend on how the posterior's are grouped."""
+    """Prior of the training: a single precision if ``map_prior_precision`` is fixed, else the posterior's groups."""
     prior = grouped(network, network.parameter_names, options)
     return prior if options.map_precision is None else replace(network.scalar_prior(), mean=prior.mean)

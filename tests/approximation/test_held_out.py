@@ -369,7 +369,7 @@ def test_a_posterior_as_prior_and_a_frozen_net_go_by_the_evidence(fitted):
 
 def test_the_noise_of_constant_targets_is_reported_at_its_bound():
     """Errors of zero: a bound, with a warning, and no logarithm of zero."""
-    with pytest.warns(BoundWarning, match=r"held out.*noise variance"):
+    with pytest.warns(BoundWarning, match=r"held-out rows.*noise variance"):
         model = regressor().fit(X, np.full(90, 3.0))
     assert np.isfinite(norm(*model.predict(NEW, return_std=True)).logpdf(3.0)).all()
 

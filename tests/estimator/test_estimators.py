@@ -268,7 +268,7 @@ def test_poor_data_give_finite_widths(X, y):
 @pytest.mark.parametrize(
     ("X", "y", "category", "message"),
     [
-        (X[:1], Y[:1], InterpolationWarning, "the rows weigh 1 together"),
+        (X[:1], Y[:1], InterpolationWarning, "the total weight of the rows is 1,"),
         (X, np.full(60, 3.0), BoundWarning, "noise variance = 1e-08"),
     ],
     ids=["one-row", "constant-targets"],

@@ -162,7 +162,11 @@ def test_a_tempered_model_is_saved_and_learns_on():
         ({"2": 0.0}, ValueError, r"temperature\['2'\]=0.0 has to be a finite number above zero"),
         ({"2": "cold"}, ValueError, r"temperature\['2'\]='cold' has to be a finite number"),
         ("cold", ValueError, "temperature='cold' has to be a finite number above zero"),
-        ({"2.bias": 2.0}, UnsupportedCombinationError, "'ekfac' needs the same temperature for all tensors of a layer.*'kron'"),
+        (
+            {"2.bias": 2.0},
+            UnsupportedCombinationError,
+            "'ekfac' needs the same temperature for all tensors of a layer.*'kron'",
+        ),
     ],
 )
 def test_a_wrong_temperature_is_refused_before_training(temperature, error, message, monkeypatch):

@@ -222,13 +222,13 @@ def test_one_row_tells_nothing_of_the_noise(value, options):
         return
     size = abs(value) if value else 1.0
     model = LaplaceRegressor(random_state=0, **options)
-    with pytest.warns(InterpolationWarning, match=r"the rows weigh 1 together.*Fit more rows, or give sigma_noise"):
+    with pytest.warns(InterpolationWarning, match=r"total weight of the rows is 1,.*Fit more rows, or give sigma"):
         model.fit([[3.0, 1.0]], [value])
     mean, std = model.predict([[3.0, 1.0], [30.0, -10.0]], return_std=True)
     np.testing.assert_allclose(model.sigma_noise_, size)
     np.testing.assert_allclose(mean[0], value, atol=size)
     assert (std >= size).all() and (std < 10 * size).all()
-    with pytest.warns(InterpolationWarning, match="the rows weigh 1 together"):
+    with pytest.warns(InterpolationWarning, match="the total weight of the rows is 1,"):
         model.refit_laplace()
     np.testing.assert_allclose(model.predict([[3.0, 1.0]], return_std=True)[1], std[0])
 
@@ -237,10 +237,10 @@ def test_what_is_known_of_one_row_is_used():
     """A given noise is the noise; more rows choose it again; two rows are as far apart as they are."""
     model = LaplaceRegressor(random_state=0, sigma_noise=0.1).fit([[3.0]], [5.0])
     assert model.sigma_noise_ == pytest.approx(0.1)
-    with pytest.warns(InterpolationWarning, match="the rows weigh 1 together"):
+    with pytest.warns(InterpolationWarning, match="the total weight of the rows is 1,"):
         model = LaplaceRegressor(random_state=0).fit([[3.0]], [5.0], sample_noise_variance=[0.04])
     assert model.sigma_noise_ == pytest.approx(0.2)
-    with pytest.warns(InterpolationWarning, match="the rows weigh 1 together"):
+    with pytest.warns(InterpolationWarning, match="the total weight of the rows is 1,"):
         model = LaplaceRegressor(random_state=0).fit([[3.0]], [5.0])
     X = np.linspace(2.0, 4.0, 20)[:, None]
     model.partial_fit(X, 5.0 + 0.1 * np.random.default_rng(0).normal(size=20)).refit_laplace()
@@ -296,7 +296,7 @@ def test_copies_of_rows_are_no_more_rows_than_they_are():
     """Five copies of each, targets and all, look like targets without noise: that is said."""
     X, y = curved(25, np.random.default_rng(0))
     same = LaplaceRegressor(random_state=0, prior_precision=0.05, sigma_noise="residual")
-    with pytest.warns(InterpolationWarning, match="for 25 different targets.*copies of each other"):
+    with pytest.warns(InterpolationWarning, match="for 25 different targets.*duplicate rows"):
         same.fit(np.tile(X, (5, 1)), np.tile(y, 5))
 
 

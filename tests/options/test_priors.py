@@ -479,7 +479,7 @@ def test_a_large_net_trains_under_one_precision_a_parameter(monkeypatch):
         (
             {"prior": "parameter", "hessian_structure": "kron"},
             UnsupportedCombinationError,
-            "'kron' does not support one prior precision for each weight.*within each column.*'ard', 'layer', 'sc.*'block_",
+            "'kron' does not support one prior precision for each weight.*within each column.*'ard', 'layer'.*'block_",
         ),
         (
             {"prior": "tensor", "hessian_structure": "ekfac"},

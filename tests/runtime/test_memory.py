@@ -301,7 +301,7 @@ def test_what_does_not_fit_says_what_it_needs_and_what_is_allowed():
     ):
         full.set_params(memory_budget=245_000).fit(X, Y)
     with pytest.raises(
-        MemoryBudgetError, match=r"a curvature of all 101 weights beside the.*a larger memory_budget or"
+        MemoryBudgetError, match=r"a curvature of all 101 weights in addition to the.*a larger memory_budget or"
     ):
         LaplaceRegressor(**SMALL, hessian_structure="diag", memory_budget="20kB").fit(X, Y)
 

@@ -318,7 +318,12 @@ def hidden(module=nets.Hidden, **options):
             UnsupportedCombinationError,
             r"structure='ekfac', whose curvature.*\['block_diagonal', 'di",
         ),
-        ({"hessian_structure": "low_rank"}, {}, UnsupportedCombinationError, "structure='low_rank', whose curvature cannot be added"),
+        (
+            {"hessian_structure": "low_rank"},
+            {},
+            UnsupportedCombinationError,
+            "structure='low_rank', whose curvature cannot be added",
+        ),
         (
             {"hessian_structure": "kron"},
             {"hessian_structure": "full"},
@@ -402,7 +407,9 @@ def test_other_data_are_refused():
 )
 def test_only_a_frozen_estimator_of_the_same_kind_is_a_prior(prior):
     """clone would unfit anything else."""
-    with pytest.raises(TypeError, match=r"is not supported; give None, .* or FrozenEstimator\(fitted LaplaceRegressor\)"):
+    with pytest.raises(
+        TypeError, match=r"is not supported; give None, .* or FrozenEstimator\(fitted LaplaceRegressor\)"
+    ):
         LaplaceRegressor(prior=prior).fit(X, Y)
 
 
