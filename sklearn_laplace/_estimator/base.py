@@ -32,7 +32,7 @@ from .._ensemble.request import FitRequest
 from .._ensemble.update import refitted, with_rows, without_rows
 from .._host.given_net import check_net
 from .._options import members as _members
-from .._options.resolve import check_post_hoc, resolve
+from .._options.resolve import check_post_hoc, check_post_hoc_names, resolve
 from .._options.variants import Variant, expanded
 from .._runtime.autograd import ordinary_tensors
 from .._runtime.memory import naming_the_budget
@@ -357,6 +357,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         (True, True)
         """
         check_is_fitted(self)
+        check_post_hoc_names(laplace_params, self.get_params(deep=False))
         before = self._parameters()
         chooses = any(name.startswith("prior_precision") for name in laplace_params)
         with self._unchanged_on_failure():

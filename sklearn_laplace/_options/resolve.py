@@ -186,8 +186,38 @@ def _check_regressor(parameters: Mapping[str, Any]) -> None:
         raise ValueError(f"standardize_y={parameters['standardize_y']!r} has to be True or False.")
 
 
+def check_post_hoc_names(given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Check that ``refit_laplace`` can change parameters of these names, before any of them is set.
+
+    Parameters
+    ----------
+    given : mapping
+        Parameters to change, as the user passed them.
+    known : mapping
+        All parameters of the estimator.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, or a parameter on which the training or the curvature depends.
+
+    Examples
+    --------
+    >>> check_post_hoc_names({"lr": 0.1}, {"lr": None, "temperature": 1.0})
+    Traceback (most recent call last):
+        ...
+    ValueError: lr=0.1 changes the training or the curvature, which refit_laplace keeps. Use set_params and fit; \
+with memory= a training is not repeated for Laplace parameters.
+    """
+    for name, value in given.items():
+        parameter = name.partition("__")[0]
+        lookup("parameter", parameter, known)
+        if parameter not in POST_HOC | PARTLY_POST_HOC:
+            raise _not_post_hoc(name, value)
+
+
 def check_post_hoc(given: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Check that ``refit_laplace`` can change these parameters, without training or a pass over the data.
+    """Check that ``refit_laplace`` can change these options, without training or a pass over the data.
 
     Parameters
     ----------
@@ -199,24 +229,31 @@ def check_post_hoc(given: Mapping[str, Any], before: Mapping[str, Any], after: M
     Raises
     ------
     ValueError
-        For a parameter on which the training or the curvature depends.
+        For an option on which the training or the curvature depends.
 
     Examples
     --------
-    >>> check_post_hoc({"lr": 0.1}, {"lr": None, "temperature": 1.0}, {"lr": 0.1, "temperature": 1.0})
+    >>> before = {"hessian_structure": "kron", "bias": "folded", "damping": "exact"}
+    >>> check_post_hoc({"hessian_structure__damping": "ritter"}, before, before | {"damping": "ritter"})
+    >>> check_post_hoc({"hessian_structure__bias": "separate"}, before, before | {"bias": "separate"})
     Traceback (most recent call last):
         ...
-    ValueError: lr=0.1 changes the training or the curvature, which refit_laplace keeps. Use set_params and fit; \
-with memory= a training is not repeated for Laplace parameters.
+    ValueError: hessian_structure__bias='separate' changes the training or the curvature, which refit_laplace keeps. \
+Use set_params and fit; with memory= a training is not repeated for Laplace parameters.
     """
-    changed = any(not _is_same(before[name], after[name]) for name in after if name not in POST_HOC)
-    for name, value in given.items():
-        parameter = name.partition("__")[0]
-        if parameter not in POST_HOC and (parameter not in PARTLY_POST_HOC or changed):
-            raise ValueError(
-                f"{name}={value!r} changes the training or the curvature, which refit_laplace keeps. Use set_params "
-                "and fit; with memory= a training is not repeated for Laplace parameters."
-            )
+    changed = {name for name in after if name not in POST_HOC and not _is_same(before[name], after[name])}
+    partly = {name: value for name, value in given.items() if name.partition("__")[0] not in POST_HOC}
+    if changed and partly:
+        at_fault = [name for name in partly if name.rpartition("__")[2] in changed]
+        name = (at_fault or list(partly))[0]
+        raise _not_post_hoc(name, partly[name])
+
+
+def _not_post_hoc(name: str, value: object) -> ValueError:
+    return ValueError(
+        f"{name}={value!r} changes the training or the curvature, which refit_laplace keeps. Use set_params and fit; "
+        "with memory= a training is not repeated for Laplace parameters."
+    )
 
 
 def _is_same(first: object, second: object) -> bool:

@@ -461,6 +461,8 @@ def expanded(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """
     flat = {**DEFAULTS, **parameters}
     counts = {one.n_samples for one in parameters.values() if isinstance(one, MonteCarlo | Link)}
+    if parameters.get("predictive") == "mc":
+        counts.add(DEFAULTS["n_samples"])
     if len(counts) > 1:
         raise ValueError(f"predictive and link have different n_samples, {sorted(counts)}; give both the same number.")
     for name, value in parameters.items():
@@ -470,7 +472,7 @@ def expanded(parameters: Mapping[str, Any]) -> dict[str, Any]:
             flat |= value.expanded(name)
         elif isinstance(value, str) and value in RENAMED.get(name, {}):
             raise ValueError(f"{name}={value!r} has a new name: use {name}={RENAMED[name][value]!r}.")
-    return {**flat, **_prior(flat.get("prior"))}
+    return {**flat, **_prior(parameters.get("prior"))}
 
 
 def _prior(given: object) -> dict[str, Any]:

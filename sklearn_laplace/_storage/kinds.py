@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from inspect import getattr_static, isdatadescriptor, ismethoddescriptor
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -27,9 +27,6 @@ from ..laplace.likelihoods._base import Likelihood
 from ..nets import TableMLP
 from .annotations import conforms
 from .registry import fields_of, tags
-
-if TYPE_CHECKING:
-    from .restore import Reader
 
 OWN_STATE = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__deepcopy__")
 """Methods of a class whose instances are more than their attributes."""
@@ -80,6 +77,13 @@ OF_ITERATORS = ("batch_size", "shuffle", "seed", "drop_last")
 """Options of a net's iterators that are stored; others may start workers."""
 
 
+class Reads(Protocol):
+    """Reads a description, ``restore.Reader``."""
+
+    def is_plain(self, value: Any) -> bool:
+        """True if a value is plain data."""
+
+
 class Described(ABC):
     """An object that is stored by parts of its own choice."""
 
@@ -89,7 +93,7 @@ class Described(ABC):
 
     @classmethod
     @abstractmethod
-    def _restored(cls, reader: Reader, parts: dict[str, Any]) -> Any:
+    def _restored(cls, reader: Reads, parts: dict[str, Any]) -> Any:
         """An object of these parts, after their types have been checked."""
 
 
@@ -98,7 +102,7 @@ class Kind:
     """Take an object apart, and make one of a class from values."""
 
     attributes: Callable[[Any], Mapping[str, Any]]
-    make: Callable[[Reader, Any, dict[str, Any]], Any]
+    make: Callable[[Reads, Any, dict[str, Any]], Any]
 
 
 def kind_of(kind: type) -> Kind | None:
@@ -126,7 +130,7 @@ def _has_own_state(kind: type, base: type) -> bool:
 # ---------------------------------------------------------------------- checks
 
 
-def check_types(reader: Reader, owner: type, values: Mapping[str, Any], annotation_of: Callable[[str], Any]) -> None:
+def check_types(reader: Reads, owner: type, values: Mapping[str, Any], annotation_of: Callable[[str], Any]) -> None:
     """Raise a StateError if an attribute does not have its annotated type."""
     for name, value in values.items():
         annotation = annotation_of(name)
@@ -169,7 +173,7 @@ def _of_data(value: Any) -> dict[str, Any]:
     return {name: getattr(value, name) for name in fields_of(type(value)) or ()}
 
 
-def _data(reader: Reader, kind: type, values: dict[str, Any]) -> Any:
+def _data(reader: Reads, kind: type, values: dict[str, Any]) -> Any:
     needed = fields_of(kind) or {}
     if set(values) != set(needed):
         found = f"the state holds a {kind.__name__} of {sorted(values)!s:.200}"
@@ -186,7 +190,7 @@ def _of_module(module: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if name not in fresh or value != fresh[name]}
 
 
-def _module(reader: Reader, kind: type, values: dict[str, Any]) -> nn.Module:
+def _module(reader: Reads, kind: type, values: dict[str, Any]) -> nn.Module:
     if hooks := sorted(HOOKS & set(values)):
         raise StateError(f"the state gives a {kind.__name__} the hooks {hooks}; no description holds functions.")
     checked = {name: value for name, value in values.items() if name in MODULE or kind in tags()}
@@ -227,7 +231,7 @@ def _of_net(net: NeuralNet) -> dict[str, Any]:
     return found | ({} if net.history_ is None else {"history_": list(net.history_)})
 
 
-def _net(reader: Reader, kind: type, values: dict[str, Any]) -> NeuralNet:
+def _net(reader: Reads, kind: type, values: dict[str, Any]) -> NeuralNet:
     if kept_out := [name for name in values if not _is_stored(name)]:
         raise StateError(f"the state gives a {kind.__name__} the attributes {kept_out}, which no description holds.")
     check_types(reader, kind, values, lambda name: NET.get(name, Any | type))

@@ -15,7 +15,7 @@ from .._host.given_net import move_to_present_device
 from .._runtime.progress import callbacks_of, without_callbacks
 from ..errors import StateError
 from .describe import pack, requirements
-from .kinds import Described, check_types, new, shadows
+from .kinds import Described, Reads, check_types, new, shadows
 from .registry import FITTED, PACKAGE, PARAMETER
 from .restore import Reader, reading
 
@@ -66,7 +66,7 @@ class StoredEstimator(Described):
         return {"parameters": parameters, "fitted": fitted}
 
     @classmethod
-    def _restored(cls, reader: Reader, parts: dict[str, Any]) -> Any:
+    def _restored(cls, reader: Reads, parts: dict[str, Any]) -> Any:
         check_types(reader, cls, parts, lambda name: dict[str, object])
         parameters, fitted = parts["parameters"], parts["fitted"]
         if unknown := sorted(set(parameters) ^ set(cls._get_param_names())):
@@ -128,12 +128,12 @@ format 4: load it with sklearn_laplace 0.1.0, or fit and save it again with this
         )
 
 
-def check_fitted(reader: Reader, kind: type, fitted: Any) -> None:
+def check_fitted(reader: Reads, kind: type, fitted: Any) -> None:
     """Check names and types of the attributes of a fitted estimator.
 
     Parameters
     ----------
-    reader : Reader
+    reader : Reads
     kind : type
         Class of the estimator. A class of the user's may have attributes of its own.
     fitted : dict

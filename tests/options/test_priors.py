@@ -626,12 +626,9 @@ def test_a_net_of_ones_own_has_relevances_of_the_columns_that_it_sees():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {},
-            "needs a prior precision for each input column, and there is one for each of 1 other groups. Use prior='a",
-        ),
-        ({"prior": "ard", "prior_precision": 2.0}, "with a rule for prior_precision or one number a group"),
-        ({"prior": "ard", "subset_of_weights": "last_layer"}, "a subset_of_weights that has the first layer"),
+        ({}, "needs a prior precision for each input column, but this fit has 1 other groups of weights. Use prior='a"),
+        ({"prior": "ard", "prior_precision": 2.0}, "with prior_precision as a rule or as one number per group"),
+        ({"prior": "ard", "subset_of_weights": "last_layer"}, "a subset_of_weights that includes the first layer"),
         ({"prior": "parameter"}, "needs a prior precision for each input column"),
     ],
 )
@@ -655,7 +652,7 @@ def test_columns_of_something_else_have_no_relevance():
             return self.out(torch.cat([x, x.square()], dim=1))
 
     model = LaplaceRegressor(Squares, prior="ard", random_state=0).fit(X, Y[:, 0])
-    with pytest.raises(AttributeError, match="it has 8 inputs, and X 4 columns"):
+    with pytest.raises(AttributeError, match="the layer has 8 inputs and X has 4 columns"):
         _ = model.feature_relevance_
 
 

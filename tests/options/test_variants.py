@@ -296,7 +296,7 @@ def test_a_refit_refuses_what_the_fit_depends_on(change):
     given = Kron()
     model = LaplaceRegressor(**GIVEN, hessian_structure=given).fit(X, Y)
     before, shown = model.predict_std(X_NEW), repr(model)
-    with pytest.raises(ValueError, match=rf"{next(iter(change))}=.* changes the training or the curvature"):
+    with pytest.raises(ValueError, match=rf"{list(change)[-1]}=.* changes the training or the curvature"):
         model.refit_laplace(**change)
     np.testing.assert_array_equal(model.predict_std(X_NEW), before)
     assert repr(model) == shown and given.get_params() == Kron().get_params()
@@ -343,6 +343,8 @@ def test_weight_samples_and_draws_of_the_link_have_one_number():
     message = r"predictive and link have different n_samples, \[20, 30\]; give both the same number"
     with pytest.raises(ValueError, match=message):
         LaplaceClassifier(predictive=MonteCarlo(20), link=Link("mc", 30)).fit(X, LABELS)
+    with pytest.raises(ValueError, match=r"different n_samples, \[30, 100\]"):  # "mc" is MonteCarlo(100)
+        LaplaceClassifier(predictive="mc", link=Link("mc", 30)).fit(X, LABELS)
     model = LaplaceClassifier(**SMALL, predictive=MonteCarlo(20), link=Link("mc", 20)).fit(X, LABELS)
     same = LaplaceClassifier(**SMALL, predictive=MonteCarlo(20), link="mc").fit(X, LABELS)
     np.testing.assert_array_equal(model.predict_proba(X_NEW), same.predict_proba(X_NEW))
@@ -376,6 +378,13 @@ def test_a_mean_goes_with_a_previous_posterior_from_fit_to_fit():
     first = LaplaceRegressor(**GIVEN, prior=0.7).fit(X[:20], Y[:20])
     second = LaplaceRegressor(**GIVEN, prior=FrozenEstimator(first)).fit(X[20:], Y[20:])
     assert (first.laplace_.prior.mean == 0.7).all() and (second.laplace_.prior.mean == 0.7).all()
+
+
+@pytest.mark.parametrize("previous", ["ard", 1.0, {"layers.0.weight": 1.0}])
+def test_a_previous_posterior_is_neither_a_structure_nor_a_mean(previous):
+    """These are values of ``prior`` itself."""
+    with pytest.raises(TypeError, match="FrozenEstimator"):
+        LaplaceRegressor(**GIVEN, prior=GaussianPrior("layer", previous=previous)).fit(X, Y)
 
 
 @pytest.mark.parametrize("prior", [FrozenEstimator(Ridge()), GaussianPrior(previous=FrozenEstimator(Ridge()))])
