@@ -358,8 +358,8 @@ default="auto"
             without ``return_std`` or with ``return_std_grad``. If gradients are requested with categorical columns or
             missing values.
         NonFiniteError
-            If the net is NaN or infinite in a row, or its derivative where a spread is requested. All methods that
-            predict raise this error.
+            If an output of the net is NaN or infinite, or a derivative if a standard deviation is requested. All
+            methods that predict raise this error.
 
         Examples
         --------

@@ -177,9 +177,9 @@ def unit_noise(
 def row_reliability(weights: np.ndarray, variances: np.ndarray | None) -> np.ndarray:
     """Weights of the rows for the mean and the scale of the targets.
 
-    They are w without noise variances, and w / (1 + v / median of v) with them. Plain weights would let a few very
-    noisy rows determine the scale; weights 1/v, a few very exact ones. Here very noisy rows count by their precision,
-    and no row counts more than twice as much as a row with median noise.
+    With row weights w and noise variances v, the reliability is w / (1 + v / median of v); it is w without noise
+    variances. With weights w, a few very noisy rows would determine the scale. With weights 1/v, a few nearly exact
+    rows would. Here very noisy rows get about 1/v, and no row more than twice the weight of a row with median noise.
 
     Parameters
     ----------

@@ -19,8 +19,9 @@ NORMAL_RANGE = 3.2897072539029444
 def as_counts(weights: np.ndarray) -> np.ndarray:
     r"""Row weights (n,), with normalised weights rescaled to the effective sample size.
 
-    Weights of several rows that sum to at most one are taken as normalised weights, such as those of AdaBoost. Taken
-    literally, the prior would outweigh all rows. They are rescaled to sum to Kish's (1965) effective sample size,
+    Weights of several rows that sum to at most one are taken as normalised weights, such as those of AdaBoost. Used as
+    they are, they would let the prior dominate the data. They are rescaled to sum to Kish's (1965) effective sample
+    size,
     :math:`(\sum w)^2 / \sum w^2`. It is n for equal weights, and smaller if a few rows have most of the weight.
 
     Examples

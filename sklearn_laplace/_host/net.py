@@ -129,7 +129,7 @@ def initialise(net: NeuralNet, example: Tensor, dtype: torch.dtype, sizes: Sizes
     Raises
     ------
     ValueError
-        If the module cannot be built, does not accept the inputs, or has another number of outputs.
+        If the module cannot be built, does not accept the inputs, or has another number of outputs than ``sizes``.
     """
     try:
         net.initialize()

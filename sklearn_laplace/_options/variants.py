@@ -169,7 +169,7 @@ class LowRank(Variant):
     Parameters
     ----------
     rank : int, default=100
-        Eigenpairs kept.
+        Number of eigenpairs of the curvature.
 
     Examples
     --------

@@ -62,7 +62,7 @@ def name_of(thing: Any) -> str:
 
 
 def pack(value: Any) -> dict[str, Any]:
-    """The description of a value for a pickle.
+    """Convert a value to JSON text, arrays and remaining objects, ready to pickle.
 
     Returns
     -------

@@ -26,7 +26,7 @@ from .factors import DenseFactor, Factor, _in_float64
 
 @dataclass(frozen=True)
 class FactoredJacobian:
-    """Matrix SᵀJ of a batch of n rows, as one factor per block.
+    """Matrix SᵀJ of a batch of n rows, as one factor per block: J the Jacobian of the outputs, SSᵀ their Hessian.
 
     Parameters
     ----------

@@ -29,8 +29,10 @@ def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> L
     r"""Fit at the mode of the linearised network under given hyperparameters.
 
     Newton's method on :math:`\sum_n w_n\,\mathrm{nll}(f_n(\theta))/\varphi + \tfrac12(\theta - \mu_0)^\top
-    \mathrm{diag}(\delta)(\theta - \mu_0)`. A Gaussian likelihood needs one step. Gradient and curvature are exact for
-    every structure: steps are solved by conjugate gradients, and the fit's posterior is only the preconditioner.
+    \mathrm{diag}(\delta)(\theta - \mu_0)`. Here :math:`w_n` is the weight of a row,
+    :math:`f_n` its output under the linearised network, :math:`\varphi` the dispersion, :math:`\mu_0` the mean of the
+    prior and :math:`\delta` its precisions. A Gaussian likelihood needs one step. The result does not depend on the
+    structure of the fit: conjugate gradients solve each step, preconditioned with the fit's posterior.
 
     Parameters
     ----------
@@ -44,8 +46,8 @@ def linearised_mode(fit: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) -> L
     Returns
     -------
     LaplaceFit
-        Fit with ``shift`` = θ − θ*, and with loss, gradient and curvature at the mode θ. An exact Hessian stays that of
-        the network at θ*.
+        Fit with ``shift`` = θ − θ*, and with loss, gradient and curvature at the mode θ. With the rule "hessian", the
+        Hessian at θ* is kept.
 
     Raises
     ------

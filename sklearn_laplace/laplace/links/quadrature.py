@@ -38,9 +38,9 @@ reach. Together they give at least 10 points per direction.
 class Quadrature(Link):
     """E[softmax(f)] and its variance to about 1e-11, row by row, with at most 100,000 grid points per row.
 
-    If 100,000 points do not suffice, the grid is coarser: the error is 2e-7 for two directions of variance 900 and 2e-5
-    for three of variance 100. A row with more than four directions, possible from six classes, uses the shared
-    quasi-random draws as the link "mc" does.
+    A direction is an eigenvector of the covariance of the logits. If 100,000 points do not suffice, the grid is
+    coarser. The error is then 2e-7 for two directions of variance 900, and 2e-5 for three of variance 100. A row with
+    more than four directions, possible from six classes, uses quasi-random draws, as the link "mc" does.
 
     Examples
     --------

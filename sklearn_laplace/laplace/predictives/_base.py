@@ -15,7 +15,8 @@ from ..structures._base import Posterior
 class PosteriorPredictive(ABC):
     """Map from a posterior over weights to a distribution over outputs.
 
-    All methods take ``shift`` (P,), the change of the posterior mean θ* by rows added after the training, or None.
+    All methods take ``shift`` (P,) or None: how far rows added after the training have moved the posterior mean from
+    θ*.
     """
 
     takes_link: ClassVar[bool]

@@ -195,7 +195,8 @@ class Curvature(ABC):
         precision : Tensor, 0-d or of shape (P,)
             Prior precisions. A 0-d tensor is shared by all parameters and costs less.
         scale : float
-            1 / (temperature · dispersion^power).
+            1 / (temperature · dispersion^power), with the curvature rule's power: 2 for the empirical Fisher matrix,
+            1 otherwise.
 
         Raises
         ------
