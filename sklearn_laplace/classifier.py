@@ -234,7 +234,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
         n_outputs = class_outputs(self.get_params(deep=False), X, len(self.classes_))
         index = self._indices(y, weights)
         data = self._encoded(*canonical_rows(X, index, weights), n_outputs).present()
-        return data.beside(self._encoded(X, index, weights, n_outputs))
+        return data.with_unmerged_rows(self._encoded(X, index, weights, n_outputs))
 
     def _prepare_more(
         self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, scale: TargetScale

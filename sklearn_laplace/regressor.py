@@ -260,7 +260,9 @@ default="auto"
             unmerged = unmerged[0], all_targets, *unmerged[2:]
         sigma = None if sigma is None else noise_per_target(sigma, n_outputs)
         target_scale = TargetScale(mean, scale, unit_noise(sigma, variances, scale, weights), noisy_rows)
-        return self._scaled(X, targets, weights, variances, target_scale).beside(self._scaled(*unmerged, target_scale))
+        return self._scaled(X, targets, weights, variances, target_scale).with_unmerged_rows(
+            self._scaled(*unmerged, target_scale)
+        )
 
     def _prepare_more(
         self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any, *, scale: TargetScale

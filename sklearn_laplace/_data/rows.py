@@ -103,14 +103,14 @@ class PreparedData:
         X, targets, weights, *noise = (part[order] for part in parts)
         return replace(self, X=X, targets=targets, weights=weights, noise=noise[0] if noise else None)
 
-    def beside(self, given: PreparedData) -> PreparedData:
+    def with_unmerged_rows(self, given: PreparedData) -> PreparedData:
         """Attach a copy of the unmerged rows, with weights rescaled to the same total."""
         factor = self.total_weight / given.total_weight
         weights = given.weights * (1.0 if np.isclose(factor, 1.0, rtol=1e-9, atol=0) else factor)
-        return replace(self, unmerged=replace(given, X=given.X.copy(), targets=given.spoken_for, weights=weights))
+        return replace(self, unmerged=replace(given, X=given.X.copy(), targets=given.observed_targets, weights=weights))
 
     @property
-    def spoken_for(self) -> np.ndarray:
+    def observed_targets(self) -> np.ndarray:
         """Targets with zeros in rows of weight zero, whose targets may be arbitrary."""
         observed = (self.weights > 0).reshape(-1, *[1] * (self.targets.ndim - 1))
         return np.where(observed, self.targets, 0).astype(self.targets.dtype)
@@ -124,7 +124,7 @@ class PreparedData:
     def followed_by(self, other: PreparedData) -> PreparedData:
         """Append the rows of another data set."""
         noise = None if self.noise is None or other.noise is None else np.concatenate([self.noise, other.noise])
-        X, targets = np.concatenate([self.X, other.X]), np.concatenate([self.targets, other.spoken_for])
+        X, targets = np.concatenate([self.X, other.X]), np.concatenate([self.targets, other.observed_targets])
         return replace(self, X=X, targets=targets, weights=np.concatenate([self.weights, other.weights]), noise=noise)
 
 

@@ -24,12 +24,12 @@ AUTOMATIC = (None, 8)
 """Kinds of a default fit: numbers without encoding, and an encoding with eight pieces; see docs/decisions.md."""
 MOST_STEP = 2e9
 """Maximum cost of an exact Gauss–Newton step, in multiply-adds, for nets with exact steps in a joint ensemble."""
-MOST_BESIDE = 9e8
+MOST_ADDED = 9e8
 """Stricter maximum for the first kind, if there are other members; these nets then take about as long as the others."""
 
 
 def exact_kinds(
-    parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, *, beside: bool
+    parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, *, added: bool
 ) -> tuple[int | None, ...]:
     """Kinds of nets with cheap exact steps, among those that the option ``n_bins`` allows.
 
@@ -41,7 +41,7 @@ def exact_kinds(
         Training rows.
     likelihood : Likelihood
         Likelihood of the fit.
-    beside : bool
+    added : bool
         True if the nets are added to members that train together.
 
     Returns
@@ -53,7 +53,7 @@ def exact_kinds(
     allowed = kinds("n_bins", parameters["n_bins"], AUTOMATIC if pieces else (None,))
     n_dual = len(data.X) * GGN().n_columns(likelihood, data.n_outputs)
     costs = [exact_cost(_blocks(parameters, data, kind), n_dual)[0] for kind in allowed]
-    if beside and costs[0] > MOST_BESIDE:
+    if added and costs[0] > MOST_ADDED:
         return ()
     return tuple(kind for kind, cost in zip(allowed, costs, strict=True) if cost <= MOST_STEP)
 

@@ -143,7 +143,7 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     # Learning rate and batch size apply to the members that train together, not to nets with exact steps.
     of_one = replace(of_one, parameters={**of_one.parameters, "lr": None, "batch_size": None})
     together = _fit_bag(request, task)
-    kinds = exact_kinds(of_one.parameters, request.data, options.likelihood, beside=together is not None)
+    kinds = exact_kinds(of_one.parameters, request.data, options.likelihood, added=together is not None)
     if together is None:
         best = _best_kind(of_one, kinds, task)
         return _fit_kinds(best, (best.parameters["n_bins"],), n_stages, task)

@@ -202,7 +202,7 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
                 layout_of(trace(modules[0], rows.inputs), rows, data, options)
                 prior, error = _prior(arguments[0], schedules[0], rows, masks[0], seeds[0], order, clock.is_over)
                 of_one = of_one_net(parameters)
-                if error < PILOT_NOISELESS and exact_kinds(of_one, data, options.likelihood, beside=False):
+                if error < PILOT_NOISELESS and exact_kinds(of_one, data, options.likelihood, added=False):
                     return None
             noise_of = partial(_noise_so_far, masks, rows, parameters, data, options, seeds[0])
             train = partial(train_members, noise_of=noise_of, is_over=clock.is_over)

@@ -200,7 +200,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
             )
             ensemble = fit_ensemble(request, (1 + may_repeat) * MEMBER_STAGES, task)
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
-        clock.say_if_cut(stacklevel=4)
+        clock.warn_if_cut(stacklevel=4)
         return self
 
     def _clock(self) -> Clock:

@@ -7,7 +7,7 @@
     │   ├── training
     │   │   ├── epochs → epoch, …                 if the net trains by epochs
     │   │   ├── mode                              Gauss–Newton and L-BFGS steps to the mode
-    │   │   └── nets beside it → net, …           nets of the folds, each without a third of the rows
+    │   │   └── cross-fitted nets → net, …        nets of the folds, each without a third of the rows
     │   └── posterior                             both twice if training is repeated under varying noise
     └── …
 
@@ -38,7 +38,7 @@ CALLBACKS = "_skl_callbacks"
 """Attribute in which scikit-learn stores the callbacks passed to ``set_callbacks``."""
 OF_A_FIT = ("_callback_fit_ctx", "_skl_callbacks_to_teardown", "_parent_callback_ctx")
 """Further attributes that scikit-learn sets on an estimator during a fit."""
-UNSAID = ("epoch", "net", "fold", "candidate")
+NOT_PRINTED = ("epoch", "net", "fold", "candidate")
 """Tasks too small to print a line."""
 INTERRUPTED = "\nThe training stops and keeps its best result so far. Press Ctrl-C again to abort at once.\n"
 """Message on standard error after the first Ctrl-C."""
@@ -104,7 +104,7 @@ class Clock:
             return True
         return False
 
-    def say_if_cut(self, stacklevel: int) -> None:
+    def warn_if_cut(self, stacklevel: int) -> None:
         """Warn if a training has ended early."""
         if self.was_cut:
             cause = "Ctrl-C" if self.is_interrupted else f"max_time={self.max_time!r}"
@@ -188,7 +188,7 @@ class Task:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is not None:
             return
-        if self.clock.verbose > 0 and self.path and self.path[-1] not in UNSAID:
+        if self.clock.verbose > 0 and self.path and self.path[-1] not in NOT_PRINTED:
             print(f"{', '.join(self.path)}: {time.perf_counter() - self._begun:.2f} s")
         if self.context is not None:
             self.context.call_on_fit_task_end(estimator=self.estimator)

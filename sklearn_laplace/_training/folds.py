@@ -76,7 +76,7 @@ def cross_fitted(trained: MapResult, rows: TrainingRows, plan: Plan, starts: Seq
         hyper = replace(hyper, dispersion=plan.first_dispersion)
     parts = zip(starts, dealt(rows, len(starts)), strict=True)
     folds, factor = tuple(Fold(start, held_out) for start, held_out in parts), 1.0
-    cross_fitting = task.subtask("nets beside it", None if plan.softens else len(folds))
+    cross_fitting = task.subtask("cross-fitted nets", None if plan.softens else len(folds))
     without_failures = suppress(NotPositiveDefiniteError, NonFiniteError, MemoryBudgetError)
     with cross_fitting, single_thread(trained.is_small), warnings.catch_warnings(), without_failures:
         warnings.simplefilter("ignore")  # warnings of cross-fitted nets do not concern the fit

@@ -109,7 +109,7 @@ def begin(request: TrainingRequest, memory_budget: object, task: Task) -> WarmSt
     options, rows, plan = _planned(request, memory_budget, task)
     nets = _Nets.of(request, rows, options)
     network = nets.network
-    if not nets.beside or not starts_by_gradients(network, rows, request.data.n_outputs, plan):
+    if not nets.cross_fits or not starts_by_gradients(network, rows, request.data.n_outputs, plan):
         return None
     modules, prior = [nets.net.module_, *nets.others], plan.start(network, plan.prior(network)).prior_precision.mean()
     with task.subtask("epochs"):
@@ -175,7 +175,7 @@ class _Nets:
         Modules of the cross-fitted nets, at new initial weights. Empty if they have a warm start.
     own_epochs : bool
         True if the user sets the number of epochs.
-    beside : bool
+    cross_fits : bool
         True if cross-fitted nets are to be trained.
     """
 
@@ -183,7 +183,7 @@ class _Nets:
     network: Network
     others: tuple[nn.Module, ...]
     own_epochs: bool
-    beside: bool
+    cross_fits: bool
 
     @classmethod
     def of(cls, request: TrainingRequest, rows: TrainingRows, options: Options) -> _Nets:
@@ -206,11 +206,11 @@ class _Nets:
         # A linear net has a single mode, which its evidence describes without cross-fitting.
         deep = is_ours and len(parameters["hidden_layer_sizes"]) > 0
         separable = options.previous is None and not data.has_copies and not isinstance(options.prior_mean, dict)
-        beside = deep and separable and options.cross_fits and not (own_epochs or request.is_member)
+        cross_fits = deep and separable and options.cross_fits and not (own_epochs or request.is_member)
         others = []
-        if beside and (request.warm_start is None or not request.warm_start.folds):
+        if cross_fits and (request.warm_start is None or not request.warm_start.folds):
             others = [source(**arguments | {"seed": seeds[0] + 1 + k}).to(network.theta) for k in range(N_FOLDS)]
-        return cls(net, network, tuple(others), own_epochs, beside)
+        return cls(net, network, tuple(others), own_epochs, cross_fits)
 
 
 def _train_net(request: TrainingRequest, rows: TrainingRows, plan: Plan, options: Options, task: Task) -> MapResult:
@@ -228,7 +228,7 @@ def _train_net(request: TrainingRequest, rows: TrainingRows, plan: Plan, options
     trained = fit_map(net, network, rows, request.data.n_outputs, plan, task, own_epochs=nets.own_epochs)
     if request.is_member:
         return replace(trained, by_evidence=start is None or start.by_evidence)
-    if not nets.beside:
+    if not nets.cross_fits:
         return trained
     if start is not None and start.folds:
         initial = [torch.from_numpy(fold).to(network.theta) for fold in start.folds]

@@ -75,7 +75,7 @@ def test_targets_almost_without_noise_have_nets_of_exact_steps_alone(n):
 
 
 def test_nets_whose_exact_steps_are_dear_are_left_out(monkeypatch):
-    monkeypatch.setattr("sklearn_laplace._ensemble.encodings.MOST_BESIDE", 1e3)
+    monkeypatch.setattr("sklearn_laplace._ensemble.encodings.MOST_ADDED", 1e3)
     model = LaplaceRegressor(random_state=0).fit(*waves(150))
     assert all(member.unseen is not None for member in model._ensemble.members)
 

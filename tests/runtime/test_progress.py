@@ -98,7 +98,7 @@ def test_callbacks_hear_of_the_stages_in_order(watched):
     below = ("fit", "member", "training")
     assert begun[1:4] == [("fit", "member"), below, (*below, "mode")]
     first = [path for path in recorder.begun() if path[:2] == ("fit 0", "member 0")]
-    assert without_ids(first).count((*below, "nets beside it", "net")) == 3
+    assert without_ids(first).count((*below, "cross-fitted nets", "net")) == 3
     assert without_ids(first)[-1] == ("fit", "member", "posterior")
 
 

@@ -180,7 +180,7 @@ def test_verbose_prints_a_line_for_each_stage(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0] for line in lines[:3]] == [
         "member, training, mode",
-        "member, training, nets beside it",
+        "member, training, cross-fitted nets",
         "member, training",
     ]
     assert all(line.endswith(" s") for line in lines)
