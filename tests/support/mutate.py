@@ -99,7 +99,7 @@ MUTATIONS = (
     Mutation(
         "the training's expanded factors kept for reduced ones",
         "_approximation/approximate.py",
-        " and fit.curvature.options == told",
+        " and fit.curvature.options == settings",
         "",
         "structure_options",
     ),
@@ -513,15 +513,15 @@ MUTATIONS = (
     Mutation(
         "intervals lengthened where leave-one-out is shorter",
         "_approximation/held_out.py",
-        "ratio = (given / nets) ** FORMULA_POWER",
-        "ratio = (nets / given) ** FORMULA_POWER",
+        "ratio = (by_formula / by_nets) ** FORMULA_POWER",
+        "ratio = (by_nets / by_formula) ** FORMULA_POWER",
         "held_out",
     ),
     Mutation(
         "held-out rows judged by the next net",
         "_approximation/held_out.py",
-        "number[fold.held_out] = k",
-        "number[fold.held_out] = (k + 1) % N_FOLDS",
+        "fold_of_row[fold.held_out] = k",
+        "fold_of_row[fold.held_out] = (k + 1) % N_FOLDS",
         "held_out",
     ),
     Mutation(
