@@ -53,6 +53,7 @@ autosummary_generate = True
 maximum_signature_line_length = 90
 numpydoc_show_class_members = False  # the template and `is_not_ours` select the members of a page
 
+toc_object_entries_show_parents = "hide"
 html_theme = "pydata_sphinx_theme"
 html_title = f"sklearn_laplace {release}"
 html_show_sourcelink = False
