@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import warnings
 
 import nets
@@ -104,7 +105,8 @@ def test_a_frozen_nets_posterior_is_the_dense_one_at_its_weights(structure):
 
 def test_a_frozen_net_is_that_of_laplace_torch():
     """The same net under the field's library: curvature, evidence and variances."""
-    laplace = pytest.importorskip("laplace.baselaplace")
+    pytest.importorskip("laplace.baselaplace")  # "laplace" alone would find the folder tests/laplace
+    laplace = importlib.import_module("laplace")
     net = frozen_regressor()
     model = LaplaceRegressor(FrozenEstimator(net), prior_precision=0.5, sigma_noise=70.0, hessian_structure="full").fit(
         X, Y
