@@ -217,13 +217,13 @@ def predict_std(estimator: Any, X: Any, *, kind: str | None = None) -> np.ndarra
     ----------
     estimator, X
         As in :func:`laplace_step`.
-    kind : {"total", "epistemic", "aleatoric"}, optional
-        Part of the uncertainty. None: the default of the estimator, "total" for regressors and "epistemic" for
-        classifiers.
+    kind : {"total", "epistemic", "aleatoric", "all"}, optional
+        Part of the uncertainty, or all three parts. None: the default of the estimator, "total" for regressors and
+        "epistemic" for classifiers.
 
     Returns
     -------
-    ndarray of shape (n_samples,), (n_samples, n_outputs) or (n_samples, n_classes)
+    ndarray of shape (n_samples,), (n_samples, n_outputs) or (n_samples, n_classes), or Bunch of such arrays
         Regressors: in the units of y. Classifiers: standard deviation of class membership, between 0 and 1.
 
     Raises

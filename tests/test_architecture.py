@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import ast
 import io
+import itertools
 import pathlib
 import re
+import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from graphlib import CycleError, TopologicalSorter
 
+import numpy as np
 import pytest
 from sklearn.base import BaseEstimator
 
 import sklearn_laplace
+from sklearn_laplace._data.rows import PreparedData
+from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._options import resolve
 from sklearn_laplace._options.options import DISPERSION_RULES
 from sklearn_laplace._options.prior import PRIOR_STRUCTURES
@@ -70,6 +75,8 @@ REGISTRIES = {
     "subsets": SUBSETS,
 }
 MOST_LINES, MOST_OF_FUNCTION, MOST_DEPTH = 300, 40, 2
+MOST_ROOMS, MOST_MOVES = 12, 35
+"""Maximum number of files whose functions receive the rows of a fit, and of different moves between these files."""
 OPTION_STRINGS = {
     *resolve.STD_KINDS,
     *DISPERSION_RULES,
@@ -323,6 +330,47 @@ def test_a_planted_circle_is_found():
         "_data/augmentation.py": SOURCES["_data/augmentation.py"] + "\nfrom .rows import PreparedData\n",
     }
     assert circles({**SOURCES, **planted}) != []
+
+
+def way_of_the_rows(fit: Callable[[], object]) -> list[str]:
+    """Files in the order in which their functions receive the rows as an argument; methods of the rows count too."""
+    way: list[str] = []
+
+    def watch(frame, event, argument):
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(str(PACKAGE)):
+            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            if any(isinstance(frame.f_locals.get(name), PreparedData | TrainingRows) for name in names):
+                way.append(str(pathlib.Path(code.co_filename).relative_to(PACKAGE)))
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        fit()
+    finally:
+        sys.setprofile(before)
+    return way
+
+
+def is_long(way: list[str]) -> bool:
+    """True if the rows enter too many files, or move between them in too many ways."""
+    moves = {(first, second) for first, second in itertools.pairwise(way) if first != second}
+    return len(set(way)) > MOST_ROOMS or len(moves) > MOST_MOVES
+
+
+@pytest.mark.parametrize(("n", "classes"), [(60, False), (60, True), (200, False), (400, False)])
+def test_the_rows_of_a_fit_enter_few_files(n, classes):
+    """With 60 rows one net and its cross-fitted nets are trained; with 200 the joint ensemble; with 400 both starts."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 3))
+    y = np.sin(X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.normal(size=n)
+    model = sklearn_laplace.LaplaceClassifier if classes else sklearn_laplace.LaplaceRegressor
+    way = way_of_the_rows(lambda: model(random_state=0, n_jobs=1).fit(X, y > 0 if classes else y))
+    assert "_training/train.py" in way
+    assert ("_training/batched.py" in way) == (n > 100)
+    assert not is_long(way)
+    assert is_long([*way, *(f"planted/{k}.py" for k in range(MOST_ROOMS))])
+    assert is_long([*way, *(name for pair in itertools.permutations(sorted(set(way)), 2) for name in pair)])
 
 
 def test_estimators_are_shallow():

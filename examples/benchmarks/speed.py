@@ -150,11 +150,11 @@ WORKLOADS = (
 
 def chunked(rows: TrainingRows, network: Network, structure: str, columns: int) -> list[Rows]:
     """Rows in the chunks of the estimators."""
-    return rows.chunks(MemoryBudget.of(None).pass_rows(STRUCTURES[structure], network, columns, taken=0))
+    return rows.chunks(MemoryBudget.of(None).pass_rows(STRUCTURES[structure], network, columns, used_bytes=0))
 
 
 def chunk_rows(width: int) -> int:
-    return MemoryBudget.of(None).chunk_rows(width, taken=0)
+    return MemoryBudget.of(None).chunk_rows(width, used_bytes=0)
 
 
 # ---------------------------------------------------------------------------------------------- measuring

@@ -10,19 +10,19 @@ import torch
 from joblib import effective_n_jobs
 
 from .._data.rows import PreparedData
-from .._host.rows import TrainingRows
+from .._host.rows import Sizes, TrainingRows
 from .._options.options import Options
 from .._runtime.memory import MemoryBudget
-from .._training.folds import N_FOLDS
+from .._training.folds import CHUNK, N_FOLDS
 from .._training.plan import MapResult
-from .._training.random_weights import _as_tensors, _selected, grouped, posterior_layout, tensors_of
+from .._training.random_weights import grouped, posterior_layout, selected
 from ..laplace.fit import LaplaceFit, fit_laplace
 from ..laplace.network.network import Network
 from ..laplace.structures import Full, Functional
 from ..laplace.structures._base import Curvature
 from ..laplace.updates import with_room_for
 from .choose import SelectionState, _start, _variance
-from .held_out import cross_fit
+from .held_out import FoldFit, cross_fit
 from .shared_pass import shared_out
 
 
@@ -52,15 +52,14 @@ def approximate(
     MemoryBudgetError
         If the curvature does not fit in memory.
     """
-    rows = tensors_of(data, options, built_in=built_in)
-    everything = trained.mode.fit.network
-    subset = options.subset.settled(everything, lambda: _variance(trained.mode, rows, options))
+    rows = data.training_rows(options.dtype, options.device, built_in=built_in)
+    mode, fit = trained.mode, trained.mode.fit
+    everything = fit.network
+    subset = options.subset.settled(everything, lambda: _variance(mode, rows, options))
     options = replace(options, subset=subset)
-    network, structure, n_dual, n_bytes = posterior_layout(everything, rows, data, options)
+    network, structure, n_dual, n_bytes = posterior_layout(everything, rows.inputs, Sizes.of(rows), options)
     prior = grouped(network, everything.parameter_names, options)
     settings = options.structure_options.options_of(structure)
-    exact = structure in (Full, Functional)
-    fit = trained.mode.fit
     whole = network.parameter_names == everything.parameter_names and network.blocks == everything.blocks
     same_rule = fit.rule == options.rule
     if whole and same_rule and isinstance(fit.curvature, structure) and fit.curvature.options == settings:
@@ -78,21 +77,24 @@ def approximate(
         else:  # the training's gradient is not reused: it includes the previous rows, which fit_laplace adds as well
             fit = data_pass(chunks, past=options.previous.fit)
     # The hyperparameters are settled if the training has maximised exactly this evidence, including the weights' mode.
-    by_exact_evidence = isinstance(trained.mode.fit.curvature, Full | Functional) and not trained.post_hoc
-    by_exact_evidence = by_exact_evidence and trained.by_evidence and options.map_precision is None
-    settled = by_exact_evidence and whole and exact and same_rule
-    mode = trained.mode
+    by_exact_evidence = isinstance(mode.fit.curvature, Full | Functional) and trained.by_evidence
+    settled = by_exact_evidence and not trained.post_hoc and options.map_precision is None
+    settled = settled and whole and same_rule and structure in (Full, Functional)
     origin = SelectionState(mode.hyper, mode.fit.prior.names, trained.names, options.as_trained if settled else None)
 
     def refit(net: Network, kept: TrainingRows) -> LaplaceFit:
         chunks = kept.chunks(options.memory.pass_rows(structure, network, n_dual // len(rows), n_bytes))
-        model = _selected(net, rows, options), options.likelihood, options.rule, structure, prior
+        model = selected(net, rows.inputs, options), options.likelihood, options.rule, structure, prior
         return fit_laplace(*model, chunks, **settings)
 
-    if (N_FOLDS + 2) * n_bytes > options.memory.size:
+    if not trained.folds or (N_FOLDS + 2) * n_bytes > options.memory.size:
         return fit, origin
+    parts = []
+    for fold in trained.folds:
+        net, seen = everything.with_parameters(fold.theta), rows.taken(fold.seen(len(rows)))
+        parts.append(FoldFit(net, refit(net, seen), fold.held_out, rows.taken(fold.held_out).chunks(CHUNK)))
     hyper = replace(_start(origin, fit, options), temperature=1.0)
-    return fit, replace(origin, cross=cross_fit(trained, rows, hyper, refit))
+    return fit, replace(origin, cross=cross_fit(parts, hyper))
 
 
 def pass_over(
@@ -131,7 +133,7 @@ def pass_over(
     fit = with_room_for(fit, n_dual) if added else fit
     network, structure = fit.network, type(fit.curvature)
     dtype, device = next(network.module.parameters()).dtype, network.theta.device
-    rows = _as_tensors(data, input_dtype, dtype, device)
+    rows = data.tensors(input_dtype, dtype, device)
     n_dual += fit.curvature.n_dual if isinstance(fit.curvature, Functional) else per_row * round(fit.total_weight)
     n_bytes = memory.require(structure, network, n_dual, per_row, rule, **fit.curvature.options)
     chunks = rows.chunks(memory.pass_rows(structure, network, per_row, n_bytes))

@@ -28,7 +28,7 @@ from ..laplace.structures import Full, Functional
 
 INTERPOLATES = 0.95
 """Mean leverage γ / (N_w C) above which the residuals hardly determine the noise level."""
-WORSE_THAN_A_GUESS = 1.0
+WORSE_THAN_BASELINE = 1.0
 """A prior is too weak if the volume term reduces the evidence to this many nats per target below the baseline."""
 AT_THE_MEAN, NO_BETTER = 0.1, 0.1
 """Distance term below which the weights count as equal to the prior mean. Gain over the baseline, in nats per target,
@@ -63,7 +63,7 @@ class Vitals:
         log p(D | θ*), nats.
     volume, distance : float
         Terms of the evidence without the factor ½, nats.
-    guess : float or None
+    baseline : float or None
         Baseline: log p(D) under a constant prediction, nats. None if it is not known.
     whole : bool
         True if all weights of the net are random.
@@ -86,7 +86,7 @@ class Vitals:
     fit: float
     volume: float
     distance: float
-    guess: float | None
+    baseline: float | None
     whole: bool
     exact: bool
 
@@ -97,7 +97,7 @@ class Vitals:
         """Collect the quantities of a fit, given its γ and its log evidence in the network's units."""
         likelihood, network = fit.log_likelihood(hyper), fit.network
         distance = float(fit.prior.quadratic(hyper.prior_precision, fit.theta))
-        guess = fit.likelihood.guess(fit.n_outputs) if fit.log_noise == 0 else None
+        baseline = fit.likelihood.baseline(fit.n_outputs) if fit.log_noise == 0 else None
         return cls(
             n_weights=network.n_parameters,
             n_rows=fit.total_weight,
@@ -108,7 +108,7 @@ class Vitals:
             fit=likelihood,
             volume=2 * (likelihood - evidence) - distance,
             distance=distance,
-            guess=None if guess is None else fit.total_weight * guess,
+            baseline=None if baseline is None else fit.total_weight * baseline,
             whole=network.n_parameters == sum(shape.numel() for shape in network.layout.shapes.values()),
             exact=isinstance(fit.curvature, EXACT) and fit.dispersion_power == 1,
         )
@@ -121,8 +121,8 @@ class Vitals:
         """
         if not self.whole or self.n_rows < ROWS or self.effective >= self.n_outputs:
             return False
-        is_guess = self.guess is None or self.fit - self.guess < NO_BETTER * self.n_targets
-        return is_guess and self.distance < AT_THE_MEAN
+        is_baseline = self.baseline is None or self.fit - self.baseline < NO_BETTER * self.n_targets
+        return is_baseline and self.distance < AT_THE_MEAN
 
     @property
     def undetermined(self) -> bool:
@@ -147,9 +147,9 @@ class Vitals:
         the volume term brings it below the baseline, these predictions are much wider than the spread of the targets.
         False if the data determine all weights, because the prior then has no effect.
         """
-        if not self.exact or self.guess is None or self.fit < self.guess or self.n_weights - self.effective < 1:
+        if not self.exact or self.baseline is None or self.fit < self.baseline or self.n_weights - self.effective < 1:
             return False
-        return self.fit - 0.5 * self.volume < self.guess - WORSE_THAN_A_GUESS * self.n_targets
+        return self.fit - 0.5 * self.volume < self.baseline - WORSE_THAN_BASELINE * self.n_targets
 
 
 def diagnose(
@@ -236,8 +236,8 @@ def _single(total_weight: float) -> str:
 
 
 def _weak(vitals: Vitals, chosen: bool) -> str:
-    assert vitals.guess is not None
-    lost = (vitals.guess - vitals.fit + 0.5 * vitals.volume) / vitals.n_targets
+    assert vitals.baseline is not None
+    lost = (vitals.baseline - vitals.fit + 0.5 * vitals.volume) / vitals.n_targets
     left = vitals.n_weights - vitals.effective
     advice = (
         "The net was trained under another prior: use map_prior_precision='same', or a larger number"

@@ -31,7 +31,7 @@ are assigned to folds in turn, stratified by class; equal rows share a fold.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -39,10 +39,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._host.rows import TrainingRows
 from .._runtime.memory import MemoryBudget, held
-from .._training.folds import CHUNK, density_for
-from .._training.plan import MapResult
+from .._training.folds import density_for
 from ..errors import MemoryBudgetError
 from ..laplace.fit import Hyper, LaplaceFit, Rows
 from ..laplace.latent import LatentGaussian
@@ -175,7 +173,7 @@ class CrossFit:
                 whole[self.fold == k] = torch.cat(values).double()
         return HeldOutErrors(*fields)
 
-    def densities_of_rows(self, hyper: Hyper, found: HeldOutErrors | None) -> RowDensities:
+    def densities_of_rows(self, hyper: Hyper, held_out: HeldOutErrors | None) -> RowDensities:
         """Log density of each row under the net that holds it out. Not available after :meth:`scored`.
 
         With a noise level, all variances are multiplied by the factor of largest density of these rows. The noise level
@@ -184,7 +182,7 @@ class CrossFit:
         Parameters
         ----------
         hyper : Hyper
-        found : HeldOutErrors or None
+        held_out : HeldOutErrors or None
             Result of :meth:`held_out` under ``hyper``; None for a likelihood without dispersion.
 
         Returns
@@ -192,10 +190,10 @@ class CrossFit:
         RowDensities
         """
         likelihood, device = self.parts[0][0].likelihood, self.fold.device
-        if found is not None:
-            variance = found.variance + hyper.dispersion * found.noise
-            squares = found.errors.square() / variance
-            factor = (found.weights @ squares.mean(1) / found.weights.sum()).clamp_min(LEAST_LEVEL)
+        if held_out is not None:
+            variance = held_out.variance + hyper.dispersion * held_out.noise
+            squares = held_out.errors.square() / variance
+            factor = (held_out.weights @ squares.mean(1) / held_out.weights.sum()).clamp_min(LEAST_LEVEL)
             squares = squares / factor
             logs = -0.5 * ((2 * math.pi * factor * variance).log() + squares).sum(1)
             return RowDensities(logs.cpu().numpy(), squares.sum(1).cpu().numpy(), squares.shape[1])
@@ -258,36 +256,47 @@ def _over_std(errors: Tensor, variance: Tensor, noise: Tensor, hyper: Hyper) -> 
     return errors.double().abs() / (variance + hyper.dispersion * noise.to(variance)).sqrt()
 
 
-def cross_fit(
-    trained: MapResult, rows: TrainingRows, hyper: Hyper, refit: Callable[[Network, TrainingRows], LaplaceFit]
-) -> CrossFit | None:
-    """Compute Laplace fits and held-out scores of the cross-fitted nets of a training.
+@dataclass(frozen=True)
+class FoldFit:
+    """Laplace fit of a cross-fitted net.
 
     Parameters
     ----------
-    trained : MapResult
-    rows : TrainingRows
-        Rows of the training.
+    network : Network
+        Network of all weights.
+    fit : LaplaceFit
+        Fit of the random weights on the rows of the net's training.
+    held_out : Tensor of shape (m,), int64
+        Positions of the other rows.
+    rows : list of Rows
+        The other rows, in chunks.
+    """
+
+    network: Network
+    fit: LaplaceFit
+    held_out: Tensor
+    rows: list[Rows]
+
+
+def cross_fit(parts: Sequence[FoldFit], hyper: Hyper) -> CrossFit:
+    """Compute the held-out scores of cross-fitted nets.
+
+    Parameters
+    ----------
+    parts : sequence of FoldFit
+        Fits of the nets; each row is held out from one of them.
     hyper : Hyper
         Hyperparameters of the training, for the random weights.
-    refit : callable
-        Maps (network of all weights, rows) to the Laplace fit of the random weights on these rows.
 
     Returns
     -------
-    CrossFit or None
-        None if there are no cross-fitted nets.
+    CrossFit
     """
-    if not trained.folds:
-        return None
-    everything = trained.mode.fit.network
-    networks = tuple(everything.with_parameters(fold.theta) for fold in trained.folds)
-    parts = []
-    fold_of_row = torch.zeros(len(rows), dtype=torch.long, device=rows.inputs.device)
-    for k, (network, fold) in enumerate(zip(networks, trained.folds, strict=True)):
-        parts.append((refit(network, rows.taken(fold.seen(len(rows)))), rows.taken(fold.held_out).chunks(CHUNK)))
-        fold_of_row[fold.held_out] = k
-    fit = parts[0][0]
+    positions, fit = torch.cat([part.held_out for part in parts]), parts[0].fit
+    fold_of_row = torch.zeros_like(positions)
+    for k, part in enumerate(parts):
+        fold_of_row[part.held_out] = k
     has_scores = not fit.likelihood.has_dispersion or (fit.likelihood.quadratic and fit.dispersion_power == 1)
-    densities = held_out_scores(parts, hyper, density_for(fit.likelihood)) if has_scores else None
-    return CrossFit(networks, fold_of_row, densities, tuple(parts))
+    pairs = tuple((part.fit, part.rows) for part in parts)
+    densities = held_out_scores(pairs, hyper, density_for(fit.likelihood)) if has_scores else None
+    return CrossFit(tuple(part.network for part in parts), fold_of_row, densities, pairs)

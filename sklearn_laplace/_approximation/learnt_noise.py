@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-import torch
+from torch import Tensor, nn
 
-from .._data.rows import PreparedData
 from .._options.options import Options
-from .._training.built_in import built_in_net
 from ..laplace.selection import HeldOutErrors
 from .calibration import with_tails
-from .noise_model import HIDDEN, TrainedNoise, noise_model
-
-MOST_LEVELS = 32
-"""Maximum number of levels of a category that the noise net distinguishes, because an exact step costs the cube of the
-number of weights. A category with more levels has two indicators, for its first and its second level."""
-NOISE_SEED = 100
-"""Offset of the noise net's seed from that of the mean's net, so that their initial weights differ."""
+from .noise_model import TrainedNoise, noise_model
 
 
 def learnt_noise(
-    parameters: Mapping[str, Any],
-    data: PreparedData,
-    rows: PreparedData,
+    net: nn.Module,
+    inputs: Tensor,
+    weights: Tensor,
     held_out: HeldOutErrors,
-    like: torch.Tensor,
     dispersion: float,
     options: Options,
     seed: int,
@@ -41,19 +30,19 @@ def learnt_noise(
 
     Parameters
     ----------
-    parameters : mapping
-        Parameters of the estimator.
-    data, rows : PreparedData
-        Rows of the fit, and rows with held-out errors.
+    net : torch module
+        Untrained noise net.
+    inputs : Tensor of shape (n, d)
+        Rows with held-out errors.
+    weights : Tensor of shape (n,), float64
+        Weights of these rows.
     held_out : HeldOutErrors
-        Errors of ``rows``.
-    like : Tensor
-        Tensor with the dtype and device of the noise net.
+        Errors of these rows.
     dispersion : float
         Noise level φ.
     options : Options
     seed : int
-        Seed of the net of the mean.
+        Seed of the sample of rows.
     honest : bool
         If True, the errors come from nets trained without these rows, and the mean is trained under the noise later.
     quick : bool
@@ -73,13 +62,9 @@ def learnt_noise(
     BoundWarning
         If the noise of some rows is at its bound.
     """
-    chosen = {**parameters, "hidden_layer_sizes": HIDDEN, "activation": "tanh", "n_bins": None}
-    source, arguments = built_in_net(chosen, data, options.likelihood, seed + NOISE_SEED)
-    inputs, weights = (torch.from_numpy(part).to(like) for part in (rows.X, rows.weights))
-    if "levels" in arguments:
-        arguments["levels"] = tuple(1 if n > MOST_LEVELS else n for n in arguments["levels"])
-    problem = source(**arguments).to(inputs), inputs, weights, held_out, dispersion, seed
-    if (trained := noise_model(*problem, always=bool(options.varying_noise), quick=quick, steps=steps)) is None:
+    inputs, always = inputs.to(weights), bool(options.varying_noise)
+    problem = net.to(weights), inputs, weights, held_out, dispersion, seed
+    if (trained := noise_model(*problem, always=always, quick=quick, steps=steps)) is None:
         return None
     if not quick:
         trained.model.warn_at_bounds(inputs)

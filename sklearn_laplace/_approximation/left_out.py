@@ -27,7 +27,7 @@ from .._host.rows import TrainingRows
 from .._options.options import Options
 from .._runtime.budget import exact_cost
 from .._runtime.memory import ROW_BYTES, MemoryBudget, held
-from .._training.random_weights import _as_tensors
+from ..distributions.densities import density_of
 from ..errors import MemoryBudgetError, UnsupportedCombinationError
 from ..laplace.curvatures import GGN
 from ..laplace.evidence import PRECISION_BOUNDS
@@ -180,22 +180,22 @@ class LeftOut:
         warn_at_bounds(fit, chosen, free_prior=prior_by_evidence, free_dispersion=noise_by_evidence)
         return replace(chosen, temperature=hyper.temperature)
 
-    def _room(self, network: Network, n_outputs: int, structure: type[Curvature], taken: int) -> int:
+    def _room(self, network: Network, n_outputs: int, structure: type[Curvature], used_bytes: int) -> int:
         """Number of rows per chunk.
 
-        ``taken`` is the memory of curvatures, in bytes. Jacobians that are kept between passes need further memory.
+        ``used_bytes`` is the memory of curvatures. Jacobians that are kept between passes need further memory.
         """
         dual = len(self.rows) * n_outputs
         size = min(network.n_parameters, dual) if structure is Functional else network.n_parameters
         width = network.row_width(n_outputs) + n_outputs * (n_outputs + 2) * (size + POINTS)
         kept = 8 * min(len(self.rows) * sum(block.width(n_outputs) for block in network.blocks), HELD)
-        if taken + kept + ROW_BYTES * width > self.memory.size:
+        if used_bytes + kept + ROW_BYTES * width > self.memory.size:
             raise MemoryBudgetError(
-                f"leave-one-out needs about {kept / 1e6:,.3g} MB for Jacobians, {taken / 1e6:,.3g} MB for curvatures "
-                f"and {ROW_BYTES * width / 1e6:,.3g} MB for each row of a chunk; {self.memory}. Use a larger "
-                "memory_budget, or subset_of_weights='last_layer'."
+                f"leave-one-out needs about {kept / 1e6:,.3g} MB for Jacobians, {used_bytes / 1e6:,.3g} MB for "
+                f"curvatures and {ROW_BYTES * width / 1e6:,.3g} MB for each row of a chunk; {self.memory}. Use a "
+                "larger memory_budget, or subset_of_weights='last_layer'."
             )
-        return self.memory.chunk_rows(width, taken + kept)
+        return self.memory.chunk_rows(width, used_bytes + kept)
 
 
 def _within_bounds(hyper: Hyper, unit: float) -> Hyper:
@@ -207,32 +207,34 @@ def _within_bounds(hyper: Hyper, unit: float) -> Hyper:
     return replace(hyper, prior_precision=values.clamp(low, high))
 
 
-def rows_left_out(
+def left_out_of(
     kept: PreparedData | None,
-    network: Network,
     input_dtype: torch.dtype,
-    memory: MemoryBudget,
-    density: Density,
-    asked: str,
+    seed: int,
+    fit: LaplaceFit,
+    options: Options,
+    needed_by: str = "leave-one-out",
+    *,
+    in_order: bool = False,
 ) -> LeftOut:
-    """Return the stored rows of an estimator for leave-one-out with a fit of this network.
+    """Return the stored rows of a fit for leave-one-out.
 
     Parameters
     ----------
     kept : PreparedData or None
         Stored rows.
-    network : Network
     input_dtype : torch.dtype
-        Dtype of the network's inputs.
-    memory : MemoryBudget
-    density : callable
-        Log density of a target.
-    asked : str
+        Data type of the net's inputs.
+    seed : int
+        Seed of the link's draws.
+    fit : LaplaceFit
+        Fit at the mode.
+    options : Options
+        Resolved options.
+    needed_by : str
         Option or method that needs the rows, for the error message.
-
-    Returns
-    -------
-    LeftOut
+    in_order : bool
+        If True, sort large data by their keys.
 
     Raises
     ------
@@ -241,7 +243,10 @@ def rows_left_out(
     """
     if kept is None:
         raise UnsupportedCombinationError(
-            f"{asked} needs the training rows, but forget has removed the stored rows. Fit the remaining rows again."
+            f"{needed_by} needs the training rows, but forget has removed the stored rows. Fit the remaining rows "
+            "again."
         )
-    dtype = next(network.module.parameters()).dtype
-    return LeftOut(_as_tensors(kept, input_dtype, dtype, network.theta.device), memory, density)
+    kept = kept.in_order() if in_order else kept
+    dtype = next(fit.network.module.parameters()).dtype
+    density = density_of(fit.likelihood, options.link_of(fit.n_outputs, seed))
+    return LeftOut(kept.tensors(input_dtype, dtype, fit.theta.device), options.memory, density)

@@ -50,8 +50,6 @@ from ..laplace.selection import HeldOutErrors
 from ..laplace.structures import Full, Functional
 from ..laplace.structures._base import Posterior
 
-HIDDEN = (16,)
-"""Hidden units of the net of h. See docs/decisions.md."""
 STEPS, MANY_STEPS, MANY_ROWS = 60, 30, 2000
 """Maximum Gauss–Newton steps for few and for many rows, and the number of rows from which there are many. See
 docs/decisions.md."""
@@ -128,6 +126,10 @@ class NoiseModel:
         """Noise ratios e^h at the mean of h, shape (n, C), which are used in training."""
         parts = [self.fit.network(x).double() for x in inputs.split(CHUNK)]
         return (torch.cat(parts) - self.log_level).clamp(-REACH, REACH).exp()
+
+    def ratios_of(self, X: np.ndarray) -> np.ndarray:
+        """As :meth:`ratios`, of rows as an array."""
+        return self.ratios(torch.from_numpy(X).to(self.fit.theta)).cpu().numpy()
 
     def mean_ratio(self, inputs: Tensor) -> Tensor:
         """Expected noise ratios E[e^h], shape (n, C)."""

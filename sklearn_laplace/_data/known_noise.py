@@ -27,12 +27,12 @@ FEWEST_ROWS = 2
 """Total weight below which rows carry no information about their noise."""
 
 
-def noise_variances(given: Any, likelihood: Likelihood, shape: tuple[int, int]) -> np.ndarray | None:
+def noise_variances(value: Any, likelihood: Likelihood, shape: tuple[int, int]) -> np.ndarray | None:
     """Validated noise variances of the rows.
 
     Parameters
     ----------
-    given : array-like of shape (n,) or (n, C), or None
+    value : array-like of shape (n,) or (n, C), or None
         One variance per row for all its targets, or one per row and target, in squared units of y.
     likelihood : Likelihood
         Likelihood of the fit.
@@ -62,7 +62,7 @@ def noise_variances(given: Any, likelihood: Likelihood, shape: tuple[int, int]) 
     ValueError: sample_noise_variance holds 0; expected variances above zero, from 1e-60 to 1e+60, in squared units \
 of y.
     """
-    if given is None:
+    if value is None:
         return None
     if not likelihood.takes_known_noise:
         raise UnsupportedCombinationError(
@@ -70,7 +70,7 @@ of y.
             "variance follows from its mean. For less reliable rows use a smaller sample_weight."
         )
     variances = check_array(
-        as_numbers(given, "sample_noise_variance"),
+        as_numbers(value, "sample_noise_variance"),
         ensure_2d=False,
         dtype=np.float64,
         input_name="sample_noise_variance",
@@ -89,14 +89,14 @@ of y.
     return np.broadcast_to(variances.reshape(len(variances), -1), shape).copy()
 
 
-def check_noisy_rows(given: bool, known: bool) -> None:
+def check_noisy_rows(noisy_rows: bool, known: bool) -> None:
     """Check that added or removed rows have noise variances if and only if those of the fit had.
 
     The two cases cannot be mixed, since σ² and σ² v differ in the units of σ.
 
     Parameters
     ----------
-    given : bool
+    noisy_rows : bool
         True if the new rows have noise variances.
     known : bool
         True if the rows of the fit had noise variances.
@@ -104,13 +104,13 @@ def check_noisy_rows(given: bool, known: bool) -> None:
     Raises
     ------
     ValueError
-        If ``given`` and ``known`` differ.
+        If ``noisy_rows`` and ``known`` differ.
 
     Examples
     --------
     >>> check_noisy_rows(True, True)
     """
-    if given != known:
+    if noisy_rows != known:
         raise ValueError(
             f"sample_noise_variance was {'given' if known else 'not given'} in fit; "
             f"{'pass it for these rows, too' if known else 'omit it, or fit all rows with it'}."

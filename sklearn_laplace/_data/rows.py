@@ -1,6 +1,6 @@
 """Validated training data: canonical order, merged equal rows, rescaled weights, augmentation.
 
-Contains plain arrays and functions of them; likelihood and net are applied later.
+Contains plain arrays and functions of them. Likelihood and net are applied later, to tensors.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
+from .._host.rows import TrainingRows
 from .._runtime.budget import FLOAT32_ROWS
 from .augmentation import augmented_inputs
 from .known_noise import FEWEST_ROWS
 from .statistics import as_counts, spread
+from .summary import TableShape, TargetSummary
 from .table import Table
 from .target_scale import TargetScale
 
@@ -64,6 +67,64 @@ class PreparedData:
         """Average known noise variance of each target, in units of φ; empty without known noise."""
         return () if self.noise is None else tuple(np.average(self.noise, axis=0, weights=self.weights).tolist())
 
+    @property
+    def mean_variance(self) -> float:
+        """Variance of the targets, averaged over the outputs, in the network's units; 1 for classes.
+
+        A single row has no variance. For a total weight below 2, the largest squared target replaces it.
+
+        Raises
+        ------
+        ValueError
+            If targets are not standardised and their variance overflows or underflows in float64.
+        """
+        if self.targets.ndim == 1:
+            return 1.0
+        _, deviation, constant = spread(self.targets, self.weights)
+        if self.total_weight < FEWEST_ROWS:
+            deviation = np.abs(self.targets).max(axis=0)
+            constant = deviation == 0
+        with np.errstate(over="ignore", under="ignore"):
+            variances = np.where(constant, 0.0, deviation**2)
+        if not np.isfinite(variances).all() or (variances[~constant] < np.finfo(float).tiny).any():
+            size = deviation.max() if np.isinf(variances).any() else deviation[~constant].min()
+            raise ValueError(
+                f"y has a standard deviation of {size:.1e}, whose square is out of range; without standardisation it "
+                "has to be between 1e-154 and 1e+154. Use standardize_y=True, or another unit for y."
+            )
+        return float(variances.mean())
+
+    def tensors(self, input_dtype: torch.dtype, dtype: torch.dtype, device: torch.device) -> TrainingRows:
+        """Rows as tensors on a device."""
+        of_classes = self.targets.ndim == 1
+        return TrainingRows(
+            torch.tensor(self.X, dtype=input_dtype, device=device),
+            torch.tensor(self.targets, dtype=torch.long if of_classes else dtype, device=device),
+            torch.tensor(self.weights, dtype=dtype, device=device),
+            None if self.noise is None else torch.tensor(self.noise, dtype=dtype, device=device),
+            self.n_outputs if of_classes else 0,
+        )
+
+    def training_rows(self, dtype: torch.dtype | None, device: torch.device, *, built_in: bool) -> TrainingRows:
+        """Rows of a training; the default dtype is float64 for a small number of rows."""
+        dtype = dtype or (torch.float64 if self.total_weight <= FLOAT32_ROWS else torch.float32)
+        # The built-in net standardises its columns in float64; its layers may compute in float32.
+        return self.tensors(torch.float64 if built_in else dtype, dtype, device)
+
+    def summary(self) -> TargetSummary:
+        """Scale and total weight of the targets."""
+        single_logit = self.targets.ndim == 1 and self.n_outputs == 1
+        return TargetSummary(single_logit, self.mean_variance, self.average_noise, self.total_weight, self.scale)
+
+    def shape(self) -> TableShape:
+        """Numbers of rows, columns and outputs."""
+        d = self.X.shape[1]
+        levels, flagged = ((0,) * d, ()) if self.table is None else (self.table.levels, self.table.flagged)
+        numbers = (self.X[:, k] for k in range(d) if not levels[k])
+        present = (x[~np.isnan(x)] for x in numbers)
+        has_pieces = any(bool(np.any((x > x.min()) & (x < x.max()))) for x in present if len(x))
+        return TableShape(len(self.X), self.n_outputs, levels, sum(flagged), has_pieces, self.has_copies)
+
     def present(self) -> PreparedData:
         """Drop the rows of weight zero."""
         kept = self.weights > 0
@@ -103,11 +164,12 @@ class PreparedData:
         X, targets, weights, *noise = (part[order] for part in parts)
         return replace(self, X=X, targets=targets, weights=weights, noise=noise[0] if noise else None)
 
-    def with_unmerged_rows(self, given: PreparedData) -> PreparedData:
+    def with_unmerged_rows(self, unmerged: PreparedData) -> PreparedData:
         """Attach a copy of the unmerged rows, with weights rescaled to the same total."""
-        factor = self.total_weight / given.total_weight
-        weights = given.weights * (1.0 if np.isclose(factor, 1.0, rtol=1e-9, atol=0) else factor)
-        return replace(self, unmerged=replace(given, X=given.X.copy(), targets=given.observed_targets, weights=weights))
+        factor = self.total_weight / unmerged.total_weight
+        weights = unmerged.weights * (1.0 if np.isclose(factor, 1.0, rtol=1e-9, atol=0) else factor)
+        copied = replace(unmerged, X=unmerged.X.copy(), targets=unmerged.observed_targets, weights=weights)
+        return replace(self, unmerged=copied)
 
     @property
     def observed_targets(self) -> np.ndarray:
@@ -120,6 +182,12 @@ class PreparedData:
         average = np.average(ratios, axis=0, weights=self.weights)
         scale = replace(self.scale, unit_noise=self.scale.scale * np.sqrt(average))
         return replace(self, noise=ratios, scale=scale)
+
+    def without(self, keys: np.ndarray | None) -> PreparedData:
+        """Set the weight of rows to zero whose keys, of inputs and targets, are among the given ones."""
+        if keys is None:
+            return self
+        return replace(self, weights=np.where(np.isin(row_keys(self.X, self.targets), keys), 0.0, self.weights))
 
     def followed_by(self, other: PreparedData) -> PreparedData:
         """Append the rows of another data set."""
@@ -226,30 +294,3 @@ def augmented(data: PreparedData, augment: Any, n_draws: int, seed: int) -> Prep
     X, observed, weights = _merged(inputs, observed[copies], data.weights[copies] / n_draws)
     targets, noise = (observed, None) if data.noise is None else np.split(observed, 2, axis=1)
     return replace(data, X=X, targets=targets, weights=weights, noise=noise, unmerged=None, has_copies=True)
-
-
-def mean_variance(data: PreparedData) -> float:
-    """Variance of the targets, averaged over the outputs, in the network's units; 1 for classes.
-
-    A single row has no variance. For a total weight below 2, the largest squared target replaces it.
-
-    Raises
-    ------
-    ValueError
-        If targets are not standardised and their variance overflows or underflows in float64.
-    """
-    if data.targets.ndim == 1:
-        return 1.0
-    _, deviation, constant = spread(data.targets, data.weights)
-    if data.total_weight < FEWEST_ROWS:
-        deviation = np.abs(data.targets).max(axis=0)
-        constant = deviation == 0
-    with np.errstate(over="ignore", under="ignore"):
-        variances = np.where(constant, 0.0, deviation**2)
-    if not np.isfinite(variances).all() or (variances[~constant] < np.finfo(float).tiny).any():
-        size = deviation.max() if np.isinf(variances).any() else deviation[~constant].min()
-        raise ValueError(
-            f"y has a standard deviation of {size:.1e}, whose square is out of range; without standardisation it has "
-            "to be between 1e-154 and 1e+154. Use standardize_y=True, or another unit for y."
-        )
-    return float(variances.mean())

@@ -174,7 +174,7 @@ class Table:
         return np.flatnonzero(np.asarray(self.levels) == 0)
 
     @classmethod
-    def of(cls, X: Any, weights: np.ndarray, asked: Categorical, names: Sequence[str] | None = None) -> Table:
+    def of(cls, X: Any, weights: np.ndarray, categorical: Categorical, names: Sequence[str] | None = None) -> Table:
         """Determine the encoding from the training rows.
 
         Parameters
@@ -183,17 +183,17 @@ class Table:
             Training rows.
         weights : ndarray of shape (n,)
             Weights of the rows.
-        asked : Categorical
+        categorical : Categorical
             User's choice of the categorical columns.
         names : sequence of str, optional
             Names of the columns, if X no longer has them.
         """
         values, is_category, zoned = _read(X)
         names = column_names(X) if names is None else names
-        chosen, columns = asked.positions(names, len(values)), []
+        chosen, columns = categorical.positions(names, len(values)), []
         for place, (column, has_category_type) in enumerate(zip(values, is_category, strict=True)):
             label = _label(names, place)
-            if place in chosen or (asked.by_type and (has_category_type or _kinds(column, label) == {str})):
+            if place in chosen or (categorical.by_type and (has_category_type or _kinds(column, label) == {str})):
                 columns.append(_levels_of(label, column, weights))
             else:
                 numbers = _numbers_of(label, column[weights > 0], weights[weights > 0])

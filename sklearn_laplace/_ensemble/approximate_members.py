@@ -37,7 +37,6 @@ from .._options.options import Options
 from .._runtime.progress import Clock
 from .._training.folds import density_for
 from .._training.plan import MapResult
-from .._training.random_weights import tensors_of
 from ..laplace.evidence import PRECISION_BOUNDS
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.leave_one_out.rows import linear_rows
@@ -173,9 +172,9 @@ def _fits(
     networks: Sequence[Network], bag: Bag, data: PreparedData, options: Options
 ) -> tuple[list[LaplaceFit], _Unseen]:
     """Laplace fit of each member on its training rows, and its held-out rows."""
-    rows, fits = tensors_of(data, options, built_in=True), []
+    rows, fits = data.training_rows(options.dtype, options.device, built_in=True), []
     for network, held_out in zip(networks, bag.held_out, strict=True):
-        fits.append(fit_of(network, rows.taken((~held_out).nonzero()[:, 0]), data, options))
+        fits.append(fit_of(network, rows.taken((~held_out).nonzero()[:, 0]), options))
     return fits, _Unseen(rows, bag.held_out)
 
 
@@ -193,9 +192,9 @@ def approximate_bag(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
         of the first pass are used.
     """
     options, data = request.settled(), request.data
-    rows = tensors_of(data, options, built_in=True)
+    rows = data.training_rows(options.dtype, options.device, built_in=True)
     nets = [
-        _net(arguments, state, rows, data, options, request.seeds[0])
+        _net(arguments, state, rows, options, request.seeds[0])
         for arguments, state in zip(bag.arguments, bag.states, strict=True)
     ]
     first = _two_passes(bag, [trace(net.module_, rows.inputs) for net in nets], rows, request, options, clock)
@@ -265,11 +264,11 @@ def _two_passes(
     if learns and (noise is not None or not is_short):
         error, variance, known = (torch.tensordot(bag.deal_shares, part, 1) for part in errors)
         held_out_errors = HeldOutErrors(error, variance, known, weights)
-        arguments = held_out_errors, hyper.dispersion, options, request.seeds[0]
+        arguments = held_out_errors, rows.inputs, hyper.dispersion, options, request.seeds[0]
         trained = learnt_of(request.parameters, data, *arguments, honest=True, quick=is_short)
         model = None if trained is None else trained.model
     if model is not None or noise is not None:
-        under = data if model is None else data.under_noise(model.ratios(rows.inputs.to(weights)).cpu().numpy())
+        under = data if model is None else data.under_noise(model.ratios_of(data.X))
         fits, held_out = _fits(networks, bag, under, options)
         if model is None or not is_short:
             scores, hyper = _scored(fits, held_out, hyper)
@@ -292,12 +291,11 @@ def _net(
     arguments: dict[str, Any],
     state: dict[str, Tensor],
     rows: TrainingRows,
-    data: PreparedData,
     options: Options,
     seed: int,
 ) -> Any:
     """skorch net with the weights of one member."""
-    sizes = Sizes.of(rows, data.n_outputs)
+    sizes = Sizes.of(rows)
     net = build_net(
         TableMLP, arguments, options.likelihood, sizes, max_epochs=None, lr=None, batch_size=None, seed=seed, verbose=0
     )

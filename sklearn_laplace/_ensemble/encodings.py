@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import _num_samples
 
-from .._data.rows import PreparedData
+from .._data.summary import TableShape
 from .._options.options import is_number
 from .._options.subset import is_plain_subset
 from .._runtime.budget import SMALL_ROWS, budget_for, exact_cost
@@ -29,7 +29,7 @@ MOST_ADDED = 9e8
 
 
 def exact_kinds(
-    parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, *, added: bool
+    parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood, *, added: bool
 ) -> tuple[int | None, ...]:
     """Kinds of nets with cheap exact steps, among those that the option ``n_bins`` allows.
 
@@ -37,8 +37,8 @@ def exact_kinds(
     ----------
     parameters : mapping
         Internal options, with the layers of a net that is trained alone.
-    data : PreparedData
-        Training rows.
+    shape : TableShape
+        Shape of the training rows.
     likelihood : Likelihood
         Likelihood of the fit.
     added : bool
@@ -49,16 +49,16 @@ def exact_kinds(
     tuple of int or None
         Values of ``n_bins``; empty if exact steps are too expensive.
     """
-    pieces = len(data.X) > SMALL_ROWS and _may_bend(data)
+    pieces = shape.n_rows > SMALL_ROWS and shape.has_pieces
     allowed = kinds("n_bins", parameters["n_bins"], AUTOMATIC if pieces else (None,))
-    n_dual = len(data.X) * GGN().n_columns(likelihood, data.n_outputs)
-    costs = [exact_cost(_blocks(parameters, data, kind), n_dual)[0] for kind in allowed]
+    n_dual = shape.n_rows * GGN().n_columns(likelihood, shape.n_outputs)
+    costs = [exact_cost(_blocks(parameters, shape, kind), n_dual)[0] for kind in allowed]
     if added and costs[0] > MOST_ADDED:
         return ()
     return tuple(kind for kind, cost in zip(allowed, costs, strict=True) if cost <= MOST_STEP)
 
 
-def kinds_of_nets(parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood) -> tuple[int | None, ...]:
+def kinds_of_nets(parameters: Mapping[str, Any], shape: TableShape, likelihood: Likelihood) -> tuple[int | None, ...]:
     """Kinds of nets of a fit that trains one net after the other.
 
     "auto" adds nets with pieces for more than 300 rows, where a fit may take longer. Their steps have to go over all
@@ -70,8 +70,8 @@ def kinds_of_nets(parameters: Mapping[str, Any], data: PreparedData, likelihood:
     ----------
     parameters : mapping
         Internal options.
-    data : PreparedData
-        Training rows.
+    shape : TableShape
+        Shape of the training rows.
     likelihood : Likelihood
         Likelihood of the fit.
 
@@ -81,8 +81,8 @@ def kinds_of_nets(parameters: Mapping[str, Any], data: PreparedData, likelihood:
         Numbers of pieces; None for a net without encoding.
     """
     most = max(AUTOMATIC, key=lambda kind: kind or 0) or 0
-    pays = _are_left_open(parameters) and len(data.X) > SMALL_ROWS and _may_bend(data)
-    pays = pays and _are_affordable(_blocks(parameters, data, most), data, likelihood)
+    pays = _are_left_open(parameters) and shape.n_rows > SMALL_ROWS and shape.has_pieces
+    pays = pays and _are_affordable(_blocks(parameters, shape, most), shape, likelihood)
     return kinds("n_bins", parameters["n_bins"], AUTOMATIC if pays else (None,))
 
 
@@ -138,27 +138,18 @@ def check_one_kind(parameters: Mapping[str, Any], fitted: Collection[int | None]
         )
 
 
-def _may_bend(data: PreparedData) -> bool:
-    """True if a numeric column has more than two values; with two values there is one piece, equal to the number."""
-    numeric = range(data.X.shape[1]) if data.table is None else data.table.numeric
-    columns = (data.X[:, k] for k in numeric)
-    return any(bool(np.any((x > np.nanmin(x)) & (x < np.nanmax(x)))) for x in columns if not np.isnan(x).all())
-
-
-def _blocks(parameters: Mapping[str, Any], data: PreparedData, n_bins: int | None) -> list[ParameterBlock]:
+def _blocks(parameters: Mapping[str, Any], shape: TableShape, n_bins: int | None) -> list[ParameterBlock]:
     """Weight blocks of the built-in net, with the maximum number of inputs of an encoding."""
-    levels = (0,) * data.X.shape[1] if data.table is None else data.table.levels
-    flagged = 0 if data.table is None else int(np.sum(data.table.flagged))
-    sizes = [*parameters["hidden_layer_sizes"], data.n_outputs]
-    first = (n_bins or 1) * levels.count(0) + flagged
-    embeddings = [ParameterBlock("embedding", sizes[0], count + 1, factored=True) for count in levels if count]
+    sizes = [*parameters["hidden_layer_sizes"], shape.n_outputs]
+    first = (n_bins or 1) * shape.levels.count(0) + shape.n_flagged
+    embeddings = [ParameterBlock("embedding", sizes[0], count + 1, factored=True) for count in shape.levels if count]
     layers = [
         ParameterBlock("layer", n_out, n_in + 1, factored=True) for n_in, n_out in itertools.pairwise([first, *sizes])
     ]
     return [*embeddings, *layers]
 
 
-def _are_affordable(blocks: list[ParameterBlock], data: PreparedData, likelihood: Likelihood) -> bool:
-    n_rows = len(data.X)
-    cost, _ = exact_cost(blocks, n_rows * GGN().n_columns(likelihood, data.n_outputs))
-    return cost <= budget_for(n_rows).exact_step or kron_pays(blocks, n_rows, data.n_outputs, likelihood)
+def _are_affordable(blocks: list[ParameterBlock], shape: TableShape, likelihood: Likelihood) -> bool:
+    n_rows = shape.n_rows
+    cost, _ = exact_cost(blocks, n_rows * GGN().n_columns(likelihood, shape.n_outputs))
+    return cost <= budget_for(n_rows).exact_step or kron_pays(blocks, n_rows, shape.n_outputs, likelihood)

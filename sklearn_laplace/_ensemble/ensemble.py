@@ -105,7 +105,7 @@ class Ensemble:
         link = self.first.link(options)
         return self.joined([Components.of(member.left_out_moments(options, link)) for member in self.members]).moments
 
-    def intervals(self, x: Tensor, levels: Tensor, options: Options, asked: str) -> Tensor:
+    def intervals(self, x: Tensor, levels: Tensor, options: Options, needed_by: str) -> Tensor:
         """Ends of the jackknife+ intervals, shape (n, 2, L, C).
 
         Parameters
@@ -116,7 +116,7 @@ class Ensemble:
             Confidence levels.
         options : Options
             Resolved options.
-        asked : str
+        needed_by : str
             Option or method that needs the rows, for the message.
 
         Raises
@@ -125,9 +125,9 @@ class Ensemble:
             If the noise varies, and there are no cross-fitted nets of all rows.
         """
         with single_thread(self.first.is_small):
-            return self._intervals(x, levels, options, asked)
+            return self._intervals(x, levels, options, needed_by)
 
-    def _intervals(self, x: Tensor, levels: Tensor, options: Options, asked: str) -> Tensor:
+    def _intervals(self, x: Tensor, levels: Tensor, options: Options, needed_by: str) -> Tensor:
         first = self.first
         leads = [k for k, member in enumerate(self.members) if member.is_scored]
         if leads and first.fit.shift is None:
@@ -135,11 +135,11 @@ class Ensemble:
             counted = [(self.members[k], share) for k, share in zip(leads, shares, strict=True) if share > 0]
             ends = torch.stack([share * _cross_fitted(lead, x, levels, options) for lead, share in counted]).sum(0)
         elif first.noise_model is None:
-            ends = first.left_out(options, asked).intervals(first.fit, first.hyper, x, levels)
+            ends = first.left_out(options, needed_by).intervals(first.fit, first.hyper, x, levels)
         else:  # no cross-fitted nets, or rows were added after their training
             raise UnsupportedCombinationError(
-                f"{asked} needs cross-fitted nets of all rows if the noise varies: leave-one-out residuals would be "
-                "treated as equally distributed in all rows. Use method='normal', or fit again with all rows."
+                f"{needed_by} needs cross-fitted nets of all rows if the noise varies: leave-one-out residuals would "
+                "be treated as equally distributed in all rows. Use method='normal', or fit again with all rows."
             )
         first.require_finite(ends.clamp(-LARGEST, LARGEST), [x])  # ends may be infinite, but not NaN
         return ends

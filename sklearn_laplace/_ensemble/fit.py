@@ -136,14 +136,14 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     Ensemble
         With equal weights, or with weights selected on held-out rows.
     """
-    options = request.settled()
+    options, shape = request.settled(), request.data.shape()
     of_one = replace(request, parameters=of_one_net(request.parameters))
-    if not is_bagged(request.parameters, request.data, options):
-        return _fit_kinds(of_one, kinds_of_nets(of_one.parameters, request.data, options.likelihood), n_stages, task)
+    if not is_bagged(request.parameters, shape, options):
+        return _fit_kinds(of_one, kinds_of_nets(of_one.parameters, shape, options.likelihood), n_stages, task)
     # Learning rate and batch size apply to the members that train together, not to nets with exact steps.
     of_one = replace(of_one, parameters={**of_one.parameters, "lr": None, "batch_size": None})
     together = _fit_bag(request, task)
-    kinds = exact_kinds(of_one.parameters, request.data, options.likelihood, added=together is not None)
+    kinds = exact_kinds(of_one.parameters, shape, options.likelihood, added=together is not None)
     if together is None:
         best = _best_kind(of_one, kinds, task)
         return _fit_kinds(best, (best.parameters["n_bins"],), n_stages, task)
@@ -364,9 +364,9 @@ def _fit_bag(request: FitRequest, task: Task) -> Part | None:
         origin = bagged.origin if place == 0 else bagged.origin_of_others
         member = _member(replace(request, data=bagged.data), trained, fit, bagged.hyper, origin, bagged.noise_model)
         unseen = np.unique(row_keys(data.X, data.targets)[bagged.held_out[place]])
-        member = replace(member, unseen=unseen, n_bins=bagged.n_bins[place], is_later=place > 0)
-        kept = None if request.kept is None else member.without_unseen(request.kept)
-        members.append(replace(member, kept=kept))
+        kept = None if request.kept is None else request.kept.without(unseen)
+        n_bins = bagged.n_bins[place]
+        members.append(replace(member, unseen=unseen, kept=kept, n_bins=n_bins, is_later=place > 0))
     return Part(tuple(members), bagged.shares, bagged.densities, bagged.scored)
 
 

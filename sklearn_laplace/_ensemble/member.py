@@ -17,18 +17,17 @@ from skorch import NeuralNet
 from torch import Tensor
 
 from .._approximation.choose import SelectionState
-from .._approximation.left_out import LeftOut, rows_left_out
+from .._approximation.left_out import LeftOut, left_out_of
 from .._approximation.noise_model import NoiseModel
-from .._data.rows import PreparedData, row_keys
+from .._data.rows import PreparedData
 from .._data.target_scale import TargetScale
 from .._options.options import Options
 from .._runtime.memory import held
 from .._runtime.threads import single_thread
-from ..distributions.densities import density_of
 from ..laplace.evidence import effective_parameters, log_evidence
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.latent import Components, LatentGaussian, Predictive
-from ..laplace.links._base import Link, standard_normals
+from ..laplace.links._base import Link
 from ..laplace.nonfinite import not_finite
 from ..laplace.predictives._base import PosteriorPredictive
 from ..laplace.structures import STRUCTURES
@@ -134,7 +133,7 @@ class Member:
 
     def link(self, options: Options) -> Link | None:
         """Link of a classifier; None for a regressor."""
-        return link_of(self.fit, options, self.seed)
+        return options.link_of(self.fit.n_outputs, self.seed)
 
     def outputs(self, x: Tensor, options: Options) -> Tensor:
         """Mean of the outputs (n, C), float64; takes only forward passes if the predictive allows it."""
@@ -245,9 +244,9 @@ class Member:
 
     # ------------------------------------------------------------------ stored rows
 
-    def left_out(self, options: Options, asked: str) -> LeftOut:
-        """The stored rows, for leave-one-out; ``asked`` names the option or method that needs them in an error."""
-        return left_out_of(self.kept, self.input_dtype, self.seed, self.fit, options, asked)
+    def left_out(self, options: Options, needed_by: str) -> LeftOut:
+        """The stored rows, for leave-one-out; ``needed_by`` names the option or method that needs them in an error."""
+        return left_out_of(self.kept, self.input_dtype, self.seed, self.fit, options, needed_by)
 
     def left_out_moments(self, options: Options, link: Link | None) -> Predictive:
         """Leave-one-out moments of the targets of the stored rows."""
@@ -260,26 +259,19 @@ class Member:
             ratios = varying.ratios(left_out.rows.inputs.to(varying.fit.theta))
             return replace(moments, aleatoric_variance=dispersion * ratios)
 
-    def left_out_densities(self, options: Options, asked: str) -> np.ndarray:
+    def left_out_densities(self, options: Options, needed_by: str) -> np.ndarray:
         """Leave-one-out log densities (n,) of the stored rows, in nats."""
         with single_thread(self.is_small):
-            left_out = self.left_out(options, asked)
+            left_out = self.left_out(options, needed_by)
             latent = left_out.latent(self.fit, self.hyper)
             densities = left_out.density(latent, left_out.rows.observed, self.hyper.dispersion)
         return densities.cpu().numpy()
-
-    def without_unseen(self, data: PreparedData) -> PreparedData:
-        """Set the weight of rows to zero that were held out from the training."""
-        if self.unseen is None:
-            return data
-        unseen = np.isin(row_keys(data.X, data.targets), self.unseen)
-        return replace(data, weights=np.where(unseen, 0.0, data.weights))
 
     def under_noise(self, data: PreparedData) -> PreparedData:
         """Add the noise variances of the noise model to the rows, if the net was trained under it."""
         if self.noise_model is None or not self.noise_model.is_trained_under:
             return data
-        return replace(with_noise(data, self.noise_model), scale=self.scale)
+        return replace(data.under_noise(self.noise_model.ratios_of(data.X)), scale=self.scale)
 
     # ------------------------------------------------------------------ chunks
 
@@ -337,59 +329,6 @@ def conditioned(fit: LaplaceFit, hyper: Hyper, scale: TargetScale, options: Opti
         "log_evidence": evidence - fit.total_weight * scale.log_volume,
         "n_effective_parameters": effective_parameters(fit, hyper, posterior),
     }
-
-
-def link_of(fit: LaplaceFit, options: Options, seed: int) -> Link | None:
-    """Link of a classifier, with its draws; None for a regressor."""
-    if options.link is None:
-        return None
-    n_classes = max(fit.n_outputs, 2)
-    return options.link(standard_normals(options.n_samples, n_classes, seed))
-
-
-def left_out_of(
-    kept: PreparedData | None,
-    input_dtype: torch.dtype,
-    seed: int,
-    fit: LaplaceFit,
-    options: Options,
-    asked: str = "leave-one-out",
-    *,
-    in_order: bool = False,
-) -> LeftOut:
-    """Stored rows of a fit, for leave-one-out.
-
-    Parameters
-    ----------
-    kept : PreparedData or None
-        The stored rows.
-    input_dtype : torch.dtype
-        Data type of the net's inputs.
-    seed : int
-        Seed of the link's draws.
-    fit : LaplaceFit
-        Fit at the mode.
-    options : Options
-        Resolved options.
-    asked : str
-        Option or method that needs the rows, for the message.
-    in_order : bool
-        If True, sort large data by their keys.
-
-    Raises
-    ------
-    UnsupportedCombinationError
-        If the rows are not stored.
-    """
-    kept = kept.in_order() if in_order and kept else kept
-    density = density_of(fit.likelihood, link_of(fit, options, seed))
-    return rows_left_out(kept, fit.network, input_dtype, options.memory, density, asked)
-
-
-def with_noise(data: PreparedData, noise_model: NoiseModel) -> PreparedData:
-    """Rows with the noise variances of a noise model."""
-    ratios = noise_model.ratios(torch.from_numpy(data.X).to(noise_model.fit.theta)).cpu().numpy()
-    return data.under_noise(ratios)
 
 
 def _with_sum(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,11 +11,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+import torch
+
 from .._approximation.choose import SelectionState
 from .._approximation.learnt_noise import learnt_noise
 from .._approximation.left_out import LeftOut
 from .._approximation.noise_model import NoiseModel
 from .._options.options import Options
+from .._training.built_in import noise_net
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError, UnsupportedCombinationError
 from ..laplace.evidence import effective_parameters
 from ..laplace.fit import Hyper, LaplaceFit
@@ -72,9 +75,11 @@ def fitted_noise(
         if held_out is None:
             return None
         rows = data if honest or request.kept is None else request.kept.in_order()
-        arguments = data, rows, held_out, fit.theta, hyper.dispersion, options, request.seeds[0]
+        net = noise_net(parameters, data, options.likelihood, request.seeds[0])
+        inputs, weights = (torch.from_numpy(part).to(fit.theta) for part in (rows.X, rows.weights))
         tails = honest or bool(options.varying_noise)  # averaged training errors have no tails
-        trained = learnt_noise(parameters, *arguments, honest=honest, with_own_tails=tails)
+        arguments = net, inputs, weights, held_out, hyper.dispersion, options, request.seeds[0]
+        trained = learnt_noise(*arguments, honest=honest, with_own_tails=tails)
         return None if trained is None else trained.model
     return None
 

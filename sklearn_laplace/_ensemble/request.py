@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 
 import torch
 
-from .._approximation.left_out import LeftOut
+from .._approximation.left_out import LeftOut, left_out_of
 from .._approximation.noise_model import NoiseModel
 from .._data.rows import PreparedData
 from .._options.options import Options
@@ -14,7 +14,6 @@ from .._options.prior import check_left_out
 from .._training.random_weights import options_for
 from .._training.request import TrainingRequest
 from ..laplace.fit import LaplaceFit
-from .member import left_out_of, with_noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +42,16 @@ class FitRequest(TrainingRequest):
 
     def settled(self) -> Options:
         """Resolved options in the units of these rows."""
-        return options_for(self.kind, self.parameters, self.data, self.seeds[2])
+        return options_for(self.kind, self.parameters, self.data.summary(), self.seeds[2])
 
     def under_noise(self, noise_model: NoiseModel) -> FitRequest:
         """Request with the noise variances of a noise model for each row."""
-        kept = None if self.kept is None else with_noise(self.kept, noise_model)
-        return replace(self, data=with_noise(self.data, noise_model), kept=kept)
+        kept = None if self.kept is None else self.kept.under_noise(noise_model.ratios_of(self.kept.X))
+        return replace(self, data=self.data.under_noise(noise_model.ratios_of(self.data.X)), kept=kept)
 
     def left_out(
-        self, fit: LaplaceFit, input_dtype: torch.dtype, asked: str = "leave-one-out", *, in_order: bool = True
+        self, fit: LaplaceFit, input_dtype: torch.dtype, needed_by: str = "leave-one-out", *, in_order: bool = True
     ) -> LeftOut:
-        """Stored rows for leave-one-out; ``asked`` names the option or method that needs them in an error."""
-        check_left_out(asked, self.parameters)
-        return left_out_of(self.kept, input_dtype, self.seeds[2], fit, self.resolved, asked, in_order=in_order)
+        """Stored rows for leave-one-out; ``needed_by`` names the option or method that needs them in an error."""
+        check_left_out(needed_by, self.parameters)
+        return left_out_of(self.kept, input_dtype, self.seeds[2], fit, self.resolved, needed_by, in_order=in_order)

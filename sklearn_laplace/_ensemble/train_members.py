@@ -24,17 +24,18 @@ from .._approximation.held_out import LEAST_LEVEL
 from .._approximation.learnt_noise import learnt_noise
 from .._approximation.noise_model import MANY_STEPS, TrainedNoise
 from .._data.rows import PreparedData
-from .._host.rows import TrainingRows
+from .._data.summary import TableShape
+from .._host.rows import Sizes, TrainingRows
 from .._options.options import Options, is_auto, is_number
 from .._runtime.budget import SINGLE_THREAD_PASS, SMALL_ROWS
 from .._runtime.progress import Clock, Task
 from .._runtime.threads import single_thread
 from .._training.batched import Stacked, mean_squares, seconds_of_step, train_members
-from .._training.built_in import of_one_net, table_net
+from .._training.built_in import noise_net, of_one_net, table_net
 from .._training.deals import held_out_rows
 from .._training.fit_map import ROWS_FOR_MEMBERS
 from .._training.plan import NOISELESS
-from .._training.random_weights import grouped, posterior_layout, tensors_of
+from .._training.random_weights import grouped, posterior_layout
 from .._training.recipe import PILOT_STEPS, PRIORS, Recipe, recipes_for
 from .._training.request import TrainingRequest
 from .._training.schedule import Schedule
@@ -70,20 +71,20 @@ FAILURES = MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 """Errors after which constant noise is used, unless varying noise was explicitly requested."""
 
 
-def is_bagged(parameters: Mapping[str, Any], data: PreparedData, options: Options) -> bool:
+def is_bagged(parameters: Mapping[str, Any], shape: TableShape, options: Options) -> bool:
     """True if a fit trains members together: built-in net, enough rows, and no option that needs a single net.
 
     Parameters
     ----------
     parameters : mapping
         Internal options.
-    data : PreparedData
-        Training rows.
+    shape : TableShape
+        Shape of the training rows.
     options : Options
         Options in the units of the rows.
     """
     built_in = parameters["net"] is None and len(parameters["hidden_layer_sizes"]) > 0
-    many = len(data.X) >= ROWS_FOR_MEMBERS and parameters["prior"] is None and not data.has_copies
+    many = shape.n_rows >= ROWS_FOR_MEMBERS and parameters["prior"] is None and not shape.has_copies
     gaussian = options.likelihood.has_dispersion and options.likelihood.quadratic
     # Held-out rows select one factor of the prior precision for all weights, and the noise level.
     by_held_out = all(options.by_held_out) and options.map_precision is None and options.grouping.each == "net"
@@ -183,7 +184,7 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
         Progress of the training.
     """
     options, parameters, data, seeds = request.options(memory_budget), request.parameters, request.data, request.seeds
-    rows = tensors_of(data, options, built_in=True)
+    rows = data.training_rows(options.dtype, options.device, built_in=True)
     recipes = _recipes(parameters, data)
     held_out = torch.from_numpy(held_out_rows(data.X, data.targets, len(recipes))).to(rows.inputs.device)
     deals: list[tuple[Bag, Tensor]] = []
@@ -199,10 +200,10 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
             modules = [TableMLP(**a, seed=seeds[0] + first + k).to(rows.weights) for k, a in enumerate(arguments)]
             schedules = [recipe.schedule for recipe in together]
             if not deals:  # refuse unsupported posteriors before any training
-                layout_of(trace(modules[0], rows.inputs), rows, data, options)
+                layout_of(trace(modules[0], rows.inputs), rows, options)
                 prior, error = _prior(arguments[0], schedules[0], rows, masks[0], seeds[0], order, clock.is_over)
                 of_one = of_one_net(parameters)
-                if error < PILOT_NOISELESS and exact_kinds(of_one, data, options.likelihood, added=False):
+                if error < PILOT_NOISELESS and exact_kinds(of_one, data.shape(), options.likelihood, added=False):
                     return None
             noise_of = partial(_noise_so_far, masks, rows, parameters, data, options, seeds[0])
             train = partial(train_members, noise_of=noise_of, is_over=clock.is_over)
@@ -263,7 +264,7 @@ def _in_time(
         with single_thread(stacked.is_small(schedule)):
             step = seconds_of_step(stacked, rows, schedule)
             network, begun = trace(stacked.modules[0], few.inputs), clock.elapsed
-            fit_of(network, few, data, options)
+            fit_of(network, few, options)
         needed += step * (schedule.n_steps + (0 if place else min(schedule.n_steps, PILOT_STEPS)))
         passes += len(arguments) * (clock.elapsed - begun) * len(rows) / len(few)
     part = min(PART_OF_TIME * clock.left, max(clock.left - PASSES * passes, LEAST_PART * clock.left)) / needed
@@ -359,7 +360,8 @@ def _noise_so_far(
     low, high = options.likelihood.dispersion_bounds
     dispersion = min(max(float(weights @ squares.mean(1) / weights.sum()), low), high)
     held_out_errors = HeldOutErrors(squares.sqrt(), torch.zeros_like(squares), torch.ones_like(squares), weights)
-    trained = learnt_of(parameters, data, held_out_errors, dispersion, options, seed, honest=False, quick=True)
+    arguments = held_out_errors, rows.inputs, dispersion, options, seed
+    trained = learnt_of(parameters, data, *arguments, honest=False, quick=True)
     return None if trained is None else trained.model.ratios(rows.inputs.to(weights))
 
 
@@ -367,6 +369,7 @@ def learnt_of(
     parameters: Mapping[str, Any],
     data: PreparedData,
     held_out: HeldOutErrors,
+    inputs: Tensor,
     dispersion: float,
     options: Options,
     seed: int,
@@ -375,31 +378,30 @@ def learnt_of(
     quick: bool,
 ) -> TrainedNoise | None:
     """Model of varying noise; None if the data do not support it, or if learning fails and it was not requested."""
-    arguments = data, data, held_out, held_out.weights, dispersion, options, seed
-    steps = MANY_STEPS if len(data.X) <= SMALL_ROWS else None
+    net = noise_net(parameters, data, options.likelihood, seed)
+    arguments = net, inputs, held_out.weights, held_out, dispersion, options, seed
+    steps = MANY_STEPS if len(inputs) <= SMALL_ROWS else None
     with suppress(*(() if options.varying_noise else FAILURES)):
-        return learnt_noise(parameters, *arguments, honest=honest, quick=quick, with_own_tails=False, steps=steps)
+        return learnt_noise(*arguments, honest=honest, quick=quick, with_own_tails=False, steps=steps)
     return None
 
 
-def fit_of(network: Network, rows: TrainingRows, data: PreparedData, options: Options) -> LaplaceFit:
+def fit_of(network: Network, rows: TrainingRows, options: Options) -> LaplaceFit:
     """Laplace approximation of a net, by a pass over its training rows."""
-    selected, structure, n_dual, used = layout_of(network, rows, data, options)
+    selected, structure, n_dual, used = layout_of(network, rows, options)
     prior = grouped(selected, network.parameter_names, options)
     chunks = rows.chunks(options.memory.pass_rows(structure, selected, n_dual // len(rows), used))
     structure_options = options.structure_options.options_of(structure)
     return fit_laplace(selected, options.likelihood, options.rule, structure, prior, chunks, **structure_options)
 
 
-def layout_of(
-    network: Network, rows: TrainingRows, data: PreparedData, options: Options
-) -> tuple[Network, type[Curvature], int, int]:
+def layout_of(network: Network, rows: TrainingRows, options: Options) -> tuple[Network, type[Curvature], int, int]:
     """As :func:`posterior_layout`; "auto" is exact for few weights, otherwise in Kronecker form, which is cheaper."""
     if options.structure is not None:
-        return posterior_layout(network, rows, data, options)
+        return posterior_layout(network, rows.inputs, Sizes.of(rows), options)
     selected = options.subset.of(network, rows.inputs)
-    n_columns = options.rule.n_columns(options.likelihood, data.n_outputs)
+    n_columns = options.rule.n_columns(options.likelihood, rows.n_outputs)
     kinds = (Full, Kron, Diag) if selected.n_parameters <= EXACT_WEIGHTS else (Kron, Diag)
     able = [kind for kind in kinds if kind.accepts & options.rule.provides & options.subset.provides]
     fits = (kind for kind in able if options.memory.fits(kind, selected, n_columns * len(rows), n_columns))
-    return posterior_layout(network, rows, data, replace(options, structure=next(fits, None)))
+    return posterior_layout(network, rows.inputs, Sizes.of(rows), replace(options, structure=next(fits, None)))

@@ -9,6 +9,7 @@ import numpy as np
 
 from .._approximation.approximate import pass_over
 from .._approximation.choose import choose, with_groups
+from .._approximation.left_out import left_out_of
 from .._data.rows import PreparedData, row_keys
 from .._options.few_rows import told_by_rows
 from .._options.options import Options
@@ -18,7 +19,7 @@ from ..laplace.fit import LaplaceFit
 from ..laplace.updates import add_rows, remove_rows
 from .ensemble import Ensemble
 from .fit import diagnosed, mixed
-from .member import Member, left_out_of
+from .member import Member
 
 Copies = Callable[[PreparedData, int], PreparedData]
 """Function (rows, seed) → random copies of the rows by data augmentation."""
@@ -82,7 +83,7 @@ def without_rows(member: Member, data: PreparedData, options: Options, copies: C
 
     The stored rows are dropped, because a forgotten row cannot be matched to them reliably.
     """
-    data = member.under_noise(member.without_unseen(data))
+    data = member.under_noise(data.without(member.unseen))
     changed = _changed(member, data.present(), options, copies, added=False)
     return replace(changed, origin=replace(changed.origin, cross=None), kept=None)
 

@@ -167,7 +167,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
             diagnosed(self._ensemble.first, options, options)
         return self
 
-    def _fit(self, prepare: Callable[[], PreparedData], *given: Any) -> Self:
+    def _fit(self, prepare: Callable[[], PreparedData], *arguments: Any) -> Self:
         """Fit to prepared rows; callbacks receive X, y and the weights as the user passed them."""
         parameters = expanded(self.get_params(deep=False))
         options = resolve(self._kind, parameters)
@@ -175,12 +175,15 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         check_net(self.net)
         n_folds = N_FOLDS if options.cross_fits and self.net is None else 0
         most = _members.n_members(parameters["n_members"], n_folds)
-        n_kinds = most_kinds(parameters, given[0])
+        n_kinds = most_kinds(parameters, arguments[0])
         may_repeat = options.varying_noise is not False  # the first member may be trained again, under varying noise
         clock = self._clock()
         cached = parameters["memory"] is not None and parameters["max_time"] is None
-        with nullcontext() if cached else clock.interruptible(), self._reported(clock, n_kinds * most, *given) as task:
-            data = replace(self._after_previous(prepare()), table=self._table)
+        interruptible = nullcontext() if cached else clock.interruptible()
+        with interruptible, self._reported(clock, n_kinds * most, *arguments) as task:
+            data = replace(prepare(), table=self._table)
+            if self._extends_previous(data.n_outputs):  # its rows are not stored, which excludes leave-one-out
+                data = replace(data, unmerged=None)
             seeds = random_numbers(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
             deep = self.net is None and len(parameters["hidden_layer_sizes"]) > 0
             by_held_out = deep and options.leaves_noise_open and parameters["prior"] is None
@@ -453,14 +456,12 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         check_is_fitted(previous)
         return previous
 
-    def _after_previous(self, data: PreparedData) -> PreparedData:
-        """Check the rows against a previous posterior, if it is their prior; it excludes leave-one-out."""
+    def _extends_previous(self, n_outputs: int) -> bool:
+        """True if a previous posterior is the prior; then the net needs the same number of outputs."""
         previous = self._previous()
-        if previous is None:
-            return data
-        if data.n_outputs != previous.n_outputs_:
+        if previous is not None and n_outputs != previous.n_outputs_:
             raise ValueError(
-                f"the net has {data.n_outputs} outputs for these data, and {previous.n_outputs_} in the previous "
+                f"the net has {n_outputs} outputs for these data, and {previous.n_outputs_} in the previous "
                 "posterior. Use the same likelihood and net in both fits."
             )
-        return replace(data, unmerged=None)
+        return previous is not None

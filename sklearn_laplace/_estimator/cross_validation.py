@@ -407,7 +407,7 @@ number, or 'evidence'.
         )
 
 
-def grid_of(given: Any) -> np.ndarray:
+def grid_of(grid: Any) -> np.ndarray:
     """Candidates of the prior precision, shape (k,); the default grid for None.
 
     Raises
@@ -424,14 +424,14 @@ def grid_of(given: Any) -> np.ndarray:
         ...
     ValueError: grid=3.0 has to be None or a sequence of finite numbers above zero.
     """
-    if given is None:
+    if grid is None:
         return GRID
     try:
-        values = choice("grid", given, [], array=True).value
+        values = choice("grid", grid, [], array=True).value
     except ValueError:
         values = None
     if values is None or values.ndim != 1:
-        raise ValueError(f"grid={given!r} has to be None or a sequence of finite numbers above zero.")
+        raise ValueError(f"grid={grid!r} has to be None or a sequence of finite numbers above zero.")
     return values
 
 

@@ -161,14 +161,14 @@ def load(
     """
     tree, arrays = _read(file_path(path), _safetensors(), _secret(key))
     things = _by_name(trusted)
-    own = [_trusted(name, things, str(path)) for name in tree["own"]]
+    trusted_objects = [_trusted(name, things, str(path)) for name in tree["own"]]
     with reading(str(path)):
-        found = Reader(tree, arrays, own, _known()).value()
-        if not isinstance(found, LaplaceEstimator):
-            raise StateError(f"{path} holds a {type(found).__name__}, and an estimator is needed.")
-        if not own:  # the user's own code does not run while a file is read
-            check_answers(found)
-    return found
+        model = Reader(tree, arrays, trusted_objects, _known()).value()
+        if not isinstance(model, LaplaceEstimator):
+            raise StateError(f"{path} holds a {type(model).__name__}, and an estimator is needed.")
+        if not trusted_objects:  # the user's own code does not run while a file is read
+            check_answers(model)
+    return model
 
 
 def _safetensors() -> ModuleType:
@@ -204,10 +204,10 @@ def _by_name(trusted: Iterable[Any] | Mapping[str, Any]) -> dict[str, Any]:
 def _trusted(name: Any, things: Mapping[str, Any], path: str) -> Any:
     if not isinstance(name, str) or name not in things:
         short = str(name).rpartition(".")[2]
-        given = f"trusted has {sorted(things)}" if things else "trusted is empty"
+        listed = f"trusted has {sorted(things)}" if things else "trusted is empty"
         raise StateError(
-            f"{path} needs {name}, which is not a class of sklearn_laplace; {given}. If you trust its code, import and "
-            f"pass it: load(path, trusted=[{short}]), or trusted={{{name!r}: …}} if it has moved."
+            f"{path} needs {name}, which is not a class of sklearn_laplace; {listed}. If you trust its code, import "
+            f"and pass it: load(path, trusted=[{short}]), or trusted={{{name!r}: …}} if it has moved."
         )
     return things[name]
 
@@ -226,7 +226,7 @@ def _storable(values: np.ndarray) -> np.ndarray:
     return values if _is_native(values.dtype) else np.frombuffer(values.tobytes(), dtype=np.uint8)
 
 
-def _array(found: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+def _array(array: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
     """The array that was stored.
 
     Raises
@@ -234,16 +234,16 @@ def _array(found: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> n
     StateError
         For text with numbers that are not characters; numpy would fail later.
     """
-    if dtype.kind == "U" and found.size and found.view(dtype.str[0].replace("|", "=") + "u4").max() > sys.maxunicode:
+    if dtype.kind == "U" and array.size and array.view(dtype.str[0].replace("|", "=") + "u4").max() > sys.maxunicode:
         raise StateError(f"the state holds text with numbers that are not characters. {AGAIN}")
-    return found if _is_native(dtype) else np.frombuffer(found.tobytes(), dtype=dtype).reshape(shape).copy()
+    return array if _is_native(dtype) else np.frombuffer(array.tobytes(), dtype=dtype).reshape(shape).copy()
 
 
 def _secret(key: Any) -> bytes | None:
     if key is None or (isinstance(key, bytes) and len(key) >= LEAST_KEY):
         return key
-    given = f"{len(key)} bytes" if isinstance(key, bytes) else f"a {type(key).__name__}"
-    raise ValueError(f"key is {given}; expected None or at least {LEAST_KEY} bytes, such as secrets.token_bytes(32).")
+    actual = f"{len(key)} bytes" if isinstance(key, bytes) else f"a {type(key).__name__}"
+    raise ValueError(f"key is {actual}; expected None or at least {LEAST_KEY} bytes, such as secrets.token_bytes(32).")
 
 
 def _mac(key: bytes, arrays: Mapping[str, np.ndarray]) -> str:
@@ -295,11 +295,11 @@ def _read(path: Path, safetensors: ModuleType, key: bytes | None) -> tuple[dict[
     return tree, _arrays(path, arrays, tree["arrays"])
 
 
-def _check_mac(path: Path, arrays: Mapping[str, np.ndarray], found: Any, key: bytes) -> None:
+def _check_mac(path: Path, arrays: Mapping[str, np.ndarray], stored: Any, key: bytes) -> None:
     """Verify the HMAC before the tree is parsed."""
-    if found is None:
+    if stored is None:
         raise StateError(f"{path} was saved without a key, and load was given one. Save it with this key, or omit key.")
-    if not hmac.compare_digest(str(found).encode(), _mac(key, arrays).encode()):
+    if not hmac.compare_digest(str(stored).encode(), _mac(key, arrays).encode()):
         raise StateError(
             f"{path} was changed after it was saved, or saved with another key. Copy it again from its source, or pass "
             "the right key."
@@ -330,18 +330,18 @@ def _tree(path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, A
     return tree
 
 
-def _arrays(path: Path, given: Mapping[str, np.ndarray], needed: Any) -> list[np.ndarray]:
-    if not isinstance(needed, list) or not all(isinstance(one, list) and len(one) == 3 for one in needed):
+def _arrays(path: Path, stored_arrays: Mapping[str, np.ndarray], needed: Any) -> list[np.ndarray]:
+    if not isinstance(needed, list) or not all(isinstance(header, list) and len(header) == 3 for header in needed):
         raise StateError(f"the tree of {path} does not list data type, shape and checksum of its arrays. {AGAIN}")
-    names, found = {str(place) for place in range(len(needed))}, set(given) - {TREE}
-    if names != found:
+    names, present = {str(place) for place in range(len(needed))}, set(stored_arrays) - {TREE}
+    if names != present:
         raise StateError(
-            f"{path} holds {len(found)} arrays and its tree lists {len(needed)}: missing are {_few(names - found)}, "
-            f"not listed {_few(found - names)}. Copy it again. {AGAIN}"
+            f"{path} has {len(present)} arrays and its tree lists {len(needed)}: missing are {_few(names - present)}, "
+            f"not listed {_few(present - names)}. Copy it again. {AGAIN}"
         )
     arrays = []
     for place, (dtype_name, sizes, checksum) in enumerate(needed):
-        stored, dtype, shape = given[str(place)], _dtype(path, dtype_name), _shape(path, sizes)
+        stored, dtype, shape = stored_arrays[str(place)], _dtype(path, dtype_name), _shape(path, sizes)
         n_bytes = math.prod(shape) * dtype.itemsize
         expected = (dtype, shape) if _is_native(dtype) else (np.dtype(np.uint8), (n_bytes,))
         if (stored.dtype, stored.shape) != expected:

@@ -113,10 +113,10 @@ def _twin(model: Any) -> Any:
     parameters = model.get_params(deep=False)
     sampled = {name: value for name, value in parameters.items() if isinstance(value, MonteCarlo | Link)}
     few = {name: clone(value).set_params(n_samples=FEW_SAMPLES) for name, value in sampled.items()}
-    found = model._around(model._ensemble, **few)
-    if "feature_names_in_" in vars(found):
-        del found.feature_names_in_
-    return found
+    twin = model._around(model._ensemble, **few)
+    if "feature_names_in_" in vars(twin):
+        del twin.feature_names_in_
+    return twin
 
 
 def _modules(model: Any) -> Iterator[nn.Module]:

@@ -26,12 +26,15 @@ class TrainingRows:
         Row weights.
     noise : Tensor of shape (n, C), optional
         Known noise variances, in units of φ.
+    n_logits : int, optional
+        Number of outputs of the net, if the targets are class indices.
     """
 
     inputs: Tensor
     targets: Tensor
     weights: Tensor
     noise: Tensor | None = None
+    n_logits: int = 0
 
     @cached_property
     def observed(self) -> Tensor:
@@ -42,6 +45,11 @@ class TrainingRows:
         return len(self.inputs)
 
     @property
+    def n_outputs(self) -> int:
+        """Number C of outputs of the net."""
+        return self.n_logits or self.targets.shape[1]
+
+    @property
     def total_weight(self) -> float:
         """Sum N_w of the weights."""
         return float(self.weights.double().sum())
@@ -49,7 +57,7 @@ class TrainingRows:
     def taken(self, index: Tensor) -> TrainingRows:
         """Select rows by their indices."""
         noise = None if self.noise is None else self.noise[index]
-        return TrainingRows(self.inputs[index], self.targets[index], self.weights[index], noise)
+        return TrainingRows(self.inputs[index], self.targets[index], self.weights[index], noise, self.n_logits)
 
     def chunks(self, step: int) -> list[Rows]:
         """Split the rows into chunks of at most ``step`` rows."""
@@ -81,7 +89,8 @@ class Sizes:
     of_classes: bool
 
     @classmethod
-    def of(cls, rows: TrainingRows, n_outputs: int) -> Sizes:
+    def of(cls, rows: TrainingRows) -> Sizes:
         """Sizes of the given rows."""
         inputs = rows.inputs
-        return cls(inputs.shape[1], n_outputs, len(rows), rows.total_weight, inputs.device, rows.targets.ndim == 1)
+        of_classes = rows.targets.ndim == 1
+        return cls(inputs.shape[1], rows.n_outputs, len(rows), rows.total_weight, inputs.device, of_classes)

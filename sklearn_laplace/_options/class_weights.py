@@ -13,12 +13,12 @@ from .._validation.values import lookup
 BALANCED = "balanced"
 
 
-def class_weights(given: Any, classes: np.ndarray, index: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def class_weights(class_weight: Any, classes: np.ndarray, index: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Factor of each class on the weights of its rows, shape (n_classes,).
 
     Parameters
     ----------
-    given : None, "balanced" or dict
+    class_weight : None, "balanced" or dict
         Value of ``class_weight``.
     classes : ndarray of shape (n_classes,)
         Labels, sorted.
@@ -37,17 +37,17 @@ def class_weights(given: Any, classes: np.ndarray, index: np.ndarray, weights: n
     >>> class_weights("balanced", np.array(["a", "b"]), np.array([0, 0, 0, 1]), np.ones(4)).round(3)
     array([0.667, 2.   ])
     """
-    if given is None:
+    if class_weight is None:
         return np.ones(len(classes))
-    if isinstance(given, Mapping):
+    if isinstance(class_weight, Mapping):
         labels = classes.tolist()
-        if unknown := [label for label in given if label not in labels]:
+        if unknown := [label for label in class_weight if label not in labels]:
             raise ValueError(f"class_weight names {unknown}, which are not among the classes {labels}. Remove them.")
-        factors = np.array([as_float(given.get(label, 1.0), "class_weight") for label in labels])
+        factors = np.array([as_float(class_weight.get(label, 1.0), "class_weight") for label in labels])
         if not (np.isfinite(factors).all() and (factors >= 0).all()):
-            raise ValueError(f"class_weight={given!r} has to hold finite numbers that are not negative.")
+            raise ValueError(f"class_weight={class_weight!r} has to hold finite numbers that are not negative.")
         return factors
-    lookup("class_weight", given, {BALANCED: None})
+    lookup("class_weight", class_weight, {BALANCED: None})
     totals = np.bincount(index, weights=weights, minlength=len(classes))
     present = totals > 0
     return np.where(present, totals.sum() / (present.sum() * np.where(present, totals, 1.0)), 1.0)

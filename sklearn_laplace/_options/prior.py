@@ -63,16 +63,16 @@ def _on_host(value: object) -> object:
     return value.detach().cpu().double() if isinstance(value, Tensor) else value
 
 
-def grouping_of(asked: Grouping, precision: np.ndarray | None) -> Grouping:
+def grouping_of(grouping: Grouping, precision: np.ndarray | None) -> Grouping:
     """Grouping of the prior precisions, given the option and user-set precisions.
 
     Parameters
     ----------
-    asked : Grouping
+    grouping : Grouping
         Grouping set by the user, or the default.
     precision : ndarray or None
-        User-set precisions. A single one is shared by all weights. Several belong to parameter tensors if ``asked`` is
-        the default.
+        User-set precisions. A single one is shared by all weights. Several belong to parameter tensors if ``grouping``
+        is the default.
 
     Examples
     --------
@@ -81,10 +81,10 @@ def grouping_of(asked: Grouping, precision: np.ndarray | None) -> Grouping:
     """
     scalar = GROUPINGS["scalar"]
     if precision is None:
-        return asked
+        return grouping
     if precision.size == 1:
         return scalar
-    return GROUPINGS["tensor"] if asked is scalar else asked
+    return GROUPINGS["tensor"] if grouping is scalar else grouping
 
 
 def check_grouping(
@@ -186,7 +186,7 @@ leaves out one row at a time, and the previous rows are not stored. Fit all rows
 
 
 def check_temperature(
-    structure: type[Curvature], blocks: Sequence[ParameterBlock], given: float | Tensor, *, damped: bool = False
+    structure: type[Curvature], blocks: Sequence[ParameterBlock], temperatures: float | Tensor, *, damped: bool = False
 ) -> None:
     """Check that a structure supports the pattern of the temperatures.
 
@@ -196,7 +196,7 @@ def check_temperature(
         Structure of the curvature.
     blocks : sequence of ParameterBlock
         Blocks of the weights.
-    given : float or Tensor of shape (P,)
+    temperatures : float or Tensor of shape (P,)
         One temperature, or one per weight.
     damped : bool
         As for :func:`check_grouping`.
@@ -217,7 +217,7 @@ tensors of a layer, but temperature gives them different values. Use layers as k
 ['block_diagonal', 'diag', 'full', 'functional', 'kron', 'low_rank', 'low_rank_diag'].
     """
     holds = frozenset({"layer"}) if damped else structure.holds
-    if isinstance(given, Tensor) and (unit := unit_of(blocks, given)) not in holds:
+    if isinstance(temperatures, Tensor) and (unit := unit_of(blocks, temperatures)) not in holds:
         name = next(key for key, value in STRUCTURES.items() if value is structure)
         able = sorted(key for key, other in STRUCTURES.items() if unit in other.holds)
         raise UnsupportedCombinationError(

@@ -186,12 +186,12 @@ def _check_regressor(parameters: Mapping[str, Any]) -> None:
         raise ValueError(f"standardize_y={parameters['standardize_y']!r} has to be True or False.")
 
 
-def check_post_hoc_names(given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+def check_post_hoc_names(changes: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     """Check that ``refit_laplace`` can change parameters of these names, before any of them is set.
 
     Parameters
     ----------
-    given : mapping
+    changes : mapping
         Parameters to change, as the user passed them.
     known : mapping
         All parameters of the estimator.
@@ -209,19 +209,19 @@ def check_post_hoc_names(given: Mapping[str, Any], known: Mapping[str, Any]) -> 
     ValueError: lr=0.1 changes the training or the curvature, which refit_laplace keeps. Use set_params and fit; \
 with memory= a training is not repeated for Laplace parameters.
     """
-    for name, value in given.items():
+    for name, value in changes.items():
         parameter = name.partition("__")[0]
         lookup("parameter", parameter, known)
         if parameter not in POST_HOC | PARTLY_POST_HOC:
             raise _not_post_hoc(name, value)
 
 
-def check_post_hoc(given: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+def check_post_hoc(changes: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     """Check that ``refit_laplace`` can change these options, without training or a pass over the data.
 
     Parameters
     ----------
-    given : mapping
+    changes : mapping
         Parameters to change, as the user passed them.
     before, after : mapping
         All internal options before and after the change.
@@ -242,7 +242,7 @@ def check_post_hoc(given: Mapping[str, Any], before: Mapping[str, Any], after: M
 Use set_params and fit; with memory= a training is not repeated for Laplace parameters.
     """
     changed = {name for name in after if name not in POST_HOC and not _is_same(before[name], after[name])}
-    partly = {name: value for name, value in given.items() if name.partition("__")[0] not in POST_HOC}
+    partly = {name: value for name, value in changes.items() if name.partition("__")[0] not in POST_HOC}
     if changed and partly:
         at_fault = [name for name in partly if name.rpartition("__")[2] in changed]
         name = (at_fault or list(partly))[0]

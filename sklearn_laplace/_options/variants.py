@@ -51,7 +51,7 @@ class Variant(BaseEstimator):
 
     def expanded(self, name: str) -> dict[str, Any]:
         """Return the internal options, with the value of the parameter ``name`` itself."""
-        inner = {internal: getattr(self, own) for own, internal in self.internal.items()}
+        inner = {internal: getattr(self, parameter) for parameter, internal in self.internal.items()}
         return inner if self.value is None else {name: self.value, **inner}
 
 
@@ -460,7 +460,7 @@ def expanded(parameters: Mapping[str, Any]) -> dict[str, Any]:
     ('kron', 'ritter', 100, 'layer')
     """
     flat = {**DEFAULTS, **parameters}
-    counts = {one.n_samples for one in parameters.values() if isinstance(one, MonteCarlo | Link)}
+    counts = {variant.n_samples for variant in parameters.values() if isinstance(variant, MonteCarlo | Link)}
     if parameters.get("predictive") == "mc":
         counts.add(DEFAULTS["n_samples"])
     if len(counts) > 1:
@@ -475,10 +475,10 @@ def expanded(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {**flat, **_prior(parameters.get("prior"))}
 
 
-def _prior(given: object) -> dict[str, Any]:
+def _prior(prior: object) -> dict[str, Any]:
     """Internal options of the plain values of ``prior``: a structure, a mean, or a previous posterior."""
-    if isinstance(given, str):
-        return {"prior": None, "prior_structure": given}
-    if isinstance(given, Mapping) or (isinstance(given, Number) and not isinstance(given, bool)):
-        return {"prior": None, "prior_mean": given}
+    if isinstance(prior, str):
+        return {"prior": None, "prior_structure": prior}
+    if isinstance(prior, Mapping) or (isinstance(prior, Number) and not isinstance(prior, bool)):
+        return {"prior": None, "prior_mean": prior}
     return {}

@@ -51,19 +51,19 @@ class MemoryBudget:
     ----------
     size : int
         Limit in bytes.
-    given : bool
+    by_user : bool
         True if the user has set the limit; False if it is the memory available to the process.
 
     Examples
     --------
-    >>> MemoryBudget.of("1.5 GB").size, MemoryBudget.of("2MiB").size, MemoryBudget.of(10**6).given
+    >>> MemoryBudget.of("1.5 GB").size, MemoryBudget.of("2MiB").size, MemoryBudget.of(10**6).by_user
     (1500000000, 2097152, True)
     >>> MemoryBudget(10**6).chunk_rows(width=1000, taken=500_000)
     12
     """
 
     size: int
-    given: bool = False
+    by_user: bool = False
 
     @classmethod
     def of(cls, value: object) -> MemoryBudget:
@@ -87,17 +87,17 @@ class MemoryBudget:
                 f"memory_budget={shown(value)} has to be None, a number of bytes of at least 1, or a string such as "
                 "'500MB', '2GB' or '1.5GiB'."
             )
-        return cls(int(number), given=True)
+        return cls(int(number), by_user=True)
 
     def __str__(self) -> str:
         amount = f"{self.size / 1e9:,.1f} GB" if self.size >= 1e9 else f"{self.size / 1e6:,.3g} MB"
-        return f"memory_budget allows {amount}" if self.given else f"this process may use {amount}"
+        return f"memory_budget allows {amount}" if self.by_user else f"this process may use {amount}"
 
     def share(self, n_jobs: int) -> MemoryBudget:
         """Budget of each of ``n_jobs`` workers."""
         return replace(self, size=self.size // n_jobs)
 
-    def workers(self, n_jobs: int, each: int, taken: int = 0) -> int:
+    def workers(self, n_jobs: int, each: int, used_bytes: int = 0) -> int:
         """Number of workers that fit in memory, at least 1 and at most ``n_jobs``.
 
         Parameters
@@ -106,7 +106,7 @@ class MemoryBudget:
             Number of workers requested.
         each : int
             Bytes per worker.
-        taken : int
+        used_bytes : int
             Bytes already in use.
 
         Examples
@@ -114,22 +114,22 @@ class MemoryBudget:
         >>> MemoryBudget(1000).workers(8, each=300), MemoryBudget(1000).workers(8, each=3000)
         (3, 1)
         """
-        return max(1, min(n_jobs, (self.size - taken) // max(each, 1)))
+        return max(1, min(n_jobs, (self.size - used_bytes) // max(each, 1)))
 
     def pass_workers(
-        self, structure: type[Curvature], network: Network, n_columns: int, taken: int, n_jobs: int
+        self, structure: type[Curvature], network: Network, n_columns: int, used_bytes: int, n_jobs: int
     ) -> int:
-        """Number of workers for a pass over the data, each with ``taken`` bytes for its structure and with one row."""
-        return self.workers(n_jobs, taken + ROW_BYTES * _row_width(structure, network, n_columns))
+        """Number of workers for a pass over the data, each with ``used_bytes`` for its structure and with one row."""
+        return self.workers(n_jobs, used_bytes + ROW_BYTES * _row_width(structure, network, n_columns))
 
     def fits(self, structure: type[Curvature], network: Network, n_dual: int, n_columns: int) -> bool:
         """True if the structure and one row with ``n_columns`` columns of the output factor fit in memory."""
         row = ROW_BYTES * _row_width(structure, network, n_columns)
         return structure.memory(network.blocks, n_dual) + row <= self.size
 
-    def pass_rows(self, structure: type[Curvature], network: Network, n_columns: int, taken: int) -> int:
-        """Number of rows per chunk in a pass over the data, with ``taken`` bytes in use."""
-        return self.chunk_rows(_row_width(structure, network, n_columns), taken)
+    def pass_rows(self, structure: type[Curvature], network: Network, n_columns: int, used_bytes: int) -> int:
+        """Number of rows per chunk in a pass over the data, with ``used_bytes`` bytes in use."""
+        return self.chunk_rows(_row_width(structure, network, n_columns), used_bytes)
 
     def require(
         self,
@@ -187,18 +187,18 @@ class MemoryBudget:
         self.pass_rows(structure, network, n_columns, needed)
         return needed
 
-    def chunk_workers(self, width: int, taken: int, n_jobs: int) -> int:
+    def chunk_workers(self, width: int, used_bytes: int, n_jobs: int) -> int:
         """Number of workers that fit in memory with one row of ``width`` elements each."""
-        return self.workers(n_jobs, ROW_BYTES * max(width, 1), taken)
+        return self.workers(n_jobs, ROW_BYTES * max(width, 1), used_bytes)
 
-    def chunk_rows(self, width: int, taken: int, n_jobs: int = 1) -> int:
+    def chunk_rows(self, width: int, used_bytes: int, n_jobs: int = 1) -> int:
         """Number of rows per chunk.
 
         Parameters
         ----------
         width : int
             Elements of one row.
-        taken : int
+        used_bytes : int
             Bytes already in use.
         n_jobs : int
             Number of chunks processed at the same time.
@@ -209,11 +209,11 @@ class MemoryBudget:
             If a single row does not fit.
         """
         usual = min(max(CHUNK_ELEMENTS // max(width, 1), CHUNK_ROWS[0]), CHUNK_ROWS[1])
-        row, left = ROW_BYTES * max(width, 1), max(self.size - taken, 0)
+        row, left = ROW_BYTES * max(width, 1), max(self.size - used_bytes, 0)
         if row > left:
             raise MemoryBudgetError(
                 f"one row of the data needs about {row / 1e6:,.3g} MB in the network and its Jacobian, in addition to "
-                f"{taken / 1e6:,.3g} MB of the posterior; {self}. Use a larger memory_budget, a smaller net, or "
+                f"{used_bytes / 1e6:,.3g} MB of the posterior; {self}. Use a larger memory_budget, a smaller net, or "
                 "subset_of_weights='last_layer'."
             )
         return min(usual, max(1, left // (row * n_jobs)))

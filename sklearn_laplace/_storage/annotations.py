@@ -52,9 +52,9 @@ def conforms(value: Any, annotation: Any, is_plain: Callable[[Any], bool]) -> bo
     if annotation is None:
         return value is None
     if origin in (Union, UnionType):
-        return any(conforms(value, one, is_plain) for one in inner)
+        return any(conforms(value, option, is_plain) for option in inner)
     if origin is Literal:
-        return any(type(value) is type(one) and value == one for one in inner)
+        return any(type(value) is type(option) and value == option for option in inner)
     if origin is type:
         return isclass(value) and issubclass(value, inner[0])
     if origin is tuple:
@@ -65,7 +65,7 @@ def conforms(value: Any, annotation: Any, is_plain: Callable[[Any], bool]) -> bo
         )
     if origin in (list, set, Sequence):
         wanted = list | tuple if origin is Sequence else origin
-        return isinstance(value, wanted) and all(conforms(one, inner[0], is_plain) for one in value)
+        return isinstance(value, wanted) and all(conforms(option, inner[0], is_plain) for option in value)
     if annotation in NUMBERS:
         return isinstance(value, NUMBERS[annotation]) and not isinstance(value, bool)
     return isinstance(value, annotation)
@@ -73,7 +73,7 @@ def conforms(value: Any, annotation: Any, is_plain: Callable[[Any], bool]) -> bo
 
 def _is_tuple_of(value: tuple[Any, ...], inner: tuple[Any, ...], is_plain: Callable[[Any], bool]) -> bool:
     if inner[-1:] == (Ellipsis,):
-        return all(conforms(one, inner[0], is_plain) for one in value)
+        return all(conforms(item, inner[0], is_plain) for item in value)
     return len(value) == len(inner) and all(
-        conforms(one, of_one, is_plain) for one, of_one in zip(value, inner, strict=True)
+        conforms(item, of_one, is_plain) for item, of_one in zip(value, inner, strict=True)
     )

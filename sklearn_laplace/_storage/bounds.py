@@ -51,8 +51,8 @@ sklearn_laplace.
     measured: list[tuple[int, int]] = []
     entries = 0
     for node in [*objects, root]:
-        own, size, levels = _measure(node, measured)
-        entries += own
+        own_size, size, levels = _measure(node, measured)
+        entries += own_size
         measured.append((size, levels))
         if size > EXPANSION * entries + ALLOWANCE:
             raise StateError(f"the state stands for {size:,} objects in {entries:,} entries: {NOT_OURS}")
@@ -60,11 +60,11 @@ sklearn_laplace.
 
 def _measure(node: Any, measured: Sequence[tuple[int, int]]) -> tuple[int, int, int]:
     """Entries of a node, the same with references followed, and its levels."""
-    own = size = levels = 0
+    own_size = size = levels = 0
     stack = [(node, 1)]
     while stack:
         entry, level = stack.pop()
-        own += 1 + len(entry) // LETTERS if isinstance(entry, str) else 1
+        own_size += 1 + len(entry) // LETTERS if isinstance(entry, str) else 1
         if isinstance(entry, list) and entry[:1] == [REFERENCE]:
             below, height = measured[checked_place(entry[1], measured)]
             size, level = size + below, level + height
@@ -73,7 +73,7 @@ def _measure(node: Any, measured: Sequence[tuple[int, int]]) -> tuple[int, int, 
         levels = max(levels, level)
         if levels > MOST_LEVELS:
             raise StateError(f"the state is more than {MOST_LEVELS} levels deep: {NOT_OURS}")
-    return own, own + size, levels
+    return own_size, own_size + size, levels
 
 
 def checked_place(place: Any, values: Sequence[Any]) -> int:

@@ -138,9 +138,9 @@ class Describer:
             return self.known[thing]
         if "<" in thing.__qualname__ and not self.takes_objects:
             self._refused(thing, path)
-        if not any(one is thing for one in self.own):
+        if not any(known_thing is thing for known_thing in self.own):
             self.own.append(thing)
-        return next(place for place, one in enumerate(self.own) if one is thing)
+        return next(place for place, known_thing in enumerate(self.own) if known_thing is thing)
 
     def _refused(self, value: Any, path: str) -> Any:
         """The node of an object that cannot be described: a number in a pickle.
@@ -291,18 +291,19 @@ def _look_up(owner: str, classes: Sequence[tuple[str, str]]) -> Requirements:
     return Requirements(owner, tuple(classes))
 
 
-def requirements(owner: str, own: Iterable[Any]) -> Requirements | None:
-    """The importable classes and functions among the user's own; None if there are none.
+def requirements(owner: str, user_objects: Iterable[Any]) -> Requirements | None:
+    """The importable classes and functions among the user's objects; None if there are none.
 
     Parameters
     ----------
     owner : str
-    own : iterable of classes, functions and other objects
+    user_objects : iterable of classes, functions and other objects
         From :func:`pack`.
     """
     picklers = (sys.modules.get(name) for name in ("cloudpickle", "joblib.externals.cloudpickle"))
-    travelling = {name.partition(".")[0] for one in picklers if one for name in one.list_registry_pickle_by_value()}
-    things = [thing if isclass(thing) or isfunction(thing) else type(thing) for thing in own]
+    by_value = (pickler.list_registry_pickle_by_value() for pickler in picklers if pickler)
+    travelling = {name.partition(".")[0] for names in by_value for name in names}
+    things = [thing if isclass(thing) or isfunction(thing) else type(thing) for thing in user_objects]
     names = {(thing.__module__, thing.__qualname__) for thing in things if "<" not in thing.__qualname__}
     away = ALWAYS_THERE | travelling
     classes = sorted(pair for pair in names if pair[0].partition(".")[0] not in away)

@@ -122,9 +122,9 @@ def kind_of(kind: type) -> Kind | None:
 
 def _has_own_state(kind: type, base: type) -> bool:
     """True if a class other than the base or one of torch's layers defines how its instances are stored."""
-    ahead = [one for one in kind.__mro__ if one not in base.__mro__]
-    definers = [one for one in ahead if set(OWN_STATE) & set(vars(one)) or vars(one).get("__slots__")]
-    return any(not one.__module__.startswith("torch.nn.modules.") or issubclass(one, nn.RNNBase) for one in definers)
+    ancestors = [ancestor for ancestor in kind.__mro__ if ancestor not in base.__mro__]
+    definers = [a for a in ancestors if set(OWN_STATE) & set(vars(a)) or vars(a).get("__slots__")]
+    return any(not a.__module__.startswith("torch.nn.modules.") or issubclass(a, nn.RNNBase) for a in definers)
 
 
 # ---------------------------------------------------------------------- checks
@@ -136,8 +136,8 @@ def check_types(reader: Reads, owner: type, values: Mapping[str, Any], annotatio
         annotation = annotation_of(name)
         if not conforms(value, annotation, reader.is_plain):
             wanted = "plain data" if annotation is Any else getattr(annotation, "__name__", str(annotation))
-            found = type(value).__name__
-            raise StateError(f"the state holds a {found} as {name!r:.200} of {owner.__name__}; {wanted} is needed.")
+            type_name = type(value).__name__
+            raise StateError(f"the state holds a {type_name} as {name!r:.200} of {owner.__name__}; {wanted} is needed.")
 
 
 def shadows(kind: type, name: str) -> bool:
@@ -160,10 +160,10 @@ def shadows(kind: type, name: str) -> bool:
 
 def new(kind: type, values: Mapping[str, Any]) -> Any:
     """A new object with these attributes."""
-    found: Any = object.__new__(kind)
+    instance: Any = object.__new__(kind)
     for name, value in values.items():
-        object.__setattr__(found, name, value)
-    return found
+        object.__setattr__(instance, name, value)
+    return instance
 
 
 # ---------------------------------------------------------------------- data
@@ -176,8 +176,8 @@ def _of_data(value: Any) -> dict[str, Any]:
 def _data(reader: Reads, kind: type, values: dict[str, Any]) -> Any:
     needed = fields_of(kind) or {}
     if set(values) != set(needed):
-        found = f"the state holds a {kind.__name__} of {sorted(values)!s:.200}"
-        raise StateError(f"{found}, and this version of sklearn_laplace needs {sorted(needed)}.")
+        problem = f"the state holds a {kind.__name__} of {sorted(values)!s:.200}"
+        raise StateError(f"{problem}, and this version of sklearn_laplace needs {sorted(needed)}.")
     check_types(reader, kind, values, needed.__getitem__)
     return new(kind, values)
 
@@ -201,17 +201,17 @@ def _module(reader: Reads, kind: type, values: dict[str, Any]) -> nn.Module:
     parts = {name for group in ("_parameters", "_buffers", "_modules") for name in state[group]}
     if replaced := sorted(parts & set(values)):
         raise StateError(f"the state gives a {kind.__name__} the attributes {replaced} twice.")
-    found: nn.Module = new(kind, state)
-    if isinstance(found, TableMLP):
-        found.check_parts()
-    return found
+    module: nn.Module = new(kind, state)
+    if isinstance(module, TableMLP):
+        module.check_parts()
+    return module
 
 
 def _check_sizes(kind: type, name: str, value: Any) -> None:
     """Refuse whole numbers that are no sizes."""
     if isinstance(value, tuple | list):
-        for one in value:
-            _check_sizes(kind, name, one)
+        for item in value:
+            _check_sizes(kind, name, item)
     least = 1 if name in POSITIVE else SIZES[0]
     if type(value) is int and not least <= value <= SIZES[1]:
         raise StateError(f"the state gives a {kind.__name__} the {name!r:.200} {value}.")
@@ -227,8 +227,8 @@ def _is_stored(name: str) -> bool:
 
 
 def _of_net(net: NeuralNet) -> dict[str, Any]:
-    found = {name: value for name, value in vars(net).items() if _is_stored(name)}
-    return found | ({} if net.history_ is None else {"history_": list(net.history_)})
+    attributes = {name: value for name, value in vars(net).items() if _is_stored(name)}
+    return attributes | ({} if net.history_ is None else {"history_": list(net.history_)})
 
 
 def _net(reader: Reads, kind: type, values: dict[str, Any]) -> NeuralNet:

@@ -79,14 +79,14 @@ def known() -> MappingProxyType[str, Any]:
         "skorch.": skorch,
         "sklearn.": (FrozenEstimator,),
     }
-    found: dict[str, Any] = {"both_probabilities": both_probabilities}
-    found |= {f"torch.{name}": getattr(torch, name) for name in TORCH}
-    found |= {f"nn.functional.{name}": getattr(nn.functional, name) for name in FUNCTIONAL}
+    registered: dict[str, Any] = {"both_probabilities": both_probabilities}
+    registered |= {f"torch.{name}": getattr(torch, name) for name in TORCH}
+    registered |= {f"nn.functional.{name}": getattr(nn.functional, name) for name in FUNCTIONAL}
     for prefix, kinds in groups.items():
         for kind in kinds:
-            if found.setdefault(f"{prefix}{kind.__name__}", kind) is not kind:
+            if registered.setdefault(f"{prefix}{kind.__name__}", kind) is not kind:
                 raise TypeError(f"two classes have the tag {prefix}{kind.__name__}.")
-    return MappingProxyType(found)
+    return MappingProxyType(registered)
 
 
 @cache
@@ -104,15 +104,15 @@ def data_classes() -> frozenset[type]:
     >>> {kind.__name__ for kind in data_classes()} >= {"Ensemble", "Member", "Kron", "Gaussian", "WeightSharing"}
     True
     """
-    found: set[type] = set()
+    classes: set[type] = set()
     ahead = [kind for annotation in FITTED.values() for kind in _classes_in(annotation)]
     while ahead:
         kind = ahead.pop()
-        if kind not in found and kind.__module__.startswith(f"{PACKAGE}."):
-            found.add(kind)
+        if kind not in classes and kind.__module__.startswith(f"{PACKAGE}."):
+            classes.add(kind)
             ahead += kind.__subclasses__()
             ahead += [inner for annotation in _annotations(kind).values() for inner in _classes_in(annotation)]
-    return frozenset(kind for kind in found if not isabstract(kind))
+    return frozenset(kind for kind in classes if not isabstract(kind))
 
 
 def fields_of(kind: type) -> dict[str, Any] | None:
@@ -132,7 +132,7 @@ def fields_of(kind: type) -> dict[str, Any] | None:
 
 
 def _annotations(kind: type) -> dict[str, Any]:
-    return {one.name: field_types(kind)[one.name] for one in fields(kind)} if is_dataclass(kind) else {}
+    return {field.name: field_types(kind)[field.name] for field in fields(kind)} if is_dataclass(kind) else {}
 
 
 def _classes_in(annotation: Any) -> Iterator[type]:

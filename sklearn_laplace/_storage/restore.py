@@ -120,13 +120,13 @@ class Reader:
         self,
         tree: Mapping[str, Any],
         arrays: Sequence[np.ndarray],
-        own: Sequence[Any],
+        user_objects: Sequence[Any],
         known: Mapping[str, Any] | None = None,
     ) -> None:
         self.tree, self.arrays = tree, arrays
         self.known = known_things() if known is None else known
-        self._parts: dict[str, list[Any]] = {"array": [], REFERENCE: [], "own": list(own)}
-        self._own_things = {id(thing) for thing in own}
+        self._parts: dict[str, list[Any]] = {"array": [], REFERENCE: [], "own": list(user_objects)}
+        self._own_things = {id(thing) for thing in user_objects}
         self._unused: set[tuple[str, int]] = set()
 
     @classmethod
@@ -150,19 +150,19 @@ class Reader:
         self._unused = {(kind, place) for kind, length in lengths.items() for place in range(length)}
         for node in objects:
             self._parts[REFERENCE].append(self._object(*node))
-        found = self(root)
+        result = self(root)
         if self._unused:
             raise StateError(f"nothing refers to {len(self._unused)} of its parts: the state was changed.")
-        return found
+        return result
 
     def __call__(self, node: Any) -> Any:
         """The value of a node."""
         if node is None or type(node) in SCALARS:
             return node
-        kind, *given = node if isinstance(node, list) and node else [node]
+        kind, *arguments = node if isinstance(node, list) and node else [node]
         if not isinstance(kind, str) or kind not in _READERS:
             raise StateError(f"the state holds something of the kind {kind!r:.200}, which is not known here.")
-        return _READERS[kind](self, *given)
+        return _READERS[kind](self, *arguments)
 
     def items(self, nodes: Sequence[Any]) -> list[Any]:
         """The values of several nodes."""
@@ -181,19 +181,19 @@ class Reader:
             raise StateError(f"the state names {reference!r:.200}, which is not among the classes of this version.")
         return self.known[reference]
 
-    def _object(self, kind: Any, reference: Any, *given: Any) -> Any:
-        found = self.named(reference)
-        made = kind_of(found) if kind == "object" and isclass(found) else None
+    def _object(self, kind: Any, reference: Any, *arguments: Any) -> Any:
+        owner = self.named(reference)
+        made = kind_of(owner) if kind == "object" and isclass(owner) else None
         if made is None:
-            raise StateError(f"the state holds an object of {found!r:.200}, which no description holds.")
-        names = given[::2]
+            raise StateError(f"the state holds an object of {owner!r:.200}, which no description holds.")
+        names = arguments[::2]
         for name in names:
-            if shadows(found, name):
-                raise StateError(f"the state gives a {found.__name__} the attribute {name!r:.200}, which none has.")
-        values = dict(zip(names, self.items(given[1::2]), strict=True))
+            if shadows(owner, name):
+                raise StateError(f"the state gives a {owner.__name__} the attribute {name!r:.200}, which none has.")
+        values = dict(zip(names, self.items(arguments[1::2]), strict=True))
         if len(values) < len(names):
-            raise StateError(f"the state gives a {found.__name__} an attribute twice.")
-        return made.make(self, found, values)
+            raise StateError(f"the state gives a {owner.__name__} an attribute twice.")
+        return made.make(self, owner, values)
 
     def is_own(self, thing: Any) -> bool:
         """True for a class or function of the user, and for an instance of such a class."""
@@ -213,13 +213,13 @@ class Reader:
 
     def keys(self, nodes: Sequence[Any]) -> list[Any]:
         """Keys of a dictionary or members of a set; other keys than text may all have the same hash."""
-        found = self.items(nodes)
-        for key in found:
+        keys = self.items(nodes)
+        for key in keys:
             if not _is_key(key):
                 raise StateError(f"the state holds a {type(key).__name__} as a key.")
-        if sum(type(key) is not str for key in found) > MOST_KEYS:
+        if sum(type(key) is not str for key in keys) > MOST_KEYS:
             raise StateError(f"the state holds more than {MOST_KEYS} keys that are no text.")
-        return found
+        return keys
 
 
 def _is_key(value: Any) -> bool:
@@ -229,15 +229,15 @@ def _is_key(value: Any) -> bool:
     return isinstance(number, KEYS) and not (isinstance(number, int) and abs(number) >= LARGEST_KEY)
 
 
-def _array(found: np.ndarray, header: list[Any]) -> Any:
+def _array(array: np.ndarray, header: list[Any]) -> Any:
     """An array in its own order of axes, or the tensor of it."""
     axes, *of_tensor = header
-    if not isinstance(found, np.ndarray) or found.dtype.hasobject or sorted(axes) != list(range(found.ndim)):
+    if not isinstance(array, np.ndarray) or array.dtype.hasobject or sorted(axes) != list(range(array.ndim)):
         raise StateError(f"the state holds an array of other axes than {axes!r:.200}, or of objects.")
-    if not found.size and math.prod(size for size in found.shape if size) > MOST_EMPTY:
-        raise StateError(f"the state holds an empty array of shape {found.shape!r:.200}.")
-    found = found.transpose(np.argsort(axes)) if axes else found
-    return _tensor(found, *of_tensor) if of_tensor else found
+    if not array.size and math.prod(size for size in array.shape if size) > MOST_EMPTY:
+        raise StateError(f"the state holds an empty array of shape {array.shape!r:.200}.")
+    array = array.transpose(np.argsort(axes)) if axes else array
+    return _tensor(array, *of_tensor) if of_tensor else array
 
 
 def _tensor(array: np.ndarray, dtype: str, device: str, grad: bool | None) -> Tensor:
@@ -249,36 +249,36 @@ def _tensor(array: np.ndarray, dtype: str, device: str, grad: bool | None) -> Te
         raise StateError(f"the state holds {grad!r:.200} where True, False or null is needed.")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        found = torch.from_numpy(array)
+        tensor = torch.from_numpy(array)
     wanted = DTYPES[dtype]
-    if wanted != found.dtype and (wanted, found.dtype) != (torch.bfloat16, torch.float32):
+    if wanted != tensor.dtype and (wanted, tensor.dtype) != (torch.bfloat16, torch.float32):
         raise StateError(f"the state holds an array of the data type {array.dtype} as a tensor of {dtype}.")
     if not isinstance(array, np.memmap):
-        found = found.clone()
-    found = found.to(present_device(device), wanted)
-    return found if grad is None else nn.Parameter(found, requires_grad=grad)
+        tensor = tensor.clone()
+    tensor = tensor.to(present_device(device), wanted)
+    return tensor if grad is None else nn.Parameter(tensor, requires_grad=grad)
 
 
 def _objects(reader: Reader, shape: Any, *items: Any) -> np.ndarray:
-    found = np.empty(len(items), dtype=object)
+    array = np.empty(len(items), dtype=object)
     for place, item in enumerate(items):
-        found[place] = reader(item)
-    return found.reshape(reader(shape))
+        array[place] = reader(item)
+    return array.reshape(reader(shape))
 
 
-def _random(reader: Reader, *given: Any) -> np.random.RandomState:
+def _random(reader: Reader, *arguments: Any) -> np.random.RandomState:
     """The generator of a state; numpy itself does not check the position, and reads out of bounds."""
-    words, place, has_gauss, gauss = reader.items(given)
+    words, place, has_gauss, gauss = reader.items(arguments)
     numbers = type(place) is int and type(has_gauss) is int and type(gauss) is float
     if not numbers or np.shape(words) != (N_WORDS,) or not 0 <= place <= N_WORDS:
         raise StateError(f"the state holds a random generator at position {place!r:.200}, which none has.")
-    found = np.random.RandomState()
-    found.set_state((GENERATOR, words, place, has_gauss, gauss))
-    return found
+    state = np.random.RandomState()
+    state.set_state((GENERATOR, words, place, has_gauss, gauss))
+    return state
 
 
-def _dict(reader: Reader, *given: Any) -> dict[Any, Any]:
-    return dict(zip(reader.keys(given[::2]), reader.items(given[1::2]), strict=True))
+def _dict(reader: Reader, *arguments: Any) -> dict[Any, Any]:
+    return dict(zip(reader.keys(arguments[::2]), reader.items(arguments[1::2]), strict=True))
 
 
 _READERS: dict[str, Callable[..., Any]] = {

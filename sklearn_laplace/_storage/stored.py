@@ -50,9 +50,9 @@ class StoredEstimator(Described):
     @classmethod
     def _joined(cls, parameters: Mapping[str, Any], fitted: dict[str, Any]) -> Any:
         """A new estimator of parameters and fitted attributes."""
-        found = new(cls, {})
-        found._settle(parameters, fitted)
-        return found
+        joined = new(cls, {})
+        joined._settle(parameters, fitted)
+        return joined
 
     def _settle(self, parameters: Mapping[str, Any], fitted: dict[str, Any]) -> None:
         """Take on parameters and fitted attributes."""
@@ -86,8 +86,8 @@ class StoredEstimator(Described):
 
     def __setstate__(self, state: Any) -> None:
         if not isinstance(state, dict) or "format" not in state:
-            found = sorted(state) if isinstance(state, dict) else type(state).__name__
-            raise StateError(f"this is not the state of a {type(self).__name__}: found {found!r:.200}. Fit again.")
+            content = sorted(state) if isinstance(state, dict) else type(state).__name__
+            raise StateError(f"this is not the state of a {type(self).__name__}: found {content!r:.200}. Fit again.")
         check_format("this model", state["format"])
         with reading("the state"):
             reader = Reader.of(state["fitted"])
@@ -99,14 +99,14 @@ class StoredEstimator(Described):
         self._settle(callbacks_of(state), {})
 
 
-def check_format(source: str, found: Any) -> None:
+def check_format(source: str, version: Any) -> None:
     """Refuse a description of another format.
 
     Parameters
     ----------
     source : str
         The beginning of the message.
-    found : int or str
+    version : int or str
 
     Raises
     ------
@@ -120,10 +120,10 @@ def check_format(source: str, found: Any) -> None:
     sklearn_laplace.errors.StateError: this model was written in format 3 and this version of sklearn_laplace reads \
 format 4: load it with sklearn_laplace 0.1.0, or fit and save it again with this version.
     """
-    if str(found) != str(STATE_FORMAT):
-        writer = f"sklearn_laplace {OLDER[str(found)]}" if str(found) in OLDER else "the version that wrote it"
+    if str(version) != str(STATE_FORMAT):
+        writer = f"sklearn_laplace {OLDER[str(version)]}" if str(version) in OLDER else "the version that wrote it"
         raise StateError(
-            f"{source} was written in format {found!s:.20} and this version of sklearn_laplace reads format "
+            f"{source} was written in format {version!s:.20} and this version of sklearn_laplace reads format "
             f"{STATE_FORMAT}: load it with {writer}, or fit and save it again with this version."
         )
 
@@ -156,11 +156,11 @@ def check_fitted(reader: Reads, kind: type, fitted: Any) -> None:
 
 def _is_ours(kind: type, name: str) -> bool:
     """True if one of this package's classes defines a name."""
-    return any(name in vars(one) for one in kind.__mro__ if one.__module__.startswith(f"{PACKAGE}."))
+    return any(name in vars(base) for base in kind.__mro__ if base.__module__.startswith(f"{PACKAGE}."))
 
 
 def _check_members(kind: type, held: Ensemble) -> None:
-    if len({id(one) for one in held.members}) < len(held.members):
+    if len({id(member) for member in held.members}) < len(held.members):
         raise StateError(f"the state holds one member of a {kind.__name__} several times.")
     if not 0 < len(held.members) <= MOST_MEMBERS:
         raise StateError(f"the state of a {kind.__name__} needs 1 to {MOST_MEMBERS} members.")

@@ -20,6 +20,13 @@ from ..nets.mlp import Pieces
 
 ALONE = {"hidden_layer_sizes": (50,), "activation": "tanh"}
 """Values of "auto" for a net that is trained alone."""
+OF_NOISE = {"hidden_layer_sizes": (16,), "activation": "tanh", "n_bins": None}
+"""Options of the noise net. See docs/decisions.md."""
+MOST_LEVELS = 32
+"""Maximum number of levels of a category that the noise net distinguishes, because an exact step costs the cube of the
+number of weights. A category with more levels has two indicators, for its first and its second level."""
+NOISE_SEED = 100
+"""Offset of the noise net's seed from that of the mean's net, so that their initial weights differ."""
 STATISTICS_ROWS = 100_000
 """The encoding of jointly trained members is estimated from every k-th row, with at least this many rows if there are
 more. The quantiles of all rows would need more memory than the training."""
@@ -79,6 +86,14 @@ def built_in_net(
         else:
             arguments |= _statistics_of_pieces(X, data.weights, columns, n_bins)
     return TableMLP, {**_coding(data), **arguments}
+
+
+def noise_net(parameters: Mapping[str, Any], data: PreparedData, likelihood: Likelihood, seed: int) -> nn.Module:
+    """Return the net of the log noise variance, with new weights; ``seed`` is that of the net of the mean."""
+    net_class, arguments = built_in_net({**parameters, **OF_NOISE}, data, likelihood, seed + NOISE_SEED)
+    if "levels" in arguments:
+        arguments["levels"] = tuple(1 if n > MOST_LEVELS else n for n in arguments["levels"])
+    return net_class(**arguments)
 
 
 def _numbers(data: PreparedData, stride: int = 1) -> tuple[np.ndarray, tuple[Column, ...]]:

@@ -64,7 +64,7 @@ FAR_FROM_MODE = 1.0
 
 
 def fit_map(
-    net: NeuralNet, network: Network, rows: TrainingRows, n_outputs: int, plan: Plan, task: Task, *, own_epochs: bool
+    net: NeuralNet, network: Network, rows: TrainingRows, plan: Plan, task: Task, *, own_epochs: bool
 ) -> MapResult:
     """Train the net to the mode of its posterior, and select the free hyperparameters.
 
@@ -75,7 +75,6 @@ def fit_map(
     network : Network
         Traced module of the net.
     rows : TrainingRows
-    n_outputs : int
     plan : Plan
     task : Task
         Progress task; the epochs and the mode search are its subtasks.
@@ -97,7 +96,7 @@ def fit_map(
     ModeWarning
         If the final weights are far from a mode.
     """
-    n_dual = n_dual_rows(rows, plan.likelihood, n_outputs)
+    n_dual = n_dual_rows(rows, plan.likelihood)
     budget = budget_for(len(rows))
     cost, _ = _exact(network, rows, n_dual, plan.previous)
     exact = cost <= budget.exact_step
@@ -120,7 +119,7 @@ def fit_map(
         with task.subtask("mode"):
             if exact or goes_on:
                 steps_of = _steps(plan, budget, small=small, exact=exact)
-                n_linear = (rows.inputs[0].numel() + 1) * n_outputs
+                n_linear = (rows.inputs[0].numel() + 1) * rows.n_outputs
                 start = _best_start(problem, fit, hyper, plan, steps_of, n_linear)
                 fit, hyper, steps, damping = start.fit, start.hyper, steps + start.n_steps, start.damping
             elif free_prior or plan.free_dispersion:
@@ -147,7 +146,7 @@ def _steps(plan: Plan, budget: Budget, *, small: bool, exact: bool) -> int:
         return START_STEPS if plan.is_noisy else steps
     if plan.is_noisy:
         return MEMBER_STEPS if budget is LARGE else FEW_MEMBER_STEPS
-    return NOISELESS_STEPS if _goes_on_noiseless(plan, budget) else steps
+    return NOISELESS_STEPS if _is_noiseless_of_many_rows(plan, budget) else steps
 
 
 def _refine_steps(plan: Plan, budget: Budget, *, exact: bool) -> int:
@@ -160,10 +159,10 @@ def _refine_steps(plan: Plan, budget: Budget, *, exact: bool) -> int:
         return START_REFINE_STEPS if plan.is_noisy else budget.refine_steps
     if plan.is_noisy:
         return MEMBER_REFINE_STEPS
-    return START_REFINE_STEPS if _goes_on_noiseless(plan, budget) else budget.refine_steps
+    return START_REFINE_STEPS if _is_noiseless_of_many_rows(plan, budget) else budget.refine_steps
 
 
-def _goes_on_noiseless(plan: Plan, budget: Budget) -> bool:
+def _is_noiseless_of_many_rows(plan: Plan, budget: Budget) -> bool:
     """True for many rows and a likelihood with dispersion; callers have excluded noisy targets and cold starts."""
     return plan.likelihood.has_dispersion and budget is LARGE
 
@@ -186,7 +185,7 @@ def continued(trained: MapResult, rows: TrainingRows, plan: Plan, factor: float)
     MapResult
     """
     fit, hyper = trained.mode.fit, trained.mode.hyper
-    budget, n_dual = budget_for(len(rows)), n_dual_rows(rows, plan.likelihood, fit.n_outputs)
+    budget, n_dual = budget_for(len(rows)), n_dual_rows(rows, plan.likelihood)
     problem = problem_of(fit.network, fit.prior, rows, n_dual, plan)
     hyper = replace(hyper, prior_precision=factor * hyper.prior_precision)
     steps = budget.gauss_newton_steps // 4
@@ -202,7 +201,6 @@ def keep_mode(
     net: NeuralNet,
     network: Network,
     rows: TrainingRows,
-    n_outputs: int,
     plan: Plan,
     structure: type[Curvature] | None = None,
 ) -> MapResult:
@@ -215,7 +213,6 @@ def keep_mode(
     network : Network
         Traced module of the net, in the dtype of the rows.
     rows : TrainingRows
-    n_outputs : int
     plan : Plan
     structure : curvature class, optional
         Structure of the curvature. Default: exact if affordable.
@@ -226,11 +223,11 @@ def keep_mode(
         Result with the initial hyperparameters of the plan. ``mode.decrement`` measures the distance of the weights to
         a mode under them.
     """
-    n_dual = n_dual_rows(rows, plan.likelihood, n_outputs)
+    n_dual = n_dual_rows(rows, plan.likelihood)
     small = exact_cost(network.blocks, n_dual)[0] <= SINGLE_THREAD_FLOPS
     with single_thread(small):
         prior = plan.prior(network)
-        fit = problem_of(network, prior, rows, n_dual, plan, trained=True, asked=structure).linearise(network)
+        fit = problem_of(network, prior, rows, n_dual, plan, trained=True, preferred=structure).linearise(network)
         hyper = plan.start(network, prior)
         mode = Mode(fit, plan.update(fit, hyper), 0)
     history = [dict(entry) for entry in net.history]
@@ -265,14 +262,14 @@ def _warn_far(mode: Mode) -> None:
         )
 
 
-def n_dual_rows(rows: TrainingRows, likelihood: Likelihood, n_outputs: int) -> int:
+def n_dual_rows(rows: TrainingRows, likelihood: Likelihood) -> int:
     """Dual dimension M of the training's curvature: rows × columns of the output factor."""
-    return len(rows) * GGN().n_columns(likelihood, n_outputs)
+    return len(rows) * GGN().n_columns(likelihood, rows.n_outputs)
 
 
-def is_exact(network: Network, rows: TrainingRows, n_outputs: int, plan: Plan) -> bool:
+def is_exact(network: Network, rows: TrainingRows, plan: Plan) -> bool:
     """Return True if a training uses exact Gauss–Newton steps."""
-    cost, _ = _exact(network, rows, n_dual_rows(rows, plan.likelihood, n_outputs), plan.previous)
+    cost, _ = _exact(network, rows, n_dual_rows(rows, plan.likelihood), plan.previous)
     return cost <= budget_for(len(rows)).exact_step
 
 
@@ -298,7 +295,7 @@ def problem_of(
     *,
     trained: bool = False,
     exact: bool | None = None,
-    asked: type[Curvature] | None = None,
+    preferred: type[Curvature] | None = None,
 ) -> Problem:
     """Return the mode search for these rows, with a curvature structure that fits in memory.
 
@@ -315,7 +312,7 @@ def problem_of(
         of a training must not depend on the memory, so a training has no fallback.
     exact : bool, optional
         If True, use the exact structure. Default: exact if affordable.
-    asked : curvature class, optional
+    preferred : curvature class, optional
         Structure to use, with ``diag`` as fallback.
 
     Raises
@@ -330,7 +327,7 @@ def problem_of(
     exact = cost <= budget_for(len(rows)).exact_step if exact is None else exact
     able: list[type[Curvature]] = [exact_form, large] if exact else [large]
     able = [*able, Diag] if trained else able[:1]
-    able = able if asked is None else [asked, Diag]
+    able = able if preferred is None else [preferred, Diag]
     n_dual += 0 if plan.previous is None else plan.previous.dual_rows(n_columns)
     structure = next((kind for kind in able if memory.fits(kind, network, n_dual, n_columns)), None)
     if structure is None:
@@ -338,7 +335,7 @@ def problem_of(
         raise MemoryBudgetError(
             f"the pass over the training rows needs a curvature of all {network.n_parameters:,} weights in addition to "
             f"the posterior's, {needed:,} bytes and those of one row; {memory}. Use a larger memory_budget or a "
-            "smaller net, or train the net elsewhere and give net=FrozenEstimator(net)."
+            f"smaller net{'' if trained else ', or train the net elsewhere and give net=FrozenEstimator(net)'}."
         )
     past = None if plan.previous is None else plan.previous.within(structure)
     options = {} if past is None else past.curvature.options

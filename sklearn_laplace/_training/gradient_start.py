@@ -19,7 +19,6 @@ from .._runtime.threads import single_thread
 from ..laplace.network.network import Network
 from ..nets import MLP, TableMLP
 from .batched import Stacked, Training, mean_squares
-from .fit_map import is_exact
 from .plan import Plan
 from .schedule import Schedule
 from .starts import has_groups
@@ -89,16 +88,14 @@ def gradient_start(
     return GradientStart(tuple(stacked.written()), float((errors * unseen.sum(1)).sum() / unseen.sum()))
 
 
-def starts_by_gradients(network: Network, rows: TrainingRows, n_outputs: int, plan: Plan) -> bool:
+def may_start_by_gradients(network: Network, plan: Plan) -> bool:
     """Return True if gradient training can precede exact steps.
 
-    This requires a training by exact steps, a Gaussian likelihood and, if the prior is free, a single prior precision.
+    This requires a Gaussian likelihood and, if the prior is free, a single prior precision.
 
     Parameters
     ----------
     network : Network
-    rows : TrainingRows
-    n_outputs : int
     plan : Plan
 
     Returns
@@ -107,4 +104,4 @@ def starts_by_gradients(network: Network, rows: TrainingRows, n_outputs: int, pl
     """
     normal = plan.likelihood.has_dispersion and plan.likelihood.quadratic
     several = plan.precision is None and has_groups(network, plan.prior(network))
-    return normal and not several and is_exact(network, rows, n_outputs, plan)
+    return normal and not several

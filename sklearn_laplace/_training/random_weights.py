@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._data.rows import PreparedData, mean_variance
+from .._data.summary import TargetSummary
 from .._data.target_scale import TargetScale
-from .._host.rows import TrainingRows
+from .._host.rows import Sizes
 from .._options.few_rows import told_by_rows
 from .._options.net import check_device
 from .._options.options import Options
 from .._options.previous import check_previous, previous_of
 from .._options.prior import check_temperature
 from .._options.resolve import resolve
-from .._runtime.budget import FLOAT32_ROWS, automatic_structure
+from .._runtime.budget import automatic_structure
 from ..laplace.network.network import Network
 from ..laplace.prior import Prior
 from ..laplace.prior_groups import listed, prior_mean, temperatures
@@ -31,7 +31,7 @@ def fixed_dispersion(options: Options, scale: TargetScale) -> float | None:
     return None if sigma is None else scale.dispersion(sigma)
 
 
-def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData, seed: int = 0) -> Options:
+def options_for(kind: str, parameters: Mapping[str, Any], targets: TargetSummary, seed: int = 0) -> Options:
     """Resolve the options of a fit.
 
     Parameters
@@ -40,8 +40,8 @@ def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData, se
         "regressor" or "classifier".
     parameters : mapping
         Parameters of the estimator.
-    data : PreparedData
-        Rows, which determine the units of the likelihood and options that depend on the number of rows.
+    targets : TargetSummary
+        Units of the likelihood, and number of rows for options that depend on it.
     seed : int
         Seed of random draws in the curvature.
 
@@ -49,8 +49,7 @@ def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData, se
     -------
     Options
     """
-    single_logit = data.targets.ndim == 1 and data.n_outputs == 1
-    options = resolve(kind, parameters, seed, single_logit=single_logit)
+    options = resolve(kind, parameters, seed, single_logit=targets.single_logit)
     check_device(options.device)
     previous = previous_of(parameters["prior"])
     if previous is not None:
@@ -60,29 +59,12 @@ def options_for(kind: str, parameters: Mapping[str, Any], data: PreparedData, se
         if mean is not None and options.prior_mean == 0.0:  # the prior counts once, with the mean of the previous fit
             return replace(options, prior_mean=fit.network.tensors(mean))
         return options
-    likelihood = options.likelihood.scaled_to(mean_variance(data), data.average_noise)
-    return told_by_rows(replace(options, likelihood=likelihood), data.total_weight, data.scale)
-
-
-def tensors_of(data: PreparedData, options: Options, *, built_in: bool) -> TrainingRows:
-    """Rows as tensors on the device of the options; the default dtype is float64 for a small number of rows."""
-    small = data.total_weight <= FLOAT32_ROWS
-    dtype = options.dtype or (torch.float64 if small else torch.float32)
-    # The built-in net standardises its columns in float64; its layers may compute in float32.
-    return _as_tensors(data, torch.float64 if built_in else dtype, dtype, options.device)
-
-
-def _as_tensors(data: PreparedData, input_dtype: torch.dtype, dtype: torch.dtype, device: torch.device) -> TrainingRows:
-    return TrainingRows(
-        torch.tensor(data.X, dtype=input_dtype, device=device),
-        torch.tensor(data.targets, dtype=torch.long if data.targets.ndim == 1 else dtype, device=device),
-        torch.tensor(data.weights, dtype=dtype, device=device),
-        None if data.noise is None else torch.tensor(data.noise, dtype=dtype, device=device),
-    )
+    likelihood = options.likelihood.scaled_to(targets.mean_variance, targets.average_noise)
+    return told_by_rows(replace(options, likelihood=likelihood), targets.total_weight, targets.scale)
 
 
 def posterior_layout(
-    everything: Network, rows: TrainingRows, data: PreparedData, options: Options
+    everything: Network, example: Tensor, sizes: Sizes, options: Options
 ) -> tuple[Network, type[Curvature], int, int]:
     """Return the layout of the posterior.
 
@@ -90,8 +72,10 @@ def posterior_layout(
     ----------
     everything : Network
         Network of all weights.
-    rows : TrainingRows
-    data : PreparedData
+    example : Tensor of shape (n, …), n ≥ 1
+        Inputs of some rows.
+    sizes : Sizes
+        Sizes of the training data.
     options : Options
 
     Returns
@@ -113,14 +97,14 @@ def posterior_layout(
     MemoryBudgetError
         If the curvature does not fit in memory.
     """
-    network, rule, memory = _selected(everything, rows, options), options.rule, options.memory
-    n_columns = rule.n_columns(options.likelihood, data.n_outputs)
-    n_dual = len(rows) * n_columns
+    network, rule, memory = selected(everything, example, options), options.rule, options.memory
+    n_columns = rule.n_columns(options.likelihood, sizes.n_outputs)
+    n_dual = sizes.n_rows * n_columns
     grouped(network, everything.parameter_names, options)
     structure = options.structure or automatic_structure(
         network.blocks,
         n_dual,
-        len(rows),
+        sizes.n_rows,
         rule.provides & options.subset.provides,
         options.grouping.unit,
         lambda structure: memory.fits(structure, network, n_dual, n_columns),
@@ -133,10 +117,10 @@ def posterior_layout(
     return network, structure, n_dual, n_bytes
 
 
-def _selected(everything: Network, rows: TrainingRows, options: Options) -> Network:
+def selected(everything: Network, example: Tensor, options: Options) -> Network:
     """Network of the random weights, with separate blocks for biases if the structure needs them."""
     laid_out = everything.with_separate_biases() if options.structure_options.separate_biases else everything
-    return options.subset.of(laid_out, rows.inputs)
+    return options.subset.of(laid_out, example)
 
 
 def grouped(network: Network, names: tuple[str, ...], options: Options) -> Prior:

@@ -13,8 +13,8 @@ from .._runtime.budget import SMALL_ROWS
 from .schedule import Schedule
 
 HIDDEN_AT, WIDTHS, WIDTH_POWER, WIDTH_STEP = 2500, (32, 128), 0.36, 16
-"""Number of rows for 64 units per hidden layer; minimum and maximum units; power of the number of rows; step to which
-the units are rounded."""
+"""A hidden layer has 64 (n / ``HIDDEN_AT``)^``WIDTH_POWER`` units for n rows, within ``WIDTHS`` and rounded to a
+multiple of ``WIDTH_STEP``."""
 N_LAYERS = 2
 """Number of hidden layers."""
 SMOOTH, DETAILED, DETAILED_ROWS = "silu", "gelu", 5000

@@ -56,4 +56,4 @@ class TrainingRequest:
         -------
         Options
         """
-        return options_for(self.kind, {**self.parameters, "memory_budget": memory_budget}, self.data)
+        return options_for(self.kind, {**self.parameters, "memory_budget": memory_budget}, self.data.summary())

@@ -21,8 +21,8 @@ STARTS = (1.0, 0.1)
 """Initial prior precisions, as factors of the natural ones. A strong prior alone may lead to a linear fit, a weak prior
 alone to an overfitted net."""
 LITTLE = 2.0
-"""The weak start is tried only if the strong start ends with at most this multiple of a linear model's parameters as
-effective parameters. The evidence then selects one of the two. See docs/decisions.md."""
+"""Maximum number of effective parameters after the strong start, in units of the parameters of a linear model, for
+which the weak start is tried as well. The evidence then selects one of the two. See docs/decisions.md."""
 FIRST_LAYER, BEHIND = 10.0, 0.1
 """Factors of an additional start with several prior precisions: of the first layer, and of the later layers. The strong
 prior over the first layer keeps irrelevant columns out. See docs/decisions.md."""

@@ -17,7 +17,6 @@ from sklearn.frozen import FrozenEstimator
 from skorch import NeuralNet
 from torch import Tensor, nn
 
-from .._data.rows import PreparedData
 from .._host.given_net import check_module, copied, isolated_seed, returns_probabilities
 from .._host.net import build_net, initialise
 from .._host.rows import Sizes, TrainingRows
@@ -32,10 +31,10 @@ from ..laplace.structures._base import Curvature
 from .built_in import built_in_net
 from .fit_map import ROWS_FOR_MEMBERS, fit_map, is_exact, keep_mode
 from .folds import N_FOLDS, cross_fitted, dealt
-from .gradient_start import gradient_start, starts_by_gradients
+from .gradient_start import gradient_start, may_start_by_gradients
 from .plan import NOISELESS, MapResult, Plan, WarmStart
 from .previous import check_same_net, load
-from .random_weights import fixed_dispersion, grouped, posterior_layout, tensors_of
+from .random_weights import fixed_dispersion, grouped, posterior_layout
 from .request import TrainingRequest
 
 TRAINING_STAGES = 3
@@ -58,15 +57,15 @@ def train(request: TrainingRequest, memory_budget: object, task: Task) -> MapRes
     MapResult
     """
     options, rows, plan = _planned(request, memory_budget, task)
-    parameters, data, seeds = request.parameters, request.data, request.seeds
+    parameters, seeds = request.parameters, request.seeds
     net = parameters["net"]
     if isinstance(net, FrozenEstimator):
         module = copy.deepcopy(net.estimator.module_).to(rows.weights)
-        check_module(module.eval(), rows.inputs[:2], Sizes.of(rows, data.n_outputs))
-        network = _trace(module, rows, data, options, verbose=parameters["verbose"])
+        check_module(module.eval(), rows.inputs[:2], Sizes.of(rows))
+        network = _trace(module, rows, options, verbose=parameters["verbose"])
         fixed = plan.precision is not None and not plan.free_dispersion
-        structure = _structure_of_pass(network, rows, data, options) if fixed else None
-        return keep_mode(copied(net.estimator), network, rows, data.n_outputs, plan, structure)
+        structure = _structure_of_pass(network, rows, options) if fixed else None
+        return keep_mode(copied(net.estimator), network, rows, plan, structure)
     if net is None:
         return _train_net(request, rows, plan, options, task)
     with isolated_seed(seeds[1], rows.inputs.device):
@@ -109,7 +108,8 @@ def begin(request: TrainingRequest, memory_budget: object, task: Task) -> WarmSt
     options, rows, plan = _planned(request, memory_budget, task)
     nets = _Nets.of(request, rows, options)
     network = nets.network
-    if not nets.cross_fits or not starts_by_gradients(network, rows, request.data.n_outputs, plan):
+    may_start = nets.cross_fits and may_start_by_gradients(network, plan)
+    if not (may_start and is_exact(network, rows, plan)):
         return None
     modules, prior = [nets.net.module_, *nets.others], plan.start(network, plan.prior(network)).prior_precision.mean()
     with task.subtask("epochs"):
@@ -128,7 +128,7 @@ def _planned(request: TrainingRequest, memory_budget: object, task: Task) -> tup
     """Resolved options, rows as tensors, and plan of a training."""
     options, data, start = request.options(memory_budget), request.data, request.warm_start
     is_ours = request.parameters["net"] is None
-    rows = tensors_of(data, options, built_in=is_ours)
+    rows = data.training_rows(options.dtype, options.device, built_in=is_ours)
     fixed_noise = options.map_precision is not None
     by_gradients = start is not None and start.by_gradients
     plan = Plan(
@@ -150,13 +150,13 @@ def _planned(request: TrainingRequest, memory_budget: object, task: Task) -> tup
     return options, rows, plan
 
 
-def _structure_of_pass(network: Network, rows: TrainingRows, data: PreparedData, options: Options) -> type[Curvature]:
+def _structure_of_pass(network: Network, rows: TrainingRows, options: Options) -> type[Curvature]:
     """Structure for a frozen net with fixed prior precision and noise level.
 
     It is the structure of the posterior if all weights are random, so that a single pass over the data is sufficient.
     Structures other than ``full``, ``functional`` and ``kron`` are replaced by ``diag``.
     """
-    random, structure, _, _ = posterior_layout(network, rows, data, options)
+    random, structure, _, _ = posterior_layout(network, rows.inputs, Sizes.of(rows), options)
     whole = random.parameter_names == network.parameter_names and random.blocks == network.blocks
     return structure if whole and structure in (Full, Functional, Kron) else Diag
 
@@ -194,14 +194,14 @@ class _Nets:
         arguments: dict[str, Any] = {}
         if is_ours:
             source, arguments = built_in_net(parameters, data, options.likelihood, seeds[0])
-        sizes = Sizes.of(rows, data.n_outputs)
+        sizes = Sizes.of(rows)
         specification = source, arguments, options.likelihood, sizes
         options_of_net = {name: parameters[name] for name in ("max_epochs", "lr", "batch_size")}
         net = build_net(*specification, **options_of_net, seed=seeds[0], verbose=max(int(parameters["verbose"]) - 1, 0))
         initialise(net, rows.inputs[:2], rows.weights.dtype, sizes)
         if options.previous is not None:
             load(net.module_, options.previous.module)
-        network = _trace(net.module_, rows, data, options, verbose=parameters["verbose"])
+        network = _trace(net.module_, rows, options, verbose=parameters["verbose"])
         own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
         # A linear net has a single mode, which its evidence describes without cross-fitting.
         deep = is_ours and len(parameters["hidden_layer_sizes"]) > 0
@@ -217,7 +217,7 @@ def _train_net(request: TrainingRequest, rows: TrainingRows, plan: Plan, options
     nets = _Nets.of(request, rows, options)
     net, network, start, previous = nets.net, nets.network, request.warm_start, options.previous
     if request.parameters["net"] is None and not nets.own_epochs:
-        _check_used(request.parameters, is_exact(network, rows, request.data.n_outputs, plan), len(rows))
+        _check_used(request.parameters, is_exact(network, rows, plan), len(rows))
     if previous is not None:
         check_same_net(network, previous.fit.network, rows.inputs[:50])
         _start_at(net.module_, network.tensors(previous.fit.theta))
@@ -225,7 +225,7 @@ def _train_net(request: TrainingRequest, rows: TrainingRows, plan: Plan, options
         _start_at(net.module_, network.tensors(torch.from_numpy(start.theta).to(network.theta)))
     elif request.parameters["net"] is None and isinstance(options.prior_mean, dict):
         _start_at(net.module_, options.prior_mean)
-    trained = fit_map(net, network, rows, request.data.n_outputs, plan, task, own_epochs=nets.own_epochs)
+    trained = fit_map(net, network, rows, plan, task, own_epochs=nets.own_epochs)
     if request.is_member:
         return replace(trained, by_evidence=start is None or start.by_evidence)
     if not nets.cross_fits:
@@ -253,13 +253,13 @@ def _start_at(module: nn.Module, means: Mapping[str, Tensor]) -> None:
             parameter.copy_(means.get(name, parameter))
 
 
-def _trace(module: nn.Module, rows: TrainingRows, data: PreparedData, options: Options, *, verbose: int) -> Network:
+def _trace(module: nn.Module, rows: TrainingRows, options: Options, *, verbose: int) -> Network:
     """Trace the module, and check before any training that its posterior is supported and fits in memory."""
     log_outputs = rows.targets.ndim == 1 and returns_probabilities(module, rows.inputs[:20])
     if log_outputs and verbose:
         print("the net's outputs are probabilities; their logarithms are used as logits.")
     network = trace(module, rows.inputs, log_outputs=log_outputs)
-    posterior_layout(network, rows, data, options)
+    posterior_layout(network, rows.inputs, Sizes.of(rows), options)
     return network
 
 

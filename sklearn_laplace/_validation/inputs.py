@@ -24,12 +24,12 @@ LONGEST = 200
 """Maximum number of characters of a value in a message."""
 
 
-def readable(given: Any, name: str) -> Any:
+def readable(value: Any, name: str) -> Any:
     """Return the input unchanged, or a tensor as an array, if it can be read as rows.
 
     Parameters
     ----------
-    given : Any
+    value : Any
         User input.
     name : str
         Name of the argument in messages, for example "X".
@@ -46,26 +46,26 @@ def readable(given: Any, name: str) -> Any:
         ...
     TypeError: X is of type generator, which can be read only once. Pass list(X).
     """
-    kind = type(given).__name__
+    kind = type(value).__name__
     if kind == "LazyFrame":
         raise TypeError(f"{name} is a LazyFrame, a query that holds no rows. Pass {name}.collect().")
     if kind.endswith(UNFINISHED):
         raise TypeError(f"{name} is of type {kind}, which holds no rows. Pass the resulting table.")
-    if given is None or isinstance(given, np.ndarray | list | tuple | Real) or issparse(given) or _is_frame(given):
-        return given
-    if isinstance(given, Iterator):
+    if value is None or isinstance(value, np.ndarray | list | tuple | Real) or issparse(value) or _is_frame(value):
+        return value
+    if isinstance(value, Iterator):
         raise TypeError(f"{name} is of type {kind}, which can be read only once. Pass list({name}).")
-    if isinstance(given, Mapping):
+    if isinstance(value, Mapping):
         raise TypeError(f"{name} is of type {kind}. Pass an array, or a dataframe such as pandas.DataFrame({name}).")
-    if isinstance(given, str | bytes | Set):
-        raise TypeError(f"{name}={shown(given)} is of type {kind}. Pass a list, an array or a dataframe.")
+    if isinstance(value, str | bytes | Set):
+        raise TypeError(f"{name}={shown(value)} is of type {kind}. Pass a list, an array or a dataframe.")
     try:
-        array = _array_of(given) if isinstance(given, Tensor) else np.asarray(given)
+        array = _array_of(value) if isinstance(value, Tensor) else np.asarray(value)
     except Exception as error:  # conversions of third-party types may raise anything
         raise TypeError(f"{name} is of type {kind}, which numpy cannot read ({error}). Pass an array.") from error
     if array.ndim == 0 and array.dtype.kind == "O":
         raise TypeError(f"{name} is of type {kind}, which holds no rows. Pass a list, an array or a dataframe.")
-    return array if isinstance(given, Tensor) else given
+    return array if isinstance(value, Tensor) else value
 
 
 def unmasked(name: str, values: Any) -> Any:
@@ -94,8 +94,8 @@ or fill in their values (numpy.ma.filled).
     return values
 
 
-def _is_frame(given: Any) -> bool:
-    return getattr(given, "columns", None) is not None and getattr(given, "dtypes", None) is not None
+def _is_frame(value: Any) -> bool:
+    return getattr(value, "columns", None) is not None and getattr(value, "dtypes", None) is not None
 
 
 def no_table(X: Any) -> str | None:
@@ -173,7 +173,7 @@ another unit, or its logarithm.
         ) from None
 
 
-def as_numbers(given: Any, name: str) -> Any:
+def as_numbers(value: Any, name: str) -> Any:
     """Convert numbers of any type to float64; leave all other input to scikit-learn's checks.
 
     Raises
@@ -186,15 +186,15 @@ def as_numbers(given: Any, name: str) -> Any:
     >>> as_numbers([Decimal("0.5"), None], "y")
     array([0.5, nan])
     """
-    given = unmasked(name, readable(given, name))
-    if given is None or issparse(given):
-        return given
+    value = unmasked(name, readable(value, name))
+    if value is None or issparse(value):
+        return value
     try:
-        cells = np.asarray(given)
+        cells = np.asarray(value)
     except ValueError:  # ragged
-        return given
+        return value
     if cells.dtype.kind != "O" or not all(is_missing(cell) or isinstance(cell, NUMBERS) for cell in cells.flat):
-        return given
+        return value
     numbers = np.full(cells.shape, np.nan)
     for place, cell in np.ndenumerate(cells):
         if not is_missing(cell):

@@ -143,7 +143,7 @@ def check_largest(weights: np.ndarray, name: str) -> None:
         )
 
 
-def check_outputs(given: int, fitted: int) -> None:
+def check_outputs(n_outputs: int, fitted: int) -> None:
     """Check that y has as many columns as in the fit.
 
     Raises
@@ -155,8 +155,8 @@ def check_outputs(given: int, fitted: int) -> None:
     --------
     >>> check_outputs(1, 1)
     """
-    if given != fitted:
-        raise ValueError(f"y has {given} columns; expected {fitted}, one for each fitted target.")
+    if n_outputs != fitted:
+        raise ValueError(f"y has {n_outputs} columns; expected {fitted}, one for each fitted target.")
 
 
 def check_same_kind(labels: np.ndarray, classes: np.ndarray) -> None:

@@ -98,10 +98,10 @@ class Components:
     aleatoric_variance: Tensor
 
     @classmethod
-    def of(cls, one: Predictive) -> Components:
+    def of(cls, moments: Predictive) -> Components:
         """Mixture with a single component."""
-        parts = (one.mean, one.epistemic_variance, one.aleatoric_variance)
-        return cls(torch.ones(1).to(one.mean), *(part[..., None] for part in parts))
+        parts = (moments.mean, moments.epistemic_variance, moments.aleatoric_variance)
+        return cls(torch.ones(1).to(moments.mean), *(part[..., None] for part in parts))
 
     @classmethod
     def joined(cls, parts: Sequence[Components], weights: Tensor) -> Components:

@@ -123,7 +123,7 @@ def _shallow_replica(
         return seen[id(module)]
     replica = module.__new__(type(module))
     seen[id(module)] = replica
-    own: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "_parameters": {name: replaced.get(prefix + name, p) for name, p in module._parameters.items()},
         "_buffers": dict(module._buffers),
         "_modules": {
@@ -132,7 +132,7 @@ def _shallow_replica(
         },
     }
     for hooks in ("_forward_pre_hooks", "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called"):
-        own[hooks] = OrderedDict(getattr(module, hooks))
-    for name, value in {**vars(module), **own}.items():
+        attributes[hooks] = OrderedDict(getattr(module, hooks))
+    for name, value in {**vars(module), **attributes}.items():
         object.__setattr__(replica, name, value)  # nn.Module.__setattr__ would register tensors again
     return replica

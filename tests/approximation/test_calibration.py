@@ -14,8 +14,8 @@ import torch
 
 from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._approximation import calibration
-from sklearn_laplace._approximation import learnt_noise as _learnt_noise
 from sklearn_laplace._approximation.calibration import HeldOutDeals, calibrated
+from sklearn_laplace._training import built_in
 
 N = 3000
 
@@ -183,4 +183,4 @@ def test_the_noise_of_a_table_with_many_levels_is_learnt():
     few = pd.DataFrame({"x": [0.05, 0.95], "day": ["day 3", "never seen"]})
     low, high = model.predict_std(few, kind="aleatoric")
     assert 4 < high / low < 16
-    assert len(set(names)) > _learnt_noise.MOST_LEVELS
+    assert len(set(names)) > built_in.MOST_LEVELS

@@ -242,7 +242,7 @@ def test_no_criterion_has_a_unit(scale):
         fit, hyper = model.laplace_, model.hyper_
         found.append(Vitals.of(fit, hyper, effective_parameters(fit, hyper), log_evidence(fit, hyper)))
     first, second = found
-    assert second.fit - second.guess == pytest.approx(first.fit - first.guess, rel=1e-3)
+    assert second.fit - second.baseline == pytest.approx(first.fit - first.baseline, rel=1e-3)
     assert second.volume == pytest.approx(first.volume, rel=1e-3)
     assert second.distance == pytest.approx(first.distance, rel=1e-3)
 
@@ -251,11 +251,11 @@ def test_the_guess_is_the_best_constant():
     """Regression: normal density with the moments of the targets. Classes: uniform probabilities. Counts: none."""
     values = RNG.normal(size=200)
     expected = (-0.5 * math.log(2 * math.pi * values.var()) - 0.5 * (values - values.mean()) ** 2 / values.var()).mean()
-    assert LIKELIHOODS["gaussian"](values.var()).guess(1) == pytest.approx(expected)
-    assert LIKELIHOODS["gaussian"](2.0).guess(3) == pytest.approx(3 * LIKELIHOODS["gaussian"](2.0).guess(1))
-    assert LIKELIHOODS["categorical"]().guess(4) == pytest.approx(-math.log(4))
-    assert LIKELIHOODS["bernoulli"]().guess(1) == pytest.approx(-math.log(2))
-    assert LIKELIHOODS["poisson"]().guess(1) is None
+    assert LIKELIHOODS["gaussian"](values.var()).baseline(1) == pytest.approx(expected)
+    assert LIKELIHOODS["gaussian"](2.0).baseline(3) == pytest.approx(3 * LIKELIHOODS["gaussian"](2.0).baseline(1))
+    assert LIKELIHOODS["categorical"]().baseline(4) == pytest.approx(-math.log(4))
+    assert LIKELIHOODS["bernoulli"]().baseline(1) == pytest.approx(-math.log(2))
+    assert LIKELIHOODS["poisson"]().baseline(1) is None
 
 
 def test_each_criterion_has_its_threshold():
@@ -265,7 +265,7 @@ def test_each_criterion_has_its_threshold():
     assert not (usual.pinned or usual.undetermined or usual.interpolates or usual.weak_prior)
     assert nothing.pinned and not replace(nothing, distance=1.0).pinned and not replace(nothing, effective=1.5).pinned
     assert not replace(nothing, n_rows=9.0).pinned and not replace(nothing, whole=False).pinned
-    assert not replace(nothing, fit=-60.0).pinned and replace(nothing, guess=None).pinned
+    assert not replace(nothing, fit=-60.0).pinned and replace(nothing, baseline=None).pinned
     assert replace(usual, effective=0.05).undetermined and not replace(usual, effective=0.05, n_weights=3).undetermined
     assert replace(usual, effective=58.0).interpolates and not replace(usual, effective=56.0).interpolates
     assert replace(usual, effective=30.0, n_different=30.0).interpolates
@@ -273,4 +273,4 @@ def test_each_criterion_has_its_threshold():
     weak = replace(usual, volume=2 * (85.0 - 40.0) + 121.0)
     assert weak.weak_prior and not replace(weak, volume=weak.volume - 2.0).weak_prior
     assert not replace(weak, fit=-90.0).weak_prior and not replace(weak, n_weights=10).weak_prior
-    assert not replace(weak, guess=None).weak_prior and not replace(weak, exact=False).weak_prior
+    assert not replace(weak, baseline=None).weak_prior and not replace(weak, exact=False).weak_prior

@@ -377,7 +377,7 @@ def test_what_is_affordable(rows, columns, classes, expected):
     scale = TargetScale(np.zeros(n_outputs), np.ones(n_outputs), np.ones(n_outputs))
     data = PreparedData(given, rng.normal(size=(rows, n_outputs)), np.ones(rows), n_outputs, scale)
     parameters = {**LaplaceRegressor().get_params(), "hidden_layer_sizes": (50,)}
-    assert kinds_of_nets(parameters, data, Categorical() if classes else Gaussian()) == expected
+    assert kinds_of_nets(parameters, data.shape(), Categorical() if classes else Gaussian()) == expected
 
 
 @pytest.mark.parametrize(

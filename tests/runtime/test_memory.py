@@ -220,7 +220,7 @@ def test_only_failed_allocations_are_errors_of_memory(error, said):
 )
 def test_a_budget_is_bytes_or_a_string_with_a_unit(value, size):
     """In powers of ten, or of two with an i."""
-    assert MemoryBudget.of(value) == MemoryBudget(size, given=True)
+    assert MemoryBudget.of(value) == MemoryBudget(size, by_user=True)
 
 
 @pytest.mark.parametrize("value", [0, -1, 0.5, True, "2", "GB", "2 parsecs", "-2GB", float("nan"), float("inf"), [1]])

@@ -14,7 +14,7 @@ from sklearn_laplace import LaplaceRegressor
 from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._runtime.budget import SMALL_ROWS
 from sklearn_laplace._training.batched import Encoded, Stacked
-from sklearn_laplace._training.gradient_start import gradient_start, starts_by_gradients
+from sklearn_laplace._training.gradient_start import gradient_start, may_start_by_gradients
 from sklearn_laplace._training.plan import BEGUN_DISPERSION, NOISELESS, Plan
 from sklearn_laplace._training.train import begin
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
@@ -154,11 +154,10 @@ def test_few_rows_start_from_initial_weights(starts):
 
 
 def test_only_normal_noise_begins_by_gradients():
-    network, rows = network_of(nets()[0]), rows_of(NOISY)
-    assert starts_by_gradients(network, rows, 1, plan_of())
-    assert not starts_by_gradients(network, rows, 1, replace(plan_of(), likelihood=LIKELIHOODS["poisson"]()))
-    several = replace(plan_of(), prior=lambda network: network.tensor_prior())
-    assert not starts_by_gradients(network, rows, 1, several)
+    network = network_of(nets()[0])
+    assert may_start_by_gradients(network, plan_of())
+    assert not may_start_by_gradients(network, replace(plan_of(), likelihood=LIKELIHOODS["poisson"]()))
+    assert not may_start_by_gradients(network, replace(plan_of(), prior=lambda network: network.tensor_prior()))
 
 
 @pytest.mark.parametrize("options", [{}, {"n_bins": None, "prior_precision": 2.0}], ids=["default", "given prior"])

@@ -72,7 +72,7 @@ class Likelihood(ABC):
         """Initial outputs (C,) of a built-in network; None if they are zero."""
         return None
 
-    def guess(self, n_outputs: int) -> float | None:
+    def baseline(self, n_outputs: int) -> float | None:
         """Mean log density of a target row under a baseline prediction without inputs, nats; None if unknown."""
         return None
 

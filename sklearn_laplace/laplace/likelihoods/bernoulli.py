@@ -30,7 +30,7 @@ class Bernoulli(Likelihood):
     has_dispersion: ClassVar[bool] = False
     over_classes: ClassVar[bool] = True
 
-    def guess(self, n_outputs: int) -> float:
+    def baseline(self, n_outputs: int) -> float:
         """−log 2, the log density of equal class probabilities."""
         return -math.log(2)
 

@@ -32,7 +32,7 @@ class Categorical(Likelihood):
     has_dispersion: ClassVar[bool] = False
     over_classes: ClassVar[bool] = True
 
-    def guess(self, n_outputs: int) -> float:
+    def baseline(self, n_outputs: int) -> float:
         """−log C, the log density of equal class probabilities."""
         return -math.log(n_outputs)
 

@@ -62,7 +62,7 @@ class Gaussian(Likelihood):
         """Return the likelihood for targets of the given mean variance; 1 replaces a variance of zero."""
         return Gaussian(target_variance if target_variance > 0 else 1.0, noise)
 
-    def guess(self, n_outputs: int) -> float:
+    def baseline(self, n_outputs: int) -> float:
         """−½ C log 2πe s², with s² the variance of the targets."""
         return -self.log_normaliser(self.target_variance, n_outputs) - 0.5 * n_outputs
 
