@@ -58,7 +58,7 @@ class MemoryBudget:
     --------
     >>> MemoryBudget.of("1.5 GB").size, MemoryBudget.of("2MiB").size, MemoryBudget.of(10**6).by_user
     (1500000000, 2097152, True)
-    >>> MemoryBudget(10**6).chunk_rows(width=1000, taken=500_000)
+    >>> MemoryBudget(10**6).chunk_rows(width=1000, used_bytes=500_000)
     12
     """
 

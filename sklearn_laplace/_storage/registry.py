@@ -64,8 +64,8 @@ def known() -> MappingProxyType[str, Any]:
 
     Examples
     --------
-    >>> found = known()
-    >>> found["Prior"].__name__, found["nn.Linear"].__module__, "builtins.eval" in found
+    >>> registered = known()
+    >>> registered["Prior"].__name__, registered["nn.Linear"].__module__, "builtins.eval" in registered
     ('Prior', 'torch.nn.modules.linear', False)
     """
     skorch = (NeuralNet, NeuralNetRegressor, NeuralNetClassifier, NeuralNetBinaryClassifier, Dataset, ValidSplit)
