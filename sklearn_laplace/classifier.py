@@ -70,7 +70,7 @@ default="moderated"
     members_, member_weights_, net_, posterior_, laplace_, hyper_, prior_precision_, structure_, subset_
         As in :class:`LaplaceRegressor`; the outputs of ``net_`` are logits.
     log_marginal_likelihood_value_, n_effective_parameters_, feature_relevance_, prior_path_, gradient_norm_, \
-mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_
+mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         As in :class:`LaplaceRegressor`.
     n_outputs_ : int
         Number of logits.

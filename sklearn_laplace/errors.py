@@ -313,6 +313,24 @@ class HeldOutRowsWarning(UserWarning):
     """
 
 
+class TableWarning(UserWarning):
+    """A column is hardly useful as it is read: text with dates, numbers or names, or mostly unknown categories.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> import numpy as np
+    >>> from sklearn_laplace import LaplaceRegressor
+    >>> X = np.array([["1.5", 0.0], ["?", 1.0], ["2.5", 2.0]], dtype=object)
+    >>> with warnings.catch_warnings():  # doctest: +IGNORE_EXCEPTION_DETAIL
+    ...     warnings.simplefilter("error", TableWarning)
+    ...     LaplaceRegressor(random_state=0).fit(X, [0.0, 1.0, 2.0])
+    Traceback (most recent call last):
+        ...
+    sklearn_laplace.errors.TableWarning: …
+    """
+
+
 class CutWarning(UserWarning):
     """Training was stopped early by ``max_time`` or Ctrl-C; the best state so far was kept.
 

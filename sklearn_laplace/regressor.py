@@ -137,6 +137,8 @@ default="auto"
     history_ : list of dict
     n_iter_, n_outputs_, n_features_in_ : int
     feature_names_in_ : ndarray of str
+    table_ : TableReport
+        What the built-in net reads from each column.
 
     Examples
     --------

@@ -1,8 +1,9 @@
 r"""Encode a table as numbers: the kind, levels, missing values and heavy tails of each column.
 
 A column is numeric or categorical. Numbers are kept, with NaN for missing ones. Booleans become 0 and 1; durations
-become days, dates days since 1970. A level becomes its index among the training levels, and an unseen level gets the
-next index after them. All later steps receive a float64 matrix.
+become days, dates days since 1970. Text is categorical, unless it holds dates or numbers (``text.py``). A level becomes
+its index among the training levels, and an unseen level gets the next index after them. All later steps receive a
+float64 matrix.
 
 Levels are compared by value, not by type: 1, 1.0 and True are the same level, in integer and float columns. Statistics
 over rows are weighted, and rows of weight zero are ignored.
@@ -10,7 +11,7 @@ over rows are weighted, and rows of weight zero are ignored.
 
 from __future__ import annotations
 
-import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,13 +22,12 @@ import numpy as np
 import torch
 from sklearn.utils import check_array
 
-from .._validation.inputs import is_missing, readable
-from ..errors import NonFiniteError
-from .reading import NAMED, TIMES, _few, _kinds, _label, _level, _numbers, _read, column_names, with_gaps
-from .statistics import robust
+from .._validation.inputs import readable
+from ..errors import NonFiniteError, TableWarning
+from .column import Column, check_numbers, check_zone, codes_of, column_of_text, levels_of, numbers_of
+from .reading import NAMED, TIMES, _few, _kinds, _label, _numbers, _read, column_names, with_gaps
+from .text import DATES, converted
 
-MAX_LEVELS = 1000
-"""Maximum number of levels of a column with separate embeddings; all rarer levels share one embedding."""
 TIMES["duration"] = TIMES["timedelta"]
 FROM_DTYPE = "from_dtype"
 """Value of ``categorical_features`` that selects the categorical columns by their type."""
@@ -96,46 +96,6 @@ class Categorical:
 
 
 @dataclass(frozen=True)
-class Column:
-    """Encoding of a column, determined by the training rows.
-
-    Parameters
-    ----------
-    name : str
-        Name in messages.
-    n_levels : int
-        Number V of levels, including the shared level of rare values and that of missing values; 0 for a numeric
-        column.
-    codes : tuple of (level, int)
-        Code of each level.
-    missing : int
-        Code of a missing level; V if no level was missing in the training.
-    has_missing : bool
-        True if some numbers were missing.
-    is_empty : bool
-        True if all numbers were missing.
-    heavy : bool
-        True if the numbers have heavy tails.
-    zoned : bool or None
-        True for times with a time zone, False for times without; None for other columns.
-    """
-
-    name: str
-    n_levels: int = 0
-    codes: tuple[tuple[Any, int], ...] = ()
-    missing: int = 0
-    has_missing: bool = False
-    is_empty: bool = False
-    heavy: bool = False
-    zoned: bool | None = None
-
-    @property
-    def flagged(self) -> bool:
-        """True if the column has an indicator of missing values."""
-        return self.has_missing and not self.is_empty
-
-
-@dataclass(frozen=True)
 class Table:
     """Encoding of all columns, determined by the training rows.
 
@@ -192,16 +152,34 @@ class Table:
         names = column_names(X) if names is None else names
         chosen, columns = categorical.positions(names, len(values)), []
         for place, (column, has_category_type) in enumerate(zip(values, is_category, strict=True)):
-            label = _label(names, place)
-            if place in chosen or (categorical.by_type and (has_category_type or _kinds(column, label) == {str})):
-                columns.append(_levels_of(label, column, weights))
+            label, present = _label(names, place), column[weights > 0]
+            is_text = place not in chosen and not has_category_type and _kinds(column, label) == {str}
+            if place in chosen or (categorical.by_type and has_category_type):
+                columns.append(levels_of(label, column, weights))
+            elif is_text and categorical.by_type:
+                columns.append(column_of_text(label, column, weights))
             else:
-                numbers = _numbers_of(label, column[weights > 0], weights[weights > 0])
+                numbers = numbers_of(label, present, weights[weights > 0])
                 columns.append(replace(numbers, zoned=zoned[place]))
         return cls(tuple(columns))
 
-    def coded(self, X: Any, weights: np.ndarray | None = None) -> np.ndarray:
+    def warn(self) -> None:
+        """Warn of columns that are hardly useful as they are read."""
+        for column in self.columns:
+            if column.concern:
+                warnings.warn(column.concern, TableWarning, stacklevel=2)
+
+    def coded(self, X: Any, weights: np.ndarray | None = None, *, warn: bool = True) -> np.ndarray:
         """Encode rows as numbers, shape (n, d), float64.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, d), dataframe or list of rows
+            Rows.
+        weights : ndarray of shape (n,), optional
+            Weights of the rows.
+        warn : bool
+            If True, warn of columns with mostly unknown categories.
 
         Raises
         ------
@@ -215,74 +193,18 @@ class Table:
         values, _, zoned = _read(X, text)
         coded = np.empty((len(values[0]), len(values)))
         for place, (column, column_values) in enumerate(zip(self.columns, values, strict=True)):
-            _check_zone(column, zoned[place])
+            zone = zoned[place]
+            kind = column.of_text or (DATES if column.zoned is not None else "")
+            if kind and column_values.dtype == object:
+                column_values, has_zone = converted(column_values, kind, column.name, weights)
+                zone = has_zone if kind == DATES else None
+            check_zone(column, zone)
             if column.n_levels:
-                coded[:, place] = _codes(column, column_values)
+                coded[:, place] = codes_of(column, column_values, warn=warn)
             else:
                 coded[:, place] = _numbers(column_values, column.name)
-                _check_numbers(column, coded[:, place], weights)
+                check_numbers(column, coded[:, place], weights)
         return coded
-
-
-def _check_zone(column: Column, zoned: bool | None) -> None:
-    """Refuse times with a time zone if the training had none, and the reverse: their offset is unknown."""
-    if column.zoned is not None and zoned is not None and column.zoned != zoned:
-        kinds = [f"times {'with' if zone else 'without'} a time zone" for zone in (zoned, column.zoned)]
-        raise ValueError(
-            f"{column.name} of X holds {kinds[0]}, and the training rows had {kinds[1]}. Convert both to UTC, for "
-            "example with pandas.to_datetime(column, utc=True)."
-        )
-
-
-def _check_numbers(column: Column, values: np.ndarray, weights: np.ndarray | None) -> None:
-    if np.isinf(values).any():
-        raise ValueError(
-            f"Input X contains infinity or a value too large for dtype('float64'), in {column.name}. Replace it by a "
-            "number, or by NaN if it is unknown."
-        )
-    absent = np.flatnonzero(np.isnan(values) & (True if weights is None else weights > 0))
-    if absent.size and not column.has_missing:
-        raise ValueError(
-            f"Input X contains NaN in {column.name}, in {len(absent)} rows, the first in row {absent[0]}; no training "
-            "row had a missing value in this column. Impute it (SimpleImputer in a pipeline), or fit on rows with "
-            "missing values in this column."
-        )
-
-
-def _levels_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
-    """Encoding of a categorical column: codes of the sorted levels; the rarest share a code if there are many."""
-    _kinds(values, name)
-    weights_of: dict[Any, list[float]] = {}
-    some_missing = False
-    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        if weight > 0 and is_missing(value):
-            some_missing = True
-        elif weight > 0:
-            level = _level(value, name)
-            weights_of.setdefault(level, []).append(weight)
-    totals = {level: math.fsum(parts) for level, parts in weights_of.items()}  # independent of the order of rows
-    ordered = sorted(totals)
-    frequent = set(sorted(ordered, key=lambda level: -totals[level])[:MAX_LEVELS])
-    code_of = {level: code for code, level in enumerate(level for level in ordered if level in frequent)}
-    some_rare = len(code_of) < len(ordered)
-    codes = tuple((level, code_of.get(level, len(code_of))) for level in ordered)
-    n_levels = len(code_of) + some_rare + some_missing
-    return Column(name, n_levels, codes, n_levels - 1 if some_missing else n_levels)
-
-
-def _codes(column: Column, values: np.ndarray) -> np.ndarray:
-    _kinds(values, column.name)
-    known, unknown = dict(column.codes), column.n_levels
-    return np.array([column.missing if is_missing(v) else known.get(v, unknown) for v in values.tolist()], dtype=float)
-
-
-def _numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
-    """Encoding of a numeric column; ``values`` and ``weights`` are those of rows with positive weight."""
-    numbers = _numbers(values, name)
-    absent = np.isnan(numbers)
-    column = Column(name, has_missing=bool(absent.any()), is_empty=bool(absent.all()))
-    finite = np.isfinite(numbers)
-    return replace(column, heavy=robust(numbers[finite], weights[finite]) is not None)
 
 
 @contextmanager
@@ -302,7 +224,11 @@ def naming_rows(X: Any, table_of: Callable[[], Table | None]) -> Iterator[None]:
         if error.inputs is None or not len(error.inputs):
             raise
         table, X = table_of(), readable(X, "X")
-        X = check_array(X, dtype=np.float64, ensure_all_finite=False) if table is None else table.coded(with_gaps(X))
+        X = (
+            check_array(X, dtype=np.float64, ensure_all_finite=False)
+            if table is None
+            else table.coded(with_gaps(X), warn=False)
+        )
         rows, inputs = torch.tensor(X).to(error.inputs), error.inputs[:NAMED, None]
         same = ((rows == inputs) | (rows.isnan() & inputs.isnan())).all(-1).any(0)
         numbers = ", ".join(map(str, same.nonzero()[:, 0].tolist()))

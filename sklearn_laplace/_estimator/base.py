@@ -58,7 +58,6 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
     verbose: int
     _kind: str
     _weight_unit = 1.0
-    _is_candidate = False
     _is_quick = False
 
     @abstractmethod
@@ -437,6 +436,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
             check_columns(self, previous)
             self._table = Table.of(X, weights, categorical, named) if tables else None
             self._table = self._table if previous is None else previous._table
+            if self._table is not None and not self._is_candidate:
+                self._table.warn()
         X = X if self._table is None else self._table.coded(X, weights)
         shape = (len(y), y.size // len(y))
         variances = noise_variances(sample_noise_variance, self._options().likelihood, shape)

@@ -24,6 +24,7 @@ from .._approximation.prior_path import prior_path
 from .._approximation.prior_scores import PriorScores
 from .._approximation.relevance import relevance
 from .._data.reading import check_rows
+from .._data.report import TableReport
 from .._data.table import Table, naming_rows
 from .._ensemble.ensemble import Ensemble
 from .._ensemble.input_gradients import InputGradients, baseline_of, check_varied, deviations, some
@@ -76,6 +77,7 @@ class FittedModel(ABC):
     _table: Table | None = None
     _prior_scores: PriorScores | None = None
     _single_output = False
+    _is_candidate = False
 
     net_ = Fitted("first.net")
     laplace_ = Fitted("first.fit")
@@ -101,6 +103,14 @@ class FittedModel(ABC):
     _split: Callable[..., tuple[dict[str, Any], dict[str, Any]]]
     _joined: Callable[..., Any]
 
+    @property
+    def table_(self) -> TableReport:
+        """What the net reads from each column: kind, values and missing values."""
+        check_is_fitted(self)
+        if self._table is None:
+            raise AttributeError("table_ belongs to the built-in net (net=None); a given net reads X unchanged.")
+        return TableReport(self._table)
+
     def _parameters(self) -> dict[str, Any]:
         """All parameters; a prior precision selected by held-out rows replaces its rule."""
         return settled(expanded(self.get_params(deep=False)), self._prior_scores)
@@ -115,7 +125,7 @@ class FittedModel(ABC):
         table, member, options = self._table, self._ensemble.first, self._options()
         with naming_the_budget(self.memory_budget), naming_rows(X, lambda: table), ordinary_tensors():
             rows, _ = check_rows(self, X, tables=table is not None, reset=False)
-            rows = rows if table is None else table.coded(rows)
+            rows = rows if table is None else table.coded(rows, warn=not self._is_candidate)
             yield torch.tensor(rows, dtype=member.input_dtype, device=member.posterior.device), options
 
     def _components(self, X: Any) -> Components:

@@ -14,6 +14,10 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._pprint import _EstimatorPrettyPrinter
 from torch import nn
 
+from .._data.report import TableReport
+from .._data.table import Table
+
+HTML = "text/html"
 LONGEST = 40
 """Maximum number of characters of a printed parameter of a net."""
 
@@ -40,14 +44,26 @@ class Words:
 
 
 class ShownEstimator:
-    """Estimator whose parameter ``net`` is printed in one line."""
+    """Estimator whose parameter ``net`` is printed in one line, with a report on the columns in notebooks."""
 
     net: Any
+    _table: Table | None
     get_params: Callable[..., dict[str, Any]]
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         text: str = BaseEstimator.__repr__(self._with_short_net(), N_CHAR_MAX)
         return text
+
+    def _repr_html_inner(self) -> str:
+        return self._with_report(super()._repr_html_inner())  # type: ignore[misc]
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        bundle: dict[str, str] = super()._repr_mimebundle_(**options)  # type: ignore[misc]
+        return {kind: self._with_report(page) if kind == HTML else page for kind, page in bundle.items()}
+
+    def _with_report(self, page: str) -> str:
+        """Append the report on the columns to the diagram of a fitted estimator."""
+        return page if self._table is None else page + TableReport(self._table)._repr_html_()
 
     def _with_short_net(self) -> Any:
         """Unfitted copy for printing, with a short representation in place of the net."""

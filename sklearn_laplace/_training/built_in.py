@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from .._data.column import Column
 from .._data.rows import PreparedData
 from .._data.statistics import ROUNDING, robust, spread, weighted_quantiles
-from .._data.table import Column
 from .._options.options import is_auto
 from .._options.previous import previous_of
 from ..laplace.likelihoods._base import Likelihood

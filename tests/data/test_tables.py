@@ -19,9 +19,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._data import column as _columns
 from sklearn_laplace._data import table as _tables
 from sklearn_laplace.nets import MLP, TableMLP
 from sklearn_laplace.options import CrossValidated
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.TableWarning")
+"""Many tests set a whole column to an unknown category; tests/data/test_dirt.py has the warnings."""
 
 N = 60
 EFFECT = {"red": 2.0, "green": 0.0, "blue": -2.0}
@@ -189,9 +193,9 @@ def test_ten_thousand_levels_take_seconds_and_the_rarest_share_an_embedding():
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"id": [f"u{k}" for k in range(10_000)], "x": rng.normal(size=10_000)})
     found = _tables.Table.of(table, np.ones(10_000), _tables.Categorical(True))
-    assert found.levels == (_tables.MAX_LEVELS + 1, 0)
+    assert found.levels == (_columns.MAX_LEVELS + 1, 0)
     coded = found.coded(table)
-    assert (coded[:, 0] == _tables.MAX_LEVELS).sum() == 10_000 - _tables.MAX_LEVELS
+    assert (coded[:, 0] == _columns.MAX_LEVELS).sum() == 10_000 - _columns.MAX_LEVELS
     model = LaplaceRegressor(**FIXED | {"hidden_layer_sizes": (2,)}, subset_of_weights="last_layer", max_epochs=1)
     part = table.iloc[:300]
     model.fit(part, part.x)

@@ -1,0 +1,195 @@
+"""Encoding of a column: numbers, categories, and text that holds dates or numbers."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .._validation.inputs import is_missing, shown
+from ..errors import TableWarning
+from .reading import _few, _kinds, _level, _numbers
+from .statistics import robust
+from .text import DATES, concern, converted, is_marker, read_as
+
+MAX_LEVELS = 1000
+"""Maximum number of levels of a column with separate embeddings; all rarer levels share one embedding."""
+MOST_UNKNOWN, MANY_ROWS = 0.5, 10
+"""Maximum share of unknown categories in a column without a warning, and minimum number of rows for this warning."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Encoding of a column, determined by the training rows.
+
+    Parameters
+    ----------
+    name : str
+        Name in messages.
+    n_levels : int
+        Number V of levels, including the shared level of rare values and that of missing values; 0 for a numeric
+        column.
+    codes : tuple of (level, int)
+        Code of each level.
+    missing : int
+        Code of a missing level; V if no level was missing in the training.
+    has_missing : bool
+        True if some numbers were missing.
+    is_empty : bool
+        True if all numbers were missing.
+    heavy : bool
+        True if the numbers have heavy tails.
+    zoned : bool or None
+        True for times with a time zone, False for times without; None for other columns.
+    of_text : str
+        What the text of the column is read as: "dates" or "numbers"; empty for categories and other types.
+    missing_share : float
+        Weighted share of missing values.
+    low, high : float or None
+        Smallest and largest number, in days since 1970 for dates; None without numbers.
+    concern : str
+        Reason for a warning about the column; empty if there is none.
+    """
+
+    name: str
+    n_levels: int = 0
+    codes: tuple[tuple[Any, int], ...] = ()
+    missing: int = 0
+    has_missing: bool = False
+    is_empty: bool = False
+    heavy: bool = False
+    zoned: bool | None = None
+    of_text: str = ""
+    missing_share: float = 0.0
+    low: float | None = None
+    high: float | None = None
+    concern: str = ""
+
+    @property
+    def flagged(self) -> bool:
+        """True if the column has an indicator of missing values."""
+        return self.has_missing and not self.is_empty
+
+
+def column_of_text(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
+    """Encoding of a text column: dates, numbers or categories."""
+    present = [value for value in values[weights > 0].tolist() if not is_missing(value)]
+    kind = read_as(set(present))
+    if not kind:
+        return replace(levels_of(name, values, weights), concern=concern(present, name))
+    numbers, has_zone = converted(values[weights > 0], kind, name)
+    column = replace(numbers_of(name, numbers, weights[weights > 0]), of_text=kind)
+    if kind == DATES:
+        return replace(column, zoned=has_zone)
+    markers = sorted({value for value in present if is_marker(value)})
+    return replace(
+        column,
+        concern=f"{name} of X is text. It is read as numbers, and {markers[0]!r} as missing. "
+        f"pandas.read_csv(…, na_values={markers}) reads it so from a file.",
+    )
+
+
+def check_zone(column: Column, zoned: bool | None) -> None:
+    """Refuse times with a time zone if the training had none, and the reverse: their offset is unknown."""
+    if column.zoned is not None and zoned is not None and column.zoned != zoned:
+        kinds = [f"times {'with' if zone else 'without'} a time zone" for zone in (zoned, column.zoned)]
+        raise ValueError(
+            f"{column.name} of X holds {kinds[0]}, and the training rows had {kinds[1]}. Convert both to UTC, for "
+            "example with pandas.to_datetime(column, utc=True)."
+        )
+
+
+def check_numbers(column: Column, values: np.ndarray, weights: np.ndarray | None) -> None:
+    """Refuse infinite numbers, and missing ones if no training row had one."""
+    if np.isinf(values).any():
+        raise ValueError(
+            f"Input X contains infinity or a value too large for dtype('float64'), in {column.name}. Replace it by a "
+            "number, or by NaN if it is unknown."
+        )
+    absent = np.flatnonzero(np.isnan(values) & (True if weights is None else weights > 0))
+    if absent.size and not column.has_missing:
+        raise ValueError(
+            f"Input X contains NaN in {column.name}, in {len(absent)} rows, the first in row {absent[0]}; no training "
+            "row had a missing value in this column. Impute it (SimpleImputer in a pipeline), or fit on rows with "
+            "missing values in this column."
+        )
+
+
+def levels_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
+    """Encoding of a categorical column: codes of the sorted levels; the rarest share a code if there are many."""
+    _kinds(values, name)
+    weights_of: dict[Any, list[float]] = {}
+    some_missing = False
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        if weight > 0 and is_missing(value):
+            some_missing = True
+        elif weight > 0:
+            level = _level(value, name)
+            weights_of.setdefault(level, []).append(weight)
+    totals = {level: math.fsum(parts) for level, parts in weights_of.items()}  # independent of the order of rows
+    ordered = sorted(totals)
+    frequent = set(sorted(ordered, key=lambda level: -totals[level])[:MAX_LEVELS])
+    code_of = {level: code for code, level in enumerate(level for level in ordered if level in frequent)}
+    some_rare = len(code_of) < len(ordered)
+    codes = tuple((level, code_of.get(level, len(code_of))) for level in ordered)
+    n_levels = len(code_of) + some_rare + some_missing
+    share = 1 - math.fsum(totals.values()) / math.fsum(weights.tolist())
+    return Column(name, n_levels, codes, n_levels - 1 if some_missing else n_levels, missing_share=max(share, 0.0))
+
+
+def codes_of(column: Column, values: np.ndarray, *, warn: bool = True) -> np.ndarray:
+    """Codes of the levels of rows, shape (n,), float64.
+
+    Warns
+    -----
+    TableWarning
+        If most of many values are unknown levels and ``warn`` is True.
+
+    Raises
+    ------
+    ValueError
+        For text if all training levels were numbers, and the reverse.
+    """
+    kinds, known = _kinds(values, column.name), dict(column.codes)
+    _check_level_types(column, values, kinds)
+    unknown = [value for value in values.tolist() if not is_missing(value) and value not in known]
+    if warn and len(values) >= MANY_ROWS and len(unknown) > MOST_UNKNOWN * len(values):
+        warnings.warn(
+            f"{len(unknown) / len(values):.0%} of the values of {column.name} of X are unknown categories, such as "
+            f"{shown(unknown[0])}; the training rows had {_few([repr(level) for level in known])}. Check that the "
+            "column has the same meaning and spelling as in the training rows.",
+            TableWarning,
+            stacklevel=2,
+        )
+    codes = [column.missing if is_missing(v) else known.get(v, column.n_levels) for v in values.tolist()]
+    return np.array(codes, dtype=float)
+
+
+def _check_level_types(column: Column, values: np.ndarray, kinds: set[type]) -> None:
+    """Refuse numbers if all training levels were text, and the reverse: no value could equal a level."""
+    levels = [level for level, _ in column.codes]
+    if not kinds or not levels or any(isinstance(level, str) != isinstance(levels[0], str) for level in levels):
+        return
+    if (kinds == {str}) != isinstance(levels[0], str):
+        example = next(value for value in values.tolist() if not is_missing(value))
+        key, target = column.name.removeprefix("column "), "str" if isinstance(levels[0], str) else "float"
+        raise ValueError(
+            f"{column.name} of X holds {'text' if kinds == {str} else 'numbers'}, such as {shown(example)}, and the "
+            f"training rows had {'text' if target == 'str' else 'numbers'}, such as {shown(levels[0])}. Convert it: "
+            f"X[{key}] = X[{key}].astype({target})."
+        )
+
+
+def numbers_of(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
+    """Encoding of a numeric column; ``values`` and ``weights`` are those of rows with positive weight."""
+    numbers = _numbers(values, name)
+    absent = np.isnan(numbers)
+    column = Column(name, has_missing=bool(absent.any()), is_empty=bool(absent.all()))
+    finite = np.isfinite(numbers)
+    heavy = robust(numbers[finite], weights[finite]) is not None
+    share = math.fsum(weights[absent].tolist()) / math.fsum(weights.tolist())
+    low, high = (float(numbers[finite].min()), float(numbers[finite].max())) if finite.any() else (None, None)
+    return replace(column, heavy=heavy, missing_share=share, low=low, high=high)

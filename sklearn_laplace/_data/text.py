@@ -1,0 +1,197 @@
+"""Text columns that hold dates or numbers, as CSV files contain them, and text columns that do not suit categories.
+
+Text is read as dates if every value is a date in ISO order (2024-05-31, 2024/05/31 14:00), which is unambiguous. It is
+read as numbers if every value is a number or a common marker of missing values, and there is such a marker. Markers are
+missing values in both cases. All other text is categorical, with a warning if it looks like dates, numbers or names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from .._validation.inputs import is_missing, shown
+
+DATES, NUMBERS = "dates", "numbers"
+"""What a text column is read as, apart from categories."""
+MARKERS = {
+    "",
+    "?",
+    "-",
+    "--",
+    ".",
+    "#",
+    "na",
+    "n/a",
+    "#n/a",
+    "n.a.",
+    "nan",
+    "nil",
+    "none",
+    "null",
+    "missing",
+    "unknown",
+}
+"""Texts that mark a missing number, in lower case."""
+ISO_ORDER = re.compile(r"\s*(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})(?:[T ]\s*(\d.*\S))?\s*")
+"""A date with the year first, with or without a time."""
+DATE_LIKE = re.compile(
+    r"\s*(\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}|\d{1,2}[- ]?[a-z]{3,9}[- ,]*\d{2,4}|[a-z]{3,9} \d{1,2},? \d{4})\b.*", re.I
+)
+"""Text that looks like a date, in any order."""
+NUMBER_LIKE = re.compile(r"\s*[-+$€£]?\s*\d[\d.,' ]*(e[-+]?\d+)?\s*[%$€£]?\s*", re.I)
+"""Text that looks like a number, with separators, a percent sign or a currency."""
+DAY = 86_400.0
+"""Seconds per day."""
+MOST_PART = 0.5
+"""Minimum share of values that look like numbers or dates, or that are all different, for a warning."""
+FEW_ROWS = 20
+"""Minimum number of values for a warning about values that are all different."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def is_marker(text: str) -> bool:
+    """True for a common marker of missing values.
+
+    Examples
+    --------
+    >>> is_marker("?"), is_marker(" N/A "), is_marker("no")
+    (True, True, False)
+    """
+    return text.strip().lower() in MARKERS
+
+
+def days(text: str) -> tuple[float, bool] | None:
+    """Days since 1970 of a date in ISO order, and whether it has a time zone; None for any other text.
+
+    Examples
+    --------
+    >>> days("1970-01-03"), days("1970/1/2 06:00"), days("1970-01-02T00:00+06:00")
+    ((2.0, False), (1.25, False), (0.75, True))
+    >>> days("31.12.1970") is None, days("1970-13-01") is None
+    (True, True)
+    """
+    if (match := ISO_ORDER.fullmatch(text)) is None:
+        return None
+    year, month, day, time = match.groups()
+    try:
+        moment = datetime.fromisoformat(f"{year}-{int(month):02}-{int(day):02}" + (f"T{time}" if time else ""))
+    except ValueError:
+        return None
+    zoned = moment.tzinfo is not None
+    return ((moment if zoned else moment.replace(tzinfo=UTC)) - EPOCH).total_seconds() / DAY, zoned
+
+
+def number(text: str) -> float | None:
+    """Value of a text that is a finite number; None for any other text.
+
+    Examples
+    --------
+    >>> number(" -1.5e3 "), number("inf"), number("1_000"), number("x")
+    (-1500.0, None, None, None)
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if np.isfinite(value) and "_" not in text else None
+
+
+def read_as(texts: Collection[str]) -> str:
+    """What the different texts of a column are read as: ``DATES``, ``NUMBERS``, or an empty string for categories.
+
+    Examples
+    --------
+    >>> read_as(["2024-01-31", "2024-02-29"]), read_as(["1.5", "?"]), read_as(["1.5", "2"]), read_as(["a", "?"])
+    ('dates', 'numbers', '', '')
+    """
+    present = [text for text in texts if not is_marker(text)]
+    moments = [days(text) for text in present]
+    if moments and all(moments) and len({moment[1] for moment in moments if moment}) == 1:
+        return DATES
+    is_numeric = 0 < len(present) < len(texts) and all(number(text) is not None for text in present)
+    return NUMBERS if is_numeric else ""
+
+
+def converted(values: np.ndarray, kind: str, name: str, weights: np.ndarray | None = None) -> tuple[np.ndarray, bool]:
+    """Convert text to numbers or to days since 1970.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n,), object
+        Strings and missing values. Numbers are kept.
+    kind : str
+        ``DATES`` or ``NUMBERS``.
+    name : str
+        Name of the column in messages.
+    weights : ndarray of shape (n,), optional
+        Row weights. Text that cannot be converted is missing in rows of weight zero.
+
+    Returns
+    -------
+    numbers : ndarray of shape (n,), float64
+        NaN for missing values.
+    zoned : bool
+        True if there are dates with a time zone.
+
+    Raises
+    ------
+    ValueError
+        For text that cannot be converted.
+    """
+    numbers, zoned, known = np.full(len(values), np.nan), False, dict[str, Any]()
+    for row, value in enumerate(values):
+        if is_missing(value) or not isinstance(value, str):
+            numbers[row] = np.nan if is_missing(value) else value
+            continue
+        if value not in known:
+            known[value] = days(value) if kind == DATES else number(value)
+        meaning = known[value]
+        if meaning is not None:
+            numbers[row], zoned = meaning if kind == DATES else (meaning, False)
+        elif not is_marker(value) and (weights is None or weights[row] > 0):
+            needed = "a date such as 2024-05-31" if kind == DATES else "a number"
+            raise ValueError(
+                f"{name} of X holds {shown(value)} in row {row}, and the training rows had {kind} in this column; "
+                f"expected {needed}, or a missing value (NaN or None)."
+            )
+    return numbers, zoned
+
+
+def concern(texts: Iterable[str], name: str) -> str:
+    """Reason for a warning about a categorical column of text; an empty string if there is none.
+
+    Parameters
+    ----------
+    texts : iterable of str
+        Values of the column in the training rows, without missing ones.
+    name : str
+        Name of the column in messages, such as "column 'a'".
+    """
+    values = list(texts)
+    levels, key = dict.fromkeys(values), name.removeprefix("column ")
+    read = f"{name} of X is text and is read as {len(levels):,} categories"
+    like_dates = [text for text in levels if DATE_LIKE.fullmatch(text)]
+    if levels and len(like_dates) > MOST_PART * len(levels):
+        return (
+            f"{read}, and its values look like dates, such as {shown(like_dates[0])}. Convert it, for example with "
+            f"X[{key}] = pandas.to_datetime(X[{key}], dayfirst=…)."
+        )
+    like_numbers = [text for text in levels if NUMBER_LIKE.fullmatch(text)]
+    others = [text for text in levels if number(text) is None]
+    if others and len(like_numbers) > MOST_PART * len(levels):
+        return (
+            f"{read}, and most of its values look like numbers, but not {shown(others[0])}. Convert it, for example "
+            f"with X[{key}] = pandas.to_numeric(X[{key}], errors='coerce'), or by pandas.read_csv(…, thousands=…, "
+            "na_values=…)."
+        )
+    if len(values) >= FEW_ROWS and len(levels) > MOST_PART * len(values):
+        return (
+            f"{read} in {len(values):,} rows, such as {shown(values[0])}, so that most new rows will have unknown "
+            f"categories. Omit it (X.drop(columns={key})), or derive columns from it that have few values."
+        )
+    return ""
