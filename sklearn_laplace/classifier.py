@@ -15,6 +15,7 @@ from ._data.rows import PreparedData, canonical_rows
 from ._data.target_scale import TargetScale
 from ._ensemble.member import Member
 from ._estimator.base import LaplaceEstimator
+from ._estimator.report import Report, classification_report
 from ._options.class_weights import check_streaming_weights, class_weights
 from ._options.likelihood import binary_only, class_outputs
 from ._options.resolve import STD_REQUESTS, one_or_all, variance_of_kind
@@ -548,15 +549,58 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         >>> bool(likely > -0.2 and unlikely < -2)
         True
         """
+        p, labels = self._judged(X, y)
+        index = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
+        known = self.classes_[index] == labels
+        with np.errstate(divide="ignore"):
+            return np.where(known, np.log(p[np.arange(len(p)), index]), -np.inf)
+
+    def _judged(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Class probabilities of rows and their labels."""
         p = self.predict_proba(X)
         labels = _labels(y)
         check_same_kind(labels, self.classes_)
         if len(labels) != len(p):
             raise ValueError(f"y has {len(labels)} labels for {len(p)} rows of X; expected one for each row.")
-        index = np.searchsorted(self.classes_, labels).clip(max=len(self.classes_) - 1)
-        known = self.classes_[index] == labels
-        with np.errstate(divide="ignore"):
-            return np.where(known, np.log(p[np.arange(len(p)), index]), -np.inf)
+        return p, labels
+
+    def report(self, X: Any, y: Any) -> Report:
+        """Report on predictions of held-out rows: accuracy, scores, calibration, worst groups.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Held-out rows.
+        y : array-like of shape (n_samples,)
+            Their labels.
+
+        Returns
+        -------
+        Report
+            Printed as text. The log density is in nats per row. The frequency of each class, and the accuracy in groups
+            of rows, have the range that holds those of a calibrated model jointly with probability .95. Values outside
+            have an arrow. The groups are quarters of the numeric columns and frequent categories.
+
+        Raises
+        ------
+        ValueError
+            If the number of labels differs from that of the rows, or their type from that of ``classes_``.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import make_moons
+        >>> from sklearn_laplace import LaplaceClassifier
+        >>> X, y = make_moons(200, noise=0.2, random_state=0)
+        >>> model = LaplaceClassifier(prior_precision=1.0, random_state=0).fit(X[:100], y[:100])
+        >>> print(model.report(X[100:], y[100:]))  # doctest: +ELLIPSIS
+        100 rows
+        accuracy           0.8...
+        ...
+        class 0            0.5..., expected 0.4... to 0.6...
+        ...
+        """
+        p, labels = self._judged(X, y)
+        return classification_report(p, self.classes_, X, labels)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, *, kind: str = "total") -> np.ndarray:
         """Draw samples from the predictive distribution, jointly over the rows.

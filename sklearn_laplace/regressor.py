@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from ._data.target_scale import TargetScale
 from ._ensemble.input_gradients import check_request
 from ._ensemble.member import Member
 from ._estimator.base import LaplaceEstimator
+from ._estimator.report import Report, regression_report
 from ._options.likelihood import check_support, for_counts
 from ._options.prior import check_left_out
 from ._options.resolve import INTERVAL_METHODS, STD_REQUESTS, one_or_all, variance_of_kind
@@ -689,12 +691,57 @@ default="auto"
         array([  1., -31.])
         """
         distribution = self.predict_dist(X)
-        targets = check_array(check_targets(y, numeric=True), ensure_2d=False, dtype=np.float64, input_name="y")
-        shape = distribution.mean().shape
-        if targets.size != np.prod(shape):
-            raise ValueError(f"y has shape {targets.shape}; expected {shape}, one target for each prediction.")
-        density = distribution.logpdf(targets.reshape(shape))
+        density = distribution.logpdf(_targets_like(y, distribution.mean()))
         return density if density.ndim == 1 else density.sum(1)
+
+    def report(self, X: Any, y: Any, *, output: int | None = None) -> Report:
+        """Report on predictions of held-out rows: errors, scores, calibration, worst groups.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Held-out rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their targets.
+        output : int, optional
+            Position of the target to report on, if there are several.
+
+        Returns
+        -------
+        Report
+            Printed as text. RMSE and CRPS are in the units of y, the log density is in nats per row. Each observed
+            coverage has the range that holds that of a calibrated model with probability .95. Values outside have an
+            arrow. The groups are quarters of the numeric columns and frequent categories; their ranges hold jointly.
+
+        Raises
+        ------
+        ValueError
+            If y does not have the shape of the prediction, or if there are several targets and none is chosen.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(0, 6, (300, 1))
+        >>> y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=300)
+        >>> model = LaplaceRegressor(hidden_layer_sizes=(10,), n_members=1, random_state=0).fit(X[:100], y[:100])
+        >>> report = model.report(X[100:], y[100:])
+        >>> print(report)  # doctest: +ELLIPSIS
+        200 rows
+        RMSE           0.1...
+        R2             0.9...
+        ...
+        90% intervals  0.9..., expected 0.855 to 0.940
+        ...
+        """
+        distribution = self.predict_dist(X)
+        targets = _targets_like(y, distribution.mean())
+        n_outputs = targets.size // len(targets)
+        is_position = n_outputs == 1 if output is None else isinstance(output, Integral) and 0 <= output < n_outputs
+        if not is_position:
+            raise ValueError(f"output={output!r} has to be the position of one of the {n_outputs} targets, from 0.")
+        return regression_report(distribution, X, targets, output or 0, is_count=for_counts(self.likelihood))
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, *, kind: str = "total") -> np.ndarray:
         """Draw samples from the predictive distribution, jointly over the rows.
@@ -783,3 +830,11 @@ default="auto"
         with self._asked(X) as (x, options):
             covariance = self._ensemble.covariance(x, options).cpu().numpy() * self._scale.power(2)
         return covariance[..., 0] if self._single_output else covariance
+
+
+def _targets_like(y: Any, mean: np.ndarray) -> np.ndarray:
+    """Targets in the shape of their predictions."""
+    targets = check_array(check_targets(y, numeric=True), ensure_2d=False, dtype=np.float64, input_name="y")
+    if targets.size != mean.size or len(targets) != len(mean):
+        raise ValueError(f"y has shape {targets.shape}; expected {mean.shape}, one target for each prediction.")
+    return targets.reshape(mean.shape)

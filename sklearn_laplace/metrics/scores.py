@@ -35,14 +35,14 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from scipy.special import erf
 from sklearn.base import is_classifier
 from sklearn.utils.validation import _check_sample_weight, check_array, column_or_1d
 
 from .._unwrap import final_step, predictive
 from .._validation.inputs import unmasked
 from .._validation.values import lookup
-from ..distributions.mixtures import CountMixture, NormalMixture
+from ..distributions.crps import crps_of
+from ..distributions.mixtures import CountMixture
 from ..distributions.poisson_log_normal import PoissonLogNormal
 
 __all__ = [
@@ -159,13 +159,7 @@ def neg_crps(
             f"neg_crps needs a normal predictive distribution; found {type(distribution).__name__}, a distribution of "
             "counts; for counts use log_density_scorer or neg_interval_score."
         )
-    if isinstance(distribution, NormalMixture):
-        return -_scored(distribution.crps(targets), sample_weight, multioutput)
-    scale = distribution.std()
-    z = (targets - distribution.mean()) / scale
-    density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
-    crps = scale * (z * erf(z / np.sqrt(2)) + 2 * density - 1 / np.sqrt(np.pi))
-    return -_scored(crps, sample_weight, multioutput)
+    return -_scored(crps_of(distribution, targets), sample_weight, multioutput)
 
 
 def neg_interval_score(

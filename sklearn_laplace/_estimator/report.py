@@ -1,0 +1,237 @@
+r"""Reports of how good predictions are: accuracy, log density, calibration, and the groups of rows that are worst.
+
+Each observed frequency has a band, the range in which it lies with probability .95 if the model is calibrated. The rows
+are treated as independent, and a group as one of many: its band has the probability :math:`1 - .05 / G` for G groups
+(Bonferroni). The PIT :math:`u_n = F_n(y_n)` of a calibrated model is uniform (Dawid 1984), which a Kolmogorov–Smirnov
+test checks. For counts u is drawn between :math:`F_n(y_n - 1)` and :math:`F_n(y_n)`, with a fixed seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from scipy.stats import binom, kstest
+
+from .._data.reading import _read, column_names
+from .._data.statistics import weighted_quantiles
+from .._validation.inputs import is_missing
+from ..distributions.crps import crps_of
+
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+"""Levels of the intervals."""
+GROUP_LEVEL = 0.9
+"""Level of the intervals whose coverage is compared between groups."""
+PLAUSIBLE = 0.95
+"""Probability of a band."""
+LEAST_ROWS, MOST_GROUPS, MOST_LISTED = 20, 4, 3
+"""Minimum number of rows in a group, maximum number of groups of a column, and number of groups in a report."""
+
+
+@dataclass(frozen=True)
+class Frequency:
+    """Observed frequency of an event, and what a calibrated model leads to expect.
+
+    Parameters
+    ----------
+    name : str
+        The event, or the group of rows.
+    n : int
+        Number of rows.
+    observed, expected : float
+        Observed frequency, and mean predicted probability.
+    low, high : float
+        Band of the frequency under a calibrated model.
+    """
+
+    name: str
+    n: int
+    observed: float
+    expected: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, name: str, events: np.ndarray, expected: float, n_bands: int = 1) -> Frequency:
+        """Frequency of events (n,) with a mean probability; one of ``n_bands`` simultaneous bands.
+
+        The band is that of equal probabilities. For different ones it is too wide rather than too narrow.
+        """
+        n, tail = len(events), (1 - PLAUSIBLE) / 2 / n_bands
+        low, high = (float(binom.ppf(share, n, expected)) / n for share in (tail, 1 - tail))
+        return cls(name, n, float(events.mean()), expected, low, high)
+
+    @property
+    def is_off(self) -> bool:
+        """True if the frequency is outside its band."""
+        return not self.low <= self.observed <= self.high
+
+    @property
+    def distance(self) -> float:
+        """Distance from the expected frequency, in standard errors."""
+        error = max(self.expected * (1 - self.expected), 1e-12) / self.n
+        return abs(self.observed - self.expected) / error**0.5
+
+    def __str__(self) -> str:
+        mark = "  <--" if self.is_off else ""
+        return f"{self.observed:.3f}, expected {self.low:.3f} to {self.high:.3f}{mark}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Quality of predictions on held-out rows; printed as text.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of rows.
+    scores : dict of str to float
+        Regression: "RMSE", "R2", "log density" (nats per row) and, except for counts, "CRPS". Classification:
+        "accuracy", "log density", "Brier score" and "calibration error".
+    coverage : tuple of Frequency
+        Regression: targets inside central intervals. Classification: rows of each class; expected is the mean
+        probability of the class.
+    groups : tuple of Frequency
+        Groups of rows by columns of X whose frequency is furthest from the expected one, worst first.
+    pit_pvalue : float or None
+        Probability, for a calibrated model, of a PIT further from uniform; None for classes.
+    """
+
+    n_rows: int
+    scores: dict[str, float]
+    coverage: tuple[Frequency, ...]
+    groups: tuple[Frequency, ...]
+    pit_pvalue: float | None = None
+
+    def __str__(self) -> str:
+        width = max(len(name) for name in [*self.scores, *(entry.name for entry in self.coverage)])
+        lines = [f"{self.n_rows:,} rows", *(f"{name:<{width}}  {value:.4g}" for name, value in self.scores.items())]
+        lines += [f"{entry.name:<{width}}  {entry}" for entry in self.coverage]
+        if self.pit_pvalue is not None:
+            mark = "  <--" if self.pit_pvalue < 1 - PLAUSIBLE else ""
+            lines.append(f"{'PIT test':<{width}}  p = {self.pit_pvalue:.2g}{mark}")
+        if self.groups:
+            lines.append("groups with the largest deviation:")
+            lines += [f"  {entry.name} ({entry.n:,} rows): {entry}" for entry in self.groups]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+def regression_report(distribution: Any, X: Any, targets: np.ndarray, output: int, *, is_count: bool) -> Report:
+    """Report on the predictive distribution of numeric targets.
+
+    Parameters
+    ----------
+    distribution : object
+        Predictive distribution of each row, as of ``predict_dist``.
+    X : array-like or dataframe of shape (n, d)
+        Rows, for the groups.
+    targets : ndarray of shape (n,) or (n, C)
+        Targets, in the shape of the mean.
+    output : int
+        Position of the target to report on.
+    is_count : bool
+        True if the targets are counts.
+    """
+
+    def of_output(values: np.ndarray) -> np.ndarray:
+        return values.reshape(len(values), -1)[:, output]
+
+    y = of_output(targets)
+    scores = {"RMSE": float(np.sqrt(np.mean((y - of_output(distribution.mean())) ** 2)))}
+    scores["R2"] = 1 - scores["RMSE"] ** 2 / max(float(y.var()), np.finfo(float).tiny)
+    scores["log density"] = float(np.mean(of_output(distribution.logpdf(targets))))
+    if not is_count:
+        scores["CRPS"] = float(np.mean(of_output(crps_of(distribution, targets))))
+    pit = of_output(distribution.cdf(targets))
+    if is_count:
+        below = of_output(distribution.cdf(targets - 1))
+        pit = below + (pit - below) * np.random.default_rng(0).random(len(pit))
+    inside = {level: np.abs(2 * pit - 1) <= level for level in LEVELS}
+    coverage = tuple(Frequency.of(f"{level:.0%} intervals", events, level) for level, events in inside.items())
+    expected = np.full(len(y), GROUP_LEVEL)
+    groups = _worst(X, inside[GROUP_LEVEL], expected, f"{GROUP_LEVEL:.0%} intervals")
+    return Report(len(y), scores, coverage, groups, float(kstest(pit, "uniform").pvalue))
+
+
+def classification_report(probabilities: np.ndarray, classes: np.ndarray, X: Any, labels: np.ndarray) -> Report:
+    """Report on class probabilities.
+
+    Parameters
+    ----------
+    probabilities : ndarray of shape (n, K)
+        Class probabilities.
+    classes : ndarray of shape (K,)
+        Label of each column.
+    X : array-like or dataframe of shape (n, d)
+        Rows, for the groups.
+    labels : ndarray of shape (n,)
+        True labels.
+    """
+    true, confidence = labels[:, None] == classes, probabilities.max(1)
+    right = true[np.arange(len(true)), probabilities.argmax(1)]
+    bins = np.minimum((10 * confidence).astype(int), 9)
+    sums = [np.bincount(bins, part, 10) for part in (right, confidence)]
+    with np.errstate(divide="ignore"):
+        density = float(np.mean(np.log((probabilities * true).sum(1))))
+    scores = {
+        "accuracy": float(right.mean()),
+        "log density": density,
+        "Brier score": float(np.mean(((probabilities - true) ** 2).sum(1))),
+        "calibration error": float(np.abs(sums[0] - sums[1]).sum() / len(true)),
+    }
+    coverage = tuple(
+        Frequency.of(f"class {label}", true[:, k], float(probabilities[:, k].mean()), len(classes))
+        for k, label in enumerate(classes.tolist())
+    )
+    return Report(len(true), scores, coverage, _worst(X, right, confidence, "accuracy"))
+
+
+def _worst(X: Any, events: np.ndarray, expected: np.ndarray, event: str) -> tuple[Frequency, ...]:
+    """Groups of rows whose frequency of events is furthest from the expected one."""
+    groups = [(name, rows) for name, rows in _groups(X) if rows.sum() >= LEAST_ROWS]
+    entries = [
+        Frequency.of(f"{event}, {name}", events[rows], float(expected[rows].mean()), len(groups))
+        for name, rows in groups
+    ]
+    return tuple(sorted(entries, key=lambda entry: -entry.distance)[:MOST_LISTED])
+
+
+def _groups(X: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """Names and masks of groups of rows by each column: quarters of the numbers, or the most frequent other values."""
+    columns = X if column_names(X) is not None else np.asarray(X, dtype=object if isinstance(X, list | tuple) else None)
+    if len(np.shape(columns)) != 2:
+        return
+    names = column_names(X)
+    for place, values in enumerate(_read(columns)[0]):
+        name = f"column {place}" if names is None else str(names[place])
+        missing = np.array([is_missing(value) for value in values.tolist()], dtype=bool)
+        if values.dtype.kind == "f":
+            yield from _quarters(name, values, ~missing)
+        else:
+            yield from _levels(name, values, ~missing)
+        yield f"{name} missing", missing
+
+
+def _quarters(name: str, values: np.ndarray, present: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Groups between the quartiles of a column of numbers."""
+    if not present.any():
+        return
+    inner = weighted_quantiles(values[present], np.ones(present.sum()), np.arange(1, MOST_GROUPS) / MOST_GROUPS)
+    low, high = values[present].min(), values[present].max()
+    edges: Sequence[float] = np.unique([low, *inner, high]).tolist()
+    for k, (start, stop) in enumerate(pairwise(edges)):
+        rows = present & (values <= stop) & ((values >= start) if k == 0 else (values > start))
+        yield f"{name} from {start:.4g} to {stop:.4g}", rows
+
+
+def _levels(name: str, values: np.ndarray, present: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Groups of the most frequent values of a column."""
+    texts = np.array([str(value) for value in values.tolist()], dtype=object)
+    levels, counts = np.unique(texts[present].astype(str), return_counts=True)
+    for level in levels[np.argsort(-counts, kind="stable")][:MOST_GROUPS].tolist():
+        yield f"{name} = {level}", present & (texts == level)

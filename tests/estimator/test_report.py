@@ -1,0 +1,177 @@
+"""Reports of the quality of predictions, against independent formulas and against planted errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import scoringrules
+from scipy.stats import binom, norm
+from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, r2_score, root_mean_squared_error
+
+from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+from sklearn_laplace._estimator.report import LEVELS, Frequency, classification_report, regression_report
+from sklearn_laplace.metrics import expected_calibration_error
+
+QUICK = {"hidden_layer_sizes": (8,), "n_members": 1, "random_state": 0}
+
+
+def rows(n=400, seed=0):
+    rng = np.random.default_rng(seed)
+    X = pd.DataFrame({"x": rng.uniform(-3, 3, n), "town": rng.choice(["Bern", "Graz", "Lyon"], n)})
+    X.loc[::15, "x"] = np.nan
+    return X, np.sin(X["x"].fillna(0)) + (X["town"] == "Bern") + 0.2 * rng.normal(size=n)
+
+
+@pytest.fixture(scope="module")
+def regression():
+    X, y = rows()
+    return LaplaceRegressor(**QUICK).fit(X[:150], y[:150]), X[150:], y[150:].to_numpy()
+
+
+def test_the_scores_are_those_of_other_packages(regression):
+    model, X, y = regression
+    mean, std = model.predict(X, return_std=True)
+    report = model.report(X, y)
+    assert report.n_rows == 250
+    assert report.scores["RMSE"] == pytest.approx(root_mean_squared_error(y, mean))
+    assert report.scores["R2"] == pytest.approx(r2_score(y, mean))
+    assert report.scores["log density"] == pytest.approx(model.log_predictive_density(X, y).mean())
+    constant = regression_report(norm(mean, std), X, y, 0, is_count=False)
+    assert constant.scores["CRPS"] == pytest.approx(np.mean(scoringrules.crps_normal(y, mean, std)))
+    assert constant.scores["log density"] == pytest.approx(norm.logpdf(y, mean, std).mean())
+
+
+def test_the_coverage_is_that_of_the_intervals(regression):
+    model, X, y = regression
+    report = model.report(X, y)
+    for level, entry in zip(LEVELS, report.coverage, strict=True):
+        lower, upper = model.predict_dist(X).interval(level)
+        assert entry.observed == pytest.approx(np.mean((lower <= y) & (y <= upper)))
+        assert binom.cdf(250 * entry.low - 1, 250, level) < 0.025 < binom.cdf(250 * entry.low, 250, level)
+        assert binom.cdf(250 * entry.high - 1, 250, level) < 0.975 <= binom.cdf(250 * entry.high, 250, level)
+
+
+def test_bands_hold_for_calibrated_models_as_often_as_they_promise():
+    """With true means and deviations, a band of coverage misses in 5 % of the reports. So do all groups together."""
+    rng = np.random.default_rng(0)
+    missed, groups_missed, small = [], [], []
+    for _ in range(300):
+        X, y = rng.normal(size=(200, 2)), rng.normal(size=200)
+        report = regression_report(norm(np.zeros(200), np.ones(200)), X, y, 0, is_count=False)
+        missed.append([entry.is_off for entry in report.coverage])
+        groups_missed.append(any(entry.is_off for entry in report.groups))
+        small.append(report.pit_pvalue < 0.05)
+    assert 0.01 < np.mean(missed) < 0.08  # discrete counts leave bands a little wide
+    assert np.mean(groups_missed) < 0.09
+    assert 0.02 < np.mean(small) < 0.09
+
+
+@pytest.mark.parametrize(("factor", "too"), [(0.7, "narrow"), (1.5, "wide")])
+def test_wrong_widths_are_marked(factor, too):
+    rng = np.random.default_rng(1)
+    y = rng.normal(size=500)
+    report = regression_report(norm(np.zeros(500), np.full(500, factor)), y[:, None] * 0, y, 0, is_count=False)
+    ninety = report.coverage[LEVELS.index(0.9)]
+    assert ninety.is_off and (ninety.observed < 0.9) == (too == "narrow")
+    assert report.pit_pvalue < 0.05
+    assert str(report).count("<--") >= 3
+
+
+def test_the_worst_group_is_the_one_with_other_noise():
+    rng = np.random.default_rng(2)
+    X = pd.DataFrame({"x": rng.normal(size=800), "town": rng.choice(["Bern", "Graz", "Lyon", "Oslo"], 800)})
+    y = rng.normal(size=800) * np.where(X["town"] == "Graz", 2.0, 1.0)
+    report = regression_report(norm(np.zeros(800), np.ones(800)), X, y, 0, is_count=False)
+    assert report.groups[0].name == "90% intervals, town = Graz" and report.groups[0].is_off
+    assert report.groups[0].n == (X["town"] == "Graz").sum()
+    X.loc[y > 1.5, "x"] = np.nan
+    assert regression_report(norm(0 * y, 0 * y + 1), X, y, 0, is_count=False).groups[0].name.endswith("x missing")
+
+
+def test_groups_of_numbers_are_quarters(regression):
+    model, X, y = regression
+    names = {entry.name for entry in model.report(X.assign(x=np.arange(250.0), town="Bern"), y).groups}
+    assert names <= {f"90% intervals, x from {a} to {b}" for a, b in ((0, 62), (62, 124), (124, 187), (187, 249))} | {
+        "90% intervals, town = Bern"
+    }
+
+
+def test_each_of_several_targets_has_its_report():
+    X, y = rows()
+    targets = np.column_stack([y, 100 * y**2])
+    model = LaplaceRegressor(**QUICK).fit(X[:150], targets[:150])
+    first, second = (model.report(X[150:], targets[150:], output=k).scores["RMSE"] for k in (0, 1))
+    mean = model.predict(X[150:])
+    assert first == pytest.approx(root_mean_squared_error(targets[150:, 0], mean[:, 0]))
+    assert second == pytest.approx(root_mean_squared_error(targets[150:, 1], mean[:, 1]))
+    for output in (None, 2, -1, 0.0):
+        with pytest.raises(ValueError, match=r"output=.* has to be the position of one of the 2 targets, from 0\."):
+            model.report(X[150:], targets[150:], output=output)
+
+
+def test_counts_have_a_uniform_pit_and_no_crps():
+    rng = np.random.default_rng(4)
+    X = rng.uniform(-1, 1, (600, 1))
+    counts = rng.poisson(np.exp(X[:, 0]))
+    model = LaplaceRegressor(likelihood="poisson", prior_precision="evidence", **QUICK).fit(X[:300], counts[:300])
+    report = model.report(X[300:], counts[300:])
+    assert report.pit_pvalue > 0.05 and "CRPS" not in report.scores
+    assert not any(entry.is_off for entry in report.coverage)
+
+
+def test_the_scores_of_classes_are_those_of_other_packages():
+    X, y = rows()
+    labels = np.where(y > 0.5, "high", "low")
+    model = LaplaceClassifier(hidden_layer_sizes=(8,), prior_precision=1.0, random_state=0).fit(X[:150], labels[:150])
+    p, true = model.predict_proba(X[150:]), labels[150:]
+    report = model.report(X[150:], true)
+    assert report.scores["accuracy"] == pytest.approx(accuracy_score(true, model.predict(X[150:])))
+    assert report.scores["log density"] == pytest.approx(-log_loss(true, p))
+    assert report.scores["Brier score"] == pytest.approx(2 * brier_score_loss(true == "low", p[:, 1]))
+    assert report.scores["calibration error"] == pytest.approx(expected_calibration_error(true, p))
+    assert [entry.name for entry in report.coverage] == ["class high", "class low"]
+    assert report.coverage[0].observed == pytest.approx(np.mean(true == "high"))
+    assert report.coverage[0].expected == pytest.approx(p[:, 0].mean())
+
+
+def test_overconfident_probabilities_are_marked_in_their_group():
+    rng = np.random.default_rng(4)
+    X, truth = rng.normal(size=(800, 2)), rng.integers(0, 2, 800)
+    given = np.where(rng.random(800) < np.where(X[:, 1] > 0.7, 0.55, 0.9), truth, 1 - truth)
+    probabilities = np.where(np.array([0, 1]) == given[:, None], 0.9, 0.1)
+    report = classification_report(probabilities, np.array([0, 1]), X, truth)
+    assert report.groups[0].name.startswith("accuracy, column 1 from 0.6") and report.groups[0].is_off
+    assert report.groups[0].observed < 0.7
+
+
+def test_a_label_without_probability_has_the_log_density_minus_infinity():
+    report = classification_report(
+        np.array([[1.0, 0.0]] * 30), np.array(["a", "b"]), np.zeros((30, 1)), np.array(["c"] * 30)
+    )
+    assert report.scores["log density"] == -np.inf and report.scores["accuracy"] == 0
+
+
+def test_a_report_is_printed_as_text(regression):
+    model, X, y = regression
+    lines = repr(model.report(X, y)).split("\n")
+    assert lines[0] == "250 rows" and lines[1].startswith("RMSE ") and "groups with the largest deviation:" in lines
+    assert lines[5].split() == ["50%", "intervals", *lines[5].split()[2:]] and "expected" in lines[5]
+
+
+def test_a_few_rows_have_no_groups(regression):
+    model, X, y = regression
+    report = model.report(X[:10], y[:10])
+    assert report.groups == () and "groups" not in str(report)
+
+
+def test_targets_of_another_number_are_refused(regression):
+    model, X, y = regression
+    with pytest.raises(ValueError, match=r"y has shape \(249,\); expected \(250,\), one target for each prediction"):
+        model.report(X, y[1:])
+
+
+def test_a_band_of_many_is_wider():
+    events = np.ones(100, dtype=bool)
+    one, many = (Frequency.of("e", events, 0.9, n_bands) for n_bands in (1, 50))
+    assert many.low < one.low < one.high <= many.high
