@@ -17,7 +17,7 @@ import inspect
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from numbers import Real
@@ -38,6 +38,7 @@ from .._runtime.progress import Task
 from .._validation.values import choice, lookup
 from ..errors import BoundWarning, NonFiniteError, UnsupportedCombinationError
 from ..laplace.prior_groups import GROUPINGS
+from .scorers import REPORTED, SCORERS, Scorer
 
 GRID = np.logspace(-3, 3, 13)
 """Default candidates: two per decade around 1, the natural precision of the built-in net (other nets: the fan-in)."""
@@ -46,8 +47,6 @@ N_FOLDS = 5
 ONE_NET: dict[str, Any] = {"n_members": 1, "n_bins": None}
 ONE_NOISE: dict[str, Any] = {"likelihood": "gaussian", "sigma_noise": "evidence"}
 """Parameters of the candidates of a default ensemble in the folds: a single net, and constant noise."""
-Scorer = Callable[..., Any]
-"""Function of (model, X, y) or (model, X, y, sample_weight) that returns a number; higher is better."""
 
 
 @dataclass(frozen=True)
@@ -441,7 +440,7 @@ def scorer_of(scoring: Any) -> Scorer:
     Raises
     ------
     ValueError
-        For an unknown name, a metric of predictions, or several scorers.
+        For an unknown name, a metric that must not be maximised, a metric of predictions, or several scorers.
 
     Examples
     --------
@@ -455,8 +454,10 @@ def scorer_of(scoring: Any) -> Scorer:
     if scoring is None:
         return log_density
     if isinstance(scoring, str):
-        lookup("scoring", scoring, dict.fromkeys(get_scorer_names()))
-        return get_scorer(scoring)
+        if scoring in REPORTED:
+            raise ValueError(f"scoring={scoring!r} must not be maximised; use scoring={REPORTED[scoring]!r}.")
+        names = {**dict.fromkeys(get_scorer_names()), **SCORERS}
+        return lookup("scoring", scoring, names) or get_scorer(scoring)
     if callable(scoring):
         return check_scoring(scoring=scoring)
     raise ValueError(f"scoring={scoring!r} has to be None, the name of a scorer, or one callable (estimator, X, y).")

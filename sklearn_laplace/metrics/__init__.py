@@ -1,6 +1,8 @@
 """Proper scoring rules for predictive distributions, interval coverage, and calibration of class probabilities."""
 
+from .._estimator.scorers import REPORTED, SCORERS
 from .calibration import expected_calibration_error
+from .cross_validation import cross_validate_distribution
 from .scores import (
     CALIBRATION_LEVELS,
     calibration_gap,
@@ -17,6 +19,7 @@ __all__ = [
     "CALIBRATION_LEVELS",
     "calibration_gap",
     "coverage",
+    "cross_validate_distribution",
     "expected_calibration_error",
     "log_density_scorer",
     "mean_width",
@@ -25,3 +28,8 @@ __all__ = [
     "neg_nlpd",
     "sharpness",
 ]
+
+SCORERS.update(log_density=log_density_scorer, neg_nlpd=neg_nlpd)
+SCORERS.update(crps=neg_crps, neg_crps=neg_crps)
+SCORERS.update(interval_score=neg_interval_score, neg_interval_score=neg_interval_score)
+REPORTED.update(coverage="interval_score", mean_width="interval_score", sharpness="crps", calibration_gap="log_density")

@@ -154,7 +154,7 @@ def neg_crps(
     -100
     """
     distribution, targets = _judged("neg_crps", estimator, X, y)
-    if isinstance(distribution, PoissonLogNormal | CountMixture):
+    if _is_of_counts(distribution):
         raise TypeError(
             f"neg_crps needs a normal predictive distribution; found {type(distribution).__name__}, a distribution of "
             "counts; for counts use log_density_scorer or neg_interval_score."
@@ -218,9 +218,7 @@ def neg_interval_score(
     True
     """
     distribution, targets = _judged("neg_interval_score", estimator, X, y)
-    lower, upper = _central(distribution, confidence_level)
-    outside = np.maximum(lower - targets, 0) + np.maximum(targets - upper, 0)
-    return -_scored(upper - lower + 2 / (1 - confidence_level) * outside, sample_weight, multioutput)
+    return -_scored(_interval_score(distribution, targets, confidence_level), sample_weight, multioutput)
 
 
 def coverage(
@@ -437,6 +435,17 @@ def _judged(metric: str, estimator: Any, X: Any, y: Any) -> tuple[Any, np.ndarra
     return distribution, targets.reshape(shape)
 
 
+def _is_of_counts(distribution: Any) -> bool:
+    return isinstance(distribution, PoissonLogNormal | CountMixture)
+
+
+def _interval_score(distribution: Any, targets: np.ndarray, confidence_level: Any) -> np.ndarray:
+    """Interval score of each target, in the units of y; smaller is better."""
+    lower, upper = _central(distribution, confidence_level)
+    outside = np.maximum(lower - targets, 0) + np.maximum(targets - upper, 0)
+    return upper - lower + 2 / (1 - confidence_level) * outside
+
+
 def _log_probability(probabilities: np.ndarray, classes: np.ndarray, y: Any) -> np.ndarray:
     """Log probability of the true class, shape (n,); −inf for a class of probability zero."""
     labels = column_or_1d(unmasked("y", y))
@@ -453,6 +462,14 @@ def _central(distribution: Any, confidence_level: Any) -> tuple[np.ndarray, np.n
     if not 0 < level < 1:
         raise ValueError(f"confidence_level={confidence_level!r} must be a single number strictly between 0 and 1.")
     return distribution.interval(level)
+
+
+def _levels(levels: Any) -> tuple[float, ...]:
+    """Levels of several intervals."""
+    values = np.asarray(levels, dtype=np.float64) if np.ndim(levels) == 1 else np.zeros(1)
+    if not ((values > 0) & (values < 1)).all():
+        raise ValueError(f"levels={levels!r} must be a sequence of numbers strictly between 0 and 1.")
+    return tuple(values.tolist())
 
 
 def _columns(values: np.ndarray) -> np.ndarray:

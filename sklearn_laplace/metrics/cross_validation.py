@@ -1,0 +1,108 @@
+"""Cross-validation of predictive distributions: all scores of each fold in one table."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.metrics import accuracy_score
+from sklearn.model_selection import cross_validate
+
+from .._unwrap import final_step
+from ..distributions.crps import crps_of
+from .calibration import expected_calibration_error
+from .scores import _interval_score, _is_of_counts, _judged, _levels, log_density_scorer
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+def cross_validate_distribution(
+    estimator: Any,
+    X: Any,
+    y: Any,
+    *,
+    cv: Any = None,
+    groups: Any = None,
+    levels: Any = (0.5, 0.8, 0.9, 0.95),
+    n_jobs: int | None = None,
+    params: dict[str, Any] | None = None,
+) -> DataFrame:
+    """Cross-validate an estimator with a predictive distribution.
+
+    Parameters
+    ----------
+    estimator : estimator
+        A Laplace estimator, or any regressor with ``predict(X, return_std=True)`` or classifier with
+        ``predict_proba``, possibly inside ``Pipeline`` or a search.
+    X : array-like of shape (n_samples, n_features)
+    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+    cv : int, splitter or iterable, default=None
+        As in :func:`sklearn.model_selection.cross_validate`.
+    groups : array-like of shape (n_samples,), optional
+        Groups for the splitter.
+    levels : sequence of float
+        Levels of the intervals, strictly between 0 and 1.
+    n_jobs : int, optional
+        Number of folds fitted in parallel.
+    params : dict, optional
+        Arguments of ``fit``, such as ``sample_weight``.
+
+    Returns
+    -------
+    pandas.DataFrame of shape (n_folds, n_scores)
+        Regression: "log_density" (nats per row; higher is better), "crps" (not for counts), "interval_score" of the
+        90 % intervals and "rmse" in the units of y (smaller is better), and "coverage_50", … Classification:
+        "log_density", "accuracy", "brier_score" and "calibration_error". Also "fit_time" and "score_time", in seconds.
+
+    Raises
+    ------
+    ImportError
+        If pandas is not installed.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from sklearn.linear_model import BayesianRidge
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> table = cross_validate_distribution(BayesianRidge(), X, y, cv=3)
+    >>> table[["log_density", "crps", "coverage_90"]].mean().round(2).tolist()
+    [-5.43, 31.26, 0.89]
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError("cross_validate_distribution returns a DataFrame; install pandas.") from error
+    scores = partial(_scores, levels=_levels(levels))
+    options: dict[str, Any] = {"cv": cv, "groups": groups, "n_jobs": n_jobs, "params": params}
+    result = cross_validate(estimator, X, y, scoring=scores, error_score="raise", **options)
+    table = pandas.DataFrame(result).rename(columns=lambda name: name.removeprefix("test_")).rename_axis("fold")
+    times = ["fit_time", "score_time"]
+    return table[[*(name for name in table if name not in times), *times]]
+
+
+def _scores(estimator: Any, X: Any, y: Any, *, levels: tuple[float, ...]) -> dict[str, float]:
+    """All scores of a fitted estimator, from one predictive distribution."""
+    step, rows = final_step(estimator, X)
+    if is_classifier(step):
+        p, classes = step.predict_proba(rows), step.classes_
+        true = np.asarray(y)[:, None] == classes
+        return {
+            "log_density": log_density_scorer(step, rows, y),
+            "accuracy": float(accuracy_score(y, classes[p.argmax(1)])),
+            "brier_score": float(np.mean(((p - true) ** 2).sum(1))),
+            "calibration_error": expected_calibration_error(y, p, labels=classes),
+        }
+    distribution, targets = _judged("cross_validate_distribution", estimator, X, y)
+    density = distribution.logpdf(targets)
+    scores = {"log_density": float(density.reshape(len(density), -1).sum(1).mean())}
+    if not _is_of_counts(distribution):
+        scores["crps"] = float(np.mean(crps_of(distribution, targets)))
+    scores["interval_score"] = float(np.mean(_interval_score(distribution, targets, 0.9)))
+    scores["rmse"] = float(np.sqrt(np.mean((targets - distribution.mean()) ** 2)))
+    for level in levels:
+        lower, upper = distribution.interval(level)
+        scores[f"coverage_{100 * level:g}"] = float(np.mean((lower <= targets) & (targets <= upper)))
+    return scores
