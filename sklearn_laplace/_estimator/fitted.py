@@ -105,7 +105,17 @@ class FittedModel(ABC):
 
     @property
     def table_(self) -> TableReport:
-        """What the net reads from each column: kind, values and missing values."""
+        """What the net reads from each column: kind, values and missing values.
+
+        Examples
+        --------
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = [[1.5, "Bern"], [2.5, "Graz"], [4.0, "Bern"]]
+        >>> LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, [0.0, 1.0, 2.0]).table_
+        column  read as   values                missing
+        0       number    1.5 to 4
+        1       category  2 levels: Bern, Graz
+        """
         check_is_fitted(self)
         if self._table is None:
             raise AttributeError("table_ belongs to the built-in net (net=None); a given net reads X unchanged.")
