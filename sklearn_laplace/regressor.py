@@ -140,7 +140,7 @@ default="auto"
     n_iter_, n_outputs_, n_features_in_ : int
     feature_names_in_ : ndarray of str
     table_ : TableReport
-        What the built-in net reads from each column.
+        Columns as read.
 
     Examples
     --------

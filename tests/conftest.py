@@ -1,9 +1,9 @@
-"""One torch thread a test process: small problems gain nothing from more, and parallel processes would fight.
+"""A single torch thread per test process: small problems gain nothing from more, and test processes run in parallel.
 
-A client in ``clients/`` is skipped where its package is not installed; ``.ci/clients`` installs them all and sets
-``ALL_CLIENTS``: then a package that is missing is a failure.
+Tests in ``clients/`` are skipped if their package is not installed. ``.ci/clients`` installs all packages and sets
+``ALL_CLIENTS``, so that a missing package is a failure.
 
-Shared helpers are in ``support/``; crafted files and random tables are those of ``examples/benchmarks``.
+Shared helpers are in ``support/``; crafted files and random tables are in ``examples/benchmarks``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What the packages that others wrote warn of themselves is no error of ours."""
+    """Warnings are no errors in ``clients/``, where other packages issue their own."""
     for item in items:
         if Path(__file__).parent / "clients" in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("default"))

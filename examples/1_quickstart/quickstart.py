@@ -134,25 +134,25 @@ def moons(n, seed):
     return make_moons(n, noise=0.2, random_state=seed)
 
 
-def classifiers(seed):
-    """Three methods; the first two have the same weights, since they share the random_state."""
-    return {
-        "LaplaceClassifier()": LaplaceClassifier(random_state=seed),
-        'same fit, link="plugin"': LaplaceClassifier(link="plugin", random_state=seed),
-        "LogisticRegression()": make_pipeline(StandardScaler(), LogisticRegression()),
-    }
+def fitted_classifiers(seed, X, y):
+    """Three fitted methods in turn; the second is the first after a change of its link, with the same weights."""
+    model = LaplaceClassifier(random_state=seed).fit(X, y)
+    yield "LaplaceClassifier()", model
+    yield 'same fit, link="plugin"', model.refit_laplace(link="plugin")
+    yield "LogisticRegression()", make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y)
 
 
 def classification_scores(n_splits, data, train_size):
     """Mean accuracy, log-loss and calibration error over splits; ``data(seed)`` gives X and y."""
-    scores = {name: [] for name in classifiers(0)}
+    scores = {}
     for seed in range(n_splits):
         X, y = data(seed)
         X_train, X_test, y_train, y_test = train_test_split(X, y, train_size=train_size, random_state=seed, stratify=y)
-        for name, model in classifiers(seed).items():
-            p = model.fit(X_train, y_train).predict_proba(X_test)
-            right = model.predict(X_test) == y_test
-            scores[name].append((right.mean(), log_loss(y_test, p), calibration_error(p.max(axis=1), right)))
+        for name, model in fitted_classifiers(seed, X_train, y_train):
+            p, right = model.predict_proba(X_test), model.predict(X_test) == y_test
+            scores.setdefault(name, []).append(
+                (right.mean(), log_loss(y_test, p), calibration_error(p.max(axis=1), right))
+            )
     return {name: np.mean(rows, axis=0) for name, rows in scores.items()}
 
 
@@ -170,8 +170,9 @@ def draw_moons(path):
     grid = np.column_stack([x1.ravel(), x2.ravel()])
     fig, axes = plt.subplots(1, 2, figsize=(9.5, 4.2), sharey=True, layout="constrained")
     titles = {"plugin": 'MAP only, link="plugin"', "moderated": 'Laplace, link="moderated" (default)'}
+    model = LaplaceClassifier(random_state=0).fit(X, y)
     for ax, (link, title) in zip(axes, titles.items(), strict=True):
-        p = LaplaceClassifier(link=link, random_state=0).fit(X, y).predict_proba(grid)[:, 1].reshape(x1.shape)
+        p = model.refit_laplace(link=link).predict_proba(grid)[:, 1].reshape(x1.shape)
         image = ax.pcolormesh(x1, x2, p, cmap="PuOr_r", vmin=0, vmax=1, shading="gouraud")
         ax.contour(x1, x2, p, [0.05, 0.5, 0.95], colors=BLACK, linewidths=[0.8, 1.6, 0.8], linestyles=["--", "-", "--"])
         for label, marker, color in ((0, "o", "#B2ABD2"), (1, "^", "#FDB863")):

@@ -1,4 +1,4 @@
-"""Leave-one-out in the estimators, in the user's rows and units, against explicit refits without each row."""
+"""Leave-one-out predictions and choices of the estimators, compared with explicit refits without each row."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ N = 24
 X, X_NEW = RNG.normal(size=(N, 3)), RNG.normal(size=(6, 3))
 X[5] = X[4]
 Y = np.column_stack([np.sin(X[:, 0]) + X[:, 1], 40 * X[:, 2] + 7]) + RNG.normal(size=(N, 2)) * [0.3, 9.0]
-Y[5] = Y[4]  # rows 4 and 5 are equal: to leave out one is not to leave out both
+Y[5] = Y[4]  # rows 4 and 5 are equal; leaving out one of them keeps the other
 WEIGHTS = RNG.uniform(0.5, 2.0, size=N).round(2)
 WEIGHTS[[2, 11]] = 0.0
-N_DIFFERENT = N - 3  # without those, and one of the equal rows
+N_DIFFERENT = N - 3  # without the rows of weight zero and one of the equal rows
 LABELS = np.array(["no", "perhaps", "yes"])[np.digitize(Y[:, 0], [-0.6, 0.8])]
 COUNTS = RNG.poisson(np.exp(0.5 + 0.6 * X[:, 0])).astype(float)
 LINEAR = {"net": nets.Linear, "random_state": 0}
@@ -56,14 +56,14 @@ def linear_refits(x, y, w, delta, noise):
 
 
 def linear_density(x, y, w, delta, noise):
-    """Σ w log N(y; mean, variance + noise) of these."""
+    """Σ w log N(y; mean, variance + noise) of the predictions of linear_refits."""
     mean, variance = linear_refits(x, y, w, delta, noise)
     total = (variance + noise)[:, None]
     return float(w @ (-0.5 * ((y - mean) ** 2 / total + np.log(2 * np.pi * total))).sum(1))
 
 
 def linearised_refits(model, x, y, w):
-    """The same of a fitted net's linearisation, in its random weights: (n, C) and (n, C, C), by the dense oracle."""
+    """Mean (n, C) and covariance (n, C, C) by refits of the linearised net in its random weights (dense oracle)."""
     module, inputs = model.laplace_.network.module, torch.tensor(x, dtype=torch.float64)
     names, random = tuple(model.subset_), torch.cat([torch.tensor(m).flatten() for m in model.subset_.values()])
     J = oracles.jacobian(module, names, inputs)[..., random]
@@ -78,7 +78,7 @@ def linearised_refits(model, x, y, w):
 
 @pytest.mark.parametrize("y", [Y[:, 0], Y], ids=["one target", "two targets"])
 def test_a_linear_nets_rows_are_predicted_as_by_refits_without_them(y):
-    """Weights, rows of weight zero, equal rows, in the order and the units of the user, for every prior of a grid."""
+    """With weights, rows of weight zero and equal rows, for each prior precision of a grid."""
     model = LaplaceRegressor(**LINEAR, prior_precision=1.0).fit(X, y, WEIGHTS)
     targets, center, scale = in_net_units(y, WEIGHTS)
     for delta in (1e-2, 0.3, 5.0, 80.0):
@@ -109,11 +109,11 @@ def test_a_linear_nets_rows_are_predicted_as_by_refits_without_them(y):
     ids=str,
 )
 def test_the_mean_is_that_of_refits_whatever_the_structure_and_the_subset(options):
-    """Of the linearised net in its random weights; the spread is the refits' where the posterior is exact."""
+    """Equal to refits of the linearised net in its random weights; for exact curvatures also in the std."""
     options = {**({} if "net" in options else SMALL), "random_state": 0, **options}
     model = LaplaceRegressor(**options).fit(X, Y, WEIGHTS)
     targets, center, scale = in_net_units(Y, WEIGHTS)
-    unit = 1.0 if "net" in options else N_DIFFERENT / WEIGHTS.sum()  # copies say nothing new
+    unit = 1.0 if "net" in options else N_DIFFERENT / WEIGHTS.sum()  # weights are scaled to the number of rows
     expected, covariance = linearised_refits(model, X, targets, unit * WEIGHTS)
     mean, std = model.loo_predict(return_std=True)
     np.testing.assert_allclose(mean, expected.numpy() * scale + center, rtol=1e-6, atol=1e-6 * scale.max())
@@ -124,7 +124,7 @@ def test_the_mean_is_that_of_refits_whatever_the_structure_and_the_subset(option
 
 
 def test_a_classifiers_rows_are_near_refits_of_its_logits_through_the_link():
-    """One Newton step: of second order in the leverage. Labels, weights and equal rows as they were given."""
+    """One Newton step from the full fit; the error is of second order in the leverage."""
     model = LaplaceClassifier(**LINEAR, prior_precision=2.0, link="mc").fit(X, LABELS, WEIGHTS)
     p, std = model.loo_predict(return_std=True)
     assert p.shape == std.shape == (N, 3)
@@ -141,7 +141,7 @@ def test_a_classifiers_rows_are_near_refits_of_its_logits_through_the_link():
 
 
 def test_counts_have_mean_rates_and_a_density_of_their_own():
-    """The rate of a normal log rate; near refits, as classes."""
+    """Predicted rates are close to those of refits, as for classes."""
     model = LaplaceRegressor(**LINEAR, likelihood="poisson", prior_precision=1.0).fit(X, COUNTS)
     mean, std = model.loo_predict(return_std=True)
     refits = [clone(model).fit(X, COUNTS, np.arange(N) != n).predict(X[n : n + 1])[0] for n in range(N)]
@@ -151,7 +151,7 @@ def test_counts_have_mean_rates_and_a_density_of_their_own():
 
 
 def test_one_of_two_equal_rows_still_has_the_other():
-    """A fit merges them, and leave-one-out must not: two rows of weight one are not a row of weight two."""
+    """A fit merges equal rows, but leave-one-out treats them as separate rows of weight one."""
     model = LaplaceRegressor(**LINEAR, prior_precision=1.0, sigma_noise=0.5, standardize_y=False).fit(X, Y[:, 0])
     heavy = np.where(np.arange(N) == 4, 2.0, np.arange(N) != 5)
     merged = clone(model).fit(X, Y[:, 0], heavy)
@@ -162,35 +162,35 @@ def test_one_of_two_equal_rows_still_has_the_other():
 
 
 def test_the_order_of_the_rows_is_the_users():
-    """Rows are merged and shuffled in the training, not in the answer."""
+    """Rows are merged and shuffled in the training; predictions are in the order of the user's rows."""
     order = np.random.default_rng(0).permutation(N)
     one, other = (LaplaceRegressor(**SMALL).fit(X[rows], Y[rows]) for rows in (np.arange(N), order))
     np.testing.assert_allclose(other.loo_predict(), one.loo_predict()[order], rtol=1e-9)
 
 
 def test_rows_of_weight_zero_are_predicted_plainly_whatever_they_say():
-    """Their target may be of a class that nobody else has, or no count."""
+    """Their targets may be unknown classes or negative counts."""
     model = LaplaceRegressor(**LINEAR, prior_precision=1.0).fit(X, Y, WEIGHTS)
     idle = WEIGHTS == 0
     np.testing.assert_allclose(model.loo_predict()[idle], model.predict(X[idle]), rtol=1e-9)
     strange, negative = np.where(idle, "zzz", LABELS), np.where(idle, -3.0, COUNTS)
     for estimator, y, plain in ((LaplaceClassifier, LABELS, strange), (LaplaceRegressor, COUNTS, negative)):
         options = {"likelihood": "poisson"} if estimator is LaplaceRegressor else {}
-        found, expected = (
+        actual, expected = (
             estimator(**LINEAR, **options, prior_precision=1.0).fit(X, t, WEIGHTS).loo_predict() for t in (plain, y)
         )
-        np.testing.assert_allclose(found, expected, rtol=1e-9)
-        assert np.isfinite(found).all()
+        np.testing.assert_allclose(actual, expected, rtol=1e-9)
+        assert np.isfinite(actual).all()
 
 
 @pytest.mark.parametrize("class_weight", [None, "balanced", {"yes": 3.0, "no": 0.0}])
 def test_shares_and_class_weights_count_as_in_the_fit(class_weight):
-    """Weights that sum to one are worth their effective number of rows; a class's weight multiplies its rows'."""
+    """Weights that sum to one are scaled to their effective number of rows, and class weights multiply weights."""
     shares = WEIGHTS / WEIGHTS.sum()
     shares = shares / shares.sum()
     options = {**LINEAR, "prior_precision": 1.0, "class_weight": class_weight}
     model = LaplaceClassifier(**options).fit(X, LABELS, shares)
-    merged = shares.copy()  # Kish's number of a fit, which sees equal rows as one
+    merged = shares.copy()  # Kish's effective number of rows is that of the merged rows
     merged[4], merged[5] = merged[4] + merged[5], 0.0
     worth = shares / (merged**2).sum()
     other = LaplaceClassifier(**options).fit(X, LABELS, worth)
@@ -201,7 +201,7 @@ def test_shares_and_class_weights_count_as_in_the_fit(class_weight):
 
 
 def test_a_fit_keeps_copies():
-    """What the user does to the arrays afterwards changes nothing."""
+    """Changes to the user's arrays after the fit have no effect."""
     x, y = X.copy(), Y.copy()
     model = LaplaceRegressor(**SMALL).fit(x, y)
     before = model.loo_predict()
@@ -211,20 +211,20 @@ def test_a_fit_keeps_copies():
 
 
 def test_rows_that_come_later_are_left_out_too():
-    """For a linear net as a fit of all rows; in the order in which they came, those of weight zero among them."""
+    """For a linear net, partial_fit gives the same as a fit to all rows, including rows of weight zero."""
     options = {**LINEAR, "prior_precision": 1.0, "sigma_noise": 0.5, "standardize_y": False}
     y = Y[:, 0]
     model = LaplaceRegressor(**options).fit(X[:14], y[:14], WEIGHTS[:14])
     model.partial_fit(X[14:], y[14:], WEIGHTS[14:])
     whole = LaplaceRegressor(**options).fit(X, y, WEIGHTS)
-    for found, expected in zip(model.loo_predict(True), whole.loo_predict(True), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
+    for actual, expected in zip(model.loo_predict(True), whole.loo_predict(True), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-8, atol=1e-8)
     model.refit_laplace(prior_precision="loo"), whole.refit_laplace(prior_precision="loo")
     np.testing.assert_allclose(model.prior_precision_, whole.prior_precision_, rtol=1e-6)
 
 
 def test_forgetting_drops_every_row():
-    """Not one is left in what is pickled, and what needs them says why it cannot."""
+    """After forget, the pickle contains no row, and methods that need the rows raise an error."""
     rows = np.ascontiguousarray(RNG.normal(size=(20, 3)))
     model = LaplaceRegressor(**SMALL, hessian_structure="full").fit(rows, rows[:, 0] + np.sin(5 * rows[:, 1]))
     assert any(row.tobytes() in pickle.dumps(model) for row in rows)
@@ -245,7 +245,7 @@ def test_forgetting_drops_every_row():
 
 
 def test_what_cannot_be_left_out_is_refused_before_a_training(monkeypatch):
-    """Copies of rows, and rows that are known by a quadratic model."""
+    """Augmented rows, and a posterior as prior, which stands for rows that are not available."""
     previous = LaplaceRegressor(**SMALL).fit(X, Y[:, 0])
 
     def jitter(rows, random_state):
@@ -272,14 +272,14 @@ def test_what_cannot_be_left_out_is_refused_before_a_training(monkeypatch):
 
 @pytest.mark.parametrize("estimator", [LaplaceRegressor, LaplaceClassifier])
 def test_pickled_models_leave_out_to_the_bit(estimator):
-    """The rows travel as arrays."""
+    """The stored rows are pickled, and predictions are equal to the bit."""
     model = estimator(**SMALL).fit(X, LABELS if estimator is LaplaceClassifier else Y, WEIGHTS)
-    found = pickle.loads(pickle.dumps(model))
-    np.testing.assert_array_equal(found.loo_predict(), model.loo_predict())
+    loaded = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(loaded.loo_predict(), model.loo_predict())
 
 
 def test_several_temperatures_have_no_leave_one_out():
-    """The mean knows none, and the spread one."""
+    """Leave-one-out needs a common temperature for all weights."""
     model = LaplaceRegressor(**SMALL).fit(X, Y[:, 0])
     tensor = model.laplace_.network.parameter_names[0]
     model.refit_laplace(temperature={tensor: 3.0})
@@ -289,7 +289,7 @@ def test_several_temperatures_have_no_leave_one_out():
 
 
 def test_an_exact_curvature_that_does_not_fit_is_refused():
-    """A diagonal posterior is small, and the means without each row need more."""
+    """A diagonal posterior needs little memory, but leave-one-out needs an exact curvature and Jacobians."""
     x, y = RNG.normal(size=(300, 3)), RNG.normal(size=300)
     options = {"hessian_structure": "diag", "hidden_layer_sizes": (80,), "map_prior_precision": 1.0, "random_state": 0}
     model = LaplaceRegressor(**options, max_epochs=1, memory_budget="64MB").fit(x, y)
@@ -309,12 +309,12 @@ def test_an_exact_curvature_that_does_not_fit_is_refused():
 
 @pytest.mark.parametrize("rules", [{"prior_precision": "loo"}, {"sigma_noise": "loo"}, CHOSEN], ids=["δ", "σ", "δ, σ"])
 def test_what_is_chosen_has_the_largest_density_of_all_refits(rules):
-    """A fine grid of explicit refits of a linear net has no better point; what is given stays."""
-    given = {"prior_precision": 3.0, "sigma_noise": 0.4}
-    model = LaplaceRegressor(**LINEAR, **{**given, **rules}).fit(X, Y[:, 0], WEIGHTS)
+    """No better point on a fine grid of explicit refits of a linear net; user-set values are kept."""
+    fixed = {"prior_precision": 3.0, "sigma_noise": 0.4}
+    model = LaplaceRegressor(**LINEAR, **{**fixed, **rules}).fit(X, Y[:, 0], WEIGHTS)
     targets, _, scale = in_net_units(Y[:, 0], WEIGHTS)
     noise, delta = float(model.sigma_noise_ / scale[0]) ** 2, model.prior_precision_
-    for name, value in given.items():
+    for name, value in fixed.items():
         if name not in rules:
             assert getattr(model, f"{name}_") == pytest.approx(value, rel=1e-12)
     best = linear_density(X, targets, WEIGHTS, delta, noise)
@@ -322,12 +322,12 @@ def test_what_is_chosen_has_the_largest_density_of_all_refits(rules):
     deltas = delta * grid if "prior_precision" in rules else [delta]
     noises = noise * grid if "sigma_noise" in rules else [noise]
     densities = [linear_density(X, targets, WEIGHTS, d, v) for d in deltas for v in noises]
-    assert max(densities) <= best + 2e-3  # nats; a parabola took the last step
+    assert max(densities) <= best + 2e-3  # nats; the last step of the search is a parabola
     assert min(densities) < best - 0.3  # and the grid is not flat
 
 
 def test_two_rules_are_each_satisfied():
-    """Prior by leave-one-out given the noise, noise by the evidence given the prior; and the other way round."""
+    """Prior precision by leave-one-out and noise level by the evidence, and vice versa."""
     targets, _, scale = in_net_units(Y[:, 0], WEIGHTS)
 
     def is_top(values):
@@ -347,7 +347,7 @@ def test_two_rules_are_each_satisfied():
 
 @pytest.mark.parametrize("kind", ["classes", "two classes", "counts", "kron"])
 def test_point_by_point_searches_end_at_the_top(kind):
-    """Σ log p of the left-out rows, through what the estimator itself says of them."""
+    """Σ log p of the left-out rows, computed from loo_predict, has its maximum at the chosen precision."""
     y = {"classes": LABELS, "two classes": LABELS == "yes", "counts": COUNTS, "kron": Y[:, 0]}[kind]
     options = {"kron": {"hessian_structure": "kron", "sigma_noise": 0.5}, "counts": {"likelihood": "poisson"}}
     estimator = LaplaceClassifier if "classes" in kind else LaplaceRegressor
@@ -367,11 +367,13 @@ def test_point_by_point_searches_end_at_the_top(kind):
         return value
 
     best, delta = density(model), model.prior_precision_
-    assert all(density(model.refit_laplace(prior_precision=f * delta)) < best + 0.02 for f in (0.3, 0.8, 1.25, 3))
+    near = np.abs(np.log(model.prior_path_.prior_precision / delta)) < np.log(5)
+    assert near.sum() == 5 and model.prior_path_.loo_log_density[near].max() < best + 0.02
+    assert all(density(model.refit_laplace(prior_precision=f * delta)) < best + 0.02 for f in (0.8, 1.25))
 
 
 def test_several_precisions_are_searched_in_turn():
-    """Starting at the evidence's, they end no lower than these."""
+    """The density at the chosen precisions is above that at those of the evidence."""
     model = LaplaceRegressor(**SMALL, prior="tensor", sigma_noise=0.5).fit(X, Y[:, 0])
     middle = len(model.prior_path_.prior_precision) // 2
     before = model.prior_path_.loo_log_density[middle]
@@ -382,7 +384,7 @@ def test_several_precisions_are_searched_in_turn():
 
 
 def test_the_net_is_trained_as_under_the_evidence(tmp_path):
-    """The choice comes afterwards; so both share one training in a cache, and a refit gives each of the other."""
+    """The choice follows the training: both rules share one cached training, and refits switch between them."""
     by_evidence = {"prior_precision": "evidence", "sigma_noise": "evidence"}
     evidence = LaplaceRegressor(**SMALL, **by_evidence, memory=str(tmp_path)).fit(X, Y[:, 0])
     entries = len(list(tmp_path.rglob("output.pkl")))
@@ -394,20 +396,20 @@ def test_the_net_is_trained_as_under_the_evidence(tmp_path):
     assert (again.prior_precision_, again.sigma_noise_) == (model.prior_precision_, model.sigma_noise_)
     model.refit_laplace(**by_evidence)
     assert (model.prior_precision_, model.sigma_noise_) == (evidence.prior_precision_, evidence.sigma_noise_)
-    model.refit_laplace(sigma_noise="loo")  # the prior that was found with the weights following stays
+    model.refit_laplace(sigma_noise="loo")  # the prior precision chosen in the training is kept
     assert model.prior_precision_ == evidence.prior_precision_ and model.sigma_noise_ != evidence.sigma_noise_
 
 
 def test_searches_take_it_as_a_candidate():
-    """By name, beside the evidence."""
-    x = RNG.normal(size=(60, 2))
-    y, grid = x[:, 0] + RNG.normal(size=60), {"prior_precision": ["evidence", "loo"]}
-    search = GridSearchCV(LaplaceRegressor(**SMALL), grid, cv=2, error_score="raise").fit(x, y)
+    """GridSearchCV compares "loo" with "evidence"."""
+    x = RNG.normal(size=(40, 2))
+    y, grid = x[:, 0] + RNG.normal(size=40), {"prior_precision": ["evidence", "loo"]}
+    search = GridSearchCV(LaplaceRegressor(**SMALL, n_members=1), grid, cv=2, error_score="raise").fit(x, y)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
 
 
 def test_a_choice_at_the_bound_is_reported():
-    """A linear net whose weights are in the thousands: no prior is weak enough."""
+    """The weights of this linear net are in the thousands, so that the weakest prior is best."""
     y = X @ np.array([3e3, -2e3, 1e3])
     options = {"standardize_y": False, "sigma_noise": 0.1, "map_prior_precision": 1e-6}
     with pytest.warns(
@@ -425,7 +427,7 @@ def test_a_choice_at_the_bound_is_reported():
     ],
 )
 def test_wrong_rules_are_refused(options, message):
-    """With what is known."""
+    """The message states the valid alternatives."""
     with pytest.raises(ValueError, match=message):
         LaplaceRegressor(**SMALL, **options).fit(X, COUNTS)
 
@@ -434,7 +436,7 @@ def test_wrong_rules_are_refused(options, message):
 
 
 def test_the_path_holds_the_evidence_and_the_density_of_each_point():
-    """As refits under each precision give them, in the units of y, under a noise that is given."""
+    """Equal to refits for each precision, in the units of y, under a user-set noise level."""
     model = LaplaceRegressor(**LINEAR, sigma_noise=0.5).fit(X, Y[:, 0], WEIGHTS)
     attributes = set(vars(model))
     path = model.prior_path_
@@ -454,13 +456,13 @@ def test_the_path_holds_the_evidence_and_the_density_of_each_point():
 
 @pytest.mark.parametrize("structure", ["full", "kron"])
 def test_a_free_noise_is_the_best_at_each_point_of_each_score(structure):
-    """The spline against a search at three of the points."""
+    """The spline is compared with a search at two of the points."""
     model = LaplaceRegressor(**LINEAR, hessian_structure=structure).fit(X, Y[:, 0])
     path = model.prior_path_
     assert path.log_marginal_likelihood[12] == pytest.approx(model.log_marginal_likelihood_value_, abs=1e-6)
     assert path.log_marginal_likelihood[12] == pytest.approx(path.log_marginal_likelihood.max(), abs=1e-6)
     sigmas = model.sigma_noise_ * np.exp(np.linspace(-1.5, 1.5, 121))
-    for k in (8, 12, 15):
+    for k in (8, 15):
         delta = path.prior_precision[k]
         evidence = max(model.log_marginal_likelihood(delta, sigma) for sigma in sigmas)
         assert path.log_marginal_likelihood[k] == pytest.approx(evidence, abs=5e-3)
@@ -472,7 +474,7 @@ def test_a_free_noise_is_the_best_at_each_point_of_each_score(structure):
 
 
 def test_scores_that_were_made_before_have_their_own_grid():
-    """What a choice by other scores leaves behind is shown beside the two."""
+    """The path has the grid of cross-validated scores, with the evidence and the density at its points."""
 
     class Scores:
         grid, kind, mean = np.array([0.1, 1.0, 10.0]), "cv", np.array([-3.0, -1.0, -2.0])
@@ -487,7 +489,7 @@ def test_scores_that_were_made_before_have_their_own_grid():
 
 
 def test_a_path_of_a_large_fit_leaves_leave_one_out_aside(monkeypatch):
-    """An attribute is not to take minutes."""
+    """Leave-one-out is omitted if it would make the attribute slow."""
     from sklearn_laplace._approximation import prior_path as _path
 
     model = LaplaceClassifier(**SMALL).fit(X, LABELS)

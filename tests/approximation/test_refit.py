@@ -1,6 +1,8 @@
-"""Laplace parameters that change after the fit: as a new fit under a fixed training, or refused."""
+"""refit_laplace: equal to a new fit if the training is fixed, or an error."""
 
 from __future__ import annotations
+
+import copy
 
 import numpy as np
 import pytest
@@ -29,7 +31,7 @@ def assert_same(model, other):
 
 @pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag"])
 def test_a_refit_under_a_fixed_training_is_a_new_fit(structure):
-    """map_prior_precision=number: the training does not depend on what follows, so nothing but time is saved."""
+    """With a number as map_prior_precision, the training does not depend on the later choices."""
     start = LaplaceRegressor(
         hidden_layer_sizes=(6,), map_prior_precision=1.0, hessian_structure=structure, random_state=0
     )
@@ -46,7 +48,7 @@ def test_a_refit_under_a_fixed_training_is_a_new_fit(structure):
 
 
 def test_a_classifier_refits_its_link_and_draws():
-    """As above."""
+    """With another link or other Monte-Carlo draws, equal to a new fit."""
     model = LaplaceClassifier(hidden_layer_sizes=(6,), map_prior_precision=1.0, random_state=0).fit(X, LABELS)
     for change in ({"link": Link("mc", n_samples=33), "prior_precision": 0.2}, {"link": "plugin"}):
         model.refit_laplace(**change)
@@ -55,7 +57,7 @@ def test_a_classifier_refits_its_link_and_draws():
 
 
 def test_a_refit_without_changes_keeps_what_the_training_has_found():
-    """There and back: the values that were chosen with the weights following are the ones that come back."""
+    """The values chosen in the training are kept, also after a refit with another prior precision and back."""
     model = LaplaceRegressor(**BY_EVIDENCE, hidden_layer_sizes=(6,), random_state=0).fit(X, Y[:, 0])
     std, precision = model.predict_std(X_NEW), model.prior_precision_
     np.testing.assert_array_equal(model.refit_laplace().predict_std(X_NEW), std)
@@ -65,12 +67,18 @@ def test_a_refit_without_changes_keeps_what_the_training_has_found():
 
 
 def test_a_new_noise_alone_lets_the_evidence_choose_the_prior_again():
-    """What was chosen together with another noise does not stay."""
+    """A prior precision chosen for another noise level is not kept."""
     model = LaplaceRegressor(**BY_EVIDENCE, hidden_layer_sizes=(6,), random_state=0).fit(X, Y[:, 0])
     before = model.prior_precision_
     model.refit_laplace(sigma_noise=5 * model.sigma_noise_)
     assert model.prior_precision_ != before
     assert model.log_marginal_likelihood_value_ >= model.log_marginal_likelihood(before)
+
+
+@pytest.fixture(scope="module")
+def two_targets():
+    """Fitted model; tests must not change it."""
+    return LaplaceRegressor(hidden_layer_sizes=(3,), n_members=1, random_state=0).fit(X, Y)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +97,9 @@ def test_a_new_noise_alone_lets_the_evidence_choose_the_prior_again():
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_a_refit_cannot_do_is_refused_and_nothing_is_lost(change, message):
-    """Parameters and answers stay."""
-    model = LaplaceRegressor(hidden_layer_sizes=(3,), random_state=0).fit(X, Y)
+def test_what_a_refit_cannot_do_is_refused_and_nothing_is_lost(two_targets, change, message):
+    """The error leaves parameters and predictions unchanged."""
+    model = copy.deepcopy(two_targets)
     before, parameters = model.predict_std(X_NEW), model.get_params()
     with pytest.raises(ValueError, match=message):
         model.refit_laplace(**change)
@@ -99,9 +107,9 @@ def test_what_a_refit_cannot_do_is_refused_and_nothing_is_lost(change, message):
     assert model.get_params() == parameters
 
 
-def test_noise_ratios_that_the_curvature_does_not_hold_have_no_evidence():
-    """The posterior knows one factor of the noise of all targets; log_marginal_likelihood says so as well."""
-    model = LaplaceRegressor(hidden_layer_sizes=(3,), n_members=1, random_state=0).fit(X, Y)
+def test_noise_ratios_that_the_curvature_does_not_hold_have_no_evidence(two_targets):
+    """log_marginal_likelihood can only change the noise levels of all targets by a common factor."""
+    model = two_targets
     with pytest.raises(ValueError, match="other noise ratios between the 2 targets"):
         model.log_marginal_likelihood(sigma_noise=0.5)
     fitted = model.log_marginal_likelihood(sigma_noise=model.sigma_noise_)

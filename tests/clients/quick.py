@@ -1,4 +1,4 @@
-"""What the tests of the clients share: the package or a skip, rows, and estimators of few weights."""
+"""Shared helpers of the client tests: optional imports, data, and small estimators."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from sklearn.datasets import load_diabetes, make_moons
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
 
 QUICK = {"hidden_layer_sizes": (8,), "n_members": 1, "prior_precision": "evidence", "random_state": 0}
-"""One net, chosen by the evidence: what is asked here is whether a client can use it."""
+"""A single small net with the prior from the evidence; these tests check the interface, not the quality."""
 X, Y = load_diabetes(return_X_y=True)
 SEEN, NEW = slice(0, 300), slice(300, None)
 MOONS, SIDE = make_moons(200, noise=0.25, random_state=0)
 
 
 def client(name: str) -> ModuleType:
-    """The package, or a skip of the file; with ``ALL_CLIENTS`` set, as ``.ci/clients`` does, it has to be there."""
+    """Import a package, or skip the tests if it is missing; with ``ALL_CLIENTS`` set, a missing package is an error."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # their own, while they are imported
+        warnings.simplefilter("ignore")  # issued by the packages during import
         return import_module(name) if "ALL_CLIENTS" in os.environ else pytest.importorskip(name)
 
 
 def regressor(**options: object) -> LaplaceRegressor:
-    """A small net whose noise does not vary."""
+    """Regressor with a small net and constant noise."""
     return LaplaceRegressor(**{**QUICK, "sigma_noise": "evidence", "likelihood": "gaussian", **options})
 
 
 def classifier(**options: object) -> LaplaceClassifier:
-    """A small net."""
+    """Classifier with a small net."""
     return LaplaceClassifier(**{**QUICK, **options})
 
 
 def mean_width(ends: np.ndarray) -> float:
-    """Of intervals (n, 2)."""
+    """Mean width of intervals (n, 2)."""
     return float((ends[:, 1] - ends[:, 0]).mean())

@@ -1,4 +1,4 @@
-"""scikit-activeml: pool-based active learning with our standard deviations."""
+"""scikit-activeml: pool-based active learning with the predicted standard deviations."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ client("skactiveml")
 
 
 def test_expected_variance_reduction_queries_an_unlabelled_row():
-    """The wrapper asks ``predict`` for ``return_std`` by its signature."""
+    """The wrapper detects ``return_std`` in the signature of ``predict``."""
     pool, regressors = client("skactiveml.pool"), client("skactiveml.regressor")
     y = np.where(np.arange(40) < 12, Y[:40], np.nan)
     query = pool.ExpectedModelVarianceReduction(random_state=0)
-    given = {"reg": regressors.SklearnNormalRegressor(regressor(hidden_layer_sizes=(4,))), "candidates": [12, 20, 39]}
-    (chosen,) = query.query(X[:40], y, **given)
+    options = {"reg": regressors.SklearnNormalRegressor(regressor(hidden_layer_sizes=(4,))), "candidates": [12, 20, 39]}
+    (chosen,) = query.query(X[:40], y, **options)
     assert chosen in (12, 20, 39)
 
 
 def test_greedy_uncertainty_is_that_of_the_widest_prediction():
-    """The regressor of the wrapper answers with our standard deviation."""
+    """The wrapped regressor returns the standard deviation of the estimator."""
     regressors = client("skactiveml.regressor")
     y = np.where(np.arange(60) < 30, Y[:60], np.nan)
     wrapped = regressors.SklearnNormalRegressor(regressor()).fit(X[:60], y)
@@ -29,7 +29,7 @@ def test_greedy_uncertainty_is_that_of_the_widest_prediction():
 
 
 def test_uncertainty_sampling_of_classes():
-    """The row that is told least is nearest to a half."""
+    """The selected row has the lowest confidence."""
     pool, classifiers = client("skactiveml.pool"), client("skactiveml.classifier")
     y = np.where(np.arange(80) < 40, SIDE[:80], np.nan)
     wrapped = classifiers.SklearnClassifier(classifier(), classes=[0, 1])

@@ -1,4 +1,4 @@
-"""crepes: normalised conformal regression, with our standard deviation as the difficulty of a row."""
+"""crepes: normalised conformal regression, with the predicted standard deviation as the difficulty of a row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ crepes = client("crepes")
 
 
 def test_normalised_intervals_cover():
-    """90 % of 142 rows, within three standard errors; the widths are proportional to our standard deviations."""
+    """Coverage .9 of 142 rows within three standard errors; widths are proportional to the standard deviations."""
     model = regressor().fit(X[:200], Y[:200])
     wrapped = crepes.WrapRegressor(model)
     difficulty = client("crepes.extras").DifficultyEstimator().fit(f=model.predict_std)
@@ -18,5 +18,5 @@ def test_normalised_intervals_cover():
     covered = np.mean((ends[:, 0] <= Y[NEW]) & (Y[NEW] <= ends[:, 1]))
     assert 0.82 < covered < 0.98
     ratio = (ends[:, 1] - ends[:, 0]) / model.predict_std(X[NEW])
-    np.testing.assert_allclose(ratio, ratio[0], rtol=1e-4)  # theirs adds a hundredth to the std
+    np.testing.assert_allclose(ratio, ratio[0], rtol=1e-4)  # crepes adds .01 to the std
     assert mean_width(ends) < np.ptp(Y)

@@ -1,4 +1,4 @@
-"""dask: fits on the workers of a local cluster are the serial ones to the bit."""
+"""dask: fits on the workers of a local cluster are identical to serial fits."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ distributed = client("distributed")
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two processes of one thread."""
+    """Local cluster of two processes with a single thread each."""
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
     with distributed.LocalCluster(**options) as local, distributed.Client(local):
         yield local
 
 
 def test_a_search_on_the_cluster_is_the_serial_one(cluster):
-    """Scores and the predictions of the best one."""
+    """Equal scores, and equal predictions of the best estimator."""
     grid = {"prior_precision": [0.1, 10.0]}
     serial = GridSearchCV(regressor(), grid, cv=2, scoring=neg_nlpd).fit(X[:80], Y[:80])
     with parallel_config("dask"):
@@ -34,7 +34,7 @@ def test_a_search_on_the_cluster_is_the_serial_one(cluster):
 
 
 def test_predictions_of_folds_on_the_cluster_are_the_serial_ones(cluster):
-    """Fitted estimators travel back as they are."""
+    """Fitted estimators are returned from the workers unchanged."""
     serial = cross_val_predict(regressor(), X[:80], Y[:80], cv=3)
     with parallel_config("dask"):
         spread = cross_val_predict(regressor(), X[:80], Y[:80], cv=3, n_jobs=2)

@@ -1,4 +1,4 @@
-"""MAPIE: conformal intervals and sets around our predictions, scaled by our standard deviations."""
+"""MAPIE: conformal intervals and sets, scaled by the predicted standard deviations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ client("mapie")
 
 
 def test_intervals_scaled_by_our_std_cover():
-    """90 % of the rows, within three standard errors of 142 rows; and they vary with the row, as the score asks for."""
+    """Coverage .9 of 142 rows within three standard errors; the widths vary between rows."""
     regression = client("mapie.regression")
     options = {"conformity_score": "std_normalized", "confidence_level": 0.9, "cv": 3, "random_state": 0}
     model = regression.CrossConformalRegressor(regressor(), **options)
@@ -20,7 +20,7 @@ def test_intervals_scaled_by_our_std_cover():
 
 
 def test_a_prefitted_regressor_is_conformalised():
-    """Fitted on two thirds, conformalised on the rest: the standard deviation is that of the fitted model."""
+    """Fitted on 200 rows, conformalised on 100; the standard deviations are those of the fitted model."""
     regression = client("mapie.regression")
     model = regressor().fit(X[:200], Y[:200])
     split = regression.SplitConformalRegressor(model, conformity_score="std_normalized", prefit=True)
@@ -32,7 +32,7 @@ def test_a_prefitted_regressor_is_conformalised():
 
 
 def test_sets_of_classes_cover():
-    """Of two moons."""
+    """Prediction sets on the two moons."""
     classification = client("mapie.classification")
     split = classification.SplitConformalClassifier(classifier(), confidence_level=0.9, prefit=False)
     _, sets = split.fit(MOONS[:100], SIDE[:100]).conformalize(MOONS[100:150], SIDE[100:150]).predict_set(MOONS[150:])

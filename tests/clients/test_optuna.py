@@ -1,4 +1,4 @@
-"""Optuna: a search over our hyperparameters by a proper score."""
+"""Optuna: hyperparameter search with a proper score."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ optuna = client("optuna")
 
 
 def test_a_search_over_the_prior_precision():
-    """The best of its trials is what the same folds say of it."""
+    """The best score equals that of cross-validation on the same folds."""
     from sklearn.model_selection import KFold, cross_val_score
 
     integration = client("optuna_integration")

@@ -1,4 +1,4 @@
-"""The page of how-tos: every block is executed, each on top of the lines that all share."""
+"""The how-to page for other packages: every section runs after the shared first block."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PACKAGES = {
 
 
 def packages(section: str) -> list[str]:
-    """Which ones a section's heading names, as they are imported."""
+    """Import names of the packages in a section's heading."""
     named = re.split(r" and |'s ", section.partition(":")[0])
     return [PACKAGES.get(name, name.lower().replace("-", "_")) for name in named if " " not in name]
 
 
 @pytest.mark.parametrize("section", HOW_TOS, ids=lambda section: section.partition(":")[0].replace(" ", "-"))
 def test_the_page_prints_what_it_shows(section):
-    """In the order of a reader who has skipped all other packages; ten lines, not a page."""
+    """Each section runs without the other sections and has at most ten lines."""
     for package in packages(section):
         client(package)
     assert 2 <= "".join(python_blocks(section)).count(">>>") <= 10
@@ -35,7 +35,7 @@ def test_the_page_prints_what_it_shows(section):
 
 
 def test_each_client_has_a_how_to():
-    """A file of tests and a section of the page for every package that the extra installs."""
+    """The page has a section for every package of the extra ``clients``."""
     named = {package for section in HOW_TOS for package in packages(section)}
     assert {"mapie", "skpro", "skopt", "skactiveml", "crepes", "uncertainty_toolbox", "scoringrules"} <= named
     assert {"optuna", "shap", "skrub", "distributed", "sklearn"} <= named

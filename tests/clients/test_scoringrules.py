@@ -1,4 +1,4 @@
-"""scoringrules as an oracle of our scores."""
+"""scoringrules as a reference for the metrics."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ rules = client("scoringrules")
 
 
 def test_scores_of_a_normal_predictive():
-    """CRPS, logarithmic and interval score, row by row and averaged."""
+    """CRPS, logarithmic score and interval score, averaged over rows."""
     model = regressor().fit(X[SEEN], Y[SEEN])
     mean, std = model.predict(X[NEW], return_std=True)
-    given = model, X[NEW], Y[NEW]
-    np.testing.assert_allclose(-metrics.neg_crps(*given), rules.crps_normal(Y[NEW], mean, std).mean(), rtol=1e-9)
-    np.testing.assert_allclose(-metrics.neg_nlpd(*given), rules.logs_normal(Y[NEW], mean, std).mean(), rtol=1e-9)
+    arguments = model, X[NEW], Y[NEW]
+    np.testing.assert_allclose(-metrics.neg_crps(*arguments), rules.crps_normal(Y[NEW], mean, std).mean(), rtol=1e-9)
+    np.testing.assert_allclose(-metrics.neg_nlpd(*arguments), rules.logs_normal(Y[NEW], mean, std).mean(), rtol=1e-9)
     low, high = model.predict_quantiles(X[NEW], (0.05, 0.95)).T
     theirs = rules.interval_score(Y[NEW], low, high, 0.1).mean()
-    np.testing.assert_allclose(-metrics.neg_interval_score(*given), theirs, rtol=1e-9)
+    np.testing.assert_allclose(-metrics.neg_interval_score(*arguments), theirs, rtol=1e-9)
 
 
 def test_crps_of_a_mixture():
-    """Of the members' normals, weighted: closed form against theirs."""
+    """CRPS of a weighted mixture of the members' normal distributions."""
     model = regressor(n_members=3).fit(X[SEEN], Y[SEEN])
     parts = [member.predict(X[NEW], return_std=True) for member in model.members_]
     mean, std = (np.stack(part, -1) for part in zip(*parts, strict=True))

@@ -1,4 +1,4 @@
-"""scikit-optimize: Bayesian optimisation with our standard deviations, by its default optimiser."""
+"""scikit-optimize: Bayesian optimisation with its default optimiser."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OPTIMUM, NEAR, EVALUATIONS = 0.397887, 0.5, 60
 
 
 def branin(x):
-    """Three equal minima."""
+    """Branin function, with three equal minima."""
     a, b = x
     valley = b - 5.1 / (4 * np.pi**2) * a**2 + 5 / np.pi * a - 6
     return float(valley**2 + 10 * (1 - 1 / (8 * np.pi)) * np.cos(a) + 10)
@@ -20,10 +20,10 @@ def branin(x):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_default_optimiser_finds_branins_minimum(seed):
-    """Nothing but the estimator is given: it takes the best of three acquisitions, each climbed by our gradients.
+    """Default options: the best of three acquisition functions, each maximised with the gradients of the estimator.
 
-    One net of 32 units whose noise does not vary, all of it chosen by the evidence: an evaluation is a fit, in a third
-    of a second, and about a hundred gradients.
+    A single net of 32 units with constant noise; prior and noise are chosen by the evidence. An evaluation needs a fit
+    and about a hundred gradients.
     """
     optimiser = skopt.Optimizer(PLACE, base_estimator=regressor(hidden_layer_sizes=(32,)), random_state=seed)
     values = [np.inf]
@@ -35,7 +35,7 @@ def test_the_default_optimiser_finds_branins_minimum(seed):
 
 
 def test_minimisation_by_gradients_of_the_acquisition():
-    """``acq_optimizer="lbfgs"`` asks for the gradients of mean and standard deviation at one point."""
+    """``acq_optimizer="lbfgs"`` uses the gradients of mean and standard deviation at a point."""
     optimiser = skopt.Optimizer(
         PLACE, base_estimator=regressor(), acq_func="EI", acq_optimizer="lbfgs", n_initial_points=6, random_state=0
     )

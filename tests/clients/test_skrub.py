@@ -1,4 +1,4 @@
-"""skrub: its pipeline for tables of mixed columns, ours at the end."""
+"""skrub: its pipeline for tables of mixed columns, with the estimator as the last step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ skrub = client("skrub")
 
 
 def table(n: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
-    """A number, a city and a day; some are missing."""
+    """Table of a number, a city and a day, with missing values."""
     rng = np.random.default_rng(seed)
     size, city = rng.uniform(20, 150, n), rng.choice(["Basel", "Graz", "Ulm"], n)
     y = 3 * size + np.select([city == "Basel", city == "Ulm"], [90.0, 30.0]) + 20 * rng.normal(size=n)
@@ -21,7 +21,7 @@ def table(n: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
 
 
 def test_a_pipeline_for_mixed_columns():
-    """Fits, predicts better than the mean, and the extra methods answer through it."""
+    """The pipeline beats the mean, and predict_std and predict_interval work through it."""
     X, y = table(150, 0)
     new, y_new = table(80, 1)
     pipe = skrub.tabular_pipeline(regressor()).fit(X, y)

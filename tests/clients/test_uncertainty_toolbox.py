@@ -1,4 +1,4 @@
-"""uncertainty-toolbox as a judge: what it finds of our means and standard deviations is what our metrics say."""
+"""uncertainty-toolbox as a reference for the metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Augmentation: k copies of each row, each with a k-th of its weight, in training, curvature and evidence."""
+"""Augmentation: k random copies of each row with 1/k of its weight, in training, curvature and evidence."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def in_place(X, random_state):
 
 
 class Signs:
-    """x and −x in turn: the whole orbit in two draws."""
+    """x and −x in turn: the whole orbit of the symmetry in two copies."""
 
     def __init__(self):
         self.signs = itertools.cycle((1.0, -1.0))
@@ -57,7 +57,7 @@ class Signs:
 
 
 class Around:
-    """x plus and minus a step along each column in turn."""
+    """x plus or minus a step along each column in turn."""
 
     def __init__(self, step):
         self.steps = itertools.cycle([sign * step * e for e in np.eye(3) for sign in (1, -1)])
@@ -67,7 +67,7 @@ class Around:
 
 
 class Recorded:
-    """What a function has returned, call by call."""
+    """Wrapper that records the return values of an augmentation function."""
 
     def __init__(self, augment):
         self.augment, self.returned = augment, []
@@ -95,7 +95,7 @@ def answers(model):
 
 @pytest.mark.parametrize("curvature", ["ggn", "empirical_fisher"])
 def test_the_curvature_is_that_of_all_copies_divided_by_their_number(curvature):
-    """A frozen net, against autodiff over the rows that the function has returned; so is the likelihood."""
+    """Curvature and likelihood of a frozen net, compared with autodiff over the returned copies."""
     recorded, weights = Recorded(jitter), RNG.integers(1, 4, size=50).astype(float)
     options = {"hessian_structure": "full", "curvature": curvature, "sigma_noise": 0.5, "prior_precision": 1.0}
     model = LaplaceRegressor(
@@ -119,7 +119,7 @@ def test_the_curvature_is_that_of_all_copies_divided_by_their_number(curvature):
 
 
 def canonical_order(weights):
-    """The order in which the function sees the rows: that of the plain fit."""
+    """Order in which a fit passes the rows to the function."""
     recorded = Recorded(same)
     LaplaceRegressor(FrozenEstimator(frozen()), augment=recorded, sigma_noise=0.5, random_state=0).fit(
         X, Y, sample_weight=weights
@@ -131,7 +131,7 @@ def canonical_order(weights):
 
 @pytest.mark.parametrize("structure", sorted(STRUCTURES))
 def test_a_fit_on_copies_is_the_fit_on_explicit_rows(structure):
-    """Whole fits, training included: the same rows with weights w/k, given by hand, in whatever chunks."""
+    """A fit, training included, equals one on explicit copies with weights w/k."""
     recorded = Recorded(jitter)
     options = {"hessian_structure": structure, "prior_precision": 1.0, "sigma_noise": 0.2, "random_state": 0}
     model = LaplaceRegressor(nets.Linear, augment=Augmentation(recorded, n_copies=K), standardize_y=False, **options)
@@ -145,15 +145,15 @@ def test_a_fit_on_copies_is_the_fit_on_explicit_rows(structure):
 
 
 def test_known_noise_goes_with_the_copies():
-    """A linear net: generalised least squares on the copies."""
+    """For a linear net, generalised least squares on the copies."""
     recorded, v = Recorded(jitter), np.exp(RNG.normal(size=50))
     options = {"prior_precision": 2.0, "sigma_noise": 1.0, "standardize_y": False, "random_state": 0}
     model = LaplaceRegressor(nets.Linear, augment=Augmentation(recorded, n_copies=K), **options)
     model.fit(X, Y, sample_noise_variance=v)
     rows = np.concatenate(recorded.returned)
-    seen = Recorded(same)
-    LaplaceRegressor(nets.Linear, augment=seen, **options).fit(X, Y, sample_noise_variance=v)
-    order = np.abs(seen.returned[0][:, None] - X[None]).sum(-1).argmin(1)
+    plain = Recorded(same)
+    LaplaceRegressor(nets.Linear, augment=plain, **options).fit(X, Y, sample_noise_variance=v)
+    order = np.abs(plain.returned[0][:, None] - X[None]).sum(-1).argmin(1)
     ones = np.ones((50 * K, 1))
     exact = oracles.bayesian_linear_regression(
         torch.tensor(np.column_stack([rows, ones])),
@@ -168,7 +168,7 @@ def test_known_noise_goes_with_the_copies():
     np.testing.assert_allclose(model.log_marginal_likelihood_value_, float(exact.log_evidence), rtol=1e-9)
 
 
-# ---------------------------------------------------------------------- what it must and must not change
+# ---------------------------------------------------------------------- effects and invariances
 
 
 @pytest.mark.parametrize("k", [1, 4, 5])
@@ -181,20 +181,20 @@ def test_known_noise_goes_with_the_copies():
     ids=["reg", "class"],
 )
 def test_copies_that_are_the_rows_change_nothing(model, k):
-    """N_w stays the number of rows: to the bit where k divides without rounding."""
+    """The total weight is that of the rows; results are bit-identical if division by k is exact."""
     y = LABELS if isinstance(model, LaplaceClassifier) else Y
     plain = clone(model).fit(X, y)
-    found = clone(model).set_params(augment=Augmentation(same, n_copies=k)).fit(X, y)
+    augmented = clone(model).set_params(augment=Augmentation(same, n_copies=k)).fit(X, y)
     if k == 5:
-        np.testing.assert_allclose(answers(found), answers(plain), rtol=1e-6)
+        np.testing.assert_allclose(answers(augmented), answers(plain), rtol=1e-6)
     else:
-        np.testing.assert_array_equal(answers(found), answers(plain))
+        np.testing.assert_array_equal(answers(augmented), answers(plain))
     evidence = plain.log_marginal_likelihood_value_
-    np.testing.assert_allclose(found.log_marginal_likelihood_value_, evidence, rtol=1e-9)
+    np.testing.assert_allclose(augmented.log_marginal_likelihood_value_, evidence, rtol=1e-9)
 
 
 def test_copies_of_a_frozen_nets_rows_change_nothing():
-    """No training, so rounding alone is left."""
+    """Without training, only rounding differs."""
     options = {"hessian_structure": "full", "random_state": 0}
     first = LaplaceRegressor(FrozenEstimator(frozen()), **options).fit(X, Y)
     second = LaplaceRegressor(FrozenEstimator(frozen()), augment=Augmentation(same, n_copies=5), **options).fit(X, Y)
@@ -203,18 +203,18 @@ def test_copies_of_a_frozen_nets_rows_change_nothing():
 
 
 def test_one_row_and_shares_are_counted_before_they_are_copied():
-    """Weights that sum to one stand for as many rows as before."""
+    """Weights that sum to one are rescaled to the number of rows before copying."""
     shares = np.full(50, 1 / 50)
     model = LaplaceRegressor(**FIXED, sigma_noise=0.3)
     plain = clone(model).fit(X, Y, sample_weight=shares).laplace_.total_weight
-    found = clone(model).set_params(augment=Augmentation(jitter, n_copies=K)).fit(X, Y, sample_weight=shares)
-    np.testing.assert_allclose([plain, found.laplace_.total_weight], 50.0, rtol=1e-12)
+    augmented = clone(model).set_params(augment=Augmentation(jitter, n_copies=K)).fit(X, Y, sample_weight=shares)
+    np.testing.assert_allclose([plain, augmented.laplace_.total_weight], 50.0, rtol=1e-12)
     one = clone(model).set_params(augment=Augmentation(jitter, n_copies=K)).fit(X[:1], Y[:1])
     np.testing.assert_allclose(one.laplace_.total_weight, 1.0, rtol=1e-12)
 
 
 def test_a_closed_orbit_makes_the_answer_symmetric():
-    """{x, −x} in two draws: the linear model has no slope left, and is as sure at x as at −x."""
+    """With copies x and −x, a linear model has slope zero and equal uncertainty at x and −x."""
     options = {"prior_precision": 1.0, "sigma_noise": 0.3, "standardize_y": False, "random_state": 0}
     y = 3 * X[:, 0] + 1.0
     model = LaplaceRegressor(nets.Linear, augment=Augmentation(Signs(), n_copies=2), **options).fit(X, y)
@@ -225,7 +225,7 @@ def test_a_closed_orbit_makes_the_answer_symmetric():
 
 
 def test_a_net_told_of_a_symmetry_knows_more_of_the_other_side():
-    """Rows of one side only: the mirrored half is as well known as if it had been seen; no more rows are counted."""
+    """With mirrored copies of one-sided rows, the other side is predicted well; the total weight does not grow."""
     one_sided = np.abs(X)
     plain = LaplaceRegressor(**SMALL, sigma_noise=0.1).fit(one_sided, Y)
     model = LaplaceRegressor(**SMALL, sigma_noise=0.1, augment=Augmentation(Signs(), n_copies=2)).fit(one_sided, Y)
@@ -236,10 +236,10 @@ def test_a_net_told_of_a_symmetry_knows_more_of_the_other_side():
 
 
 def test_copies_around_a_row_are_a_stronger_prior_of_a_linear_net():
-    """Noise of covariance s² I on the inputs is N s²/σ² more precision of the slopes (Bishop 1995): surer."""
+    """Input noise of covariance s² I adds N s²/σ² to the prior precision of the slopes (Bishop 1995)."""
     s, sigma = 0.8, 0.5
     options = {"sigma_noise": sigma, "standardize_y": False, "random_state": 0}
-    augment = Around(s * 3**0.5)  # 2 · 3 copies, each column moved in a third of them
+    augment = Around(s * 3**0.5)  # 2 · 3 copies, each column shifted in a third of them
     model = LaplaceRegressor(
         nets.Linear, augment=Augmentation(augment, n_copies=6), prior_precision=1.0, **options
     ).fit(X, Y)
@@ -250,7 +250,7 @@ def test_copies_around_a_row_are_a_stronger_prior_of_a_linear_net():
 
 
 def test_neither_the_order_of_rows_nor_chunks_nor_repetition_matter(monkeypatch):
-    """The function sees the rows in one order, merged; its generator follows from them and from random_state."""
+    """The function gets merged rows in canonical order; its generator depends on them and on random_state."""
     model = LaplaceRegressor(**FIXED, augment=Augmentation(jitter, n_copies=3))
     weights = np.random.default_rng(0).integers(1, 3, size=50)
     first = answers(model.fit(X, Y, sample_weight=weights))
@@ -264,7 +264,7 @@ def test_neither_the_order_of_rows_nor_chunks_nor_repetition_matter(monkeypatch)
 
 
 def test_what_the_function_does_to_its_arguments_stays_with_it():
-    """Its X is a copy, its generator its own; numpy's global one is untouched."""
+    """The function gets a copy of X and a separate generator; numpy's global generator is unchanged."""
     before, state = X.copy(), np.random.get_state()[1].copy()  # noqa: NPY002 - the global state is the subject
     first, second = (
         LaplaceRegressor(**FIXED, augment=Augmentation(f, n_copies=2)).fit(X, Y) for f in (in_place, jitter)
@@ -274,11 +274,11 @@ def test_what_the_function_does_to_its_arguments_stays_with_it():
     np.testing.assert_array_equal(np.random.get_state()[1], state)  # noqa: NPY002
 
 
-# ---------------------------------------------------------------------- with the rest
+# ---------------------------------------------------------------------- the estimator
 
 
 def test_augmented_models_are_cloned_and_saved():
-    """A function of an importable file is a parameter like any other."""
+    """An importable function is cloned, pickled and hashed like any other parameter."""
     model = LaplaceRegressor(**FIXED, augment=Augmentation(jitter, n_copies=2)).fit(X, Y)
     assert clone(model).augment.function is jitter and clone(model).augment is not model.augment
     for other in (pickle.loads(pickle.dumps(model)), clone(model).fit(X, Y)):
@@ -287,7 +287,7 @@ def test_augmented_models_are_cloned_and_saved():
 
 
 def test_a_cached_training_is_that_of_its_copies(tmp_path, monkeypatch):
-    """The copies are part of the key: another function trains anew, another temperature does not; a lambda will do."""
+    """The cache key contains the copies: new copies train again, another temperature or an equal function does not."""
     calls = []
     original = _map.fit_map
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", lambda *a, **k: calls.append(1) or original(*a, **k))
@@ -308,7 +308,7 @@ def test_a_cached_training_is_that_of_its_copies(tmp_path, monkeypatch):
 
 
 def test_rows_that_come_later_are_augmented_too():
-    """A linear net: in two parts as explicit rows; the draws of a part follow from its rows."""
+    """For a linear net, partial_fit with augmentation equals partial_fit with explicit copies."""
     recorded = Recorded(jitter)
     options = {"prior_precision": 1.0, "sigma_noise": 0.2, "standardize_y": False, "random_state": 0}
     options["hessian_structure"] = "full"
@@ -329,7 +329,7 @@ def test_rows_that_come_later_are_augmented_too():
 
 
 def test_a_search_over_augmentations_works():
-    """Functions are values of a grid like any other."""
+    """A grid may contain functions."""
     model = LaplaceRegressor(**FIXED, sigma_noise=0.3)
     grid = {"augment": [None, Augmentation(jitter, n_copies=2), Augmentation(same, n_copies=2)]}
     search = GridSearchCV(model, grid, cv=2, scoring=metrics.neg_nlpd).fit(X, Y)
@@ -364,13 +364,13 @@ def test_a_search_over_augmentations_works():
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("estimator", [LaplaceRegressor, LaplaceClassifier])
 def test_what_is_no_augmentation_is_refused(estimator, options, message):
-    """What was returned and what is needed."""
+    """The error compares the returned value with the expected one."""
     with pytest.raises(ValueError, match=message):
         estimator(**SMALL, **options).fit(X, Y if estimator is LaplaceRegressor else LABELS)
 
 
 def test_random_copies_cannot_be_forgotten():
-    """Nor can the augmentation change after the fit."""
+    """The augmentation cannot change after the fit, either."""
     model = LaplaceRegressor(**FIXED, hessian_structure="full", augment=jitter).fit(X, Y)
     before = answers(model)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Noise that is known beforehand, of each target or of each row: generalised least squares, and what follows."""
+"""Known noise levels of targets or rows: generalised least squares, and everything built on it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ V = np.exp(RNG.normal(size=(60, 2)))
 Y = X @ RNG.normal(size=(4, 2)) + [1.0, -2.0] + 0.3 * np.sqrt(V) * RNG.normal(size=(60, 2))
 WEIGHTS = RNG.integers(0, 4, size=60).astype(float)
 DELTA = 2.0
-SMALL = {"hidden_layer_sizes": (5,), "random_state": 0}
+SMALL = {"hidden_layer_sizes": (5,), "n_members": 1, "random_state": 0}
 
 
 def features(rows):
@@ -36,13 +36,13 @@ def features(rows):
 
 
 def linear(**options):
-    """A linear net, for which everything has a closed form."""
+    """Linear net, whose posterior has a closed form."""
     options = {"prior_precision": DELTA, "sigma_noise": 1.0, "standardize_y": False, "random_state": 0, **options}
     return LaplaceRegressor(nets.regressor(nets.Linear, **options.pop("net", {})), **options)
 
 
 def assert_is(model, y, variances, weights=None, rows=slice(None)):
-    """Each target is a regression of its own on rows of these variances: mean, covariance and evidence."""
+    """Compare mean, covariance and evidence with one Bayesian linear regression for each target."""
     y, variances = y.reshape(len(y), -1)[rows], variances.reshape(len(variances), -1)[rows]
     w = torch.ones(len(y)).double() if weights is None else torch.tensor(weights[rows])
     mean, cov = model.predict(X_NEW, return_cov=True)
@@ -68,7 +68,7 @@ def assert_is(model, y, variances, weights=None, rows=slice(None)):
 @pytest.mark.parametrize(("structure", "sigma", "size"), [("full", 1.0, -1), ("functional", 0.7, 7), ("auto", 3.0, 33)])
 @pytest.mark.parametrize("outputs", ["one", "two", "two-shared"])
 def test_a_linear_net_is_generalised_least_squares(outputs, structure, sigma, size, weights):
-    """Row n has the variance σ²·v: mean, covariance and evidence of the closed form, whatever the batches."""
+    """Noise variance σ²·vₙ of row n: mean, covariance and evidence have the closed form for every batch size."""
     y, v = (Y[:, 0], V[:, 0]) if outputs == "one" else (Y, V if outputs == "two" else V[:, 0])
     model = linear(sigma_noise=sigma, hessian_structure=structure, net={"max_epochs": 3, "batch_size": size})
     model.fit(X, y, sample_weight=weights, sample_noise_variance=v)
@@ -78,7 +78,7 @@ def test_a_linear_net_is_generalised_least_squares(outputs, structure, sigma, si
 
 @pytest.mark.parametrize("structure", ["full", "functional"])
 def test_a_sigma_for_each_target_is_a_regression_for_each(structure):
-    """Ratios between the targets are in the likelihood, and each noise comes back as it was given."""
+    """The likelihood contains the noise ratios between targets, and sigma_noise_ returns the given values."""
     sigma = np.array([0.2, 3.0])
     model = linear(sigma_noise=sigma, hessian_structure=structure).fit(X, Y)
     assert_is(model, Y, np.tile(sigma**2, (60, 1)))
@@ -89,7 +89,7 @@ def test_a_sigma_for_each_target_is_a_regression_for_each(structure):
 
 
 def test_targets_with_noise_of_their_own_keep_their_scale():
-    """Standardised one by one: the units of one target do not reach the other."""
+    """Targets are standardised separately, so the unit of one target does not affect the other."""
     model = LaplaceRegressor(**SMALL, sigma_noise=[0.5, 0.25]).fit(X, Y)
     other = LaplaceRegressor(**SMALL, sigma_noise=[0.5, 256.0]).fit(X, Y * [1.0, 1024.0])
     for got, expected in zip(other.predict(X_NEW, return_std=True), model.predict(X_NEW, return_std=True), strict=True):
@@ -101,7 +101,7 @@ def test_targets_with_noise_of_their_own_keep_their_scale():
 
 
 def test_one_sigma_is_the_same_for_each_target():
-    """To the bit."""
+    """A scalar and equal entries give bit-identical results."""
     first = LaplaceRegressor(**SMALL, sigma_noise=0.4).fit(X, Y * [1.0, 30.0])
     second = LaplaceRegressor(**SMALL, sigma_noise=[0.4, 0.4]).fit(X, Y * [1.0, 30.0])
     np.testing.assert_array_equal(first.predict_std(X_NEW), second.predict_std(X_NEW))
@@ -109,7 +109,7 @@ def test_one_sigma_is_the_same_for_each_target():
 
 
 def test_the_factor_of_largest_evidence_is_that_of_the_closed_form():
-    """sigma_noise='evidence': how much the given variances are off, here a factor of four (two in σ)."""
+    """sigma_noise='evidence' finds the factor by which the given variances are too large, here about 1/0.09."""
     y, v = Y[:, 0], V[:, 0]
 
     def exact_evidence(log_parameters):
@@ -117,26 +117,26 @@ def test_the_factor_of_largest_evidence_is_that_of_the_closed_form():
         rows = features(X), torch.tensor(y[:, None]), torch.ones(60, dtype=torch.float64)
         return float(oracles.bayesian_linear_regression(*rows, delta, factor * torch.tensor(v)).log_evidence)
 
-    found, best = oracles.numerical_optimum(exact_evidence, np.log([1.0, 0.1]))
+    optimum, best = oracles.numerical_optimum(exact_evidence, np.log([1.0, 0.1]))
     model = linear(sigma_noise="evidence", prior_precision="evidence").fit(X, y, sample_noise_variance=v)
     # The search stops when no move of 30 % gains a tenth of a nat.
     assert best - 0.15 <= model.log_marginal_likelihood_value_ <= best + 1e-6
-    np.testing.assert_allclose(model.sigma_noise_**2 / v.mean(), float(found[1].exp()), rtol=0.02)
-    np.testing.assert_allclose(float(found[1].exp()), 0.09, atol=0.05)  # three standard errors of 60 rows
+    np.testing.assert_allclose(model.sigma_noise_**2 / v.mean(), float(optimum[1].exp()), rtol=0.02)
+    np.testing.assert_allclose(float(optimum[1].exp()), 0.09, atol=0.05)  # three standard errors of 60 rows
 
 
 def test_the_residual_factor_weighs_residuals_by_their_variance():
-    """σ² = mean of r²/v."""
-    model = LaplaceRegressor(**SMALL, sigma_noise="residual", n_members=1).fit(X, Y, sample_noise_variance=V)
+    """σ² is the mean of r²/v."""
+    model = LaplaceRegressor(**SMALL, sigma_noise="residual").fit(X, Y, sample_noise_variance=V)
     residual = Y - model.predict(X)
-    # φ is one number: residuals in units of their noise, over both targets.
+    # φ is a scalar: the mean over both targets of squared residuals in units of their noise.
     factor = np.mean(residual**2 / V)
     np.testing.assert_allclose(model.sigma_noise_, np.sqrt(factor * V.mean(0)), rtol=1e-4)
 
 
 @pytest.mark.parametrize("structure", ["full", "functional"])
 def test_rows_that_come_and_go_bring_their_noise(structure):
-    """partial_fit is generalised least squares on all rows; forget takes them out with their normaliser."""
+    """partial_fit equals generalised least squares on all rows; forget reverts it, evidence included."""
     model = linear(sigma_noise=0.8, hessian_structure=structure)
     known = [{"sample_noise_variance": V[rows]} for rows in (slice(0, 25), slice(25, 60))]
     model.fit(X[:25], Y[:25], **known[0])
@@ -160,7 +160,7 @@ def test_rows_that_come_and_go_bring_their_noise(structure):
 
 @pytest.mark.parametrize("structure", sorted(STRUCTURES))
 def test_every_structure_holds_the_curvature_of_known_noise(structure):
-    """Dense matrices from autodiff of the density with the row's own variance."""
+    """Compared with dense matrices from autodiff of the density, with a noise variance for each row."""
     problem = contracts.example("gaussian", seed=4, noisy=True)
     expected = contracts.dense_curvature(structure, problem)
     fit = problem.fit(structure)
@@ -174,7 +174,7 @@ def test_every_structure_holds_the_curvature_of_known_noise(structure):
 @pytest.mark.parametrize("rule", ["ggn", "empirical_fisher", "hessian"])
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ClippedWarning")
 def test_the_dispersion_multiplies_the_known_noise(rule):
-    """Curvature, loss, gradient and log-likelihood at φ are those of the density with variance φ·v."""
+    """Curvature, loss, gradient and log-likelihood at φ are those of a density with variance φ·v."""
     problem, phi = contracts.example("gaussian", seed=6, noisy=True), 0.4
     fit = problem.fit("full", rule=CURVATURES[rule]())
     names = problem.network.parameter_names
@@ -193,7 +193,7 @@ def test_the_dispersion_multiplies_the_known_noise(rule):
     contracts.close(gradient, oracles.map_gradient(*loss), 1e-10, "gradient")
 
 
-# ---------------------------------------------------------------------- what must not matter
+# ---------------------------------------------------------------------- invariances
 
 
 def answers(model):
@@ -202,7 +202,7 @@ def answers(model):
 
 @pytest.mark.parametrize("sigma", [1.0, "evidence"])
 def test_the_unit_of_the_variances_is_that_of_the_factor(sigma):
-    """v → c v with σ → σ/√c changes nothing but rounding; where σ is chosen nothing at all."""
+    """v → c·v with σ → σ/√c changes nothing; a chosen σ adapts by itself."""
     fixed = not isinstance(sigma, str)
     first = LaplaceRegressor(**SMALL, sigma_noise=sigma).fit(X, Y, sample_noise_variance=V)
     second = LaplaceRegressor(**SMALL, sigma_noise=sigma / 8 if fixed else sigma)
@@ -214,7 +214,7 @@ def test_the_unit_of_the_variances_is_that_of_the_factor(sigma):
 
 @pytest.mark.parametrize("sigma", [0.3, "evidence"])
 def test_equal_variances_are_as_good_as_none(sigma):
-    """A variance that all rows have is a part of σ: the same fit, but for rounding."""
+    """A variance common to all rows is part of σ: the fits are equal up to rounding."""
     first = LaplaceRegressor(**SMALL, sigma_noise=sigma).fit(X, Y[:, 0])
     second = LaplaceRegressor(**SMALL, sigma_noise=sigma if isinstance(sigma, str) else sigma / 2)
     second.fit(X, Y[:, 0], sample_noise_variance=np.full(60, 4.0))
@@ -223,7 +223,7 @@ def test_equal_variances_are_as_good_as_none(sigma):
 
 
 def test_a_precision_is_a_weight_where_the_noise_is_given():
-    """The same posterior as with sample_weight = 1/v; the evidence alone knows the difference."""
+    """The posterior is that of sample_weight = 1/v; only the evidence differs."""
     first = linear(sigma_noise=0.5).fit(X, Y[:, 0], sample_noise_variance=V[:, 0])
     second = linear(sigma_noise=0.5).fit(X, Y[:, 0], sample_weight=1 / V[:, 0])
     np.testing.assert_allclose(first.predict(X_NEW), second.predict(X_NEW), rtol=1e-9)
@@ -233,7 +233,7 @@ def test_a_precision_is_a_weight_where_the_noise_is_given():
 
 
 def test_a_weight_of_k_is_k_copies_of_a_row_with_its_noise():
-    """To the bit, in any order; the same measurement with another error is another row."""
+    """Bit-identical in any row order. Equal rows with different noise variances are not merged."""
     weights = np.random.default_rng(1).choice([0, 1, 2], p=[0.1, 0.8, 0.1], size=60)
     index = np.random.default_rng(2).permutation(np.repeat(np.arange(60), weights))
     model = LaplaceRegressor(**SMALL)
@@ -250,7 +250,7 @@ def test_a_weight_of_k_is_k_copies_of_a_row_with_its_noise():
 
 
 def test_rows_that_are_known_to_be_worthless_do_not_spoil_the_rest():
-    """Neither in the likelihood nor in the scale of the targets: as without them."""
+    """Rows with a huge noise variance affect neither the likelihood nor the target scale."""
     y, v = Y[:, 0], 0.09 * V[:, 0]
     wild = (
         np.vstack([X, RNG.normal(size=(5, 4))]),
@@ -265,18 +265,18 @@ def test_rows_that_are_known_to_be_worthless_do_not_spoil_the_rest():
 
 
 def test_a_very_exact_row_does_not_set_the_scale():
-    """As one weighted by its precision would."""
+    """With weights 1/v in the target scale, this row would dominate it."""
     v = np.where(np.arange(60) == 7, 1e-6, 0.09)
     model = LaplaceRegressor(**SMALL, sigma_noise=1.0).fit(X, Y[:, 0], sample_noise_variance=v)
     np.testing.assert_allclose(model._scale.scale, Y[:, 0].std(), rtol=0.05)
     np.testing.assert_allclose(model.predict(X[7:8]), Y[7, 0], atol=5e-3)
 
 
-# ---------------------------------------------------------------------- the estimator around it
+# ---------------------------------------------------------------------- the estimator
 
 
 def test_the_noise_of_a_new_row_is_that_of_an_average_row():
-    """Standard deviations, covariance, distribution and draws of one predictive, in the units of each target."""
+    """Standard deviation, covariance, distribution and draws agree, in the unit of each target."""
     y, v = Y * [1.0, 40.0], V * [1.0, 1600.0]
     model = LaplaceRegressor(**SMALL, sigma_noise=0.3).fit(X, y, sample_weight=WEIGHTS, sample_noise_variance=v)
     noise = 0.3 * np.sqrt(np.average(v, axis=0, weights=WEIGHTS))
@@ -293,7 +293,7 @@ def test_the_noise_of_a_new_row_is_that_of_an_average_row():
 @pytest.mark.parametrize("net", [None, nets.regressor(nets.Hidden, batch_size=16, max_epochs=30)])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_net_trains_on_the_likelihood_with_its_noise(net, dtype):
-    """At the mode, whoever's net it is: the exact half decides where the halves disagree."""
+    """The built-in net and a skorch net reach the mode, which follows the precise half of the rows."""
     y = np.where(np.arange(60) % 2, 1.0, -1.0) + 0.1 * X[:, 0]
     v = np.where(np.arange(60) % 2, 0.01, 100.0)
     model = LaplaceRegressor(
@@ -305,7 +305,7 @@ def test_a_net_trains_on_the_likelihood_with_its_noise(net, dtype):
 
 
 def test_models_with_known_noise_are_cloned_saved_and_refitted():
-    """An array as a parameter; refit_laplace changes the common factor as a new fit does."""
+    """sigma_noise may be an array; refit_laplace with another common factor equals a new fit."""
     model = LaplaceRegressor(**SMALL, map_prior_precision=1.0, sigma_noise=np.array([0.1, 0.4]))
     model.fit(X, Y, sample_noise_variance=V)
     for other in (pickle.loads(pickle.dumps(model)), clone(model).fit(X, Y, sample_noise_variance=V)):
@@ -323,15 +323,15 @@ def test_models_with_known_noise_are_cloned_saved_and_refitted():
 
 
 def test_the_variances_are_routed_through_pipelines_and_cross_validation():
-    """scikit-learn's metadata routing: each fold gets the variances of its rows."""
+    """With metadata routing, each fold gets the variances of its rows."""
     with sklearn.config_context(enable_metadata_routing=True):
         step = LaplaceRegressor(**SMALL).set_fit_request(sample_noise_variance=True)
         pipe = make_pipeline(StandardScaler(), step)
         folds = [(np.arange(30), np.arange(30, 60)), (np.arange(30, 60), np.arange(30))]
-        found = cross_validate(
+        results = cross_validate(
             pipe, X, Y[:, 0], cv=folds, params={"sample_noise_variance": V[:, 0]}, return_estimator=True
         )
-    for model, (train, _) in zip(found["estimator"], folds, strict=True):
+    for model, (train, _) in zip(results["estimator"], folds, strict=True):
         scaler = StandardScaler().fit(X[train])
         alone = LaplaceRegressor(**SMALL)
         alone.fit(scaler.transform(X[train]), Y[train, 0], sample_noise_variance=V[train, 0])
@@ -342,7 +342,7 @@ def test_the_variances_are_routed_through_pipelines_and_cross_validation():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("variances", "message"),
     [
         (V[:, 0] * 0, "sample_noise_variance holds 0; expected variances above zero"),
         (-V[:, 0], "sample_noise_variance holds -.*; expected variances above zero"),
@@ -356,22 +356,22 @@ def test_the_variances_are_routed_through_pipelines_and_cross_validation():
         (V[:, :1], r"sample_noise_variance has shape \(60, 1\); expected"),
     ],
 )
-def test_variances_are_checked_wherever_they_are_taken(given, message):
-    """fit, partial_fit, forget; and nothing is lost."""
+def test_variances_are_checked_wherever_they_are_taken(variances, message):
+    """fit, partial_fit and forget check the variances; the fitted model stays unchanged."""
     model = linear().fit(X, Y, sample_noise_variance=V)
     before = answers(model)
     for method in (LaplaceRegressor().fit, model.partial_fit, model.forget):
         with pytest.raises(ValueError, match=message):
-            method(X, Y, sample_noise_variance=given)
+            method(X, Y, sample_noise_variance=variances)
     np.testing.assert_array_equal(answers(model), before)
 
 
 def test_likelihoods_without_noise_refuse_it():
-    """Classes and counts: the reason and what to use."""
+    """For classes and counts the error gives the reason and an alternative."""
     labels, counts = (Y[:, 0] > 0).astype(int), np.abs(Y[:, 0]).round()
     for model, y, name in (
-        (LaplaceClassifier(**SMALL), labels, "categorical"),
-        (LaplaceRegressor(likelihood="poisson", **SMALL), counts, "poisson"),
+        (LaplaceClassifier(**SMALL, prior_precision=1.0), labels, "categorical"),
+        (LaplaceRegressor(likelihood="poisson", **SMALL, prior_precision=1.0), counts, "poisson"),
     ):
         message = f"sample_noise_variance cannot be used with likelihood='{name}', whose variance .* sample_weight"
         for method in (model.fit, model.partial_fit):
@@ -382,7 +382,7 @@ def test_likelihoods_without_noise_refuse_it():
 
 
 def test_all_rows_or_none_have_known_noise():
-    """σ² alone and σ²·v have other units."""
+    """σ² and σ²·v have different units, so rows with and without variances cannot be mixed."""
     with pytest.raises(ValueError, match="sample_noise_variance was given in fit; pass it for these rows, too"):
         linear().fit(X, Y, sample_noise_variance=V).partial_fit(X[:3], Y[:3])
     with pytest.raises(ValueError, match="was not given in fit; omit it, or fit all rows with it"):
@@ -390,7 +390,7 @@ def test_all_rows_or_none_have_known_noise():
 
 
 def test_a_sigma_for_each_target_is_as_long_as_there_are_targets():
-    """At fit, where the targets are known."""
+    """The length is checked in fit, when the number of targets is known."""
     with pytest.raises(ValueError, match="sigma_noise has 3 entries; expected 1 or 2, one for each target"):
         LaplaceRegressor(sigma_noise=[1.0, 2.0, 3.0]).fit(X, Y)
     with pytest.raises(ValueError, match=r"sigma_noise=\[1.0, -2.0\] has to be a finite number above zero"):

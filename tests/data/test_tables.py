@@ -1,4 +1,4 @@
-"""Tables as they are read from a file: categories, missing values, heavy tails, and what is refused."""
+"""Tables as read from a file: categories, missing values, heavy tails, and errors."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from sklearn_laplace.nets import MLP, TableMLP
 from sklearn_laplace.options import CrossValidated
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.TableWarning")
-"""Many tests set a whole column to an unknown category; tests/data/test_dirt.py has the warnings."""
+"""Many tests set a column to an unknown category; tests/data/test_dirt.py covers the warnings."""
 
 N = 60
 EFFECT = {"red": 2.0, "green": 0.0, "blue": -2.0}
 FIXED = {"hidden_layer_sizes": (4,), "prior_precision": 1.0, "sigma_noise": 0.3, "random_state": 0}
-CHOSEN = {"hidden_layer_sizes": (4,), "prior_precision": "evidence", "random_state": 0}
+CHOSEN = {"hidden_layer_sizes": (4,), "prior_precision": "evidence", "n_members": 1, "random_state": 0}
 
 
 def as_read(n: int = N, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
-    """A table that went through a CSV file: strings, gaps in a number, a boolean, a whole number."""
+    """A table read from a CSV file: strings, numbers with gaps, a boolean and an integer column."""
     rng = np.random.default_rng(seed)
     colour = np.tile(list(EFFECT), n)[:n]
     x, size = rng.normal(size=n), rng.normal(size=n)
@@ -76,7 +76,7 @@ def test_a_classifier_takes_the_same_tables():
 
 
 def test_an_unseen_category_widens_by_the_spread_between_the_seen_ones(fitted):
-    """Three levels that are two apart: not knowing which costs about their standard deviation, 1.6."""
+    """The effects of the three levels have a standard deviation of 1.6, about the uncertainty of an unseen one."""
     model, table, _ = fitted
     seen, unseen = model.predict(table, return_std=True)[1], std_at(model, table, colour="violet")
     assert np.all(unseen > 3 * seen.mean())
@@ -90,7 +90,7 @@ def test_embeddings_have_a_prior_precision_of_their_own_also_under_scalar(fitted
 
 
 def test_a_column_without_effect_leaves_unseen_levels_narrow():
-    """What the levels differ by is what is not known of a new one: nothing here."""
+    """The uncertainty of an unseen level is the spread between the levels, which is zero here."""
     table, y = as_read()
     table["mark"] = np.random.default_rng(3).choice(["a", "b", "c", "d"], N)
     model = LaplaceRegressor(**CHOSEN).fit(table, y)
@@ -103,12 +103,12 @@ def test_the_embedding_of_what_was_not_seen_stays_at_the_prior(fitted):
     assert float(weight[:, -1].abs().max()) < 1e-6 < float(weight[:, :-1].abs().max())
     sizes = [block.size for block in model.laplace_.network.blocks]
     k = [block.name for block in model.laplace_.network.blocks].index("embeddings.0")
-    own = model.posterior_.marginal_variance()[sum(sizes[:k]) : sum(sizes[: k + 1])].view(4, 4)
-    np.testing.assert_allclose(own[:, -1].numpy(), 1 / model.prior_precision_[1], rtol=1e-6)
+    variance = model.posterior_.marginal_variance()[sum(sizes[:k]) : sum(sizes[: k + 1])].view(4, 4)
+    np.testing.assert_allclose(variance[:, -1].numpy(), 1 / model.prior_precision_[1], rtol=1e-6)
 
 
 def test_a_linear_net_with_categories_is_a_linear_model_with_random_effects():
-    """Its posterior is that of Bayesian linear regression on indicators, prior and scales included."""
+    """The posterior is that of Bayesian linear regression on indicators, with the same prior and scales."""
     table, y = as_read()
     table = table[["x", "colour"]]
     model = LaplaceRegressor(
@@ -129,21 +129,21 @@ def test_a_linear_net_with_categories_is_a_linear_model_with_random_effects():
 @pytest.mark.parametrize("dtype", ["object", "category", "string"])
 def test_strings_are_categories_whatever_type_holds_them(dtype, fitted):
     table, y = as_read()
-    given = table.astype({"colour": dtype})
+    converted = table.astype({"colour": dtype})
     expected = LaplaceRegressor(**FIXED).fit(table, y).predict(table)
-    model = LaplaceRegressor(**FIXED).fit(given, y)
-    np.testing.assert_array_equal(model.predict(given), expected)
+    model = LaplaceRegressor(**FIXED).fit(converted, y)
+    np.testing.assert_array_equal(model.predict(converted), expected)
     np.testing.assert_array_equal(model.predict(table), expected)
 
 
 @pytest.mark.parametrize("options", [{}, {"hessian_structure": "kron"}, {"prior": "ard"}])
 def test_a_table_of_categories_alone_is_fitted(options):
-    """No column of numbers is left for the first layer: its bias is an embedding's."""
+    """Without numeric columns the first layer has no weights, only embeddings."""
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"a": rng.choice(list("uvw"), 80), "b": rng.choice(list("xy"), 80)})
     y = np.where(table.a == "u", 1.0, 0.0) - np.where(table.b == "x", 0.5, 0.0) + 0.1 * rng.normal(size=80)
     model = LaplaceRegressor(**CHOSEN, **options).fit(table, y)
-    assert np.sqrt(np.mean((model.predict(table) - y) ** 2)) < 0.15, "the noise is .1"
+    assert np.sqrt(np.mean((model.predict(table) - y) ** 2)) < 0.15, "the noise level is 0.1"
     seen, new = model.predict_std(pd.DataFrame({"a": ["u", "?"], "b": ["x", "x"]}), kind="epistemic")
     assert new > 3 * seen
 
@@ -155,8 +155,8 @@ def test_polars_tables_are_read_as_pandas_ones():
     other = other.with_columns(polars.col("size").fill_nan(None))
     expected = LaplaceRegressor(**FIXED).fit(table, y).predict(table)
     for kind in (polars.String, polars.Categorical, polars.Enum(sorted(EFFECT))):
-        given = other.with_columns(polars.col("colour").cast(kind))
-        np.testing.assert_array_equal(LaplaceRegressor(**FIXED).fit(given, y).predict(given), expected)
+        frame = other.with_columns(polars.col("colour").cast(kind))
+        np.testing.assert_array_equal(LaplaceRegressor(**FIXED).fit(frame, y).predict(frame), expected)
 
 
 def test_arrays_of_objects_and_lists_are_read_as_tables():
@@ -167,7 +167,7 @@ def test_arrays_of_objects_and_lists_are_read_as_tables():
 
 
 def test_levels_are_equal_by_value_not_by_type():
-    """Whole numbers that come back as floats, a category type with other categories in another order."""
+    """Integers read back as floats, and a category dtype with other categories in another order."""
     table, y = as_read()
     model = LaplaceRegressor(**FIXED, categorical_features=["rooms", "colour", "new"]).fit(table, y)
     expected = model.predict(table)
@@ -192,9 +192,9 @@ def test_a_missing_category_is_a_level_where_the_training_has_it_and_unknown_els
 def test_ten_thousand_levels_take_seconds_and_the_rarest_share_an_embedding():
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"id": [f"u{k}" for k in range(10_000)], "x": rng.normal(size=10_000)})
-    found = _tables.Table.of(table, np.ones(10_000), _tables.Categorical(True))
-    assert found.levels == (_columns.MAX_LEVELS + 1, 0)
-    coded = found.coded(table)
+    fitted_table = _tables.Table.of(table, np.ones(10_000), _tables.Categorical(True))
+    assert fitted_table.levels == (_columns.MAX_LEVELS + 1, 0)
+    coded = fitted_table.coded(table)
     assert (coded[:, 0] == _columns.MAX_LEVELS).sum() == 10_000 - _columns.MAX_LEVELS
     model = LaplaceRegressor(**FIXED | {"hidden_layer_sizes": (2,)}, subset_of_weights="last_layer", max_epochs=1)
     part = table.iloc[:300]
@@ -250,8 +250,8 @@ def test_a_column_all_missing_has_no_influence():
     assert np.isfinite(std).all()
     network = model.laplace_.network
     total = model.laplace_.curvature.times(torch.ones(network.n_parameters, dtype=torch.float64))
-    seen = network.tensors(total)["first.weight"]
-    assert float(seen[:, 1].abs().max()) == 0.0  # the place of "size" among the numbers
+    curvature = network.tensors(total)["first.weight"]
+    assert float(curvature[:, 1].abs().max()) == 0.0  # position of "size" among the numeric columns
     assert LaplaceRegressor(**FIXED).fit(rest, y).score(rest, y) > 0.9
 
 
@@ -290,7 +290,7 @@ def test_a_table_of_well_behaved_numbers_has_the_plain_net():
 
 
 def test_heavy_tails_are_drawn_in_without_an_end():
-    """A log-normal column of a large spread: its logarithm is what matters, and far out stays far out."""
+    """The target depends on the logarithm of a log-normal column; uncertainty keeps growing far out."""
     rng = np.random.default_rng(0)
     X = np.exp(3 * rng.normal(size=(200, 1)))
     y = np.log(X[:, 0]) + 0.1 * rng.normal(size=200)
@@ -301,7 +301,7 @@ def test_heavy_tails_are_drawn_in_without_an_end():
 
 
 def test_an_outlier_leaves_the_other_rows_their_scale():
-    """A value that was typed in with six digits too many would be the whole variance of its column."""
+    """One value with six digits too many would dominate the standard deviation of its column."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(100, 1))
     X[7], y = 1e6, np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=100)
@@ -323,7 +323,7 @@ def test_times_are_days_and_booleans_are_numbers():
     np.testing.assert_allclose(model.predict(elsewhere), expected, rtol=1e-9)
 
 
-# ---------------------------------------------------------------------- what else an estimator does
+# ---------------------------------------------------------------------- other methods of the estimator
 
 
 def test_a_saved_model_keeps_its_levels(tmp_path):
@@ -406,7 +406,7 @@ def test_relevance_has_one_value_for_each_column_of_the_table():
     relevance = dict(zip(table.columns, model.feature_relevance_, strict=True))
     assert np.isclose(sum(relevance.values()), 1.0)
     assert sorted(relevance, key=relevance.get)[-2:] in (["x", "colour"], ["colour", "x"])
-    assert relevance["nothing"] < 1e-12  # 1 − γ/n of a column without data is rounding
+    assert relevance["nothing"] < 1e-12  # 1 − γ/n is zero up to rounding for a column without data
 
 
 def test_a_previous_posterior_keeps_its_levels():
@@ -419,7 +419,7 @@ def test_a_previous_posterior_keeps_its_levels():
     assert std_at(model, table, colour="red").mean() < 1.5 * std_at(model, table, colour="green").mean()
 
 
-# ---------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------- errors
 
 
 def test_columns_of_another_order_or_name_are_refused_as_by_scikit_learn():
@@ -455,9 +455,9 @@ def test_categorical_features_that_are_not_there_are_refused(asked, message):
 def test_names_positions_and_a_mask_mean_the_same_columns():
     table, y = as_read()
     asked = (["colour", "rooms"], [1, -1], np.array([False, True, False, False, True]))
-    found = [LaplaceRegressor(**FIXED, categorical_features=given).fit(table, y) for given in asked]
-    assert found[0]._table == found[1]._table == found[2]._table
-    assert found[0]._table.levels == (0, 3, 0, 0, 4)
+    models = [LaplaceRegressor(**FIXED, categorical_features=columns).fit(table, y) for columns in asked]
+    assert models[0]._table == models[1]._table == models[2]._table
+    assert models[0]._table.levels == (0, 3, 0, 0, 4)
     with pytest.raises(ValueError, match="X has no column names"):
         LaplaceRegressor(**FIXED, categorical_features=["x"]).fit(np.zeros((5, 2)), np.arange(5))
 
@@ -502,7 +502,7 @@ def test_a_given_net_says_which_columns_it_cannot_take():
 
 
 def test_text_that_looks_like_numbers_stays_text_in_a_single_row():
-    """What a column holds is settled by the training: a row alone is what it is among others."""
+    """The type of a column is fixed by the training rows, so a single row is coded as in a table."""
     X = np.array([["1", "x"], ["2", "y"], ["A", "x"]])
     table = _tables.Table.of(X, np.ones(3), _tables.Categorical(True))
     np.testing.assert_array_equal(table.coded(X[:1]), table.coded(X)[:1])

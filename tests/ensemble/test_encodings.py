@@ -1,4 +1,4 @@
-"""Several kinds of nets in one mixture: which there are, how they are weighed, what stays as it is."""
+"""Ensembles of two encodings (plain numbers and binned columns): which are fitted, and how they are weighted."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from sklearn_laplace.laplace.likelihoods import Categorical, Gaussian
 from sklearn_laplace.laplace.links import Probit
 from sklearn_laplace.options import Members
 
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")  # small nets of many pieces
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")  # few units, many bins
 SMALL = {"hidden_layer_sizes": (8,), "random_state": 0}
 KINDS = (None, 6)
 
 
 def steps(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Straight lines between seventeen heights at random along one column, a slope along the other."""
+    """Piecewise linear in the first column with 17 random knots, linear in the second."""
     rng = np.random.default_rng(seed)
     X = rng.uniform(-3, 3, (n, 2))
     heights = np.random.default_rng(1).normal(size=17)
@@ -52,13 +52,21 @@ def both() -> LaplaceRegressor:
     return LaplaceRegressor(**SMALL, n_bins=KINDS).fit(X, Y)
 
 
+@pytest.fixture(scope="module")
+def automatic() -> LaplaceRegressor:
+    """Fit with the default n_bins, on more rows than the minimum for two encodings."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
+        return LaplaceRegressor(**SMALL, likelihood="gaussian").fit(X, Y)
+
+
 def densities(model: LaplaceRegressor, X: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """p of each row under each member."""
+    """Predictive density of each row under each member."""
     return np.exp([member.log_predictive_density(X, y) for member in model.members_])
 
 
 def test_the_first_kind_is_what_it_is_alone(both):
-    """To the bit: the others are trained after it, with seeds of their own. But for one factor of its variances."""
+    """The first encoding's members are bit-identical to a fit of it alone, up to one common variance factor."""
     alone = LaplaceRegressor(**SMALL).fit(X, Y)
     factor = both.hyper_.dispersion / alone.hyper_.dispersion
     assert 0.25 <= factor < 1
@@ -72,34 +80,36 @@ def test_members_are_of_both_kinds_and_answer_together(both):
     members, weights = both.members_, both.member_weights_
     assert [member.n_bins for member in members] == [None] * 4 + [6] * 4
     assert weights.sum() == pytest.approx(1)
-    assert len(set(weights[:4].round(12))) == len(set(weights[4:].round(12))) == 1, "of one kind each counts the same"
+    assert len(set(weights[:4].round(12))) == len(set(weights[4:].round(12))) == 1, "equal weights within an encoding"
     assert weights[0] != pytest.approx(weights[4], rel=1e-3)
     means = np.array([member.predict(NEW) for member in members])
     np.testing.assert_allclose(both.predict(NEW), weights @ means, rtol=1e-10)
     variances = np.array([member.predict_std(NEW) ** 2 for member in members])
     expected = weights @ (variances + (means - weights @ means) ** 2)
     np.testing.assert_allclose(both.predict_std(NEW) ** 2, expected, rtol=1e-8)
-    found = both.log_predictive_density(NEW, NEW_Y)
-    np.testing.assert_allclose(np.exp(found), weights @ densities(both, NEW, NEW_Y), rtol=1e-6)
+    log_density = both.log_predictive_density(NEW, NEW_Y)
+    np.testing.assert_allclose(np.exp(log_density), weights @ densities(both, NEW, NEW_Y), rtol=1e-6)
 
 
 def test_kinds_are_weighed_by_stacking_of_rows_that_were_held_out(monkeypatch):
-    """Weights of largest density of what the nets of each kind say, then the factor of variances, by other searches."""
-    seen, given = [], np.random.default_rng(5).uniform(0.5, 2, 70)
+    """Encoding weights maximise the held-out density, then the variance factor does; both checked by direct search."""
+    by_kind, sample_weight = [], np.random.default_rng(5).uniform(0.5, 2, 70)
     original = CrossFit.densities_of_rows
 
     def spied(self, hyper, held_out):
-        seen.append(original(self, hyper, held_out))
-        weights.append(self.held_out(hyper).weights.numpy())  # in the order of the training
-        return seen[-1]
+        by_kind.append(original(self, hyper, held_out))
+        weights.append(self.held_out(hyper).weights.numpy())  # in training order
+        return by_kind[-1]
 
     weights: list[np.ndarray] = []
     monkeypatch.setattr(CrossFit, "densities_of_rows", spied)
     rows, targets = steps(70)
-    model = LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian").fit(rows, targets, sample_weight=given)
+    model = LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian").fit(
+        rows, targets, sample_weight=sample_weight
+    )
     counts = weights[0]
-    np.testing.assert_allclose(np.sort(counts), np.sort(given / max(given.mean(), 1.0)))
-    first, second = (np.exp(kind.logs) for kind in seen)
+    np.testing.assert_allclose(np.sort(counts), np.sort(sample_weight / max(sample_weight.mean(), 1.0)))
+    first, second = (np.exp(kind.logs) for kind in by_kind)
     assert len(first) == len(rows)
 
     def loss(w):
@@ -107,10 +117,10 @@ def test_kinds_are_weighed_by_stacking_of_rows_that_were_held_out(monkeypatch):
 
     best = minimize_scalar(loss, bounds=(0, 1), method="bounded")
     share = float(model.member_weights_[[member.n_bins == 6 for member in model.members_]].sum())
-    assert LEAST_SHARE < share < 1, "or there is nothing to compare"
-    assert share == pytest.approx(best.x, abs=1e-2)  # expectation maximisation ends where a step gains 1e-9 nats
+    assert LEAST_SHARE < share < 1, "the optimum has to be interior for the comparison to mean anything"
+    assert share == pytest.approx(best.x, abs=1e-2)  # EM stops at a gain of 1e-9 nats per step
     grid = np.linspace(0.25, 1, 400)
-    one, other = seen
+    one, other = by_kind
     along = [
         np.average(np.log((1 - share) * np.exp(one.scaled(f)) + share * np.exp(other.scaled(f))), weights=counts)
         for f in grid
@@ -126,7 +136,7 @@ def test_variances_times_a_factor_are_those_of_another_normal():
 
 @pytest.mark.parametrize(("n", "expected"), [(8, [1.0, 0.0]), (80, [0.5, 0.5])])
 def test_further_kinds_of_classes_have_to_be_worth_ten_nats(n, expected):
-    """Each of two knows one half of the rows: .5 nats a row above the first. Of numbers any gain is taken."""
+    """Each encoding fits one half of the rows: equal weights gain 0.5 nats a row. For regression any gain is taken."""
     sure, unsure = np.log(0.9), np.log(0.1)
     knows = np.where(np.arange(n) % 2, sure, unsure), np.where(np.arange(n) % 2, unsure, sure)
     weights, factor = of_kinds([RowDensities(logs, np.zeros(n), 0) for logs in knows], np.ones(n))
@@ -137,8 +147,8 @@ def test_further_kinds_of_classes_have_to_be_worth_ten_nats(n, expected):
 
 
 def test_noise_that_is_given_stays():
-    """The factor is of what rows that were held out have chosen, and of nothing else."""
-    model = LaplaceRegressor(**SMALL, n_bins=KINDS, sigma_noise=0.8).fit(X, Y)
+    """The variance factor does not change a user-set noise level."""
+    model = LaplaceRegressor(**SMALL, n_bins=KINDS, sigma_noise=0.8, n_members=1).fit(X, Y)
     assert {member.n_bins for member in model.members_} == {None, 6}
     assert model._ensemble.factor < 1
     assert model.sigma_noise_ == pytest.approx(0.8)
@@ -146,20 +156,20 @@ def test_noise_that_is_given_stays():
 
 @pytest.fixture
 def caught(monkeypatch):
-    """The nets beside each first one, and under what their rows are judged."""
-    found = []
+    """Cross-fitted nets of each encoding, with the hyperparameters of their held-out densities."""
+    calls = []
     original = CrossFit.densities_of_rows
 
     def spied(self, hyper, held_out):
-        found.append((self, hyper))
+        calls.append((self, hyper))
         return original(self, hyper, held_out)
 
     monkeypatch.setattr(CrossFit, "densities_of_rows", spied)
-    return found
+    return calls
 
 
 def dense(fit, hyper):
-    """H/φ + δ I, column by column."""
+    """Posterior precision H/φ + δ I, column by column."""
     identity = torch.eye(len(fit.theta), dtype=torch.float64)
     return torch.stack([fit.curvature.times(row) for row in identity]) / hyper.dispersion + (
         hyper.prior_precision[0] * identity
@@ -167,11 +177,11 @@ def dense(fit, hyper):
 
 
 def test_density_of_a_row_is_that_of_the_net_without_it(caught):
-    """Normal, with what its net does not know and the noise, both by the factor that suits all rows."""
+    """Normal density with epistemic variance plus noise; one factor rescales all variances."""
     weights = np.random.default_rng(2).uniform(0.5, 2, len(X))
-    LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian").fit(X, Y, sample_weight=weights)
+    LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian", n_members=1).fit(X, Y, sample_weight=weights)
     assert len(caught) == 2
-    for cross, hyper in list(caught):  # which looking at them lengthens
+    for cross, hyper in list(caught):  # a copy: the calls below append to it
         errors, variances, counts = (np.empty(len(X)) for _ in range(3))
         for k, (fit, chunks) in enumerate(cross.parts):
             here = (cross.fold == k).numpy()
@@ -182,67 +192,67 @@ def test_density_of_a_row_is_that_of_the_net_without_it(caught):
             variances[here] = ((rows @ torch.linalg.inv(dense(fit, hyper))) * rows).sum(1) + hyper.dispersion
         factor = np.average(errors**2 / variances, weights=counts)
         expected = norm.logpdf(errors, scale=np.sqrt(factor * variances))
-        found = cross.densities_of_rows(hyper, cross.held_out(hyper))
-        np.testing.assert_allclose(found.logs, expected, rtol=1e-6, atol=1e-6)
+        row_densities = cross.densities_of_rows(hyper, cross.held_out(hyper))
+        np.testing.assert_allclose(row_densities.logs, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_density_of_a_class_is_that_of_the_net_without_the_row(caught):
-    """By the probit link, as held-out rows judge priors."""
+    """With the probit link, as for the choice of the prior on held-out rows."""
     rows, targets = steps(90)
     labels = np.digitize(targets, [-0.5, 0.5])
-    LaplaceClassifier(**SMALL, n_bins=KINDS).fit(rows, labels)
+    LaplaceClassifier(**SMALL, n_bins=KINDS, n_members=1).fit(rows, labels)
     assert len(caught) == 2
-    for cross, hyper in list(caught):  # which looking at them lengthens
+    for cross, hyper in list(caught):  # a copy: the calls below append to it
         expected = np.empty(len(rows))
         for k, (fit, chunks) in enumerate(cross.parts):
             x, y, _ = (torch.cat(part) for part in zip(*chunks, strict=True))
             mean, jacobian = fit.network.jacobian(x)
-            own, inverse = jacobian.rows().double(), torch.linalg.inv(dense(fit, hyper))
-            latent = LatentGaussian(mean.double(), own @ inverse @ own.mT)
+            jacobians, inverse = jacobian.rows().double(), torch.linalg.inv(dense(fit, hyper))
+            latent = LatentGaussian(mean.double(), jacobians @ inverse @ jacobians.mT)
             p = Probit(torch.zeros(0, 0)).mean(Categorical().class_logits(latent))
             expected[(cross.fold == k).numpy()] = p[torch.arange(len(y)), y].log()
         np.testing.assert_allclose(cross.densities_of_rows(hyper, None).logs, expected, rtol=1e-6)
 
 
 def test_what_suits_the_table_counts_for_more():
-    """Bends for pieces, a slope for numbers; the mixture is not far from the better kind, or better."""
-    rows, targets = steps(150)
+    """Bins win on a piecewise linear target, numbers on a slope; the mixture is close to the better one or beats it."""
+    rows, targets = steps(150, seed=2)
     new, new_targets = steps(400, seed=9)
     slope = rows[:, 0] + 0.3 * np.random.default_rng(3).normal(size=150)
     share, gain = {}, {}
-    for name, y, of_judged in (("bends", targets, new_targets), ("a slope", slope, new[:, 0])):
-        model = LaplaceRegressor(**SMALL, n_bins=(None, 16)).fit(rows, y)
+    for name, y, y_new in (("bends", targets, new_targets), ("a slope", slope, new[:, 0])):
+        model = LaplaceRegressor(**SMALL, n_bins=(None, 16), n_members=2).fit(rows, y)
         bent = np.array([member.n_bins == 16 for member in model.members_])
         share[name] = model.member_weights_[bent].sum()
-        found = densities(model, new, of_judged)
-        alone = [np.log(found[kind].mean(0)).mean() for kind in (bent, ~bent)]
-        gain[name] = model.log_predictive_density(new, of_judged).mean() - max(alone)
+        of_members = densities(model, new, y_new)
+        alone = [np.log(of_members[kind].mean(0)).mean() for kind in (bent, ~bent)]
+        gain[name] = model.log_predictive_density(new, y_new).mean() - max(alone)
     assert share["bends"] > 0.6 > 0.4 > share["a slope"]
     assert min(gain.values()) > -0.1
 
 
 def test_without_nets_that_hold_rows_out_the_first_kind_is_alone():
-    given = {**SMALL, "prior_precision": 1.0, "sigma_noise": 0.5}
-    model, alone = (LaplaceRegressor(**given, n_bins=n).fit(X, Y) for n in (KINDS, None))
+    options = {**SMALL, "prior_precision": 1.0, "sigma_noise": 0.5}
+    model, alone = (LaplaceRegressor(**options, n_bins=n).fit(X, Y) for n in (KINDS, None))
     assert [member.n_bins for member in model.members_] == [None]
     np.testing.assert_array_equal(model.predict(NEW), alone.predict(NEW))
 
 
 def test_a_kind_with_little_to_say_has_one_member_or_none(monkeypatch):
-    """The first one stays, as it is what a previous posterior, intervals and attributes are of."""
-    for shares, expected in (([0.95, 0.05], [None] * 4), ([0.05, 0.95], [None, 6, 6, 6, 6])):
+    """The very first member always stays: previous posteriors, intervals and attributes use it."""
+    for shares, expected in (([0.95, 0.05], [None] * 2), ([0.05, 0.95], [None, 6, 6])):
         monkeypatch.setattr("sklearn_laplace._ensemble.fit.of_kinds", lambda *_, shares=shares: (np.array(shares), 0.5))
-        model = LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian").fit(X, Y)
+        model = LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian", n_members=2).fit(X, Y)
         assert [member.n_bins for member in model.members_] == expected
         assert model.member_weights_.sum() == pytest.approx(1)
         assert (model._ensemble.factor == 1) == (None in expected and 6 not in expected), (
-            "a kind alone is what it is alone"
+            "one encoding alone keeps its variances"
         )
 
 
 @pytest.mark.parametrize("rule", ["evidence", "loo"])
 def test_another_rule_weighs_each_member(rule):
-    model = LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian", n_members=Members(weights=rule)).fit(X, Y)
+    model = LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian", n_members=Members(2, weights=rule)).fit(X, Y)
     assert len(model.member_weights_) == len(model.members_)
     assert len(set(model.member_weights_.round(9))) > 2
     assert model.member_weights_.sum() == pytest.approx(1)
@@ -254,15 +264,15 @@ def test_so_many_members_of_each_kind():
 
 
 def test_intervals_are_the_weighted_mean_of_those_of_both_kinds(both):
-    """And cover what they should, of targets that they have not seen."""
-    asked = {"confidence_level": 0.9, "method": "jackknife+"}
+    """Their coverage of new targets is right, too."""
+    options = {"confidence_level": 0.9, "method": "jackknife+"}
     shares = both.member_weights_[:4].sum(), both.member_weights_[4:].sum()
-    of_kinds = [both.members_[k].predict_interval(NEW, **asked)[1] for k in (0, 4)]
-    _, ends = both.predict_interval(NEW, **asked)
+    of_kinds = [both.members_[k].predict_interval(NEW, **options)[1] for k in (0, 4)]
+    _, ends = both.predict_interval(NEW, **options)
     np.testing.assert_allclose(ends, shares[0] * of_kinds[0] + shares[1] * of_kinds[1], rtol=1e-9)
     low, high = ends.T
     assert np.mean((low <= NEW_Y) & (high >= NEW_Y)) > 0.85
-    assert (high - low).mean() <= max((own[:, 1] - own[:, 0]).mean() for own in of_kinds)
+    assert (high - low).mean() <= max((ends[:, 1] - ends[:, 0]).mean() for ends in of_kinds)
 
 
 def test_it_is_kept_and_read_again(both, tmp_path):
@@ -283,7 +293,7 @@ def test_weights_of_kinds_stay_where_the_posterior_is_made_anew(both):
 
 
 def test_weights_by_name_are_those_of_one_net(both):
-    """Of a mixture of kinds each has names of its own: refused by what was given, and nothing is changed."""
+    """Weight names are ambiguous with two encodings: the error quotes the value, and the model stays unchanged."""
     before = both.predict_std(NEW)
     with pytest.raises(ValueError, match=r"temperature=\{'2': 0.5\} names weights of one net.* 2 kinds .*n_bins=None"):
         both.refit_laplace(temperature={"2": 0.5})
@@ -294,10 +304,10 @@ def test_weights_by_name_are_those_of_one_net(both):
 
 @pytest.mark.parametrize("n_bins", ["auto", (None, 8)])
 def test_targets_that_do_not_vary_have_no_say_in_the_kinds(monkeypatch, n_bins):
-    """No error of any net, so no level of the noise: they count the same, and the answer is the constant."""
+    """All held-out errors are zero: no noise level can be learnt, and the prediction is the constant."""
     monkeypatch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
     with pytest.warns(BoundWarning):
-        model = LaplaceRegressor(**SMALL, n_bins=n_bins).fit(X, np.full(80, 3.0))
+        model = LaplaceRegressor(**SMALL, n_bins=n_bins).fit(X[:61], np.full(61, 3.0))
     np.testing.assert_allclose(model.predict(NEW), 3.0, atol=1e-3)
     assert np.isfinite(model.member_weights_).all() and model.member_weights_.sum() == pytest.approx(1)
 
@@ -318,16 +328,17 @@ def test_a_previous_posterior_has_one_kind(both):
 def test_classes_have_kinds_as_well():
     rows, targets = steps(200)
     new, new_targets = steps(500, seed=4)
-    model, *alone = (LaplaceClassifier(**SMALL, n_bins=n).fit(rows, targets > 0) for n in ((None, 16), None, 16))
-    p = model.predict_proba(new)
-    np.testing.assert_allclose(p.sum(1), 1, rtol=1e-12)
-    reached, *single = (one.log_predictive_density(new, new_targets > 0).mean() for one in (model, *alone))
-    assert reached > max(single) - 0.05
+    model = LaplaceClassifier(**SMALL, n_bins=(None, 16), n_members=2).fit(rows, targets > 0)
+    np.testing.assert_allclose(model.predict_proba(new).sum(1), 1, rtol=1e-12)
+    binned = np.array([member.n_bins == 16 for member in model.members_])
+    of_members = densities(model, new, new_targets > 0)
+    alone = [np.log(of_members[kind].mean(0)).mean() for kind in (binned, ~binned)]
+    assert model.log_predictive_density(new, new_targets > 0).mean() > max(alone) - 0.05
     assert {member.n_bins for member in model.members_} == {None, 16}
 
 
 def test_leave_one_out_has_the_noise_of_each_kind(both):
-    """The mixture's variance is made of what each member says, with the noise that its own kind has found."""
+    """The leave-one-out variance combines the members', each with the noise level of its encoding."""
     mean, std = both.loo_predict(return_std=True)
     of_each = [member.loo_predict(return_std=True) for member in both.members_]
     means, stds = (np.array(part) for part in zip(*of_each, strict=True))
@@ -347,18 +358,16 @@ def test_kinds_are_of_the_built_in_net():
         LaplaceRegressor(torch.nn.Linear(10, 1), n_bins=KINDS).fit(X, Y)
 
 
-def test_by_itself_there_are_pieces_where_they_can_be_weighed(monkeypatch):
-    """Beyond 300 rows, while steps over all of them are affordable; (None, 8) to the bit."""
+def test_by_itself_there_are_pieces_where_they_can_be_weighed(automatic, monkeypatch):
+    """Above SMALL_ROWS rows, if full-batch second-order steps are affordable, "auto" equals (None, 8) to the bit."""
     monkeypatch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
-    given = {**SMALL, "likelihood": "gaussian"}
-    automatic, both, few = (
-        LaplaceRegressor(**given, n_bins=n).fit(X[:rows], Y[:rows])
-        for n, rows in (("auto", 80), ((None, 8), 80), ("auto", 60))
-    )
-    np.testing.assert_array_equal(automatic.predict_std(NEW), both.predict_std(NEW))
+    options = {**SMALL, "likelihood": "gaussian"}
+    explicit = LaplaceRegressor(**options, n_bins=(None, 8)).fit(X, Y)
+    few = LaplaceRegressor(**options, n_bins="auto").fit(X[:60], Y[:60])
+    np.testing.assert_array_equal(automatic.predict_std(NEW), explicit.predict_std(NEW))
     assert {member.n_bins for member in few.members_} == {None}
     monkeypatch.setattr("sklearn_laplace._ensemble.encodings.exact_cost", lambda *_: (1e12, None))
-    assert {member.n_bins for member in LaplaceRegressor(**given, n_bins="auto").fit(X, Y).members_} == {None}
+    assert {member.n_bins for member in LaplaceRegressor(**options, n_bins="auto").fit(X, Y).members_} == {None}
 
 
 @pytest.mark.parametrize(
@@ -366,22 +375,22 @@ def test_by_itself_there_are_pieces_where_they_can_be_weighed(monkeypatch):
     [
         (300, 6, 0, (None,)),
         (1000, 6, 0, (None, 8)),
-        (3000, 6, 0, (None,)),  # 2,500 weights and 3,000 rows: beyond an exact step
-        (3000, 6, 3, (None, 8)),  # classes take steps in Kronecker form there
-        (2000, 784, 10, (None,)),  # not of thousands of inputs
+        (3000, 6, 0, (None,)),  # 2,500 weights and 3,000 rows: too many for an exact step
+        (3000, 6, 3, (None, 8)),  # classifiers take Kronecker-factored steps there
+        (2000, 784, 10, (None,)),  # too many inputs
     ],
 )
 def test_what_is_affordable(rows, columns, classes, expected):
     rng = np.random.default_rng(0)
-    given, n_outputs = rng.normal(size=(rows, columns)), max(classes, 1)
+    inputs, n_outputs = rng.normal(size=(rows, columns)), max(classes, 1)
     scale = TargetScale(np.zeros(n_outputs), np.ones(n_outputs), np.ones(n_outputs))
-    data = PreparedData(given, rng.normal(size=(rows, n_outputs)), np.ones(rows), n_outputs, scale)
+    data = PreparedData(inputs, rng.normal(size=(rows, n_outputs)), np.ones(rows), n_outputs, scale)
     parameters = {**LaplaceRegressor().get_params(), "hidden_layer_sizes": (50,)}
     assert kinds_of_nets(parameters, data.shape(), Categorical() if classes else Gaussian()) == expected
 
 
 @pytest.mark.parametrize(
-    "said",
+    "options",
     [
         {"n_members": 3},
         {"subset_of_weights": ["5.weight"]},
@@ -389,26 +398,24 @@ def test_what_is_affordable(rows, columns, classes, expected):
         {"temperature": {"5.weight": 2.0}},
         {"prior_precision": [1.0, 2.0, 1.0, 2.0], "prior": "tensor"},
     ],
-    ids=lambda said: next(iter(said)),
+    ids=lambda options: next(iter(options)),
 )
-def test_what_is_said_of_one_net_leaves_one_kind(monkeypatch, said):
-    """Weights by name are those of the net that sees the numbers, and so many nets are so many."""
+def test_what_is_said_of_one_net_leaves_one_kind(automatic, monkeypatch, options):
+    """Named weights refer to the net on plain numbers, and n_members is the total number of nets."""
     monkeypatch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
-    given = {**SMALL, "likelihood": "gaussian"}
-    assert {member.n_bins for member in LaplaceRegressor(**given).fit(X, Y).members_} == {None, 8}
-    model = LaplaceRegressor(**given, **said).fit(X, Y)
+    assert {member.n_bins for member in automatic.members_} == {None, 8}
+    model = LaplaceRegressor(**SMALL, likelihood="gaussian", **options).fit(X, Y)
     assert {member.n_bins for member in model.members_} == {None}
-    assert "n_members" not in said or len(model.members_) == said["n_members"]
+    assert "n_members" not in options or len(model.members_) == options["n_members"]
 
 
 def test_columns_of_two_values_have_no_pieces(monkeypatch):
-    """One piece is the number: both kinds would be the same nets. Categories have none, and a gap is no value."""
+    """Binary columns have a single bin, so both encodings coincide. A missing value is not a third value."""
     monkeypatch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
-    given = {**SMALL, "likelihood": "gaussian"}
     flags = (X > 0.5).astype(float)
     flags[::9, 2] = np.nan
     for table, expected in ((flags, {None}), (np.column_stack([flags, X[:, 3]]), {None, 8})):
-        model = LaplaceRegressor(**given).fit(table, Y)
+        model = LaplaceRegressor(**SMALL, likelihood="gaussian").fit(table, Y)
         assert {member.n_bins for member in model.members_} == expected
 
 
@@ -424,7 +431,7 @@ def test_a_net_of_ones_own_is_the_only_kind(monkeypatch):
     ("shares", "expected"), [([0.5, 0.5], ["", "another "]), ([0.95, 0.05], [""]), ([0.05, 0.95], ["another "])]
 )
 def test_only_kinds_that_count_are_warned_of(monkeypatch, shares, expected):
-    """How far a net with next to no weight is from its mode is nobody's concern."""
+    """Warnings of an encoding with a negligible weight are suppressed."""
     monkeypatch.setattr("sklearn_laplace._ensemble.fit.of_kinds", lambda *_: (np.array(shares), 1.0))
     original = ensemble_fit.fit_member
 
@@ -437,13 +444,13 @@ def test_only_kinds_that_count_are_warned_of(monkeypatch, shares, expected):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         LaplaceRegressor(**SMALL, n_bins=KINDS, likelihood="gaussian", n_members=1).fit(X, Y)
-    said = [str(one.message) for one in caught if str(one.message).endswith(" pieces")]
+    messages = [str(warning.message) for warning in caught if str(warning.message).endswith(" pieces")]
     kinds = {"": "None pieces", "another ": "another member of the ensemble: 6 pieces"}
-    assert said == [kinds[one] for one in expected]
+    assert messages == [kinds[prefix] for prefix in expected]
 
 
 def test_a_kind_that_fails_is_left_out_where_it_was_not_asked_for(monkeypatch):
-    """By its name its failure is the fit's."""
+    """If n_bins names the encoding explicitly, its failure is an error."""
     monkeypatch.setattr("sklearn_laplace._ensemble.encodings.SMALL_ROWS", 60)
     original = ensemble_fit.fit_member
 
@@ -453,7 +460,7 @@ def test_a_kind_that_fails_is_left_out_where_it_was_not_asked_for(monkeypatch):
         return original(request, *rest, **more)
 
     monkeypatch.setattr(ensemble_fit, "fit_member", failing)
-    given = {**SMALL, "likelihood": "gaussian"}
-    assert len(LaplaceRegressor(**given, n_bins="auto").fit(X, Y).members_) == 4
+    options = {**SMALL, "likelihood": "gaussian"}
+    assert len(LaplaceRegressor(**options, n_bins="auto").fit(X, Y).members_) == 4
     with pytest.raises(NotPositiveDefiniteError):
-        LaplaceRegressor(**given, n_bins=KINDS).fit(X, Y)
+        LaplaceRegressor(**options, n_bins=KINDS).fit(X, Y)

@@ -1,4 +1,4 @@
-"""Distributions that are mixtures, against numerical integration; and mixtures of nets, against their members."""
+"""Mixture distributions, compared with numerical integration; ensembles of nets, compared with their members."""
 
 from __future__ import annotations
 
@@ -52,12 +52,13 @@ def classes():
 
 def dense(row, x):
     """Density of one target at points x, component by component."""
-    return sum(w * scipy.stats.norm(m, s).pdf(x) for w, m, s in zip(WEIGHTS, MEANS[row], STDS[row], strict=True))
+    parts = zip(WEIGHTS, MEANS[row], STDS[row], strict=True)
+    return sum(w * np.exp(-(((x - m) / s) ** 2) / 2) / (s * (2 * np.pi) ** 0.5) for w, m, s in parts)
 
 
 @pytest.mark.parametrize("row", range(6))
 def test_a_mixture_of_normals_is_its_density(row):
-    """Moments, cumulated probability, quantiles and score by numerical integration of the density."""
+    """Moments, distribution function, quantiles and CRPS agree with numerical integration of the density."""
     mixture = NormalMixture(MEANS[row : row + 1], STDS[row : row + 1], WEIGHTS)
     low, high = (MEANS[row] - 12 * STDS[row]).min(), (MEANS[row] + 12 * STDS[row]).max()
     grid = np.linspace(low, high, 200_001)
@@ -79,7 +80,7 @@ def test_a_mixture_of_normals_is_its_density(row):
 
 
 def test_quantiles_of_components_far_apart_are_found():
-    """Flat stretches between the components, components without weight, levels deep in a tail."""
+    """Flat parts of the distribution function, components of weight zero, levels deep in a tail."""
     mixture = NormalMixture(np.array([[0.0, 1e6, -1e9]]), np.array([[1e-3, 1.0, 1.0]]), np.array([0.5, 0.5, 0.0]))
     for q in (1e-12, 0.25, 0.75, 1 - 1e-12):
         x = mixture.ppf(q)
@@ -88,7 +89,7 @@ def test_quantiles_of_components_far_apart_are_found():
 
 
 def test_one_component_is_a_normal():
-    """Of every shape; the score is the closed form that metrics has."""
+    """Quantiles, intervals and the closed-form CRPS are those of a normal."""
     mixture, normal = NormalMixture(MEANS[..., None], STDS[..., None], np.ones(1)), scipy.stats.norm(MEANS, STDS)
     for level in (0.01, 0.5, 0.9):
         np.testing.assert_allclose(mixture.ppf(level), normal.ppf(level), rtol=1e-9)
@@ -100,7 +101,7 @@ def test_one_component_is_a_normal():
 
 
 def test_draws_of_mixtures_have_their_moments():
-    """Six standard errors; numpy's generator stays as it was."""
+    """Moments agree within six standard errors; numpy's global generator is unchanged."""
     normals = NormalMixture(MEANS, STDS, WEIGHTS)
     counts = CountMixture(
         tuple(PoissonLogNormal(np.array(m), np.array([0.1, 0.2])) for m in ([0.2, 1.0], [2.0, 3.0])),
@@ -117,7 +118,7 @@ def test_draws_of_mixtures_have_their_moments():
 
 
 def test_a_mixture_of_counts_is_the_sum_of_its_parts():
-    """Masses, moments and the smallest count that reaches a level."""
+    """Probability masses, moments, and quantiles as the smallest count that reaches a level."""
     parts = tuple(PoissonLogNormal(np.array([m]), np.array([v])) for m, v in ((0.0, 0.3), (2.0, 0.05)))
     mixture, k = CountMixture(parts, np.array([0.25, 0.75])), np.arange(400)
     p = 0.25 * parts[0].pmf(k) + 0.75 * parts[1].pmf(k)
@@ -129,7 +130,7 @@ def test_a_mixture_of_counts_is_the_sum_of_its_parts():
 
 
 def test_stacking_weights_are_those_of_largest_density():
-    """Against a numerical optimum over the simplex; a row of weight zero has no say."""
+    """Compared with a numerical optimum over the simplex; rows of weight zero are ignored."""
     densities, rows = RNG.normal(size=(3, 40)), RNG.uniform(0, 2, size=40)
     rows[:5] = 0
     densities[0, :5] = 50.0
@@ -141,15 +142,15 @@ def test_stacking_weights_are_those_of_largest_density():
     best = scipy.optimize.minimize(
         objective, np.zeros(3), method="Nelder-Mead", options={"fatol": 1e-12, "xatol": 1e-9}
     )
-    found = by_stacking(densities, rows)
-    assert found.sum() == pytest.approx(1.0) and -objective(np.log(found)) == pytest.approx(-best.fun, abs=1e-5)
+    weights = by_stacking(densities, rows)
+    assert weights.sum() == pytest.approx(1.0) and -objective(np.log(weights)) == pytest.approx(-best.fun, abs=1e-5)
 
 
-# ---------------------------------------------------------------------- nets together
+# ---------------------------------------------------------------------- ensembles of nets
 
 
 def test_moments_and_densities_are_those_of_the_members(three):
-    """Each written out from what the members say alone."""
+    """Written out from the predictions of the single members."""
     members = three.members_
     assert [type(m) for m in members] == [LaplaceRegressor] * 3 and [m.n_members for m in members] == [1] * 3
     means, stds = np.stack([m.predict(X_NEW, return_std=True) for m in members], 1)
@@ -168,7 +169,7 @@ def test_moments_and_densities_are_those_of_the_members(three):
 
 
 def test_quantiles_are_those_of_the_mixture_and_not_of_a_normal(three):
-    """The cumulated probabilities of the members average to the level."""
+    """At a quantile of the ensemble, the members' distribution functions average to the level."""
     lower = three.predict_quantiles(X_NEW, [0.1])[:, 0]
     below = np.mean([m.predict_dist(X_NEW).cdf(lower) for m in three.members_], 0)
     np.testing.assert_allclose(below, 0.1, atol=1e-9)
@@ -178,7 +179,7 @@ def test_quantiles_are_those_of_the_mixture_and_not_of_a_normal(three):
 
 
 def test_scores_are_those_of_the_mixture(three):
-    """The CRPS by numerical integration of its distribution function: not that of a normal with its moments."""
+    """CRPS by numerical integration of the mixture's distribution function, not of a normal with the same moments."""
     distribution, grid = three.predict_dist(X_NEW), np.linspace(-6, 6, 40_001)[:, None]
     below = np.stack([m.predict_dist(X_NEW).cdf(grid) for m in three.members_]).mean(0)
     crps = ((below - (grid >= Y[:9])) ** 2).sum(0) * (grid[1, 0] - grid[0, 0])
@@ -187,11 +188,11 @@ def test_scores_are_those_of_the_mixture(three):
 
 
 def test_joint_covariance_and_draws_are_the_mixtures(three):
-    """Total covariance, diagonal included; the draws' moments within five standard errors."""
+    """The law of total covariance; the moments of draws agree within five standard errors."""
     mean, covariance = three.predict(X_NEW, return_cov=True)
     parts = [m.predict(X_NEW, return_cov=True) for m in three.members_]
-    away = np.stack([m for m, _ in parts]) - mean
-    expected = np.mean([c for _, c in parts], 0) + np.einsum("kn,km->nm", away, away) / 3
+    deviations = np.stack([m for m, _ in parts]) - mean
+    expected = np.mean([c for _, c in parts], 0) + np.einsum("kn,km->nm", deviations, deviations) / 3
     np.testing.assert_allclose(covariance, expected, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(covariance.diagonal(), three.predict_std(X_NEW) ** 2, rtol=1e-9)
     draws = three.sample_y(X_NEW, 4000, random_state=0)
@@ -201,7 +202,7 @@ def test_joint_covariance_and_draws_are_the_mixtures(three):
 
 
 def test_the_first_member_is_the_net_alone(three):
-    """And its attributes are the estimator's."""
+    """Its attributes are the estimator's, too."""
     alone = clone(three).set_params(n_members=1).fit(X, Y)
     np.testing.assert_array_equal(alone.predict(X_NEW), three.members_[0].predict(X_NEW))
     assert three.net_ is three.members_[0].net_ and alone.members_[0].predict(X_NEW).shape == (9,)
@@ -209,18 +210,20 @@ def test_the_first_member_is_the_net_alone(three):
 
 
 def test_what_was_chosen_on_held_out_rows_is_shared(three):
-    """The nets beside the first become members under its precisions; the factor of the noise is the first one's."""
+    """Cross-fitted nets become members with the first member's prior precisions and noise factor."""
     ratios = [m.hyper_.prior_precision / m._ensemble.first.origin.hyper.prior_precision for m in three.members_]
     noises = [m.hyper_.dispersion / m._ensemble.first.origin.hyper.dispersion for m in three.members_]
     assert len({float(m._ensemble.first.origin.hyper.prior_precision[0]) for m in three.members_}) == 1
     assert len({round(m._ensemble.first.origin.hyper.dispersion, 6) for m in three.members_}) == 3
-    assert [m.mode_distance_ < 1e-3 for m in three.members_] == [True] * 3  # of all rows, though a third came late
+    assert [m.mode_distance_ < 1e-3 for m in three.members_] == [
+        True
+    ] * 3  # at the mode for all rows, though training began without a third of them
     np.testing.assert_allclose([float(r[0]) for r in ratios], float(ratios[0][0]), rtol=1e-6)
     np.testing.assert_allclose(noises, noises[0], rtol=1e-6)
 
 
 def test_classes_are_told_by_the_average_probability(classes):
-    """Probabilities, their spread, labels, draws and scores."""
+    """Probabilities, their standard deviations, labels, draws and scores."""
     members, rows = classes.members_, X_NEW
     p = np.stack([m.predict_proba(rows) for m in members])
     np.testing.assert_allclose(classes.predict_proba(rows), p.mean(0), rtol=1e-10)
@@ -235,7 +238,7 @@ def test_classes_are_told_by_the_average_probability(classes):
 
 @pytest.mark.parametrize("rule", ["loo", "evidence"])
 def test_weights_by_a_rule_are_what_it_says(three, rule):
-    """Without a training: refit_laplace weighs again, and every method follows."""
+    """refit_laplace changes the weights without training, and predictions follow."""
     model = pickle.loads(pickle.dumps(three)).refit_laplace(n_members=Members(3, weights=rule))
     weights = model.member_weights_
     assert weights.shape == (3,) and weights.sum() == pytest.approx(1.0)
@@ -248,11 +251,11 @@ def test_weights_by_a_rule_are_what_it_says(three, rule):
         np.testing.assert_allclose(weights, by_stacking(densities, np.ones(len(Y))), atol=1e-3)
     means = np.stack([m.predict(X_NEW) for m in model.members_])
     np.testing.assert_allclose(model.predict(X_NEW), weights @ means)
-    np.testing.assert_allclose(three.member_weights_, 1 / 3)  # the one that was pickled stays what it was
+    np.testing.assert_allclose(three.member_weights_, 1 / 3)  # the original is unchanged
 
 
 def test_rows_come_and_go_in_all_members():
-    """partial_fit and then forget leave what was there before; leave-one-out is the mixture's."""
+    """forget reverts partial_fit; leave-one-out predictions are those of the mixture."""
     model = LaplaceRegressor(n_members=2, hessian_structure="full", **SMALL, **FIXED).fit(X[:30], Y[:30])
     before = model.predict(X_NEW, return_std=True)
     left_out = np.mean([m.loo_predict() for m in model.members_], 0)
@@ -264,7 +267,7 @@ def test_rows_come_and_go_in_all_members():
 
 
 def test_mixtures_are_saved_and_searched(three):
-    """A pickle answers the same; n_members is a parameter like any other, also of counts and of two targets."""
+    """A pickle predicts the same; n_members works in a grid search, for counts and for two targets."""
     again = pickle.loads(pickle.dumps(three))
     np.testing.assert_array_equal(again.predict_std(X_NEW), three.predict_std(X_NEW))
     search = GridSearchCV(LaplaceRegressor(**SMALL, **FIXED), {"n_members": [1, 2]}, cv=2, scoring=metrics.neg_nlpd)
@@ -282,7 +285,7 @@ def test_mixtures_are_saved_and_searched(three):
 
 
 def test_members_are_estimators_of_their_own(three):
-    """They answer what the first answers, fit again by themselves, and follow a choice by folds."""
+    """Members predict intervals, can be refitted alone, and support a cross-validated prior precision."""
     second = three.members_[1]
     _, interval = second.predict_interval(X_NEW, 0.8, method="jackknife+")
     assert (interval[:, 1] > interval[:, 0]).all()
@@ -300,7 +303,7 @@ def test_members_are_estimators_of_their_own(three):
 
 
 def test_as_many_members_as_there_are_nets(three):
-    """Four where prior or noise are chosen with nets of a part of the rows; a fifth trains like them."""
+    """Four if prior or noise are chosen by cross-fitting; a fifth is trained under the same precision."""
     four, five = (LaplaceRegressor(n_members=n, **SMALL).fit(X, Y) for n in ("auto", 5))
     assert len(four.members_) == 4 and len(five.members_) == 5
     for one, other in zip(four.members_, five.members_, strict=False):
@@ -309,21 +312,21 @@ def test_as_many_members_as_there_are_nets(three):
     assert len(set(precisions)) == 1
     weights = {tuple(m.laplace_.theta.tolist()) for m in five.members_}
     assert len(weights) == 5
-    ones = [
+    single = [
         LaplaceRegressor(**SMALL).fit(X[:39], Y[:39]),
         LaplaceRegressor(**SMALL, **FIXED).fit(X, Y),
         LaplaceRegressor(**SMALL | {"hidden_layer_sizes": ()}).fit(X, Y),
         LaplaceRegressor(prior=FrozenEstimator(three), **SMALL).fit(X, Y),
     ]
-    assert [len(m.members_) for m in ones] == [1] * 4
+    assert [len(m.members_) for m in single] == [1] * 4
 
 
 def test_any_more_members_are_as_good_as_those_that_were_beside_the_first():
-    """Of few rows of many classes the evidence alone is far too strong a prior: their NLL was a third larger."""
+    """The fifth member uses the prior of the first four; evidence alone would choose a far too strong one here."""
     A, X_test, a, y_test = train_test_split(*load_digits(return_X_y=True), train_size=300, random_state=0)
     model = LaplaceClassifier(n_members=5, random_state=0).fit(A, a)
-    *beside, more = (log_loss(y_test, member.predict_proba(X_test)) for member in model.members_)
-    assert more < 1.15 * np.mean(beside)
+    *four, fifth = (log_loss(y_test, member.predict_proba(X_test)) for member in model.members_)
+    assert fifth < 1.15 * np.mean(four)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +339,7 @@ def test_any_more_members_are_as_good_as_those_that_were_beside_the_first():
 )
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
 def test_what_goes_by_the_evidence_has_gone_by_it_in_the_first(options):
-    """Members choose no proportions of their own, under which held-out rows would have no say."""
+    """Members keep the first one's ratios between prior precisions and choose none themselves."""
     model = LaplaceRegressor(**SMALL, **options).fit(X, Y)
     ratios = [m.hyper_.prior_precision / m._ensemble.first.origin.hyper.prior_precision for m in model.members_]
     assert len(ratios) == 4
@@ -345,7 +348,7 @@ def test_what_goes_by_the_evidence_has_gone_by_it_in_the_first(options):
 
 
 def test_members_are_left_out_where_they_cannot_be_trained(monkeypatch):
-    """Of "auto"; of a number that was asked for it is an error. Without the nets' say there are none either."""
+    """With "auto"; for an explicit n_members it is an error. A tiny memory budget leaves a single member."""
     original, calls = ensemble_fit.approximate, []
 
     def failing(*args, **options):
@@ -365,17 +368,17 @@ def test_members_are_left_out_where_they_cannot_be_trained(monkeypatch):
 
 
 def test_each_kind_of_warning_is_given_once_for_all_members():
-    """Bounds are the first one's; what is of single nets says so."""
+    """Bound warnings come from the first member only; a warning about another member names it as such."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         LaplaceRegressor(**SMALL).fit(X, np.sin(2 * X[:, 0]))
-    others = [one for one in caught if str(one.message).startswith("another member of the ensemble")]
-    assert len({one.category for one in others}) == len(others) <= 1
-    assert len([one for one in caught if one.category is BoundWarning]) <= 1
+    others = [warning for warning in caught if str(warning.message).startswith("another member of the ensemble")]
+    assert len({warning.category for warning in others}) == len(others) <= 1
+    assert len([warning for warning in caught if warning.category is BoundWarning]) <= 1
 
 
 def test_members_train_under_the_noise_that_was_found():
-    """Once, and not under one noise before; the noise model is shared."""
+    """Members share one noise model and are trained under it directly."""
     rows = np.random.default_rng(0).uniform(-2, 2, size=(240, 1))
     targets = np.sin(rows[:, 0]) + np.where(rows[:, 0] > 0, 0.4, 0.02) * np.random.default_rng(1).normal(size=240)
     model = LaplaceRegressor(hidden_layer_sizes=(5,), random_state=0).fit(rows, targets)
@@ -388,13 +391,13 @@ def test_members_train_under_the_noise_that_was_found():
 
 
 def test_workers_change_nothing():
-    """Members that train at the same time are those that train in turn."""
+    """Members trained in parallel equal members trained one after another."""
     one, two = (LaplaceRegressor(n_members=3, n_jobs=n, **SMALL, **FIXED).fit(X, Y) for n in (1, 2))
     np.testing.assert_array_equal(one.predict(X_NEW), two.predict(X_NEW))
 
 
 def test_nets_that_would_all_be_the_same_are_refused():
-    """A module with weights, a frozen net; and names and numbers that are none."""
+    """A module with weights, a frozen net, a previous posterior; also invalid values of n_members."""
     for net in (nn.Linear(2, 1), FrozenEstimator(None)):
         with pytest.raises(UnsupportedCombinationError, match="would all be the same"):
             LaplaceRegressor(net, n_members=2).fit(X, Y)
@@ -410,7 +413,7 @@ def test_nets_that_would_all_be_the_same_are_refused():
 
 
 def test_a_user_s_module_class_has_members_of_its_own():
-    """Seeds differ from member to member, and torch's global generator stays."""
+    """Seeds differ between members, and torch's global generator is unchanged."""
 
     class Net(nn.Module):
         def __init__(self, in_features, out_features):

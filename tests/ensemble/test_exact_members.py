@@ -1,7 +1,8 @@
-"""Members that train together, and nets that take exact steps beside them."""
+"""Default ensembles: members trained in one batch, and members trained by exact second-order steps."""
 
 from __future__ import annotations
 
+import functools
 import math
 import pickle
 import warnings
@@ -33,7 +34,7 @@ def waves(n: int, seed: int = 0, noise: float = 0.2) -> tuple[np.ndarray, np.nda
 
 
 def zigzag(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Up and down four times, which a net of numbers follows slowly."""
+    """Four periods of a triangle wave, which a net on plain numbers learns slowly."""
     random = np.random.default_rng(seed)
     X = random.uniform(size=(n, 2))
     return X, np.abs(4 * X[:, 0] % 1 - 0.5) + 0.02 * random.normal(size=n)
@@ -44,14 +45,14 @@ def fitted() -> LaplaceRegressor:
     return LaplaceRegressor(random_state=0).fit(*waves(150))
 
 
-# ---------------------------------------------------------------------- what there is
+# ---------------------------------------------------------------------- members
 
 
 def test_nets_that_have_seen_all_rows_come_first(fitted):
-    """Four with exact steps, and eight that have not seen a quarter of the rows each."""
+    """Four members trained by exact steps on all rows, then eight that hold out a quarter of the rows each."""
     ensemble = fitted._ensemble
-    unseen = [0 if member.unseen is None else len(member.unseen) for member in ensemble.members]
-    assert unseen == [0, 0, 0, 0, *[38, 38, 37, 37] * 2]
+    held_out = [0 if member.unseen is None else len(member.unseen) for member in ensemble.members]
+    assert held_out == [0, 0, 0, 0, *[38, 38, 37, 37] * 2]
     assert [member.is_scored for member in ensemble.members] == [True, *[False] * 3, True, *[False] * 7]
     assert ensemble.weights.sum() == pytest.approx(1)
     assert ensemble.weights[:4].sum() >= ensemble_fit.LEAST_EXACT - 1e-12
@@ -66,7 +67,7 @@ def test_few_rows_have_nets_of_exact_steps_alone(n):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
-@pytest.mark.parametrize("n", [150, 400])
+@pytest.mark.parametrize("n", [150, 310])
 def test_targets_almost_without_noise_have_nets_of_exact_steps_alone(n):
     model = LaplaceRegressor(random_state=0).fit(*waves(n, noise=0.001))
     assert all(member.unseen is None for member in model._ensemble.members)
@@ -81,9 +82,9 @@ def test_nets_whose_exact_steps_are_dear_are_left_out(monkeypatch):
 
 
 def test_a_net_that_cannot_be_trained_is_left_out(monkeypatch):
-    """Members that train together are enough, and nobody has asked for more."""
+    """The members trained in one batch remain; "auto" promises no number of members, so there is no warning."""
 
-    def failing(*given, **options):
+    def failing(*args, **options):
         raise NotPositiveDefiniteError("a matrix is not positive definite.")
 
     monkeypatch.setattr(ensemble_fit, "fit_member", failing)
@@ -95,13 +96,13 @@ def test_a_net_that_cannot_be_trained_is_left_out(monkeypatch):
 
 @pytest.mark.parametrize(("rows", "expected"), [(waves, {None}), (zigzag, {8})])
 def test_of_two_kinds_the_one_that_errs_less_is_trained(rows, expected):
-    """Numbers, unless pieces err much less: these leave less open where there are no rows."""
-    model = LaplaceRegressor(random_state=0).fit(*rows(350))
+    """Plain numbers, unless bins err much less: binned nets are overconfident far from the rows."""
+    model = LaplaceRegressor(random_state=0).fit(*rows(310))
     assert {member.n_bins for member in model._ensemble.members if member.unseen is None} == expected
 
 
 def test_a_given_number_of_pieces_is_that_of_all():
-    model = LaplaceRegressor(random_state=0, n_bins=5).fit(*waves(350))
+    model = LaplaceRegressor(random_state=0, n_bins=5).fit(*waves(310))
     assert {member.n_bins for member in model._ensemble.members} == {5}
 
 
@@ -109,18 +110,18 @@ def test_a_given_number_of_pieces_is_that_of_all():
 
 
 def test_weights_are_those_of_largest_density_of_held_out_rows(monkeypatch):
-    """Against a search over the weight, then over the factor of all variances."""
-    seen = []
+    """Compared with a direct search over the weight, then over the common variance factor."""
+    calls = []
 
     def spied(kinds, weights):
-        seen.append((kinds, weights))
+        calls.append((kinds, weights))
         return of_kinds(kinds, weights)
 
     monkeypatch.setattr(ensemble_fit, "of_kinds", spied)
     monkeypatch.setattr(ensemble_fit, "LEAST_EXACT", 0.0)
     counts = np.random.default_rng(5).uniform(0.5, 2, 150)
     model = LaplaceRegressor(random_state=0).fit(*waves(150, noise=0.4), sample_weight=counts)
-    (kinds, weights), ensemble = seen[0], model._ensemble
+    (kinds, weights), ensemble = calls[0], model._ensemble
     first, second = (np.exp(kind.scaled(1.0)) for kind in kinds)
 
     def loss(share):
@@ -128,7 +129,7 @@ def test_weights_are_those_of_largest_density_of_held_out_rows(monkeypatch):
 
     share = float(ensemble.weights[[member.unseen is None for member in ensemble.members]].sum())
     best = minimize_scalar(loss, bounds=(0, 1), method="bounded").x
-    assert 0.02 < best < 0.98, "or there is nothing to compare"
+    assert 0.02 < best < 0.98, "the optimum has to be interior for the comparison to mean anything"
     assert share == pytest.approx(best, abs=1e-2)
     grid = np.linspace(0.25, 1, 400)
     one, other = kinds
@@ -141,21 +142,21 @@ def test_weights_are_those_of_largest_density_of_held_out_rows(monkeypatch):
 
 @pytest.mark.parametrize("spread", [0.0, 0.8])
 def test_densities_are_those_of_a_mixture_of_normals(spread):
-    """Of two deals; the log variance of the noise is normal itself, here by a sum over many of its values."""
+    """Two partitions into folds; the log noise variance is normal, integrated here on a fine grid."""
     random = np.random.default_rng(3)
     errors, variance = random.normal(size=(2, 6, 1)), random.uniform(0.1, 0.5, size=(2, 6, 1))
     level, known = random.uniform(0.5, 2.0, size=(1, 6, 1)), random.uniform(0.1, 0.4, size=(6, 1))
     shares = np.array([0.3, 0.7])
     noise = np.repeat(level, 2, 0)
-    given = (torch.from_numpy(part) for part in (errors, variance, noise, known, np.ones(6), shares))
-    found = HeldOutDensities(HeldOutDeals(*given), spread, 0.8, 1.3).scaled(0.5)
+    tensors = (torch.from_numpy(part) for part in (errors, variance, noise, known, np.ones(6), shares))
+    logs = HeldOutDensities(HeldOutDeals(*tensors), spread, 0.8, 1.3).scaled(0.5)
     nodes = np.linspace(-8, 8, 4001)
     weights = norm.pdf(nodes) * (nodes[1] - nodes[0])
     for row in range(6):
         std = math.sqrt(known[row, 0] + spread**2)
         total = 0.4 * (variance[:, row] + noise[:, row] * np.exp(std * nodes - spread**2 / 2))
         density = norm.pdf(errors[:, row], scale=np.sqrt(total)) @ weights
-        assert found[row] == pytest.approx(math.log(shares @ density), abs=2e-3)
+        assert logs[row] == pytest.approx(math.log(shares @ density), abs=2e-3)
 
 
 def test_densities_of_another_net_have_its_errors_and_their_own_best_factor():
@@ -164,7 +165,7 @@ def test_densities_of_another_net_have_its_errors_and_their_own_best_factor():
     chosen = np.array([0, 2, 3, 5, 6, 7, 8, 10, 11])
     errors, variance = random.normal(size=(12, 1)), random.uniform(0.1, 0.5, size=(12, 1))
     held_out = HeldOutErrors(*(torch.from_numpy(part) for part in (errors, variance, np.ones((12, 1)), np.ones(12))))
-    found = HeldOutDensities(deals, 0.0, 1.0, 0.5).of_net(held_out, 0.25, chosen)
+    densities = HeldOutDensities(deals, 0.0, 1.0, 0.5).of_net(held_out, 0.25, chosen)
     total = variance[chosen] + 0.5 * deals.noise[0].numpy()
 
     def loss(log_factor):
@@ -172,26 +173,26 @@ def test_densities_of_another_net_have_its_errors_and_their_own_best_factor():
 
     best = math.exp(minimize_scalar(loss, bounds=(-3, 1.5), method="bounded").x)
     expected = norm.logpdf(errors[chosen], scale=np.sqrt(0.7 * best * total))[:, 0]
-    np.testing.assert_allclose(found.scaled(0.7), expected, atol=1e-3)
+    np.testing.assert_allclose(densities.scaled(0.7), expected, atol=1e-3)
 
 
 def parts(n: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.ones(n, dtype=torch.float64), torch.tensor([0.5, 0.5], dtype=torch.float64)
 
 
-# ---------------------------------------------------------------------- one program
+# ---------------------------------------------------------------------- training in one batch
 
 
 def nets(activations: list[str]) -> list[TableMLP]:
-    given = {"input_edges": [[-2.0, 0.0, 2.0]] * 2, "input_quartiles": ([0.0, 0.0], [1.0, 1.0])}
+    encoding = {"input_edges": [[-2.0, 0.0, 2.0]] * 2, "input_quartiles": ([0.0, 0.0], [1.0, 1.0])}
     return [
-        TableMLP([0, 0], [False, False], 1, (5, 4), activation=activation, seed=seed, **given).double()
+        TableMLP([0, 0], [False, False], 1, (5, 4), activation=activation, seed=seed, **encoding).double()
         for seed, activation in enumerate(activations)
     ]
 
 
 def test_deals_that_train_together_train_as_each_of_them_alone():
-    """With activations, learning rates and weight decays of their own, in the same order of the rows."""
+    """Activation, learning rate and weight decay differ between partitions; the row order is the same."""
     X, y = waves(60)
     rows = TrainingRows(torch.from_numpy(X), torch.from_numpy(y)[:, None], torch.ones(60, dtype=torch.float64))
     seen = torch.ones(4, 60)
@@ -202,11 +203,11 @@ def test_deals_that_train_together_train_as_each_of_them_alone():
     together = Stacked(modules, torch.float64)
     outputs, _ = train_members(together, rows, seen, schedules, 0, priors, lambda outputs: None)
     for k, schedule in enumerate(schedules):
-        own = slice(2 * k, 2 * k + 2)
-        alone = Stacked(modules[own], torch.float64)
-        expected, _ = train_members(alone, rows, seen[own], [schedule], 0, priors[own], lambda outputs: None)
-        torch.testing.assert_close(outputs[own], expected, rtol=1e-9, atol=1e-9)
-        for state, other in zip(together.written()[own], alone.written(), strict=True):
+        part = slice(2 * k, 2 * k + 2)
+        alone = Stacked(modules[part], torch.float64)
+        expected, _ = train_members(alone, rows, seen[part], [schedule], 0, priors[part], lambda outputs: None)
+        torch.testing.assert_close(outputs[part], expected, rtol=1e-9, atol=1e-9)
+        for state, other in zip(together.written()[part], alone.written(), strict=True):
             for name, value in other.items():
                 torch.testing.assert_close(state[name], value, rtol=1e-9, atol=1e-9)
 
@@ -223,11 +224,11 @@ def test_few_rows_have_one_program_and_many_have_two():
         assert len({recipe.program for recipe in recipes_for(n, 10)}) == n_programs
 
 
-# ---------------------------------------------------------------------- what a user does with it
+# ---------------------------------------------------------------------- the fitted estimator
 
 
 def test_a_gap_stays_a_gap_where_pieces_are_more_accurate():
-    """Nets of pieces are nearly straight in a gap, and sure of it; the others have at least ``LEAST_EXACT``."""
+    """Binned nets are overconfident in a gap; exact members, of total weight ``LEAST_EXACT`` or more, are not."""
     for curve in (lambda x: x**3 / 20, np.abs):
         random = np.random.default_rng(0)
         x = np.concatenate([random.uniform(-4, -1, 100), random.uniform(1.5, 4, 100)])
@@ -255,44 +256,49 @@ def test_a_posterior_made_anew_keeps_what_held_out_rows_have_chosen(fitted):
     np.testing.assert_allclose(model.predict_std(X), std, rtol=1e-8)
 
 
+@functools.cache
+def of_seed(seed: int) -> LaplaceRegressor:
+    return LaplaceRegressor(random_state=0).fit(*waves(200, seed=seed))
+
+
 @pytest.mark.parametrize("method", ["normal", "jackknife+"])
 def test_intervals_cover(method):
     covered = []
     for seed in range(3):
-        model = LaplaceRegressor(random_state=0).fit(*waves(200, seed=seed))
+        model = of_seed(seed)
         X, y = waves(1000, seed=10 + seed)
         low, high = model.predict_interval(X, method=method)[1].T
         covered.append(np.mean((low <= y) & (y <= high)))
     assert 0.87 < np.mean(covered) < 0.98
 
 
-def test_the_same_rows_in_another_order_are_the_same_model():
+def test_the_same_rows_in_another_order_are_the_same_model(fitted):
     (X, y), order = waves(150), np.random.default_rng(1).permutation(150)
-    one, other = (LaplaceRegressor(random_state=0).fit(*rows) for rows in ((X, y), (X[order], y[order])))
+    permuted = LaplaceRegressor(random_state=0).fit(X[order], y[order])
     X_new = waves(50, seed=3)[0]
-    np.testing.assert_allclose(other.predict(X_new), one.predict(X_new), atol=0.05)
+    np.testing.assert_allclose(permuted.predict(X_new), fitted.predict(X_new), atol=0.05)
 
 
 def test_small_fits_stay_on_one_thread(monkeypatch):
-    """On a busy machine each parallel region of small products waits for a thread without a core."""
-    seen = {}
+    """On a busy machine, parallel regions of small matrix products wait for threads without a core."""
+    n_threads = {}
     training, approximation = ensemble_train.train_members, ensemble_fit.approximate_bag
 
-    def trained(*given, **options):
-        seen["training"] = torch.get_num_threads()
-        return training(*given, **options)
+    def trained(*args, **options):
+        n_threads["training"] = torch.get_num_threads()
+        return training(*args, **options)
 
-    def approximated(*given):
-        seen["posterior"] = torch.get_num_threads()
-        return approximation(*given)
+    def approximated(*args):
+        n_threads["posterior"] = torch.get_num_threads()
+        return approximation(*args)
 
     monkeypatch.setattr(ensemble_train, "train_members", trained)
     monkeypatch.setattr(ensemble_fit, "approximate_bag", approximated)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        model = LaplaceRegressor(random_state=0).fit(*waves(150))
+        model = LaplaceRegressor(random_state=0).fit(*waves(100))
     finally:
         torch.set_num_threads(before)
-    assert seen == {"training": 1, "posterior": 1}
+    assert n_threads == {"training": 1, "posterior": 1}
     assert all(member.is_small for member in model._ensemble.members)

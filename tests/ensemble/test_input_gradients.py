@@ -1,4 +1,4 @@
-"""Derivatives in the inputs: gradients of mean and standard deviation, uncertain inputs, why a row is uncertain."""
+"""Derivatives in the inputs: gradients of mean and std, uncertain inputs, attributions of uncertainty."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GRADIENTS = {"return_std": True, "return_mean_grad": True, "return_std_grad": Tr
 
 
 class Normed(nn.Module):
-    """A layer with a closed form for its norm, one in a generic block, and a kink."""
+    """A layer norm with a closed form, and a bare parameter that needs the generic Jacobian."""
 
     def __init__(self, n_in=3, n_out=1):
         super().__init__()
@@ -48,7 +48,7 @@ class Normed(nn.Module):
 
 
 class FirstColumn(nn.Module):
-    """Sees one column of three."""
+    """Uses only the first of three columns."""
 
     def __init__(self):
         super().__init__()
@@ -59,8 +59,8 @@ class FirstColumn(nn.Module):
 
 
 def fitted(y=Y, **options):
-    own = {} if "net" in options else {"hidden_layer_sizes": (8,)}
-    return LaplaceRegressor(**{**QUICK, **own, **options}).fit(X, y)
+    sizes = {} if "net" in options else {"hidden_layer_sizes": (8,)}
+    return LaplaceRegressor(**{**QUICK, **sizes, **options}).fit(X, y)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def mixture():
-    """Of noise that grows a hundredfold from one end to the other, which no evidence overlooks."""
+    """The noise grows a hundredfold across the first column, so a noise model is certain to be learnt."""
     noise = 0.5 * np.exp(X[:, 0] - 5) * np.random.default_rng(1).normal(size=60)
     y = 100 + 20 * np.sin(X[:, 0]) + X[:, 1] + noise
     return fitted(y, n_members=2, likelihood="heteroscedastic")
@@ -83,7 +83,7 @@ def classifier():
 
 
 def central_differences(function, x, step=1e-4):
-    """d function(x)[n] / d x[n] by central differences of columns in their own units, shape (n, d, …)."""
+    """d function(x)[n] / d x[n] by central differences, with steps in the unit of each column; shape (n, d, …)."""
     parts = []
     for column, unit in enumerate(UNITS):
         move = np.zeros(3)
@@ -93,14 +93,14 @@ def central_differences(function, x, step=1e-4):
 
 
 def assert_gradients(model, x=X_NEW):
-    """Errors of central differences are of the order of step² times a third derivative, and of rounding over step."""
+    """Central differences have an error of step² times a third derivative, plus rounding over step."""
     mean, std, mean_grad, std_grad = model.predict(x, **GRADIENTS)
     np.testing.assert_allclose((mean, std), model.predict(x, return_std=True), rtol=1e-9)
-    for place, found in enumerate((mean_grad, std_grad)):
+    for place, gradient in enumerate((mean_grad, std_grad)):
         expected = central_differences(lambda x, place=place: model.predict(x, return_std=True)[place], x)
         units = UNITS.reshape(-1, *[1] * (expected.ndim - 2))
         size = np.abs(expected * units).max()
-        np.testing.assert_allclose(found * units, expected * units, rtol=1e-5, atol=2e-6 * size)
+        np.testing.assert_allclose(gradient * units, expected * units, rtol=1e-5, atol=2e-6 * size)
 
 
 # ---------------------------------------------------------------------- gradients
@@ -135,22 +135,22 @@ def assert_gradients(model, x=X_NEW):
     ids=str,
 )
 def test_gradients_are_those_of_what_predict_says(options):
-    """The oracle is predict itself, by central differences in double precision."""
+    """Compared with central differences of predict in double precision."""
     assert_gradients(fitted(**options))
 
 
 def test_gradients_of_a_net_with_relu_away_from_its_kinks():
-    """Between kinks the net is linear in its inputs; the rows are so far from any that a step crosses none."""
+    """Between kinks the net is linear; the rows are so far from all kinks that no step crosses one."""
     assert_gradients(fitted(activation="relu"), X[:6] + 0.3 * UNITS)
 
 
 def test_gradients_of_any_net():
-    """A norm in closed form, a bare parameter through torch.func."""
+    """A layer norm in closed form, and a bare parameter through torch.func."""
     assert_gradients(fitted(net=Normed(), hessian_structure="full"))
 
 
 def test_gradients_of_a_mixture_under_learnt_noise(mixture):
-    """The moments are those of the mixture: the members' disagreement and the noise at x have gradients, too."""
+    """Gradients of the mixture's moments include the members' disagreement and the learnt noise."""
     assert mixture.noise_model_ is not None
     assert len(mixture.members_) == 2
     assert_gradients(mixture)
@@ -158,7 +158,7 @@ def test_gradients_of_a_mixture_under_learnt_noise(mixture):
 
 
 def test_gradients_of_several_targets():
-    """Of the outputs, as everywhere in predict, on the last axis."""
+    """Outputs are on the last axis, as everywhere in predict."""
     model = fitted(TWO)
     assert model.predict(X_NEW, **GRADIENTS)[3].shape == (4, 3, 2)
     assert model.predict(X_NEW[:1], **GRADIENTS)[3].shape == (3, 2)
@@ -166,12 +166,12 @@ def test_gradients_of_several_targets():
 
 
 def test_gradients_of_counts():
-    """Mean and standard deviation of the counts, not of their log rates."""
+    """Gradients are of the counts' moments, not of their log rates."""
     assert_gradients(fitted(COUNTS, likelihood="poisson", sigma_noise="auto"))
 
 
 def test_gradients_through_heavy_tails():
-    """A column that is drawn in by asinh has the derivative of that in it."""
+    """The asinh compression of a heavy-tailed column enters by the chain rule."""
     heavy = X.copy()
     heavy[0, 1] = 1e5
     model = LaplaceRegressor(hidden_layer_sizes=(8,), **QUICK).fit(heavy, Y)
@@ -180,14 +180,14 @@ def test_gradients_through_heavy_tails():
 
 
 def test_gradients_after_more_rows_have_moved_the_mean(model):
-    """The mean is f + J·shift then."""
+    """After partial_fit the mean is f + J·shift."""
     moved = fitted().partial_fit(X[:5] + UNITS, Y[:5] + 3)
     assert not np.allclose(moved.predict(X_NEW), model.predict(X_NEW))
     assert_gradients(moved)
 
 
 def test_one_row_has_gradients_of_scikit_optimizes_shape(model):
-    """What its acquisition functions unpack; several rows keep their axis, and say the same."""
+    """One row has no row axis, as scikit-optimize expects; several rows keep the axis and have equal values."""
     mean, std, mean_grad, std_grad = model.predict(X_NEW[:1], **GRADIENTS)
     assert (mean.shape, std.shape, mean_grad.shape, std_grad.shape) == ((1,), (1,), (3,), (3,))
     every = model.predict(X_NEW, **GRADIENTS)
@@ -198,17 +198,17 @@ def test_one_row_has_gradients_of_scikit_optimizes_shape(model):
 
 
 def test_a_small_budget_gives_the_same_gradients(model):
-    """Rows go through in chunks; none sees another one."""
+    """Chunks of rows give the same gradients as all rows at once."""
     budget = fitted(memory_budget=2_000_000)
     rows = np.tile(X_NEW, (200, 1))
     with budget._asked(rows) as (x, options):
         assert len(list(InputGradients(budget._ensemble, options)._small_chunks(x))) > 1
-    found, expected = budget.predict(rows, **GRADIENTS)[3], model.predict(X_NEW, **GRADIENTS)[3]
-    np.testing.assert_allclose(found, np.tile(expected, (200, 1)), rtol=1e-6)
+    gradients, expected = budget.predict(rows, **GRADIENTS)[3], model.predict(X_NEW, **GRADIENTS)[3]
+    np.testing.assert_allclose(gradients, np.tile(expected, (200, 1)), rtol=1e-6)
 
 
 def test_a_standard_deviation_of_zero_has_the_gradient_zero():
-    """√v has no derivative there; an optimiser gets a number."""
+    """√v has no derivative at v = 0; the gradient is zero instead of NaN."""
     model = fitted(net=nn.Linear(3, 1, bias=False), return_std_kind="epistemic")
     _, std, _, std_grad = model.predict(np.zeros((1, 3)), **GRADIENTS)
     assert std == 0
@@ -216,17 +216,17 @@ def test_a_standard_deviation_of_zero_has_the_gradient_zero():
 
 
 def test_predict_lists_its_keywords_for_metadata_routing(model):
-    """A pipeline hands them on where routing is on."""
+    """With metadata routing, a pipeline passes them on."""
     with config_context(enable_metadata_routing=True):
         pipe = make_pipeline(LaplaceRegressor(hidden_layer_sizes=(8,), **QUICK)).fit(X, Y)
-        found = pipe.predict(X_NEW, **GRADIENTS)
+        routed = pipe.predict(X_NEW, **GRADIENTS)
         noisy = pipe.predict(X_NEW, return_std=True, X_std=UNITS)
-    np.testing.assert_array_equal(found[3], model.predict(X_NEW, **GRADIENTS)[3])
+    np.testing.assert_array_equal(routed[3], model.predict(X_NEW, **GRADIENTS)[3])
     np.testing.assert_array_equal(noisy, model.predict(X_NEW, return_std=True, X_std=UNITS))
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "message"),
+    ("keywords", "error", "message"),
     [
         ({"return_std_grad": True}, ValueError, "return_std_grad=True needs return_std=True .*, but return_std=False"),
         ({"return_std_grad": True, "return_std": True}, ValueError, "but return_mean_grad=False"),
@@ -240,14 +240,14 @@ def test_predict_lists_its_keywords_for_metadata_routing(model):
         ({"return_std": True, "X_std": "wide"}, ValueError, "X_std='wide' has to hold numbers"),
     ],
 )
-def test_requests_that_do_not_go_together(model, given, error, message):
-    """Each says what is missing."""
+def test_requests_that_do_not_go_together(model, keywords, error, message):
+    """The error explains what is missing or in conflict."""
     with pytest.raises(error, match=message):
-        model.predict(X_NEW, **given)
+        model.predict(X_NEW, **keywords)
 
 
 def test_categories_and_gaps_have_no_gradients():
-    """The column is named; a table with gaps in the training has gradients where there is a number."""
+    """The error names the column; rows without missing values have gradients even if training rows had gaps."""
     table = pd.DataFrame({"size": X[:, 0], "town": np.where(X[:, 1] > 0, "Ulm", "Bonn")})
     model = LaplaceRegressor(hidden_layer_sizes=(8,), **QUICK).fit(table, Y)
     for ask in (lambda: model.predict(table, return_mean_grad=True), lambda: model.explain_std(table)):
@@ -265,14 +265,14 @@ def test_categories_and_gaps_have_no_gradients():
 
 
 def test_uncertain_inputs_of_a_linear_net_in_closed_form():
-    """The mean is wᵀx + b: the variance grows by Σ w² s², exactly, and epistemic uncertainty stays what it was."""
+    """For a mean wᵀx + b the variance grows by exactly Σ w² s²; the epistemic part does not change."""
     model = fitted(hidden_layer_sizes=())
     slope = model.predict(X_NEW[1:]) - model.predict(X_NEW[:-1])
     slope = np.linalg.solve(np.diff(X_NEW, axis=0), slope)
     s = np.array([0.5, 3.0, 0.2])
-    for given in (s, np.tile(s, (4, 1))):
+    for X_std in (s, np.tile(s, (4, 1))):
         expected = model.predict_std(X_NEW) ** 2 + (slope**2 * s**2).sum()
-        np.testing.assert_allclose(model.predict_std(X_NEW, X_std=given) ** 2, expected, rtol=1e-8)
+        np.testing.assert_allclose(model.predict_std(X_NEW, X_std=X_std) ** 2, expected, rtol=1e-8)
     np.testing.assert_allclose(
         model.predict_std(X_NEW, kind="aleatoric", X_std=s) ** 2 - model.predict_std(X_NEW, kind="aleatoric") ** 2,
         (slope**2 * s**2).sum(),
@@ -285,32 +285,32 @@ def test_uncertain_inputs_of_a_linear_net_in_closed_form():
 
 
 def test_uncertain_inputs_by_monte_carlo(mixture):
-    """Draws of the input: the mean of the variance plus the variance of the mean.
+    """Law of total variance over draws of the input.
 
-    20,000 draws have 1 % of a variance, and the errors are small enough for the second order to stay below 5 %.
+    20,000 draws estimate a variance to 1 %; the input errors are small, so second-order terms stay below 5 %.
     """
     s = 0.05 * UNITS
     draws = np.random.default_rng(1).normal(size=(20_000, 3)) * s
     for row in X_NEW[:2]:
         mean, std = mixture.predict(row + draws, return_std=True)
-        before, after = (mixture.predict_std(row[None], X_std=given)[0] ** 2 for given in (None, s))
+        before, after = (mixture.predict_std(row[None], X_std=X_std)[0] ** 2 for X_std in (None, s))
         wanted = mean.var() + (std**2).mean()
         assert after > 1.05 * before
         np.testing.assert_allclose(after - before, wanted - before, rtol=0.05)
 
 
 def test_uncertain_inputs_of_classes_are_refused(classifier):
-    """To first order they do not change the variance of a class indicator."""
+    """To first order, input noise does not change the variance of a class indicator."""
     with pytest.raises(UnsupportedCombinationError, match=r"X_std needs numeric targets: .* predict_proba over draws"):
         classifier.predict_std(X_NEW, X_std=0.1)
 
 
-# ---------------------------------------------------------------------- why a row is uncertain
+# ---------------------------------------------------------------------- attributions of uncertainty
 
 
 @pytest.mark.parametrize("name", ["model", "mixture"])
 def test_shares_of_the_columns_add_up(name, request):
-    """Completeness of integrated gradients: the difference of the epistemic variances, by predict_std."""
+    """Completeness of integrated gradients: shares sum to the difference of the epistemic variances."""
     model = request.getfixturevalue(name)
     rows = np.vstack([X_NEW, X[:1] + 5 * UNITS])
     shares = model.explain_std(rows)
@@ -322,10 +322,10 @@ def test_shares_of_the_columns_add_up(name, request):
 
 @pytest.mark.parametrize("heavy", [False, True])
 def test_shares_of_nets_of_pieces_add_up(heavy):
-    """The variance bends where a column passes an edge, and the way is cut there; the trapezoid rule agrees."""
+    """The variance has kinks at bin edges, where the path is split; the trapezoid rule gives the same shares."""
     rows = X.copy()
     if heavy:
-        rows[:3, 1] *= 1e4  # drawn in before it is cut
+        rows[:3, 1] *= 1e4  # compressed before it is binned
     model = LaplaceRegressor(hidden_layer_sizes=(8,), **{**QUICK, "n_members": 2}, n_bins=5).fit(rows, Y)
     start, end = rows[7], rows[9] + 2 * UNITS
     shares = model.explain_std(end[None], baseline=start)[0]
@@ -335,7 +335,7 @@ def test_shares_of_nets_of_pieces_add_up(heavy):
     way = start + places[:, None] * (end - start)
     std, slope = (model.predict(way, **GRADIENTS)[k] for k in (1, 3))
     epistemic = model.predict_std(way, kind="epistemic")
-    slopes = 2 * std[:, None] * slope  # of the total variance, which one noise for all leaves the epistemic one's
+    slopes = 2 * std[:, None] * slope  # of the total variance; equal to the epistemic one under constant noise
     assert epistemic.std() > 0
     np.testing.assert_allclose(
         shares, (end - start) * trapezoid(slopes, places, axis=0), rtol=1e-2, atol=1e-3 * abs(expected)
@@ -343,7 +343,7 @@ def test_shares_of_nets_of_pieces_add_up(heavy):
 
 
 def test_shares_of_classes_are_of_what_score_samples_says(classifier):
-    """Its exponential is the mean over the classes of the variances that are shared out."""
+    """exp(−score_samples) is the class mean of the variances that the shares decompose."""
     shares = classifier.explain_std(X_NEW)
     assert shares.shape == (4, 3, 3)
     expected = np.exp(-classifier.score_samples(X_NEW)) - np.exp(-classifier.score_samples(X.mean(0)[None]))
@@ -351,7 +351,7 @@ def test_shares_of_classes_are_of_what_score_samples_says(classifier):
 
 
 def test_shares_of_a_linear_net_in_closed_form():
-    """v is quadratic, so that the average gradient is the one half-way: a = (x − x⁰) ∘ ∇v((x + x⁰) / 2)."""
+    """v is quadratic, so the mean gradient is the one at the midpoint: a = (x − x⁰) ∘ ∇v((x + x⁰) / 2)."""
     model = fitted(hidden_layer_sizes=())
     start = X[5]
     way = X_NEW - start
@@ -360,9 +360,9 @@ def test_shares_of_a_linear_net_in_closed_form():
 
 
 def test_a_column_that_nothing_depends_on_gets_nothing():
-    """One that the net does not look at, none at all; one that relevance has pruned, next to nothing.
+    """An unused column gets exactly nothing; a column pruned by automatic relevance, next to nothing.
 
-    The rows are as far out in it as in the one that counts.
+    The rows are as far from the data in the irrelevant column as in the relevant one.
     """
     shares = fitted(net=FirstColumn()).explain_std(X[:2] + 5 * UNITS)
     np.testing.assert_array_equal(shares[:, 1:], 0.0)
@@ -372,11 +372,11 @@ def test_a_column_that_nothing_depends_on_gets_nothing():
     y = np.sin(2 * rows[:, 0]) + 0.1 * generator.normal(size=150)
     pruned = LaplaceRegressor(hidden_layer_sizes=(8,), **QUICK, prior="ard").fit(rows, y)
     pruned = pruned.explain_std([[3.5, 3.5]])[0]
-    assert abs(pruned[1]) < 0.15 * pruned[0]  # under one precision for all columns it gets more than the other
+    assert abs(pruned[1]) < 0.15 * pruned[0]  # with a common prior precision its share is the larger one
 
 
 def test_shares_are_weighted_and_know_other_baselines(model):
-    """The default begins at the weighted mean; from a row to itself there is nothing to share."""
+    """The default baseline is the weighted mean; with the row as its own baseline all shares are zero."""
     weights = np.where(np.arange(60) < 30, 2.0, 1.0)
     weighted = LaplaceRegressor(hidden_layer_sizes=(8,), **QUICK).fit(X, Y, sample_weight=weights)
     start = np.average(X, axis=0, weights=weights)
@@ -385,14 +385,14 @@ def test_shares_are_weighted_and_know_other_baselines(model):
 
 
 def test_a_variance_that_jumps_is_warned_of():
-    """relu's features jump at a kink, and with them the variance, which no gradient sees."""
+    """With relu the variance jumps at kinks, which no gradient captures."""
     model = fitted(activation="relu")
     with pytest.warns(IncompleteWarning, match=r"of \d+ rows do not add up .* at every kink of activation='relu'"):
         model.explain_std(X[:1] + 3 * UNITS)
 
 
 def test_a_baseline_has_to_fit(model):
-    """It is one row; without training rows there is no default."""
+    """A baseline is one row; if the fit stores no rows, there is no default."""
     with pytest.raises(ValueError, match=r"baseline has shape \(2,\); expected \(3,\), one value for each column"):
         model.explain_std(X_NEW, baseline=[0.0, 1.0])
     forgetful = fitted(hessian_structure="full").forget(X[:1], Y[:1])

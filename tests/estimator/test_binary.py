@@ -1,4 +1,4 @@
-"""Two classes that share one logit: the same model as two logits, with half the prior precision."""
+"""Binary classification with one logit: the same model as two logits, with half the prior precision."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOONS = make_moons(200, noise=0.2, random_state=0)
 
 
 class OneOutput(nn.Module):
-    """Takes no sizes: one output, whatever the data."""
+    """No size arguments: one output for any data."""
 
     def __init__(self):
         super().__init__()
@@ -41,7 +41,7 @@ class FlatOutput(OneOutput):
 
 
 class Silent(nn.Module):
-    """Cannot be built without an argument, and raises what it likes."""
+    """Cannot be built without its argument."""
 
     def __init__(self, width):
         super().__init__()
@@ -52,7 +52,7 @@ class Silent(nn.Module):
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["unweighted", "weighted"])
 def test_a_one_layer_net_has_the_logistic_hessian(weights):
-    """Exactly XᵀSX + δI at the exact MAP of logistic regression, weights included."""
+    """The posterior precision is XᵀSX + δI at the exact MAP of logistic regression, with and without sample weights."""
     model = LaplaceClassifier(
         nets.binary(nets.Linear), prior_precision=2.0, hessian_structure="full", random_state=0
     ).fit(X, LABELS, sample_weight=weights)
@@ -70,10 +70,10 @@ def test_a_one_layer_net_has_the_logistic_hessian(weights):
 @pytest.mark.parametrize("link", ["moderated", "probit", "plugin", "mc"])
 @pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag"])
 def test_one_logit_is_two_with_twice_the_precision(structure, link):
-    """The difference of two logits has a prior of half their precision; the sum of them says nothing about y.
+    """The difference of two logits has half their prior precision; the likelihood does not depend on their sum.
 
-    Probabilities and evidence are the same numbers; for diag the likelihood's part of each logit counts a half, and
-    for links that draw the draws are others.
+    Probabilities and evidence are equal. With "diag" they differ: the likelihood's curvature is split between the
+    logits. Links that sample draw other samples.
     """
     one, two = (
         LaplaceClassifier(
@@ -96,7 +96,7 @@ def test_one_logit_is_two_with_twice_the_precision(structure, link):
 
 
 def test_the_second_class_is_that_of_the_logit():
-    """classes_ is sorted; σ(f) belongs to its second entry, moderated by MacKay's formula."""
+    """σ(f) is the probability of the second of the sorted classes, moderated by MacKay's formula."""
     model = LaplaceClassifier(nets.binary(), random_state=0).fit(X, LABELS)
     assert model.classes_.tolist() == ["ham", "spam"]
     with model._asked(X_NEW) as (x, options):
@@ -118,7 +118,7 @@ def test_the_second_class_is_that_of_the_logit():
 @pytest.mark.parametrize("module", [OneOutput, FlatOutput, nets.Linear])
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_a_net_with_one_output_is_recognised(module, wrapped):
-    """By its criterion, or by a forward pass; one whose number of outputs is open gets one a class without."""
+    """By its criterion, or by a forward pass. A module class with an output size argument gets one output per class."""
     net = nets.binary(module) if wrapped else module
     model = LaplaceClassifier(net, random_state=0).fit(X, LABELS)
     kind = Bernoulli if wrapped or module is not nets.Linear else Categorical
@@ -129,7 +129,7 @@ def test_a_net_with_one_output_is_recognised(module, wrapped):
 
 
 def test_moons_are_learned_by_a_template_as_it_stands():
-    """skorch's class with its own criterion: trained, calibrated, saved and opened."""
+    """A skorch binary classifier with its own criterion is trained, less confident far away, and pickled."""
     features, y = MOONS
     model = LaplaceClassifier(nets.binary(module__hidden=16, max_epochs=50), random_state=0).fit(features, y)
     assert model.score(features, y) > 0.95
@@ -141,21 +141,22 @@ def test_moons_are_learned_by_a_template_as_it_stands():
 
 
 def test_the_built_in_net_takes_one_logit_on_request():
-    """One output, and otherwise as before; the first labels are 0 and 1 or whatever they are."""
+    """One output for 0/1 labels, booleans, strings and other numbers; two outputs by default."""
     features, y = MOONS
-    for labels in (y, y.astype(bool), np.array(["b", "a"])[y], 2.0 * y + 7):
-        model = LaplaceClassifier(likelihood="bernoulli", random_state=0).fit(features, labels)
+    fixed = {"prior_precision": 0.1, "hidden_layer_sizes": (10,), "n_members": 1}
+    for labels, options in ((y, {}), (y.astype(bool), fixed), (np.array(["b", "a"])[y], fixed), (2.0 * y + 7, fixed)):
+        model = LaplaceClassifier(likelihood="bernoulli", random_state=0, **options).fit(features, labels)
         assert model.net_.module_[-1].out_features == 1
         assert model.score(features, labels) > 0.95
-    assert LaplaceClassifier(random_state=0).fit(features, y).n_outputs_ == 2
+    assert LaplaceClassifier(random_state=0, **fixed).fit(features, y).n_outputs_ == 2
 
 
 def test_everything_a_classifier_answers():
-    """Spread and its parts, draws, likeness, densities."""
+    """Total, epistemic and aleatoric standard deviation, samples, score_samples and predictive density."""
     features, y = MOONS
-    model = LaplaceClassifier(likelihood="bernoulli", hessian_structure="full", n_members=1, random_state=0).fit(
-        features, y
-    )
+    model = LaplaceClassifier(
+        likelihood="bernoulli", hessian_structure="full", n_members=1, prior_precision=0.1, random_state=0
+    ).fit(features, y)
     p = model.predict_proba(features)
     parts = model.predict_std(features, kind="all")
     np.testing.assert_allclose(parts.total**2, p * (1 - p), rtol=1e-10)
@@ -178,7 +179,7 @@ def test_everything_a_classifier_answers():
 
 
 def test_rows_come_and_go():
-    """As for any likelihood; labels and weights as at first."""
+    """forget undoes partial_fit, with class weights."""
     model = LaplaceClassifier(
         likelihood="bernoulli",
         hidden_layer_sizes=(4,),
@@ -194,17 +195,17 @@ def test_rows_come_and_go():
 
 
 def test_a_frozen_binary_net_is_kept():
-    """Its one logit is seen in a forward pass; the probabilities are its own, moderated."""
+    """A forward pass detects the single logit; with the plugin link the probabilities are those of the frozen net."""
     net = nets.binary(nets.Linear, module__in_features=4, max_epochs=200)
     net.fit(X.astype(np.float32), (LABELS == "spam").astype(np.float32))
     model = LaplaceClassifier(FrozenEstimator(net), link="plugin", random_state=0).fit(X, LABELS)
     assert isinstance(model.laplace_.likelihood, Bernoulli)
-    own = net.predict_proba(X_NEW.astype(np.float32))
-    np.testing.assert_allclose(model.predict_proba(X_NEW), own, atol=1e-5)
+    expected = net.predict_proba(X_NEW.astype(np.float32))
+    np.testing.assert_allclose(model.predict_proba(X_NEW), expected, atol=1e-5)
 
 
 def test_looking_at_a_net_leaves_no_trace():
-    """The template is neither built nor changed, torch's generator is where it was, and the fit is reproducible."""
+    """The template is not initialised or changed, torch's random state is restored, and the fit is reproducible."""
     template, instance = nets.binary(OneOutput), OneOutput()
     weights = {name: value.clone() for name, value in instance.state_dict().items()}
     state = torch.random.get_rng_state()
@@ -261,6 +262,6 @@ def test_looking_at_a_net_leaves_no_trace():
     ids=["one for two", "three for one", "three classes", "template", "own loss", "foreign", "two", "unbuilt", "width"],
 )
 def test_what_two_classes_cannot_share_is_refused(options, y, message):
-    """What was given, what is needed, before any training."""
+    """The error states the given value and the expected one."""
     with pytest.raises(ValueError, match=message):
         LaplaceClassifier(**options).fit(X, y)

@@ -1,4 +1,4 @@
-"""prior_precision="cv": explicit clones on explicit folds, and GridSearchCV, to the bit; how often a net is trained."""
+"""prior_precision="cv" against explicit clones on explicit folds and GridSearchCV; the number of trainings."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CHECKS = (
 )
 GIVEN = [0.01, 1.0, 100.0]
 FOLDS = list(KFold(2, shuffle=True, random_state=1).split(X))
-SMALL = {"hidden_layer_sizes": (3,), "map_prior_precision": 1.0, "random_state": 0}
+SMALL = {"hidden_layer_sizes": (2,), "map_prior_precision": 1.0, "random_state": 0}
 
 
 def regressor(**options):
@@ -61,7 +61,7 @@ def classifier(**options):
 
 
 def plain(model, **options):
-    """The same estimator without a rule that looks at held-out rows."""
+    """The same estimator with a prior precision that needs no held-out rows."""
     return clone(model).set_params(**{"prior_precision": "evidence", **options})
 
 
@@ -78,13 +78,13 @@ def fitted_net():
 
 @pytest.fixture
 def trainings(monkeypatch):
-    """How many rows each training has seen."""
-    seen, train = [], ensemble_fit.train
-    monkeypatch.setattr(ensemble_fit, "train", lambda *args: seen.append(len(args[0].data.X)) or train(*args))
-    return seen
+    """The number of rows of each training."""
+    n_rows, train = [], ensemble_fit.train
+    monkeypatch.setattr(ensemble_fit, "train", lambda *args: n_rows.append(len(args[0].data.X)) or train(*args))
+    return n_rows
 
 
-# ---------------------------------------------------------------------- the same as a search
+# ---------------------------------------------------------------------- equivalence to a grid search
 
 
 CASES = {
@@ -108,7 +108,7 @@ CASES = {
     "a frozen net": lambda: (regressor(net=FrozenEstimator(fitted_net()), hidden_layer_sizes="auto"), Y),
     "augmented": lambda: (regressor(augment=Augmentation(nudged, n_copies=2)), Y),
     "after a posterior": lambda: (
-        regressor(prior=FrozenEstimator(LaplaceRegressor(hidden_layer_sizes=(3,), random_state=0).fit(X[:20], Y[:20]))),
+        regressor(prior=FrozenEstimator(LaplaceRegressor(hidden_layer_sizes=(2,), random_state=0).fit(X[:20], Y[:20]))),
         Y,
     ),
 }
@@ -121,9 +121,8 @@ def nudged(X, random_state):
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
 @pytest.mark.parametrize("case", list(CASES))
 def test_it_is_a_grid_search_over_the_prior_precision(case):
-    """Best δ, scores and the model that is kept, to the bit: what a refit saves is time alone."""
+    """Best δ, scores and the final model are bit-identical to those of GridSearchCV."""
     model, y = CASES[case]()
-    # One object that every fit takes numbers from would depend on the order of the fits.
     search = GridSearchCV(plain(model), {"prior_precision": GIVEN}, cv=FOLDS, scoring=neg_nlpd).fit(X, y)
     model = model.set_params(prior_precision__scoring=neg_nlpd).fit(X, y)
     scores = model._prior_scores
@@ -141,7 +140,7 @@ def test_it_is_a_grid_search_over_the_prior_precision(case):
 
 
 def test_the_scores_of_a_linear_net_are_those_of_bayesian_linear_regression():
-    """Net, prior and noise by the book: held-out densities in closed form, with the bias under the prior as well."""
+    """Held-out densities in closed form, under given prior and noise; the prior includes the bias."""
     grid, sigma = [0.01, 1.0, 30.0, 1000.0], 0.4
     model = LaplaceRegressor(
         nets.Linear(3),
@@ -158,7 +157,7 @@ def test_the_scores_of_a_linear_net_are_those_of_bayesian_linear_regression():
             mean = design[test] @ covariance @ design[train].T @ Y[train] / sigma**2
             variance = np.einsum("np,pq,nq->n", design[test], covariance, design[test]) + sigma**2
             expected[k, c] = norm(mean, np.sqrt(variance)).logpdf(Y[test]).mean()
-    assert_allclose(model._prior_scores.folds, expected, rtol=1e-6)  # the mode is found to a gradient's tolerance
+    assert_allclose(model._prior_scores.folds, expected, rtol=1e-6)  # the training stops at a gradient tolerance
     assert model._prior_scores.best == grid[expected.mean(0).argmax()]
 
 
@@ -168,8 +167,9 @@ def test_the_scores_of_a_linear_net_are_those_of_bayesian_linear_regression():
     ids=["callable", "partial", "name"],
 )
 def test_other_scores_choose_by_themselves(scoring, trained_under):
-    """Names and callables, as a search takes them; a score of the mean where the mean moves."""
-    model = regressor(map_prior_precision=trained_under, prior_precision__scoring=scoring, n_members=1).fit(X, Y)
+    """Scorer names and callables, as in a search. A score of the mean needs a training per candidate."""
+    model = regressor(map_prior_precision=trained_under, prior_precision__scoring=scoring, n_members=1)
+    model.set_params(hidden_layer_sizes=()).fit(X, Y)
     search = GridSearchCV(plain(model), {"prior_precision": GIVEN}, cv=FOLDS, scoring=scoring).fit(X, Y)
     assert_equal(model._prior_scores.mean, search.cv_results_["mean_test_score"])
 
@@ -179,27 +179,27 @@ def test_other_scores_choose_by_themselves(scoring, trained_under):
 
 @pytest.mark.parametrize("n_candidates", [1, 4, 9])
 def test_one_training_a_fold_and_one_of_all_rows(n_candidates, trainings):
-    """Under a fixed precision of the training, whatever the grid: 18 of 36 rows twice, then all."""
+    """With a fixed training prior, for any grid: two folds of 18 of 36 rows, then all rows."""
     regressor(prior_precision__grid=np.logspace(-2, 2, n_candidates)).fit(X, Y)
     assert trainings == [18, 18, 36]
 
 
 def test_a_training_that_depends_on_the_precision_is_repeated(trainings):
-    """map_prior_precision="same": each candidate in each fold, and the best of all rows."""
+    """map_prior_precision="same": one training per candidate and fold, and one of the best candidate on all rows."""
     regressor(map_prior_precision="same").fit(X, Y)
     assert trainings == 6 * [18] + [36]
 
 
 def test_candidates_of_a_default_mixture_are_nets_of_a_few_steps(monkeypatch):
-    """One net of one kind under one noise in the folds; the one of all rows is the mixture that was asked for.
+    """In the folds a candidate is one quickly trained Gaussian net; the final fit on all rows is the default mixture.
 
-    A mixture for each of 65 candidates and folds would take minutes. With a number of members the folds have those.
+    A mixture per candidate and fold would take minutes. An explicit n_members also holds in the folds.
     """
-    seen, train = [], ensemble_fit.train
+    requests, train = [], ensemble_fit.train
     names = ("n_members", "n_bins", "likelihood", "sigma_noise")
 
     def watched(request, *rest):
-        seen.append((*(request.parameters[name] for name in names), request.is_quick))
+        requests.append((*(request.parameters[name] for name in names), request.is_quick))
         return train(request, *rest)
 
     monkeypatch.setattr(ensemble_fit, "train", watched)
@@ -208,22 +208,22 @@ def test_candidates_of_a_default_mixture_are_nets_of_a_few_steps(monkeypatch):
     y = np.sin(2 * x[:, 0]) + 0.2 * rng.normal(size=120)
     options = {"hidden_layer_sizes": (8,), "prior_precision": CrossValidated(GIVEN, cv=2)}
     model = LaplaceRegressor(random_state=0, **options).fit(x, y)
-    assert seen[:6] == 6 * [(1, None, "gaussian", "evidence", True)]
-    assert len(model.members_) == 4 and not any(quick for *_, quick in seen[6:])
-    assert {one[:-1] for one in seen[6:]} == {("auto", None, "auto", "auto")}
+    assert requests[:6] == 6 * [(1, None, "gaussian", "evidence", True)]
+    assert len(model.members_) == 4 and not any(quick for *_, quick in requests[6:])
+    assert {request[:-1] for request in requests[6:]} == {("auto", None, "auto", "auto")}
     assert model.prior_precision_ == 1.0 and model.score(x, y) > 0.8
     best = LaplaceRegressor(random_state=0, hidden_layer_sizes=(8,), prior_precision=1.0).fit(x, y)
     assert_equal(model.predict_std(x), best.predict_std(x))
-    seen.clear()
-    LaplaceRegressor(random_state=0, sigma_noise=0.3, n_bins=4, **options).fit(x, y)
-    assert seen[:6] == 6 * [(1, 4, "gaussian", 0.3, True)]
-    seen.clear()
-    LaplaceRegressor(random_state=0, n_members=1, **options).fit(x, y)
-    assert not any(quick for *_, quick in seen) and {one[2] for one in seen} == {"auto"}
+    requests.clear()
+    LaplaceRegressor(random_state=0, sigma_noise=0.3, n_bins=4, **options).fit(x[:40], y[:40])
+    assert requests[:6] == 6 * [(1, 4, "gaussian", 0.3, True)]
+    requests.clear()
+    LaplaceRegressor(random_state=0, sigma_noise=0.3, n_members=1, **options).fit(x[:40], y[:40])
+    assert not any(quick for *_, quick in requests) and {request[2] for request in requests} == {"auto"}
 
 
 def test_a_cache_makes_another_fit_and_a_search_around_it_free(tmp_path):
-    """Another score, other folds of the same rows, Laplace parameters: trainings that are there are not repeated."""
+    """Cached trainings are reused with another score, other Laplace parameters and folds of the same rows."""
     model = regressor(memory=Memory(tmp_path, verbose=0))
     first = clone(model).fit(X, Y)
     assert len(list(tmp_path.rglob("output.pkl"))) == 3
@@ -233,8 +233,7 @@ def test_a_cache_makes_another_fit_and_a_search_around_it_free(tmp_path):
     again.fit(X, Y)
     assert len(list(tmp_path.rglob("output.pkl"))) == 3
     assert_equal(first.predict_std(X_NEW), regressor().fit(X, Y).predict_std(X_NEW))
-    # Two outer folds, each with two inner ones and a model of all its rows. That is all: the folds of the model that
-    # is kept are the outer ones.
+    # Two outer folds with two inner folds and a final model each. The refit reuses the outer folds' trainings.
     inner = clone(model).set_params(prior_precision__cv=2)
     search = GridSearchCV(inner, {"temperature": [0.3, 3.0]}, cv=2, scoring=neg_nlpd).fit(X, Y)
     assert len(list(tmp_path.rglob("output.pkl"))) == 3 + 2 * 3
@@ -245,38 +244,38 @@ def test_a_cache_makes_another_fit_and_a_search_around_it_free(tmp_path):
 
 
 def test_the_default_is_five_folds_in_an_order_that_follows_from_the_seed():
-    """Rows sorted by the answer: contiguous folds would hold out what the others say nothing of."""
+    """Rows sorted by target: contiguous folds would hold out a range of targets that no training row has."""
     order = np.argsort(Y)
     rows, y = X[order], Y[order]
-    for seed in (0, 7):
-        found = regressor(prior_precision__cv=None, random_state=seed).fit(rows, y)._prior_scores
-        folds = list(KFold(5, shuffle=True, random_state=seed).split(rows))
-        given = regressor(prior_precision__cv=folds, random_state=seed).fit(rows, y)._prior_scores
-        assert_equal(found.folds, given.folds)
-    assert found.folds.shape == (5, 3)
+    default = regressor(prior_precision__cv=None, random_state=7).fit(rows, y)._prior_scores
+    folds = list(KFold(5, shuffle=True, random_state=7).split(rows))
+    explicit = regressor(prior_precision__cv=folds, random_state=7).fit(rows, y)._prior_scores
+    assert_equal(default.folds, explicit.folds)
+    assert default.folds.shape == (5, 3)
     state = np.random.RandomState(3)
-    drawn = regressor(prior_precision__cv=None, random_state=state).fit(rows, y)._prior_scores
+    default = regressor(prior_precision__cv=None, random_state=state).fit(rows, y)._prior_scores
     folds = list(KFold(5, shuffle=True, random_state=np.random.RandomState(3)).split(rows))
-    given = regressor(prior_precision__cv=folds, random_state=state).fit(rows, y)._prior_scores
-    assert_equal(drawn.folds, given.folds)
-    assert state.randint(2**31) == np.random.RandomState(3).randint(2**31)  # as it was
+    explicit = regressor(prior_precision__cv=folds, random_state=state).fit(rows, y)._prior_scores
+    assert_equal(default.folds, explicit.folds)
+    assert state.randint(2**31) == np.random.RandomState(3).randint(2**31)  # the fits left the state unchanged
 
 
 def test_a_classifiers_folds_have_its_classes_in_equal_shares():
-    """Sorted labels: each default fold has all of them. A number means scikit-learn's own folds."""
+    """The default folds of sorted labels are stratified and shuffled. An integer gives scikit-learn's folds."""
     order = np.argsort(LABELS)
     rows, y = X[order], LABELS[order]
-    found = classifier(prior_precision__cv=None).fit(rows, y)._prior_scores.folds
+
+    def scores_of(model, x, y, cv):
+        return model.set_params(prior_precision__cv=cv, map_prior_precision=1.0).fit(x, y)._prior_scores.folds
+
     folds = list(StratifiedKFold(5, shuffle=True, random_state=0).split(rows, y))
-    assert_equal(found, classifier(prior_precision__cv=folds).fit(rows, y)._prior_scores.folds)
-    found = classifier(prior_precision__cv=3).fit(rows, y)._prior_scores.folds
-    assert_equal(found, classifier(prior_precision__cv=StratifiedKFold(3)).fit(rows, y)._prior_scores.folds)
-    found = regressor(prior_precision__cv=3).fit(X, Y)._prior_scores.folds
-    assert_equal(found, regressor(prior_precision__cv=KFold(3)).fit(X, Y)._prior_scores.folds)
+    assert_equal(scores_of(classifier(), rows, y, None), scores_of(classifier(), rows, y, folds))
+    assert_equal(scores_of(classifier(), rows, y, 3), scores_of(classifier(), rows, y, StratifiedKFold(3)))
+    assert_equal(scores_of(regressor(), X, Y, 3), scores_of(regressor(), X, Y, KFold(3)))
 
 
 def test_splits_may_come_from_groups_or_once():
-    """A splitter that needs groups as its list; a generator, which a second fit finds empty."""
+    """A splitter that needs groups is passed as its list of splits. A generator is exhausted in a second fit."""
     groups = np.arange(36) % 6
     by_group = list(GroupKFold(3).split(X, Y, groups))
     expected = regressor(prior_precision__cv=by_group).fit(X, Y)._prior_scores.folds
@@ -294,10 +293,10 @@ def test_splits_may_come_from_groups_or_once():
 
 @pytest.mark.parametrize("scoring", [None, "r2"], ids=["density", "name"])
 def test_weights_and_known_noise_go_with_their_rows(scoring):
-    """Into the fit of a fold, and the weights into its score; by explicit fits."""
+    """Weights and noise variances enter the fit of a fold, and weights its score: compared with explicit fits."""
     noise = RNG.uniform(0.2, 2.0, size=36)
     model = regressor(prior_precision__scoring=scoring, map_prior_precision="same", sigma_noise=0.4, n_members=1)
-    model.fit(X, Y, sample_weight=WEIGHTS, sample_noise_variance=noise)
+    model.set_params(hidden_layer_sizes=()).fit(X, Y, sample_weight=WEIGHTS, sample_noise_variance=noise)
     expected = np.empty((2, 3))
     for k, (train, test) in enumerate(FOLDS):
         for c, delta in enumerate(GIVEN):
@@ -313,11 +312,11 @@ def test_weights_and_known_noise_go_with_their_rows(scoring):
 
 
 def test_a_row_of_weight_zero_is_in_no_training_and_no_score():
-    """Whatever is in it; also one weight for all rows."""
+    """Its target may be anything. A scalar weight counts for all rows."""
     y, weights = np.append(Y, 1e6), np.append(WEIGHTS, 0.0)
     rows, folds = np.vstack([X, X[:1]]), [(train, np.append(test, 36)) for train, test in FOLDS]
-    found = regressor(prior_precision__cv=folds).fit(rows, y, weights)._prior_scores.folds
-    assert_allclose(found, regressor().fit(X, Y, WEIGHTS)._prior_scores.folds, rtol=1e-12)
+    scores = regressor(prior_precision__cv=folds).fit(rows, y, weights)._prior_scores.folds
+    assert_allclose(scores, regressor().fit(X, Y, WEIGHTS)._prior_scores.folds, rtol=1e-12)
     assert_equal(
         regressor().fit(X, Y, 2.0)._prior_scores.folds, regressor().fit(X, Y, np.full(36, 2.0))._prior_scores.folds
     )
@@ -328,8 +327,9 @@ def test_a_row_of_weight_zero_is_in_no_training_and_no_score():
 
 
 def test_a_metric_without_weights_is_asked_without_them():
-    """max_error has none: a search without routing would not hand them on either."""
-    model = regressor(prior_precision__scoring="neg_max_error", map_prior_precision="same").fit(X, Y, WEIGHTS)
+    """max_error takes no weights, as in a search without metadata routing."""
+    model = regressor(prior_precision__scoring="neg_max_error", map_prior_precision="same", n_members=1)
+    model.set_params(hidden_layer_sizes=()).fit(X, Y, WEIGHTS)
     train, test = FOLDS[0]
     fit = plain(model, prior_precision=GIVEN[2]).fit(X[train], Y[train], WEIGHTS[train])
     assert model._prior_scores.folds[0, 2] == -max_error(Y[test], fit.predict(X[test]))
@@ -337,36 +337,27 @@ def test_a_metric_without_weights_is_asked_without_them():
 
 @pytest.mark.parametrize("library", [pandas, polars], ids=["pandas", "polars"])
 def test_tables_keep_their_names_in_the_folds(library):
-    """The fit of a fold sees columns by name, and a scorer the same rows."""
+    """Fits and scorers get data frames with the original column names."""
     table = library.DataFrame({name: X[:, i] for i, name in enumerate("abc")})
-    seen = []
+    columns = []
 
     def scoring(model, rows, y):
-        seen.append(list(rows.columns))
+        columns.append(list(rows.columns))
         return neg_nlpd(model, rows, y)
 
     model = regressor(prior_precision__scoring=scoring).fit(table, library.Series(list(Y)))
-    assert seen == 6 * [["a", "b", "c"]] and list(model.feature_names_in_) == ["a", "b", "c"]
+    assert columns == 6 * [["a", "b", "c"]] and list(model.feature_names_in_) == ["a", "b", "c"]
     assert_equal(model._prior_scores.folds, regressor(prior_precision__scoring=neg_nlpd).fit(X, Y)._prior_scores.folds)
     lists = regressor(prior_precision__scoring=neg_nlpd).fit(X.tolist(), Y.tolist(), WEIGHTS.tolist())
     arrays = regressor(prior_precision__scoring=neg_nlpd).fit(X, Y, WEIGHTS)
     assert_equal(lists.predict_std(X_NEW), arrays.predict_std(X_NEW))
 
 
-def test_folds_in_worker_processes_give_the_same_numbers():
-    """To the bit; the fits inside a worker are serial, and the parameter stays."""
-    model = regressor(n_jobs=2).fit(X, Y)
-    alone = regressor().fit(X, Y)
-    assert_equal(model._prior_scores.folds, alone._prior_scores.folds)
-    assert_equal(model.predict_std(X_NEW), alone.predict_std(X_NEW))
-    assert model.n_jobs == 2
-
-
 # ---------------------------------------------------------------------- afterwards
 
 
 def test_the_chosen_precision_stays_until_another_one_is_asked_for():
-    """Through other Laplace parameters, more rows and a pickle; as a fit with that number."""
+    """Through refit_laplace, partial_fit and pickling, as in a fit with that number."""
     model = regressor().fit(X, Y)
     best = model.prior_precision_
     fixed = plain(model, prior_precision=best)
@@ -387,7 +378,7 @@ def test_the_chosen_precision_stays_until_another_one_is_asked_for():
 
 
 def test_only_a_choice_on_held_out_rows_has_scores():
-    """A fit with another rule forgets them."""
+    """A fit with another rule removes the scores."""
     model = regressor()
     assert model._prior_scores is None
     assert model.fit(X, Y)._prior_scores is not None
@@ -397,7 +388,7 @@ def test_only_a_choice_on_held_out_rows_has_scores():
 
 
 def test_without_rows_it_cannot_be_chosen():
-    """By refit_laplace, or for classes that no row has; nothing of a fit is lost."""
+    """Neither in refit_laplace nor for classes without rows; a failed call leaves the fit unchanged."""
     model = LaplaceRegressor(**SMALL).fit(X, Y)
     before = model.predict_std(X_NEW)
     message = r"refit_laplace cannot use prior_precision='{}', which needs fits without.*\. Use fit, a number"
@@ -420,19 +411,19 @@ def test_without_rows_it_cannot_be_chosen():
 
 
 def test_the_first_call_of_partial_fit_is_a_fit():
-    """With its folds, for both kinds."""
+    """Regressor and classifier choose on the same folds as in fit."""
     for model, y in ((regressor(), Y), (classifier(), LABELS)):
-        found, expected = clone(model).partial_fit(X, y), clone(model).fit(X, y)
-        assert_equal(found._prior_scores.folds, expected._prior_scores.folds)
-        assert_equal(found.predict_std(X_NEW), expected.predict_std(X_NEW))
+        partial, expected = clone(model).partial_fit(X, y), clone(model).fit(X, y)
+        assert_equal(partial._prior_scores.folds, expected._prior_scores.folds)
+        assert_equal(partial.predict_std(X_NEW), expected.predict_std(X_NEW))
 
 
 class NamedFolds:
-    """With the folds as a parameter ``cv``, by which scikit-learn's checks give folds of weighted and repeated rows."""
+    """Exposes the folds as a parameter ``cv``, which scikit-learn's checks set for weighted and repeated rows."""
 
     def get_params(self, deep=True):
-        found = super().get_params(deep)
-        return {**found, "cv": self.prior_precision.cv} if "prior_precision__cv" in found else found
+        params = super().get_params(deep)
+        return {**params, "cv": self.prior_precision.cv} if "prior_precision__cv" in params else params
 
     def set_params(self, **params):
         return super().set_params(**{"prior_precision__cv" if name == "cv" else name: params[name] for name in params})
@@ -451,13 +442,13 @@ class ClassifierWithFolds(NamedFolds, LaplaceClassifier):
 @pytest.mark.parametrize("kind", [RegressorWithFolds, ClassifierWithFolds])
 @pytest.mark.parametrize("name", CHECKS)
 def test_scikit_learns_checks_of_rows_and_weights_pass(name, kind):
-    """Those that an estimator with folds can fail: weights as repeated rows, containers that cannot be indexed."""
+    """The checks that folds can break: weights as repeated rows, containers without indexing."""
     model = kind(hidden_layer_sizes=(2,), map_prior_precision=1.0, prior_precision=CrossValidated(grid=GIVEN))
     getattr(estimator_checks, name)(kind.__name__, model)
 
 
 def test_a_pipeline_around_it_scales_all_rows_that_it_was_given():
-    """The rule sees what its step sees."""
+    """The scaler is fitted on all training rows, not per inner fold."""
     scaled = StandardScaler().fit_transform(X)
     pipe = make_pipeline(StandardScaler(), regressor()).fit(X, Y)
     assert_equal(pipe.predict(X), regressor().fit(scaled, Y).predict(scaled))
@@ -486,7 +477,7 @@ def test_a_pipeline_around_it_scales_all_rows_that_it_was_given():
     ],
 )
 def test_wrong_options_are_refused_before_any_training(options, message, trainings):
-    """By what they are, not by what becomes of them."""
+    """The message names the wrong option."""
     rule = CrossValidated(**{"grid": GIVEN, "cv": FOLDS, **options})
     for model, y in ((regressor(prior_precision=rule), Y), (classifier(prior_precision=rule), LABELS)):
         with pytest.raises(ValueError, match=message):
@@ -495,7 +486,7 @@ def test_wrong_options_are_refused_before_any_training(options, message, trainin
 
 
 def test_an_unknown_rule_is_refused_with_the_known_ones(trainings):
-    """By name, before any training."""
+    """The message lists the known rules; no training is started."""
     message = "prior_precision='cross' is not known; expected one of 'auto', 'cv', 'evidence'"
     for model, y in ((regressor(prior_precision="cross"), Y), (classifier(prior_precision="cross"), LABELS)):
         with pytest.raises(ValueError, match=message):
@@ -504,14 +495,14 @@ def test_an_unknown_rule_is_refused_with_the_known_ones(trainings):
 
 
 def test_several_precisions_have_no_grid(trainings):
-    """One candidate for all weights is no choice between layers."""
+    """A grid of scalars cannot choose one precision per layer."""
     with pytest.raises(UnsupportedCombinationError, match=r"'layer' needs several\. Use prior='scalar'"):
         regressor(prior="layer").fit(X, Y)
     assert not trainings
 
 
 def test_wrong_rows_are_refused_before_any_training(trainings):
-    """As by any fit, and of all rows."""
+    """All rows are validated before they are split into folds."""
     model = regressor()
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):
         model.fit(X, Y[:-1])
@@ -524,7 +515,7 @@ def test_wrong_rows_are_refused_before_any_training(trainings):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, "high", {"r2": 1.0}], ids=str)
 def test_a_score_that_is_no_number_is_an_error(value):
-    """It names the candidate and the fold; a fitted model stays what it was."""
+    """The error names the candidate and the fold; a fitted model is unchanged."""
     model = regressor().fit(X, Y)
     before = model.predict_std(X_NEW)
 
@@ -541,7 +532,7 @@ def test_a_score_that_is_no_number_is_an_error(value):
 
 
 def test_a_candidate_that_scores_minus_infinity_loses():
-    """What is ruled out on some rows is worse than all else; when all are, there is no choice."""
+    """-inf is worse than any finite score; if all candidates score -inf, an error is raised."""
     grid = [1.0, 10.0, 5.0]
     wanted = {1.0: -np.inf, 10.0: -3.0, 5.0: -4.0}
     model = regressor(
@@ -555,7 +546,7 @@ def test_a_candidate_that_scores_minus_infinity_loses():
 
 
 def test_a_class_that_no_training_of_a_fold_has_is_an_error():
-    """Its probability is zero under every candidate; with two classes there is nothing to train."""
+    """The class has probability zero under every candidate; with two classes the fold has one class left."""
     rare = LABELS == "yes!"
     folds = [(np.flatnonzero(~rare), np.flatnonzero(rare)), *FOLDS]
     with pytest.raises(ValueError, match=r"every candidate scores -inf.*a class that is missing there.*fewer folds"):
@@ -563,15 +554,15 @@ def test_a_class_that_no_training_of_a_fold_has_is_an_error():
     with pytest.raises(ValueError, match="holds one class only") as error:
         classifier(prior_precision__cv=folds).fit(X, rare)
     assert error.value.__notes__ == ["In fold 0 of prior_precision='cv'."]
-    finite = CrossValidated(GIVEN, folds, "accuracy")  # a score that is finite, as in a search
-    model = classifier(prior_precision=finite, map_prior_precision="same")
+    finite = CrossValidated(GIVEN, folds, "accuracy")  # accuracy is finite, as in a search
+    model = classifier(prior_precision=finite, map_prior_precision="same", hidden_layer_sizes=())
     search = GridSearchCV(plain(model), {"prior_precision": GIVEN}, cv=folds, scoring="accuracy").fit(X, LABELS)
     model.fit(X, LABELS)
     assert_equal(model._prior_scores.mean, search.cv_results_["mean_test_score"])
 
 
 def test_rows_that_break_the_net_are_named_by_their_numbers_in_all_rows():
-    """Not by those in the fold; in a training as in a score."""
+    """Row numbers refer to X, not to the fold, in a training and in a score."""
     rows = X.copy()
     rows[[20, 31]] = 1e200  # squared in the net: infinite
     for held_out in ([20, 31], [3, 4]):
@@ -593,17 +584,17 @@ class Squared(torch.nn.Module):
 
 
 def test_the_end_of_the_grid_is_a_warning_unless_there_is_nothing_between():
-    """Wherever in the grid the largest or smallest stands."""
+    """Smallest and largest candidates, in any order. A grid of two has no interior candidate, so no warning."""
     scores = {1.0: 3.0, 2.0: 2.0, 3.0: 1.0}
     for best, grid in ((1.0, [2.0, 1.0, 3.0]), (3.0, [2.0, 3.0, 1.0])):
         scores[best] = 4.0
         model = regressor(
             prior_precision__scoring=lambda fit, rows, y: scores[fit.prior_precision], prior_precision__grid=grid
         )
-        said = f"the best candidate, {best:g}, is at the end of the grid, which goes from 1 to 3. Extend"
-        with pytest.warns(BoundWarning, match=said) as found:
+        message = f"the best candidate, {best:g}, is at the end of the grid, which goes from 1 to 3. Extend"
+        with pytest.warns(BoundWarning, match=message) as caught:
             model.fit(X, Y)
-        assert found[0].filename == __file__  # where fit was called
+        assert caught[0].filename == __file__  # where fit was called
         scores[best], scores[2.0] = 3.0, 9.0
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -613,7 +604,7 @@ def test_the_end_of_the_grid_is_a_warning_unless_there_is_nothing_between():
 
 
 def test_a_score_that_the_precision_does_not_reach_is_a_warning():
-    """R² under one training: the mean does not move, and the first candidate is no choice."""
+    """With a fixed training prior the mean does not depend on the candidate, so R² is constant."""
     with pytest.warns(
         BoundWarning, match="scoring='r2' is the same for every candidate, and the first one was selected"
     ):

@@ -1,4 +1,4 @@
-"""How an estimator is printed: alone, in a pipeline, as HTML."""
+"""The repr of an estimator: alone, in a pipeline, and as HTML."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NETS = [
     ("net", "shown"), NETS, ids=["none", "class", "module", "skorch", "nested", "frozen", "instance"]
 )
 def test_a_net_is_a_line(net, shown):
-    """Parameters that are not at their defaults, and of the net's own those that differ from its defaults."""
+    """Only parameters that differ from their defaults, of the estimator and of its net."""
     words = repr(LaplaceRegressor(net=net, n_members=1, random_state=0))
     assert words.startswith("LaplaceRegressor(")
     assert "n_members=1" in words and "random_state=0" in words and "hidden_layer_sizes" not in words
@@ -42,7 +42,7 @@ def test_a_net_is_a_line(net, shown):
 
 
 def test_what_is_printed_is_what_was_given():
-    """Long values are cut, and nothing of the estimator is touched."""
+    """Long values are cut, and the estimator is unchanged."""
     net = regressor(module__hidden=np.arange(100).tolist())
     model = LaplaceClassifier(net=net, link="mc")
     assert re.search(r"module__hidden=\[0, 1, 2, 3, .{20,25}\.\.\.\)", repr(model))
@@ -51,7 +51,7 @@ def test_what_is_printed_is_what_was_given():
 
 
 def test_in_a_pipeline_it_is_broken_into_lines_as_any_estimator():
-    """There scikit-learn looks up how to print an estimator by its ``__repr__``."""
+    """In a pipeline, scikit-learn chooses the printer by the estimator's ``__repr__``."""
     words = repr(make_pipeline(StandardScaler(), LaplaceRegressor(net=regressor(), n_members=1, random_state=0)))
     lines = [line.strip() for line in words.splitlines()]
     assert "LaplaceRegressor(n_members=1," in lines
@@ -59,7 +59,7 @@ def test_in_a_pipeline_it_is_broken_into_lines_as_any_estimator():
 
 
 def test_html_has_the_net_as_an_estimator_of_its_own():
-    """A block in the block, as of any nested estimator; the text beside it is the short one."""
+    """A nested block, as for any nested estimator, with the short repr as its text."""
     html = LaplaceRegressor(net=regressor(), n_members=1)._repr_html_()
     assert "net: NeuralNetRegressor" in html
     assert SKORCH in re.sub(r"\s+", " ", html)

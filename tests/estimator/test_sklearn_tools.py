@@ -1,7 +1,7 @@
 """The estimators under scikit-learn's own tools: each tool gives the numbers of the same work done by hand.
 
-"By hand" is clones, folds, means and formulas written out here. A fit is a function of its rows, weights and seed, so
-that most comparisons are to the bit; a tolerance of 1e-12 is for sums that the tool takes in another order.
+"By hand" means explicit clones, folds, means and formulas. A fit is a function of its rows, weights and seed, so most
+comparisons are exact. A tolerance of 1e-12 allows for sums that the tool takes in another order.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import pandas
 import polars
 import pytest
+import torch
 from joblib import parallel_config
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal as assert_equal
@@ -58,6 +59,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, predict_interval, predict_std
 from sklearn_laplace.metrics import neg_nlpd
+from sklearn_laplace.options import CrossValidated
 
 RNG = np.random.default_rng(23)
 NOISE = 0.3
@@ -73,23 +75,24 @@ MOON_FOLDS = list(KFold(3, shuffle=True, random_state=0).split(MOONS))
 
 
 def regressor(**options):
-    """A net of few weights; prior and noise by evidence."""
-    by = {"prior_precision": "evidence", "sigma_noise": "evidence"}
-    return LaplaceRegressor(**{"hidden_layer_sizes": (5,), "random_state": 0, **by, **options})
+    """A small net with a given prior precision and noise level, since each tool fits many."""
+    fixed = {"prior_precision": 0.3, "sigma_noise": NOISE}
+    return LaplaceRegressor(**{"hidden_layer_sizes": (5,), "random_state": 0, **fixed, **options})
 
 
 def classifier(**options):
-    """A net of few weights; a given prior, since each tool fits many."""
+    """A small net with a given prior precision."""
     return LaplaceClassifier(**{"hidden_layer_sizes": (5,), "random_state": 0, "prior_precision": 0.1, **options})
 
 
-def on_folds(model, rows, targets, folds, method="predict"):
-    """Out-of-fold answers of explicit clones."""
-    parts = [getattr(clone(model).fit(rows[train], targets[train]), method)(rows[test]) for train, test in folds]
-    answers = np.empty((len(rows), *parts[0].shape[1:]))
-    for (_, test), part in zip(folds, parts, strict=True):
-        answers[test] = part
-    return answers
+def on_folds(model, rows, targets, folds, *methods):
+    """Out-of-fold predictions of explicit clones, as one array per method."""
+    fits = [clone(model).fit(rows[train], targets[train]) for train, _ in folds]
+    order = np.argsort(np.concatenate([test for _, test in folds]))
+    for method in methods:
+        yield np.concatenate([getattr(fit, method)(rows[test]) for fit, (_, test) in zip(fits, folds, strict=True)])[
+            order
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +116,7 @@ def axes():
 
 
 def test_a_table_with_categories_is_one_hot_and_scaled_columns_by_hand():
-    """Each category has its own offset, which only the encoded column tells: R² is near its ceiling of .995."""
+    """Only the encoded column explains the offset of a category: R² is near its ceiling of .995."""
     kind = np.array(["a", "b", "c"])[np.arange(80) * 7 % 3]
     y = 2 * X[:, 0] + 3.0 * (kind == "b") - 4.0 * (kind == "c") + 0.3 * np.random.default_rng(1).normal(size=80)
     frame = pandas.DataFrame({"kind": kind, "size": X[:, 0], "unused": X[:, 1]})
@@ -129,7 +132,7 @@ def test_a_table_with_categories_is_one_hot_and_scaled_columns_by_hand():
 
 
 def test_a_transformers_data_frame_hands_its_names_on():
-    """set_output(transform="pandas") in front: the names are recorded, the numbers those of the plain array."""
+    """With set_output(transform="pandas") feature names are recorded; predictions equal those for a plain array."""
     frame = pandas.DataFrame(X, columns=NAMES)
     named, plain = (
         make_pipeline(StandardScaler().set_output(transform=kind), regressor()).fit(frame, Y)
@@ -141,7 +144,7 @@ def test_a_transformers_data_frame_hands_its_names_on():
 
 
 def test_a_frozen_classifier_is_not_refitted(moons):
-    """Its answers are those of the net inside, whatever fit is given."""
+    """Fitting a FrozenEstimator has no effect on its probabilities."""
     frozen = FrozenEstimator(moons).fit(MOONS[:10], LABELS[:10][::-1])
     assert_equal(frozen.predict_proba(MOONS), moons.predict_proba(MOONS))
     assert_equal(clone(frozen).predict(MOONS), moons.predict(MOONS))
@@ -160,36 +163,38 @@ SEARCHES = {
 
 @pytest.mark.parametrize("kind", list(SEARCHES))
 def test_a_search_scores_clones_on_the_folds_and_refits_the_best(kind):
-    """By a score that sees the error bars; a prior that leaves no function but the mean must lose."""
-    search = kind(regressor(sigma_noise=NOISE), GRID, scoring=neg_nlpd, cv=KFold(3), **SEARCHES[kind]).fit(X, Y)
-    found = search.cv_results_
-    on_all_rows = np.flatnonzero(np.asarray(found.get("n_resources", [80] * len(found["params"]))) == 80)
+    """The density score depends on the error bars. A prior precision of 1e4 leaves only the mean, and must lose."""
+    search = kind(regressor(), GRID, scoring=neg_nlpd, cv=KFold(3), **SEARCHES[kind]).fit(X, Y)
+    results = search.cv_results_
+    on_all_rows = np.flatnonzero(np.asarray(results.get("n_resources", [80] * len(results["params"]))) == 80)
     for i in on_all_rows:
-        model = regressor(sigma_noise=NOISE, **found["params"][i])
+        model = regressor(**results["params"][i])
         for k, (train, test) in enumerate(KFold(3).split(X)):
             mean, std = clone(model).fit(X[train], Y[train]).predict(X[test], return_std=True)
             score = norm(mean, std).logpdf(Y[test]).mean()
-            assert_allclose(found[f"split{k}_test_score"][i], score, rtol=1e-10)
-    assert search.best_score_ == max(found["mean_test_score"][on_all_rows])
+            assert_allclose(results[f"split{k}_test_score"][i], score, rtol=1e-10)
+    assert search.best_score_ == max(results["mean_test_score"][on_all_rows])
     assert search.best_params_["prior_precision"] <= 1
-    assert_equal(search.predict(X), regressor(sigma_noise=NOISE, **search.best_params_).fit(X, Y).predict(X))
+    assert_equal(search.predict(X), regressor(**search.best_params_).fit(X, Y).predict(X))
 
 
 def test_cross_val_predict_is_clones_on_the_folds():
-    """To the bit; out of fold near what the noise allows (R² .98), with errors as large as the error bars."""
-    got = cross_val_predict(regressor(), X, Y, cv=FOLDS)
-    assert_equal(got, on_folds(regressor(), X, Y, FOLDS))
-    assert r2_score(Y, got) > 0.95
-    error = (Y - got) / on_folds(regressor(), X, Y, FOLDS, "predict_std")
-    assert 0.75 < np.sqrt(np.mean(error**2)) < 1.3  # 80 rows: three standard errors about 1
-    for method, back in (("predict_proba", np.asarray), ("predict_log_proba", np.exp)):
+    """Exactly equal; the out-of-fold R² is near its ceiling of .98, and the errors match the standard deviations."""
+    model = regressor(prior_precision="evidence", sigma_noise="evidence")
+    mean, std = on_folds(model, X, Y, FOLDS, "predict", "predict_std")
+    assert_equal(cross_val_predict(model, X, Y, cv=FOLDS), mean)
+    assert r2_score(Y, mean) > 0.95
+    assert 0.75 < np.sqrt(np.mean(((Y - mean) / std) ** 2)) < 1.3  # 80 rows: three standard errors about 1
+    methods = {"predict_proba": np.asarray, "predict_log_proba": np.exp}
+    by_hand = on_folds(classifier(), MOONS, LABELS, MOON_FOLDS, *methods)
+    for (method, probabilities_of), expected in zip(methods.items(), by_hand, strict=True):
         got = cross_val_predict(classifier(), MOONS, LABELS, cv=MOON_FOLDS, method=method)
-        assert_equal(got, on_folds(classifier(), MOONS, LABELS, MOON_FOLDS, method))
-        assert log_loss(LABELS, back(got)) < 0.35  # a coin has .69
+        assert_equal(got, expected)
+        assert log_loss(LABELS, probabilities_of(got)) < 0.35  # constant probabilities of 1/2 have .69
 
 
 def test_a_learning_curve_is_fits_on_the_first_rows():
-    """And more rows give a better density, below that of the noise itself."""
+    """More rows give a higher held-out density, below that of the true noise."""
     sizes, *curves = learning_curve(regressor(), X, Y, train_sizes=[20, 50], cv=FOLDS[:2], scoring=neg_nlpd)
     for i, size in enumerate(sizes):
         for k, (train, test) in enumerate(FOLDS[:2]):
@@ -205,7 +210,7 @@ def test_a_learning_curve_is_fits_on_the_first_rows():
 
 
 def test_voting_is_the_mean_of_fits_by_hand():
-    """Numbers and probabilities; the most probable class of the mean."""
+    """Means of predictions and of probabilities, with the most probable class of the mean."""
     models = [regressor(), regressor(random_state=1), regressor(hidden_layer_sizes=(3,))]
     vote = VotingRegressor(list(zip(NAMES, models, strict=True))).fit(X, Y)
     assert_allclose(vote.predict(X), np.mean([clone(m).fit(X, Y).predict(X) for m in models], axis=0), rtol=1e-12)
@@ -218,7 +223,7 @@ def test_voting_is_the_mean_of_fits_by_hand():
 
 
 def test_bagging_is_the_mean_of_fits_on_repeated_rows():
-    """Whether the draws become weights (0, 1, 2, …) or rows, the members are the same to the bit."""
+    """Bootstrap samples as weights (0, 1, 2, …) or as repeated rows give exactly equal members."""
     bag = BaggingRegressor(regressor(), n_estimators=3, max_features=2, random_state=0).fit(X, Y)
     expected = []
     for member, rows, columns in zip(bag.estimators_, bag.estimators_samples_, bag.estimators_features_, strict=True):
@@ -230,7 +235,7 @@ def test_bagging_is_the_mean_of_fits_on_repeated_rows():
 
 
 def test_a_class_that_a_bag_has_not_drawn_has_probability_zero_there():
-    """Weights of zero: the member knows fewer classes, and the mean over the members puts them in their columns."""
+    """A class with weight zero: the member has fewer classes, and the mean assigns its columns correctly."""
     y = np.where(np.arange(90) == 0, "rare", LABELS)
     bag = BaggingClassifier(classifier(), n_estimators=4, max_samples=0.6, random_state=1).fit(MOONS, y)
     expected = np.zeros((90, 3))
@@ -242,14 +247,14 @@ def test_a_class_that_a_bag_has_not_drawn_has_probability_zero_there():
 
 
 def test_stacking_fits_its_last_step_on_out_of_fold_answers():
-    """The final regression by hand, for numbers and for the probability of the second class."""
+    """The final regression by hand, on predictions and on the probability of the second class."""
     stack = StackingRegressor([("net", regressor())], Ridge(), cv=FOLDS, passthrough=True).fit(X, Y)
-    final = Ridge().fit(np.column_stack([on_folds(regressor(), X, Y, FOLDS), X]), Y)
+    final = Ridge().fit(np.column_stack([*on_folds(regressor(), X, Y, FOLDS, "predict"), X]), Y)
     assert_allclose(stack.final_estimator_.coef_, final.coef_, rtol=1e-10)
     by_hand = final.predict(np.column_stack([regressor().fit(X, Y).predict(X), X]))
     assert_allclose(stack.predict(X), by_hand, rtol=1e-10)
     stack = StackingClassifier([("net", classifier())], LogisticRegression(), cv=MOON_FOLDS).fit(MOONS, LABELS)
-    out_of_fold = on_folds(classifier(), MOONS, LABELS, MOON_FOLDS, "predict_proba")
+    (out_of_fold,) = on_folds(classifier(), MOONS, LABELS, MOON_FOLDS, "predict_proba")
     final = LogisticRegression().fit(out_of_fold[:, 1:], LABELS)
     by_hand = final.predict_proba(classifier().fit(MOONS, LABELS).predict_proba(MOONS)[:, 1:])
     assert_allclose(stack.predict_proba(MOONS), by_hand, rtol=1e-6)  # to the tolerance of its optimiser
@@ -292,7 +297,7 @@ def test_adaboost_classification_is_weighted_fits_and_a_weighted_vote(options):
 
 
 def test_multi_output_wrappers_are_independent_fits():
-    """One net a target, to the bit; a net for both shares its hidden layer and answers otherwise."""
+    """One net per target, exactly; a net with two outputs shares its hidden layer and predicts otherwise."""
     both = MultiOutputRegressor(regressor()).fit(X, Y2)
     expected = np.column_stack([regressor().fit(X, y).predict(X) for y in Y2.T])
     assert_equal(both.predict(X), expected)
@@ -310,31 +315,32 @@ def test_multi_output_wrappers_are_independent_fits():
 def test_permutation_importance_is_twice_the_explained_share():
     """y depends on columns 0 and 1: a permuted column costs 2 Var(its part) / Var(y) in R², an unused one nothing."""
     parts = np.column_stack([2 * X[:, 0], np.sin(2 * X[:, 1]), np.zeros(80)])
-    found = permutation_importance(regressor().fit(X, Y), X, Y, n_repeats=20, random_state=0)
+    model = regressor(prior_precision="evidence", sigma_noise="evidence").fit(X, Y)
+    importances = permutation_importance(model, X, Y, n_repeats=20, random_state=0).importances_mean
     # .15: 80 rows, 20 permutations and a fit from noisy rows
-    assert_allclose(found.importances_mean, 2 * parts.var(0) / Y.var(), atol=0.15)
-    assert list(found.importances_mean.argsort()) == [2, 1, 0]
+    assert_allclose(importances, 2 * parts.var(0) / Y.var(), atol=0.15)
+    assert list(importances.argsort()) == [2, 1, 0]
 
 
 def test_partial_dependence_is_the_mean_of_predictions_over_the_rows(fitted, moons):
-    """By hand, one column set to each value of the grid; the part of column 1 is the sine that made y."""
-    found = partial_dependence(fitted, X, [1], kind="both", grid_resolution=7)
-    (grid,) = found["grid_values"]
+    """By hand, with one column set to each value of the grid. The dependence on column 1 is the sine in y."""
+    shown = partial_dependence(fitted, X, [1], kind="both", grid_resolution=7)
+    (grid,) = shown["grid_values"]
     moved = np.tile(X, (7, 1, 1))
     moved[:, :, 1] = grid[:, None]
     by_hand = np.array([fitted.predict(rows) for rows in moved])
-    assert_allclose(found["average"][0], by_hand.mean(1), rtol=1e-12)
-    assert_allclose(found["individual"][0], by_hand.T, rtol=1e-12)
+    assert_allclose(shown["average"][0], by_hand.mean(1), rtol=1e-12)
+    assert_allclose(shown["individual"][0], by_hand.T, rtol=1e-12)
     centred = by_hand.mean(1) - by_hand.mean()
     assert_allclose(centred, np.sin(2 * grid) - np.sin(2 * grid).mean(), atol=2 * NOISE)
-    found = partial_dependence(moons, MOONS, [0], grid_resolution=5)
-    for value, average in zip(found["grid_values"][0], found["average"][0], strict=True):
+    shown = partial_dependence(moons, MOONS, [0], grid_resolution=5)
+    for value, average in zip(shown["grid_values"][0], shown["average"][0], strict=True):
         rows = np.column_stack([np.full(90, value), MOONS[:, 1]])
         assert_allclose(average, moons.predict_proba(rows)[:, 1].mean(), rtol=1e-12)
 
 
 def test_the_decision_boundary_shows_the_probabilities(moons, axes):
-    """Of the second class, at the mesh that is drawn; nowhere more extreme than the net without its posterior."""
+    """The probability of the second class on the mesh; never more extreme than the plugin probability."""
     shown = DecisionBoundaryDisplay.from_estimator(
         moons, MOONS, response_method="predict_proba", grid_resolution=9, eps=2.0, ax=axes
     )
@@ -361,7 +367,7 @@ def test_the_calibration_curve_shows_means_of_bins(moons, axes):
 
 
 def test_calibration_is_a_monotone_map_of_clones_probabilities(moons):
-    """One map a fold, averaged; for a frozen net one map, of its own probabilities."""
+    """The mean of one isotonic map per fold; for a frozen net, one isotonic map of its probabilities."""
     folded = CalibratedClassifierCV(classifier(), method="isotonic", cv=MOON_FOLDS).fit(MOONS, LABELS)
     expected = np.zeros(90)
     for train, test in MOON_FOLDS:
@@ -376,7 +382,7 @@ def test_calibration_is_a_monotone_map_of_clones_probabilities(moons):
 
 
 def test_the_tuned_threshold_is_the_best_of_all(moons):
-    """On a frozen net: the score by hand at every threshold; answers are the comparison with the best."""
+    """On a frozen net: the score at every threshold by hand, and predictions at the best threshold."""
     y = np.where(MOONS[:, 1] > 0.9, "yes", "no")  # few yes: .5 is not the best threshold
     model = classifier().fit(MOONS, y)
     tuned = TunedThresholdClassifierCV(FrozenEstimator(model), cv="prefit", refit=False, store_cv_results=True)
@@ -394,26 +400,29 @@ def test_the_tuned_threshold_is_the_best_of_all(moons):
 
 
 def test_imputations_are_draws_from_the_predictive():
-    """One column has holes: over the seeds the draws have its mean and spread, and the truth lies among them."""
+    """A column has missing values.
+
+    Over the seeds, imputations have the predictive mean and standard deviation, and the true values match them.
+    """
     rng = np.random.default_rng(2)
     x = rng.uniform(-3, 3, size=100)
     table = np.column_stack([x, np.sin(x) + 0.2 * rng.normal(size=100)])
-    seen, hole = np.arange(0, 100, 2), np.arange(1, 100, 2)
-    holed = table.copy()
-    holed[hole, 1] = np.nan
-    net = regressor(prior_precision=0.3)
-    mean, std = clone(net).fit(table[seen, :1], table[seen, 1]).predict(table[hole, :1], return_std=True)
+    observed, missing = np.arange(0, 100, 2), np.arange(1, 100, 2)
+    incomplete = table.copy()
+    incomplete[missing, 1] = np.nan
+    net = regressor(sigma_noise=0.2)
+    mean, std = clone(net).fit(table[observed, :1], table[observed, 1]).predict(table[missing, :1], return_std=True)
     tables = [
-        IterativeImputer(net, sample_posterior=True, max_iter=1, random_state=seed).fit_transform(holed)
+        IterativeImputer(net, sample_posterior=True, max_iter=1, random_state=seed).fit_transform(incomplete)
         for seed in [*range(12), 0]
     ]
     assert_equal(tables.pop(), tables[0])
-    assert_equal(tables[1][seen], table[seen])
-    z = (np.array(tables)[:, hole, 1] - mean) / std
+    assert_equal(tables[1][observed], table[observed])
+    z = (np.array(tables)[:, missing, 1] - mean) / std
     assert abs(z.mean()) < 4 / np.sqrt(600)  # 600 standard normals: four standard errors of their mean …
     assert abs(z.std() - 1) < 4 / np.sqrt(1200)  # … and of their deviation
     assert z.std(0, ddof=1).min() > 0.3 and z.std(0, ddof=1).max() < 2  # each of 50 rows, twelve draws
-    truth = (table[hole, 1] - mean) / std
+    truth = (table[missing, 1] - mean) / std
     assert 0.7 < np.sqrt(np.mean(truth**2)) < 1.3  # 50 rows: three standard errors about 1
 
 
@@ -423,7 +432,7 @@ def test_imputations_are_draws_from_the_predictive():
 @pytest.mark.parametrize("routing", [False, True], ids=["plain", "routed"])
 @pytest.mark.parametrize("wanted", ["return_std", "return_cov"])
 def test_a_pipeline_hands_on_what_predict_is_asked(wanted, routing):
-    """Without any request set, routing on or off: the regressor's own answer for the scaled columns."""
+    """With routing on or off and no request set: the regressor's predictions for the scaled columns."""
     with config_context(enable_metadata_routing=routing):
         pipe = make_pipeline(StandardScaler(), regressor()).fit(X, Y)
         mean, spread = pipe.predict(X[:9], **{wanted: True})
@@ -436,7 +445,7 @@ def test_a_pipeline_hands_on_what_predict_is_asked(wanted, routing):
 
 
 def test_routed_weights_are_fits_with_the_weights_by_hand():
-    """Through Pipeline and GridSearchCV, into fit and score; the scaler has asked for none."""
+    """Through Pipeline and GridSearchCV, to fit and score, but not to the scaler."""
 
     def by_hand(train, **options):
         scaler = StandardScaler().fit(X[train])
@@ -483,7 +492,7 @@ CONTAINERS = {
 
 @pytest.mark.parametrize("container", list(CONTAINERS))
 def test_containers_hold_the_same_numbers(container, fitted):
-    """To the bit, at fit and at predict, for numbers and for labels."""
+    """Exactly equal in fit and predict, for targets and labels."""
     table, column = CONTAINERS[container]()
     rows, labels = table(X), np.where(X[:, 0] > 2, "high", "low")
     model = regressor().fit(rows, column(Y), sample_weight=column(np.ones(80)))
@@ -496,7 +505,7 @@ def test_containers_hold_the_same_numbers(container, fitted):
 
 
 def test_float32_is_its_float64_value():
-    """Converting is exact, so that nothing else may depend on it; answers are float64."""
+    """float32 converts exactly to float64, so predictions are equal, and they are float64."""
     single, targets = X.astype(np.float32), Y.astype(np.float32)
     got = regressor().fit(single, targets).predict(single, return_std=True)
     double = single.astype(np.float64)
@@ -513,7 +522,10 @@ ANSWERS = {
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 @pytest.mark.parametrize("kind", list(ANSWERS))
 def test_columns_are_known_by_name_and_number(kind, library):
-    """Another order would give wrong numbers without a word, from whatever method."""
+    """Every prediction method checks feature names and their number.
+
+    Another order would give wrong predictions silently.
+    """
     table, _ = frames(library)
     model = kind(hidden_layer_sizes=(2,), random_state=0, prior_precision=1.0).fit(table(X), Y > 4)
     assert list(model.feature_names_in_) == NAMES
@@ -540,23 +552,56 @@ def test_columns_are_known_by_name_and_number(kind, library):
 # ---------------------------------------------------------------------- parallel backends
 
 
-def search_scores(net, grid):
-    """Out-of-fold densities of a search, which see the error bars."""
-    search = GridSearchCV(LaplaceRegressor(net, random_state=0), grid, scoring=neg_nlpd, cv=2)
+def search_scores(model, grid, rows=X[:40], targets=Y[:40]):
+    """Out-of-fold densities of a search, which depend on the error bars."""
+    search = GridSearchCV(model, grid, scoring=neg_nlpd, cv=2, refit=False)
 
     def scores(jobs):
-        found = clone(search).set_params(n_jobs=jobs).fit(X[:50], Y[:50]).cv_results_
-        return [found["split0_test_score"], found["split1_test_score"]]
+        results = clone(search).set_params(n_jobs=jobs).fit(rows, targets).cv_results_
+        return [results["split0_test_score"], results["split1_test_score"]]
 
     return scores
 
 
+def probabilities(jobs):
+    model = LaplaceClassifier(link="mc", prior_precision=0.1, random_state=0)
+    return cross_val_predict(model, MOONS, LABELS, cv=2, method="predict_proba", n_jobs=jobs)
+
+
+def inner_folds(jobs):
+    """Cross-validation inside of a fit."""
+    rule = CrossValidated([1e-4, 0.1, 100.0], cv=2)
+    model = regressor(prior_precision=rule, map_prior_precision=0.01, n_jobs=jobs).fit(X[:40], Y[:40])
+    assert model.n_jobs == jobs
+    return [*model._prior_scores.folds.ravel(), *model.predict_std(X)]
+
+
+def local_module():
+    """A class that pickle cannot import, with a lambda; joblib sends its code."""
+
+    class Local(torch.nn.Module):
+        def __init__(self, n_in=3, n_out=1):
+            super().__init__()
+            self.layer = torch.nn.Linear(n_in, n_out)
+            self.squash = lambda x: torch.tanh(x)
+
+        def forward(self, x):
+            return self.layer(self.squash(x))
+
+    return Local
+
+
+SKORCH = LaplaceClassifier(nets.classifier(max_epochs=5), prior_precision=0.1, random_state=0)
 PARALLEL = {
-    "built-in": search_scores(None, {"prior_precision": [0.1, "evidence"]}),
-    "skorch": search_scores(nets.regressor(max_epochs=5), {"net__module__hidden": [3, 6]}),
-    "probabilities": lambda jobs: cross_val_predict(
-        LaplaceClassifier(link="mc", random_state=0), MOONS, LABELS, cv=2, method="predict_proba", n_jobs=jobs
+    "built-in": search_scores(
+        LaplaceRegressor(likelihood="gaussian", n_members=1, random_state=0), {"prior_precision": [0.1, "evidence"]}
     ),
+    "skorch": search_scores(
+        SKORCH, [{"prior_precision": [0.1, 1.0]}, {"link": ["plugin"]}, {"net__module__hidden": [3]}], MOONS, LABELS
+    ),
+    "local module": search_scores(LaplaceRegressor(local_module(), random_state=0), {"prior_precision": [0.1, 1.0]}),
+    "probabilities": probabilities,
+    "folds of a fit": inner_folds,
 }
 
 
@@ -567,13 +612,13 @@ def serial():
 
 @pytest.mark.parametrize(
     "backend",
-    [{"backend": "loky"}, {"backend": "loky", "inner_max_num_threads": 2}, {"backend": "threading"}],
-    ids=["processes", "processes-of-two-threads", "threads"],
+    [{"backend": "loky", "inner_max_num_threads": 2}, {"backend": "threading"}],
+    ids=["processes-of-two-threads", "threads"],
 )
 def test_parallel_backends_give_the_serial_numbers_to_the_bit(backend, serial):
-    """Where a small fit runs, and beside how many threads, is no part of it."""
+    """The results of a small fit depend neither on the process or thread it runs in nor on the number of threads."""
     for task, run in PARALLEL.items():
         with parallel_config(**backend):
             parallel = run(2)
         assert_equal(parallel, serial[task], err_msg=task)
-        assert len(np.unique(parallel)) == np.size(parallel)  # every option and row has its own number
+        assert len(np.unique(parallel)) == np.size(parallel), task  # every option and row has its own number

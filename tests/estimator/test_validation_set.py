@@ -1,4 +1,4 @@
-"""prior_precision="validation": candidates scored on rows of their own, by explicit fits; how often nets train."""
+"""prior_precision="validation": candidates scored on a validation set, against explicit fits."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def classifier(**options):
 
 
 def explicit(model, fit_with, held_out, score, **rows):
-    """The score of each candidate, and the fit of the best, by a new fit for each."""
+    """The score of each candidate and the best model, with a new fit per candidate."""
     fits = [clone(model).set_params(prior_precision=delta).fit(*fit_with, **rows) for delta in GIVEN]
     scores = [score(fit, *held_out) for fit in fits]
     return np.array(scores), fits[int(np.argmax(scores))]
@@ -63,25 +63,25 @@ def explicit(model, fit_with, held_out, score, **rows):
 
 @pytest.fixture
 def trainings(monkeypatch):
-    """How many rows each training has seen."""
-    seen, train = [], ensemble_fit.train
-    monkeypatch.setattr(ensemble_fit, "train", lambda *args: seen.append(len(args[0].data.X)) or train(*args))
-    return seen
+    """The number of rows of each training."""
+    n_rows, train = [], ensemble_fit.train
+    monkeypatch.setattr(ensemble_fit, "train", lambda *args: n_rows.append(len(args[0].data.X)) or train(*args))
+    return n_rows
 
 
 @pytest.mark.parametrize("trained_under", [1.0, "same"], ids=["one-training", "a-training-each"])
 def test_each_candidate_is_a_fit_that_the_set_scores(trained_under):
-    """To the bit: scores, the best one and its answers; weights and known noise belong to the rows of the training."""
+    """Exactly equal scores, choice and predictions. Sample weights and noise variances belong to the training rows."""
     model = regressor(map_prior_precision=trained_under, prior_precision__scoring=neg_crps)
     rows = {"sample_weight": WEIGHTS, "sample_noise_variance": NOISE}
     scores, best = explicit(model, (X, Y), (X_VAL, Y_VAL), neg_crps, **rows)
     model.fit(X, Y, **rows, X_val=X_VAL, y_val=Y_VAL)
-    found = model._prior_scores
-    assert found.kind == "validation" and found.grid.tolist() == GIVEN
-    assert_equal(found.mean, scores)
-    assert_equal(found.folds, scores[None])
+    prior_scores = model._prior_scores
+    assert prior_scores.kind == "validation" and prior_scores.grid.tolist() == GIVEN
+    assert_equal(prior_scores.mean, scores)
+    assert_equal(prior_scores.folds, scores[None])
     assert len(np.unique(scores)) == 4
-    assert isinstance(model.prior_precision, Validated) and found.best == best.prior_precision
+    assert isinstance(model.prior_precision, Validated) and prior_scores.best == best.prior_precision
     assert_equal(model.predict_std(X_NEW), best.predict_std(X_NEW))
     assert_equal(model.predict(X_NEW), best.predict(X_NEW))
     assert model.log_marginal_likelihood_value_ == best.log_marginal_likelihood_value_
@@ -89,7 +89,7 @@ def test_each_candidate_is_a_fit_that_the_set_scores(trained_under):
 
 @pytest.mark.parametrize("scoring", [None, "neg_log_loss"], ids=["density", "name"])
 def test_a_classifier_is_scored_by_its_labels(scoring):
-    """The log probability of the true class, which scikit-learn's own score is as well."""
+    """By the log probability of the true class, as scikit-learn's neg_log_loss."""
     model = classifier(prior_precision__scoring=scoring, class_weight="balanced")
     scores, best = explicit(
         model,
@@ -103,14 +103,14 @@ def test_a_classifier_is_scored_by_its_labels(scoring):
 
 
 def test_by_default_it_is_the_mean_log_density():
-    """In nats a row."""
+    """In nats per row."""
     model = regressor().fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
     scores, _ = explicit(model, (X, Y), (X_VAL, Y_VAL), neg_nlpd)
     assert_allclose(model._prior_scores.mean, scores, rtol=1e-12)
 
 
 def test_it_is_a_search_with_one_split_and_without_a_refit_on_the_union():
-    """GridSearchCV over both sets: its scores; its best model saw the union, ours the training rows alone."""
+    """Scores equal those of GridSearchCV, which refits on both sets; the final model has the training rows only."""
     split = PredefinedSplit(np.repeat([-1, 0], [30, 14]))
     plain = regressor(prior_precision="evidence")
     search = GridSearchCV(plain, {"prior_precision": GIVEN}, cv=split, scoring=neg_nlpd)
@@ -123,14 +123,14 @@ def test_it_is_a_search_with_one_split_and_without_a_refit_on_the_union():
 
 @pytest.mark.parametrize(("trained_under", "count"), [(1.0, 1), ("same", 4)])
 def test_it_trains_once_or_once_for_each_candidate(trained_under, count, trainings):
-    """The set is in no training; what was best is kept and not trained again."""
+    """The validation rows are in no training, and the best model is not trained again."""
     regressor(map_prior_precision=trained_under).fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
     assert trainings == count * [30]
 
 
 @pytest.mark.parametrize("trained_under", [1.0, "same"])
 def test_all_candidates_start_from_the_same_random_state(trained_under):
-    """From copies of one RandomState, as the clones of a search do, wherever in the grid a candidate stands."""
+    """Each candidate gets a copy of the RandomState, like the clones of a search."""
     model = regressor(map_prior_precision=trained_under, random_state=np.random.RandomState(4), predictive="mc")
     scores, best = explicit(model, (X, Y), (X_VAL, Y_VAL), neg_nlpd)
     model.fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
@@ -139,7 +139,7 @@ def test_all_candidates_start_from_the_same_random_state(trained_under):
 
 
 def test_the_choice_stays_with_the_model():
-    """Through other Laplace parameters, rows and a pickle."""
+    """Through refit_laplace, pickling and partial_fit."""
     model = regressor().fit(X, Y, X_val=X_VAL, y_val=Y_VAL)
     best = model.prior_precision_
     copy = pickle.loads(pickle.dumps(model.refit_laplace(temperature=0.5)))
@@ -154,7 +154,7 @@ def test_the_choice_stays_with_the_model():
 
 
 def test_a_set_and_the_rule_that_uses_it_go_together(trainings):
-    """Missing while asked for, given while not asked for, one half of it, an option of the other rule."""
+    """Errors for a missing set, an unused set, half of a set, and a prior structure that has no grid."""
     pair = {"X_val": X_VAL, "y_val": Y_VAL}
     for model, rows, message in (
         (regressor(), {}, r"='validation' needs a validation set: fit\(X, y, X_val=\.\.\., y_val=\.\.\.\).*'cv'"),
@@ -170,7 +170,7 @@ def test_a_set_and_the_rule_that_uses_it_go_together(trainings):
 
 
 def test_a_set_that_does_not_fit_the_rows_is_refused_before_the_training(trainings):
-    """Columns, lengths, values; by names where there are names."""
+    """Columns, lengths, values and feature names are validated."""
     for rows, y, message in (
         (X_VAL[:, :2], Y_VAL, "X has 2 features, but LaplaceRegressor is expecting 3"),
         (X_VAL, Y_VAL[1:], "inconsistent numbers of samples"),
@@ -188,7 +188,7 @@ def test_a_set_that_does_not_fit_the_rows_is_refused_before_the_training(trainin
 
 
 def test_labels_that_no_training_row_has_leave_no_choice():
-    """Probability zero under every candidate; a fit that fails leaves the estimator as it was."""
+    """Every candidate has probability zero; a failed fit leaves the estimator unchanged."""
     model = classifier()
     with pytest.raises(ValueError, match="prior_precision='validation': every candidate scores -inf"):
         model.fit(X, LABELS, X_val=X_VAL, y_val=np.full(14, "perhaps"))
@@ -196,7 +196,7 @@ def test_labels_that_no_training_row_has_leave_no_choice():
 
 
 def test_rows_of_the_set_that_break_the_net_are_named_as_such():
-    """Numbers of rows are those of X elsewhere."""
+    """The error states that the row numbers refer to X_val."""
 
     class Squared(nets.Linear):
         def forward(self, x):
@@ -211,7 +211,7 @@ def test_rows_of_the_set_that_break_the_net_are_named_as_such():
 
 
 def test_the_end_of_the_grid_is_a_warning():
-    """As with folds."""
+    """The best candidate at an end of the grid issues a warning, unless there is only one candidate."""
     grid = [1e4, 1e5, 1e6]
     with pytest.warns(
         BoundWarning, match="prior_precision='validation': the best candidate, .* at the end of the grid"
@@ -226,7 +226,7 @@ def test_the_end_of_the_grid_is_a_warning():
 
 
 def test_a_pipeline_hands_the_set_on_as_it_is_or_transforms_it():
-    """By the step's name as it is; routed with transform_input in the columns of the scaler."""
+    """A step parameter passes X_val unchanged; routing with transform_input scales it."""
     scaler = StandardScaler().fit(X)
     scaled = scaler.transform(X), scaler.transform(X_VAL)
     expected = regressor().fit(scaled[0], Y, X_val=scaled[1], y_val=Y_VAL)

@@ -1,4 +1,4 @@
-"""What may be given as ``net``: a module class, an instance, a skorch net, a net that is trained already."""
+"""Accepted values of ``net``: module class, module instance, skorch net, fitted skorch net."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ X_NEW = RNG.normal(size=(9, 3))
 
 
 def frozen_regressor(**options):
-    """A fitted skorch net in single precision on raw targets of a large scale, as users have them."""
+    """Skorch net in single precision, fitted to targets of a large scale."""
     torch.manual_seed(0)
     net = nets.regressor(nets.Hidden, module__n_in=3, max_epochs=60, lr=1.0, **options)
     return net.fit(X.astype(np.float32), Y[:, None].astype(np.float32))
@@ -35,7 +35,7 @@ def frozen_regressor(**options):
 
 @pytest.mark.parametrize("estimator", [LaplaceRegressor, LaplaceClassifier])
 def test_a_module_class_is_trained_as_the_built_in_net_is(estimator):
-    """Sizes are filled in, Gauss–Newton does the rest; random_state decides the initial weights."""
+    """Layer sizes are inferred, training is by Gauss–Newton, and random_state determines the initial weights."""
     y = Y if estimator is LaplaceRegressor else LABELS
     model = estimator(nets.Hidden, random_state=0).fit(X, y)
     assert model.score(X, y) > 0.9
@@ -44,7 +44,7 @@ def test_a_module_class_is_trained_as_the_built_in_net_is(estimator):
 
 
 def test_a_module_instance_is_copied():
-    """It starts from its own weights and stays as it is, to the bit."""
+    """Training starts from the weights of the instance, which are not modified."""
     module = nets.Hidden(3, 1, hidden=6)
     state = copy.deepcopy(module.state_dict())
     model = LaplaceRegressor(module, random_state=0).fit(X, Y)
@@ -55,7 +55,7 @@ def test_a_module_instance_is_copied():
 
 
 def test_frozen_parameters_are_not_random():
-    """requires_grad=False: neither trained nor given a variance."""
+    """Parameters with requires_grad=False are neither trained nor part of the posterior."""
     module = nets.Hidden(3, 1, hidden=6)
     module.hidden.requires_grad_(False)
     before = module.hidden.weight.detach().clone()
@@ -65,7 +65,7 @@ def test_frozen_parameters_are_not_random():
 
 
 def test_a_frozen_net_is_untouched_and_its_predictions_stay():
-    """Post hoc: the mean is the net's own, nothing is retrained."""
+    """A post-hoc posterior: the mean is that of the net, which is not trained further."""
     net = frozen_regressor()
     state = copy.deepcopy(net.module_.state_dict())
     options = {name: value for name, value in net.get_params().items() if not name.startswith("callbacks")}
@@ -75,13 +75,13 @@ def test_a_frozen_net_is_untouched_and_its_predictions_stay():
     after = {name: value for name, value in net.get_params().items() if not name.startswith("callbacks")}
     assert after == options
     np.testing.assert_allclose(model.predict(X_NEW), net.predict(X_NEW.astype(np.float32))[:, 0], rtol=1e-5, atol=1e-3)
-    assert 0.5 < model.sigma_noise_ / (Y - model.predict(X)).std() < 2  # the noise in raw units
+    assert 0.5 < model.sigma_noise_ / (Y - model.predict(X)).std() < 2  # in the units of y
     assert model.mode_distance_ >= 0
 
 
 @pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag"])
 def test_a_frozen_nets_posterior_is_the_dense_one_at_its_weights(structure):
-    """Promoted to double precision: curvature, evidence and variances as autodiff gives them."""
+    """In double precision, curvature, evidence and variances equal dense results by automatic differentiation."""
     net = frozen_regressor()
     sigma, delta = 70.0, 0.5
     model = LaplaceRegressor(
@@ -104,7 +104,7 @@ def test_a_frozen_nets_posterior_is_the_dense_one_at_its_weights(structure):
 
 
 def test_a_frozen_net_is_that_of_laplace_torch():
-    """The same net under the field's library: curvature, evidence and variances."""
+    """Evidence and variances equal those of laplace-torch for the same net."""
     pytest.importorskip("laplace.baselaplace")  # "laplace" alone would find the folder tests/laplace
     laplace = importlib.import_module("laplace")
     net = frozen_regressor()
@@ -133,7 +133,7 @@ def test_a_frozen_net_is_that_of_laplace_torch():
 
 
 def test_a_frozen_classifier_keeps_its_mode():
-    """Probabilities at the end are taken through their logarithm; the plugin link gives them back."""
+    """Outputs that are probabilities are converted to logits, and link="plugin" returns the original probabilities."""
     torch.manual_seed(0)
     net = nets.classifier(nets.Probabilities, module__n_in=3, module__n_out=3, max_epochs=40)
     net.fit(X.astype(np.float32), LABELS)
@@ -144,13 +144,13 @@ def test_a_frozen_classifier_keeps_its_mode():
 
 
 def test_an_unfitted_net_in_a_frozen_estimator_is_refused():
-    """Nothing to approximate."""
+    """An unfitted net has no mode to approximate."""
     with pytest.raises(NotFittedError, match="inside FrozenEstimator has not been fitted"):
         LaplaceRegressor(FrozenEstimator(NeuralNetRegressor(nets.Hidden))).fit(X, Y)
 
 
 def test_a_frozen_net_of_another_width_is_refused():
-    """Its inputs or outputs do not fit the data."""
+    """The numbers of inputs and outputs have to match the data."""
     with pytest.raises(ValueError, match=r"does not accept inputs of shape \(n, 2\)"):
         LaplaceRegressor(FrozenEstimator(frozen_regressor())).fit(X[:, :2], Y)
     with pytest.raises(ValueError, match=r"returned \(2, 1\) for 2 rows; expected \(2, 2\)"):
@@ -158,13 +158,13 @@ def test_a_frozen_net_of_another_width_is_refused():
 
 
 def test_a_frozen_estimator_of_another_kind_is_refused():
-    """Only skorch nets have a module to linearise."""
+    """Only skorch nets have a module that can be linearised."""
     with pytest.raises(TypeError, match=r"FrozenEstimator\(Ridge\(…\)\) is not supported; freeze a fitted skorch net"):
         LaplaceRegressor(FrozenEstimator(Ridge().fit(X, Y))).fit(X, Y)
 
 
 def test_large_raw_targets_without_standardisation():
-    """The search for the noise is in units of the targets' variance."""
+    """The noise level is searched relative to the variance of the targets."""
     model = LaplaceRegressor(nets.Hidden, standardize_y=False, sigma_noise="residual", random_state=0)
     model.fit(X, 1e6 * Y)
     np.testing.assert_allclose(model.sigma_noise_, np.sqrt(np.mean((1e6 * Y - model.predict(X)) ** 2)), rtol=1e-3)

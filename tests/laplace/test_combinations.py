@@ -1,4 +1,4 @@
-"""Every subset × curvature × structure × likelihood: the dense posterior of its definition, or a refusal by name."""
+"""Every subset × curvature × structure × likelihood gives its dense posterior or a specific error."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ DELTA, SCALE = 0.8, 1.7
 
 
 def psd(matrix):
-    """The matrix with its negative eigenvalues set to zero, as an indefinite Hessian is stored."""
+    """Matrix with negative eigenvalues set to zero, as indefinite Hessians are stored."""
     values, vectors = torch.linalg.eigh(matrix)
     return vectors @ torch.diag(values.clamp_min(0.0)) @ vectors.mT
 
 
 def stored(structure, exact, rows, problem):
-    """What a structure keeps of the exact sum, both in the package's order; blocks are [W | b], row by row."""
+    """Part of the exact curvature that a structure stores, in the package's order; blocks are [W | b], row-major."""
     if structure in ("full", "functional", "low_rank"):
         return psd(exact)
     if structure == "diag":
         return torch.diag(exact.diagonal().clamp_min(0.0))
-    found, start = torch.zeros_like(exact), 0
+    matrix, start = torch.zeros_like(exact), 0
     for block in problem.network.blocks:
         span = slice(start, start + block.size)
-        own = exact[span, span]
+        part = exact[span, span]
         if structure != "block_diagonal":
             layer = rows[:, :, span].unflatten(-1, (block.outputs, block.inputs))
             g = layer[..., -1].flatten(0, 1)  # the bias's input is one
             B = g.mT @ g
             A = oracles.kron_factors(problem.kind, block.name, problem.module, problem.x, problem.y, problem.weights)[0]
             basis = torch.kron(torch.linalg.eigh(B)[1], torch.linalg.eigh(A)[1])
-            own = {
+            part = {
                 "kron": torch.kron(B, A),
-                "ekfac": basis @ torch.diag((basis.mT @ own @ basis).diagonal()) @ basis.mT,
-                "low_rank_diag": contracts.leading_and_diagonal(A, B, own, len(own)),
+                "ekfac": basis @ torch.diag((basis.mT @ part @ basis).diagonal()) @ basis.mT,
+                "low_rank_diag": contracts.leading_and_diagonal(A, B, part, len(part)),
             }[structure]
-        found[span, span] = psd(own)
+        matrix[span, span] = psd(part)
         start += block.size
-    return found
+    return matrix
 
 
 @pytest.mark.parametrize(("subset", "curvature", "structure", "kind"), CASES, ids=["-".join(case) for case in CASES])
 def test_every_combination_is_its_dense_posterior_or_refused(subset, curvature, structure, kind):
-    """1e-8 in float64: output covariances and log determinant, from matrices of autodiff alone."""
+    """Output covariances and log determinant against matrices from autodiff."""
     rule = CURVATURES[curvature]().sampling(contracts.N_DRAWS, contracts.FISHER_SEED)
     kept = STRUCTURES[structure]
     if not kept.accepts & rule.provides:

@@ -1,4 +1,4 @@
-"""Convolutional nets: every structure over every subset, and what the sum over positions means for a curvature."""
+"""Convolutional nets: every structure with every subset, and curvatures with sums over positions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLASSES, ROWS = 4, 300
 
 
 class Digits(nn.Module):
-    """64 columns as an image of 8 × 8; two residual sums, one over a depthwise convolution, and batch norms."""
+    """Residual net on 64 columns as an 8 × 8 image, with a depthwise convolution and batch norms."""
 
     def __init__(self, n_out: int = CLASSES) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Digits(nn.Module):
 
 
 class Pooled(nn.Module):
-    """A net whose last layer is a convolution, averaged over its positions."""
+    """Net whose last layer is a convolution, averaged over positions."""
 
     def __init__(self, n_out: int = CLASSES) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def digits():
 
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory):
-    """One training for all that differs after it."""
+    """Cache folder, so that the tests share a single training and vary the posterior only."""
     return str(tmp_path_factory.mktemp("trained"))
 
 
@@ -79,7 +79,7 @@ def fitted(digits, memory, **options) -> LaplaceClassifier:
 @pytest.mark.parametrize("subset", ["all", "last_layer"])
 @pytest.mark.parametrize("structure", sorted(STRUCTURES))
 def test_every_structure_takes_a_convolutional_net(structure, subset, digits, memory):
-    """Shared and dense blocks in one net; two epochs and the mode search give 0.99 on rows not seen."""
+    """A net with shared and dense blocks; held-out accuracy is .99."""
     model = fitted(digits, memory, hessian_structure=structure, subset_of_weights=subset)
     X, y = (values[ROWS : 2 * ROWS] for values in digits)
     probabilities = model.predict_proba(X)
@@ -93,7 +93,7 @@ def test_every_structure_takes_a_convolutional_net(structure, subset, digits, me
 
 
 def test_covariance_of_the_logits_is_the_dense_one(digits, memory):
-    """J (H + δ)⁻¹ Jᵀ with the oracle's J and H, row by row; 1e-8: float64, a condition of about 1e5."""
+    """J (H + δ)⁻¹ Jᵀ with the oracle's J and H; tolerance for a condition number of about 1e5."""
     model = fitted(digits, memory, hessian_structure="full")
     network = model.laplace_.network
     x, new = (torch.tensor(digits[0][rows]) for rows in (slice(ROWS), slice(ROWS, ROWS + 20)))
@@ -101,12 +101,12 @@ def test_covariance_of_the_logits_is_the_dense_one(digits, memory):
     H = oracles.ggn("categorical", network.module, names, x, y)
     P = oracles.posterior_precision(H, model.hyper_.prior_precision)
     J = oracles.jacobian(network.module, names, new)
-    found = model.posterior_.covariance(network.jacobian(new)[1])
-    contracts.close(found, J @ torch.linalg.inv(P) @ J.mT, 1e-8, "covariance of the logits")
+    covariance = model.posterior_.covariance(network.jacobian(new)[1])
+    contracts.close(covariance, J @ torch.linalg.inv(P) @ J.mT, 1e-8, "covariance of the logits")
 
 
 def test_a_last_layer_may_be_a_convolution(digits, memory):
-    """The neural linear model with a sum over positions."""
+    """Neural linear model with a sum over positions."""
     model = fitted(digits, memory, module=Pooled, hessian_structure="kron", subset_of_weights="last_layer")
     assert model.laplace_.network.parameter_names == ("out.weight", "out.bias")
     assert np.isfinite(model.predict_proba(digits[0][:9])).all()
@@ -120,7 +120,7 @@ KERNEL, STRIDE, PADDING = (3, 2), (2, 1), (1, 0)
 
 
 class Small(nn.Module):
-    """One convolution of a 2 × 4 × 4 image between a nonlinearity and a sum over positions."""
+    """A convolution of a 2 × 4 × 4 image between a nonlinearity and a sum over positions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ def small_fit(
 
 
 def by_loops(x: torch.Tensor) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
-    """For each row and position the patch with a one (I + 1,) and the derivative (C, O) of the outputs there."""
+    """For each row and position: the patch with a 1 appended (I + 1,) and the derivative (C, O) of the outputs."""
     module = Small()
     rows = []
     for row in x:
@@ -187,7 +187,7 @@ def test_kron_of_a_convolution_expands_its_positions(kind):
 
 @pytest.mark.parametrize("kind", ["gaussian", "categorical"])
 def test_kron_of_a_convolution_reduces_its_positions_on_request(kind):
-    """A of the row's mean patch, B of its summed derivatives (Eschenhagen et al. 2023)."""
+    """A from the mean patch of a row, B from its summed derivatives (Eschenhagen et al. 2023)."""
     fit, (x, y, w) = small_fit(kind, "kron", weight_sharing=WeightSharing.REDUCE)
     Lambda = oracles.output_hessian(kind, oracles.outputs(Small(), x), y)
     A, B = torch.zeros(13, 13).double(), torch.zeros(3, 3).double()
@@ -204,7 +204,7 @@ def test_kron_of_a_convolution_reduces_its_positions_on_request(kind):
 @pytest.mark.parametrize("kind", ["gaussian", "categorical"])
 @pytest.mark.parametrize("sharing", list(WeightSharing))
 def test_a_separate_bias_of_a_convolution_has_its_exact_block(kind, sharing):
-    """Σ g gᵀ of derivatives that are summed over the positions first; the weight's factors have no column of ones."""
+    """Σ g gᵀ with derivatives summed over positions; the factors of the weight have no column of ones."""
     fit, (x, y, w) = small_fit(kind, "kron", separate=True, weight_sharing=sharing)
     whole, _ = small_fit(kind, "kron", weight_sharing=sharing)
     exact = oracles.ggn(kind, Small(), ("conv.bias",), x, y, w)
@@ -218,7 +218,7 @@ def test_a_separate_bias_of_a_convolution_has_its_exact_block(kind, sharing):
 @pytest.mark.parametrize("kind", ["gaussian", "categorical"])
 @pytest.mark.parametrize("sharing", list(WeightSharing))
 def test_ekfac_of_a_convolution_is_never_farther_from_the_truth_than_kron(kind, sharing):
-    """Frobenius norm, with the basis of either kind of factors: moments of sums over positions, not sums of moments."""
+    """Frobenius norm for both weight-sharing options; moments are those of sums over positions."""
     eye = torch.eye(39).double()
     exact = small_fit(kind, "full")[0].curvature.matrix
     fits = [small_fit(kind, key, weight_sharing=sharing)[0] for key in ("kron", "ekfac")]
@@ -228,7 +228,7 @@ def test_ekfac_of_a_convolution_is_never_farther_from_the_truth_than_kron(kind, 
 
 @pytest.mark.parametrize("kind", ["gaussian", "categorical"])
 def test_diag_of_a_convolution_sums_over_positions_before_it_squares(kind):
-    """The diagonal of the full matrix; squaring position by position gives numbers off by 9 per cent and more."""
+    """Diagonal of the full matrix; squaring before the sum over positions is wrong by at least 9 per cent."""
     fit, (x, y, w) = small_fit(kind, "diag")
     Lambda = oracles.output_hessian(kind, oracles.outputs(Small(), x), y)
     summed, squared_first = torch.zeros(39).double(), torch.zeros(39).double()
@@ -242,7 +242,7 @@ def test_diag_of_a_convolution_sums_over_positions_before_it_squares(kind):
 
 
 def test_patches_are_made_once_a_batch(monkeypatch):
-    """They are the largest tensor of a convolution; the curvature and the gradient pull back through the same ones."""
+    """Patches, the largest tensor of a convolution, are shared by curvature and gradient."""
     made = []
 
     def counted(layer, inputs, patches=conv._patches):
@@ -260,7 +260,7 @@ def test_patches_are_made_once_a_batch(monkeypatch):
 
 @pytest.mark.parametrize("shape", [(1, 6), (2, 3), (1, 1, 6)])
 def test_functional_is_full_where_a_layer_has_positions(shape):
-    """One position or several: the dual form holds the same rows as the primal one."""
+    """For a single or several positions the dual form stores the same rows as the primal one."""
     module = contracts.Around(shape, nn.Linear(shape[-1], 4), nn.Linear(4, 3))
     x, y = contracts.random_rows("gaussian", 7, 6, 2, seed=0)
     network, w = trace(module, x), torch.ones(7).double()
@@ -282,7 +282,7 @@ def test_functional_is_full_where_a_layer_has_positions(shape):
 
 @st.composite
 def nets(draw) -> tuple[nn.Module, torch.Tensor]:
-    """A convolution of any options, a norm, and a second convolution that sees several positions."""
+    """A convolution with random options, a norm, and a second convolution over several positions."""
     dimensions, groups = draw(st.integers(1, 2)), draw(st.integers(1, 3))
     channels, width = groups * draw(st.integers(1, 2)), groups * draw(st.integers(1, 2))
     shape = (channels, *(draw(st.integers(5, 7)) for _ in range(dimensions)))
@@ -319,10 +319,10 @@ def nets(draw) -> tuple[nn.Module, torch.Tensor]:
 @given(problem=nets())
 @settings(max_examples=40, deadline=None, derandomize=True)
 def test_jacobian_of_a_random_convolutional_net_is_autodiff(problem):
-    """Options of a convolution meet in ways that a list of cases does not think of; any tensors frozen."""
+    """Random combinations of the options of a convolution, with random frozen tensors."""
     module, x = problem
     network = trace(module, x)
     assert network.generic is None
     pieces = network.tensors(network.jacobian(x)[1].rows())
-    found = torch.cat([pieces[name].flatten(2) for name in network.parameter_names], -1)
-    contracts.close(found, oracles.jacobian(module, network.parameter_names, x), 1e-10, "Jacobian")
+    rows = torch.cat([pieces[name].flatten(2) for name in network.parameter_names], -1)
+    contracts.close(rows, oracles.jacobian(module, network.parameter_names, x), 1e-10, "Jacobian")

@@ -1,4 +1,4 @@
-"""What a GPU would have to wait for: numbers that the host reads. Watched on the CPU, where reading costs nothing."""
+"""Number of values that the host reads, each of which would stall a GPU; counted on the CPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sklearn_laplace.laplace.network import Network, trace
 from sklearn_laplace.laplace.structures import STRUCTURES
 
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal.default")
-"""Operations whose result the host has to know before it can go on."""
+"""Operations whose result the host needs."""
 CASES = [
     (rule, structure)
     for rule in CURVATURES
@@ -26,7 +26,7 @@ CASES = [
 
 
 class Reads(TorchDispatchMode):
-    """Counts them."""
+    """Mode that counts these operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ def problem(kind: str, n_chunks: int) -> tuple[Network, list[Rows]]:
 def fit(kind: str, rule: str, structure: str, n_chunks: int) -> tuple[LaplaceFit, int]:
     network, chunks = problem(kind, n_chunks)
     with Reads() as reads:
-        found = fit_laplace(
+        fitted_net = fit_laplace(
             network,
             LIKELIHOODS[kind](),
             CURVATURES[rule]().sampling(2, 0),
@@ -59,7 +59,7 @@ def fit(kind: str, rule: str, structure: str, n_chunks: int) -> tuple[LaplaceFit
             network.scalar_prior(),
             chunks,
         )
-    return found, reads.count
+    return fitted_net, reads.count
 
 
 def test_what_is_read_is_counted():
@@ -71,17 +71,17 @@ def test_what_is_read_is_counted():
 @pytest.mark.parametrize("kind", ["gaussian", "categorical"])
 @pytest.mark.parametrize(("rule", "structure"), CASES)
 def test_no_chunk_of_the_pass_is_waited_for(rule, structure, kind):
-    """The numbers read do not grow with the chunks; but for the exact Hessian, whose symmetry is looked at in each."""
+    """The count does not grow with the number of chunks, except for the symmetry check of the exact Hessian."""
     few, many = (fit(kind, rule, structure, n_chunks)[1] for n_chunks in (2, 5))
     assert many - few <= (3 if rule == "hessian" else 0)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_no_chunk_of_a_prediction_is_waited_for(structure):
-    found, _ = fit("categorical", "ggn", structure, 2)
-    posterior = found.posterior(Hyper(torch.ones(1, dtype=torch.float64)))
+    actual, _ = fit("categorical", "ggn", structure, 2)
+    posterior = actual.posterior(Hyper(torch.ones(1, dtype=torch.float64)))
     x = problem("categorical", 1)[1][0][0]
-    posterior.covariance(found.network.jacobian(x)[1])  # what the posterior looks at once
+    posterior.covariance(actual.network.jacobian(x)[1])  # values that the posterior reads once
     with Reads() as reads:
-        posterior.covariance(found.network.jacobian(x)[1])
+        posterior.covariance(actual.network.jacobian(x)[1])
     assert reads.count == 0

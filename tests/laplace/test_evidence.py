@@ -1,4 +1,4 @@
-"""The evidence, its derivatives and its maximum: dense formulas, differences, a search without derivatives."""
+"""The evidence, its derivatives and its maximum against dense formulas, finite differences and Nelder–Mead."""
 
 import warnings
 from dataclasses import replace
@@ -38,7 +38,7 @@ def prior_of(network: Network, name: str) -> Prior:
 
 
 class Dense:
-    """The evidence of a structure from the oracles alone, as a function of (log δ_1, …, log δ_G, log φ)."""
+    """Dense evidence of a structure from the oracles, as a function of (log δ_1, …, log δ_G, log φ)."""
 
     def __init__(self, structure: str, problem: contracts.Example, prior: Prior, temperature: float = 1.0) -> None:
         self.kind, self.y, self.w = problem.kind, problem.y, problem.weights
@@ -67,7 +67,7 @@ def hyper_for(problem: contracts.Example, prior: Prior, temperature: float = 1.0
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
 @pytest.mark.parametrize(("structure", "kind", "prior"), CASES)
 def test_log_evidence_is_the_dense_formula(structure, kind, prior, temperature):
-    """With all constants, and the temperature in the curvature alone; 1e-9 of a value of some tens of nats."""
+    """The evidence includes all constants; the temperature scales only the curvature."""
     problem = contracts.example(kind, seed=1)
     prior = prior_of(problem.network, prior)
     hyper = hyper_for(problem, prior, temperature)
@@ -80,7 +80,7 @@ def test_log_evidence_is_the_dense_formula(structure, kind, prior, temperature):
 
 
 def test_log_evidence_of_a_linear_net_is_the_density_of_its_targets():
-    """Bayesian linear regression: Laplace is exact, so this is log N(y; 0, σ² I + A diag(1/δ) Aᵀ)."""
+    """For Bayesian linear regression Laplace is exact: the evidence is log N(y; 0, σ² I + A diag(1/δ) Aᵀ)."""
     module = oracles.random_mlp((3, 2))
     x, y = oracles.random_regression(8, 3, 2)
     w = oracles.random_weights(8, integer=True)
@@ -96,15 +96,15 @@ def test_log_evidence_of_a_linear_net_is_the_density_of_its_targets():
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 @pytest.mark.parametrize(("structure", "kind", "prior"), CASES)
 def test_derivatives_are_finite_differences(structure, kind, prior, temperature):
-    """Of the dense evidence for the gradient, of the gradient for the Hessian; 1e-6: rounding 1e-14 / step 1e-5."""
+    """Gradient and Hessian by central differences; the tolerance exceeds their rounding error, 1e-14 / step 1e-5."""
     problem = contracts.example(kind, seed=2)
     prior = prior_of(problem.network, prior)
     hyper = hyper_for(problem, prior, temperature)
     fit, logs = problem.fit(structure, prior), logs_of(hyper)
-    found = evidence_derivatives(fit, hyper)
+    derivatives = evidence_derivatives(fit, hyper)
     dense = Dense(structure, problem, prior, temperature)
     gradient = oracles.evidence_gradient_by_differences(dense, logs)
-    torch.testing.assert_close(found.gradient, gradient, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(derivatives.gradient, gradient, rtol=1e-6, atol=1e-6)
 
     def slope(k):
         def along(point):
@@ -116,15 +116,15 @@ def test_derivatives_are_finite_differences(structure, kind, prior, temperature)
 
     free = len(logs) if kind == "gaussian" else len(logs) - 1
     rows = [oracles.evidence_gradient_by_differences(slope(k), logs)[:free] for k in range(free)]
-    torch.testing.assert_close(found.hessian[:free, :free], torch.stack(rows), rtol=1e-6, atol=1e-6)
-    assert float(torch.linalg.eigvalsh(found.hessian[:free, :free]).max()) <= 1e-9, "concave at fixed weights"
+    torch.testing.assert_close(derivatives.hessian[:free, :free], torch.stack(rows), rtol=1e-6, atol=1e-6)
+    assert float(torch.linalg.eigvalsh(derivatives.hessian[:free, :free]).max()) <= 1e-9, "concave at fixed weights"
     if kind == "categorical":
-        assert float(found.gradient[-1]) == 0, "no dispersion, no slope"
+        assert float(derivatives.gradient[-1]) == 0, "no dispersion, no slope"
 
 
 @pytest.mark.parametrize(("structure", "kind", "prior"), CASES)
 def test_maximum_is_the_one_found_without_derivatives(structure, kind, prior):
-    """Nelder–Mead on the dense evidence; both are flat to 1e-9 nats at the optimum, so logarithms agree to 1e-3."""
+    """Nelder–Mead on the dense evidence; it is so flat at the optimum that logarithms agree only to 1e-3."""
     problem = contracts.example(kind, seed=3, n=14, sizes=(2, 2, 2))
     prior = prior_of(problem.network, prior)
     fit, start = problem.fit(structure, prior), hyper_for(problem, prior)
@@ -146,7 +146,7 @@ def test_maximum_is_the_one_found_without_derivatives(structure, kind, prior):
 @pytest.mark.parametrize("prior", PRIORS)
 @pytest.mark.parametrize("free", ["prior", "noise"])
 def test_what_is_not_free_keeps_its_value(prior, free):
-    """A user's number is a number; the optimum is the one of the others given it."""
+    """A fixed hyperparameter keeps its value, and the others are optimal for it."""
     problem = contracts.example("gaussian", seed=4, n=14, sizes=(2, 2, 2))
     prior = prior_of(problem.network, prior)
     fit, start = problem.fit("full", prior), hyper_for(problem, prior)
@@ -170,7 +170,7 @@ def test_what_is_not_free_keeps_its_value(prior, free):
 
 @pytest.mark.parametrize("far", [1e-5, 1e7])
 def test_maximum_does_not_depend_on_the_start(far):
-    """At fixed weights the evidence is concave in the logarithms: one optimum, from anywhere."""
+    """At fixed weights the evidence is concave in the logarithms, so that any start leads to the same optimum."""
     problem = contracts.example("gaussian", seed=6, n=14)
     prior = problem.network.tensor_prior()
     fit, start = problem.fit("full", prior), hyper_for(problem, prior)
@@ -181,7 +181,7 @@ def test_maximum_does_not_depend_on_the_start(far):
 
 @pytest.mark.parametrize(("structure", "kind", "prior"), CASES)
 def test_effective_parameters_are_the_trace(structure, kind, prior):
-    """γ = tr(s H P⁻¹), between 0 and P, all of them without a prior and none under an infinite one."""
+    """γ = tr(s H P⁻¹): the rank of H without a prior, 0 for an infinite prior precision."""
     problem = contracts.example(kind, seed=5)
     prior = prior_of(problem.network, prior)
     fit, hyper = problem.fit(structure, prior), hyper_for(problem, prior)
@@ -197,7 +197,7 @@ def test_effective_parameters_are_the_trace(structure, kind, prior):
 
 @pytest.mark.parametrize(("structure", "kind", "prior"), CASES)
 def test_mackay_is_stationary_at_the_maximum(structure, kind, prior):
-    """His re-estimates set the same gradient to zero; Newton stops at 1e-9 nats, so 1e-3 in the values."""
+    """The fixed points of MacKay's updates are stationary points of the evidence."""
     problem = contracts.example(kind, seed=7, n=14)
     prior = prior_of(problem.network, prior)
     fit = problem.fit(structure, prior)
@@ -212,12 +212,12 @@ def test_mackay_is_stationary_at_the_maximum(structure, kind, prior):
 
 
 def test_residual_dispersion_is_the_mean_square():
-    """Weighted, over rows and outputs; a categorical likelihood has none."""
+    """Weighted mean over rows and outputs; a categorical likelihood has no dispersion."""
     problem = contracts.example("gaussian", seed=8)
     hyper = hyper_for(problem, problem.network.scalar_prior())
-    found = residual_dispersion(problem.fit("diag"), hyper).dispersion
+    dispersion = residual_dispersion(problem.fit("diag"), hyper).dispersion
     squares = (oracles.outputs(problem.module, problem.x) - problem.y).square().mean(1)
-    assert found == pytest.approx(float(problem.weights @ squares / problem.weights.sum()), rel=1e-12)
+    assert dispersion == pytest.approx(float(problem.weights @ squares / problem.weights.sum()), rel=1e-12)
     assert residual_dispersion(contracts.example("categorical").fit("diag"), hyper) is hyper
 
 
@@ -225,7 +225,7 @@ def test_residual_dispersion_is_the_mean_square():
 
 
 def linear_fit(weight: list[float], bias: float, x: torch.Tensor, y: torch.Tensor, tensorwise: bool) -> LaplaceFit:
-    """A linear net with the given weights and one output."""
+    """Laplace fit of a linear net with the given weights and a single output."""
     module = nn.utils.skip_init(nn.Linear, len(weight), 1, dtype=torch.float64)
     with torch.no_grad():
         module.weight.copy_(torch.tensor([weight]))
@@ -239,14 +239,14 @@ INPUTS = oracles.random_regression(20, 2, 1)[0]
 
 
 def unrelated_targets() -> torch.Tensor:
-    """Noise from which all that a linear net could explain is taken: the mode is zero under any prior."""
+    """Noise orthogonal to all linear functions of the inputs: the mode is zero under any prior."""
     noise = torch.randn(20, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     A = torch.cat([INPUTS, torch.ones(20, 1).double()], 1)
     return noise - A @ torch.linalg.lstsq(A, noise).solution
 
 
 def test_targets_without_relation_to_the_inputs_give_a_warning():
-    """Weights of zero want an infinite precision; the noise is then all the variance there is."""
+    """Zero weights have an infinite optimal precision; the noise variance is the variance of the targets."""
     y = unrelated_targets()
     fit = linear_fit([0.0, 0.0], 0.0, INPUTS, y, tensorwise=False)
     with pytest.warns(BoundWarning, match=r"at the bound.*prior_precision of 'all' = 1e\+08") as caught:
@@ -257,7 +257,7 @@ def test_targets_without_relation_to_the_inputs_give_a_warning():
 
 
 def test_constant_targets_give_a_warning():
-    """The bias explains them without a residual: no noise is too small."""
+    """The bias leaves no residual, so that the noise variance ends at its lower bound."""
     fit = linear_fit([0.0, 0.0], 1.5, INPUTS, torch.full((20, 1), 1.5).double(), tensorwise=True)
     with pytest.warns(BoundWarning, match=r"at the bound.*noise variance = 1e-08.*targets that are constant") as caught:
         best = maximise_evidence(fit, Hyper(torch.ones(2).double(), 1.0))
@@ -266,7 +266,7 @@ def test_constant_targets_give_a_warning():
 
 
 def test_enormous_weights_give_a_warning():
-    """A precision at the lower bound: inputs or targets of a wild scale."""
+    """Extreme scales of inputs or targets lead to a precision at the lower bound."""
     y = 1e5 * INPUTS.sum(1, keepdim=True) + unrelated_targets()
     fit = linear_fit([1e5, 1e5], 1e5, INPUTS, y + 1e5, tensorwise=True)
     with pytest.warns(BoundWarning, match=r"prior_precision of 'weight' = 1e-06, prior_precision of 'bias' = 1e-06"):
@@ -275,7 +275,7 @@ def test_enormous_weights_give_a_warning():
 
 @pytest.mark.parametrize("warn", [True, False])
 def test_one_pruned_tensor_of_several_is_silent(warn):
-    """Relevance determination at work: the data have no use for this tensor, and that is an answer."""
+    """Pruning an irrelevant tensor is intended, so that it causes no warning."""
     y = INPUTS @ torch.tensor([[1.0], [-2.0]]).double() + unrelated_targets()
     fit = linear_fit([1.0, -2.0], 0.0, INPUTS, y, tensorwise=True)
     with warnings.catch_warnings():
@@ -286,7 +286,7 @@ def test_one_pruned_tensor_of_several_is_silent(warn):
 
 
 def test_warn_false_is_silent_at_a_bound():
-    """The training asks for the maximum many times; one report at the end is enough."""
+    """Training maximises the evidence repeatedly and warns only at the end."""
     fit = linear_fit([0.0, 0.0], 0.0, INPUTS, unrelated_targets(), tensorwise=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,4 +1,4 @@
-"""Jackknife+ intervals against intervals from explicit refits, and what they cover."""
+"""Jackknife+ intervals against explicit refits, and their coverage."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ JACKKNIFE = "jackknife+"
 
 
 def by_refits(left_out, new, y, copies, levels):
-    """Barber et al.'s (2021) ends (m, 2, L), by counting: each row as often as it weighs.
+    """Interval ends (m, 2, L) of Barber et al. (2021), with rows repeated by their weights.
 
-    ``left_out`` (N,) and ``new`` (m, N) are what the model without row n says of row n and of new rows.
+    ``left_out`` (N,) and ``new`` (m, N) are predictions of the model without row n, for row n and for new rows.
     """
     repeated = np.repeat(np.arange(len(y)), copies)
     residual, total = np.abs(y - left_out)[repeated], len(repeated)
@@ -50,7 +50,7 @@ def by_refits(left_out, new, y, copies, levels):
 
 
 def linear_models(x, y, w, new, delta, noise):
-    """What Bayesian linear regressions without row n say of row n (N,) and of new rows (m, N)."""
+    """Predictions of Bayesian linear regressions without row n, for row n (N,) and new rows (m, N)."""
     A, B = (np.column_stack([part, np.ones(len(part))]) for part in (x, new))
     thetas = []
     for n in range(len(A)):
@@ -63,43 +63,43 @@ def linear_models(x, y, w, new, delta, noise):
 @pytest.mark.parametrize("copies", [np.ones(N, dtype=int), COPIES], ids=["unweighted", "weighted"])
 @pytest.mark.parametrize("structure", ["full", "functional", "kron"])
 def test_a_linear_nets_intervals_are_those_of_refits(structure, copies):
-    """Ends to rounding, for several priors and levels; equal rows, weights (a row goes with all of it), weight zero."""
+    """Interval ends for several priors and levels, with duplicate rows, integer weights and zero weights."""
     y = Y[:, 0]
     options = {**LINEAR, "hessian_structure": structure, "prior_precision": 1.0, "sigma_noise": 0.4}
     model = LaplaceRegressor(**options, standardize_y=False).fit(X, y, copies)
     for delta in (0.1, 20.0):
-        mean, found = model.refit_laplace(prior_precision=delta).predict_interval(X_NEW, LEVELS, method=JACKKNIFE)
+        mean, ends = model.refit_laplace(prior_precision=delta).predict_interval(X_NEW, LEVELS, method=JACKKNIFE)
         expected = by_refits(*linear_models(X, y, copies, X_NEW, delta, 0.16), y, copies, LEVELS)
-        assert found.shape == (9, 2, 3)
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+        assert ends.shape == (9, 2, 3)
+        np.testing.assert_allclose(ends, expected, rtol=1e-9, atol=1e-9)
         np.testing.assert_array_equal(mean, model.predict(X_NEW))
     _, one = model.predict_interval(X_NEW, 0.8, method=JACKKNIFE)
-    np.testing.assert_array_equal(one, found[..., 1])
+    np.testing.assert_array_equal(one, ends[..., 1])
 
 
 def test_several_targets_have_intervals_in_their_own_units():
-    """Each as alone: standardised targets share δ and φ."""
+    """Each target has the interval of a separate model; standardised targets share δ and φ."""
     model = LaplaceRegressor(**LINEAR, prior_precision=2.0, sigma_noise=[0.3, 9.0]).fit(X, Y)
-    _, found = model.predict_interval(X_NEW, LEVELS, method=JACKKNIFE)
-    assert found.shape == (9, 2, 2, 3)
+    _, ends = model.predict_interval(X_NEW, LEVELS, method=JACKKNIFE)
+    assert ends.shape == (9, 2, 2, 3)
     for c, noise in enumerate((0.3, 9.0)):
         center, scale = Y[:, c].mean(), Y[:, c].std()
         y = (Y[:, c] - center) / scale
         models = linear_models(X, y, np.ones(N), X_NEW, 2.0, (noise / scale) ** 2)
         expected = center + scale * by_refits(*models, y, np.ones(N, dtype=int), LEVELS)
-        np.testing.assert_allclose(found[:, c], expected, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(ends[:, c], expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("options", [{}, {"subset_of_weights": "last_layer"}, {"hessian_structure": "diag"}], ids=str)
 def test_a_nets_intervals_are_those_of_refits_of_its_linearisation(options):
-    """In its random weights, at the mode under the present prior and noise; the rest of the net stays."""
+    """Refits in the selected weights, at the mode under the current prior and noise."""
     y = Y[:, 0]
     model = LaplaceRegressor(**SMALL, **options, standardize_y=False).fit(X, y)
     model.refit_laplace(prior_precision=2.0, sigma_noise=0.5)
     module, names = model.laplace_.network.module, tuple(model.subset_)
     both = torch.tensor(np.concatenate([X, X_NEW]))
     J, f = oracles.jacobian(module, names, both), oracles.outputs(module, both)
-    unit = len(np.unique(np.column_stack([X, y]), axis=0)) / N  # copies of rows say nothing new
+    unit = len(np.unique(np.column_stack([X, y]), axis=0)) / N  # duplicate rows share their weight
     theta, weights = oracles.flatten(module, names), torch.full((N,), unit, dtype=torch.float64)
     new, left_out = [], []
     for n in range(N):
@@ -111,33 +111,33 @@ def test_a_nets_intervals_are_those_of_refits_of_its_linearisation(options):
         left_out.append(outputs[n])
         new.append(outputs[N:])
     expected = by_refits(np.array(left_out), np.array(new).T, y, np.ones(N, dtype=int), LEVELS)
-    _, found = model.predict_interval(X_NEW, LEVELS, method=JACKKNIFE)
-    np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-7)
+    _, ends = model.predict_interval(X_NEW, LEVELS, method=JACKKNIFE)
+    np.testing.assert_allclose(ends, expected, rtol=1e-7, atol=1e-7)
 
 
 def test_too_few_rows_for_a_level_leave_the_interval_open():
-    """Ten residuals say nothing of one in twenty."""
+    """Ten residuals do not determine a level of .95."""
     model = LaplaceRegressor(**LINEAR, prior_precision=1.0, sigma_noise=0.5).fit(X[10:20], Y[10:20, 0])
-    _, found = model.predict_interval(X_NEW, [0.8, 0.95], method=JACKKNIFE)
-    assert np.isfinite(found[..., 0]).all()
-    assert (found[:, 0, 1] == -np.inf).all() and (found[:, 1, 1] == np.inf).all()
+    _, ends = model.predict_interval(X_NEW, [0.8, 0.95], method=JACKKNIFE)
+    assert np.isfinite(ends[..., 0]).all()
+    assert (ends[:, 0, 1] == -np.inf).all() and (ends[:, 1, 1] == np.inf).all()
 
 
 def test_shares_of_weights_are_reached_by_counting():
-    """Weights that are whole numbers are repetitions, whatever their order; rounding of a level takes no row away."""
+    """Integer weights act as repetitions in any order; rounding of a level drops no row."""
     values = torch.tensor(RNG.normal(size=(4, N)))
     weights = torch.tensor(COPIES).double()
     levels = torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9], dtype=torch.float64)
     repeated = values.repeat_interleave(torch.tensor(COPIES), 1).sort(1).values
     total = repeated.shape[1]
-    for level, found in zip(levels.tolist(), reached(values, weights, levels).mT, strict=True):
+    for level, values_reached in zip(levels.tolist(), reached(values, weights, levels).mT, strict=True):
         place = math.ceil(round(level * (total + 1), 9))
-        torch.testing.assert_close(found, repeated[:, place - 1], rtol=0, atol=0)
+        torch.testing.assert_close(values_reached, repeated[:, place - 1], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("hidden", [(), (10,)], ids=["linear", "net"])
 def test_intervals_cover_also_where_the_noise_is_far_off(hidden):
-    """σ a third or three times what it is: the normal intervals follow it, those from residuals hardly move."""
+    """With σ wrong by a factor of three, normal intervals fail while jackknife+ intervals keep their coverage."""
     rng, rows = np.random.default_rng(5), 150
     x = rng.uniform(-2, 2, size=(rows + 2000, 2))
     y = x[:, 0] + (np.sin(2 * x[:, 1]) if hidden else x[:, 1]) + 0.3 * rng.standard_t(5, size=len(x))
@@ -156,23 +156,23 @@ def test_intervals_cover_also_where_the_noise_is_far_off(hidden):
 
 
 def test_chunks_pickles_and_pipelines_give_the_same():
-    """Rows of X go through in parts that memory allows, and the rows of the fit travel with the model."""
+    """Results do not depend on the memory budget, and pickles contain the fitted rows."""
     model = LaplaceRegressor(**SMALL).fit(X, Y)
     many = RNG.normal(size=(500, 3))
     _, expected = model.predict_interval(many, LEVELS, method=JACKKNIFE)
-    _, found = pickle.loads(pickle.dumps(model)).predict_interval(many, LEVELS, method=JACKKNIFE)
-    np.testing.assert_array_equal(found, expected)
+    _, ends = pickle.loads(pickle.dumps(model)).predict_interval(many, LEVELS, method=JACKKNIFE)
+    np.testing.assert_array_equal(ends, expected)
     model.set_params(memory_budget="1MB")
-    _, found = model.predict_interval(many, LEVELS, method=JACKKNIFE)
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+    _, ends = model.predict_interval(many, LEVELS, method=JACKKNIFE)
+    np.testing.assert_allclose(ends, expected, rtol=1e-9, atol=1e-9)
     pipe = make_pipeline(StandardScaler(), LaplaceRegressor(**SMALL)).fit(X, Y)
-    _, found = sklearn_laplace.predict_interval(pipe, X_NEW, method=JACKKNIFE)
+    _, ends = sklearn_laplace.predict_interval(pipe, X_NEW, method=JACKKNIFE)
     _, expected = pipe[-1].predict_interval(pipe[0].transform(X_NEW), method=JACKKNIFE)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(ends, expected)
 
 
 def test_rows_that_come_later_have_residuals_too():
-    """For a linear net as a fit of all rows."""
+    """After partial_fit a linear net has the intervals of a fit on all rows."""
     options = {**LINEAR, "prior_precision": 1.0, "sigma_noise": 0.5, "standardize_y": False}
     model = LaplaceRegressor(**options).fit(X[:25], Y[:25, 0]).partial_fit(X[25:], Y[25:, 0])
     whole = LaplaceRegressor(**options).fit(X, Y[:, 0])
@@ -181,7 +181,7 @@ def test_rows_that_come_later_have_residuals_too():
 
 
 def test_what_has_no_common_residuals_is_refused():
-    """Counts, rows of different known noise; a name that is not known; a model that is not fitted."""
+    """Counts, known noise variances, unknown method names and unfitted models are refused."""
     counts = LaplaceRegressor(**SMALL, likelihood="poisson").fit(X, RNG.poisson(3.0, size=N))
     with pytest.raises(UnsupportedCombinationError, match=r"method='jackknife\+' assumes.*targets are counts"):
         counts.predict_interval(X_NEW, method=JACKKNIFE)

@@ -1,4 +1,4 @@
-"""Which nets have a last layer, found by the way the outputs depend on it; the others say why not."""
+"""Detection of the last layer by its influence on the outputs; errors for nets without one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ X = torch.randn(9, 4, generator=torch.Generator().manual_seed(5), dtype=torch.fl
 
 
 class Net(nn.Module):
-    """Two layers; the subclasses end in different ways."""
+    """Two layers; subclasses differ after the first layer."""
 
     def __init__(self, n_in=4, n_out=2):
         super().__init__()
@@ -32,7 +32,7 @@ class Net(nn.Module):
 
 
 class Scaled(Net):
-    """A parameter of the net itself behind the last layer."""
+    """A parameter of the net itself after the last layer."""
 
     def __init__(self, n_in=4, n_out=2):
         super().__init__(n_in, n_out)
@@ -43,14 +43,14 @@ class Scaled(Net):
 
 
 class Skipping(Net):
-    """The inputs are added to the outputs: a way past the head without a parameter."""
+    """A parameter-free path from inputs to outputs bypasses the head."""
 
     def forward(self, x):
         return self.head(self.features(x)) + x[:, :1]
 
 
 class Flattened(Net):
-    """A convolution with nothing but a view behind it."""
+    """A convolution, followed only by a view."""
 
     def __init__(self, n_in=4, n_out=2):
         super().__init__(n_in, n_out)
@@ -61,14 +61,14 @@ class Flattened(Net):
 
 
 class Normed(Net):
-    """A norm without parameters of its own."""
+    """A norm without parameters."""
 
     def forward(self, x):
         return nn.functional.layer_norm(self.head(self.features(x)), (2,))
 
 
 class Heads(Net):
-    """A layer for each output."""
+    """A separate layer per output."""
 
     def __init__(self, n_in=4, n_out=2):
         super().__init__(n_in, n_out)
@@ -79,7 +79,7 @@ class Heads(Net):
 
 
 class Wide(Net):
-    """A linear part beside the deep one."""
+    """A linear branch in parallel to the deep branch."""
 
     def __init__(self, n_in=4, n_out=2):
         super().__init__(n_in, n_out)
@@ -90,7 +90,7 @@ class Wide(Net):
 
 
 class Reused(Net):
-    """A last layer that is called twice."""
+    """The last layer is called twice."""
 
     def __init__(self, n_in=4, n_out=2):
         super().__init__(n_in, n_out)
@@ -101,7 +101,7 @@ class Reused(Net):
 
 
 class Tied(Net):
-    """A last layer with the weight of the first."""
+    """The last layer shares the weight of the first."""
 
     def __init__(self, n_in=4, n_out=2):
         super().__init__(n_in, n_out)
@@ -110,7 +110,7 @@ class Tied(Net):
 
 
 class Unregistered(Net):
-    """Parameters of the net itself in place of a last layer, behind those that are called."""
+    """Parameters of the net itself replace the last layer."""
 
     def __init__(self, n_in=4, n_out=2):
         super().__init__(n_in, n_out)
@@ -127,7 +127,7 @@ def traced(kind) -> Network:
 
 @pytest.mark.parametrize("kind", [Net, Scaled, Skipping, Flattened, Normed])
 def test_what_is_behind_the_last_layer_may_be_anything_without_layers(kind):
-    """Its tensors, and the Jacobian of the whole net in them by autodiff."""
+    """Names of the tensors, and the Jacobian of the net with respect to them against autodiff."""
     network = traced(kind)
     part = LastLayer().of(network, X)
     assert part.parameter_names == ("head.weight", "head.bias")
@@ -150,13 +150,13 @@ def test_what_is_behind_the_last_layer_may_be_anything_without_layers(kind):
     ],
 )
 def test_a_net_without_one_last_layer_says_why(kind, message):
-    """What was found, and what to do."""
+    """The message names the last layer and an alternative."""
     with pytest.raises(UnsupportedCombinationError, match=message):
         LastLayer().of(traced(kind), X)
 
 
 def test_another_layer_past_the_last_one_may_be_frozen():
-    """What is not trained is not random either."""
+    """Frozen tensors are not selected."""
     torch.manual_seed(3)
     module = Wide().double()
     module.wide.requires_grad_(False)
@@ -164,7 +164,7 @@ def test_another_layer_past_the_last_one_may_be_frozen():
 
 
 def test_several_heads_are_refused_before_training_and_taken_by_name():
-    """Both heads by name are a linear model in the features, with variance in each output."""
+    """Two heads selected by name are a linear model in the features, with variance in each output."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(30, 4))
     targets = rows[:, :2] + 0.3 * rng.normal(size=(30, 2))

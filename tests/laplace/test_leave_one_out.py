@@ -1,4 +1,4 @@
-"""Leave-one-out in closed form against refits: of the linearised network, dense, and of the network itself."""
+"""Closed-form leave-one-out predictions against dense refits of the linearised net and refits of the net itself."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from sklearn_laplace.laplace.updates import add_rows
 
 EXACT = ["full", "functional", "low_rank"]
 OWN = ["full", "functional", "low_rank", "block_diagonal", "diag"]
-"""Structures whose covariance without a row is that of their own curvature without it."""
+"""Structures whose leave-one-out covariance is exactly that of their curvature without the row."""
 NOT_GAUSSIAN = sorted(set(contracts.ALL_KINDS) - {"gaussian"})
 
 
 def at(problem: contracts.Example) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs (n, C), Jacobian (n, C, P) by autodiff and weights (P,), in the package's order."""
+    """Outputs (n, C), Jacobian (n, C, P) by autodiff and parameters (P,), in the package's order."""
     J = oracles.jacobian(problem.module, problem.network.parameter_names, problem.x)
     back = contracts.oracle_order(problem.network).argsort()
     return oracles.outputs(problem.module, problem.x), J[..., back], problem.network.theta
@@ -74,34 +74,34 @@ def without(problem: contracts.Example, n: int) -> contracts.Example:
     [*((s, "categorical") for s in sorted(STRUCTURES)), *(("diag", k) for k in contracts.ALL_KINDS)],
 )
 def test_the_mode_of_the_linearised_network_is_that_of_dense_newton_steps(structure, kind):
-    """Whatever the structure, which only preconditions; from weights that are no mode of anything."""
+    """For every structure, which acts as a preconditioner only, from arbitrary weights."""
     problem = contracts.example(kind, seed=3, n=12)
     prior = problem.network.scalar_prior() if structure == "ekfac" else problem.network.tensor_prior()
     hyper = hyper_of(problem, prior, temperature=3.0)
-    found = linearised_mode(problem.fit(structure, prior), batches(problem), hyper)
+    mode = linearised_mode(problem.fit(structure, prior), batches(problem), hyper)
     expected, _ = oracles.linearised_map(*dense(problem, hyper, prior))
-    contracts.close(found.theta, expected, 1e-8, "mode")
+    contracts.close(mode.theta, expected, 1e-8, "mode")
     f, J, theta = at(problem)
     moved = f + J @ (expected - theta)
     nll = -oracles.log_likelihood(kind, moved, problem.y) - LIKELIHOODS[kind]().log_normaliser(1.0, f.shape[1])
-    assert found.nll == pytest.approx(float(problem.weights @ nll), rel=1e-8)
-    assert float(found.objective_gradient(hyper).norm()) < 1e-8
+    assert mode.nll == pytest.approx(float(problem.weights @ nll), rel=1e-8)
+    assert float(mode.objective_gradient(hyper).norm()) < 1e-8
 
 
 @pytest.mark.parametrize("kind", contracts.ALL_KINDS)
 def test_the_curvature_at_the_mode_is_that_of_its_outputs(kind):
-    """IRLS's fixed point: H at the moved outputs, which for a Gaussian is H itself."""
+    """At the fixed point of IRLS, H is evaluated at the moved outputs."""
     problem = contracts.example(kind, seed=5, n=12)
     prior = problem.network.scalar_prior()
     hyper = hyper_of(problem, prior)
-    found = linearised_mode(problem.fit("full"), batches(problem), hyper)
+    mode = linearised_mode(problem.fit("full"), batches(problem), hyper)
     _, precision = oracles.linearised_map(*dense(problem, hyper, prior))
     H = (precision - torch.diag(hyper.prior_precision[prior.groups])) * hyper.dispersion
-    contracts.close(found.curvature.matrix, H, 1e-8, "curvature")
+    contracts.close(mode.curvature.matrix, H, 1e-8, "curvature")
 
 
 def test_a_mode_stays_where_it_is():
-    """Nothing to gain: no shift, and the same curvature object."""
+    """From a mode the shift and the curvature object do not change."""
     problem = contracts.example("categorical", seed=1, n=12)
     hyper = hyper_of(problem, problem.network.scalar_prior())
     mode = linearised_mode(problem.fit("kron"), batches(problem), hyper)
@@ -110,7 +110,7 @@ def test_a_mode_stays_where_it_is():
 
 
 def test_rows_that_are_not_held_give_the_same(monkeypatch):
-    """Beyond the budget each pass makes the Jacobians anew."""
+    """Beyond the memory budget each pass recomputes the Jacobians."""
     problem = contracts.example("categorical", seed=2, n=12)
     hyper = hyper_of(problem, problem.network.scalar_prior())
     fit = problem.fit("full")
@@ -127,92 +127,92 @@ def test_rows_that_are_not_held_give_the_same(monkeypatch):
 @pytest.mark.parametrize("structure", EXACT)
 @pytest.mark.parametrize("grouped", [False, True], ids=["scalar", "tensors"])
 def test_gaussian_leave_one_out_is_the_refit_without_the_row(structure, grouped):
-    """Three outputs, weights of which some are zero, another cut into batches: all as n dense refits."""
+    """Against n dense refits, with three outputs, zero weights and different batches."""
     problem = contracts.example("gaussian", seed=1, n=14)
     prior = problem.network.tensor_prior() if grouped else problem.network.scalar_prior()
     hyper, fit = hyper_of(problem, prior), problem.fit(structure, prior)
     mean, covariance = oracles.leave_one_out_refits(*dense(problem, hyper, prior))
     for size in (4, 14):
-        found = leave_one_out(fit, fit, batches(problem, size), hyper)
-        contracts.close(found.mean, mean, 1e-9, "mean")
-        contracts.close(found.covariance, covariance, 1e-9, "covariance")
+        left_out = leave_one_out(fit, fit, batches(problem, size), hyper)
+        contracts.close(left_out.mean, mean, 1e-9, "mean")
+        contracts.close(left_out.covariance, covariance, 1e-9, "covariance")
 
 
 def test_a_known_noise_variance_is_a_smaller_weight_in_the_latents_and_a_wider_density():
-    """One output: row n with noise v counts 1/v for the outputs; its density is N(y; mean, variance + φ v)."""
+    """With a single output, known noise v acts as weight 1/v, and the density is N(y; mean, variance + φ v)."""
     problem = contracts.example("gaussian", seed=8, n=12, sizes=(2, 3, 1))
     v = torch.logspace(-1, 1, 12, dtype=torch.float64)[:, None]
     noisy, lighter = replace(problem, noise=v), replace(problem, weights=problem.weights / v[:, 0])
     hyper = hyper_of(problem, problem.network.scalar_prior())
-    found, expected = (leave_one_out(p.fit("full"), p.fit("full"), batches(p), hyper) for p in (noisy, lighter))
-    contracts.close(found.mean, expected.mean, 1e-10, "mean")
-    contracts.close(found.covariance, expected.covariance, 1e-10, "covariance")
-    spread = (found.covariance[:, 0] + hyper.dispersion * v).sqrt()
-    normal = torch.distributions.Normal(found.mean, spread).log_prob(problem.y)[:, 0]
+    left_out, expected = (leave_one_out(p.fit("full"), p.fit("full"), batches(p), hyper) for p in (noisy, lighter))
+    contracts.close(left_out.mean, expected.mean, 1e-10, "mean")
+    contracts.close(left_out.covariance, expected.covariance, 1e-10, "covariance")
+    spread = (left_out.covariance[:, 0] + hyper.dispersion * v).sqrt()
+    normal = torch.distributions.Normal(left_out.mean, spread).log_prob(problem.y)[:, 0]
     value = loo_log_density(noisy.fit("full"), noisy.fit("full"), batches(noisy), hyper, gaussian_density)
     assert value == pytest.approx(float(problem.weights @ normal), rel=1e-10)
 
 
 def test_the_temperature_scales_the_covariance_and_not_the_mean():
-    """The mode knows no temperature; P is H / (T φ) + diag(δ), with the row and without."""
+    """The mode is independent of the temperature; P = H / (T φ) + diag(δ), with and without the row."""
     problem = contracts.example("gaussian", seed=2, n=10)
     prior = problem.network.scalar_prior()
     hyper, fit = hyper_of(problem, prior, temperature=2.5), problem.fit("full")
     arguments = dense(problem, hyper, prior)
     mean, _ = oracles.leave_one_out_refits(*arguments)
     _, covariance = oracles.leave_one_out_refits(*arguments[:-1], hyper.dispersion * 2.5)
-    found = leave_one_out(fit, fit, batches(problem), hyper)
-    contracts.close(found.mean, mean, 1e-9, "mean")
-    contracts.close(found.covariance, covariance, 1e-9, "covariance")
+    left_out = leave_one_out(fit, fit, batches(problem), hyper)
+    contracts.close(left_out.mean, mean, 1e-9, "mean")
+    contracts.close(left_out.covariance, covariance, 1e-9, "covariance")
 
 
 def test_ridge_regression_has_the_residual_over_one_minus_the_leverage():
-    """The identity of the textbooks, for a linear net."""
+    """Textbook identity for linear models."""
     x, y = oracles.random_regression(25, 3, 1, seed=1)
     w, network = torch.ones(25, dtype=torch.float64), trace(oracles.random_mlp((3, 1), seed=2), x)
     fit = fit_laplace(
         network, LIKELIHOODS["gaussian"](), GGN(), STRUCTURES["full"], network.scalar_prior(), [(x, y, w)]
     )
-    found = leave_one_out(fit, fit, [(x, y, w)], Hyper(torch.tensor([0.7], dtype=torch.float64), 0.2))
+    left_out = leave_one_out(fit, fit, [(x, y, w)], Hyper(torch.tensor([0.7], dtype=torch.float64), 0.2))
     A = torch.cat([x, torch.ones(25, 1, dtype=torch.float64)], 1)
     hat = A @ torch.linalg.solve(A.mT @ A + 0.7 * 0.2 * torch.eye(4, dtype=torch.float64), A.mT)
     expected = (y - hat @ y) / (1 - hat.diagonal())[:, None]
-    torch.testing.assert_close(y - found.mean, expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(y - left_out.mean, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_rows_of_weight_zero_are_plain_predictions():
-    """They took no part, so nothing is taken out."""
+    """Rows of weight zero have no influence, so that removing them changes nothing."""
     problem = contracts.example("categorical", seed=4, n=12)
     prior = problem.network.scalar_prior()
     hyper, fit = hyper_of(problem, prior), problem.fit("full")
     mode = linearised_mode(fit, batches(problem), hyper)
-    found = leave_one_out(fit, fit, batches(problem), hyper)
+    left_out = leave_one_out(fit, fit, batches(problem), hyper)
     outputs, jacobian = problem.network.jacobian(problem.x)
     outputs = outputs + jacobian.times(mode.shift[:, None])[..., 0]
     covariance = mode.posterior(hyper).covariance(jacobian)
     idle = problem.weights == 0
     assert 0 < int(idle.sum()) < 12
-    torch.testing.assert_close(found.mean[idle], outputs[idle], rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(found.covariance[idle], covariance[idle], rtol=1e-12, atol=1e-12)
-    assert bool((found.variance[~idle] > covariance[~idle].diagonal(dim1=1, dim2=2)).all())
+    torch.testing.assert_close(left_out.mean[idle], outputs[idle], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(left_out.covariance[idle], covariance[idle], rtol=1e-12, atol=1e-12)
+    assert bool((left_out.variance[~idle] > covariance[~idle].diagonal(dim1=1, dim2=2)).all())
 
 
 def test_a_float32_net_is_answered_in_float64():
-    """The network's own rounding is all that differs."""
+    """The results differ only by the rounding of the net."""
     problem = contracts.example("gaussian", seed=3, n=12)
     network = trace(problem.module.float(), problem.x.float())
     single = [tuple(part.float() for part in batch) for batch in batches(problem)]
     fit = fit_laplace(network, problem.likelihood, GGN(), STRUCTURES["full"], network.scalar_prior(), single)
     hyper = hyper_of(problem, network.scalar_prior())
-    found, truth = leave_one_out(fit, fit, single, hyper), problem.fit("full")
+    left_out, truth = leave_one_out(fit, fit, single, hyper), problem.fit("full")
     expected = leave_one_out(truth, truth, batches(problem), hyper)
-    assert found.mean.dtype == found.covariance.dtype == torch.float64
-    torch.testing.assert_close(found.mean, expected.mean, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(found.covariance, expected.covariance, rtol=1e-4, atol=1e-6)
+    assert left_out.mean.dtype == left_out.covariance.dtype == torch.float64
+    torch.testing.assert_close(left_out.mean, expected.mean, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(left_out.covariance, expected.covariance, rtol=1e-4, atol=1e-6)
 
 
 def test_after_rows_came_it_is_the_leave_one_out_of_all():
-    """A fit that has moved starts there and ends at the same mode."""
+    """After add_rows the result equals that of a fit on all rows."""
     problem = contracts.example("gaussian", seed=6, n=12)
     old, new = (
         replace(problem, x=problem.x[rows], y=problem.y[rows], weights=problem.weights[rows])
@@ -221,9 +221,9 @@ def test_after_rows_came_it_is_the_leave_one_out_of_all():
     hyper = hyper_of(problem, problem.network.scalar_prior())
     rows = new.fit("full")
     moved, whole = add_rows(old.fit("full"), rows, rows.curvature, hyper), problem.fit("full")
-    found = leave_one_out(moved, moved, batches(problem), hyper)
+    left_out = leave_one_out(moved, moved, batches(problem), hyper)
     expected = leave_one_out(whole, whole, batches(problem), hyper)
-    torch.testing.assert_close(found.mean, expected.mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(left_out.mean, expected.mean, rtol=1e-9, atol=1e-9)
     ridge = torch.tensor([0.1, 1.0], dtype=torch.float64)
     paths = [loo_path(fit, batches(problem), ridge).log_density for fit in (moved, whole)]
     torch.testing.assert_close(*paths, rtol=1e-9, atol=1e-9)
@@ -231,7 +231,7 @@ def test_after_rows_came_it_is_the_leave_one_out_of_all():
 
 @pytest.mark.parametrize("structure", EXACT)
 def test_shared_weights_are_taken_out_as_a_sum_over_positions(structure):
-    """A convolution: a row's part is multiplied out, the mean and the covariance are the refits'."""
+    """A convolution shares weights between positions; mean and covariance equal those of refits."""
     layers = [torch.nn.Conv1d(1, 2, 3), torch.nn.Tanh(), torch.nn.Flatten(), torch.nn.Linear(6, 2)]
     net, generator = torch.nn.Sequential(*layers).double(), torch.Generator().manual_seed(0)
     for parameter in net.parameters():
@@ -242,11 +242,11 @@ def test_shared_weights_are_taken_out_as_a_sum_over_positions(structure):
     prior = problem.network.scalar_prior()
     hyper, fit = hyper_of(problem, prior), problem.fit(structure)
     mean, covariance = oracles.leave_one_out_refits(*dense(problem, hyper, prior))
-    for own in (fit, problem.fit("kron")):
-        found = leave_one_out(own, fit, batches(problem), hyper)
-        contracts.close(found.mean, mean, 1e-9, "mean")
-        if own is fit:
-            contracts.close(found.covariance, covariance, 1e-9, "covariance")
+    for structured in (fit, problem.fit("kron")):
+        left_out = leave_one_out(structured, fit, batches(problem), hyper)
+        contracts.close(left_out.mean, mean, 1e-9, "mean")
+        if structured is fit:
+            contracts.close(left_out.covariance, covariance, 1e-9, "covariance")
 
 
 # ------------------------------------------------------------------------------ other structures and rules
@@ -255,7 +255,7 @@ def test_shared_weights_are_taken_out_as_a_sum_over_positions(structure):
 @pytest.mark.parametrize("kind", contracts.KINDS)
 @pytest.mark.parametrize("structure", OWN)
 def test_the_covariance_is_that_of_the_structure_without_the_row(structure, kind):
-    """Its own curvature summed over the other rows, from the oracles; K < C columns for classes."""
+    """Against the curvature of the other rows from the oracles; categorical factors have fewer columns than outputs."""
     problem = contracts.example(kind, seed=1, n=8)
     prior = problem.network.tensor_prior()
     hyper = hyper_of(problem, prior, temperature=1.6)
@@ -263,24 +263,24 @@ def test_the_covariance_is_that_of_the_structure_without_the_row(structure, kind
     _, J, _ = at(problem)
     line = problem.network.linearise(problem.x)
     factor = problem.likelihood.hessian_factor(line.outputs) * (scale * problem.weights).sqrt()[:, None, None]
-    found = fit.posterior(hyper).left_out_covariance(line.jacobian(), factor)
+    covariances = fit.posterior(hyper).left_out_covariance(line.jacobian(), factor)
     for n in range(8):
         H = contracts.dense_curvature(structure, without(problem, n))
         P = oracles.posterior_precision(H, hyper.prior_precision[prior.groups], scale)
-        contracts.close(found[n], J[n] @ torch.linalg.solve(P, J[n].T), 1e-9, "covariance")
+        contracts.close(covariances[n], J[n] @ torch.linalg.solve(P, J[n].T), 1e-9, "covariance")
 
 
 @pytest.mark.parametrize("structure", ["kron", "ekfac", "diag", "block_diagonal"])
 def test_the_mean_is_the_refits_whatever_the_structure(structure):
-    """And a Kronecker factor hardly knows one row: its covariance is the plain one."""
+    """The mean is exact for every structure; Kronecker factors keep their covariance, since a row hardly changes it."""
     problem = contracts.example("gaussian", seed=3, n=12)
     prior = problem.network.scalar_prior()
     hyper, fit, exact = hyper_of(problem, prior), problem.fit(structure), problem.fit("full")
-    found = leave_one_out(fit, exact, batches(problem), hyper)
+    left_out = leave_one_out(fit, exact, batches(problem), hyper)
     mean, _ = oracles.leave_one_out_refits(*dense(problem, hyper, prior))
-    contracts.close(found.mean, mean, 1e-9, "mean")
+    contracts.close(left_out.mean, mean, 1e-9, "mean")
     plain = fit.posterior(hyper).covariance(problem.jacobian(problem.x))
-    assert torch.allclose(found.covariance, plain, rtol=1e-12) == (structure in ("kron", "ekfac"))
+    assert torch.allclose(left_out.covariance, plain, rtol=1e-12) == (structure in ("kron", "ekfac"))
 
 
 @pytest.mark.parametrize(
@@ -289,18 +289,18 @@ def test_the_mean_is_the_refits_whatever_the_structure(structure):
 @pytest.mark.parametrize("kind", contracts.KINDS)
 @pytest.mark.filterwarnings("ignore:.*eigenvalues of the curvature are negative")
 def test_the_covariance_is_that_of_the_rule_without_the_row(kind, rule):
-    """Each row's own S Sᵀ taken out, at the mode's outputs and to the rule's power of φ; the mean stays the GGN's.
+    """S Sᵀ of the row is subtracted, scaled by the rule's power of φ; the mean is that of Gauss–Newton.
 
-    The exact Hessian has no S: what is taken out is the Gauss–Newton part, down to what the prior leaves.
+    The exact Hessian has no S, so that the Gauss–Newton part is subtracted, bounded by the prior.
     """
     problem = contracts.example(kind, seed=2, n=9)
     prior = problem.network.scalar_prior()
     hyper, rows = hyper_of(problem, prior, temperature=1.3), batches(problem)
     exact = problem.fit("full")
     fit = fit_laplace(problem.network, problem.likelihood, rule, STRUCTURES["full"], prior, rows)
-    found = leave_one_out(fit, exact, rows, hyper)
+    left_out = leave_one_out(fit, exact, rows, hyper)
     plain = leave_one_out(exact, exact, rows, hyper)
-    torch.testing.assert_close(found.mean, plain.mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(left_out.mean, plain.mean, rtol=1e-9, atol=1e-9)
     shift = linearised_mode(exact, rows, hyper).shift
     scale, eye = hyper.scale(rule.dispersion_power), torch.eye(problem.network.n_parameters, dtype=torch.float64)
     line = problem.network.linearise(problem.x).moved(shift)
@@ -309,14 +309,16 @@ def test_the_covariance_is_that_of_the_rule_without_the_row(kind, rule):
         problem.network, problem.likelihood, rule, STRUCTURES["full"], prior, rows, shift=shift
     ).curvature.matrix + eye * float(hyper.prior_precision)
     S = problem.likelihood.hessian_factor(line.outputs) * problem.weights.sqrt()[:, None, None]
-    own = S.mT @ J if isinstance(rule, Hessian) else rule.batch(line, problem.likelihood, problem.y, problem.weights)
-    own = own if isinstance(own, Tensor) else own.jacobian.rows()
+    removed = (
+        S.mT @ J if isinstance(rule, Hessian) else rule.batch(line, problem.likelihood, problem.y, problem.weights)
+    )
+    removed = removed if isinstance(removed, Tensor) else removed.jacobian.rows()
     for n in range(9):
-        P = whole - scale * own[n].mT @ own[n]
+        P = whole - scale * removed[n].mT @ removed[n]
         if isinstance(rule, Hessian) and float(torch.linalg.eigvalsh(P)[0]) < float(hyper.prior_precision):
-            assert bool(torch.isfinite(found.covariance[n]).all())
+            assert bool(torch.isfinite(left_out.covariance[n]).all())
         else:
-            contracts.close(found.covariance[n], J[n] @ torch.linalg.solve(P, J[n].T), 1e-8, "covariance")
+            contracts.close(left_out.covariance[n], J[n] @ torch.linalg.solve(P, J[n].T), 1e-8, "covariance")
 
 
 # ------------------------------------------------------------------------------ leverages of one
@@ -324,7 +326,7 @@ def test_the_covariance_is_that_of_the_rule_without_the_row(kind, rule):
 
 @pytest.mark.parametrize("n_columns", [1, 3])
 def test_a_covariance_without_a_site_is_the_inverse_of_the_difference(n_columns):
-    """And bounded by the one without any site where rounding makes the leverage one or more."""
+    """The covariance without the row; where rounding makes the leverage 1 or more it is bounded by the prior's."""
     generator = torch.Generator().manual_seed(n_columns)
     root, S = (torch.randn(5, 3, k, generator=generator, dtype=torch.float64) for k in (3, n_columns))
     without_site = root @ root.mT + 0.1 * torch.eye(3, dtype=torch.float64)
@@ -332,37 +334,37 @@ def test_a_covariance_without_a_site_is_the_inverse_of_the_difference(n_columns)
     torch.testing.assert_close(downdated(q, S, 3 * without_site), without_site, rtol=1e-10, atol=1e-10)
     for growth in (1.0, 5.0):  # leverages of one and of five: the bound holds along S
         site = growth**0.5 * S @ torch.linalg.inv(torch.linalg.cholesky(S.mT @ q @ S)).mT
-        found = downdated(q, site, without_site)
-        assert bool(torch.isfinite(found).all())
-        assert bool((torch.linalg.eigvalsh(found - q) > -1e-9).all())
+        downdated_covariance = downdated(q, site, without_site)
+        assert bool(torch.isfinite(downdated_covariance).all())
+        assert bool((torch.linalg.eigvalsh(downdated_covariance - q) > -1e-9).all())
         if n_columns == 1:
             along = q + (q @ site) * (1 + site.mT @ without_site @ site) @ (q @ site).mT
-            torch.testing.assert_close(found, along, rtol=1e-8, atol=1e-8)
+            torch.testing.assert_close(downdated_covariance, along, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("structure", ["full", "functional"])
 def test_a_net_that_interpolates_has_finite_answers(structure):
-    """More weights than rows and hardly a prior: leverages are one in float64, and the prior's covariance the limit."""
+    """With more weights than rows and a weak prior, leverages are 1 in float64; the prior bounds the covariance."""
     problem = contracts.example("gaussian", seed=0, n=3, sizes=(2, 8, 1))
     problem = replace(problem, weights=torch.ones(3, dtype=torch.float64))
     fit, prior = problem.fit(structure), problem.network.scalar_prior()
     for delta, noise in ((1e-2, 1e-5), (1e-6, 1e-8)):
         hyper = Hyper(torch.tensor([delta], dtype=torch.float64), noise)
-        found = leave_one_out(fit, fit, batches(problem), hyper)
+        left_out = leave_one_out(fit, fit, batches(problem), hyper)
         most = problem.jacobian(problem.x).weighted_inner(torch.ones(fit.network.n_parameters).double() / delta)
-        assert bool(torch.isfinite(found.mean).all()) and bool((found.variance > 0).all())
-        assert bool((found.covariance <= most * (1 + 1e-9)).all())
+        assert bool(torch.isfinite(left_out.mean).all()) and bool((left_out.variance > 0).all())
+        assert bool((left_out.covariance <= most * (1 + 1e-9)).all())
         if delta == 1e-2:  # the other's P has a condition number of 1e16
             mean, covariance = oracles.leave_one_out_refits(*dense(problem, hyper, prior))
-            torch.testing.assert_close(found.mean, mean, rtol=1e-6, atol=1e-6)
-            torch.testing.assert_close(found.covariance, covariance, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(left_out.mean, mean, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(left_out.covariance, covariance, rtol=1e-6, atol=1e-6)
 
 
 # ------------------------------------------------------------------------------ other likelihoods: one Newton step
 
 
 def settled_in_outputs(problem: contracts.Example, hyper: Hyper, fit: LaplaceFit) -> Tensor:
-    """What more steps in each row's outputs would give: z = f + q w r(z)/φ, the others' loss taken as quadratic."""
+    """Outputs after further steps for each row, z = f + q w r(z)/φ, with a quadratic loss of the other rows."""
     mode = linearised_mode(fit, batches(problem), hyper)
     outputs, jacobian = problem.network.jacobian(problem.x)
     f = outputs + jacobian.times(mode.shift[:, None])[..., 0]
@@ -375,22 +377,22 @@ def settled_in_outputs(problem: contracts.Example, hyper: Hyper, fit: LaplaceFit
 
 @pytest.mark.parametrize("kind", NOT_GAUSSIAN)
 def test_one_newton_step_is_near_the_refit_and_more_in_the_outputs_are_not_nearer(kind):
-    """Second order in the leverage: the error is a few per cent of what leaving out changes.
+    """The error is a few per cent of the effect of the row, and of second order in its leverage.
 
-    Iterating in the outputs of the row alone would keep the curvature of the others, which is what the step gets wrong.
+    Further steps in the outputs of the row alone do not help, since the curvature of the other rows stays fixed.
     """
     problem = contracts.example(kind, seed=7, n=24)
     problem = replace(problem, weights=torch.ones(24, dtype=torch.float64))
     prior = problem.network.scalar_prior()
     hyper, fit = Hyper(torch.ones(1, dtype=torch.float64)), problem.fit("full")
     refit, covariance = oracles.leave_one_out_refits(*dense(problem, hyper, prior))
-    found = leave_one_out(fit, fit, batches(problem), hyper)
+    left_out = leave_one_out(fit, fit, batches(problem), hyper)
     outputs, jacobian = problem.network.jacobian(problem.x)
     outputs = outputs + jacobian.times(linearised_mode(fit, batches(problem), hyper).shift[:, None])[..., 0]
-    change, error = (refit - outputs).norm(dim=1), (found.mean - refit).norm(dim=1)
+    change, error = (refit - outputs).norm(dim=1), (left_out.mean - refit).norm(dim=1)
     assert float(error.median() / change.median()) < 0.1
     assert float(error.max() / change.max()) < 0.25
-    spread = (found.variance / covariance.diagonal(dim1=1, dim2=2)).log().abs()
+    spread = (left_out.variance / covariance.diagonal(dim1=1, dim2=2)).log().abs()
     assert float(spread.median()) < 0.1 and float(spread.max()) < 0.5
     local = (settled_in_outputs(problem, hyper, fit) - refit).norm(dim=1)
     assert float(local.median()) > float(error.median())
@@ -398,7 +400,7 @@ def test_one_newton_step_is_near_the_refit_and_more_in_the_outputs_are_not_neare
 
 @pytest.mark.parametrize("kind", NOT_GAUSSIAN)
 def test_the_error_of_the_step_is_of_second_order(kind):
-    """A row of a tenth of the weight: its change is a tenth, and the error a hundredth."""
+    """A tenth of the row weight gives a hundredth of the error."""
     problem = contracts.example(kind, seed=8, n=16)
     prior, hyper, errors = problem.network.scalar_prior(), Hyper(torch.ones(1, dtype=torch.float64)), []
     for weight in (0.2, 0.02):
@@ -417,7 +419,7 @@ def test_the_error_of_the_step_is_of_second_order(kind):
 
 
 def test_eighty_true_refits_of_a_net_agree():
-    """A 1-16-1 net at its mode, each row left out and the net trained on: correlation .9997, median error .6 %."""
+    """Refits of a 1-16-1 net from its mode without each row: correlation .9997, median error .6 %."""
     generator = torch.Generator().manual_seed(0)
     x = 4 * torch.rand(80, 1, generator=generator, dtype=torch.float64) - 2
     y = torch.sin(2 * x) + 0.2 * torch.randn(80, 1, generator=generator, dtype=torch.float64)
@@ -440,13 +442,13 @@ def test_eighty_true_refits_of_a_net_agree():
             break
         mode, damping = step.fit, step.damping
     mode = refine(everything, mode, hyper, max_steps=100).fit
-    found = leave_one_out(mode, mode, [(x, y, ones)], hyper)
+    left_out = leave_one_out(mode, mode, [(x, y, ones)], hyper)
     refits = []
     for n in range(80):
         fewer = problem_of(ones.index_fill(0, torch.tensor([n]), 0.0))
         settled = refine(fewer, fewer.linearise(mode.network), hyper, max_steps=10).fit
         refits.append(settled.network(x[n : n + 1])[0])
-    ours, truth = (y - found.mean)[:, 0], y[:, 0] - torch.stack(refits)[:, 0]
+    ours, truth = (y - left_out.mean)[:, 0], y[:, 0] - torch.stack(refits)[:, 0]
     assert float(torch.corrcoef(torch.stack([ours, truth]))[0, 1]) > 0.999
     assert float(((ours - truth) / truth).abs().median()) < 0.01
 
@@ -456,27 +458,27 @@ def test_eighty_true_refits_of_a_net_agree():
 
 @pytest.mark.parametrize("n_outputs", [1, 3])
 def test_the_gaussian_density_is_the_multivariate_normals(n_outputs):
-    """Noise on the diagonal."""
+    """Against torch, with the noise variance on the diagonal."""
     root = torch.randn(6, n_outputs, n_outputs, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     mean, y = torch.randn(2, 6, n_outputs, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     covariance = root @ root.mT
-    found = gaussian_density(LatentGaussian(mean, covariance), y, 0.3)
+    log_density = gaussian_density(LatentGaussian(mean, covariance), y, 0.3)
     noisy = covariance + 0.3 * torch.eye(n_outputs, dtype=torch.float64)
     expected = torch.distributions.MultivariateNormal(mean, noisy).log_prob(y)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(log_density, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["bernoulli", "categorical"])
 def test_the_density_of_classes_is_the_linked_probability_of_the_label(kind):
-    """Over weighted rows in batches; impossible labels cost a finite number of nats."""
+    """Weighted sum over batches; impossible labels have a finite density."""
     problem = contracts.example(kind, seed=2, n=12)
     hyper, fit = hyper_of(problem, problem.network.scalar_prior()), problem.fit("full")
     link = LINKS["moderated"](torch.zeros(1, 3))
     latent = leave_one_out(fit, fit, batches(problem), hyper)
     p = link.mean(problem.likelihood.class_logits(latent))[torch.arange(12), problem.y]
     density = class_density(problem.likelihood, link)
-    found = loo_log_density(fit, fit, batches(problem), hyper, density)
-    assert found == pytest.approx(float(problem.weights @ p.log()), rel=1e-12)
+    density_sum = loo_log_density(fit, fit, batches(problem), hyper, density)
+    assert density_sum == pytest.approx(float(problem.weights @ p.log()), rel=1e-12)
     certain = LatentGaussian(torch.full((1, p.ndim), 1e5).double(), torch.zeros(1, 1, 1).double())
     if kind == "bernoulli":
         assert math.isfinite(float(density(certain, torch.tensor([0]), 1.0)))
@@ -491,7 +493,7 @@ def test_the_density_of_classes_is_the_linked_probability_of_the_label(kind):
 )
 @pytest.mark.parametrize("structure", ["full", "functional"])
 def test_the_path_is_the_density_of_each_of_its_points(structure, n, n_outputs, temperature, known):
-    """One pass and one product against a mode and a posterior of its own for each; fewer rows than weights and more."""
+    """The path equals separate evaluations at each point, with fewer or more rows than weights."""
     problem = contracts.example("gaussian", seed=4, n=n, sizes=(2, 3, n_outputs))
     if known:
         problem = replace(problem, noise=0.5 + problem.y.abs())
@@ -513,7 +515,7 @@ def test_the_path_is_the_density_of_each_of_its_points(structure, n, n_outputs, 
 
 
 def test_a_path_is_refused_where_there_is_none():
-    """With the way out."""
+    """The message names an alternative."""
     ridge = torch.ones(1, dtype=torch.float64)
     for kind, structure, tensors in [
         ("categorical", "full", False),
@@ -530,7 +532,7 @@ def test_a_path_is_refused_where_there_is_none():
 
 
 def refitted_density(problem: contracts.Example, hyper: Hyper) -> float:
-    """Σ w log p(yₙ given the rest) from n dense refits; Gaussian."""
+    """Σ w log p(yₙ | other rows) from n dense refits; Gaussian likelihood."""
     prior = problem.network.scalar_prior()
     mean, covariance = oracles.leave_one_out_refits(*dense(problem, hyper, prior))
     noisy = covariance + hyper.dispersion * torch.eye(mean.shape[1], dtype=torch.float64)
@@ -543,81 +545,81 @@ def refitted_density(problem: contracts.Example, hyper: Hyper) -> float:
     [("full", True, True), ("functional", True, False), ("full", False, True)],
 )
 def test_what_is_selected_is_the_maximum_of_a_refitted_grid(structure, free_prior, free_dispersion):
-    """No grid point of dense refits, over many decades or near by, is better; what is not free keeps its value."""
+    """No point of a coarse or fine grid of dense refits is better; fixed values do not change."""
     problem = contracts.example("gaussian", seed=9, n=12, sizes=(2, 3, 1))
     start = Hyper(torch.tensor([30.0], dtype=torch.float64), 0.7)
     fit, free = problem.fit(structure), {"free_prior": free_prior, "free_dispersion": free_dispersion}
-    found = select_loo(fit, fit, batches(problem), start, gaussian_density, **free)
-    assert free_prior or torch.equal(found.prior_precision, start.prior_precision)
-    assert free_dispersion or found.dispersion == start.dispersion
-    top = refitted_density(problem, found)
+    selected = select_loo(fit, fit, batches(problem), start, gaussian_density, **free)
+    assert free_prior or torch.equal(selected.prior_precision, start.prior_precision)
+    assert free_dispersion or selected.dispersion == start.dispersion
+    top = refitted_density(problem, selected)
     steps = [10.0**power for power in (-3, -1, -0.1, 0.1, 1, 3)]
     for a in steps if free_prior else [1.0]:
         for b in steps if free_dispersion else [1.0]:
-            other = replace(found, prior_precision=a * found.prior_precision, dispersion=b * found.dispersion)
+            other = replace(selected, prior_precision=a * selected.prior_precision, dispersion=b * selected.dispersion)
             assert refitted_density(problem, other) <= top + 1e-4, f"{a} {b}"
 
 
 @pytest.mark.parametrize(("structure", "free_dispersion"), [("kron", True), ("diag", False)])
 def test_point_by_point_ends_at_a_maximum_too(structure, free_dispersion):
-    """A structure of its own for the covariance: no path, and the density of what is found beats its neighbours."""
+    """An approximate structure has no path; the selected density is higher than that of neighbouring values."""
     problem = contracts.example("gaussian", seed=3, n=30)
     fit, exact, rows = problem.fit(structure), problem.fit("full"), batches(problem, 30)
     start = Hyper(torch.tensor([50.0], dtype=torch.float64), 0.3)
-    found = select_loo(fit, exact, rows, start, gaussian_density, free_dispersion=free_dispersion)
+    selected = select_loo(fit, exact, rows, start, gaussian_density, free_dispersion=free_dispersion)
 
     def value(hyper: Hyper) -> float:
         return loo_log_density(fit, exact, rows, hyper, gaussian_density)
 
-    top = value(found)
+    top = value(selected)
     assert top > value(start) + 0.5
     for factor in (0.5, 0.8, 1.25, 2.0):
-        assert value(replace(found, prior_precision=factor * found.prior_precision)) < top
+        assert value(replace(selected, prior_precision=factor * selected.prior_precision)) < top
         if free_dispersion:
-            assert value(replace(found, dispersion=factor * found.dispersion)) < top
+            assert value(replace(selected, dispersion=factor * selected.dispersion)) < top
 
 
 def test_two_coordinates_of_another_power_are_searched_in_turn():
-    """The empirical Fisher scales with φ⁻²: there is no profile, and both are climbed."""
+    """The empirical Fisher scales with φ⁻², so that both coordinates are searched."""
     problem = contracts.example("gaussian", seed=3, n=30)
     rows, exact = batches(problem, 30), problem.fit("full")
     fit = fit_laplace(problem.network, problem.likelihood, EmpiricalFisher(), STRUCTURES["full"], exact.prior, rows)
-    found = select_loo(fit, exact, rows, Hyper(torch.tensor([5.0], dtype=torch.float64), 1.0), gaussian_density)
-    top = loo_log_density(fit, exact, rows, found, gaussian_density)
+    selected = select_loo(fit, exact, rows, Hyper(torch.tensor([5.0], dtype=torch.float64), 1.0), gaussian_density)
+    top = loo_log_density(fit, exact, rows, selected, gaussian_density)
     for factor in (0.5, 2.0):
-        delta = replace(found, prior_precision=factor * found.prior_precision)
-        noise = replace(found, dispersion=factor * found.dispersion)
+        delta = replace(selected, prior_precision=factor * selected.prior_precision)
+        noise = replace(selected, dispersion=factor * selected.dispersion)
         assert loo_log_density(fit, exact, rows, delta, gaussian_density) < top
         assert loo_log_density(fit, exact, rows, noise, gaussian_density) < top
 
 
 def test_classes_choose_their_prior_by_the_linked_probability():
-    """One value, no dispersion; better than where it started and than its neighbours."""
+    """The selected prior precision is better than neighbouring values; there is no dispersion."""
     problem = contracts.example("categorical", seed=1, n=30)
     fit, rows = problem.fit("full"), batches(problem, 30)
     density = class_density(problem.likelihood, LINKS["moderated"](torch.zeros(1, 3)))
-    found = select_loo(fit, fit, rows, Hyper(torch.tensor([100.0], dtype=torch.float64)), density)
+    selected = select_loo(fit, fit, rows, Hyper(torch.tensor([100.0], dtype=torch.float64)), density)
     values = [
-        loo_log_density(fit, fit, rows, Hyper(factor * found.prior_precision), density) for factor in (1.0, 0.5, 2.0)
+        loo_log_density(fit, fit, rows, Hyper(factor * selected.prior_precision), density) for factor in (1.0, 0.5, 2.0)
     ]
-    assert found.dispersion == 1.0 and values[0] == max(values)
+    assert selected.dispersion == 1.0 and values[0] == max(values)
 
 
 def test_several_prior_precisions_are_searched_in_turn():
-    """One a tensor: at least as good as one for all."""
+    """A precision per tensor is better than a single one."""
     problem = contracts.example("gaussian", seed=3, n=15)
     rows, groups = batches(problem, 15), problem.network.tensor_prior()
     one, many = problem.fit("full"), problem.fit("full", groups)
     together = select_loo(one, one, rows, Hyper(torch.ones(1, dtype=torch.float64), 0.1), gaussian_density)
     start = replace(together, prior_precision=together.prior_precision.expand(groups.n_groups).clone())
-    found = select_loo(many, many, rows, start, gaussian_density)
-    assert len(found.prior_precision.unique()) > 1
-    before, after = (loo_log_density(many, many, rows, hyper, gaussian_density) for hyper in (start, found))
+    selected = select_loo(many, many, rows, start, gaussian_density)
+    assert len(selected.prior_precision.unique()) > 1
+    before, after = (loo_log_density(many, many, rows, hyper, gaussian_density) for hyper in (start, selected))
     assert after > before + 0.1
 
 
 def test_nothing_free_is_nothing_chosen():
-    """The hyperparameters come back as they were."""
+    """The hyperparameters are returned unchanged."""
     problem = contracts.example("categorical")
     fit, hyper = problem.fit("full"), Hyper(torch.ones(1, dtype=torch.float64))
     density = class_density(problem.likelihood, LINKS["moderated"](torch.zeros(1, 3)))

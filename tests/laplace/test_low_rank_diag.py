@@ -1,4 +1,4 @@
-"""low_rank_diag: leading eigenpairs of EKFAC and the exact diagonal, against dense matrices; an exact sampler."""
+"""low_rank_diag, the leading eigenpairs of EKFAC plus the exact diagonal, against dense matrices."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from sklearn_laplace.laplace.selection import maximise_evidence
 from sklearn_laplace.laplace.structures import STRUCTURES, LowRankDiag
 
 SIZES = {"gaussian": (2, 3, 1), "categorical": (2, 3, 3)}
-"""Several Gaussian outputs have equal moments in the last layer, of which any may be the leading ones."""
+"""With several Gaussian outputs the last layer has equal moments, so that leading pairs are not unique."""
 
 
 def dense(curvature, size):
-    """H from its products with unit vectors."""
+    """Dense H from products with unit vectors."""
     return torch.stack([curvature.times(row) for row in torch.eye(size, dtype=torch.float64)])
 
 
 @pytest.mark.parametrize("kind", contracts.KINDS)
 @pytest.mark.parametrize("rank", [1, 2, 5, 7, 100])
 def test_the_leading_eigenpairs_and_the_rest_of_the_diagonal_are_kept(kind, rank):
-    """Ranks below and above those of the layers; one precision for each parameter, 1e-8."""
+    """Ranks below and above those of the layers, with a precision per parameter."""
     problem = contracts.example(kind, seed=3, n=12, sizes=SIZES[kind])
     H = contracts.dense_curvature("low_rank_diag", problem, rank=rank)
     curvature = problem.fit("low_rank_diag", rank=rank).curvature
@@ -42,7 +42,7 @@ def test_the_leading_eigenpairs_and_the_rest_of_the_diagonal_are_kept(kind, rank
 
 
 def test_the_diagonal_is_that_of_the_curvature_or_more():
-    """Exact where the leading pairs leave something; never below, since D is clipped and not the pairs."""
+    """The diagonal is exact where the leading pairs do not exceed it, and never smaller."""
     clipped = 0
     for seed in range(4):
         problem = contracts.example("categorical", seed, n=12)
@@ -57,7 +57,7 @@ def test_the_diagonal_is_that_of_the_curvature_or_more():
 
 
 def test_at_full_rank_it_is_ekfac_where_that_is_exact():
-    """Linear regression: the diagonal of ekfac is the exact one, and nothing is left for D."""
+    """For linear regression the leading pairs have the exact diagonal, so that D is zero."""
     module = oracles.random_mlp((4, 1), seed=2)
     x, y = contracts.random_rows("gaussian", 12, 4, 1, 2)
     problem = contracts.Example("gaussian", module, trace(module, x), x, y, oracles.random_weights(12, 2))
@@ -67,7 +67,7 @@ def test_at_full_rank_it_is_ekfac_where_that_is_exact():
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_the_sampler_is_exact_however_much_the_data_outweigh_the_prior(scale):
-    """Rᵀ P R = I: 1e-8 for conditions up to 1e10, where the shrinkage (1 − (1 + l)^−½)/l must not cancel."""
+    """Rᵀ P R = I for condition numbers up to 1e10; the shrinkage (1 − (1 + l)^−½)/l must not cancel."""
     problem = contracts.example("gaussian", seed=1, n=30, sizes=SIZES["gaussian"])
     H = contracts.dense_curvature("low_rank_diag", problem, rank=4)
     delta = torch.linspace(0.01, 1, len(H), dtype=torch.float64)
@@ -79,7 +79,7 @@ def test_the_sampler_is_exact_however_much_the_data_outweigh_the_prior(scale):
 
 
 def test_the_evidence_goes_without_the_eigenvalues_of_whole_layers(monkeypatch):
-    """They would cost the cube of a layer's size, which this structure is there to avoid."""
+    """Eigenvalues of the sum would cost the cube of a layer's size."""
     problem = contracts.example("gaussian", seed=5, n=12)
     fit, hyper = problem.fit("low_rank_diag", rank=3), Hyper(torch.tensor([0.7]).double(), dispersion=0.3)
 
@@ -87,13 +87,13 @@ def test_the_evidence_goes_without_the_eigenvalues_of_whole_layers(monkeypatch):
         raise AssertionError("eigenvalues of a dense layer")
 
     monkeypatch.setattr(LowRankDiag, "eigenvalues", refuse)
-    found = maximise_evidence(fit, hyper)
-    assert log_evidence(fit, found) > log_evidence(fit, hyper)
-    assert float(evidence_derivatives(fit, found).gradient.abs().max()) < 1e-4
+    best = maximise_evidence(fit, hyper)
+    assert log_evidence(fit, best) > log_evidence(fit, hyper)
+    assert float(evidence_derivatives(fit, best).gradient.abs().max()) < 1e-4
 
 
 def test_it_adds_up_in_one_basis_and_in_no_other():
-    """As ekfac; the diagonal adds up in any."""
+    """Leading pairs add up in a single eigenbasis, as for ekfac; the diagonal adds up in any."""
     problem = contracts.example("categorical", seed=2, n=12)
     fit = problem.fit("low_rank_diag", rank=4)
     again = [(problem.x, problem.y, problem.weights)]
@@ -116,11 +116,11 @@ def test_it_adds_up_in_one_basis_and_in_no_other():
 
 
 def test_it_takes_no_more_memory_than_it_says():
-    """Rows of eigenvectors, not squares of layers: a layer of 10⁵ weights at rank 10."""
+    """Memory is linear in the size of a layer: 10⁵ weights at rank 10."""
     module = torch.nn.Linear(1000, 100)
     network = trace(module, torch.zeros(3, 1000))
-    said = LowRankDiag.memory(network.blocks, 3, rank=10)
-    assert said < 8 * network.n_parameters * 100
+    needed = LowRankDiag.memory(network.blocks, 3, rank=10)
+    assert needed < 8 * network.n_parameters * 100
     rows = [(torch.randn(3, 1000, generator=torch.Generator().manual_seed(0)), torch.zeros(3, 100), torch.ones(3))]
     likelihood = LIKELIHOODS["gaussian"]()
     fit = fit_laplace(network, likelihood, GGN(), LowRankDiag, network.scalar_prior(), rows, rank=10)
@@ -131,7 +131,7 @@ def test_it_takes_no_more_memory_than_it_says():
 
 
 def test_a_prediction_counts_its_leading_directions():
-    """Each row is seen from every leading direction of a layer, at all outputs of the layer and of the network."""
+    """The batch size accounts for products of each row with all leading directions and outputs."""
     problem = contracts.example("categorical", seed=1, n=9, sizes=(2, 30, 3))
     posterior = problem.fit("low_rank_diag", rank=20).posterior(Hyper(torch.ones(1, dtype=torch.float64)))
     assert posterior.row_width(problem.network.blocks, 3) == 20 * (3 + 30)

@@ -1,4 +1,4 @@
-"""The mode: closed forms where there are any, a vanishing gradient elsewhere, and training that only climbs."""
+"""The mode against closed forms or a zero gradient; optimisation never decreases its objective."""
 
 import math
 from dataclasses import replace
@@ -19,12 +19,12 @@ from sklearn_laplace.laplace.prior import Prior
 from sklearn_laplace.laplace.structures import STRUCTURES
 
 OF_TENSOR_PRIORS = sorted(set(STRUCTURES) - {"ekfac"})
-"""ekfac holds one precision a layer."""
+"""Structures that support a precision per tensor; ekfac needs equal precisions within a layer."""
 EXACT = ["full", "functional"]
 
 
 def problem_of(kind: str, prior: Prior, structure: str, x: Tensor, y: Tensor, w: Tensor) -> Problem:
-    """The rows as functions of a network, in two batches."""
+    """Optimisation problem for these rows, in two batches."""
     rows = [(x[i], y[i], w[i]) for i in torch.arange(len(x)).split(len(x) // 2 + 1)]
     likelihood = LIKELIHOODS[kind]()
     return Problem(
@@ -34,7 +34,7 @@ def problem_of(kind: str, prior: Prior, structure: str, x: Tensor, y: Tensor, w:
 
 
 class Search:
-    """A net at random weights, its rows, and the objective and its gradient by the oracles."""
+    """A net with random weights, its rows, and the objective and gradient of the oracles."""
 
     def __init__(self, kind: str, structure: str, seed: int, sizes: tuple[int, ...] = (2, 4, 2), n: int = 25) -> None:
         sizes = (*sizes[:-1], contracts.n_outputs_of(kind, sizes[-1]))
@@ -49,7 +49,7 @@ class Search:
         self.fit = self.problem.linearise(self.network)
 
     def oracle_arguments(self, theta: Tensor) -> tuple:
-        """What map_objective and map_gradient take, from a θ in the package's order."""
+        """Arguments of map_objective and map_gradient for a θ in the package's order."""
         names = self.network.parameter_names
         delta = contracts.to_oracle(self.network, self.hyper.prior_precision[self.prior.groups])
         flat = contracts.to_oracle(self.network, theta)
@@ -64,7 +64,7 @@ class Search:
 
 @pytest.mark.parametrize("kind", contracts.ALL_KINDS)
 def test_objective_and_gradient_are_autodiff(kind):
-    """The objective up to its constants, so as a difference of two weights; weights, noise and precisions included."""
+    """Objectives agree up to a constant, so differences between two points are compared."""
     search = Search(kind, "full", seed=0)
     moved = search.problem.linearise(search.network.with_parameters(search.network.theta + 0.1))
     a, b = search.fit.network.theta, moved.network.theta
@@ -74,13 +74,13 @@ def test_objective_and_gradient_are_autodiff(kind):
     torch.testing.assert_close(gradient, search.gradient(a), rtol=1e-10, atol=1e-10)
     loss = search.problem.loss(search.network)
     assert loss(b) == pytest.approx(moved.nll, rel=1e-12)
-    assert loss(a) == pytest.approx(search.fit.nll, rel=1e-12), "the same object again, elsewhere"
+    assert loss(a) == pytest.approx(search.fit.nll, rel=1e-12), "the same object at other weights"
     torch.testing.assert_close(loss.gradient(), search.fit.gradient, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("structure", OF_TENSOR_PRIORS)
 def test_refine_of_a_linear_net_is_bayesian_linear_regression(structure):
-    """Quadratic objective: exact structures are there in one step, approximate metrics after some."""
+    """The objective is quadratic: exact structures need a single step, approximate metrics several."""
     x, y = oracles.random_regression(30, 3, 2, seed=2)
     w = oracles.random_weights(30, seed=2)
     module = oracles.random_mlp((3, 2), seed=5)
@@ -99,7 +99,7 @@ def test_refine_of_a_linear_net_is_bayesian_linear_regression(structure):
 
 
 def logistic(structure: str, n_classes: int) -> tuple[Tensor, Tensor]:
-    """Ours and the oracle's maximum of a logistic regression, [W | b] row by row."""
+    """Mode of a logistic regression by refine and by the oracle; [W | b] in row-major order."""
     x, y = oracles.random_classification(40, 2, n_classes, seed=3)
     w = oracles.random_weights(40, seed=3)
     network = trace(oracles.random_mlp((2, n_classes), seed=1), x)
@@ -112,17 +112,17 @@ def logistic(structure: str, n_classes: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("structure", sorted(STRUCTURES))
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_refine_of_a_linear_net_is_logistic_regression(structure, n_classes):
-    """A concave problem: one maximum, found by dense Newton steps in the oracle.
+    """The problem is concave, and dense Newton steps of the oracle find its only maximum.
 
-    1e-6: the search ends where the objective (some tens of nats) no longer falls in float64, and an objective that is
-    flat to 1e-14 leaves the weights free to the root of that.
+    Tolerance 1e-6: the search ends where the objective no longer changes in float64, which determines the weights to
+    the square root of the rounding error.
     """
     ours, truth = logistic(structure, n_classes)
     torch.testing.assert_close(ours, truth, rtol=1e-6, atol=1e-6)
 
 
 def test_refine_of_a_linear_net_is_logistic_regression_to_the_last_digits():
-    """With the exact Hessian as metric the gradient says where to go when the objective is flat already."""
+    """With the exact Hessian the gradient still improves the mode where the objective is flat to rounding."""
     ours, truth = logistic("full", 3)
     torch.testing.assert_close(ours, truth, rtol=1e-9, atol=1e-9)
 
@@ -130,9 +130,9 @@ def test_refine_of_a_linear_net_is_logistic_regression_to_the_last_digits():
 @pytest.mark.parametrize("kind", contracts.ALL_KINDS)
 @pytest.mark.parametrize("structure", ["full", "functional", "kron"])
 def test_refine_reaches_the_mode_that_newton_confirms(structure, kind):
-    """Newton's method with the exact Hessian, started at our mode, must have nowhere to go.
+    """Newton's method with the exact Hessian, started at the mode, stays there.
 
-    3e-5 posterior standard deviations: what an objective that is flat to 1e-14 leaves, with some room for rounding.
+    Tolerance 3e-5 posterior standard deviations: the objective is flat to rounding within this distance.
     """
     search = Search(kind, structure, seed=1)
     mode = refine(search.problem, search.fit, search.hyper, max_steps=400)
@@ -148,7 +148,7 @@ def test_refine_reaches_the_mode_that_newton_confirms(structure, kind):
 
 
 def test_refine_stays_at_a_mode():
-    """Little to gain but roundings, so few steps and short ones; without any the pass over the data is not repeated."""
+    """From a mode only few and short steps follow; without a step the data are not visited again."""
     search = Search("gaussian", "full", seed=2)
     mode = refine(search.problem, search.fit, search.hyper, max_steps=400)
     again = refine(search.problem, mode.fit, search.hyper, max_steps=400)
@@ -160,7 +160,7 @@ def test_refine_stays_at_a_mode():
 
 @pytest.mark.parametrize("structure", OF_TENSOR_PRIORS)
 def test_newton_decrement_is_the_distance_in_the_posterior_metric(structure):
-    """sqrt(gᵀ P⁻¹ g) with the dense P; at temperature 1 whatever the user's."""
+    """sqrt(gᵀ P⁻¹ g) with the dense P, always at temperature 1."""
     problem = contracts.example("gaussian", seed=1)
     prior = problem.network.tensor_prior()
     hyper = Hyper(torch.linspace(1, 2, prior.n_groups, dtype=torch.float64), dispersion=0.4, temperature=3.0)
@@ -178,7 +178,7 @@ def test_newton_decrement_is_the_distance_in_the_posterior_metric(structure):
 @pytest.mark.parametrize("kind", contracts.KINDS)
 @pytest.mark.parametrize("structure", OF_TENSOR_PRIORS)
 def test_gauss_newton_never_raises_the_objective(structure, kind):
-    """From wild weights and whatever damping; 1e-12: equal to rounding counts as not raised."""
+    """For extreme weights and any damping the objective does not increase by more than rounding."""
     for seed, spread, damping in [(0, 1.0, 0.0), (1, 4.0, 1.0), (2, 8.0, 0.0), (3, 0.1, 1e3)]:
         search = Search(kind, structure, seed)
         fit = search.problem.linearise(search.network.with_parameters(spread * search.network.theta))
@@ -196,7 +196,7 @@ def test_gauss_newton_never_raises_the_objective(structure, kind):
 
 
 def test_a_gauss_newton_step_of_a_linear_net_ends_at_the_mode():
-    """Undamped and quadratic: one step, and the next finds nothing."""
+    """An undamped step of a quadratic objective ends at the minimum."""
     x, y = oracles.random_regression(20, 3, 1)
     network = trace(oracles.random_mlp((3, 1)), x)
     problem = problem_of("gaussian", network.scalar_prior(), "full", x, y, torch.ones(20, dtype=torch.float64))
@@ -212,7 +212,7 @@ def test_a_gauss_newton_step_of_a_linear_net_ends_at_the_mode():
 
 
 def dispersion_of(kind: str):
-    """MacKay's dispersion, or none."""
+    """Update of the dispersion by MacKay's rule, or no update."""
 
     def update(fit: LaplaceFit, hyper: Hyper) -> Hyper:
         return replace(hyper, dispersion=mackay_fixed_point(fit, hyper).dispersion) if kind == "gaussian" else hyper
@@ -221,7 +221,7 @@ def dispersion_of(kind: str):
 
 
 def settled_evidence(mode) -> float:
-    """The evidence, corrected for the rest of the way to the mode."""
+    """Evidence plus the expected gain of the remaining distance to the mode."""
     return log_evidence(mode.fit, mode.hyper) + 0.5 * min(mode.decrement, 2.0) ** 2
 
 
@@ -229,24 +229,24 @@ def settled_evidence(mode) -> float:
 @pytest.mark.parametrize("structure", EXACT)
 @pytest.mark.parametrize("strength", [1e-3, 1.0, 100.0])
 def test_alternating_never_loses_evidence(structure, kind, strength):
-    """A move of the prior is kept only where settled weights gain; the state settled under the start is the floor."""
-    # Labels of a seed differ between versions of torch (multinomial), and of ten seeds about half are stuck at a weak
-    # start; this one is not, under 2.4 and under 2.13.
+    """Changes of the prior are kept only if the evidence increases, so it is at least that of the start."""
+    # About half of the seeds stay at a weak start, and labels depend on the torch version; this seed works with 2.4
+    # and 2.13.
     search = Search(kind, structure, seed=1, sizes=(2, 5, 2), n=40)
     start = Hyper(strength * torch.ones(search.prior.n_groups, dtype=torch.float64))
     options = {"update_dispersion": dispersion_of(kind), "max_steps": 80}
     floor = alternate(search.problem, search.fit, start, free_prior=False, **options)
     mode = alternate(search.problem, search.fit, start, free_prior=True, **options)
     assert settled_evidence(mode) >= settled_evidence(floor) - 1e-6
-    assert torch.equal(floor.hyper.prior_precision, start.prior_precision), "what is fixed keeps its value"
+    assert torch.equal(floor.hyper.prior_precision, start.prior_precision), "fixed values do not change"
     assert mode.decrement < 1.0 and mode.n_steps <= 100
-    if strength < 1.0:  # a very strong start may stay at the constant function: a maximum of its own
+    if strength < 1.0:  # a very strong prior may keep the constant function, a local maximum
         assert settled_evidence(mode) > settled_evidence(floor) + 1.0, "from a weak start there is much to gain"
 
 
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
 def test_alternating_takes_no_proposal_that_loses_evidence(monkeypatch, factor):
-    """Moves are trials: proposals that run away to either side must leave the best state as it was."""
+    """Bad proposals for the prior are rejected and leave the best state unchanged."""
     search = Search("gaussian", "full", seed=4, sizes=(2, 5, 2), n=40)
     update = dispersion_of("gaussian")
     start = Hyper(torch.ones(search.prior.n_groups, dtype=torch.float64))
@@ -262,7 +262,7 @@ def test_alternating_takes_no_proposal_that_loses_evidence(monkeypatch, factor):
 
 
 def test_alternating_keeps_a_fixed_dispersion():
-    """The identity as update: a given noise is a number, not a start."""
+    """With the identity as update, the given dispersion stays fixed."""
     search = Search("gaussian", "full", seed=5)
     start = Hyper(torch.ones(search.prior.n_groups, dtype=torch.float64), dispersion=0.11)
     mode = alternate(
@@ -272,7 +272,7 @@ def test_alternating_keeps_a_fixed_dispersion():
 
 
 def test_alternating_settles_the_dispersion_with_the_weights():
-    """With the prior fixed the end is a joint fixed point of weights and noise; limited moves, so to some per cent."""
+    """With a fixed prior the result is a joint fixed point of weights and dispersion, to a few per cent."""
     search = Search("gaussian", "full", seed=6, n=40)
     start = Hyper(torch.ones(search.prior.n_groups, dtype=torch.float64), dispersion=5.0)
     update = dispersion_of("gaussian")

@@ -1,4 +1,4 @@
-"""The traced network: which layers are factored, and that its Jacobian is autodiff's whatever the module does."""
+"""The traced network: selection of factored layers, and Jacobians against autodiff for many kinds of modules."""
 
 import copy
 import re
@@ -15,7 +15,7 @@ from sklearn_laplace.errors import UnsupportedCombinationError
 from sklearn_laplace.laplace import layers
 from sklearn_laplace.laplace.network import Network, select, trace
 
-# torch's own word on the missing vmap rule of weight norm: slower, not wrong
+# torch warns that weight norm has no vmap rule and is slower
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
 D, C = 3, 2
@@ -23,7 +23,7 @@ X = torch.randn(7, D, generator=torch.Generator().manual_seed(0), dtype=torch.fl
 
 
 def built(module: nn.Module, seed: int = 0) -> nn.Module:
-    """The module in float64 with seeded normal parameters, of which none is zero or one by chance."""
+    """Convert a module to float64, with seeded normal parameters."""
     generator = torch.Generator().manual_seed(seed)
     module = module.double()
     with torch.no_grad():
@@ -33,12 +33,12 @@ def built(module: nn.Module, seed: int = 0) -> nn.Module:
 
 
 def linear(d: int, c: int, bias: bool = True) -> nn.Linear:
-    """A layer that does not draw from the global random state."""
+    """Linear layer that does not use the global random state."""
     return nn.utils.skip_init(nn.Linear, d, c, bias=bias, dtype=torch.float64)
 
 
 class Reused(nn.Module):
-    """One layer called twice."""
+    """A layer that is called twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Bypassed(nn.Module):
 
 
 class CalledAndBypassed(Bypassed):
-    """A layer that is called once, and whose weight is used a second time behind its back."""
+    """A layer that is called once and whose weight is also used directly."""
 
     def forward(self, x):
         hidden = torch.tanh(self.first(x))
@@ -80,7 +80,7 @@ class CalledAndBypassed(Bypassed):
 
 
 class Branching(nn.Module):
-    """Control flow that looks at each row."""
+    """Control flow that depends on the data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Routed(nn.Module):
 
 
 class Pooled(nn.Module):
-    """One layer on all positions of all rows at once, (n·T, I), then the sum over a row's positions."""
+    """A layer on all positions of all rows, (n·T, I), then the sum over the positions of a row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Image(nn.Module):
 
 
 class Normed(nn.Module):
-    """Branches of several kinds of layers that meet in residual sums, and a norm between each."""
+    """Residual sums of branches with several kinds of layers and norms."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ class ReusedConvolution(nn.Module):
 
 
 class TiedConvolutions(nn.Module):
-    """Two convolutions that share their weight and nothing else."""
+    """Two convolutions that share their weight only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class TiedConvolutions(nn.Module):
 
 
 class Words(nn.Module):
-    """Tokens with a vector each, places with one each (as many as the trace has rows), and the two tables' sum."""
+    """Sum of token and position embeddings; there are as many positions as rows in the trace."""
 
     def __init__(self, expand: bool = False) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class Words(nn.Module):
 
 
 class Unusual(nn.Module):
-    """Layers without a known form: transposed, three-dimensional, a bag of vectors, one token for all rows."""
+    """Layers without a factored form: transposed and 3d convolutions, EmbeddingBag, a token shared by all rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ class Flat(nn.Module):
 
 
 class Residual(nn.Module):
-    """A skip connection and a parameter of its own."""
+    """A skip connection and a parameter of the module itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,14 +250,14 @@ class Residual(nn.Module):
 
 
 def hooked() -> nn.Module:
-    """A layer whose output the user's own hook doubles."""
+    """A layer whose output a user's hook doubles."""
     module = oracles.random_mlp((D, 4, C))
     module[0].register_forward_hook(lambda layer, args, output: 2 * output)
     return module
 
 
 def batch_norm() -> nn.Module:
-    """Running statistics that are not those of any batch."""
+    """Running statistics that differ from those of any batch."""
     module = built(nn.Sequential(linear(D, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Dropout(0.5), linear(4, C)))
     module[1].running_mean.fill_(0.3)
     module[1].running_var.fill_(2.0)
@@ -265,7 +265,7 @@ def batch_norm() -> nn.Module:
 
 
 class Gain(nn.Module):
-    """A parameter without dimensions, of the net itself, behind its layers."""
+    """A scalar parameter of the net itself after its layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -335,14 +335,14 @@ FACTORED = {
 
 
 def dense(network: Network, x: torch.Tensor) -> torch.Tensor:
-    """The package's Jacobian (n, C, P) in the oracles' order."""
+    """Jacobian (n, C, P) of the package in the oracles' order."""
     pieces = network.tensors(network.jacobian(x)[1].rows())
     return torch.cat([pieces[name][..., None].flatten(2) for name in network.parameter_names], -1)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_jacobian_is_autodiff(case):
-    """Rows one at a time through the oracle: also right where rows are batched, layers factored, hooks at work."""
+    """The oracle evaluates rows one at a time; the package batches rows and factors layers."""
     module = CASES[case]()
     network = trace(module, X[:4])
     assert set(network.parameter_names) == set(oracles.all_names(module))
@@ -354,13 +354,13 @@ def test_jacobian_is_autodiff(case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_trace_factors_exactly_the_layers_that_it_may(case):
-    """A layer of a known kind, called once on one input a row, with tensors of its own; and none of them left out."""
+    """A layer is factored if its type is known, it is called once per row, and its tensors are not shared."""
     network = trace(CASES[case](), X)
     assert [layer.name for layer in network.layers] == FACTORED[case]
 
 
 class Mixed(nn.Module):
-    """A norm without running statistics: the rows of a batch influence each other, also in eval mode."""
+    """A norm without running statistics, which mixes the rows of a batch in eval mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -372,12 +372,12 @@ class Mixed(nn.Module):
 
 
 def test_a_layer_before_a_mixture_of_rows_is_not_factored():
-    """Its sum over the rows would be right and each row's part wrong, which only the parts can tell."""
+    """The total gradient would be correct, but not the gradients of single rows."""
     assert [layer.name for layer in trace(built(Mixed()), X).layers] == ["outer"]
 
 
 class OwnLinear(nn.Linear):
-    """May do anything."""
+    """Subclass that may change the behaviour."""
 
 
 VECTORS, IMAGES, TOKENS = torch.zeros(3, 4), torch.zeros(3, 4, 5, 5), torch.zeros(3, 4, dtype=torch.long)
@@ -399,20 +399,20 @@ OTHERS = {
 
 @pytest.mark.parametrize("case", OTHERS)
 def test_no_kind_takes_a_layer_that_behaves_differently(case):
-    """Its closed form would be another one, or its rows would not be rows."""
+    """The factored form would not hold for these layers."""
     layer, inputs = OTHERS[case]
     assert not any(kind.handles(layer, inputs) for kind in layers.FACTORED)
 
 
 def test_control_flow_that_looks_at_the_data_is_taken_row_by_row():
-    """torch.func cannot batch it; the fallback is slow, not wrong."""
+    """torch.func cannot batch it; the slower fallback is correct."""
     assert not trace(CASES["branching"](), X).generic.batched
     assert trace(CASES["reused layer"](), X).generic.batched
 
 
 @pytest.mark.parametrize("kind", [Routed, Pooled])
 def test_a_layer_called_once_but_not_once_a_row_is_not_factored(kind):
-    """Experts that see some of the rows, positions folded into the rows: one call, yet no vector for each row."""
+    """Experts on subsets of the rows, and positions folded into the rows."""
     module = built(kind())
     x = X.clone()
     x[:3, 0] = torch.tensor([1.0, -1.0, -2.0])
@@ -422,18 +422,18 @@ def test_a_layer_called_once_but_not_once_a_row_is_not_factored(kind):
 
 
 def test_positions_folded_into_the_rows_do_not_change_the_diagonal():
-    """A row's gradient is the sum over its positions, taken before squaring; no error would tell otherwise."""
+    """Gradients are summed over the positions of a row before squaring."""
     module = built(Pooled())
     network = trace(module, X)
-    found = network.tensors(network.jacobian(X)[1].square_sum())
+    diagonal = network.tensors(network.jacobian(X)[1].square_sum())
     squares = oracles.jacobian(module, network.parameter_names, X).square().sum((0, 1))
-    flat = torch.cat([found[name].flatten() for name in network.parameter_names])
+    flat = torch.cat([diagonal[name].flatten() for name in network.parameter_names])
     torch.testing.assert_close(flat, squares, rtol=1e-10, atol=0)
 
 
 @pytest.mark.parametrize("case", ["plain", "residual", "reused layer"])
 def test_probabilities_are_taken_through_their_logarithm(case):
-    """A softmax-ended net is a net of logits up to a constant; the oracle differentiates the logarithm itself."""
+    """The logarithm of a softmax output serves as logits."""
 
     class Log(nn.Module):
         def forward(self, p):
@@ -449,7 +449,7 @@ def test_probabilities_are_taken_through_their_logarithm(case):
 
 @pytest.mark.parametrize("names", [("0.weight",), ("2.bias",), ("0.bias", "4.weight", "4.bias")])
 def test_selected_tensors_alone_are_differentiated(names):
-    """Last layer and subnetworks are a choice of names."""
+    """trace and select restrict the network to the named tensors."""
     module = CASES["plain"]()
     for network in (trace(module, X, names), select(trace(module, X), names, X)):
         assert network.parameter_names == names
@@ -458,14 +458,14 @@ def test_selected_tensors_alone_are_differentiated(names):
 
 
 def test_frozen_parameters_are_not_selected():
-    """requires_grad=False is how a user freezes a tensor."""
+    """Tensors with requires_grad=False are fixed."""
     module = CASES["plain"]()
     module[0].requires_grad_(False)
     assert trace(module, X).parameter_names == ("2.weight", "2.bias", "4.weight", "4.bias")
 
 
 def test_unknown_or_absent_parameters_are_refused():
-    """The message names what there is."""
+    """The message lists the parameters."""
     module = CASES["plain"]()
     with pytest.raises(ValueError, match=r"unknown parameters \['9.weight'\]; the module has \['0.weight'"):
         trace(module, X, ("9.weight",))
@@ -474,7 +474,7 @@ def test_unknown_or_absent_parameters_are_refused():
 
 
 def snapshot(module: nn.Module) -> dict[str, object]:
-    """All that a visit could leave behind."""
+    """State of a module that tracing could change."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return {
         "state": {name: value.clone() for name, value in module.state_dict().items()},
@@ -489,7 +489,7 @@ def snapshot(module: nn.Module) -> dict[str, object]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_module_is_untouched(case):
-    """It belongs to the user: weights, buffers, hooks, mode and flags stay as they are, to the bit."""
+    """Weights, buffers, hooks, training mode and flags of the user's module do not change."""
     module = CASES[case]().train()
     next(iter(module.parameters())).requires_grad_(False)
     before, state = snapshot(module), torch.random.get_rng_state()
@@ -508,12 +508,12 @@ def test_the_module_is_untouched(case):
 
 @pytest.mark.parametrize("case", ["plain", "in-place ReLU", "layer norm", "batch norm and dropout", "image"])
 def test_threads_give_the_same(case):
-    """A web server predicts from several threads; each forward pass has a replica and hooks of its own."""
+    """Concurrent forward passes use separate replicas and hooks."""
     network = trace(CASES[case](), X)
     inputs = [X[i : i + 4] + i for i in range(4)] * 15
     alone = [network.jacobian(x)[1].rows() for x in inputs]
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)  # so that what two threads share shows
+    sys.setswitchinterval(1e-5)  # exposes state shared between threads
     try:
         with ThreadPoolExecutor(4) as pool:
             together = list(pool.map(lambda x: network.jacobian(x)[1].rows(), inputs))
@@ -524,7 +524,7 @@ def test_threads_give_the_same(case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_with_parameters_puts_theta_where_it_was(case):
-    """θ out, θ in, and the outputs of the module that holds these weights."""
+    """Outputs and Jacobians of the new network are those of a module with these weights."""
     module = CASES[case]()
     network = trace(module, X)
     same = network.with_parameters(network.theta)
@@ -544,7 +544,7 @@ def test_with_parameters_puts_theta_where_it_was(case):
 
 
 def test_with_state_of_follows_training():
-    """Evidence steps during training look at the live net again and again."""
+    """A network can follow the changing state of a module during training."""
     module = batch_norm()
     network = trace(module, X)
     with torch.no_grad():
@@ -559,7 +559,7 @@ def test_with_state_of_follows_training():
 
 
 def test_rows_are_counted_with_the_patches_and_cotangents_of_their_positions():
-    """What one row makes decides how many rows are taken at once; at 36 positions both are more than the part."""
+    """The memory per row determines the batch size; it includes patches and cotangents of all positions."""
     conv = nn.utils.skip_init(nn.Conv2d, 1, 2, 3, dtype=torch.float64)
     network = trace(built(nn.Sequential(nn.Unflatten(1, (1, 8, 8)), conv, nn.Flatten())), torch.ones(1, 64).double())
     (block,) = network.blocks
@@ -569,7 +569,7 @@ def test_rows_are_counted_with_the_patches_and_cotangents_of_their_positions():
 
 @pytest.mark.parametrize("case", ["plain", "residual", "in-place ReLU", "layer norm", "reused layer", "image"])
 def test_single_precision_nets(case):
-    """Products in the net's own dtype, θ in float64; 1e-4 is a hundred times float32's rounding."""
+    """Jacobians have the net's dtype, θ is float64; the tolerance 1e-4 is about a hundred times float32 rounding."""
     module = CASES[case]()
     single = copy.deepcopy(module).float()
     network = trace(single, X.float())
@@ -582,7 +582,7 @@ def test_single_precision_nets(case):
 
 
 def test_tensor_prior_groups_by_tensor():
-    """One group for each parameter tensor, whatever the blocks."""
+    """A group per parameter tensor, independent of the blocks."""
     module = CASES["residual"]()
     network = trace(module, X)
     prior = network.tensor_prior()
@@ -600,12 +600,12 @@ NOT_TWICE = {
     "unusual layers": r"(?s)torch does not implement one of an operation in Unusual: .* Use curvature='ggn'",
     "weight norm": r"of Sequential is not\s+symmetric.* for example weight normalisation. Use curvature='ggn'",
 }
-"""What torch 2.13 cannot differentiate twice, or only wrongly (its own gradgradcheck fails); it may learn to."""
+"""Modules whose second derivatives torch 2.13 does not implement or gets wrong."""
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_second_derivatives_are_autodiff(case, monkeypatch):
-    """Of any function of the outputs, whatever the module does; taken at once or one column at a time."""
+    """Hessian of a function of the outputs, computed at once or column by column."""
     module = CASES[case]()
     network = trace(module, X)
     names = network.parameter_names
@@ -616,7 +616,7 @@ def test_second_derivatives_are_autodiff(case, monkeypatch):
     line = network.linearise(X)
     refusal = None
     try:
-        found = line.hessian(loss)
+        hessian = line.hessian(loss)
     except UnsupportedCombinationError as error:
         refusal = str(error)
     if refusal is not None:
@@ -625,15 +625,15 @@ def test_second_derivatives_are_autodiff(case, monkeypatch):
     f = oracles.network_function(module, names)
     truth = torch.autograd.functional.hessian(lambda theta: loss(f(theta, X)), oracles.flatten(module, names))
     order = torch.cat([network.tensors(torch.arange(network.n_parameters))[name].flatten() for name in names])
-    torch.testing.assert_close(found[order][:, order], truth, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(hessian[order][:, order], truth, rtol=1e-10, atol=1e-10)
     monkeypatch.setattr("sklearn_laplace.laplace.network.network.HESSIAN_BUDGET", 1)
-    torch.testing.assert_close(line.hessian(loss), found, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(line.hessian(loss), hessian, rtol=1e-12, atol=1e-12)
     assert not network.theta.requires_grad
     assert line.pullback(torch.zeros(*line.outputs.shape, 0).double()).rows().shape == (len(X), 0, network.n_parameters)
 
 
 def test_attention_is_differentiated_twice():
-    """Fast kernels of attention know a first derivative only; here by differences of gradients, 1e-6 relative."""
+    """Fast attention kernels have no second derivative; reference: differences of gradients."""
     module = nn.TransformerEncoderLayer(4, 2, 5, batch_first=True, dtype=torch.float64).eval()
     with torch.no_grad():
         for i, parameter in enumerate(module.parameters()):
@@ -649,12 +649,12 @@ def test_attention_is_differentiated_twice():
             return self.inner(x).flatten(1)[:, :2]
 
     network = trace(Flattened(), x)
-    found = network.hessian(x, lambda f: f.sin().sum())
+    hessian = network.hessian(x, lambda f: f.sin().sum())
     for i in (0, 20, network.n_parameters - 1):
         step = 1e-5 * torch.eye(network.n_parameters, dtype=torch.float64)[i]
         lines = [network.with_parameters(network.theta + sign * step).linearise(x) for sign in (1, -1)]
         up, down = (line.pullback(line.outputs.cos()[..., None]).total() for line in lines)
-        torch.testing.assert_close(found[i], (up - down) / 2e-5, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(hessian[i], (up - down) / 2e-5, rtol=1e-6, atol=1e-6)
 
 
 def test_a_function_without_curvature_has_none():

@@ -1,4 +1,4 @@
-"""NaN and infinity are traced to the layer that makes them, forwards or backwards, and to the rows of X."""
+"""Errors about NaN and infinity name the layer that produces them and the rows of X."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ LABELS = (Y > 0).astype(int)
 
 
 class Log(nn.Module):
-    """NaN below −30."""
+    """Activation that is NaN below −30."""
 
     def forward(self, x):
         return torch.log(x + 30)
 
 
 class Root(nn.Module):
-    """Fine at zero, with a derivative that is not."""
+    """Function that is finite at zero with an infinite derivative."""
 
     def forward(self, x):
         return x.abs().sqrt()
 
 
 class Net(nn.Module):
-    """Something between two layers; a row of zeros makes zeros of the first."""
+    """A function between two layers; the first maps a row of zeros to zeros."""
 
     between: type[nn.Module] = nn.Tanh
 
@@ -67,14 +67,14 @@ class LogFirst(Net):
 
 
 class LogBetween(Net):
-    """In the net's own forward pass, before its last layer."""
+    """NaN in the net's forward method before its last layer."""
 
     def forward(self, x):
         return self.last(torch.tanh(self.first(x)) * torch.log(x[:, :1] + 30))
 
 
 class LogLast(Net):
-    """Behind its last layer."""
+    """NaN after the last layer."""
 
     def forward(self, x):
         return super().forward(x) + torch.log(x[:, :1] + 30)
@@ -85,7 +85,7 @@ class RootBetween(Net):
 
 
 class RootInside(nn.Module):
-    """Of a Sequential in a Sequential, behind an activation that works in place."""
+    """Nested Sequential with an in-place activation."""
 
     def __init__(self, n_in=3, n_out=1):
         super().__init__()
@@ -97,14 +97,14 @@ class RootInside(nn.Module):
 
 
 class RootByHand(Net):
-    """In the net's own forward pass, behind its first layer."""
+    """NaN in the net's forward method after its first layer."""
 
     def forward(self, x):
         return self.last(self.first(x).abs().sqrt())
 
 
 class RootOfAWeight(Net):
-    """Of a weight that is zero."""
+    """Infinite derivative at a zero weight."""
 
     def __init__(self, n_in=3, n_out=1):
         super().__init__(n_in, n_out)
@@ -127,7 +127,7 @@ BACKWARD = {
 
 
 def frozen(kind, classes=False):
-    """A net of this kind that its own training has left finite."""
+    """Fitted skorch net of this kind with finite weights."""
     torch.manual_seed(0)
     template = NeuralNetClassifier if classes else NeuralNetRegressor
     net = template(kind, module__n_out=2 if classes else 1, max_epochs=0, train_split=None, verbose=0)
@@ -140,7 +140,7 @@ def frozen(kind, classes=False):
 @pytest.mark.parametrize("kind", [*FORWARD, *BACKWARD])
 @pytest.mark.parametrize("frozen_net", [False, True], ids=["trained", "frozen"])
 def test_the_layer_and_the_rows_are_named(kind, frozen_net):
-    """Both kinds of estimators, whoever trains the net; a copy of a row is found as well."""
+    """Both estimators, with built-in or external training; duplicated rows are listed too."""
     rows, numbers = (X, "3, 17") if kind in FORWARD else (ZERO, "5, 21, 30")
     message = rf"{FORWARD.get(kind) or BACKWARD[kind]}.*or use float64\. First affected rows of X: {numbers}\."
     for estimator, y in ((LaplaceRegressor, Y), (LaplaceClassifier, LABELS)):
@@ -152,7 +152,7 @@ def test_the_layer_and_the_rows_are_named(kind, frozen_net):
 @pytest.mark.parametrize("curvature", sorted(CURVATURES))
 @pytest.mark.parametrize("structure", sorted(STRUCTURES))
 def test_every_structure_and_curvature_stops_at_the_layer(structure, curvature):
-    """Whichever sum it is that is not finite, with several chunks, and more rows than low_rank keeps."""
+    """Any sum of a structure may be infinite; several chunks, and more rows than low_rank stores."""
     rule = CURVATURES[curvature]()
     if not STRUCTURES[structure].accepts & rule.provides:
         return
@@ -173,7 +173,7 @@ def test_every_structure_and_curvature_stops_at_the_layer(structure, curvature):
 
 
 def test_only_what_overflows_when_it_is_squared_is_told_from_what_overflows():
-    """Gradients of 1e25 in float32: no layer is to blame."""
+    """Gradients of 1e25 overflow in float32 without a faulty layer."""
     network = trace(nn.Sequential(nn.Linear(3, 1)), torch.ones(1, 3))
     rows = [(torch.full((4, 3), 1e25), torch.zeros(4, 1), torch.ones(4))]
     small = network.with_parameters(1e-30 * network.theta)
@@ -184,7 +184,7 @@ def test_only_what_overflows_when_it_is_squared_is_told_from_what_overflows():
 
 
 def test_a_loss_that_overflows_on_finite_outputs_is_named():
-    """e^800 is not a rate."""
+    """The rate e^800 overflows."""
     module = nn.Linear(3, 1).double()
     network = trace(module, torch.ones(1, 3).double())
     network = network.with_parameters(torch.tensor([800.0, 0.0, 0.0, 0.0]))
@@ -194,14 +194,14 @@ def test_a_loss_that_overflows_on_finite_outputs_is_named():
 
 
 def test_a_weight_whose_own_derivative_is_infinite_is_named():
-    """No layer has a gradient that is not finite."""
+    """All gradients of layers are finite."""
     for net in (RootOfAWeight, frozen(RootOfAWeight)):
         with pytest.raises(NonFiniteError, match=r"the gradient of parameter 'gain' is NaN or infinite\. Scale"):
             LaplaceRegressor(net, random_state=0).fit(FINE, Y)
 
 
 def test_a_frozen_net_with_a_broken_weight_says_which():
-    """Weights and buffers alike; a buffer may be infinite where that makes a zero."""
+    """Weights and buffers are checked; an infinite buffer is allowed where its effect is finite."""
     net = nets.regressor(module__n_in=3, module__norm=True, max_epochs=1)
     net.fit(FINE.astype(np.float32), Y[:, None].astype(np.float32))
     for layer, tensor, value in (
@@ -222,7 +222,7 @@ def test_a_frozen_net_with_a_broken_weight_says_which():
 
 
 def test_inputs_that_leave_the_range_of_the_dtype_are_the_inputs_fault():
-    """1e300 is infinite in float32."""
+    """1e300 overflows in float32."""
     rows = FINE.copy()
     rows[7, 1] = 1e300
     with pytest.raises(NonFiniteError, match=r"X, as torch.float32, is NaN or infinite\..*rows of X: 7\."):
@@ -230,7 +230,7 @@ def test_inputs_that_leave_the_range_of_the_dtype_are_the_inputs_fault():
 
 
 def test_epochs_that_start_broken_name_the_layer_and_those_that_diverge_the_rate():
-    """Only the former has to do with a layer."""
+    """Only forward and backward passes name a layer."""
     for rows, lr, error, message in (
         (X, 1e-2, NonFiniteError, r"'log' \(Log\) is NaN or infinite"),
         (FINE, 1e30, NonFiniteLossError, r"in epoch \d+ with lr=1e\+30"),
@@ -241,7 +241,7 @@ def test_epochs_that_start_broken_name_the_layer_and_those_that_diverge_the_rate
 
 
 def test_an_estimator_is_left_as_it_was():
-    """Fitted or not, by a fit and by more rows."""
+    """The check applies to fit and to partial_fit."""
     fresh = LaplaceRegressor(LogFirst, random_state=0)
     before = dict(vars(fresh))
     with pytest.raises(NonFiniteError):
@@ -256,7 +256,7 @@ def test_an_estimator_is_left_as_it_was():
 
 
 def test_rows_beyond_the_first_few_are_not_listed():
-    """Five are enough to look at."""
+    """The message lists at most five rows."""
     rows = FINE.copy()
     rows[10:20, 0] = -40 - np.arange(10)
     with pytest.raises(NonFiniteError, match=r"First affected rows of X: (\d+, ){4}\d+\.$"):
@@ -268,7 +268,7 @@ def test_rows_beyond_the_first_few_are_not_listed():
 
 @pytest.mark.parametrize("predictive", ["glm", "mc"])
 def test_a_prediction_is_finite_or_says_where_it_is_not(predictive):
-    """Every method of both kinds, also in the middle of several chunks; other rows are answered as before."""
+    """Every prediction method of both estimators, with several chunks; other rows are not affected."""
     many = np.tile(FINE, (30, 1))
     broken = many.copy()
     broken[[3, 1100]] = X[3]
@@ -289,7 +289,7 @@ def test_a_prediction_is_finite_or_says_where_it_is_not(predictive):
 
 
 def test_a_variance_that_is_not_finite_is_no_prediction():
-    """A finite output with an infinite derivative."""
+    """A finite output may have an infinite derivative."""
     model = LaplaceRegressor(frozen(RootBetween)).fit(FINE, Y)
     assert np.isfinite(model.predict(ZERO)).all()
     with pytest.raises(

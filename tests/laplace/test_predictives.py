@@ -1,4 +1,4 @@
-"""The weight-sampled predictive: plain loops over networks with other weights, and the linearised one as its limit."""
+"""Predictive with weight samples, against loops over networks, and the linearised predictive as its limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sklearn_laplace.laplace.predictives import GLM, MC, mc
 from sklearn_laplace.laplace.structures import STRUCTURES, Full
 from sklearn_laplace.options import MonteCarlo
 
-# torch's own word on the missing vmap rule of weight norm: slower, not wrong
+# torch warns that weight norm has no vmap rule and is slower
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
 X = test_network.X
@@ -36,12 +36,12 @@ def deviations(network: Network, n: int, size: float = 0.3) -> torch.Tensor:
 
 
 def plain(network: Network, thetas: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Outputs (n, C, s), one network after the other."""
+    """Outputs (n, C, s) by a loop over networks."""
     return torch.stack([network.with_parameters(theta)(x).double() for theta in thetas], -1)
 
 
 class Recurrent(nn.Module):
-    """A layer that keeps its weights in a list of its own, which functional_call does not reach."""
+    """A layer with parameters in a list, which functional_call cannot replace."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ OTHERS = {"recurrent": Recurrent, "routed": test_network.Routed, "pooled": test_
 
 @pytest.mark.parametrize("case", [*test_network.CASES, *OTHERS])
 def test_functions_are_those_of_the_network_with_other_weights(case):
-    """Whatever the module does, batched or not."""
+    """For every kind of module, batched or not."""
     module = test_network.CASES[case]() if case in test_network.CASES else test_network.built(OTHERS[case]())
     network = trace(module, X)
     moves = deviations(network, 6)
@@ -71,18 +71,18 @@ def test_functions_are_those_of_the_network_with_other_weights(case):
 @pytest.mark.parametrize("names", [("2.weight", "2.bias"), ("0.bias",)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_weights_that_are_not_selected_stay_at_the_mode(names, dtype):
-    """In both precisions; float32 products in another order agree to 1e-5."""
+    """In both precisions; float32 products agree to 1e-5."""
     module = oracles.random_mlp((3, 5, 2)).to(dtype)
     network = trace(module, X.to(dtype), names)
     moves = deviations(network, 4)
-    found = MC(moves).functions(network, moves, X.to(dtype))
-    assert found.dtype == torch.float64
+    functions = MC(moves).functions(network, moves, X.to(dtype))
+    assert functions.dtype == torch.float64
     tolerance = 1e-5 if dtype == torch.float32 else 1e-12
-    torch.testing.assert_close(found, plain(network, network.theta + moves, X.to(dtype)), rtol=0, atol=tolerance)
+    torch.testing.assert_close(functions, plain(network, network.theta + moves, X.to(dtype)), rtol=0, atol=tolerance)
 
 
 def test_moments_are_the_samples(monkeypatch):
-    """Mean and unbiased covariance of a loop, also in passes of one sample each."""
+    """Mean and unbiased covariance of a loop, also with passes of a single sample."""
     network = trace(oracles.random_mlp((3, 5, 2)), X)
     moves = deviations(network, 30)
     expected = plain(network, network.theta + moves, X)
@@ -100,7 +100,7 @@ def test_moments_are_the_samples(monkeypatch):
 
 
 def test_samples_of_a_narrow_posterior_are_the_linearised_network():
-    """δ = 10⁶: weights deviate by 1e-3, curvature of the network by 1e-6; 4000 samples, six standard errors."""
+    """With δ = 10⁶ the net is nearly linear in its weights; tolerance: six standard errors of 4000 samples."""
     x, y = oracles.random_regression(40, 3, 2, seed=1)
     network = trace(oracles.random_mlp((3, 6, 2), seed=2), x)
     rows = [(x, y, torch.ones(40).double())]
@@ -117,7 +117,7 @@ def test_samples_of_a_narrow_posterior_are_the_linearised_network():
 
 
 class Failing(nn.Module):
-    """Raises in its forward pass when told to."""
+    """Module whose forward pass raises on demand."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class Failing(nn.Module):
 @pytest.mark.parametrize("passes", [0, 1, 2, 3, 10**6])
 @pytest.mark.parametrize("batched", [True, False])
 def test_the_network_is_untouched(passes, batched, monkeypatch):
-    """Weights and mode of both copies, to the bit, also when a pass in the middle fails."""
+    """Weights and training mode of both copies do not change, even if a forward pass fails."""
     module = Failing()
     network = trace(module, X)
     kept = [test_network.snapshot(m) for m in (module, network.module)]
@@ -168,14 +168,14 @@ def classifier():
 
 
 def functions(model, n_samples, seed):
-    """Outputs (n, C, s) by a plain loop over the weights that the estimator draws."""
+    """Outputs (n, C, s) by a loop over the estimator's weight samples."""
     network = model.laplace_.network
     moves = model.posterior_.sample(n_samples, torch.Generator().manual_seed(seed))
     return plain(network, network.theta + moves, torch.tensor(NEW)).numpy()
 
 
 def test_a_regressor_answers_with_the_moments_of_its_samples(regressor):
-    """predict, predict_std, return_cov and the density, in the units of y."""
+    """predict, predict_std, return_cov and the density are in units of y."""
     scale, centre = regressor._scale.scale, regressor._scale.mean
     samples = functions(regressor, 64, regressor._ensemble.first.seed) * scale[:, None] + centre[:, None]
     mean, std = regressor.predict(NEW, return_std=True)
@@ -192,7 +192,7 @@ def test_a_regressor_answers_with_the_moments_of_its_samples(regressor):
 
 
 def test_a_classifier_answers_with_the_average_softmax(classifier):
-    """Probabilities, and the standard deviation of the samples' probabilities."""
+    """Mean and standard deviation of the samples' probabilities."""
     logits = torch.tensor(functions(classifier, 64, classifier._ensemble.first.seed))
     probabilities = logits.softmax(1).numpy()
     np.testing.assert_allclose(classifier.predict_proba(NEW), probabilities.mean(-1), rtol=1e-9)
@@ -201,7 +201,7 @@ def test_a_classifier_answers_with_the_average_softmax(classifier):
 
 
 def test_rows_are_answered_alone(regressor, classifier):
-    """Another order, a part of the rows, one at a time: the samples are the same for all."""
+    """Results of a row do not depend on the other rows, since all rows share the samples."""
     for model in (regressor, classifier):
         std = model.predict_std(NEW)
         np.testing.assert_allclose(model.predict_std(NEW[::-1]), std[::-1], rtol=1e-9)
@@ -210,7 +210,7 @@ def test_rows_are_answered_alone(regressor, classifier):
 
 
 def test_function_draws_are_functions_of_the_network(regressor, classifier):
-    """sample_y(kind="epistemic"): the network itself at draws of its weights, jointly over the rows."""
+    """sample_y(kind="epistemic") returns outputs of the net at weight samples, jointly over rows."""
     scale, centre = regressor._scale.scale, regressor._scale.mean
     seed = int(np.random.RandomState(5).randint(np.iinfo(np.int32).max))
     expected = functions(regressor, 7, seed) * scale[:, None] + centre[:, None]
@@ -223,7 +223,7 @@ def test_function_draws_are_functions_of_the_network(regressor, classifier):
 
 @pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
 def test_a_refit_changes_the_predictive_and_back(kind):
-    """The same as a new fit with it, and the linearised answers again afterwards."""
+    """refit_laplace equals a new fit, and switching back restores the linearised predictions."""
     y = Y[:, 0] if kind is LaplaceRegressor else LABELS
     model = kind(map_prior_precision=1.0, **SMALL).fit(ROWS, y)
     before = model.predict_std(NEW)
@@ -237,7 +237,7 @@ def test_a_refit_changes_the_predictive_and_back(kind):
 
 
 def test_weights_move_with_rows_that_come_later():
-    """partial_fit moves the posterior's mean; the samples are around it. A linear net: Bayesian linear regression."""
+    """Samples are centred on the mean after partial_fit; for a linear net this is Bayesian linear regression."""
     options = {"hidden_layer_sizes": (), "prior_precision": 1.0, "sigma_noise": 1.0, "random_state": 0}
     linear = LaplaceRegressor(**options).fit(ROWS[:30], Y[:30, 0]).partial_fit(ROWS[30:], Y[30:, 0])
     mean, std = linear.predict(NEW), linear.predict_std(NEW, kind="epistemic")
@@ -249,7 +249,7 @@ def test_weights_move_with_rows_that_come_later():
 @pytest.mark.parametrize("structure", sorted(STRUCTURES))
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.PinnedWarning")
 def test_every_structure_can_be_sampled(structure):
-    """A tight prior: the linearised widths within four thousand samples' error."""
+    """With a strong prior the std agrees with the linearised one within the error of 4000 samples."""
     options = {"prior_precision": 1e5, "map_prior_precision": 1.0, "sigma_noise": 1.0, **SMALL}
     model = LaplaceRegressor(hessian_structure=structure, **options).fit(ROWS, Y[:, 0])
     std = model.predict_std(NEW, kind="epistemic")
@@ -265,7 +265,7 @@ def test_every_structure_can_be_sampled(structure):
     ],
 )
 def test_a_wrong_predictive_is_refused(options, message):
-    """Of both estimators."""
+    """For both estimators."""
     for model, y in ((LaplaceRegressor(), Y[:, 0]), (LaplaceClassifier(), LABELS)):
         with pytest.raises(ValueError, match=message):
             clone(model).set_params(**options).fit(ROWS, y)
@@ -273,7 +273,7 @@ def test_a_wrong_predictive_is_refused(options, message):
 
 @pytest.mark.parametrize("link", ["plugin", "bridge", "quadrature"])
 def test_a_link_that_samples_do_not_need_is_refused(link, classifier):
-    """Not ignored; the default and "mc" mean what samples do."""
+    """Other links are refused; the default and "mc" are the average over samples."""
     message = f"link='{link}' cannot be used with predictive='mc'.*Use predictive='glm', or link='moderated'"
     with pytest.raises(ValueError, match=message):
         LaplaceClassifier(predictive="mc", link=link).fit(ROWS, LABELS)

@@ -1,4 +1,4 @@
-"""bias, weight_sharing, rank, damping: against dense definitions, in the engine and in the estimators."""
+"""Options bias, weight_sharing, rank and damping against dense definitions, in the engine and in the estimators."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ POSTHOC = {"map_prior_precision": 1.0, **SMALL}
 
 
 def dense(curvature):
-    """H from its products with unit vectors."""
+    """Dense H from products with unit vectors."""
     size = len(curvature.eigenvalues())
     return torch.stack([curvature.times(row) for row in torch.eye(size, dtype=torch.float64)])
 
@@ -64,7 +64,7 @@ PROBLEMS = {"rows": lambda kind: contracts.example(kind, seed=2), "positions": s
 @pytest.mark.parametrize("kind", contracts.KINDS)
 @pytest.mark.parametrize("structure", ["kron", "ekfac", "low_rank_diag", "block_diagonal"])
 def test_a_separate_bias_is_a_dense_block_beside_its_weights(structure, kind, shape):
-    """The weight's factors without the column of ones; the bias's own block exact, whatever the structure."""
+    """The factors of the weight have no column of ones; the block of the bias is exact for every structure."""
     problem = separate(PROBLEMS[shape](kind))
     H = dense(problem.fit(structure).curvature)
     contracts.close(H, contracts.dense_curvature(structure, problem), 1e-9, structure)
@@ -80,7 +80,7 @@ def test_a_separate_bias_is_a_dense_block_beside_its_weights(structure, kind, sh
 
 @pytest.mark.parametrize("shape", sorted(PROBLEMS))
 def test_an_exact_posterior_does_not_depend_on_where_the_bias_is(shape):
-    """Only the order of the parameters does: output covariances and tensors are the same."""
+    """Only the order of parameters changes; output covariances and tensors are equal."""
     problem = PROBLEMS[shape]("categorical")
     other, hyper = separate(problem), Hyper(torch.tensor([0.7]).double())
     contracts.close(
@@ -94,7 +94,7 @@ def test_an_exact_posterior_does_not_depend_on_where_the_bias_is(shape):
 
 
 def test_a_separate_bias_stays_one_in_every_subset():
-    """Whole tensors, single weights, the bias of a layer alone."""
+    """Subsets of whole tensors, of single weights, and of the bias alone."""
     problem = separate(contracts.example("gaussian"))
     network, x = problem.network, problem.x
     mask = torch.tensor([True, False, True])
@@ -109,18 +109,18 @@ def test_a_separate_bias_stays_one_in_every_subset():
         assert [block.name for block in part.blocks] == names
         assert all(block.factored == (block.name in ("body.0", "body.2")) for block in part.blocks)
         J = oracles.jacobian(problem.module, part.parameter_names, x)
-        found = part.jacobian(x)[1].rows()
+        rows = part.jacobian(x)[1].rows()
         whole = replace(part, layout=replace(part.layout, elements={}))
         order = contracts.oracle_order(whole).argsort()
         expected = J[..., order]
         if part.layout.elements:
             expected = torch.cat([expected[..., :9], expected[..., 9:][..., mask]], -1)
-        contracts.close(found, expected, 1e-12, f"Jacobian of {names}")
+        contracts.close(rows, expected, 1e-12, f"Jacobian of {names}")
 
 
 @pytest.mark.parametrize("key", ["kron", "ekfac", "low_rank_diag"])
 def test_separate_biases_let_weight_and_bias_have_their_own_precision(key):
-    """One a block, so ekfac takes them as well; kron is the same as with a precision for each column."""
+    """Each block then has a single precision, which ekfac supports too."""
     problem = separate(contracts.example("gaussian", seed=4))
     prior = problem.network.tensor_prior()
     values = torch.logspace(-1, 1, prior.n_groups, dtype=torch.float64)
@@ -138,7 +138,7 @@ def test_separate_biases_let_weight_and_bias_have_their_own_precision(key):
 @pytest.mark.parametrize("sharing", list(WeightSharing))
 @pytest.mark.parametrize("structure", ["kron", "ekfac", "low_rank_diag"])
 def test_kronecker_forms_expand_or_reduce_positions(structure, sharing, kind):
-    """Factors, and eigenvectors of factors, by the definition; moments and diagonal are those of whole rows."""
+    """Factors and their eigenvectors follow the definition; moments and diagonal use whole rows."""
     problem = sequences(kind, seed=1)
     expected = contracts.dense_curvature(structure, problem, reduce=sharing is WeightSharing.REDUCE)
     fit = problem.fit(structure, weight_sharing=sharing)
@@ -152,7 +152,7 @@ def test_kronecker_forms_expand_or_reduce_positions(structure, sharing, kind):
 @pytest.mark.parametrize("sharing", list(WeightSharing))
 @pytest.mark.parametrize("seed", range(3))
 def test_ekfac_is_never_farther_than_kron_where_weights_are_shared(kind, sharing, seed):
-    """Layer by layer in Frobenius norm: the best diagonal in the basis of either kind of factors."""
+    """Frobenius norm per layer: ekfac has the best diagonal in the eigenbasis of the factors."""
     problem = sequences(kind, seed)
     exact = contracts.dense_curvature("block_diagonal", problem)
     kron, ekfac = (dense(problem.fit(key, weight_sharing=sharing).curvature) for key in ("kron", "ekfac"))
@@ -165,7 +165,7 @@ def test_ekfac_is_never_farther_than_kron_where_weights_are_shared(kind, sharing
 
 
 class Pooled(nn.Module):
-    """Linear layers at every position, and the mean over them: linear in the inputs."""
+    """Linear layers at every position, then the mean over positions; linear in the inputs."""
 
     def __init__(self, *layers: nn.Linear, positions: int = 5) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class Pooled(nn.Module):
 
 
 class EveryPosition(Pooled):
-    """The same, with an output for each position."""
+    """Linear layers with an output for each position."""
 
     def forward(self, x):
         return self.layers(x.unflatten(1, (self.positions, -1))).flatten(1)
@@ -204,16 +204,16 @@ def linear_problem(module: nn.Module, n_outputs: int, n: int) -> contracts.Examp
     ids=["pooled", "deep pooled", "every position", "deep every position"],
 )
 def test_each_kind_is_exact_for_linear_nets_of_its_setting(module, n_outputs, sharing, structure):
-    """Eschenhagen et al. (2023): reduce where outputs are a mean over positions, expand where each has its own.
+    """Eschenhagen et al. (2023): "reduce" is exact for a mean over positions, "expand" for separate outputs.
 
-    Any number of rows, every layer's block; the other kind is wrong there.
+    Holds for every layer and number of rows; the other option is not exact there.
     """
     problem = linear_problem(module(), n_outputs, n=8)
     exact = contracts.dense_curvature("block_diagonal", problem)
-    found = {kind: dense(problem.fit(structure, weight_sharing=kind).curvature) for kind in WeightSharing}
-    contracts.close(found.pop(sharing), exact, 1e-10, f"{structure}, {sharing}")
+    curvatures = {kind: dense(problem.fit(structure, weight_sharing=kind).curvature) for kind in WeightSharing}
+    contracts.close(curvatures.pop(sharing), exact, 1e-10, f"{structure}, {sharing}")
     if structure == "kron":
-        (other,) = found.values()
+        (other,) = curvatures.values()
         assert (other - exact).norm() > 0.05 * exact.norm()
 
 
@@ -223,7 +223,7 @@ def test_each_kind_is_exact_for_linear_nets_of_its_setting(module, n_outputs, sh
 
 
 def damped_precision(problem: contracts.Example, hyper: Hyper) -> torch.Tensor:
-    """Eq. 9 of Ritter et al. (2018), layer by layer, with N = N_w / T rows of a likelihood of dispersion φ."""
+    """Eq. 9 of Ritter et al. (2018) for each layer, with N = N_w / T rows and dispersion φ."""
     n_rows = float(problem.weights.sum()) / hyper.temperature * (1 / hyper.dispersion)
     delta = float(hyper.prior_precision[0])
     exact = contracts.dense_curvature("block_diagonal", problem)
@@ -244,7 +244,7 @@ def damped_precision(problem: contracts.Example, hyper: Hyper) -> torch.Tensor:
 @pytest.mark.parametrize("kind", contracts.KINDS)
 @pytest.mark.parametrize("separated", [False, True])
 def test_damping_of_ritter_is_equation_9(kind, separated):
-    """Weights, temperature and noise; every answer of the posterior is of that one matrix."""
+    """With row weights, temperature and noise; all results of the posterior agree with this matrix."""
     problem = contracts.example(kind, seed=6)
     problem = separate(problem) if separated else problem
     hyper = Hyper(torch.tensor([0.6]).double(), dispersion=0.3, temperature=1.9)
@@ -259,7 +259,7 @@ def test_damping_of_ritter_is_equation_9(kind, separated):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_damping_of_ritter_always_adds_precision(seed):
-    """Its difference to the exact one has no negative eigenvalue, whatever prior and scale; it vanishes with δ."""
+    """Damped minus exact precision is positive semi-definite for any prior and temperature, and vanishes with δ."""
     problem = contracts.example("categorical", seed)
     fit, p = problem.fit("kron"), problem.network.n_parameters
     for delta, temperature in ((1e-3, 1.0), (1.0, 0.1), (50.0, 1e3)):
@@ -273,7 +273,7 @@ def test_damping_of_ritter_always_adds_precision(seed):
 
 
 def test_a_temperature_is_a_number_of_pretended_rows():
-    """Under either damping T = 4 is a quarter of every row's weight."""
+    """With either damping, T = 4 equals a quarter of every row weight."""
     problem = contracts.example("categorical", seed=1)
     fewer = replace(problem, weights=problem.weights / 4)
     delta, p = torch.tensor([0.3]).double(), problem.network.n_parameters
@@ -284,7 +284,7 @@ def test_a_temperature_is_a_number_of_pretended_rows():
 
 
 def test_damping_of_ritter_needs_one_precision_a_block():
-    """Refused by name with several in one block, taken where biases are separate."""
+    """Several precisions in a block are refused; with separate biases each block has a single one."""
     problem = contracts.example("gaussian")
     values = torch.linspace(1, 2, 5, dtype=torch.float64)
     with pytest.raises(
@@ -297,9 +297,9 @@ def test_damping_of_ritter_needs_one_precision_a_block():
 
 
 def test_damping_shapes_predictions_and_leaves_the_evidence():
-    """Narrower everywhere; prior, noise, evidence and effective parameters are those of exact damping; and back."""
-    exact = LaplaceRegressor(hessian_structure="kron", **SMALL).fit(X, Y)
-    damped = LaplaceRegressor(hessian_structure=Kron(damping="ritter"), **SMALL).fit(X, Y)
+    """Smaller variances, while prior, noise, evidence and effective parameters equal those of exact damping."""
+    exact = LaplaceRegressor(hessian_structure="kron", **POSTHOC).fit(X, Y)
+    damped = LaplaceRegressor(hessian_structure=Kron(damping="ritter"), **POSTHOC).fit(X, Y)
     for name in ("prior_precision_", "sigma_noise_", "log_marginal_likelihood_value_", "n_effective_parameters_"):
         assert getattr(damped, name) == getattr(exact, name), name
     assert damped.log_marginal_likelihood() == exact.log_marginal_likelihood()
@@ -316,9 +316,9 @@ def test_damping_shapes_predictions_and_leaves_the_evidence():
 
 
 def test_damping_does_not_move_the_mean_of_rows_that_come_and_go():
-    """partial_fit and forget solve with the exact posterior, or they would not undo each other."""
+    """partial_fit and forget use the exact posterior; otherwise they would not undo each other."""
     models = [
-        LaplaceRegressor(hessian_structure=Kron(damping=damping), **SMALL).fit(X[:40], Y[:40])
+        LaplaceRegressor(hessian_structure=Kron(damping=damping), **POSTHOC).fit(X[:40], Y[:40])
         for damping in ("exact", "ritter")
     ]
     for model in models:
@@ -347,7 +347,7 @@ def test_damping_does_not_move_the_mean_of_rows_that_come_and_go():
 )
 @pytest.mark.parametrize("kind", ["regressor", "classifier"])
 def test_options_reach_the_posterior(kind, structure, options):
-    """As a fit of the engine with them; saved, refitted and told of new rows as any other."""
+    """Options of the estimator reach the curvature; pickling, partial_fit and refits keep them."""
     estimator, targets = {"regressor": (LaplaceRegressor, Y), "classifier": (LaplaceClassifier, LABELS)}[kind]
     model = estimator(**current(hessian_structure=structure, **POSTHOC, **options)).fit(X, targets)
     plain = estimator(hessian_structure=structure, **POSTHOC).fit(X, targets)
@@ -356,9 +356,9 @@ def test_options_reach_the_posterior(kind, structure, options):
     assert curvature.options.get("rank") == options.get("rank")
     assert model.structure_ == structure
     assert np.abs(model.predict_std(X_NEW) - plain.predict_std(X_NEW)).max() > 1e-9
-    found = pickle.loads(pickle.dumps(model))
-    np.testing.assert_array_equal(found.predict_std(X_NEW), model.predict_std(X_NEW))
-    more = found.partial_fit(X[:5] + 1, targets[:5])
+    loaded = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(loaded.predict_std(X_NEW), model.predict_std(X_NEW))
+    more = loaded.partial_fit(X[:5] + 1, targets[:5])
     assert more.laplace_.curvature.options == curvature.options
     assert more.laplace_.network.folds_biases == network.folds_biases
     model.refit_laplace(temperature=0.5)
@@ -367,7 +367,7 @@ def test_options_reach_the_posterior(kind, structure, options):
 
 
 def test_a_linear_net_with_separate_biases_knows_their_exact_marginal():
-    """The bias's own block: N rows of Gaussian noise and its prior, apart from the weights."""
+    """The block of the bias has the precision of N noisy rows plus its prior, independent of the weights."""
     model = LaplaceRegressor(
         nets.regressor(nets.Linear),
         hessian_structure=Kron(bias="separate"),
@@ -381,7 +381,7 @@ def test_a_linear_net_with_separate_biases_knows_their_exact_marginal():
 
 
 class Sequence(nn.Module):
-    """Six columns as three positions of two."""
+    """Net that reads six columns as three positions of two features."""
 
     def __init__(self, n_out=1):
         super().__init__()
@@ -392,7 +392,7 @@ class Sequence(nn.Module):
 
 
 def test_the_trainings_own_factors_are_not_taken_for_others(monkeypatch):
-    """A training beyond its exact budget ends with kron's expanded factors: they serve "expand", not "reduce"."""
+    """Training beyond the exact budget ends with expanded Kronecker factors, which only "expand" may reuse."""
     beyond = replace(_budget.SMALL, exact_step=0.0)
     for file in ("fit_map", "evidence_epochs", "folds"):
         monkeypatch.setattr(f"sklearn_laplace._training.{file}.budget_for", lambda n_rows: beyond)
@@ -412,11 +412,13 @@ def test_the_trainings_own_factors_are_not_taken_for_others(monkeypatch):
 
 
 def test_reduced_factors_change_a_net_that_has_positions():
-    """And nothing where every layer sees one position."""
+    """Nets with a single position are not affected."""
     X6 = np.column_stack([X, X[::-1]])
     for net, changes in ((Sequence, True), (nets.Hidden, False)):
         fits = [
-            LaplaceRegressor(net, hessian_structure=EKFAC(weight_sharing=sharing), random_state=0).fit(X6, Y)
+            LaplaceRegressor(
+                net, hessian_structure=EKFAC(weight_sharing=sharing), map_prior_precision=1.0, random_state=0
+            ).fit(X6, Y)
             for sharing in ("expand", "reduce")
         ]
         expand, reduce = (model.predict_std(X_NEW @ np.ones((3, 6)), kind="epistemic") for model in fits)
@@ -443,25 +445,27 @@ def test_a_wrong_value_of_a_structures_option_is_refused_before_any_work(estimat
 
 
 def test_every_structure_takes_what_it_declares_and_no_more():
-    """Its option object, zero and memory have a keyword for each of its options; those of others are unknown to it."""
+    """Option object, ``zero`` and ``memory`` have a keyword for each option of the structure, and no others."""
     blocks, values = contracts.example("gaussian").network.blocks, {"weight_sharing": WeightSharing.REDUCE, "rank": 2}
     for key, structure in STRUCTURES.items():
-        own = {variant.value: set(variant.internal) for variant in VARIANTS if variant.value in STRUCTURES}
-        assert structure.takes == own.get(key, set()), key
-        told = {name: value for name, value in values.items() if name in structure.takes}
-        assert structure.zero(blocks, contracts.CPU, **told).options == told
-        assert structure.memory(blocks, 9, **told) > 0
+        declared = {variant.value: set(variant.internal) for variant in VARIANTS if variant.value in STRUCTURES}
+        assert structure.takes == declared.get(key, set()), key
+        options = {name: value for name, value in values.items() if name in structure.takes}
+        assert structure.zero(blocks, contracts.CPU, **options).options == options
+        assert structure.memory(blocks, 9, **options) > 0
         for name in set(values) - structure.takes:
             with pytest.raises(TypeError):
                 structure.zero(blocks, contracts.CPU, **{name: values[name]})
 
 
 def test_a_rank_counts_in_the_memory_that_is_asked_for(monkeypatch):
-    """The same weights fit with a small rank and not with a large one."""
+    """The same net is accepted with a small rank and refused with a large one."""
     monkeypatch.setattr(_memory, "_physical_memory", lambda: 200_000)
     for structure in (LowRank, LowRankDiag):
         small, large = (
-            LaplaceRegressor(hidden_layer_sizes=(40,), hessian_structure=structure(rank), max_epochs=0)
+            LaplaceRegressor(
+                hidden_layer_sizes=(40,), hessian_structure=structure(rank), map_prior_precision=1.0, max_epochs=0
+            )
             for rank in (1, 60)
         )
         with pytest.raises(MemoryBudgetError, match=f"hessian_structure='{structure.value}' needs about"):
@@ -470,9 +474,9 @@ def test_a_rank_counts_in_the_memory_that_is_asked_for(monkeypatch):
 
 
 def test_options_of_the_posterior_share_one_training():
-    """They are no part of what a cached training depends on."""
+    """They are not part of the cache key of a training."""
     parameters = expanded(LaplaceRegressor().get_params(deep=False))
-    given = {"bias": "separate", "weight_sharing": "reduce", "rank": 3, "damping": "ritter"}
-    assert set(given) == {name for variant in VARIANTS if variant.value in STRUCTURES for name in variant.internal}
-    assert neutral({**parameters, **given}) == neutral(parameters)
-    assert {name: parameters[name] for name in given} == {name: DEFAULTS[name] for name in given}
+    changed = {"bias": "separate", "weight_sharing": "reduce", "rank": 3, "damping": "ritter"}
+    assert set(changed) == {name for variant in VARIANTS if variant.value in STRUCTURES for name in variant.internal}
+    assert neutral({**parameters, **changed}) == neutral(parameters)
+    assert {name: parameters[name] for name in changed} == {name: DEFAULTS[name] for name in changed}

@@ -1,4 +1,4 @@
-"""Each structure's posterior is the dense one that its definition says, built from the oracles alone."""
+"""Posterior of each structure against the dense matrix of its definition, built from the oracles alone."""
 
 import contracts
 import oracles
@@ -21,12 +21,12 @@ from sklearn_laplace.laplace.subsets import SUBSETS, Subnetwork
 from sklearn_laplace.nets import TableMLP
 
 OUTER_LAYERS = dict.fromkeys(("0.weight", "0.bias", "4.weight", "4.bias"))
-few = settings(max_examples=15, deadline=None, derandomize=True)
+few = settings(max_examples=8, deadline=None, derandomize=True)
 
 
 @st.composite
 def problems(draw, subset: str, kind: str) -> contracts.Example:
-    """Nets with or without a dense tensor, of any small shape, with rows of which some have no weight."""
+    """Small random nets, with or without a dense tensor, and rows of which some have weight zero."""
     smallest = 2 if kind == "categorical" else 1
     d, width, n_outputs = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(smallest, 3))
     seed, n = draw(st.integers(0, 2**31)), draw(st.integers(n_outputs, 8))
@@ -47,9 +47,9 @@ def problems(draw, subset: str, kind: str) -> contracts.Example:
 @given(data=st.data())
 @few
 def test_posterior_is_the_dense_one_of_its_definition(structure, subset, kind, data):
-    """full, functional, low_rank: the GGN; diag, block: parts of it; kron: B ⊗ A; ekfac: what is diagonal in its basis.
+    """full, functional, low_rank: the GGN; diag, block: its parts; kron: B ⊗ A; ekfac: its diagonal in that eigenbasis.
 
-    1e-8: float64, conditions up to 1e5.
+    Tolerance 1e-8: float64 with condition numbers up to 1e5.
     """
     problem = data.draw(problems(subset, kind))
     precision = data.draw(st.sampled_from([0.1, 1.0, 30.0]))
@@ -74,10 +74,10 @@ def test_posterior_is_the_dense_one_of_its_definition(structure, subset, kind, d
 
 
 def test_the_density_of_weights_is_around_the_moved_mean():
-    """Of an estimator that has taken in rows: its own draws, and torch's density of the dense covariance."""
+    """After partial_fit, log density at posterior draws against torch's with the dense covariance."""
     X = torch.randn(30, 2, generator=torch.Generator().manual_seed(0)).double().numpy()
-    given = {"prior_precision": 2.0, "sigma_noise": 0.3, "likelihood": "gaussian", "map_prior_precision": 1.0}
-    model = LaplaceRegressor(hidden_layer_sizes=(3,), hessian_structure="full", random_state=0, **given)
+    options = {"prior_precision": 2.0, "sigma_noise": 0.3, "likelihood": "gaussian", "map_prior_precision": 1.0}
+    model = LaplaceRegressor(hidden_layer_sizes=(3,), hessian_structure="full", random_state=0, **options)
     model.fit(X, X.sum(1))
     model.partial_fit(X[:5] + 1, X[:5].sum(1))
     fit, posterior = model.laplace_, model.posterior_
@@ -94,7 +94,7 @@ def test_the_density_of_weights_is_around_the_moved_mean():
 @given(data=st.data())
 @few
 def test_one_basis_serves_all_precisions(kind, data):
-    """Of Kronecker factors, with one precision a block: the covariances are those of the dense posterior under each."""
+    """Kronecker factors with a precision per block: a single eigenbasis gives the dense covariance for each value."""
     problem = data.draw(problems("all", kind))
     network = problem.network
     sizes = torch.tensor([block.size for block in network.blocks])
@@ -115,7 +115,7 @@ def test_one_basis_serves_all_precisions(kind, data):
 
 
 def test_columns_with_precisions_of_their_own_share_no_basis():
-    """Nor does a structure without Kronecker factors have one."""
+    """There is no common eigenbasis then, nor for a structure without Kronecker factors."""
     problem = contracts.example("gaussian")
     n = problem.network.n_parameters
     assert problem.fit("kron").curvature.rotation(torch.arange(n)) is None
@@ -123,7 +123,7 @@ def test_columns_with_precisions_of_their_own_share_no_basis():
 
 
 def test_a_precision_for_each_parameter_is_refused_where_the_form_is_lost():
-    """Within one input column all precisions have to be equal; the message says what to use instead."""
+    """Precisions have to be equal within an input column; the message names the alternatives."""
     problem = contracts.example("gaussian")
     curvature = problem.fit("kron").curvature
     delta = torch.ones(problem.network.n_parameters, dtype=torch.float64)
@@ -136,7 +136,7 @@ def test_a_precision_for_each_parameter_is_refused_where_the_form_is_lost():
 
 
 def test_a_diagonal_matrix_needs_no_decomposition(monkeypatch):
-    """Such as the input factor of a layer behind indicators: eigenvalues rise, eigenvectors are unit vectors."""
+    """For example, the input factor of a layer on indicators; eigenvalues ascend, eigenvectors are unit vectors."""
     matrix = torch.tensor([3.0, 0.0, 1.0, 1.0]).double().diag()
     monkeypatch.setattr(torch.linalg, "eigh", lambda matrix: pytest.fail("decomposed"))
     values, vectors = eigh(matrix)
@@ -146,22 +146,22 @@ def test_a_diagonal_matrix_needs_no_decomposition(monkeypatch):
 
 
 def test_kron_decomposes_its_factors_once_for_all_precisions(monkeypatch):
-    """Only precisions that differ within a layer make other input factors."""
-    curvature, found = contracts.example("categorical").fit("kron").curvature, []
-    monkeypatch.setattr(kron, "eigh", lambda matrix: found.append(matrix) or eigh(matrix))
+    """Only precisions that differ within a layer need new input factors."""
+    curvature, decomposed = contracts.example("categorical").fit("kron").curvature, []
+    monkeypatch.setattr(kron, "eigh", lambda matrix: decomposed.append(matrix) or eigh(matrix))
     n, n_layers = sum(part.block.size for part in curvature.parts), len(curvature.parts)
     for delta in (0.1, 1.0, 10.0):
         curvature.posterior(torch.full((n,), delta, dtype=torch.float64), 1.0)
         curvature.eigenvalues()
-    assert len(found) == 2 * n_layers
+    assert len(decomposed) == 2 * n_layers
     columns = [torch.arange(1, p.block.inputs + 1).double().repeat(p.block.outputs) for p in curvature.parts]
     curvature.posterior(torch.cat(columns), 1.0)
-    assert len(found) == 3 * n_layers
+    assert len(decomposed) == 3 * n_layers
 
 
 @pytest.mark.parametrize("structure", sorted(set(STRUCTURES) - {"ekfac"}))
 def test_a_precision_for_each_input_column_is_exact(structure):
-    """Relevance of each input (ARD) keeps the Kronecker form: whitening the columns."""
+    """A precision per input (ARD) keeps the Kronecker form after whitening the columns."""
     problem = contracts.example("categorical", seed=3)
     network = problem.network
     parts = []
@@ -178,7 +178,7 @@ def test_a_precision_for_each_input_column_is_exact(structure):
 @pytest.mark.parametrize("kind", contracts.KINDS)
 @pytest.mark.parametrize("structure", ["kron", "ekfac"])
 def test_kronecker_forms_of_one_row_are_exact(structure, kind):
-    """Of one row the block of a layer is a Kronecker product, no approximation, with however many outputs."""
+    """For a single row the block of a layer is exactly a Kronecker product, with any number of outputs."""
     problem = contracts.example(kind, n=4)
     one = contracts.Example(
         kind, problem.module, problem.network, problem.x[:1], problem.y[:1], torch.full((1,), 1.7).double()
@@ -189,7 +189,7 @@ def test_kronecker_forms_of_one_row_are_exact(structure, kind):
 
 
 def test_integer_weights_are_repeated_rows():
-    """The definition of a sample weight, for every structure at once."""
+    """Definition of a sample weight, for every structure."""
     problem = contracts.example("categorical", seed=5)
     counts = oracles.random_weights(len(problem.x), 5, integer=True)
     index = torch.repeat_interleave(torch.arange(len(counts)), counts.long())
@@ -208,13 +208,13 @@ def test_integer_weights_are_repeated_rows():
 
 
 def test_last_layer_is_found_behind_a_parameter_of_the_net_itself():
-    """A position embedding or a gain owned by the outermost module is no layer, and not the last one called."""
+    """A parameter of the outermost module, such as a position embedding, is not a layer."""
     problem = contracts.example("gaussian")
     assert SUBSETS["last_layer"]().names(problem.network) == ("body.2.weight", "body.2.bias")
 
 
 def test_last_layer_is_refused_where_it_is_not_linear():
-    """The message names what was found and what to use instead."""
+    """The message names the last module and an alternative."""
     module = nn.Sequential(oracles.random_mlp((2, 3)), nn.LayerNorm(3).double())
     network = trace(module, torch.zeros(2, 2, dtype=torch.float64))
     with pytest.raises(UnsupportedCombinationError, match=r"found '1' \(LayerNorm\). Use subset_of_weights='all'"):
@@ -225,7 +225,7 @@ def test_last_layer_is_refused_where_it_is_not_linear():
 
 
 def test_block_of_one_layer_is_full():
-    """Nothing is left out."""
+    """With a single layer the block structure loses nothing."""
     module = oracles.random_mlp((3, 2), seed=1)
     x, y = contracts.random_rows("categorical", 9, 3, 2, 1)
     one = contracts.Example("categorical", module, trace(module, x), x, y, oracles.random_weights(9, 1))
@@ -239,7 +239,7 @@ def test_block_of_one_layer_is_full():
 @pytest.mark.parametrize("kind", contracts.KINDS)
 @pytest.mark.parametrize("seed", range(5))
 def test_ekfac_is_never_farther_from_the_block_than_kron(kind, seed):
-    """Frobenius norm, layer by layer: the best diagonal in the same basis."""
+    """Frobenius norm per layer: ekfac has the best diagonal in the same eigenbasis."""
     problem = contracts.example(kind, seed, n=7, sizes=(3, 4, 3))
     exact, kron, ekfac = (contracts.dense_curvature(key, problem) for key in ("block_diagonal", "kron", "ekfac"))
     ours = {key: problem.fit(key).curvature for key in ("kron", "ekfac")}
@@ -257,7 +257,7 @@ def test_ekfac_is_never_farther_from_the_block_than_kron(kind, seed):
 
 @pytest.mark.parametrize("key", ["kron", "ekfac"])
 def test_kronecker_forms_are_exact_for_linear_regression(key):
-    """One layer, one output: B is N and A the mean of a aᵀ, whatever the rows."""
+    """A single layer and output: B is N and A the mean of a aᵀ, for any rows."""
     module = oracles.random_mlp((4, 1), seed=2)
     x, y = contracts.random_rows("gaussian", 12, 4, 1, 2)
     problem = contracts.Example("gaussian", module, trace(module, x), x, y, oracles.random_weights(12, 2))
@@ -267,7 +267,7 @@ def test_kronecker_forms_are_exact_for_linear_regression(key):
 
 
 def test_ekfac_adds_up_in_one_basis_and_in_no_other():
-    """Rows that come later keep the eigenvectors of the first ones."""
+    """Later rows use the eigenvectors of the first rows."""
     whole = contracts.example("categorical", seed=2, n=12)
     fit = whole.fit("ekfac")
     again = [(whole.x, whole.y, whole.weights)]
@@ -281,7 +281,7 @@ def test_ekfac_adds_up_in_one_basis_and_in_no_other():
 
 @pytest.mark.parametrize("rank", [1, 3, 8])
 def test_low_rank_keeps_the_leading_eigenpairs(rank):
-    """From one batch they are the best approximation of that rank; in small batches nearly."""
+    """A single batch gives the best approximation of that rank, small batches nearly so."""
     problem = contracts.example("categorical", seed=6, n=30)
     exact = contracts.dense_curvature("full", problem)
     values, vectors = torch.linalg.eigh(exact)
@@ -303,19 +303,19 @@ def test_low_rank_keeps_the_leading_eigenpairs(rank):
 
 @pytest.mark.parametrize("kind", contracts.KINDS)
 def test_low_rank_of_full_rank_is_functional_is_full(kind):
-    """Three forms of one posterior."""
+    """The three structures represent the same posterior."""
     problem = contracts.example(kind, seed=8)
     delta = torch.tensor(0.6, dtype=torch.float64)
-    found = [
+    covariances = [
         contracts.covariance_of(problem.fit(key).curvature.posterior(delta, 1.7), problem.network.n_parameters)
         for key in ("full", "functional", "low_rank")
     ]
-    for other in found[1:]:
-        contracts.close(other, found[0], 1e-9, "the same posterior")
+    for other in covariances[1:]:
+        contracts.close(other, covariances[0], 1e-9, "the same posterior")
 
 
 def test_a_solution_is_had_without_the_root():
-    """A training takes hundreds of damped steps, each of which asks for one solution alone."""
+    """Training solves with hundreds of posteriors and needs no root of them."""
     generator = torch.Generator().manual_seed(0)
     half = torch.randn(150, 200, generator=generator, dtype=torch.float64)
     delta = torch.rand(150, generator=generator, dtype=torch.float64) + 0.5
@@ -330,9 +330,9 @@ def test_a_solution_is_had_without_the_root():
 
 @pytest.mark.parametrize("kind", ["gaussian", "categorical"])
 def test_functional_is_full_of_a_table_under_one_set_of_precisions_after_another(kind):
-    """Layers that are added have one Gram matrix together, and a multiple of the last precisions takes the last one's.
+    """The Gram matrix is a sum over layers; a multiple of the last precisions reuses the last Gram matrix.
 
-    1e-9: float64 by another route.
+    Tolerance 1e-9: the same quantity by another float64 algorithm.
     """
     module = TableMLP([0, 3, 0, 4], [True, False, False, False], 2, hidden_layer_sizes=(6,), seed=3).double()
     generator = torch.Generator().manual_seed(5)
@@ -357,34 +357,34 @@ def test_functional_is_full_of_a_table_under_one_set_of_precisions_after_another
 
 @pytest.mark.parametrize("precision", [1e-3, 1.0, 1e12])
 def test_effective_parameters_of_the_dual_form_keep_their_digits(precision):
-    """Those of a difference from the number of weights: 13, also where the prior leaves the data no say."""
+    """Effective parameters as weights minus shrinkage have 13 correct digits, also under a dominant prior."""
     module, generator = oracles.random_mlp((3, 40, 1), seed=2), torch.Generator().manual_seed(0)
     x, y = (torch.randn(150, k, generator=generator, dtype=torch.float64) for k in (3, 1))
     network = trace(module, x)
     prior = network.scalar_prior()
     fit = fit_laplace(network, Gaussian(), GGN(), Functional, prior, [(x, y, torch.ones(150).double())])
     posterior = fit.posterior(Hyper(torch.tensor([precision]).double(), dispersion=0.1))
-    found = prior.counts.sum() - posterior.shrinkage(prior.groups, 1)[0]
+    effective = prior.counts.sum() - posterior.shrinkage(prior.groups, 1)[0]
     rows = network.jacobian(x)[1].rows()[:, 0]
     values = torch.linalg.eigvalsh(rows @ rows.mT).clamp_min(0) / 0.1
     expected = (values / (values + precision)).sum()
-    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-12 * 201)
+    torch.testing.assert_close(effective, expected, rtol=1e-8, atol=1e-12 * 201)
 
 
 def test_a_curvature_that_rounding_has_made_indefinite_is_repaired():
-    """As float32 rows leave it: the zeros of its spectrum are zeros again, under the prior that was asked for."""
+    """Rounding of float32 rows makes zero eigenvalues negative; they become zero again under the given prior."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(30, 60, generator=generator, dtype=torch.float64)
     noise = torch.randn(60, 60, generator=generator, dtype=torch.float64)
     curvature = Full(1e4 * rows.mT @ rows + 3.0 * (noise + noise.mT), (60,))
     with pytest.warns(JitterWarning, match="not positive definite in floating point"):
-        found = curvature.posterior(torch.ones(60, dtype=torch.float64), 1.0).marginal_variance()
+        variance = curvature.posterior(torch.ones(60, dtype=torch.float64), 1.0).marginal_variance()
     expected = Full(1e4 * rows.mT @ rows, (60,)).posterior(torch.ones(60, dtype=torch.float64), 1.0).marginal_variance()
-    assert (found > 0.2 * expected).all() and (found < 1.01).all()
+    assert (variance > 0.2 * expected).all() and (variance < 1.01).all()
 
 
 def test_a_matrix_that_is_indefinite_of_itself_is_refused():
-    """No jitter makes a sum of outer products of it."""
+    """No jitter turns the matrix into a sum of outer products."""
     matrix = torch.diag(torch.tensor([-1.0, 1.0], dtype=torch.float64))
     with pytest.raises(NotPositiveDefiniteError, match="use a larger prior_precision"):
         cholesky(matrix, torch.full((2,), 1e-3, dtype=torch.float64))

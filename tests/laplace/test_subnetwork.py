@@ -1,4 +1,4 @@
-"""``subset_of_weights="subnetwork"``: the weights with the largest scores, chosen inside the fit."""
+"""``subset_of_weights="subnetwork"``: the weights with the largest scores, selected during the fit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def estimators(**options):
 
 
 def flat(model) -> np.ndarray:
-    """The mask of all weights in the order of the module's tensors."""
+    """Mask of all weights in the order of the module's parameters."""
     network = model.laplace_.network
     masks = model.subset_
     shapes = {name: tuple(p.shape) for name, p in network.module.named_parameters()}
@@ -48,17 +48,17 @@ def flat(model) -> np.ndarray:
 # ---------------------------------------------------------------------- which weights
 
 
-@pytest.mark.parametrize("curvature", ["ggn", "empirical_fisher"])
-@pytest.mark.parametrize("prior_structure", ["scalar", "tensor"])
+@pytest.mark.parametrize(("prior_structure", "curvature"), [("tensor", "ggn"), ("scalar", "empirical_fisher")])
 def test_the_largest_variances_of_the_dense_diagonal_posterior_are_taken(prior_structure, curvature):
-    """By autodiff: the diagonal of the curvature, under the prior and the noise that the net was trained with."""
-    for model, y in estimators(**{**SMALL, "map_prior_precision": "same"}):
+    """Variances from the diagonal of the curvature by autodiff, with the prior and noise of the training."""
+    for model, y in estimators(
+        **{**SMALL, "map_prior_precision": "same", "n_members": 1, "prior_precision": "evidence"}
+    ):
         model.set_params(prior=prior_structure, curvature=curvature, hidden_layer_sizes=(3,))
-        whole = clone(model).set_params(hessian_structure="full").fit(X, y)
         model.set_params(subset_of_weights=Subnetwork(size=7)).fit(X, y)
         kind = "gaussian" if isinstance(model, LaplaceRegressor) else "categorical"
-        names = [name for name, _ in whole.net_.module_.named_parameters()]
-        module, mode = whole.laplace_.network.module, whole._ensemble.first.origin
+        names = [name for name, _ in model.net_.module_.named_parameters()]
+        module, mode = model.laplace_.network.module, model._ensemble.first.origin
         targets = (y - y.mean()) / y.std() if kind == "gaussian" else np.unique(y, return_inverse=True)[1]
         targets = torch.tensor(targets[:, None] if kind == "gaussian" else targets)
         rows = (torch.tensor(X), targets, torch.ones(60).double())
@@ -75,7 +75,7 @@ def test_the_largest_variances_of_the_dense_diagonal_posterior_are_taken(prior_s
 
 
 def test_the_largest_weights_are_taken():
-    """By their magnitude at the mode."""
+    """The score is the magnitude at the mode."""
     for model, y in estimators(**SMALL, subset_of_weights=Subnetwork("magnitude", size=9)):
         model.fit(X, y)
         weights = model.laplace_.network.module.parameters()
@@ -86,7 +86,7 @@ def test_the_largest_weights_are_taken():
 
 
 def test_random_weights_follow_from_the_seed():
-    """The same again, others under another one; every weight has its turn."""
+    """Equal seeds select equal weights, another seed selects others, and every weight is selected for some seed."""
     model = LaplaceRegressor(**SMALL, subset_of_weights=Subnetwork("random", size=13))
     first, again = (flat(clone(model).fit(X, Y)) for _ in range(2))
     np.testing.assert_array_equal(first, again)
@@ -104,7 +104,7 @@ def test_random_weights_follow_from_the_seed():
 @pytest.mark.parametrize("score", sorted(SCORES))
 @pytest.mark.parametrize("size", [1, 5, 0.5, 0.001, 1.0, "all"])
 def test_as_many_are_random_as_asked_for(score, size):
-    """A count, or a share of all weights, at least one."""
+    """The size is a count, or a share of all weights; at least 1 is selected."""
     for (model, y), n in zip(estimators(**SMALL, subset_of_weights=Subnetwork(score)), SIZES.values(), strict=True):
         size = n if size == "all" else size
         model.set_params(subset_of_weights__size=size).fit(X, y)
@@ -117,7 +117,7 @@ def test_as_many_are_random_as_asked_for(score, size):
 
 @pytest.mark.parametrize("score", sorted(SCORES))
 def test_all_weights_are_the_subset_all(score):
-    """Whatever the scores, to rounding, and the structure's own choice as well."""
+    """For any score and structure, up to rounding; ``auto`` selects the same structure."""
     for structure in ("full", "auto", "diag"):
         for model, y in estimators(**SMALL, hessian_structure=structure):
             whole = clone(model).fit(X, y)
@@ -130,12 +130,12 @@ def test_all_weights_are_the_subset_all(score):
 
 @pytest.mark.parametrize("score", sorted(SCORES))
 def test_more_weights_have_more_variance_up_to_that_of_all(score):
-    """The k best are among the k + 1 best, and holding weights at the mode can only narrow a Gaussian."""
+    """The k best weights are among the k + 1 best, and fixing weights at the mode can only reduce variances."""
     for model, y in estimators(
         **SMALL, subset_of_weights=Subnetwork(score), hessian_structure="full", prior_precision=1.0
     ):
         stds = []
-        for k in (1, 4, 12, 20, 1.0):
+        for k in (1, 5, 15, 1.0):
             stds.append(
                 clone(model).set_params(subset_of_weights__size=k).fit(X, y).predict_std(X_NEW, kind="epistemic")
             )
@@ -147,7 +147,7 @@ def test_more_weights_have_more_variance_up_to_that_of_all(score):
 
 @pytest.mark.parametrize("link", sorted(LINKS))
 def test_one_weight_makes_probabilities_by_every_link(link):
-    """Covariances of rank one, whatever the prior."""
+    """Covariances of rank one, for any prior precision."""
     model = LaplaceClassifier(**SMALL, subset_of_weights=Subnetwork(size=1), link=link).fit(X, LABELS)
     for precision in (1e-50, 1.0, 1e50):
         p = model.refit_laplace(prior_precision=precision).predict_proba(10 * X_NEW)
@@ -157,7 +157,7 @@ def test_one_weight_makes_probabilities_by_every_link(link):
 
 
 def test_the_masks_of_a_fit_are_a_subset_of_weights():
-    """``subset_`` gives the same posterior by hand; before the fit there is none."""
+    """``subset_`` as an explicit subset gives the same posterior; it does not exist before the fit."""
     for model, y in estimators(**SMALL, subset_of_weights=Subnetwork(size=6)):
         with pytest.raises(NotFittedError):
             _ = model.subset_
@@ -173,7 +173,7 @@ def test_the_masks_of_a_fit_are_a_subset_of_weights():
 
 @pytest.mark.parametrize("structure", ["auto", *OF_ROWS])
 def test_a_subnetwork_works_from_end_to_end(structure):
-    """Save, refit, rows that come and go."""
+    """Pickle, refit, partial_fit and forget."""
     for model, y in estimators(**SMALL, subset_of_weights=Subnetwork(size=8), hessian_structure=structure):
         model.fit(X, y)
         loaded = pickle.loads(pickle.dumps(model))
@@ -191,22 +191,24 @@ def test_a_subnetwork_works_from_end_to_end(structure):
 
 
 def test_a_search_over_the_number_of_weights_trains_once_a_fold(tmp_path):
-    """4 sizes × 2 scores × 2 folds share 2 trainings and the final one."""
-    grid = {"subset_of_weights__size": [2, 0.3, 20, 1.0], "subset_of_weights__score": ["variance", "random"]}
+    """2 sizes × 2 scores × 2 folds need a training per fold and a final one."""
+    grid = {"subset_of_weights__size": [2, 0.3], "subset_of_weights__score": ["variance", "random"]}
 
     def search(memory):
         model = LaplaceRegressor(**SMALL, subset_of_weights=Subnetwork(), memory=memory)
         return GridSearchCV(model, grid, cv=2, scoring=metrics.neg_nlpd).fit(X, Y)
 
-    found = search(Memory(tmp_path, verbose=0))
+    cached = search(Memory(tmp_path, verbose=0))
     assert len(list(tmp_path.rglob("output.pkl"))) == 3
-    np.testing.assert_array_equal(found.cv_results_["mean_test_score"], search(None).cv_results_["mean_test_score"])
+    np.testing.assert_array_equal(cached.cv_results_["mean_test_score"], search(None).cv_results_["mean_test_score"])
 
 
 def test_a_users_net_and_a_frozen_one_have_subnetworks():
-    """Tensors under their own names; for the frozen net the weights are those that it came with."""
+    """Parameters keep the user's names; a frozen net keeps its weights."""
     net = nets.regressor(module__n_in=3)
-    model = LaplaceRegressor(net, subset_of_weights=Subnetwork(size=5), random_state=0).fit(X, Y)
+    model = LaplaceRegressor(net, subset_of_weights=Subnetwork(size=5), map_prior_precision=1.0, random_state=0).fit(
+        X, Y
+    )
     assert set(model.subset_) <= {"hidden.weight", "hidden.bias", "out.weight", "out.bias"}
     net.fit(X.astype(np.float32), Y[:, None].astype(np.float32))
     frozen = LaplaceRegressor(FrozenEstimator(net), subset_of_weights=Subnetwork("magnitude", size=1)).fit(X, Y)
@@ -238,7 +240,7 @@ def test_a_users_net_and_a_frozen_one_have_subnetworks():
     ids=str,
 )
 def test_a_wrong_subnetwork_is_refused_before_training(monkeypatch, options, message):
-    """What was given and what is needed."""
+    """The message names the value and what is expected."""
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", None)
     with pytest.raises(ValueError, match=message):
         LaplaceRegressor(**SMALL, subset_of_weights=Subnetwork(**options)).fit(X, Y)
@@ -246,21 +248,21 @@ def test_a_wrong_subnetwork_is_refused_before_training(monkeypatch, options, mes
 
 @pytest.mark.parametrize("structure", sorted(set(STRUCTURES) - set(OF_ROWS)))
 def test_structures_of_whole_layers_refuse_subnetworks(monkeypatch, structure):
-    """Before training, whatever the size."""
+    """Refused before training."""
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", None)
     with pytest.raises(UnsupportedCombinationError, match=f"'{structure}' needs whole tensors.*Use hessian_structure"):
         LaplaceRegressor(**CHOSEN, hessian_structure=structure).fit(X, Y)
 
 
 def test_the_matrix_of_all_weights_is_not_cut():
-    """The exact Hessian comes as one."""
+    """The exact Hessian cannot be reduced to single weights."""
     with pytest.raises(UnsupportedCombinationError, match=r"which this curvature does not support\. Use"):
         LaplaceRegressor(**CHOSEN, curvature="hessian").fit(X, Y)
 
 
 @pytest.mark.parametrize("structure", ["full", "block_diagonal"])
 def test_a_subnetwork_too_large_for_the_memory_is_refused_before_training(monkeypatch, structure):
-    """By its number of weights alone; a small one of the same net is affordable."""
+    """The limit applies to the number of selected weights; a small subnetwork of the same net is accepted."""
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", None)
     large = {**SMALL, "hidden_layer_sizes": (500, 500), "hessian_structure": structure}
     with pytest.raises(MemoryBudgetError, match=r"for 253,001 weights and 60 rows × outputs"):

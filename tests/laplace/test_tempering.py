@@ -1,4 +1,4 @@
-"""A temperature for each layer: P = S H S + diag(δ) with S = T^−½, by dense algebra and through the estimators."""
+"""Temperature per layer, P = S H S + diag(δ) with S = T^−½: dense algebra, and use in the estimators."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RNG = np.random.default_rng(37)
 X, X_NEW = RNG.normal(size=(60, 3)), 2 * RNG.normal(size=(7, 3))
 Y = np.sin(X[:, 0]) + X[:, 1] + 0.2 * RNG.normal(size=60)
 LABELS = np.where(Y > 0, "up", "down")
-SMALL = {"hidden_layer_sizes": (5,), "random_state": 0}
+SMALL = {"hidden_layer_sizes": (5,), "map_prior_precision": 1.0, "random_state": 0}
 BY_LAYER = {"body.0": 3.0, "scale": 0.2}
 BY_TENSOR = {"body.0.weight": 3.0, "body": 0.5}
 
@@ -35,7 +35,7 @@ BY_TENSOR = {"body.0.weight": 3.0, "body": 0.5}
 @pytest.mark.parametrize("grouped", [False, True], ids=["scalar", "tensor"])
 @pytest.mark.parametrize("names", [BY_LAYER, BY_TENSOR], ids=["by-layer", "by-tensor"])
 def test_every_answer_is_that_of_the_dense_matrix(structure, kind, grouped, names):
-    """For every structure; what ekfac cannot hold it refuses."""
+    """Holds for every structure; ekfac refuses what it cannot represent."""
     example = contracts.example(kind, seed=1)
     network = example.network
     prior = network.tensor_prior() if grouped else network.scalar_prior()
@@ -90,7 +90,7 @@ def test_every_answer_is_that_of_the_dense_matrix(structure, kind, grouped, name
 
 
 def test_a_convolution_and_a_part_of_a_layer_have_temperatures():
-    """Factors at several positions, and dense blocks of picked weights."""
+    """Convolution and a mask of single weights."""
     module = nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8, 1))
     model = LaplaceRegressor(module, hessian_structure="full", temperature={"1": 0.2, "4.bias": 3.0}, random_state=0)
     features = RNG.normal(size=(40, 6))
@@ -109,9 +109,10 @@ def test_a_convolution_and_a_part_of_a_layer_have_temperatures():
 
 @pytest.mark.parametrize("structure", ["full", "functional", "kron", "ekfac", "diag"])
 def test_one_temperature_for_every_layer_is_one_temperature(structure):
-    """By name or as a number."""
+    """Given for each layer or as a number; with ``full`` also for the ensemble of the default fit."""
+    options = {"map_prior_precision": "same"} if structure == "full" else {}
     by_number, by_name = (
-        LaplaceRegressor(temperature=T, hessian_structure=structure, **SMALL).fit(X, Y)
+        LaplaceRegressor(temperature=T, hessian_structure=structure, **{**SMALL, **options}).fit(X, Y)
         for T in (0.3, {"2": 0.3, "5": 0.3})
     )
     np.testing.assert_allclose(by_name.predict_std(X_NEW), by_number.predict_std(X_NEW), rtol=1e-9)
@@ -122,13 +123,13 @@ def test_one_temperature_for_every_layer_is_one_temperature(structure):
 
 
 def test_a_cold_layer_is_surer_and_a_refit_is_a_new_fit():
-    """The temperature is post hoc: no training; and the value of one call has no effect on the estimator."""
+    """A temperature needs no training, and that of a single call does not change the estimator."""
     model = LaplaceClassifier(hessian_structure="kron", predictive="mc", **SMALL).fit(X, LABELS)
     variance = model.posterior_.marginal_variance()
     precision = model.prior_precision_
     model.refit_laplace(temperature={"2": 0.01})
-    names = model.laplace_.network.tensors(model.posterior_.marginal_variance() / variance)
-    assert float(names["2.weight"].max()) < 1 and float((names["5.weight"] - 1).abs().max()) < 1e-9
+    ratios = model.laplace_.network.tensors(model.posterior_.marginal_variance() / variance)
+    assert float(ratios["2.weight"].max()) < 1 and float((ratios["5.weight"] - 1).abs().max()) < 1e-9
     assert model.prior_precision_ == precision
     again = clone(model).fit(X, LABELS)
     np.testing.assert_array_equal(model.predict_proba(X_NEW), again.predict_proba(X_NEW))
@@ -140,15 +141,15 @@ def test_a_cold_layer_is_surer_and_a_refit_is_a_new_fit():
 
 
 def test_a_tempered_model_is_saved_and_learns_on():
-    """Pickled to the bit; rows that come and go move the mean as at temperature 1."""
+    """A pickled copy is identical; partial_fit moves the mean as at temperature 1."""
     model = LaplaceRegressor(temperature={"5": 0.1}, hessian_structure="full", **SMALL).fit(X[:40], Y[:40])
-    found = pickle.loads(pickle.dumps(model))
-    np.testing.assert_array_equal(found.predict_std(X_NEW), model.predict_std(X_NEW))
+    loaded = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(loaded.predict_std(X_NEW), model.predict_std(X_NEW))
     plain = LaplaceRegressor(hessian_structure="full", **SMALL).fit(X[:40], Y[:40])
-    for each in (found, plain):
+    for each in (loaded, plain):
         each.partial_fit(X[40:], Y[40:])
-    np.testing.assert_allclose(found.predict(X_NEW), plain.predict(X_NEW), rtol=1e-12)
-    assert (found.predict_std(X_NEW) != plain.predict_std(X_NEW)).all()
+    np.testing.assert_allclose(loaded.predict(X_NEW), plain.predict(X_NEW), rtol=1e-12)
+    assert (loaded.predict_std(X_NEW) != plain.predict_std(X_NEW)).all()
 
 
 @pytest.mark.parametrize(
@@ -170,14 +171,14 @@ def test_a_tempered_model_is_saved_and_learns_on():
     ],
 )
 def test_a_wrong_temperature_is_refused_before_training(temperature, error, message, monkeypatch):
-    """What was given and what there is."""
+    """The message names the value and the alternatives."""
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", lambda *args, **kwargs: pytest.fail("trained"))
     with pytest.raises(error, match=message):
         LaplaceRegressor(temperature=temperature, hessian_structure="ekfac", **SMALL).fit(X, Y)
 
 
 def test_a_wrong_name_in_a_refit_loses_nothing():
-    """The estimator answers as before."""
+    """Predictions do not change."""
     model = LaplaceRegressor(**SMALL).fit(X, Y)
     before = model.predict_std(X_NEW)
     with pytest.raises(ValueError, match="temperature has unknown names"):

@@ -1,4 +1,4 @@
-"""Rows that come and go after the training: partial_fit and forget against closed forms and dense matrices."""
+"""Updates after training: partial_fit and forget against closed forms and dense matrices."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ WEIGHTS = RNG.integers(1, 4, size=90).astype(float)
 LABELS = np.array(["low", "mid", "top"])[np.digitize(Y[:, 0], [0.0, 2.0])]
 OLD, NEW = slice(0, 40), slice(40, 90)
 DELTA, SIGMA = 2.0, 0.5
+FAST = {"map_prior_precision": 1.0, "random_state": 0}
+"""A single training, for claims that do not depend on how the prior of the training is chosen."""
 
 
 def linear(structure: str, **options):
@@ -34,20 +36,20 @@ def linear(structure: str, **options):
 
 
 def truth(rows, y, weights=None, delta=DELTA):
-    """The closed form for these rows."""
+    """Closed-form posterior for these rows."""
     w = torch.ones(len(y), dtype=torch.float64) if weights is None else torch.tensor(weights)
     features = torch.tensor(np.column_stack([X[rows], np.ones(len(y))]))
     return oracles.bayesian_linear_regression(features, torch.tensor(y.reshape(len(y), -1)), w, delta, SIGMA**2)
 
 
 def assert_is(model, exact, n_outputs=1):
-    """Mean, joint covariance and evidence of the closed form."""
+    """Assert that mean, joint covariance and evidence equal the closed form."""
     mean, covariance = exact.predict(torch.tensor(np.column_stack([X_NEW, np.ones(6)])))
-    got_mean, got_cov = model.predict(X_NEW, return_cov=True)
-    np.testing.assert_allclose(got_mean.reshape(6, -1), mean.numpy(), rtol=1e-9, atol=1e-9)
+    model_mean, model_cov = model.predict(X_NEW, return_cov=True)
+    np.testing.assert_allclose(model_mean.reshape(6, -1), mean.numpy(), rtol=1e-9, atol=1e-9)
     for k in range(n_outputs):
         expected = covariance.numpy() + SIGMA**2 * np.eye(6)
-        np.testing.assert_allclose(got_cov.reshape(6, 6, -1)[..., k], expected, rtol=1e-9, atol=1e-11)
+        np.testing.assert_allclose(model_cov.reshape(6, 6, -1)[..., k], expected, rtol=1e-9, atol=1e-11)
     np.testing.assert_allclose(model.log_marginal_likelihood_value_, float(exact.log_evidence), rtol=1e-9)
 
 
@@ -57,7 +59,7 @@ def assert_is(model, exact, n_outputs=1):
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["unweighted", "weighted"])
 @pytest.mark.parametrize("structure", ["full", "kron", "functional"])
 def test_a_linear_net_that_takes_in_rows_is_bayesian_linear_regression_on_all(structure, weights):
-    """In one piece or in three: the posterior is the prior of what comes. kron is exact with one output."""
+    """In a single update or in three. kron is exact with a single output."""
     y = Y[:, 0]
     part = [None if weights is None else weights[rows] for rows in (OLD, NEW)]
     model = linear(structure).fit(X[OLD], y[OLD], sample_weight=part[0])
@@ -70,7 +72,7 @@ def test_a_linear_net_that_takes_in_rows_is_bayesian_linear_regression_on_all(st
 
 @pytest.mark.parametrize("structure", ["full", "kron"])
 def test_forgetting_undoes_it_and_takes_out_rows_of_the_fit(structure):
-    """What is left is the posterior of the rows that are left, whichever came first."""
+    """The result is the posterior of the remaining rows, for updates in any order."""
     y = Y[:, 0]
     model = linear(structure).fit(X[OLD], y[OLD])
     before = model.predict(X_NEW, return_cov=True), model.log_marginal_likelihood_value_
@@ -83,7 +85,7 @@ def test_forgetting_undoes_it_and_takes_out_rows_of_the_fit(structure):
 
 
 def test_several_outputs_and_a_prior_of_tensors():
-    """Two targets, another precision for the bias."""
+    """Two targets, with a separate precision for the bias."""
     model = linear("full", prior_precision=[0.5, 20.0]).fit(X[OLD], Y[OLD]).partial_fit(X[NEW], Y[NEW])
     delta = torch.tensor([0.5, 0.5, 0.5, 0.5, 20.0], dtype=torch.float64)
     assert_is(model, truth(slice(None), Y, delta=delta), n_outputs=2)
@@ -92,11 +94,11 @@ def test_several_outputs_and_a_prior_of_tensors():
 @pytest.mark.parametrize("kind", contracts.KINDS)
 @pytest.mark.parametrize(
     "structure", sorted(set(STRUCTURES) - {"ekfac", "low_rank_diag"})
-)  # with a basis of the first rows
+)  # whose basis depends on the first rows
 def test_the_mean_moves_to_the_minimum_of_old_posterior_and_new_rows(structure, kind):
-    """Any net, likelihood and structure, in two steps: mean, loss and gradient by dense algebra.
+    """Two updates, for any structure and likelihood: mean, loss and gradient against dense algebra.
 
-    The old rows enter by their structure's curvature, the new ones by their exact one.
+    Old rows enter with the curvature of the structure, new rows with their exact curvature.
     """
     whole = contracts.example(kind, seed=3, n=12)
     old, first, second = (
@@ -111,8 +113,8 @@ def test_the_mean_moves_to_the_minimum_of_old_posterior_and_new_rows(structure, 
     for new in (first, second):
         fit = add_rows(fit, new.fit(structure), new.fit("functional").curvature, hyper)
         exact = contracts.to_package(whole.network, oracles.ggn(kind, new.module, names, new.x, new.y, new.weights))
-        seen = replace(whole, **{k: torch.cat([getattr(e, k) for e in stored]) for k in ("x", "y", "weights")})
-        H = contracts.dense_curvature(structure, seen)
+        past = replace(whole, **{k: torch.cat([getattr(e, k) for e in stored]) for k in ("x", "y", "weights")})
+        H = contracts.dense_curvature(structure, past)
         at_mean = new.fit("full").gradient + exact @ shift
         system = (H + exact) / dispersion + 1.3 * torch.eye(len(H), dtype=torch.float64)
         move = -torch.linalg.solve(system, at_mean / dispersion)
@@ -129,7 +131,7 @@ def test_the_mean_moves_to_the_minimum_of_old_posterior_and_new_rows(structure, 
 
 
 def test_a_diagonal_does_not_overshoot():
-    """A hundred weights that could each make the whole correction make it together: Jacobi's step would be 100-fold."""
+    """A hundred weights share a correction that each could make alone; a Jacobi step would be 100 times too long."""
     rng = np.random.default_rng(0)
     features = np.ones((40, 100)) + 0.01 * rng.normal(size=(40, 100))
     model = LaplaceRegressor(
@@ -146,9 +148,9 @@ def test_a_diagonal_does_not_overshoot():
 
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_the_dual_form_becomes_the_primal_one_where_that_is_cheaper(outputs):
-    """Rows × outputs beyond the number of weights: the same posterior as `full`, and no more memory however many come.
+    """With more rows × outputs than weights the form changes: same posterior as `full`, and bounded memory.
 
-    rtol: two factorisations of one matrix.
+    Tolerance: two factorisations of the same matrix.
     """
     rng = np.random.default_rng(1)
     x = rng.normal(size=(400, 3))
@@ -179,7 +181,7 @@ def test_the_dual_form_becomes_the_primal_one_where_that_is_cheaper(outputs):
 
 
 def test_members_and_classes_become_primal_as_well(tmp_path):
-    """Every net of a mixture; three columns a row. A copy on disk goes on."""
+    """Every ensemble member changes its form; a saved copy can be updated further."""
     model = LaplaceClassifier(
         hidden_layer_sizes=(4,), n_members=2, hessian_structure="functional", prior_precision=1.0, random_state=0
     ).fit(X[:12], LABELS[:12])
@@ -188,8 +190,8 @@ def test_members_and_classes_become_primal_as_well(tmp_path):
     assert [member.structure_ for member in model.members_] == ["full", "full"]
     save(model, tmp_path / "model.safetensors")
     again = load(tmp_path / "model.safetensors")
-    for one in (model, again):
-        one.partial_fit(X[:5], LABELS[:5])
+    for each in (model, again):
+        each.partial_fit(X[:5], LABELS[:5])
     np.testing.assert_array_equal(model.predict_proba(X), again.predict_proba(X))
 
 
@@ -198,13 +200,12 @@ def test_members_and_classes_become_primal_as_well(tmp_path):
 
 @pytest.mark.parametrize("structure", ["full", "block_diagonal", "kron", "ekfac", "low_rank_diag", "diag"])
 def test_new_rows_teach_and_forgetting_restores(structure):
-    """Fitted on the left half, told of the right one, better there and surer, and as before when it is forgotten."""
+    """partial_fit on the right half reduces error and std there; forget restores the first predictions."""
     x = np.linspace(-3, 3, 80)[:, None]
     y = np.sin(x[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=80)
     left, right = slice(0, 45), slice(45, 80)
-    model = LaplaceRegressor(hidden_layer_sizes=(12,), hessian_structure=structure, random_state=0).fit(
-        x[left], y[left]
-    )
+    options = {"hidden_layer_sizes": (12,), "map_prior_precision": 1.0, "random_state": 0}
+    model = LaplaceRegressor(hessian_structure=structure, **options).fit(x[left], y[left])
     before = model.predict(x, return_std=True)
     weights = {name: p.clone() for name, p in model.net_.module_.named_parameters()}
     model.partial_fit(x[right], y[right])
@@ -218,8 +219,8 @@ def test_new_rows_teach_and_forgetting_restores(structure):
 
 
 def test_all_answers_speak_of_the_moved_mean():
-    """predict, its distribution, the covariance and the draws are one distribution."""
-    model = LaplaceRegressor(hidden_layer_sizes=(8,), hessian_structure="full", random_state=0).fit(X[OLD], Y[OLD, 0])
+    """predict, predict_dist, predict_std and sample_y describe the same distribution."""
+    model = LaplaceRegressor(hidden_layer_sizes=(8,), hessian_structure="full", **FAST).fit(X[OLD], Y[OLD, 0])
     before = model.predict(X_NEW)
     mean = model.partial_fit(X[NEW], Y[NEW, 0] + 5).predict(X_NEW)
     assert np.abs(mean - before).max() > 0.5
@@ -232,9 +233,9 @@ def test_all_answers_speak_of_the_moved_mean():
 
 
 def test_a_classifier_learns_classes_that_it_was_told_of():
-    """Labels that come later are named in the first call; rows of them make them probable."""
+    """The first call lists all classes; later rows of a new class raise its probability."""
     first = LABELS != "top"
-    model = LaplaceClassifier(hidden_layer_sizes=(8,), hessian_structure="full", random_state=0)
+    model = LaplaceClassifier(hidden_layer_sizes=(8,), hessian_structure="full", **FAST)
     model.partial_fit(X[first], LABELS[first], classes=["top", "mid", "low"])
     assert model.classes_.tolist() == ["low", "mid", "top"]
     before, evidence = model.predict_proba(X), model.log_marginal_likelihood_value_
@@ -248,16 +249,16 @@ def test_a_classifier_learns_classes_that_it_was_told_of():
 
 
 def test_the_first_call_is_a_fit():
-    """To the bit."""
-    first, second = (LaplaceRegressor(hidden_layer_sizes=(5,), random_state=0) for _ in range(2))
+    """Results are identical."""
+    first, second = (LaplaceRegressor(hidden_layer_sizes=(5,), **FAST) for _ in range(2))
     np.testing.assert_array_equal(
         first.partial_fit(X, Y[:, 0]).predict_std(X_NEW), second.fit(X, Y[:, 0]).predict_std(X_NEW)
     )
 
 
 def test_hyperparameters_stay_until_they_are_chosen_again():
-    """refit_laplace after partial_fit: the evidence of all rows at the moved mean is not lower."""
-    model = LaplaceRegressor(hidden_layer_sizes=(5,), hessian_structure="kron", random_state=0).fit(X[OLD], Y[OLD, 0])
+    """Prior and noise change only with refit_laplace, which raises the evidence of all rows at the moved mean."""
+    model = LaplaceRegressor(hidden_layer_sizes=(5,), hessian_structure="kron", **FAST).fit(X[OLD], Y[OLD, 0])
     chosen = model.prior_precision_, model.sigma_noise_
     model.partial_fit(X[NEW], 3 * Y[NEW, 0])
     assert (model.prior_precision_, model.sigma_noise_) == chosen
@@ -272,14 +273,14 @@ def test_hyperparameters_stay_until_they_are_chosen_again():
 
 @pytest.fixture(scope="module")
 def fitted():
-    """One of each, not to be changed: every call below is refused."""
+    """Fitted estimators that no test changes: every call below is refused."""
     return {
         "regressor": linear("full").fit(X[OLD], Y[OLD]),
-        "classifier": LaplaceClassifier(hidden_layer_sizes=(3,), hessian_structure="diag", random_state=0).fit(
-            X, LABELS
+        "classifier": LaplaceClassifier(hidden_layer_sizes=(3,), hessian_structure="diag", **FAST).fit(X, LABELS),
+        "functional": LaplaceRegressor(hidden_layer_sizes=(20,), hessian_structure="functional", **FAST).fit(
+            X[OLD], Y[OLD, 0]
         ),
-        "functional": LaplaceRegressor(hidden_layer_sizes=(20,), hessian_structure="functional").fit(X[OLD], Y[OLD, 0]),
-        "balanced": LaplaceClassifier(hidden_layer_sizes=(3,), class_weight="balanced", random_state=0).fit(X, LABELS),
+        "balanced": LaplaceClassifier(hidden_layer_sizes=(3,), class_weight="balanced", **FAST).fit(X, LABELS),
     }
 
 
@@ -314,7 +315,7 @@ def fitted():
 def test_what_cannot_be_taken_in_or_out_is_refused_and_nothing_is_lost(
     fitted, name, method, rows, targets, error, message
 ):
-    """The message says what to do, and the estimator answers as before."""
+    """The message names a solution, and predictions do not change."""
     model = fitted[name]
     before = model.predict_std(X_NEW)
     with pytest.raises(error, match=message):
@@ -336,6 +337,6 @@ def test_rows_that_would_not_fit_in_memory_are_refused(fitted, monkeypatch):
 
 
 def test_nothing_can_be_forgotten_before_a_fit():
-    """scikit-learn's own error."""
+    """The error is scikit-learn's."""
     with pytest.raises(ValueError, match="not fitted yet"):
         LaplaceRegressor().forget(X, Y)

@@ -1,4 +1,4 @@
-"""Where Laplace is exact the estimators must be exact: linear nets, in every option that leaves the model linear."""
+"""Linear nets, for which the Laplace approximation is exact, with every option that keeps the model linear."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def with_bias(X):
 
 
 def truth(y, weights, noise):
-    """The closed form, and its predictions at X_NEW."""
+    """Closed-form posterior, and its mean and covariance at X_NEW."""
     w = torch.tensor(np.ones(80) if weights is None else weights)
     exact = oracles.bayesian_linear_regression(with_bias(X), torch.tensor(y.reshape(80, -1)), w, DELTA, noise**2)
     return exact, *exact.predict(with_bias(X_NEW))
@@ -32,9 +32,10 @@ def truth(y, weights, noise):
 @pytest.mark.parametrize("sigma", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize(("structure", "batch_size"), [("full", 128), ("functional", 7), ("kron", -1), ("auto", 33)])
 def test_a_linear_net_is_bayesian_linear_regression(structure, batch_size, sigma, weights):
-    """Quadratic log-posterior: mean, std, covariance and evidence are the closed form's.
+    """Mean, std, covariance and evidence equal the closed form.
 
-    kron is exact too: one layer, one output, so B is N_w and A the mean of a aᵀ. float64, condition number below 1e3.
+    Structure kron is also exact: with one layer and one output, B is N_w and A is the mean of a aᵀ. The tolerances are
+    for float64 and a condition number below 1e3.
     """
     y = Y[:, 0]
     exact, mean, covariance = truth(y, weights, sigma)
@@ -60,7 +61,7 @@ def test_a_linear_net_is_bayesian_linear_regression(structure, batch_size, sigma
 
 
 def test_several_outputs_are_several_regressions():
-    """Independent outputs share the covariance; the evidence adds."""
+    """Independent outputs share the covariance, and their log evidences add up."""
     exact, mean, covariance = truth(Y, None, 0.5)
     model = LaplaceRegressor(
         nets.regressor(nets.Linear), prior_precision=DELTA, sigma_noise=0.5, standardize_y=False, random_state=0
@@ -73,7 +74,7 @@ def test_several_outputs_are_several_regressions():
 
 
 def test_tensor_precisions_are_a_diagonal_prior():
-    """A precision for the weights and another for the bias."""
+    """Different prior precisions for the weights and for the bias."""
     delta = torch.tensor([0.5, 0.5, 0.5, 0.5, 20.0], dtype=torch.float64)
     exact = oracles.bayesian_linear_regression(
         with_bias(X), torch.tensor(Y[:, :1]), torch.ones(80, dtype=torch.float64), delta, 0.25
@@ -94,24 +95,24 @@ def test_tensor_precisions_are_a_diagonal_prior():
 
 
 def test_the_evidence_of_a_linear_net_is_maximised():
-    """For a linear net the weights follow in closed form: the best (δ, σ) is that of the exact evidence."""
+    """The evidence at the chosen (δ, σ) is close to the maximum of the exact evidence."""
     y = Y[:, 0]
 
     def exact_evidence(log_parameters):
         delta, noise = (float(value) for value in torch.as_tensor(log_parameters).exp())
-        found = oracles.bayesian_linear_regression(
+        exact = oracles.bayesian_linear_regression(
             with_bias(X), torch.tensor(y[:, None]), torch.ones(80, dtype=torch.float64), delta, noise
         )
-        return float(found.log_evidence)
+        return float(exact.log_evidence)
 
     _, best = oracles.numerical_optimum(exact_evidence, np.log([1.0, 0.1]))
     model = LaplaceRegressor(nets.regressor(nets.Linear), standardize_y=False, random_state=0).fit(X, y)
-    # The search stops when no move of 30 % gains a tenth of a nat.
+    # The search stops as soon as no change by 30 % gains 0.1 nats.
     assert best - 0.15 <= model.log_marginal_likelihood_value_ <= best + 1e-6
 
 
 def test_a_one_layer_classifier_has_the_logistic_hessian():
-    """Two logits: the curvature of their difference is XᵀSX + δI, at the exact MAP."""
+    """For two logits, the posterior precision of their difference is XᵀSX + δI at the exact MAP estimate."""
     labels = (Y[:, 0] > 0).astype(int)
     model = LaplaceClassifier(
         nets.classifier(nets.Linear), prior_precision=DELTA, hessian_structure="full", random_state=0
@@ -121,7 +122,7 @@ def test_a_one_layer_classifier_has_the_logistic_hessian():
     tensors = network.tensors(network.theta)
     got = torch.cat([tensors["linear.weight"], tensors["linear.bias"][:, None]], 1)
     torch.testing.assert_close(got, exact.to(got), rtol=1e-7, atol=1e-8)
-    # Along w₁ − w₀ = √2 u the curvature of one logit's difference is twice the binary Hessian's half.
+    # Along (w₁ − w₀) / √2, the curvature of the categorical likelihood is twice the Hessian of the binary one.
     features = with_bias(X)
     p = torch.softmax(features @ exact.mT, -1)[:, 1]
     hessian = features.mT @ ((p * (1 - p))[:, None] * features)
@@ -137,10 +138,14 @@ def test_a_one_layer_classifier_has_the_logistic_hessian():
 
 @pytest.mark.parametrize("subset", ["all", "last_layer"])
 def test_functional_is_full(subset):
-    """Two forms of one posterior: a tanh net, the same weights, the same numbers."""
+    """Both forms of the posterior of a tanh net give the same predictions and evidence."""
     models = [
         LaplaceRegressor(
-            hidden_layer_sizes=(6,), hessian_structure=structure, subset_of_weights=subset, random_state=0
+            hidden_layer_sizes=(6,),
+            hessian_structure=structure,
+            subset_of_weights=subset,
+            likelihood="gaussian",
+            random_state=0,
         ).fit(X, Y)
         for structure in ("full", "functional")
     ]

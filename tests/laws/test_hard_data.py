@@ -1,7 +1,7 @@
-"""Data as they come: few, doubled, far from zero, without noise, without anything to learn. Sane answers, or an error.
+"""Difficult data: few rows, duplicates, columns far from zero, targets without noise, nothing to learn.
 
-Sane means: finite; 95 % intervals that hold most fresh targets and are as wide as the noise, within the factor that a
-case allows; no narrower far from the rows than among them.
+Default fits raise an error or give sane predictions: finite, with 95 % intervals that cover most new targets. Their
+width is that of the noise, within a factor that depends on the case, and grows far away from the rows.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def more_weights_than_rows(rng):
 
 
 def doubled_rows(rng):
-    X = np.repeat(rng.normal(size=(40, 2)), 4, axis=0)
-    return X, curve(X) + NOISE * rng.normal(size=160), NEW
+    X = np.repeat(rng.normal(size=(40, 2)), 2, axis=0)
+    return X, curve(X) + NOISE * rng.normal(size=80), NEW
 
 
 def useless_columns(rng):
-    X, y = curved(200, rng)
-    return padded(X, rng, 15), y, padded(NEW, rng, 15)
+    X, y = curved(120, rng)
+    return padded(X, rng, 10), y, padded(NEW, rng, 10)
 
 
 def constant_column(rng):
@@ -70,7 +70,7 @@ def collinear(rng):
     return X @ both, y, NEW @ both
 
 
-# a case: what makes it, the least coverage of its 95 % intervals, the least and the largest mean width over the noise
+# for each case: generator, minimum coverage of 95 % intervals, minimum and maximum of mean std / noise
 CASES = {
     "more-weights-than-rows": (more_weights_than_rows, 0.85, 0.7, 2.0),
     "doubled-rows": (doubled_rows, 0.88, 0.8, 1.6),
@@ -83,10 +83,13 @@ CASES = {
 
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_widths_are_those_of_the_noise_and_open_far_away(case):
-    """Three draws of each: 400 fresh rows have a coverage of ±.01 for a given fit, fits differ by some .03."""
+    """Means over two data sets with 400 new rows each.
+
+    The coverage of a given fit has a standard error of 0.01, and differs by about 0.03 between fits.
+    """
     make, least, narrow, wide = CASES[case]
     covered, widths = [], []
-    for seed in range(3):
+    for seed in range(2):
         rng = np.random.default_rng(seed)
         X, y, X_new = make(rng)
         model = LaplaceRegressor(random_state=seed).fit(X, y)
@@ -101,9 +104,9 @@ def test_widths_are_those_of_the_noise_and_open_far_away(case):
 @quiet
 @pytest.mark.parametrize(("columns", "least"), [(2, 0.85), (8, 0.7)])
 def test_ten_rows_give_honest_intervals(columns, least):
-    """Whether it finds the plane or not, what it does not know is in the width. Six draws, 400 fresh rows each.
+    """Mean coverage over six data sets with 400 new rows each.
 
-    With nine weights of a plane for ten rows no interval knows what is missing.
+    The limit is lower for eight columns: a plane then has nine weights for ten rows, which leaves hardly any residual.
     """
     covered = []
     for seed in range(6):
@@ -118,20 +121,19 @@ def test_ten_rows_give_honest_intervals(columns, least):
 
 @quiet
 def test_targets_without_noise_have_next_to_none():
-    """σ falls to a hundredth of the spread at most, and what is predicted is right to a few hundredths."""
-    for seed in range(2):
-        rng = np.random.default_rng(seed)
-        X = rng.uniform(-2, 2, size=(150, 2))
-        inside = 0.9 * rng.uniform(-2, 2, size=(400, 2))
-        model = LaplaceRegressor(random_state=seed).fit(X, curve(X))
-        assert model.sigma_noise_ < 0.01 * curve(X).std()
-        assert np.sqrt(np.mean((model.predict(inside) - curve(inside)) ** 2)) < 0.03 * curve(X).std()
-        assert model.predict_std([[30.0, 30.0]])[0] > 0.5
+    """The noise level is below 1 % and the RMSE below 3 % of the standard deviation of the targets."""
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, size=(150, 2))
+    inside = 0.9 * rng.uniform(-2, 2, size=(400, 2))
+    model = LaplaceRegressor(random_state=0).fit(X, curve(X))
+    assert model.sigma_noise_ < 0.01 * curve(X).std()
+    assert np.sqrt(np.mean((model.predict(inside) - curve(inside)) ** 2)) < 0.03 * curve(X).std()
+    assert model.predict_std([[30.0, 30.0]])[0] > 0.5
 
 
 @pytest.mark.parametrize("value", [0.0, 3.0, -1e9, 1e-300])
 def test_constant_targets_are_predicted_as_they_are(value):
-    """With a warning that the noise cannot be told from none."""
+    """With a BoundWarning: the noise level is at its lower bound."""
     X = np.random.default_rng(0).normal(size=(30, 2))
     with pytest.warns(BoundWarning, match="constant"):
         model = LaplaceRegressor(random_state=0).fit(X, np.full(30, value))
@@ -153,7 +155,7 @@ JITTERED = {
 
 @pytest.mark.parametrize("case", sorted(JITTERED))
 def test_targets_that_are_constant_but_for_rounding_are_constant(case):
-    """The same predictions and errors as for the constant, but for the mean's own rounding."""
+    """Predictions and standard deviations equal those for the constant, up to the rounding of the mean."""
     X, y = ANGLES[::3, None], JITTERED[case][::3]
     with pytest.warns(BoundWarning, match="constant"):
         model = LaplaceRegressor(random_state=0).fit(X, y)
@@ -166,7 +168,7 @@ def test_targets_that_are_constant_but_for_rounding_are_constant(case):
 
 
 def test_one_target_of_several_may_be_constant_but_for_rounding():
-    """It is predicted as it is, and costs the other one nothing to speak of."""
+    """The constant target is predicted exactly, and the other target is still learnt."""
     X, y = curved(60, np.random.default_rng(0))
     model = LaplaceRegressor(random_state=0).fit(X, np.column_stack([1e6 + 1e-9 * y, y]))
     mean, std = model.predict(X, return_std=True)
@@ -177,7 +179,7 @@ def test_one_target_of_several_may_be_constant_but_for_rounding():
 
 @pytest.mark.parametrize(("power", "n_bins"), [(-300, None), (-200, 4), (200, None), (300, 4)])
 def test_columns_of_any_magnitude_are_columns(power, n_bins):
-    """Statistics are those of the scaled column: its square neither vanishes nor overflows."""
+    """The statistics of a column are computed after scaling, so that its square neither vanishes nor overflows."""
     X, y = curved(25, np.random.default_rng(0))
     X_new, scale = NEW[:50], np.array([2.0 ** round(power / np.log10(2)), 1.0])
     answers = [
@@ -189,7 +191,7 @@ def test_columns_of_any_magnitude_are_columns(power, n_bins):
 
 @pytest.mark.parametrize("power", [-300, 300])
 def test_targets_of_any_magnitude_are_targets(power):
-    """Mean and standard deviation are those of y, in its unit; where a variance is no float64 an error tells."""
+    """Mean and standard deviation are in the unit of y; a variance out of the range of float64 raises an error."""
     X, y = curved(25, np.random.default_rng(0))
     unit = 2.0 ** round(power / np.log10(2))
     one, other = (LaplaceRegressor(random_state=0, n_members=1).fit(X, y * scale) for scale in (1.0, unit))
@@ -207,7 +209,7 @@ def test_targets_of_any_magnitude_are_targets(power):
 
 
 def test_values_that_differ_by_more_than_the_largest_number_are_refused():
-    """Neither a mean nor a distance of theirs is a float64."""
+    """Neither their mean nor their differences are finite in float64."""
     X, y = curved(20, np.random.default_rng(0))
     far = np.column_stack([X[:, 0], np.where(X[:, 1] > 0, 1.7e308, -1.7e308)])
     with pytest.raises(ValueError, match=r"a column reaches 1.7e\+308.*use another unit"):
@@ -217,7 +219,7 @@ def test_values_that_differ_by_more_than_the_largest_number_are_refused():
 @pytest.mark.parametrize("value", [0.0, 5.0, -2e-3, 1e300])
 @pytest.mark.parametrize("options", [{}, {"standardize_y": False}, {"prior_precision": "evidence"}])
 def test_one_row_tells_nothing_of_the_noise(value, options):
-    """The size of its target is all that is known: no interval is narrower, and none is much wider."""
+    """The noise level is the absolute value of the target, or 1 for a target of zero."""
     if options == {"standardize_y": False} and value == 1e300:
         return
     size = abs(value) if value else 1.0
@@ -234,7 +236,7 @@ def test_one_row_tells_nothing_of_the_noise(value, options):
 
 
 def test_what_is_known_of_one_row_is_used():
-    """A given noise is the noise; more rows choose it again; two rows are as far apart as they are."""
+    """A user-set noise level is kept; it is estimated again after more rows; two rows have standard deviations."""
     model = LaplaceRegressor(random_state=0, sigma_noise=0.1).fit([[3.0]], [5.0])
     assert model.sigma_noise_ == pytest.approx(0.1)
     with pytest.warns(InterpolationWarning, match="the total weight of the rows is 1,"):
@@ -250,11 +252,11 @@ def test_what_is_known_of_one_row_is_used():
 
 
 def test_outputs_on_very_different_scales_are_as_good_as_on_one():
-    """1e-6 to 1e6: the predictions of y·s are those of y, times s, but for rounding in single precision."""
+    """Scales from 1e-6 to 1e6: predictions for y·s are those for y times s, up to rounding in single precision."""
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(100, 2))
-    Y = np.column_stack([curve(X), X[:, 0], X[:, 1], X[:, 0] * X[:, 1], X.sum(1)]) + NOISE * rng.normal(size=(100, 5))
-    scales = 10.0 ** np.array([-6, -3, 0, 3, 6])
+    X = rng.normal(size=(60, 2))
+    Y = np.column_stack([curve(X), X[:, 0] * X[:, 1], X.sum(1)]) + NOISE * rng.normal(size=(60, 3))
+    scales = 10.0 ** np.array([-6, 0, 6])
     one, other = LaplaceRegressor(random_state=0).fit(X, Y), LaplaceRegressor(random_state=0).fit(X, Y * scales)
     for small, large in zip(one.predict(NEW, return_std=True), other.predict(NEW, return_std=True), strict=True):
         assert np.isfinite(large).all()
@@ -264,10 +266,10 @@ def test_outputs_on_very_different_scales_are_as_good_as_on_one():
     assert np.mean(np.abs(curve(NEW) - one.predict(NEW)[:, 0]) < Z95 * one.predict_std(NEW)[:, 0]) > 0.9
 
 
-@pytest.mark.parametrize("freedom", [1.5, 2.0])
-def test_heavy_tails_widen_the_intervals_and_keep_the_mean(freedom):
-    """Student noise without a variance: σ is that of the draw, and the mean is off by a part of it."""
-    for seed in range(3):
+def test_heavy_tails_widen_the_intervals_and_keep_the_mean():
+    """Student's t noise without a variance: σ is near the sample's, and the RMSE of the mean is below half of it."""
+    freedom = 1.5
+    for seed in range(2):
         rng = np.random.default_rng(seed)
         X = rng.normal(size=(200, 2))
         errors = NOISE * rng.standard_t(freedom, size=200)
@@ -281,11 +283,11 @@ def test_heavy_tails_widen_the_intervals_and_keep_the_mean(freedom):
 
 @quiet
 def test_one_outlier_does_not_make_the_intervals_too_narrow():
-    """A hundred σ off: it widens everything, or is followed there alone."""
-    for seed in range(3):
+    """One target is off by a hundred σ. Wider intervals everywhere are correct, and so is a local bump of the mean."""
+    for seed in range(2):
         rng = np.random.default_rng(seed)
-        X, y = curved(200, rng)
-        y[rng.integers(200)] += 100 * NOISE
+        X, y = curved(100, rng)
+        y[rng.integers(100)] += 100 * NOISE
         mean, std = LaplaceRegressor(random_state=seed).fit(X, y).predict(NEW, return_std=True)
         assert np.mean(np.abs(curve(NEW) + NOISE * rng.normal(size=400) - mean) < Z95 * std) > 0.85
         assert np.median(std) < 15 * NOISE
@@ -293,7 +295,7 @@ def test_one_outlier_does_not_make_the_intervals_too_narrow():
 
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
 def test_copies_of_rows_are_no_more_rows_than_they_are():
-    """Five copies of each, targets and all, look like targets without noise: that is said."""
+    """Five copies of each row with its target look like targets without noise: a warning."""
     X, y = curved(25, np.random.default_rng(0))
     same = LaplaceRegressor(random_state=0, prior_precision=0.05, sigma_noise="residual")
     with pytest.warns(InterpolationWarning, match="for 25 different targets.*duplicate rows"):
@@ -305,14 +307,17 @@ def test_copies_of_rows_are_no_more_rows_than_they_are():
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_legal_table_makes_a_default_fit_fail(seed):
-    """Constant, copied, extreme and missing columns, categories, dates, weights; ``legal_tables.py`` fits hundreds."""
+    """Constant, copied, extreme and missing columns, categories, dates, weights.
+
+    ``examples/benchmarks/faults.py`` fits hundreds of such tables.
+    """
     table = legal_tables.legal_table(seed)
     assert legal_tables.failure(table) is None, table.description
 
 
 @quiet
 def test_weights_of_many_rows_each_leave_a_fit():
-    """Where the noise's own net ends in numbers out of range, the noise is constant."""
+    """The noise is constant if the training of the noise model overflows."""
     X, y = curved(20, np.random.default_rng(0))
     model = LaplaceRegressor(random_state=0, n_members=1).fit(X, y, sample_weight=np.full(20, 1e12))
     mean, std = model.predict(NEW, return_std=True)
@@ -334,27 +339,26 @@ def log_score(chance, predicted):
 
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_probabilities_are_worth_more_than_the_frequencies(case):
-    """At least a third of what there is to gain, on each of three draws; and never sure of what is not."""
-    for seed in range(3):
-        rng = np.random.default_rng(seed)
-        X, y, X_new = CASES[case][0](rng)
-        labels = (rng.random(len(X)) < 1 / (1 + np.exp(-3 * y))).astype(int)
-        model = LaplaceClassifier(random_state=seed).fit(X, labels)
-        found = log_score(chances(NEW), model.predict_log_proba(X_new))
-        share = np.clip(labels.mean(), 0.01, 0.99)
-        guess = log_score(chances(NEW), np.log([[1 - share, share]]).repeat(len(NEW), 0))
-        best = log_score(chances(NEW), np.log(np.column_stack([1 - chances(NEW), chances(NEW)])))
-        assert found > guess + (best - guess) / 3
-        std = model.predict_std(X_new)
-        assert np.isfinite(std).all() and (std > 0).all()
+    """At least a third of the possible gain in expected log probability; standard deviations are positive."""
+    rng = np.random.default_rng(0)
+    X, y, X_new = CASES[case][0](rng)
+    labels = (rng.random(len(X)) < 1 / (1 + np.exp(-3 * y))).astype(int)
+    model = LaplaceClassifier(random_state=0).fit(X, labels)
+    score = log_score(chances(NEW), model.predict_log_proba(X_new))
+    share = np.clip(labels.mean(), 0.01, 0.99)
+    guess = log_score(chances(NEW), np.log([[1 - share, share]]).repeat(len(NEW), 0))
+    best = log_score(chances(NEW), np.log(np.column_stack([1 - chances(NEW), chances(NEW)])))
+    assert score > guess + (best - guess) / 3
+    std = model.predict_std(X_new)
+    assert np.isfinite(std).all() and (std > 0).all()
 
 
 @pytest.mark.parametrize(("rule", "doubt"), [("auto", 1e-6), ("evidence", 1e-4)])
 @pytest.mark.parametrize("n", [10, 100])
 def test_separable_classes_are_told_apart_and_not_for_certain(n, rule, doubt):
-    """The likelihood alone would have infinite weights; between the classes the probability is near a half.
+    """Without a prior the weights would be infinite; between the classes the probability is near one half.
 
-    Nets that have not seen the rows are right about all of them, and so surer than the evidence is.
+    Held-out rows are all classified correctly, so that ``auto`` gives more extreme probabilities than the evidence.
     """
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, 2))
@@ -366,8 +370,8 @@ def test_separable_classes_are_told_apart_and_not_for_certain(n, rule, doubt):
 
 
 def test_one_of_two_hundred_is_as_rare_as_it_was():
-    """Neither lost nor everywhere: the mean probability is that of the class, within a factor that one row allows."""
-    for seed in range(3):
+    """The mean probability of the class with one row is its frequency, within a factor of 3 down and 10 up."""
+    for seed in range(2):
         rng = np.random.default_rng(seed)
         model = LaplaceClassifier(random_state=seed).fit(rng.normal(size=(200, 2)), np.arange(200) == 20)
         chance = model.predict_proba(NEW)[:, 1]
@@ -376,7 +380,7 @@ def test_one_of_two_hundred_is_as_rare_as_it_was():
 
 
 def test_classes_of_doubled_and_contradicting_rows():
-    """Each row with either label: the answer is a half, with little doubt of that."""
+    """Each row occurs with both labels: the probability is one half."""
     X = np.random.default_rng(0).normal(size=(60, 2))
     model = LaplaceClassifier(random_state=0).fit(np.repeat(X, 2, axis=0), np.tile([0, 1], 60))
     np.testing.assert_allclose(model.predict_proba(NEW), 0.5, atol=0.02)
@@ -385,14 +389,14 @@ def test_classes_of_doubled_and_contradicting_rows():
 # ------------------------------------------------------------------------------ nothing to learn
 
 
-@pytest.mark.parametrize(("n", "columns"), [(50, 20), (200, 5)])
+@pytest.mark.parametrize(("n", "columns"), [(50, 20), (100, 5)])
 def test_useless_features_cost_next_to_nothing(n, columns):
-    """Log density within .02 nats of the constant normal's and its width, over ten seeds.
+    """Over five data sets, log density within 0.02 nats of a constant normal's, and its standard deviation.
 
     ``examples/benchmarks/nothing_to_learn.py`` has the other sizes, up to 1,000 rows.
     """
     gains, widths = [], []
-    for seed in range(10):
+    for seed in range(5):
         rng = np.random.default_rng(seed)
         X, X_new, y, y_new = (rng.normal(size=size) for size in ((n, columns), (2000, columns), n, 2000))
         model = LaplaceRegressor(random_state=seed).fit(X, y)
@@ -402,46 +406,48 @@ def test_useless_features_cost_next_to_nothing(n, columns):
     assert 0.97 < np.mean(widths) < 1.05
 
 
-@pytest.mark.parametrize(("n", "n_classes"), [(50, 2), (100, 3)])
+@pytest.mark.parametrize(("n", "n_classes"), [(50, 2), (60, 3)])
 def test_labels_at_random_cost_next_to_nothing(n, n_classes):
-    """Log loss within .02 nats of the class frequencies', over ten seeds."""
+    """Over five data sets, log loss within 0.02 nats of that of the class frequencies."""
     gains = []
-    for seed in range(10):
+    for seed in range(5):
         rng = np.random.default_rng(seed)
         X, X_new = rng.normal(size=(n, 5)), rng.normal(size=(2000, 5))
         y, y_new = rng.integers(n_classes, size=n), rng.integers(n_classes, size=2000)
-        found = LaplaceClassifier(random_state=seed).fit(X, y).predict_log_proba(X_new)
+        log_proba = LaplaceClassifier(random_state=seed).fit(X, y).predict_log_proba(X_new)
         frequencies = np.log(np.bincount(y, minlength=n_classes) / n)
-        gains.append(found[np.arange(2000), y_new].mean() - frequencies[y_new].mean())
+        gains.append(log_proba[np.arange(2000), y_new].mean() - frequencies[y_new].mean())
     assert np.mean(gains) >= -0.02 and min(gains) >= -0.06
 
 
-@pytest.mark.parametrize("weight", [2, 10])
-def test_copies_of_all_rows_say_nothing_new(weight):
-    """Each row twice, or a weight of ten everywhere: the fit of the rows once, of which R² fell from .50 to .06."""
+def test_copies_of_all_rows_say_nothing_new():
+    """Two or ten copies of each row, or a weight of ten for all rows: the same fit as for single rows."""
     X, y = load_diabetes(return_X_y=True)
-    X, y = X[:100], y[:100]
+    X, y = X[:50], y[:50]
     once = LaplaceRegressor(random_state=0).fit(X, y)
-    weighted = LaplaceRegressor(random_state=0).fit(X, y, sample_weight=np.full(100, weight))
-    copied = LaplaceRegressor(random_state=0).fit(np.repeat(X, weight, axis=0), np.repeat(y, weight))
-    for other in (weighted, copied):
+    weighted = LaplaceRegressor(random_state=0).fit(X, y, sample_weight=np.full(50, 10))
+    copied = (LaplaceRegressor(random_state=0).fit(np.repeat(X, n, axis=0), np.repeat(y, n)) for n in (2, 10))
+    for other in (weighted, *copied):
         np.testing.assert_allclose(other.predict(X), once.predict(X), rtol=1e-6)
         np.testing.assert_allclose(other.predict_std(X), once.predict_std(X), rtol=1e-6)
 
 
 def test_rows_measured_again_count_again():
-    """The same inputs with other targets are measurements: their weights stay, and so they do under a given noise."""
+    """Equal inputs with different targets are repeated measurements, which keep their weights.
+
+    So do all rows under a user-set noise level.
+    """
     random = np.random.default_rng(0)
-    X = np.repeat(random.normal(size=(40, 2)), 2, axis=0)
-    y = X[:, 0] + 0.3 * random.normal(size=80)
-    weights = np.full(80, 3.0)
-    assert LaplaceRegressor(random_state=0).fit(X, y, sample_weight=weights).laplace_.total_weight == 240
-    given = LaplaceRegressor(sigma_noise=0.3, random_state=0).fit(X[::2], y[::2], sample_weight=weights[::2])
-    assert given.laplace_.total_weight == 120
+    X = np.repeat(random.normal(size=(20, 2)), 2, axis=0)
+    y = X[:, 0] + 0.3 * random.normal(size=40)
+    weights = np.full(40, 3.0)
+    assert LaplaceRegressor(random_state=0).fit(X, y, sample_weight=weights).laplace_.total_weight == 120
+    known_noise = LaplaceRegressor(sigma_noise=0.3, random_state=0).fit(X[::2], y[::2], sample_weight=weights[::2])
+    assert known_noise.laplace_.total_weight == 60
 
 
 def test_rows_that_come_later_count_as_those_of_the_fit():
-    """Taking in half of the copies and taking them out again ends where it began."""
+    """Weights of partial_fit are rescaled as those of fit, and forget undoes partial_fit."""
     random = np.random.default_rng(0)
     X = random.normal(size=(60, 2))
     y = X[:, 0] + 0.3 * random.normal(size=60)

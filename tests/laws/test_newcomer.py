@@ -1,4 +1,4 @@
-"""The newcomer's path: a CSV of one's own, a pipeline, intervals, a picture, a file, and a process that opens it."""
+"""A new user's workflow: CSV file, pipeline, intervals, plot, stored model, and a new process that loads it."""
 
 import subprocess
 import sys
@@ -23,13 +23,15 @@ LOAD = """
 import sys
 import numpy as np, pandas as pd, skops.io
 from sklearn_laplace import predict_interval
-pipe = skops.io.load("model.skops", trusted=["sklearn_laplace.regressor.LaplaceRegressor", *sys.argv[1:]])
 X = pd.read_csv("flats.csv").drop(columns="rent")[70:]
-np.savez("again.npz", *predict_interval(pipe, X))
+names, types = sys.argv[1].split(","), sys.argv[2:]
+for name in names:
+    pipe = skops.io.load(f"{name}.skops", trusted=["sklearn_laplace.regressor.LaplaceRegressor", *types])
+    np.savez(f"{name}.npz", *predict_interval(pipe, X))
 """
 MIXED = {
-    # nothing but an identifier taken out: text and gaps go to the net as they are
-    "as it is": lambda: make_column_transformer(("drop", ["id"]), remainder="passthrough"),
+    # only the identifier is dropped: text and missing values go to the net unchanged
+    "raw": lambda: make_column_transformer(("drop", ["id"]), remainder="passthrough"),
     "encoded": lambda: make_column_transformer(
         (make_pipeline(SimpleImputer(), StandardScaler()), ["size", "year"]),
         (OneHotEncoder(sparse_output=False, handle_unknown="ignore"), ["town"]),
@@ -38,7 +40,7 @@ MIXED = {
 
 
 def write_flats(path):
-    """Rents by size, year and town, in text and numbers, some of them missing."""
+    """Rents with size, year and town as numbers and text, with missing values."""
     rng = np.random.default_rng(0)
     size, town = rng.uniform(30, 150, N_ROWS).round(), rng.choice(["Bern", "Basel", "Chur"], N_ROWS)
     rent = 300 + 12 * size + 250 * (town == "Basel") + 100 * rng.normal(size=N_ROWS)
@@ -49,34 +51,36 @@ def write_flats(path):
     table.to_csv(path, index=False)
 
 
-@pytest.mark.parametrize("columns", MIXED)
-def test_from_a_csv_to_the_same_numbers_in_a_new_process(columns, tmp_path, monkeypatch):
-    """What a first user does, in fewer than fifteen lines; each of them fails in its own way if anything is missing."""
+def test_from_a_csv_to_the_same_numbers_in_a_new_process(tmp_path, monkeypatch):
+    """The steps of a new user, with raw and with encoded columns: fit, intervals, plot, and a file."""
     monkeypatch.chdir(tmp_path)
     write_flats("flats.csv")
-
     table = pd.read_csv("flats.csv")
     X, y = table.drop(columns="rent"), table["rent"]
-    pipe = make_pipeline(MIXED[columns](), LaplaceRegressor(hidden_layer_sizes=(10,), random_state=0))
-    pipe.fit(X[:N_FIT], y[:N_FIT])
-    mean, interval = sklearn_laplace.predict_interval(pipe, X[N_FIT:])
-    PredictionIntervalDisplay.from_estimator(pipe, X[N_FIT:], y[N_FIT:]).figure_.savefig("intervals.png")
-    skops.io.dump(pipe, "model.skops")
+    predictions, untrusted = {}, set()
+    for name, columns in MIXED.items():
+        pipe = make_pipeline(columns(), LaplaceRegressor(hidden_layer_sizes=(10,), random_state=0))
+        pipe.fit(X[:N_FIT], y[:N_FIT])
+        mean, interval = predictions[name] = sklearn_laplace.predict_interval(pipe, X[N_FIT:])
+        PredictionIntervalDisplay.from_estimator(pipe, X[N_FIT:], y[N_FIT:]).figure_.savefig(f"{name}.png")
+        skops.io.dump(pipe, f"{name}.skops")
 
-    inside = (interval[:, 0] <= y[N_FIT:]) & (y[N_FIT:] <= interval[:, 1])
-    assert inside.mean() > 0.6  # twenty rows at a level of .9: five standard errors
-    assert np.corrcoef(mean, y[N_FIT:])[0, 1] > 0.9
-    assert matplotlib.image.imread("intervals.png")[..., :3].std() > 0.02
-    untrusted = skops.io.get_untrusted_types(file="model.skops")
-    assert set(untrusted) <= {"sklearn_laplace.regressor.LaplaceRegressor", "numpy.dtype"}
-    subprocess.run([sys.executable, "-W", "error", "-c", LOAD, *untrusted], check=True, timeout=300)
-    again = np.load("again.npz")
-    np.testing.assert_array_equal(again["arr_0"], mean)
-    np.testing.assert_array_equal(again["arr_1"], interval)
+        inside = (interval[:, 0] <= y[N_FIT:]) & (y[N_FIT:] <= interval[:, 1])
+        assert inside.mean() > 0.6  # 20 rows at a level of 0.9: five standard errors below
+        assert np.corrcoef(mean, y[N_FIT:])[0, 1] > 0.9
+        assert matplotlib.image.imread(f"{name}.png")[..., :3].std() > 0.02
+        untrusted.update(skops.io.get_untrusted_types(file=f"{name}.skops"))
+    assert untrusted <= {"sklearn_laplace.regressor.LaplaceRegressor", "numpy.dtype"}
+    script = [sys.executable, "-W", "error", "-c", LOAD, ",".join(MIXED), *sorted(untrusted)]
+    subprocess.run(script, check=True, timeout=300)
+    for name, (mean, interval) in predictions.items():
+        loaded = np.load(f"{name}.npz")
+        np.testing.assert_array_equal(loaded["arr_0"], mean)
+        np.testing.assert_array_equal(loaded["arr_1"], interval)
 
 
 def test_save_says_what_to_do_with_a_pipeline(tmp_path):
-    """The other way to a file holds one of our estimators, not the steps before it."""
+    """save stores a Laplace estimator without the earlier steps of a pipeline."""
     pipe = make_pipeline(StandardScaler(), LaplaceRegressor())
     with pytest.raises(TypeError, match=r"save was given a Pipeline.*save the last step"):
         sklearn_laplace.save(pipe, tmp_path / "model")

@@ -1,9 +1,9 @@
-"""laplace-torch 0.3 on the same float64 net: curvature, evidence and predictive variance, where it is right.
+"""Comparison with laplace-torch 0.3 on the same float64 net: curvature, evidence and predictive variance.
 
-What coincides: full and diag in everything, over all weights and over the last layer. kron: that library keeps a bias
-as a block of its own, [Σ g gᵀ], beside the weight's factors B ⊗ A with A over the inputs without the column of ones,
-which is our bias="separate"; of the folded one B and A's upper left part are compared. One batch throughout: its kron
-depends on the batches (A and B are both sums over a batch, and products of sums are not sums of products).
+Structures full and diag agree completely, for all weights and for the last layer. In Kronecker form, laplace-torch
+keeps each bias as a separate block Σ g gᵀ, and factors B ⊗ A for the weights only. This is bias="separate" here. For
+folded biases, B and the upper left part of A are compared. All rows are in one batch, because the Kronecker curvature
+of laplace-torch depends on the batches: A and B are both sums over a batch.
 """
 
 import importlib
@@ -27,7 +27,7 @@ from sklearn_laplace.laplace.subsets import SUBSETS
 pytest.importorskip("laplace.baselaplace")  # "laplace" alone would find the folder tests/laplace
 peer = importlib.import_module("laplace")
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # the peer's and its backends' own
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of laplace-torch and its backends
 
 NOISE, DELTA = 0.3, 1.7
 KINDS = {"regression": ("gaussian", 2), "classification": ("categorical", 3)}
@@ -44,7 +44,7 @@ def net(n_outputs: int, bias: bool) -> nn.Module:
 
 
 def both(task: str, structure: str, subset: str, bias: bool = True, separate: bool = False):
-    """The peer's object and our fit and hyperparameters, for the same net and rows."""
+    """The object of laplace-torch, and our fit and hyperparameters, for the same net and rows."""
     kind, n_outputs = KINDS[task]
     draw = {"gaussian": oracles.random_regression, "categorical": oracles.random_classification}[kind]
     x, y = draw(40, 3, n_outputs, seed=1)
@@ -71,7 +71,7 @@ def both(task: str, structure: str, subset: str, bias: bool = True, separate: bo
 
 
 def order(fit: LaplaceFit) -> torch.Tensor:
-    """Our parameters in the order of the module's tensors, which is theirs."""
+    """Indices that put our parameters into the order of the module's tensors, as in laplace-torch."""
     pieces = fit.network.tensors(torch.arange(fit.network.n_parameters))
     return torch.cat([pieces[name].flatten() for name in fit.network.parameter_names])
 
@@ -88,7 +88,7 @@ def their_variances(theirs) -> torch.Tensor:
 @pytest.mark.parametrize("structure", ["full", "diag"])
 @pytest.mark.parametrize("task", KINDS)
 def test_full_and_diag_agree_in_everything(task, structure, subset):
-    """The same definitions; 1e-6, for two different orders of float64 sums."""
+    """Equal up to 1e-6, because the order of summation differs."""
     theirs, fit, hyper = both(task, structure, subset)
     index = order(fit)
     ours = fit.curvature.diagonal[index] if structure == "diag" else fit.curvature.matrix[index][:, index]
@@ -100,14 +100,14 @@ def test_full_and_diag_agree_in_everything(task, structure, subset):
 @pytest.mark.parametrize("subset", ["all", "last_layer"])
 @pytest.mark.parametrize("task", KINDS)
 def test_kron_factors_agree(task, subset):
-    """B and A of each weight. Only the product is defined, so each pair is compared up to a factor that cancels."""
+    """B and A of each weight, up to a factor that cancels in their product."""
     theirs, fit, _ = both(task, "kron", subset)
     weights = [factors for factors in theirs.H_facs.kfacs if len(factors) == 2]
     assert len(weights) == len(fit.curvature.parts)
     for part, (B, A) in zip(fit.curvature.parts, weights, strict=True):
         ours_B, ours_A = part.factors(fit.curvature.total_weight)
         n = len(A)
-        assert n == len(ours_A) - 1, "ours has the column of ones, theirs has not"
+        assert n == len(ours_A) - 1, "only our A has a row and a column for the bias"
         balance = float(torch.trace(ours_B) / torch.trace(B))
         torch.testing.assert_close(ours_B, balance * B.detach(), rtol=1e-6, atol=1e-9)
         torch.testing.assert_close(ours_A[:n, :n] * balance, A.detach(), rtol=1e-6, atol=1e-9)
@@ -116,7 +116,7 @@ def test_kron_factors_agree(task, subset):
 @pytest.mark.parametrize("subset", ["all", "last_layer"])
 @pytest.mark.parametrize("task", KINDS)
 def test_kron_without_biases_agrees_in_everything(task, subset):
-    """No bias to fold or to separate, so the posteriors are the same."""
+    """Without biases, the posteriors are the same."""
     theirs, fit, hyper = both(task, "kron", subset, bias=False)
     _agree(theirs, fit, hyper)
 
@@ -124,18 +124,18 @@ def test_kron_without_biases_agrees_in_everything(task, subset):
 @pytest.mark.parametrize("subset", ["all", "last_layer"])
 @pytest.mark.parametrize("task", KINDS)
 def test_kron_with_separate_biases_agrees_in_everything(task, subset):
-    """Block by block in the order of the module's tensors, then evidence and output covariances."""
+    """Blocks in the order of the module's tensors, evidence and output covariances."""
     theirs, fit, hyper = both(task, "kron", subset, separate=True)
     assert len(fit.curvature.parts) == len(theirs.H_facs.kfacs)
     for part, factors in zip(fit.curvature.parts, theirs.H_facs.kfacs, strict=True):
         ours = torch.kron(*part.factors(fit.curvature.total_weight))
-        found = factors[0] if len(factors) == 1 else torch.kron(*factors)
-        torch.testing.assert_close(ours, found.detach(), rtol=1e-6, atol=1e-9)
+        expected = factors[0] if len(factors) == 1 else torch.kron(*factors)
+        torch.testing.assert_close(ours, expected.detach(), rtol=1e-6, atol=1e-9)
     _agree(theirs, fit, hyper)
 
 
 def test_kron_with_a_precision_for_each_tensor_agrees_where_biases_are_separate():
-    """Theirs is one a tensor as well; folded, it would be one a column."""
+    """With separate biases, both packages have one prior precision per parameter tensor."""
     theirs, fit, hyper = both("regression", "kron", "all", separate=True)
     values = torch.tensor([0.3, 1.0, 4.0, 9.0], dtype=torch.float64)
     theirs.prior_precision = values

@@ -1,4 +1,4 @@
-"""Every argument of every method: what was given, what is needed; and nothing is lost."""
+"""Wrong arguments of every method: the error states the given and the expected value, and the fit is unchanged."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ RNG = np.random.default_rng(37)
 X = RNG.normal(size=(30, 3))
 Y = X[:, 0] + 0.1 * RNG.normal(size=30)
 LABELS = np.where(Y > 0, "up", "down")
+SMALL = {
+    "hidden_layer_sizes": (3,),
+    "hessian_structure": "full",
+    "prior_precision": 1.0,
+    "n_members": 1,
+    "random_state": 0,
+}
 OF_ROWS = {
     "predict": (),
     "predict_std": (),
@@ -34,14 +41,13 @@ OF_CLASSIFIERS = {"predict_proba": (), "predict_log_proba": (), "predict_entropy
 
 @pytest.fixture(scope="module")
 def fitted():
-    small = {"hidden_layer_sizes": (3,), "hessian_structure": "full", "random_state": 0}
-    return LaplaceRegressor(**small).fit(X, Y), LaplaceClassifier(**small).fit(X, LABELS)
+    return LaplaceRegressor(**SMALL).fit(X, Y), LaplaceClassifier(**SMALL).fit(X, LABELS)
 
 
 def calls(rows):
-    """Each method of both kinds on these rows, by name."""
-    for kind, own in ((0, OF_REGRESSORS), (1, OF_CLASSIFIERS)):
-        for method, targets in {**OF_ROWS, **own}.items():
+    """Each method of the regressor (0) and the classifier (1), with its arguments for these rows."""
+    for kind, methods in ((0, OF_REGRESSORS), (1, OF_CLASSIFIERS)):
+        for method, targets in {**OF_ROWS, **methods}.items():
             labels = [LABELS] if kind and targets else list(targets)
             yield kind, method, (rows, *labels)
 
@@ -62,7 +68,7 @@ def calls(rows):
     ids=["columns", "1d", "empty", "nan", "inf", "text", "complex", "3d", "sparse"],
 )
 def test_every_method_validates_its_rows(fitted, rows, error, message):
-    """scikit-learn's own messages, and an estimator that answers as before."""
+    """scikit-learn's own messages; the fitted model predicts as before."""
     before = [model.predict_std(X[:4]) for model in fitted]
     for kind, method, arguments in calls(rows):
         with pytest.raises(error, match=message):
@@ -72,11 +78,11 @@ def test_every_method_validates_its_rows(fitted, rows, error, message):
 
 
 def test_names_of_columns_are_checked():
-    """A frame whose columns are swapped is not the one that was fitted."""
+    """A data frame with swapped columns is rejected by every method."""
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
     models = (
-        LaplaceRegressor(hidden_layer_sizes=(3,), hessian_structure="full", random_state=0).fit(frame, Y),
-        LaplaceClassifier(hidden_layer_sizes=(3,), hessian_structure="full", random_state=0).fit(frame, LABELS),
+        LaplaceRegressor(**SMALL).fit(frame, Y),
+        LaplaceClassifier(**SMALL).fit(frame, LABELS),
     )
     for kind, method, arguments in calls(frame[["b", "a", "c"]]):
         with pytest.raises(ValueError, match=r"feature names should match|must be in the same order"):
@@ -84,7 +90,7 @@ def test_names_of_columns_are_checked():
 
 
 def test_nothing_answers_before_the_fit():
-    """NotFittedError from every method but those that fit."""
+    """Every method except fit and partial_fit raises NotFittedError."""
     models = LaplaceRegressor(), LaplaceClassifier()
     for kind, method, arguments in calls(X):
         if method != "partial_fit":
@@ -118,7 +124,7 @@ def test_nothing_answers_before_the_fit():
     ],
 )
 def test_every_argument_is_checked(fitted, kind, method, arguments, message):
-    """What was given and what is needed."""
+    """The error states the given value and the expected one."""
     with pytest.raises(ValueError, match=message):
         getattr(fitted[kind], method)(X, **arguments)
 
@@ -135,7 +141,7 @@ def test_every_argument_is_checked(fitted, kind, method, arguments, message):
     ],
 )
 def test_the_evidence_checks_its_hyperparameters(fitted, kind, arguments, message):
-    """As the parameters of the same name."""
+    """log_marginal_likelihood validates like the parameters of the same name."""
     with pytest.raises(ValueError, match=message):
         fitted[kind].log_marginal_likelihood(**arguments)
 
@@ -152,7 +158,7 @@ def test_the_evidence_checks_its_hyperparameters(fitted, kind, arguments, messag
     ],
 )
 def test_weights_are_checked_wherever_they_are_taken(fitted, weights, message):
-    """fit, partial_fit, forget."""
+    """In fit, partial_fit and forget."""
     for method in (LaplaceRegressor().fit, fitted[0].partial_fit, fitted[0].forget):
         with pytest.raises(ValueError, match=message):
             method(X, Y, sample_weight=weights)
@@ -163,17 +169,17 @@ MASKED_X = np.ma.array(X, mask=np.arange(90).reshape(30, 3) % 31 == 0)
 
 
 def test_masked_values_of_X_are_missing_ones(fitted):
-    """As NaN, in numbers of any type and among categories; an error where the training has none."""
-    given = MASKED_X.filled(np.nan)
-    model = LaplaceRegressor(hidden_layer_sizes=(3,), n_members=1, random_state=0).fit(MASKED_X, Y)
-    expected = LaplaceRegressor(hidden_layer_sizes=(3,), n_members=1, random_state=0).fit(given, Y)
-    np.testing.assert_array_equal(model.predict_std(MASKED_X), expected.predict_std(given))
-    whole = np.ma.array(np.rint(3 * X).astype(int), mask=MASKED_X.mask)
-    same = LaplaceRegressor(hidden_layer_sizes=(3,), n_members=1, random_state=0).fit(whole, Y)
-    np.testing.assert_array_equal(same.predict(whole), same.predict(whole.astype(float).filled(np.nan)))
+    """Masked numbers and categories count as missing, and are an error where the training rows had none."""
+    missing = MASKED_X.filled(np.nan)
+    model = LaplaceRegressor(sigma_noise=0.1, **SMALL).fit(MASKED_X, Y)
+    expected = LaplaceRegressor(sigma_noise=0.1, **SMALL).fit(missing, Y)
+    np.testing.assert_array_equal(model.predict_std(MASKED_X), expected.predict_std(missing))
+    integers = np.ma.array(np.rint(3 * X).astype(int), mask=MASKED_X.mask)
+    model = LaplaceRegressor(sigma_noise=0.1, **SMALL).fit(integers, Y)
+    np.testing.assert_array_equal(model.predict(integers), model.predict(integers.astype(float).filled(np.nan)))
     words = np.ma.array(np.column_stack([LABELS, LABELS[::-1]]), mask=MASKED_X.mask[:, :2])
-    same = LaplaceRegressor(hidden_layer_sizes=(3,), n_members=1, random_state=0).fit(words, Y)
-    np.testing.assert_array_equal(same.predict(words), same.predict(np.where(words.mask, None, words.data)))
+    model = LaplaceRegressor(sigma_noise=0.1, **SMALL).fit(words, Y)
+    np.testing.assert_array_equal(model.predict(words), model.predict(np.where(words.mask, None, words.data)))
     for kind, method, arguments in calls(MASKED_X):
         with pytest.raises(ValueError, match="Input X contains NaN in column 0"):
             getattr(fitted[kind], method)(*arguments)
@@ -182,7 +188,7 @@ def test_masked_values_of_X_are_missing_ones(fitted):
 
 
 def test_masked_values_are_refused_where_a_value_is_needed(fitted):
-    """Targets, weights and noise variances, in each method; X of a given net."""
+    """In targets, weights and noise variances of each method, and in X for a user's net."""
     targets, labels, weights = (np.ma.array(values, mask=MASK) for values in (Y, LABELS, np.ones(30)))
     message = "is a masked array with 1 masked value, the first in row 7; every row needs a value. Drop these rows"
     for method in ("fit", "partial_fit", "forget", "log_predictive_density"):
@@ -199,7 +205,7 @@ def test_masked_values_are_refused_where_a_value_is_needed(fitted):
 
 
 def test_a_frozen_net_has_to_be_a_fitted_one_of_the_datas_width():
-    """Before any work, and with a way out."""
+    """The error comes before any computation and states an alternative."""
     net = nets.regressor(module__n_in=3, max_epochs=1)
     with pytest.raises(NotFittedError, match="has not been fitted; fit it first, or pass it without FrozenEstimator"):
         LaplaceRegressor(FrozenEstimator(net)).fit(X, Y)
@@ -224,13 +230,13 @@ def test_a_frozen_net_has_to_be_a_fitted_one_of_the_datas_width():
     ],
 )
 def test_what_is_no_net_is_refused(net, message):
-    """A factory is not a module class."""
+    """Strings and factory functions are not nets."""
     with pytest.raises(TypeError, match=message):
         LaplaceRegressor(net).fit(X, Y)
 
 
 def test_declared_classes_are_checked():
-    """One is none to tell apart, and the rows' labels have to be among them."""
+    """At least two classes are needed, and they must include all labels of y."""
     with pytest.raises(ValueError, match="classes holds one class only, 'up'"):
         LaplaceClassifier().partial_fit(X, LABELS, classes=["up"])
     with pytest.raises(ValueError, match=r"labels \['down'\], which are not among the classes \['sideways', 'up'\]"):
@@ -238,8 +244,8 @@ def test_declared_classes_are_checked():
 
 
 def test_a_fit_that_fails_leaves_the_last_one():
-    """Also when it fails late."""
-    model = LaplaceRegressor(hidden_layer_sizes=(3,), random_state=0).fit(X, Y)
+    """The previous fit is unchanged."""
+    model = LaplaceRegressor(**SMALL).fit(X, Y)
     before = model.predict_std(X[:5])
     for broken in ({"y": Y[:5]}, {"y": np.full(30, np.nan)}, {"y": Y, "sample_weight": np.zeros(30)}):
         with pytest.raises(ValueError, match=r".+"):
@@ -249,24 +255,23 @@ def test_a_fit_that_fails_leaves_the_last_one():
 
 @pytest.mark.parametrize("y", [["low", "high", "low"], np.array(["2026-01-01"] * 3, "datetime64[D]")])
 def test_a_regressor_is_given_labels(y):
-    """numpy's own conversion would say what it cannot convert, and not what is needed."""
+    """numpy's error names the value that it cannot convert, but no solution."""
     with pytest.raises((ValueError, TypeError), match=r"needs numbers. For labels use LaplaceClassifier|datetime64"):
         LaplaceRegressor().fit([[0.0], [1.0], [2.0]], y)
 
 
 @pytest.mark.parametrize("value", ["yes", [True, False], np.ones(2), None, 2])
-def test_a_flag_is_true_or_false(value):
-    """What numpy says of the truth of an array does not name the argument."""
-    model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0])
+def test_a_flag_is_true_or_false(fitted, value):
+    """The error names the argument, unlike numpy's error for the truth value of an array."""
     with pytest.raises(ValueError, match=r"return_std=.* has to be True or False"):
-        model.predict([[0.0]], return_std=value)
+        fitted[0].predict(X, return_std=value)
     with pytest.raises(ValueError, match=r"return_std=.* has to be True or False"):
-        model.loo_predict(return_std=value)
+        fitted[0].loo_predict(return_std=value)
 
 
 @pytest.mark.parametrize("options", [{"max_epochs": 2**70}, {"batch_size": 2**70}, {"n_members": 2**70}])
 def test_no_count_is_longer_than_an_array(options):
-    """Two to the power of seventy epochs would never end."""
+    """Counts are bounded: 2**70 epochs would never end."""
     with pytest.raises(ValueError, match=rf"{next(iter(options))}=.* has to be .*at most 2147483647"):
         LaplaceRegressor(**options).fit([[0.0], [1.0]], [0.0, 1.0])
 
@@ -282,15 +287,14 @@ def test_no_count_is_longer_than_an_array(options):
     ],
 )
 def test_no_count_of_an_option_object_is_longer_than_an_array(options, name):
-    """Two to the power of seventy samples would never end."""
+    """The counts of option objects have the same bound."""
     with pytest.raises(ValueError, match=rf"{name}=.* has to be .*at most 2147483647"):
         LaplaceRegressor(**options).fit([[0.0], [1.0]], [0.0, 1.0])
 
 
 @pytest.mark.parametrize("path", [3, "", None, ["a"], "a\0b"])
-def test_a_path_is_the_name_of_a_file(path):
-    """Before anything is written or read."""
-    model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.1).fit([[0.0], [1.0], [2.0]], [0.0, 1.0, 2.0])
-    for call in (lambda: save(model, path), lambda: load(path)):
+def test_a_path_is_the_name_of_a_file(fitted, path):
+    """Nothing is written or read."""
+    for call in (lambda: save(fitted[0], path), lambda: load(path)):
         with pytest.raises(ValueError, match=r"path=.* has to be the name of a file"):
             call()

@@ -1,4 +1,4 @@
-"""Weights of classes are weights of rows."""
+"""Class weights multiply the sample weights."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ X, X_NEW = RNG.normal(size=(70, 3)), 2 * RNG.normal(size=(8, 3))
 LABELS = np.array(["no", "yes", "yes!"])[np.digitize(X[:, 0] + 0.5 * RNG.normal(size=70), [0.3, 1.0])]
 
 
-@pytest.mark.parametrize("given", [{"no": 2.0, "yes!": 3.0}, "balanced"])
-def test_class_weights_are_weights_of_rows(given):
-    """To the bit; "balanced" is n / (n_classes · n_c), with weights counted as repetitions."""
+@pytest.mark.parametrize("class_weight", [{"no": 2.0, "yes!": 3.0}, "balanced"])
+def test_class_weights_are_weights_of_rows(class_weight):
+    """Balanced weights are n / (n_classes · n_c), where sample weights count as repetitions of rows."""
     repeats = RNG.integers(1, 3, size=70)
     n_c = {label: repeats[label == LABELS].sum() for label in np.unique(LABELS)}
-    factor = {label: repeats.sum() / (3 * n) for label, n in n_c.items()} if given == "balanced" else given
-    model = LaplaceClassifier(hidden_layer_sizes=(6,), class_weight=given, random_state=0)
-    by_hand = LaplaceClassifier(hidden_layer_sizes=(6,), random_state=0)
+    factor = {label: repeats.sum() / (3 * n) for label, n in n_c.items()}
+    factor = factor if class_weight == "balanced" else class_weight
+    small = {"hidden_layer_sizes": (4,), "n_members": 1, "random_state": 0}
+    model = LaplaceClassifier(class_weight=class_weight, **small)
+    by_hand = LaplaceClassifier(**small)
     by_hand.fit(X, LABELS, sample_weight=repeats * np.array([factor.get(label, 1.0) for label in LABELS]))
     model.fit(X, LABELS, sample_weight=repeats)
     np.testing.assert_allclose(model.predict_proba(X_NEW), by_hand.predict_proba(X_NEW), rtol=1e-9)
@@ -31,14 +33,14 @@ def test_class_weights_are_weights_of_rows(given):
 
 
 def test_balanced_weights_move_the_boundary_as_logistic_regressions():
-    """1 in 10 is rare: both call more rows positive, and about as many."""
+    """With a class share of .1, both models predict more positives, and about as many."""
     rng = np.random.default_rng(0)
     rare = (rng.random(300) < 0.1).astype(int)
     x = rng.normal(size=(300, 1)) + 1.5 * rare[:, None]
     share = {}
     for weight in (None, "balanced"):
         models = (
-            LaplaceClassifier(hidden_layer_sizes=(4,), class_weight=weight, random_state=0),
+            LaplaceClassifier(hidden_layer_sizes=(4,), n_members=1, class_weight=weight, random_state=0),
             LogisticRegression(class_weight=weight),
         )
         share[weight] = [m.fit(x, rare).predict(x).mean() for m in models]
@@ -47,7 +49,7 @@ def test_balanced_weights_move_the_boundary_as_logistic_regressions():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("class_weight", "message"),
     [
         ("balansed", "Did you mean 'balanced'"),
         ({"maybe": 1.0}, r"class_weight names \['maybe'\], which are not among the classes \['no', 'yes', 'yes!'\]"),
@@ -56,7 +58,7 @@ def test_balanced_weights_move_the_boundary_as_logistic_regressions():
         (3.0, "class_weight=3.0 is not known; expected one of 'balanced'"),
     ],
 )
-def test_a_wrong_class_weight_is_refused(given, message):
-    """What was given and what is needed."""
+def test_a_wrong_class_weight_is_refused(class_weight, message):
+    """The error states the given value and the expected ones."""
     with pytest.raises(ValueError, match=message):
-        LaplaceClassifier(class_weight=given).fit(X, LABELS)
+        LaplaceClassifier(class_weight=class_weight).fit(X, LABELS)

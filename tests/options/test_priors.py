@@ -1,4 +1,4 @@
-"""The prior: its mean, which weights share a precision, what holds which pattern; dense algebra, closed forms."""
+"""The prior: its mean, groups of weights that share a precision, and the structures that support them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ X, X_NEW = RNG.normal(size=(60, 4)), 2 * RNG.normal(size=(7, 4))
 Y = X @ RNG.normal(size=(4, 2)) + [1.0, -2.0] + 0.3 * RNG.normal(size=(60, 2))
 WEIGHTS = RNG.integers(1, 4, size=60).astype(float)
 DELTA, SIGMA = 2.0, 0.5
-SMALL = {"hidden_layer_sizes": (4,), "random_state": 0}
+SMALL = {"hidden_layer_sizes": (4,), "n_members": 1, "random_state": 0}
+GAUSSIAN = {**SMALL, "likelihood": "gaussian"}
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -52,7 +53,7 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def mlp(kind: str, sizes: tuple[int, ...] = (3, 4, 2), seed: int = 0, n: int = 12) -> contracts.Example:
-    """A net of linear layers, so that its first layer has input columns."""
+    """An MLP, whose first layer is linear in the input columns."""
     sizes = (*sizes[:-1], contracts.n_outputs_of(kind, sizes[-1]))
     module = oracles.random_mlp(sizes, seed=seed)
     x, y = contracts.random_rows(kind, n, sizes[0], sizes[-1], seed)
@@ -82,7 +83,7 @@ def assert_is(model, exact, covariance: bool):
 @pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag"])
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_a_linear_net_under_a_prior_mean_is_bayesian_linear_regression(structure, outputs):
-    """Mean, covariance, evidence; with weights, and with rows that come later."""
+    """Mean, covariance and evidence, with weights and with rows added by partial_fit."""
     centre = 3 * normal(5, outputs)
     mean = {"linear.weight": centre[:4].T.numpy(), "linear.bias": centre[4]}  # arrays and tensors
     y = Y[:, 0] if outputs == 1 else Y
@@ -103,7 +104,7 @@ def test_a_linear_net_under_a_prior_mean_is_bayesian_linear_regression(structure
 
 
 def test_one_number_is_the_mean_of_all_weights():
-    """As the dict of it; missing tensors have mean zero."""
+    """A number equals the dict with that number everywhere; tensors that are not in a dict have mean zero."""
     dicts = [{"linear.weight": np.full((1, 4), 0.7), "linear.bias": [0.7]}, {"linear.bias": [0.7]}, {}]
     by_number, by_dict, part, none, default = (
         linear("full", prior=mean).fit(X, Y[:, 0]).predict(X_NEW) for mean in (0.7, *dicts, 0.0)
@@ -115,7 +116,7 @@ def test_one_number_is_the_mean_of_all_weights():
 
 @pytest.mark.parametrize("kind", contracts.ALL_KINDS)
 def test_objective_gradient_and_criterion_are_autodiff(kind):
-    """The criterion of the epochs is the objective times φ/N_w, so is its gradient."""
+    """The criterion of an epoch is the objective times φ/N_w, and so is its gradient."""
     example = mlp(kind)
     prior = replace(GROUPINGS["tensor"].prior(example.network), mean=normal(example.network.n_parameters))
     hyper = Hyper(torch.linspace(0.4, 0.9, prior.n_groups, dtype=torch.float64), 0.2 if kind == "gaussian" else 1.0)
@@ -141,14 +142,14 @@ def test_objective_gradient_and_criterion_are_autodiff(kind):
     criterion.bind(network, example.module, prior, hyper)
     example.module.zero_grad()
     criterion(example.module(example.x), (example.y, example.weights)).backward()
-    found = torch.cat([p.grad.flatten() for p in example.module.parameters()])
-    contracts.close(found, expected * hyper.dispersion / total, 1e-10, "gradient of the criterion")
+    gradient = torch.cat([p.grad.flatten() for p in example.module.parameters()])
+    contracts.close(gradient, expected * hyper.dispersion / total, 1e-10, "gradient of the criterion")
 
 
 @pytest.mark.parametrize("kind", contracts.KINDS)
 @pytest.mark.parametrize("structure", ["full", "functional", "kron"])
 def test_the_evidence_and_its_derivatives_know_the_mean(structure, kind):
-    """Dense formula and differences; at the maximum MacKay's fixed point stays."""
+    """By the dense formula and finite differences; the maximum is MacKay's fixed point."""
     example = contracts.example(kind, seed=2)
     network = example.network
     prior = replace(network.tensor_prior(), mean=normal(network.n_parameters))
@@ -172,7 +173,7 @@ def test_the_evidence_and_its_derivatives_know_the_mean(structure, kind):
 
 
 def test_refine_ends_at_the_mode_around_the_mean():
-    """The oracle's gradient vanishes there."""
+    """The gradient of the oracle vanishes at the mode."""
     example = mlp("gaussian", n=25)
     prior = replace(example.network.scalar_prior(), mean=normal(example.network.n_parameters))
     rows, likelihood = [(example.x, example.y, example.weights)], example.likelihood
@@ -192,7 +193,7 @@ def test_refine_ends_at_the_mode_around_the_mean():
 
 
 def test_a_strong_prior_holds_a_pretrained_net_where_it_was():
-    """Transfer: a few rows of another function do not tear the net away; without the mean they do."""
+    """Transfer learning: a few rows of another function barely change the net, but do without the prior mean."""
     module = LaplaceRegressor(nets.Hidden(4, 1), standardize_y=False, random_state=0).fit(X, Y[:, 0]).net_.module_
     before = module(torch.tensor(X_NEW))[:, 0].detach().numpy()
     options = {"prior_precision": 1e4, "sigma_noise": 1.0, "standardize_y": False, "random_state": 0}
@@ -203,7 +204,7 @@ def test_a_strong_prior_holds_a_pretrained_net_where_it_was():
 
 
 def test_parameters_and_half_precision_are_means_as_they_are():
-    """With their graph, and in a type that numpy has not."""
+    """Parameters with requires_grad, and bfloat16, which numpy does not have."""
     module = nn.Linear(X.shape[1], 1)
     options = {"prior_precision": 1.0, "sigma_noise": 1.0, "random_state": 0}
     answers = [
@@ -217,8 +218,8 @@ def test_parameters_and_half_precision_are_means_as_they_are():
 
 
 def test_the_built_in_net_starts_at_the_means_and_takes_its_own_state():
-    """Buffers of a state_dict have no prior and are left aside."""
-    first = LaplaceRegressor(**SMALL).fit(X, Y[:, 0])
+    """Buffers of a state_dict have no prior and are ignored."""
+    first = LaplaceRegressor(**GAUSSIAN).fit(X, Y[:, 0])
     state = first.net_.module_.state_dict()
     assert len(state) > len(dict(first.net_.module_.named_parameters()))
     second = LaplaceRegressor(prior=state, prior_precision=1e6, sigma_noise=1.0, **SMALL).fit(X, Y[:, 0])
@@ -236,11 +237,10 @@ def test_the_built_in_net_starts_at_the_means_and_takes_its_own_state():
     ids=["last-layer", "masks"],
 )
 def test_a_subset_has_its_part_of_the_mean(subset, expected):
-    """Whatever part of the weights is random; names of the others are known as well."""
+    """The mean may include tensors outside of the subset of weights."""
     mean = {"2.bias": [1.0, 2.0, 3.0, 4.0], "5.weight": [[5.0, 6.0, 7.0, 8.0]], "5.bias": [9.0]}
-    model = LaplaceRegressor(prior=mean, subset_of_weights=subset, hessian_structure="full", **SMALL)
-    found = model.fit(X, Y[:, 0]).laplace_.prior.mean
-    assert found.tolist() == (expected or [1.0, 5.0, 8.0])
+    model = LaplaceRegressor(prior=mean, subset_of_weights=subset, hessian_structure="full", **GAUSSIAN)
+    assert model.fit(X, Y[:, 0]).laplace_.prior.mean.tolist() == (expected or [1.0, 5.0, 8.0])
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_a_subset_has_its_part_of_the_mean(subset, expected):
 )
 @pytest.mark.parametrize("training", ["same", 1.0])
 def test_a_wrong_mean_is_refused_before_training(prior, message, training, monkeypatch):
-    """What was given and what there is."""
+    """The error states the given value and the expected one."""
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", lambda *args, **kwargs: pytest.fail("trained"))
     with pytest.raises(ValueError, match=message):
         LaplaceRegressor(prior=prior, map_prior_precision=training, **SMALL).fit(X, Y[:, 0])
@@ -276,7 +276,7 @@ MEMBERS = {
 
 @pytest.mark.parametrize("name", sorted(MEMBERS))
 def test_groups_are_what_their_names_say(name):
-    """Names in the order of the parameters, and the members of an input column."""
+    """Group names in the order of the parameters, and the members of an input column."""
     network = mlp("gaussian", (2, 4, 2)).network
     prior = GROUPINGS[name].prior(network)
     assert dict(zip(prior.names, prior.counts.tolist(), strict=True)) == MEMBERS[name]
@@ -288,7 +288,7 @@ def test_groups_are_what_their_names_say(name):
 
 
 def test_each_parameter_has_its_name():
-    """As one reads them off the tensor."""
+    """The name of a group is the index of its weight in its tensor."""
     network = mlp("gaussian", (2, 3, 1)).network
     prior = GROUPINGS["parameter"].prior(network)
     numbers = network.tensors(prior.groups)
@@ -298,7 +298,7 @@ def test_each_parameter_has_its_name():
 
 
 def test_a_layer_is_known_by_its_module():
-    """A net's own tensors by its type; a norm layer's two tensors together."""
+    """Tensors of the net itself are named by its class; the two tensors of a norm layer form one group."""
     network = contracts.example("gaussian").network
     assert GROUPINGS["layer"].prior(network).names == ("Scaled", "body.0", "body.2")
     normed = trace(nets.Hidden(2, 1, 3, norm=True).double(), torch.zeros(4, 2).double())
@@ -309,7 +309,7 @@ def test_a_layer_is_known_by_its_module():
 @pytest.mark.parametrize("structure", sorted(STRUCTURES))
 @pytest.mark.parametrize("name", sorted(set(GROUPINGS) - {"scalar", "tensor"}))
 def test_a_structure_holds_the_grouping_or_refuses_it(name, structure, kind):
-    """Every answer of the posterior, the evidence and its derivatives by dense algebra."""
+    """Posterior, evidence and derivatives against dense algebra, for every structure that supports the grouping."""
     example = mlp(kind)
     prior = GROUPINGS[name].prior(example.network)
     values = torch.logspace(-1, 1, prior.n_groups, dtype=torch.float64)
@@ -344,55 +344,55 @@ def test_a_structure_holds_the_grouping_or_refuses_it(name, structure, kind):
 @pytest.mark.parametrize("name", ["ard", "parameter"])
 @pytest.mark.parametrize("structure", ["full", "functional", "diag", "kron", "low_rank"])
 def test_many_groups_reach_the_evidence_of_newtons_method(structure, name, monkeypatch):
-    """Without second derivatives: never below the start, within a thousandth of a nat of the maximum."""
+    """Without second derivatives: within a thousandth of a nat of the maximum, and never below the start."""
     if GROUPINGS[name].unit not in STRUCTURES[structure].holds:
         return
     example = mlp("gaussian", (6, 5, 1), seed=3, n=50)
     prior = GROUPINGS[name].prior(example.network)
     fit = example.fit(structure, prior)
     start = Hyper(torch.ones(prior.n_groups).double(), 1.0)
-    found = []
+    evidences = []
     for limit in (10**6, 0):
         monkeypatch.setattr(selection, "NEWTON_GROUPS", limit)
-        found.append(log_evidence(fit, maximise_evidence(fit, start, warn=False)))
-    newton, diagonal = found
+        evidences.append(log_evidence(fit, maximise_evidence(fit, start, warn=False)))
+    newton, diagonal = evidences
     assert diagonal > log_evidence(fit, start) + 3.0
     assert diagonal == pytest.approx(newton, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["layer", "ard", "parameter"])
 def test_the_diagonal_of_many_groups_bounds_that_of_the_hessian(name):
-    """The same gradient; as long steps as Newton's along each axis at most, and exact where a group is one weight."""
+    """Equal gradients; steps along each axis are at most Newton's, and equal for one weight per group."""
     example = mlp("gaussian", (3, 4, 2), seed=5, n=20)
     prior = GROUPINGS[name].prior(example.network)
     fit = example.fit("full", prior)
     hyper = Hyper(torch.logspace(-1, 1, prior.n_groups, dtype=torch.float64), 0.4)
-    exact, found = evidence_derivatives(fit, hyper), diagonal_derivatives(fit, hyper)
-    torch.testing.assert_close(found.gradient, exact.gradient, rtol=1e-10, atol=1e-10)
+    exact, bound = evidence_derivatives(fit, hyper), diagonal_derivatives(fit, hyper)
+    torch.testing.assert_close(bound.gradient, exact.gradient, rtol=1e-10, atol=1e-10)
     diagonal = exact.hessian.diagonal()
-    assert bool((found.hessian <= diagonal + 1e-9).all())
+    assert bool((bound.hessian <= diagonal + 1e-9).all())
     if name == "parameter":
-        torch.testing.assert_close(found.hessian[:-1], diagonal[:-1], rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(bound.hessian[:-1], diagonal[:-1], rtol=1e-9, atol=1e-12)
 
 
 def test_the_line_search_keeps_the_diagonal_from_losing_evidence(monkeypatch):
-    """Steps that are ten times too long are halved until they climb."""
+    """Steps that are ten times too long are halved until the evidence increases."""
     example = mlp("gaussian", (6, 5, 1), seed=3, n=50)
     fit = example.fit("full", GROUPINGS["parameter"].prior(example.network))
-    seen, original = [], selection.diagonal_derivatives
+    evidences, original = [], selection.diagonal_derivatives
 
     def long(fit, hyper):
-        seen.append(log_evidence(fit, hyper))
+        evidences.append(log_evidence(fit, hyper))
         exact = original(fit, hyper)
         return replace(exact, hessian=exact.hessian / 10)
 
     monkeypatch.setattr(selection, "diagonal_derivatives", long)
     maximise_evidence(fit, Hyper(torch.full((fit.prior.n_groups,), 30.0).double(), 1.0), warn=False)
-    assert len(seen) > 3 and all(later >= earlier for earlier, later in itertools.pairwise(seen))
+    assert len(evidences) > 3 and all(later >= earlier for earlier, later in itertools.pairwise(evidences))
 
 
 def test_a_warning_about_many_groups_names_a_few():
-    """Thousands of weights at a bound are one message."""
+    """Thousands of weights at a bound give one short message."""
     example = mlp("gaussian", (6, 5, 1), n=30)
     prior = GROUPINGS["parameter"].prior(example.network)
     fit, values = example.fit("diag", prior), torch.full((prior.n_groups,), 1e-6).double()
@@ -405,12 +405,16 @@ RELEVANT = RNG.normal(size=(150, 6))
 TARGETS = np.sin(1.5 * RELEVANT[:, 0]) + RELEVANT[:, 3] + 0.1 * RNG.normal(size=150)
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """The training does not depend on the structure, so all structures can share it."""
+    return str(tmp_path_factory.mktemp("trainings"))
+
+
 @pytest.mark.parametrize("structure", ["full", "functional", "kron", "block_diagonal", "diag", "low_rank"])
-def test_relevance_is_determined(structure):
-    """Columns that matter have small precisions, the others large ones; names say which is which."""
-    model = LaplaceRegressor(prior="ard", hessian_structure=structure, hidden_layer_sizes=(8,), random_state=0).fit(
-        RELEVANT, TARGETS
-    )
+def test_relevance_is_determined(structure, cache):
+    """Relevant columns have small precisions, irrelevant ones large precisions."""
+    model = LaplaceRegressor(prior="ard", hessian_structure=structure, memory=cache, **SMALL).fit(RELEVANT, TARGETS)
     by_name = dict(zip(model.prior_groups_, model.prior_precision_, strict=True))
     columns = np.array([by_name[f"2.weight[:, {k}]"] for k in range(6)])
     assert set(by_name) == {*(f"2.weight[:, {k}]" for k in range(6)), "2.bias", "5.weight", "5.bias"}
@@ -420,8 +424,8 @@ def test_relevance_is_determined(structure):
 
 @pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag"])
 def test_a_refit_under_other_groups_is_a_new_fit(structure):
-    """map_prior_precision=number: the groups are the posterior's matter alone."""
-    start = LaplaceRegressor(map_prior_precision=1.0, hessian_structure=structure, **SMALL)
+    """With a fixed training prior the groups only matter for the posterior."""
+    start = LaplaceRegressor(map_prior_precision=1.0, hessian_structure=structure, **GAUSSIAN)
     model = clone(start).fit(X, Y[:, 0])
     for change in (
         {"prior": "ard"},
@@ -441,8 +445,8 @@ def test_a_refit_under_other_groups_is_a_new_fit(structure):
 
 
 def test_given_precisions_are_those_of_the_groups_whatever_is_random():
-    """One a group of the whole net; a last layer has its own."""
-    options = {"prior": "layer", "prior_precision": [3.0, 5.0], "hessian_structure": "full", **SMALL}
+    """One per group of the whole net; a last layer uses the precision of its group."""
+    options = {"prior": "layer", "prior_precision": [3.0, 5.0], "hessian_structure": "full", **GAUSSIAN}
     model = LaplaceRegressor(**options).fit(X, Y[:, 0])
     assert model.prior_precision_.tolist() == [3.0, 5.0] and model.prior_groups_ == ("2", "5")
     last = LaplaceRegressor(subset_of_weights="last_layer", **options).fit(X, Y[:, 0])
@@ -450,19 +454,19 @@ def test_given_precisions_are_those_of_the_groups_whatever_is_random():
 
 
 def test_one_precision_a_parameter_fits_and_classifies():
-    """By evidence in the training, and given; auto finds a structure that holds it."""
+    """Chosen by evidence or given; "auto" chooses a structure that supports it."""
     labels = np.where(Y[:, 0] > 1, "up", "down")
     model = LaplaceClassifier(prior="parameter", **SMALL).fit(X, labels)
     assert model.prior_precision_.shape == (len(model.prior_groups_),) and model.score(X, labels) > 0.9
-    given = LaplaceRegressor(prior="parameter", prior_precision=np.linspace(0.5, 2, 25), **SMALL)
-    given.fit(X, Y[:, 0])
-    delta = given.laplace_.network.tensors(given.laplace_.prior.precision(given.hyper_.prior_precision))
+    model = LaplaceRegressor(prior="parameter", prior_precision=np.linspace(0.5, 2, 25), **GAUSSIAN)
+    model.fit(X, Y[:, 0])
+    delta = model.laplace_.network.tensors(model.laplace_.prior.precision(model.hyper_.prior_precision))
     np.testing.assert_allclose(delta["2.weight"].flatten(), np.linspace(0.5, 2, 25)[:16])
-    assert given.prior_groups_[7] == "2.weight[1, 3]"
+    assert model.prior_groups_[7] == "2.weight[1, 3]"
 
 
 def test_a_large_net_trains_under_one_precision_a_parameter(monkeypatch):
-    """Where no exact step is affordable and Kronecker factors cannot hold it, the diagonal does."""
+    """Without affordable exact steps, "diag" is used where Kronecker factors do not support the grouping."""
     nothing = replace(_map.budget_for(10), exact_step=0, exact_posterior=0, epoch_steps=40)
     for module in ("_training.fit_map", "_training.evidence_epochs", "_runtime.budget"):
         monkeypatch.setattr(f"sklearn_laplace.{module}.budget_for", lambda n_rows: nothing)
@@ -511,7 +515,7 @@ def test_a_large_net_trains_under_one_precision_a_parameter(monkeypatch):
 )
 @pytest.mark.parametrize("training", ["same", 1.0])
 def test_a_pattern_that_cannot_be_held_is_refused_before_training(options, error, message, training, monkeypatch):
-    """With the reason and the alternatives."""
+    """The error states the reason and the alternatives."""
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", lambda *args, **kwargs: pytest.fail("trained"))
     with pytest.raises(error, match=message):
         LaplaceRegressor(map_prior_precision=training, **options, **SMALL).fit(X, Y[:, 0])
@@ -519,7 +523,7 @@ def test_a_pattern_that_cannot_be_held_is_refused_before_training(options, error
 
 @pytest.mark.parametrize("training", ["same", 1.0])
 def test_a_net_without_input_columns_has_no_relevance(training, monkeypatch):
-    """A first layer that is not linear is named, before the training."""
+    """The error names a first layer that is not linear, before the training."""
 
     class Normed(nn.Module):
         def __init__(self):
@@ -535,15 +539,15 @@ def test_a_net_without_input_columns_has_no_relevance(training, monkeypatch):
 
 
 def test_groups_that_a_mask_empties_are_none():
-    """Every group has a member."""
+    """Groups without random weights are dropped."""
     mask = {"2.weight": np.array([[True, False, False, False]] * 4)}
-    model = LaplaceRegressor(prior="ard", subset_of_weights=mask, hessian_structure="full", **SMALL)
+    model = LaplaceRegressor(prior="ard", subset_of_weights=mask, hessian_structure="full", **GAUSSIAN)
     assert model.fit(X, Y[:, 0]).prior_groups_ == ("2.weight[:, 0]",)
     assert math.isfinite(model.prior_precision_)
 
 
 def test_tied_tensors_have_one_mean_under_any_of_their_names():
-    """A state_dict names them all."""
+    """A state_dict contains all names."""
 
     class Tied(nn.Module):
         def __init__(self):
@@ -561,7 +565,7 @@ def test_tied_tensors_have_one_mean_under_any_of_their_names():
 
 
 def test_the_likelihoods_all_take_it():
-    """Poisson's built-in net has a shift of its own outputs; its prior mean is that of the weights all the same."""
+    """The Poisson net shifts its output, but the prior mean is that of the weights."""
     counts = RNG.poisson(np.exp(0.3 * X[:, 0] + 1.0))
     model = LaplaceRegressor(likelihood="poisson", prior=GaussianPrior("ard", mean=0.1), **SMALL).fit(X, counts)
     assert np.isfinite(model.log_marginal_likelihood_value_) and model.score(X, counts) > 0
@@ -573,54 +577,53 @@ def test_the_likelihoods_all_take_it():
 
 @pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag"])
 def test_relevance_is_that_of_the_formula(structure):
-    """γ_k / (n_k δ_k) by the dense posterior of the structure's own curvature, summing to one."""
+    """γ_k / (n_k δ_k) by the dense posterior of the structure's curvature, with sum one."""
     example = mlp("gaussian", (4, 3, 1), n=20)
     prior = GROUPINGS["ard"].prior(example.network)
     hyper = Hyper(torch.logspace(-1, 1, prior.n_groups, dtype=torch.float64), 0.3, temperature=0.01)
-    found = relevance(example.fit(structure, prior), hyper, 4)
+    shares = relevance(example.fit(structure, prior), hyper, 4)
     delta = hyper.prior_precision[prior.groups]
     H = contracts.dense_curvature(structure, example)
     variance = torch.linalg.inv(oracles.posterior_precision(H, delta, 1 / 0.3)).diagonal()
     columns = [prior.names.index(f"0.weight[:, {k}]") for k in range(4)]
     share = torch.stack([(1 - delta * variance)[prior.groups == k].mean() for k in columns])
     expected = share / hyper.prior_precision[columns]
-    np.testing.assert_allclose(found, (expected / expected.sum()).numpy(), rtol=1e-8)
+    np.testing.assert_allclose(shares, (expected / expected.sum()).numpy(), rtol=1e-8)
 
 
 @pytest.mark.parametrize("kind", [LaplaceRegressor, LaplaceClassifier])
 def test_columns_that_matter_are_told_from_those_that_do_not(kind):
-    """Those that matter have nine tenths of it, whatever their order and unit, and a constant one nothing at all."""
+    """Two relevant columns have nine tenths of the relevance, in any units, and a constant one has none."""
     rows = np.column_stack([RELEVANT, np.full(150, 3.0)])
     targets = TARGETS if kind is LaplaceRegressor else TARGETS > 0
     model = kind(prior="ard", **SMALL)
-    found = clone(model).fit(rows, targets).feature_relevance_
-    assert found.shape == (7,) and found.sum() == pytest.approx(1.0)
-    assert found[[0, 3]].sum() > 0.9 and found[[0, 3]].min() > found[[1, 2, 4, 5]].max()
-    assert found[6] == pytest.approx(0, abs=1e-12)
+    shares = clone(model).fit(rows, targets).feature_relevance_
+    assert shares.shape == (7,) and shares.sum() == pytest.approx(1.0)
+    assert shares[[0, 3]].sum() > 0.9 and shares[[0, 3]].min() > shares[[1, 2, 4, 5]].max()
+    assert shares[6] == pytest.approx(0, abs=1e-12)
     scales = np.array([1e-6, 1e3, 1.0, 1e6, 1e-3, 50.0, 1.0])
     scaled = clone(model).fit(rows * scales + scales, targets).feature_relevance_
-    np.testing.assert_allclose(scaled, found, atol=0.02)
+    np.testing.assert_allclose(scaled, shares, atol=0.02)
 
 
 def test_relevance_follows_the_order_of_the_columns():
-    """A linear net has one mode: columns that change places take their relevance along."""
+    """The objective of a linear net has one mode: permuted columns have permuted relevances."""
     model = LaplaceRegressor(prior="ard", hidden_layer_sizes=(), random_state=0)
     order = np.array([3, 5, 0, 1, 4, 2])
-    found = clone(model).fit(RELEVANT, TARGETS).feature_relevance_
-    np.testing.assert_allclose(
-        clone(model).fit(RELEVANT[:, order], TARGETS).feature_relevance_, found[order], rtol=0.05, atol=1e-3
-    )
-    assert found[[0, 3]].sum() > 0.95
+    shares = clone(model).fit(RELEVANT, TARGETS).feature_relevance_
+    permuted = clone(model).fit(RELEVANT[:, order], TARGETS).feature_relevance_
+    np.testing.assert_allclose(permuted, shares[order], rtol=0.05, atol=1e-3)
+    assert shares[[0, 3]].sum() > 0.95
 
 
 def test_a_net_of_ones_own_has_relevances_of_the_columns_that_it_sees():
-    """Its first layer's; also after a save and a refit."""
+    """Those of its first layer; also after pickling and refit_laplace."""
     model = LaplaceRegressor(nets.Hidden(6, 1), prior="ard", random_state=0).fit(RELEVANT, TARGETS)
-    found = model.feature_relevance_
-    assert found.shape == (6,) and found[[0, 3]].sum() > 0.6
-    np.testing.assert_allclose(pickle.loads(pickle.dumps(model)).feature_relevance_, found, rtol=1e-10)
-    given = [1.0] * (len(model.prior_groups_) - 6) + [1.0] * 6
-    assert (model.refit_laplace(prior_precision=given).feature_relevance_ > 0).all()
+    shares = model.feature_relevance_
+    assert shares.shape == (6,) and shares[[0, 3]].sum() > 0.6
+    np.testing.assert_allclose(pickle.loads(pickle.dumps(model)).feature_relevance_, shares, rtol=1e-10)
+    precisions = [1.0] * len(model.prior_groups_)
+    assert (model.refit_laplace(prior_precision=precisions).feature_relevance_ > 0).all()
 
 
 @pytest.mark.parametrize(
@@ -633,15 +636,15 @@ def test_a_net_of_ones_own_has_relevances_of_the_columns_that_it_sees():
     ],
 )
 def test_without_precisions_of_the_columns_there_is_no_relevance(options, message):
-    """An attribute that is not there, with the reason; hasattr is False."""
-    model = LaplaceRegressor(**options, **SMALL).fit(X, Y[:, 0])
+    """AttributeError with the reason, and hasattr is False."""
+    model = LaplaceRegressor(**options, **GAUSSIAN).fit(X, Y[:, 0])
     with pytest.raises(AttributeError, match=message):
         _ = model.feature_relevance_
     assert not hasattr(model, "feature_relevance_")
 
 
 def test_columns_of_something_else_have_no_relevance():
-    """A net whose first layer sees more than X has columns."""
+    """The first layer has more inputs than X has columns."""
 
     class Squares(nn.Module):
         def __init__(self):
@@ -656,25 +659,26 @@ def test_columns_of_something_else_have_no_relevance():
         _ = model.feature_relevance_
 
 
-# ------------------------------------------------------------------------------ when to stop
+# ------------------------------------------------------------------------------ stopping rules
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "categorical"])
 @pytest.mark.parametrize("name", sorted(GROUPINGS))
 def test_the_search_stops_at_a_stationary_point_within_its_iterations(name, kind, monkeypatch):
-    """Every grouping: no gradient in log δ or log φ that is left, but at a bound and pointing out of it."""
+    """For every grouping the gradient in log δ and log φ vanishes, except at a bound where it points outwards."""
     example = mlp(kind, (5, 4, 2), seed=4, n=60)
     fit = example.fit("full", GROUPINGS[name].prior(example.network))
-    seen = []
+    calls = []
     for routine in ("evidence_derivatives", "diagonal_derivatives"):
         original = getattr(selection, routine)
-        monkeypatch.setattr(selection, routine, lambda *args, original=original: seen.append(1) or original(*args))
-    found = maximise_evidence(fit, Hyper(torch.ones(fit.prior.n_groups).double(), 1.0), warn=False)
-    assert len(seen) < selection.MAX_ITERATIONS
-    gradient = evidence_derivatives(fit, found).gradient
-    low, high = found.prior_precision <= 1.001e-6, found.prior_precision >= 0.999e8
+        monkeypatch.setattr(selection, routine, lambda *args, original=original: calls.append(1) or original(*args))
+    best = maximise_evidence(fit, Hyper(torch.ones(fit.prior.n_groups).double(), 1.0), warn=False)
+    assert len(calls) < selection.MAX_ITERATIONS
+    gradient = evidence_derivatives(fit, best).gradient
+    low, high = best.prior_precision <= 1.001e-6, best.prior_precision >= 0.999e8
     inner = gradient[:-1][~low & ~high]
-    # Newton's last step promises less than 1e-9 nats, the diagonal's less than 1e-4: a gradient of √(2·1e-4·½ n γ).
+    # The last Newton step gains less than 1e-9 nats, the last diagonal step less than 1e-4, which corresponds to a
+    # gradient of √(2·1e-4·½ n γ).
     assert inner.abs().max() < (1e-3 if fit.prior.n_groups <= selection.NEWTON_GROUPS else 0.05)
     assert bool((gradient[:-1][low] <= 0).all() and (gradient[:-1][high] >= -1e-3).all())
     if kind == "gaussian":
@@ -683,16 +687,16 @@ def test_the_search_stops_at_a_stationary_point_within_its_iterations(name, kind
 
 @pytest.mark.parametrize("name", sorted(GROUPINGS))
 def test_the_alternation_stops_within_its_steps(name, monkeypatch):
-    """A move that has begun is finished, and what is left unsettled settles once more: half as many again at most."""
-    seen, original = [], _map.alternate
+    """Moves that have begun are finished and one more settling may follow: at most half of the steps are added."""
+    shares, original = [], _map.alternate
 
     def watched(*args, **options):
-        found = original(*args, **options)
-        seen.append(found.n_steps / options["max_steps"])
-        return found
+        result = original(*args, **options)
+        shares.append(result.n_steps / options["max_steps"])
+        return result
 
     for file in ("fit_map", "starts"):
         monkeypatch.setattr(f"sklearn_laplace._training.{file}.alternate", watched)
-    LaplaceRegressor(prior=name, n_members=1, **SMALL).fit(RELEVANT, TARGETS)
-    n_starts = 1 if name == "scalar" else 3  # the second where the first has learnt next to nothing
-    assert len(seen) == n_starts and max(seen) <= 1.5
+    LaplaceRegressor(prior=name, **SMALL).fit(RELEVANT, TARGETS)
+    n_starts = 1 if name == "scalar" else 3  # more starts where the first one has learnt almost nothing
+    assert len(shares) == n_starts and max(shares) <= 1.5

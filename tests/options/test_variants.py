@@ -1,4 +1,4 @@
-"""Option objects: reachable from every former option, cloned, printed, searched, refitted, and refused where wrong."""
+"""Option objects: equivalent to the former parameters, and cloned, printed, searched, refitted and validated."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ VALUES = {
     Members: Members(5, "loo"),
     GaussianPrior: GaussianPrior("layer", 0.5),
 }
-"""Each variant with all options at other values than their defaults, but the previous posterior."""
+"""Each variant with non-default values for all options, except for the previous posterior."""
 variants = pytest.mark.parametrize("kind", VALUES, ids=lambda kind: kind.__name__)
 
 
 def estimator_with(value, parameter=None):
-    """An estimator that takes the value, in the first parameter that takes it or in a given one."""
+    """An estimator with the value in a given parameter, by default in the first one that accepts it."""
     parameter = parameter or value.parameters[0]
     kind = LaplaceClassifier if parameter == "link" else LaplaceRegressor
     return kind(**{parameter: value})
@@ -87,33 +87,33 @@ def flat(model):
 @pytest.mark.parametrize("name", sorted(DEFAULTS))
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_former_options_are_no_parameters(kind, name):
-    """The constructor refuses them, by the name that was given."""
+    """The constructor raises TypeError with the former name."""
     with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
         kind(**{name: DEFAULTS[name]})
 
 
 @pytest.mark.parametrize("former", FORMER, ids=str)
 def test_every_former_option_is_reachable(former):
-    """The present parameters mean the same internal options, and other options keep their defaults."""
-    found = flat(LaplaceRegressor(**current(**former)))
+    """The present parameters give the same internal options; all others keep their defaults."""
+    internal = flat(LaplaceRegressor(**current(**former)))
     for name, value in former.items():
-        assert found[name] == value
+        assert internal[name] == value
     others = {**DEFAULTS, **LaplaceRegressor().get_params(deep=False)}
-    assert {name: found[name] for name in others if name not in former} == {
+    assert {name: internal[name] for name in others if name not in former} == {
         name: value for name, value in others.items() if name not in former
     }
 
 
 @pytest.mark.parametrize("former", FORMER_OF_CLASSIFIERS, ids=str)
 def test_every_former_option_of_a_classifier_is_reachable(former):
-    """The draws of the link and those of the weight samples."""
-    found = flat(LaplaceClassifier(**current(**former)))
+    """The number of samples of the link and of the weights."""
+    internal = flat(LaplaceClassifier(**current(**former)))
     for name, value in former.items():
-        assert found[name] == value
+        assert internal[name] == value
 
 
 def test_the_table_of_former_options_is_complete():
-    """Every internal option is in a row, at another value than its default, and in the changelog."""
+    """Every internal option has a row with a non-default value, and is in the changelog."""
     changed = {name for former in FORMER for name, value in former.items() if DEFAULTS.get(name, value) != value}
     assert changed == set(DEFAULTS)
     text = CHANGELOG.read_text(encoding="utf-8").split("### Layout")[0]
@@ -123,7 +123,7 @@ def test_the_table_of_former_options_is_complete():
 @pytest.mark.parametrize(("former", "present"), [("inf", "low_rank_diag"), ("block", "block_diagonal")])
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_a_former_value_is_refused_with_its_present_name(kind, former, present):
-    """At fit, as any other value; in a refit nothing is lost."""
+    """fit raises an error with the present name, and accepts that name."""
     y = Y if kind is LaplaceRegressor else LABELS
     message = f"hessian_structure='{former}' has a new name: use hessian_structure='{present}'"
     with pytest.raises(ValueError, match=message):
@@ -135,7 +135,7 @@ def test_a_former_value_is_refused_with_its_present_name(kind, former, present):
 
 
 def test_every_variant_is_public_and_tested():
-    """One list of them: the package's, the module's and the one of this file."""
+    """The package, the module and this file list the same variants."""
     assert set(VARIANTS) == set(VALUES) == {getattr(options, name) for name in options.__all__}
     for kind, value in VALUES.items():
         defaults = {name: known.default for name, known in inspect.signature(kind).parameters.items()}
@@ -145,14 +145,14 @@ def test_every_variant_is_public_and_tested():
 
 @variants
 def test_a_variant_has_an_internal_option_for_each_of_its_own(kind):
-    """None of its constructor's arguments is left out of the translation."""
+    """Every constructor argument is translated."""
     assert set(kind.internal) == set(inspect.signature(kind).parameters)
     assert set(kind.internal.values()) <= {*DEFAULTS, *kind.parameters}
 
 
 @variants
 def test_a_variant_is_cloned_and_pickled(kind):
-    """Alone and within an estimator: equal options in an object of its own."""
+    """A new object with equal options, alone and within an estimator."""
     value = VALUES[kind]
     model = estimator_with(value)
     for other in (clone(value), pickle.loads(pickle.dumps(value)), getattr(clone(model), value.parameters[0])):
@@ -163,10 +163,10 @@ def test_a_variant_is_cloned_and_pickled(kind):
 
 @variants
 def test_a_variant_is_printed_as_it_is_written(kind):
-    """Options at their defaults are left out, alone and within an estimator."""
+    """The repr omits default options, alone and within an estimator."""
     value = VALUES[kind]
     assert repr(value) in re.sub(r",\s+", ", ", repr(estimator_with(value)))
-    if kind is Augmentation:  # a function has no text that is read again
+    if kind is Augmentation:  # the repr of a function cannot be evaluated
         assert re.fullmatch(r"Augmentation\(function=<function flipped at .*>, n_copies=10\)", repr(value))
         return
     again = eval(repr(value), vars(options).copy())
@@ -176,13 +176,13 @@ def test_a_variant_is_printed_as_it_is_written(kind):
 
 @variants
 def test_options_of_a_variant_are_nested_parameters(kind):
-    """Read by get_params and set by set_params, with the same meaning as in the constructor."""
+    """get_params reads them and set_params sets them, as in the constructor."""
     value = VALUES[kind]
-    parameter, own = value.parameters[0], value.get_params(deep=False)
+    parameter, values = value.parameters[0], value.get_params(deep=False)
     model = estimator_with(value)
-    assert {name: model.get_params()[f"{parameter}__{name}"] for name in own} == own
+    assert {name: model.get_params()[f"{parameter}__{name}"] for name in values} == values
     start = kind(np.abs) if kind is Augmentation else kind()
-    other = estimator_with(start).set_params(**{f"{parameter}__{name}": one for name, one in own.items()})
+    other = estimator_with(start).set_params(**{f"{parameter}__{name}": option for name, option in values.items()})
     assert flat(other) == flat(model)
     with pytest.raises(ValueError, match=f"Invalid parameter 'nothing' for estimator {kind.__name__}"):
         model.set_params(**{f"{parameter}__nothing": 1})
@@ -190,7 +190,7 @@ def test_options_of_a_variant_are_nested_parameters(kind):
 
 @variants
 def test_a_string_stands_for_the_variant_at_its_defaults(kind):
-    """Plain values and objects mean the same internal options."""
+    """The string and the object give the same internal options."""
     plain = {Augmentation: flipped, Link: "moderated", Members: "auto", GaussianPrior: None}
     parameter = kind.parameters[0]
     value = kind(flipped) if kind is Augmentation else kind()
@@ -199,7 +199,7 @@ def test_a_string_stands_for_the_variant_at_its_defaults(kind):
 
 @variants
 def test_an_object_in_the_wrong_parameter_is_refused(kind):
-    """The message names the parameter that takes it; before any training."""
+    """The error names the right parameter, before any training."""
     value = VALUES[kind]
     wrong = "temperature" if value.parameters[0] == "curvature" else "curvature"
     message = f"{wrong}={value!r} is not supported; {value!r} is a value of {value.parameters[0]}."
@@ -210,7 +210,7 @@ def test_an_object_in_the_wrong_parameter_is_refused(kind):
 
 @pytest.mark.parametrize("kind", [kind for kind in VALUES if kind is not Augmentation], ids=lambda kind: kind.__name__)
 def test_a_class_in_place_of_an_object_is_refused(kind):
-    """``hessian_structure=Kron`` without parentheses is no value; of an augmentation a class is a callable."""
+    """``hessian_structure=Kron`` without parentheses is an error. An augmentation class is a valid callable."""
     estimator, y = (LaplaceClassifier, LABELS) if kind is Link else (LaplaceRegressor, Y)
     with pytest.raises((ValueError, TypeError), match=kind.__name__):
         estimator(**{kind.parameters[0]: kind}).fit(X, y)
@@ -220,9 +220,9 @@ def test_a_class_in_place_of_an_object_is_refused(kind):
 
 
 def test_a_search_over_a_nested_option_changes_the_fit():
-    """Scores are those of explicit fits and differ; the best object is kept, and that of the caller stays."""
-    given = Kron()
-    model = LaplaceRegressor(**GIVEN, hessian_structure=given)
+    """Scores equal those of explicit fits and differ; the caller's object is unchanged."""
+    original = Kron()
+    model = LaplaceRegressor(**GIVEN, hessian_structure=original)
     grid = {"hessian_structure__damping": ["exact", "ritter"]}
     search = GridSearchCV(model, grid, cv=2, scoring=neg_nlpd).fit(X, Y)
     scores = search.cv_results_["mean_test_score"]
@@ -235,34 +235,35 @@ def test_a_search_over_a_nested_option_changes_the_fit():
     chosen = search.best_estimator_.hessian_structure
     assert isinstance(chosen, Kron) and chosen.damping == search.best_params_["hessian_structure__damping"]
     assert chosen.damping == ("exact", "ritter")[int(np.argmax(scores))]
-    assert given.damping == "exact"
+    assert original.damping == "exact"
 
 
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")
 def test_a_search_over_the_folds_of_cross_validation_changes_the_fit():
-    """As many folds as asked for, in each clone; scores are those of explicit fits and differ between grids."""
-    given = CrossValidated([1e-2, 1e2], cv=3)
-    model = LaplaceRegressor(**{**GIVEN, "prior_precision": given})
-    grid = {"prior_precision__cv": [2, 4], "prior_precision__grid": [[1e-2, 1e2], [1e3, 1e4]]}
+    """Each clone uses its number of folds; scores equal those of explicit fits and differ between grids."""
+    rule_of_caller = CrossValidated([1e-2, 1e2], cv=3)
+    model = LaplaceRegressor(**{**GIVEN, "prior_precision": rule_of_caller})
+    grid = {"prior_precision__cv": [2, 3], "prior_precision__grid": [[1e-2, 1e2], [1e3, 1e4]]}
     search = GridSearchCV(model, grid, cv=2, scoring=neg_nlpd).fit(X, Y)
     scores = search.cv_results_["mean_test_score"]
-    for parameters, score in zip(search.cv_results_["params"], scores, strict=True):
+    for k in (0, 3):  # each value of each option
+        parameters = search.cv_results_["params"][k]
         rule = CrossValidated(parameters["prior_precision__grid"], parameters["prior_precision__cv"])
         fits = GridSearchCV(model, {"prior_precision": [rule]}, cv=2, scoring=neg_nlpd).fit(X, Y)
-        assert fits.best_score_ == score
+        assert fits.best_score_ == scores[k]
         assert fits.best_estimator_._prior_scores.folds.shape == (rule.cv, 2)
     assert len(set(scores)) >= 2 and min(scores[0], scores[2]) > max(scores[1], scores[3])
     best = search.best_estimator_
     assert best.prior_precision.cv == search.best_params_["prior_precision__cv"]
     assert best._prior_scores.folds.shape == (best.prior_precision.cv, 2)
-    assert (given.cv, given.grid) == (3, [1e-2, 1e2])
+    assert (rule_of_caller.cv, rule_of_caller.grid) == (3, [1e-2, 1e2])
 
 
 # ---------------------------------------------------------------------- refits
 
 
 def test_a_refit_takes_another_damping():
-    """As an object and as a nested parameter: the answers of a new fit."""
+    """As an object or as a nested parameter: the predictions equal those of a new fit."""
     new = LaplaceRegressor(**GIVEN, hessian_structure=Kron(damping="ritter")).fit(X, Y)
     for change in ({"hessian_structure": Kron(damping="ritter")}, {"hessian_structure__damping": "ritter"}):
         model = LaplaceRegressor(**GIVEN, hessian_structure=Kron()).fit(X, Y)
@@ -292,19 +293,19 @@ def test_a_refit_takes_another_damping():
     ids=lambda change: "-".join(f"{name}={type(value).__name__}" for name, value in change.items()),
 )
 def test_a_refit_refuses_what_the_fit_depends_on(change):
-    """By name; parameters, the option object of the caller and answers stay."""
-    given = Kron()
-    model = LaplaceRegressor(**GIVEN, hessian_structure=given).fit(X, Y)
+    """The error names the option; parameters, the caller's object and predictions are unchanged."""
+    original = Kron()
+    model = LaplaceRegressor(**GIVEN, hessian_structure=original).fit(X, Y)
     before, shown = model.predict_std(X_NEW), repr(model)
     with pytest.raises(ValueError, match=rf"{list(change)[-1]}=.* changes the training or the curvature"):
         model.refit_laplace(**change)
     np.testing.assert_array_equal(model.predict_std(X_NEW), before)
-    assert repr(model) == shown and given.get_params() == Kron().get_params()
-    assert model.hessian_structure is given
+    assert repr(model) == shown and original.get_params() == Kron().get_params()
+    assert model.hessian_structure is original
 
 
 @pytest.mark.parametrize(
-    ("parameter", "given", "own", "value"),
+    ("parameter", "original", "option", "value"),
     [
         ("hessian_structure", Kron(), "damping", "ritter"),
         ("predictive", MonteCarlo(), "n_samples", 20),
@@ -313,33 +314,33 @@ def test_a_refit_refuses_what_the_fit_depends_on(change):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_refit_does_not_change_the_object_of_the_caller(parameter, given, own, value):
-    """Another estimator may hold the same object; fit does not change it either."""
-    before = given.get_params()
-    model = LaplaceRegressor(**{**GIVEN, parameter: given}).fit(X, Y)
-    other = LaplaceRegressor(**{**GIVEN, parameter: given}).fit(X, Y)
+def test_a_refit_does_not_change_the_object_of_the_caller(parameter, original, option, value):
+    """Another estimator may share the object; fit does not change it either."""
+    before = original.get_params()
+    model = LaplaceRegressor(**{**GIVEN, parameter: original}).fit(X, Y)
+    other = LaplaceRegressor(**{**GIVEN, parameter: original}).fit(X, Y)
     std = other.predict_std(X_NEW)
-    assert given.get_params() == before
-    model.refit_laplace(**{f"{parameter}__{own}": value})
-    assert given.get_params() == before and getattr(getattr(model, parameter), own) == value
+    assert original.get_params() == before
+    model.refit_laplace(**{f"{parameter}__{option}": value})
+    assert original.get_params() == before and getattr(getattr(model, parameter), option) == value
     np.testing.assert_array_equal(other.predict_std(X_NEW), std)
 
 
 def test_a_classifiers_refit_takes_another_link_with_its_draws():
-    """Without a training, as a new fit; the object of the caller stays."""
-    given = Link("mc", n_samples=16)
-    model = LaplaceClassifier(**SMALL, prior_precision=1.0, link=given).fit(X, LABELS)
+    """Without a training, but as in a new fit; the caller's object is unchanged."""
+    original = Link("mc", n_samples=16)
+    model = LaplaceClassifier(**SMALL, prior_precision=1.0, link=original).fit(X, LABELS)
     model.refit_laplace(link__n_samples=64)
     new = LaplaceClassifier(**SMALL, prior_precision=1.0, link=Link("mc", n_samples=64)).fit(X, LABELS)
     np.testing.assert_array_equal(model.predict_proba(X_NEW), new.predict_proba(X_NEW))
-    assert given.n_samples == 16
+    assert original.n_samples == 16
 
 
 # ---------------------------------------------------------------------- what goes together
 
 
 def test_weight_samples_and_draws_of_the_link_have_one_number():
-    """Two numbers are a contradiction; one of them holds for both."""
+    """Different numbers of samples are an error; a number in one of them holds for both."""
     message = r"predictive and link have different n_samples, \[20, 30\]; give both the same number"
     with pytest.raises(ValueError, match=message):
         LaplaceClassifier(predictive=MonteCarlo(20), link=Link("mc", 30)).fit(X, LABELS)
@@ -354,7 +355,7 @@ def test_weight_samples_and_draws_of_the_link_have_one_number():
 
 
 def test_a_link_with_draws_is_refused_with_weight_samples_as_its_name_is():
-    """The links of the linearised net have no say in an average over weight samples."""
+    """Links of the linearised net do not apply to an average over weight samples."""
     with pytest.raises(UnsupportedCombinationError, match="link='bridge' cannot be used with predictive='mc'"):
         LaplaceClassifier(predictive=MonteCarlo(20), link=Link("bridge", 20)).fit(X, LABELS)
     with pytest.raises(TypeError, match="unexpected keyword argument 'link'"):
@@ -362,7 +363,7 @@ def test_a_link_with_draws_is_refused_with_weight_samples_as_its_name_is():
 
 
 def test_members_with_weights_have_to_be_able_to_differ():
-    """As a number of members: a net with weights has none beside it; leave-one-out needs the rows themselves."""
+    """Equal members are an error, as for a plain number; leave-one-out weights need the training rows."""
     frozen = FrozenEstimator(LaplaceRegressor(**GIVEN).fit(X, Y))
     with pytest.raises(UnsupportedCombinationError, match="n_members=2 nets would all be the same"):
         LaplaceRegressor(**{**GIVEN, "n_members": Members(2, weights="evidence"), "prior": frozen}).fit(X, Y)
@@ -374,7 +375,7 @@ def test_members_with_weights_have_to_be_able_to_differ():
 
 
 def test_a_mean_goes_with_a_previous_posterior_from_fit_to_fit():
-    """It is taken over from the previous fit, whose prior counts once."""
+    """The previous fit's prior, and with it the mean, counts once."""
     first = LaplaceRegressor(**GIVEN, prior=0.7).fit(X[:20], Y[:20])
     second = LaplaceRegressor(**GIVEN, prior=FrozenEstimator(first)).fit(X[20:], Y[20:])
     assert (first.laplace_.prior.mean == 0.7).all() and (second.laplace_.prior.mean == 0.7).all()
@@ -382,14 +383,14 @@ def test_a_mean_goes_with_a_previous_posterior_from_fit_to_fit():
 
 @pytest.mark.parametrize("previous", ["ard", 1.0, {"layers.0.weight": 1.0}])
 def test_a_previous_posterior_is_neither_a_structure_nor_a_mean(previous):
-    """These are values of ``prior`` itself."""
+    """``previous`` takes a frozen estimator only."""
     with pytest.raises(TypeError, match="FrozenEstimator"):
         LaplaceRegressor(**GIVEN, prior=GaussianPrior("layer", previous=previous)).fit(X, Y)
 
 
 @pytest.mark.parametrize("prior", [FrozenEstimator(Ridge()), GaussianPrior(previous=FrozenEstimator(Ridge()))])
 def test_a_previous_posterior_is_a_fitted_estimator_of_the_same_kind(prior):
-    """With the values that prior takes."""
+    """The error lists the values of ``prior``."""
     with pytest.raises(TypeError, match="is not supported; give None, a structure such as 'layer', a mean, GaussianP"):
         LaplaceRegressor(prior=prior).fit(X, Y)
 
@@ -398,7 +399,7 @@ def test_a_previous_posterior_is_a_fitted_estimator_of_the_same_kind(prior):
 
 
 def documented(kind) -> list[str]:
-    """Names in the section of parameters of a class docstring, without the markers of groups."""
+    """Names in the parameter section of a class docstring, without the group headings."""
     text = inspect.getdoc(kind).split("Parameters\n----------\n")[1].split("\n\nAttributes\n")[0]
     heads = [line for line in text.splitlines() if re.match(r"\w", line)]
     return [name for head in heads for name in head.split(" : ")[0].split(", ")]
@@ -406,14 +407,14 @@ def documented(kind) -> list[str]:
 
 @pytest.mark.parametrize(("kind", "count"), [(LaplaceRegressor, 30), (LaplaceClassifier, 29)])
 def test_an_estimator_has_few_parameters_and_a_short_docstring(kind, count):
-    """At most thirty, and a page of text."""
+    """At most 30 parameters and 900 words."""
     assert len(inspect.signature(kind).parameters) == count <= 30
     assert len(inspect.getdoc(kind).split()) <= 900
 
 
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_every_parameter_is_documented_in_its_order(kind):
-    """In groups, of which the first ones are all that most users need."""
+    """In four groups; most users only need the first ones."""
     assert documented(kind) == list(inspect.signature(kind).parameters)
     groups = re.findall(r"^\[(\w+)\]$", inspect.getdoc(kind), flags=re.MULTILINE)
     assert groups == ["Model", "Uncertainty", "Training", "Advanced"]
@@ -421,7 +422,7 @@ def test_every_parameter_is_documented_in_its_order(kind):
 
 @variants
 def test_every_option_of_a_variant_is_documented(kind):
-    """By name, with its values."""
+    """In the order of the signature."""
     text = inspect.getdoc(kind).split("Parameters\n----------\n")[1].split("\n\nExamples\n")[0]
     heads = [line for line in text.splitlines() if re.match(r"\w", line)]
     names = [name for head in heads for name in head.split(" : ")[0].split(", ")]

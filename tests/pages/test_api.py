@@ -1,4 +1,4 @@
-"""The page of public names: made from the package, complete, and every name with an example that runs."""
+"""The page of public names is up to date and complete, and every name has an example."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 import sklearn_laplace
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "api.md"
-LISTED = [one for section in api.sections().values() for one in section]
-ENGINE = [one for section in api.engine().values() for one in section]
+LISTED = [entry for section in api.sections().values() for entry in section]
+ENGINE = [entry for section in api.engine().values() for entry in section]
 
 
 def test_the_page_is_what_the_package_exports():
@@ -23,20 +23,19 @@ def test_the_page_is_what_the_package_exports():
 
 
 def test_each_name_is_listed_once():
-    """What the package's ``__all__`` has, and all that is public of an estimator."""
+    """The page has the names in ``__all__`` and all public methods of the estimators."""
     names = Counter(re.findall(r"^\| `([\w.]+)` \|", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE))
     assert set(names.values()) == {1}
     exported = {n for n in sklearn_laplace.__all__ if not inspect.ismodule(getattr(sklearn_laplace, n))}
     assert exported - {"__version__"} <= names.keys()
     for kind in api.ESTIMATORS:
-        public = {n for n, one in vars(kind).items() if not n.startswith("_") and one is not None}
+        public = {n for n, value in vars(kind).items() if not n.startswith("_") and value is not None}
         assert {f"{kind.__name__}.{n}" for n in public if not n.endswith("_request")} <= names.keys()
 
 
-@pytest.mark.parametrize("one", LISTED + ENGINE, ids=lambda one: one.name)
-def test_a_public_name_has_an_example(one):
-    """The examples are executed as doctests, wherever they stand in the package."""
-    assert ">>>" in one.documentation, f"{one.name} shows no example"
-    assert inspect.unwrap(one.found.fget if isinstance(one.found, property) else one.found).__module__.startswith(
-        "sklearn_laplace"
-    )
+@pytest.mark.parametrize("entry", LISTED + ENGINE, ids=lambda entry: entry.name)
+def test_a_public_name_has_an_example(entry):
+    """Doctests of the package execute the examples."""
+    assert ">>>" in entry.documentation, f"{entry.name} shows no example"
+    function = entry.value.fget if isinstance(entry.value, property) else entry.value
+    assert inspect.unwrap(function).__module__.startswith("sklearn_laplace")

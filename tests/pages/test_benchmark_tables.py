@@ -1,4 +1,4 @@
-"""The benchmarks' page says what the CSVs say, all of them, and has no other table."""
+"""The benchmarks page has exactly the tables of the CSV files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def test_the_page_is_what_the_csvs_say():
 
 
 def test_each_table_has_a_csv_and_each_csv_a_table():
-    """A figure that was typed into the page, or measured and forgotten."""
+    """No table is written by hand, and no CSV file is unused."""
     text = benchmark_tables.PAGE.read_text(encoding="utf-8")
-    named = [found[1] for found in benchmark_tables.MARKED.finditer(text)]
+    named = [match[1] for match in benchmark_tables.MARKED.finditer(text)]
     assert len(named) == len(re.findall(r"^\|---", text, flags=re.MULTILINE)) > 10
     assert sorted(named) == sorted(path.stem for path in (benchmark_tables.PAGE.parent / "benchmarks").glob("*.csv"))

@@ -1,8 +1,7 @@
-"""The examples run and print what they promise; the README's code prints what it shows.
+"""The examples run and print plausible tables; the README's code prints the output that it shows.
 
-An example takes ``--quick`` and ``--out DIR``, prints its tables as the quickstart does (columns apart by two
-blanks or more, one row a method) and names each picture in a line ``saved PATH``. A new folder in ``examples`` is
-picked up; what its tables have to hold goes into ``EXPECTED``.
+An example has the options ``--quick`` and ``--out DIR``. Its tables have a row per method, with columns separated by at
+least two spaces, and a line ``saved PATH`` names each picture. ``EXPECTED`` has bounds for the tables.
 """
 
 import importlib
@@ -16,6 +15,7 @@ import matplotlib.image
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import threadpoolctl
 import torch
 from pages import assert_prints_what_it_shows, python_blocks
 
@@ -25,9 +25,13 @@ SCRIPTS = [path for path in FILES if "__main__" in path.read_text(encoding="utf-
 
 ANY = (-math.inf, math.inf)
 COVERAGE, ACCURACY, CALIBRATION = (0.75, 1.0), (0.9, 1.0), (0.0, 0.15)
-COST, NATS, GAIN = (0.0, 50.0), (-5.9, -5.3), (-0.5, 0.5)  # of the choices: a time, a diabetes row, a difference
-# script → table (how its title starts) → row → one (low, high) a column. Bounds say "sane", not "good": one quick split
-# has about 130 rows, so that a coverage of .9 has a standard error of .03.
+COST, NATS, GAIN = (
+    (0.0, 50.0),
+    (-5.9, -5.3),
+    (-0.5, 0.5),
+)  # of 2_choices: time, log-likelihood, difference
+# script → start of the table's title → row → (low, high) per column. The bounds are wide: a quick split has about 130
+# rows, so that a coverage of .9 has a standard error of .03.
 EXPECTED = {
     "quickstart": {
         "Diabetes": {
@@ -36,7 +40,7 @@ EXPECTED = {
             "BayesianRidge()": [(45, 65), (-5.7, -5.2), COVERAGE],
         },
         "Curve with a gap": {
-            # the noise is .25; an epistemic error bar that opens is at least twice as wide as on the data
+            # the noise is .25; in the gap the epistemic std is at least twice that on the data
             "LaplaceRegressor()": [COVERAGE, (0.2, 0.3), (0.0, 0.25), (0.0, 10.0), (2.0, math.inf)],
         },
         "Breast cancer": {
@@ -47,7 +51,11 @@ EXPECTED = {
         "Two moons": {
             "LaplaceClassifier()": [ACCURACY, (0.0, 0.25), CALIBRATION],
             'same fit, link="plugin"': [ACCURACY, (0.0, 0.25), CALIBRATION],
-            "LogisticRegression()": [(0.8, 0.95), (0.0, 0.5), CALIBRATION],  # a line cannot follow the moons
+            "LogisticRegression()": [
+                (0.8, 0.95),
+                (0.0, 0.5),
+                CALIBRATION,
+            ],  # a line cannot separate the moons
         },
     },
     "plot_gallery": {
@@ -55,15 +63,15 @@ EXPECTED = {
             "share inside .95 intervals": [(0.85, 1.0)],
             "mean gap of the coverage": [(0.0, 0.1)],
             "expected calibration error": [CALIBRATION],
-            "error rate on the moons": [(0.05, 0.25)],  # under this noise the moons overlap
-            "mean of the retention curve": [(0.0, 0.1)],  # below the error rate: the certain rows are right
+            "error rate on the moons": [(0.05, 0.25)],  # the noisy moons overlap
+            "mean of the retention curve": [(0.0, 0.1)],  # below the error rate: confident predictions are correct
             "AUROC, unseen digits": [(0.8, 1.0)],
             "prior precision of the fit": [(1e-4, 1e4)],
-            "largest relevance": [(0.1, 1.0)],  # one tenth if all ten columns were alike
+            "largest relevance": [(0.1, 1.0)],  # one tenth for ten equally relevant columns
         },
     },
     "plot_structure": {
-        # shares of a training, kB (the largest matrix has 61² entries), nats; without a posterior nothing is held
+        # times relative to a training, kB (the largest matrix has 61² entries), nats; MAP alone stores no posterior
         "diabetes": {
             "MAP alone": [(1.0, 1.0), COST, (0.0, 0.0), NATS, (0.0, 0.0), (0.0, 0.0)],
             **{
@@ -96,7 +104,7 @@ EXPECTED = {
     "plot_predictive": {
         "diabetes": {
             "glm": [COST, (0.001, 10.0), (0.0, 0.0), NATS, GAIN, (0.0, 0.0)],
-            # the net itself at few samples: its spread is another one than the linearised net's
+            # few samples of the net itself, whose variance differs from that of the linearised net
             **{
                 f"predictive mc, {n}": [COST, (0.001, 10.0), (0.0, 2.0), NATS, GAIN, (0.0, 0.0)]
                 for n in (10, 100, 1000)
@@ -117,7 +125,7 @@ EXPECTED = {
         },
     },
     "plot_selection": {
-        # the chosen precision, whole fits in trainings, shares, kB, nats; gain on the first
+        # selected precision, times relative to a training, kB, nats; gain relative to the first row
         "breast cancer": {
             "evidence": [(1e-4, 1e4), COST, COST, (1.0, 1e4), (-1.0, 0.0), (0.0, 0.0), (0.0, 0.0)],
             "number, 1": [(1.0, 1.0), COST, COST, (1.0, 1e4), (-1.0, 0.0), GAIN, (0.0, 0.0)],
@@ -145,20 +153,20 @@ PICTURES = {
 
 def tables(text):
     """Printed tables: title → row name → numbers."""
-    found = {}
+    parsed = {}
     for block in re.split(r"\n{2,}", text.strip()):
         title, *lines = block.splitlines()
         cells = [re.split(r"\s{2,}", line.strip()) for line in lines[1:]]
         if cells and all(len(row) > 1 for row in cells):
-            found[title] = {name: [float(value) for value in values] for name, *values in cells}
-    return found
+            parsed[title] = {name: [float(value) for value in values] for name, *values in cells}
+    return parsed
 
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """A script and its options as ``python SCRIPT …`` runs them, but in this process, which has imported torch already.
+    """Function that runs a script with options in this process, which has already imported torch.
 
-    What it prints is the answer; a warning is an error here as everywhere.
+    It returns the printed text; warnings are errors.
     """
 
     def script(path, *options):
@@ -175,7 +183,7 @@ def run(monkeypatch, capsys):
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_example_runs_without_warnings_and_prints_sane_tables(script, run, tmp_path, monkeypatch):
-    """A first impression that fails, warns or shows nonsense is the last one."""
+    """Each example runs with ``--quick``; its pictures are valid and its tables within bounds."""
     monkeypatch.chdir(tmp_path)
     text = run(script, "--quick", "--out", tmp_path)
     pictures = {Path(line.removeprefix("saved ")) for line in text.splitlines() if line.startswith("saved ")}
@@ -195,7 +203,7 @@ def test_example_runs_without_warnings_and_prints_sane_tables(script, run, tmp_p
 
 
 def check_picture(path):
-    """A PNG of a readable size that is not one flat colour."""
+    """Assert that the file is a PNG of a plausible size with some contrast."""
     assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n", path
     assert 10_000 < path.stat().st_size < 1_000_000, path
     height, width = (image := matplotlib.image.imread(path)).shape[:2]
@@ -204,7 +212,7 @@ def check_picture(path):
 
 
 def test_there_is_a_quickstart():
-    """The parametrisation above passes on an empty folder as well."""
+    """The parametrisation above would also pass on an empty folder."""
     assert ROOT / "examples/1_quickstart/quickstart.py" in SCRIPTS
 
 
@@ -214,7 +222,7 @@ MEASURING = sorted(path for path in BENCHMARKS.glob("*.py") if "__main__" in pat
 
 @pytest.mark.parametrize("script", MEASURING, ids=lambda path: path.stem)
 def test_a_benchmark_says_what_it_measures(script, run, capsys):
-    """Their data and their hours are elsewhere: here they are imported, and name every option."""
+    """Benchmarks need large data and hours; here they only print their help."""
     with pytest.raises(SystemExit) as end:
         run(script, "--help")
     printed = capsys.readouterr().out
@@ -224,7 +232,8 @@ def test_a_benchmark_says_what_it_measures(script, run, capsys):
 
 
 def test_fits_of_more_and_more_rows_are_written_and_drawn(run, tmp_path):
-    run(BENCHMARKS / "many_rows.py", "--quick", "--models", "HistGradientBoosting", "--out", str(tmp_path))
+    with threadpoolctl.threadpool_limits(1):  # threads of boosting would compete with other test processes
+        run(BENCHMARKS / "many_rows.py", "--quick", "--models", "HistGradientBoosting", "--out", str(tmp_path))
     lines = (tmp_path / "sizes.csv").read_text(encoding="utf-8").splitlines()
     assert [line.split(",")[3] for line in lines] == ["rows", "300", "1500"]
     assert float(lines[2].split(",")[5]) > float(lines[1].split(",")[5])
@@ -232,32 +241,32 @@ def test_fits_of_more_and_more_rows_are_written_and_drawn(run, tmp_path):
 
 
 def benchmark(name, monkeypatch):
-    """A benchmark's module; what it imports lies beside it."""
+    """Module of a benchmark; its folder is on the path."""
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     return importlib.import_module(name)
 
 
 @pytest.mark.parametrize("test", [True, False])
 def test_parts_of_a_split_are_disjoint_and_only_the_test_part_is_kept_apart(test, tmp_path, monkeypatch):
-    """A row that is in both parts is known to the fit; one in neither is lost; inner rows are never test rows."""
+    """Every row is in exactly one part, and inner splits never contain test rows."""
     rng = np.random.default_rng(0)
     outside = np.stack([rng.permutation(100) < 10 for _ in range(2)])
     np.savez(tmp_path / "rows.npz", X=np.arange(100.0)[:, None], y=np.arange(100.0) + 1000, test_masks=outside)
     parts = benchmark("uci_sets", monkeypatch).parts
-    found = [parts(tmp_path / "rows.npz", split, test) for split in range(2)]
-    for mask, (X, y, X_new, y_new) in zip(outside, found, strict=True):
+    splits = [parts(tmp_path / "rows.npz", split, test) for split in range(2)]
+    for mask, (X, y, X_new, y_new) in zip(outside, splits, strict=True):
         assert (X[:, 0] + 1000 == y).all() and (X_new[:, 0] + 1000 == y_new).all()
         both = np.concatenate([X, X_new])[:, 0]
-        judged = np.flatnonzero(mask) if test else np.setdiff1d(np.flatnonzero(~mask), X[:, 0])
+        expected = np.flatnonzero(mask) if test else np.setdiff1d(np.flatnonzero(~mask), X[:, 0])
         assert sorted(both) == (list(range(100)) if test else np.flatnonzero(~mask).tolist())
-        assert len(X_new) == 10 and sorted(X_new[:, 0]) == judged.tolist()
+        assert len(X_new) == 10 and sorted(X_new[:, 0]) == expected.tolist()
     again = parts(tmp_path / "rows.npz", 0, test)
-    assert all((one == other).all() for one, other in zip(found[0], again, strict=True))
-    assert not np.array_equal(found[0][2], found[1][2])
+    assert all((first == second).all() for first, second in zip(splits[0], again, strict=True))
+    assert not np.array_equal(splits[0][2], splits[1][2])
 
 
 def test_refits_of_a_benchmark_use_the_derivatives_of_their_objective(monkeypatch):
-    """They are written out there; autodiff is what they have to be, and a mode is where they end."""
+    """The analytic derivatives agree with autodiff, and the refits end at a mode."""
     module = benchmark("leave_one_out", monkeypatch)
     generator = torch.Generator().manual_seed(0)
     features, targets, theta = (torch.randn(*n, generator=generator).double() for n in ((12, 3), (12,), (4 * 4 + 1,)))
@@ -272,15 +281,15 @@ def test_refits_of_a_benchmark_use_the_derivatives_of_their_objective(monkeypatc
     torch.testing.assert_close(objective.gradient(theta), torch.func.grad(value)(theta), rtol=1e-9, atol=1e-9)
     expected = torch.autograd.functional.hessian(value, theta)
     torch.testing.assert_close(objective.hessian(theta), expected, rtol=1e-9, atol=1e-9)
-    found, steps = module.mode(objective, theta)
+    end, steps = module.mode(objective, theta)
     assert 0 < steps < 200
-    assert float(objective.gradient(found).norm()) < 1e-5
-    assert float(torch.linalg.eigvalsh(objective.hessian(found))[0]) > 0
-    assert objective.value(found) < objective.value(theta)
+    assert float(objective.gradient(end).norm()) < 1e-5
+    assert float(torch.linalg.eigvalsh(objective.hessian(end))[0]) > 0
+    assert objective.value(end) < objective.value(theta)
 
 
 def test_gap_and_class_parts_keep_the_test_rows_apart(tmp_path, monkeypatch):
-    """What is judged without the test parts has to come from the others, and the gap from the middle of a column."""
+    """Inner splits use training rows only, and a gap is the middle third of a column."""
     sets = benchmark("uci_sets", monkeypatch)
     rng = np.random.default_rng(0)
     X = np.stack([np.arange(90.0), rng.permutation(90), rng.permutation(90)], axis=1)
@@ -299,15 +308,15 @@ def test_gap_and_class_parts_keep_the_test_rows_apart(tmp_path, monkeypatch):
     labels = rng.permutation(200) < 80
     np.savez(tmp_path / "classes.npz", X=np.arange(200.0)[:, None], y=labels.astype(int))
     for split in range(2):
-        found = {test: sets.class_parts(tmp_path / "classes.npz", split, test) for test in (True, False)}
-        (fit, y, test, y_test), (same, _, validation, _) = found[True], found[False]
+        kinds = {test: sets.class_parts(tmp_path / "classes.npz", split, test) for test in (True, False)}
+        (fit, y, test, y_test), (same, _, validation, _) = kinds[True], kinds[False]
         assert np.array_equal(fit, same) and (len(fit), len(test), len(validation)) == (140, 30, 30)
         assert sorted(np.concatenate([fit, test, validation])[:, 0]) == list(range(200))
         assert y.mean() == y_test.mean() == 0.4
 
 
 def test_nets_that_train_together_are_those_that_train_alone(monkeypatch):
-    """The peers' five members and the candidates for their decay are one batch of products."""
+    """Ensemble members of the peers and candidates for their weight decay are trained as a single batch."""
     peers = benchmark("quality_peers", monkeypatch)
     monkeypatch.setattr(peers, "ADAM_STEPS", 20)
     generator = torch.Generator().manual_seed(0)
@@ -329,7 +338,7 @@ def test_nets_that_train_together_are_those_that_train_alone(monkeypatch):
 
 
 def test_paired_differences_have_the_corrected_error_and_the_right_sign(monkeypatch):
-    """(1/J + n_judged / n_fit) s², Nadeau & Bengio (2003); a smaller error is a gain."""
+    """Corrected variance (1/J + n_test / n_train) s² of Nadeau & Bengio (2003); a smaller loss is a positive gain."""
     report = benchmark("quality_report", monkeypatch)
     rng = np.random.default_rng(0)
     first, second = rng.normal(size=(2, 10))
@@ -341,14 +350,14 @@ def test_paired_differences_have_the_corrected_error_and_the_right_sign(monkeypa
         for model, values in {"ours": first, "theirs": second}.items()
         for split, value in enumerate(values)
     ]
-    gained, found, each = report.gain(rows, "a", "ours", "theirs", "loss", -1)
-    assert (gained, found) == pytest.approx((-mean, error))
+    gained, gain_error, each = report.gain(rows, "a", "ours", "theirs", "loss", -1)
+    assert (gained, gain_error) == pytest.approx((-mean, error))
     assert each == pytest.approx(second - first)
     assert math.isnan(report.gain(rows[:10], "a", "ours", "theirs", "loss", -1)[0])
 
 
 def test_what_the_quality_benchmark_has_measured_is_not_measured_again(tmp_path, monkeypatch, capsys):
-    """Hours of peers are in the CSV; a second call reads them, and prints the same tables and the same figure."""
+    """A second call reads the results from the CSV file and prints the same tables."""
     module = benchmark("quality", monkeypatch)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(90, 2))
@@ -371,7 +380,7 @@ def test_what_the_quality_benchmark_has_measured_is_not_measured_again(tmp_path,
 
 
 def test_calibration_error_is_the_share_that_confidence_is_off(monkeypatch):
-    """Bins of a tenth: sure at .75 and right half of the time is .25 off."""
+    """Bins of width .1: confidence .75 with accuracy .5 is an error of .25."""
     error = benchmark("quality", monkeypatch).calibration_error
     assert error(np.full(4, 0.75), np.array([True, False, True, False])) == pytest.approx(0.25)
     assert error(np.array([1.0, 1.0, 0.55, 0.55]), np.array([True, True, True, False])) == pytest.approx(0.025)
@@ -383,13 +392,13 @@ PYTHON_BLOCKS = python_blocks(README)
 
 @pytest.mark.parametrize("block", PYTHON_BLOCKS, ids=range(len(PYTHON_BLOCKS)))
 def test_readme_code_prints_what_it_shows(block, tmp_path, monkeypatch):
-    """The first code that a reader copies; its files go into an empty folder."""
+    """The code runs in an empty folder."""
     monkeypatch.chdir(tmp_path)
     assert_prints_what_it_shows(block, "README.md")
 
 
 def test_readme_has_code_and_two_shell_blocks_and_its_pictures_exist():
-    """The two commands are the whole set-up; a third block would be a step that they forgot."""
+    """The two shell blocks are the complete installation."""
     assert PYTHON_BLOCKS
     assert len(re.findall(r"^```(?:bash|sh|console|shell)\n", README, flags=re.MULTILINE)) == 2
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)

@@ -1,4 +1,4 @@
-"""The feature tables: every claim has a test that exists, every absence a reason, every option value a row."""
+"""Feature tables: every claim links to a test, every missing feature has a reason, every option value has a row."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def lines() -> list[str]:
 
 
 def rows() -> list[list[str]]:
-    """Cells of every row of every table, without headers and rulers."""
+    """Cells of all table rows, without headers and rulers."""
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines() if line.startswith("| ")]
     return [row for row in cells if row != COLUMNS]
 
@@ -86,7 +86,7 @@ def functions_of(path: Path) -> set[str]:
 
 
 def test_every_table_has_the_same_columns():
-    """The other tests rely on the columns; a bar within a cell would shift them."""
+    """The other tests rely on the columns; a vertical bar within a cell would shift them."""
     sections = [line for line in lines() if line.startswith("## ")]
     assert lines().count("| " + " | ".join(COLUMNS) + " |") == len(sections) > 10
     assert len(rows()) > 150

@@ -1,4 +1,4 @@
-"""The sampler of experiment 4 against densities whose moments are known: a reference has to be right itself."""
+"""The Hamiltonian Monte Carlo sampler of experiment 4 on densities with known moments."""
 
 import importlib
 import math
@@ -16,7 +16,7 @@ PRECISION = np.linalg.inv(COVARIANCE)
 
 
 def by_autograd(log_density):
-    """A density and its gradient as the sampler takes them."""
+    """Function that returns log density and gradient, as the sampler expects."""
 
     def density(theta):
         theta = torch.tensor(theta, requires_grad=True)
@@ -38,7 +38,7 @@ def hmc(monkeypatch):
 
 
 def within_errors(values, expected):
-    """Whether means over the chains (C, …) are within four of their own standard errors (32 chains)."""
+    """True if means over the 32 chains (C, …) are within four of their standard errors."""
     errors = values.std(0, ddof=1) / len(values) ** 0.5
     return (np.abs(values.mean(0) - expected) < 4 * errors).all()
 
@@ -51,7 +51,7 @@ def drawn(hmc):
 
 
 def test_moments_of_a_correlated_gaussian(drawn):
-    """From starts far outside; the tolerance is the spread of the chains themselves, and that is small."""
+    """Chains start far outside; the tolerance is the spread between chains, which is checked to be small."""
     centred = drawn.theta - MEAN
     moments = np.einsum("ncp,ncq->cpq", centred, centred) / len(centred)
     assert drawn.theta.shape == (400, 32, 3)
@@ -61,8 +61,8 @@ def test_moments_of_a_correlated_gaussian(drawn):
 
 
 def test_chains_accept_as_often_as_asked_for_and_agree(drawn, hmc):
-    """Dual averaging ends a little above .8; split R-hat of converged chains is near 1, of separate ones far above."""
-    assert 0.8 < drawn.acceptance.mean() < 0.95  # .86 to .90 over 16 seeds: the mean of log steps is a short one
+    """Dual averaging ends slightly above .8; split R-hat is near 1 for converged and large for separate chains."""
+    assert 0.8 < drawn.acceptance.mean() < 0.95  # .86 to .90 over 16 seeds
     assert drawn.acceptance.min() > 0.5
     assert (hmc.split_r_hat(drawn.theta) < 1.05).all()
     apart = drawn.theta + 10 * np.arange(32)[:, None]
@@ -70,7 +70,7 @@ def test_chains_accept_as_often_as_asked_for_and_agree(drawn, hmc):
 
 
 def test_a_chain_that_starts_where_it_is_steep_gets_away(hmc):
-    """One step for all chains, right for the others, would refuse each of its moves: it would never have left."""
+    """A common step size that suits the other chains would reject every move of this chain."""
 
     def density(theta):
         return -(theta**4).sum(-1) / 4, -(theta**3)
@@ -84,13 +84,13 @@ def test_a_chain_that_starts_where_it_is_steep_gets_away(hmc):
 
 
 def test_a_drift_shows_in_split_r_hat(hmc):
-    """Chains that move together agree with each other, not with their own halves."""
+    """Chains with a common drift agree with each other, but not with their own halves."""
     drifting = np.linspace(0, 5, 200)[:, None, None] + np.random.default_rng(1).normal(size=(200, 4, 1))
     assert hmc.split_r_hat(drifting) > 1.5
 
 
 def test_moments_where_the_density_is_not_gaussian(hmc):
-    """Logistic: variance π²/3; two lumps with a low barrier: both have their share."""
+    """Logistic density: variance π²/3. Two modes with a low barrier: both have the correct mass."""
     rng = np.random.default_rng(2)
 
     def draws(density):
@@ -105,7 +105,7 @@ def test_moments_where_the_density_is_not_gaussian(hmc):
 
 
 def test_a_step_into_nowhere_is_refused(hmc):
-    """A density that is not a number outside an interval confines the chains to it; paths of one step."""
+    """Paths of a single step stay inside the interval where the density is not NaN."""
 
     def density(theta):
         with np.errstate(invalid="ignore"):
@@ -118,7 +118,7 @@ def test_a_step_into_nowhere_is_refused(hmc):
 
 
 def test_the_energy_error_is_of_second_order_and_time_runs_back(hmc):
-    """Half the step, a quarter of the error over the same time; the momentum turned round leads to the start."""
+    """Halving the step size quarters the error; reversing the momentum leads back to the start."""
     rng = np.random.default_rng(4)
     theta, momentum = MEAN + rng.normal(size=(8, 3)) * SCALES, rng.normal(size=(8, 3))
     value, gradient = gaussian(theta)
@@ -134,7 +134,7 @@ def test_the_energy_error_is_of_second_order_and_time_runs_back(hmc):
 
 
 def test_the_density_of_experiment_4_is_the_posterior_of_its_net(monkeypatch):
-    """HMC and the Laplace approximations have to speak of one posterior: same function, same gradient at the mode."""
+    """HMC samples the posterior of the Laplace approximation: same function, same gradient at the mode."""
     monkeypatch.syspath_prepend(str(PAPERS))
     experiment = importlib.import_module("plot_04_cubic_hmc")
     X, y = experiment.points(20, np.random.default_rng(3))
@@ -142,14 +142,14 @@ def test_the_density_of_experiment_4_is_the_posterior_of_its_net(monkeypatch):
     density = experiment.log_posterior(x, target, experiment.NOISE / y.std())
     model = experiment.trained(density, X, y, seed=0, n_starts=1)
     theta = experiment.weights_of(model)
-    found = y.mean() + y.std() * experiment.outputs(theta[None], x)[0]
-    np.testing.assert_allclose(found, model.predict(X), rtol=1e-9)
+    mean = y.mean() + y.std() * experiment.outputs(theta[None], x)[0]
+    np.testing.assert_allclose(mean, model.predict(X), rtol=1e-9)
     gradient = np.linalg.norm(density(theta[None])[1])
     assert gradient == pytest.approx(len(y) * model.gradient_norm_, rel=1e-6)
 
 
 def test_the_gradient_of_experiment_4_is_that_of_its_density(monkeypatch):
-    """It is written out there, to be fast; central differences of the density are what it has to be."""
+    """The analytic gradient agrees with central differences of the density."""
     monkeypatch.syspath_prepend(str(PAPERS))
     experiment = importlib.import_module("plot_04_cubic_hmc")
     rng = np.random.default_rng(5)

@@ -1,4 +1,4 @@
-"""The mutations of ``tests/support/mutate.py`` fit the package as it is; that script runs them."""
+"""The mutations in ``tests/support/mutate.py`` match the current code; that script runs them."""
 
 import mutate
 import pytest

@@ -1,7 +1,7 @@
-"""Larger data of the examples: a folder and OpenML give the same arrays, and no network is needed for what is there.
+"""Larger data of the examples: local files and OpenML give the same arrays, and cached data need no network.
 
-OpenML's answers are made up, in the files that scikit-learn's ``fetch_openml`` keeps in its cache; how the real ones
-look can only be checked with a network.
+The responses of OpenML are synthetic, in the cache format of scikit-learn's ``fetch_openml``. Only a network connection
+could check real responses.
 """
 
 import gzip
@@ -23,7 +23,7 @@ import open_data
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch):
-    """Whatever is not in the cache is an error, at once."""
+    """Requests beyond the cache fail immediately."""
 
     def refuse(request, *args, **kwargs):
         raise URLError(f"no network: {request.full_url}")
@@ -33,7 +33,7 @@ def no_network(monkeypatch):
 
 
 def cache_openml(home, number, frame, target, nominal=()):
-    """Write a set as fetch_openml caches it: description, features, qualities and the ARFF file, each with gzip."""
+    """Write a data set in the cache format of fetch_openml: description, features, qualities and ARFF file, gzipped."""
 
     def keep(path, content):
         path = home / "openml" / "openml.org" / f"{path}.gz"
@@ -76,7 +76,7 @@ def cache_openml(home, number, frame, target, nominal=()):
     keep(f"api/v1/json/data/{number}", json.dumps({"data_set_description": description}))
     keep(f"api/v1/json/data/features/{number}", json.dumps({"data_features": {"feature": features}}))
     keep(f"api/v1/json/data/qualities/{number}", json.dumps({"data_qualities": rows_there}))
-    for path in (f"{number}/made_up.arff", str(number)):  # by its address and, before scikit-learn 1.7, by its number
+    for path in (f"{number}/made_up.arff", str(number)):  # by URL, and before scikit-learn 1.7 by number
         keep(f"data/v1/download/{path}", arff)
 
 
@@ -88,7 +88,7 @@ def keep_arrays(folder, name, **arrays):
 
 @pytest.mark.parametrize("name", open_data.REGRESSION)
 def test_numbers_are_the_same_from_both_routes(name, tmp_path):
-    """Categories that are numbers, and a second target, are where the two differ."""
+    """The sources differ in numeric categories and a second target."""
     rng = np.random.default_rng(0)
     number, target = open_data.REGRESSION[name]
     X, y = rng.normal(size=(20, 4)).round(3), rng.normal(size=20).round(2)
@@ -97,18 +97,18 @@ def test_numbers_are_the_same_from_both_routes(name, tmp_path):
     frame = pd.DataFrame(X, columns=["a", "CHAS", "c", "d"]).assign(**{target: y})
     frame["CHAS"] = frame["CHAS"].astype(int)
     cache_openml(tmp_path, number, frame, target, nominal=["CHAS"])
-    for found in (
+    for arrays in (
         open_data.uci_regression(name, tmp_path),
         open_data.uci_regression(name, "openml", data_home=tmp_path),
     ):
-        np.testing.assert_array_equal(found[0], X)
-        np.testing.assert_array_equal(found[1], y)
-        assert found[0].dtype == found[1].dtype == np.float64
+        np.testing.assert_array_equal(arrays[0], X)
+        np.testing.assert_array_equal(arrays[1], y)
+        assert arrays[0].dtype == arrays[1].dtype == np.float64
 
 
 @pytest.mark.parametrize("name", open_data.CLASSIFICATION)
 def test_classes_are_the_same_from_both_routes(name, tmp_path):
-    """Labels are words there; two sets are scaled in the folder, one has rows with gaps, one has more of everything."""
+    """OpenML has string labels and, for some sets, other scales, missing values, or further rows and columns."""
     rng = np.random.default_rng(0)
     number, target, labels = open_data.CLASSIFICATION[name]
     n, d = open_data.SHORTENED.get(name, (30, 3))
@@ -125,17 +125,17 @@ def test_classes_are_the_same_from_both_routes(name, tmp_path):
     if name == "waveform":
         frame = pd.concat([frame, frame.iloc[:5]])
     cache_openml(tmp_path, number, frame, target, nominal=[target])
-    for found in (
+    for arrays in (
         open_data.uci_classification(name, tmp_path),
         open_data.uci_classification(name, "openml", data_home=tmp_path),
     ):
-        np.testing.assert_allclose(found[0], folder, rtol=1e-12, atol=1e-12)
-        np.testing.assert_array_equal(found[1], y)
-        assert found[1].dtype.kind == "i"
+        np.testing.assert_allclose(arrays[0], folder, rtol=1e-12, atol=1e-12)
+        np.testing.assert_array_equal(arrays[1], y)
+        assert arrays[1].dtype.kind == "i"
 
 
 def test_pictures_are_the_same_from_both_routes(tmp_path, monkeypatch):
-    """Both are grey values from 0 to 1, and of OpenML's 70,000 rows only the first are taken."""
+    """Grey values from 0 to 1; only the first of OpenML's 70,000 rows are used."""
     rng = np.random.default_rng(0)
     X, y = rng.integers(0, 256, (6, 28, 28), dtype=np.uint8), np.array([3, 0, 9, 1, 1, 5])
     keep_arrays(tmp_path, "images/mnist_train_10k", X=X[:5], y=y[:5].astype(np.uint8))
@@ -146,16 +146,16 @@ def test_pictures_are_the_same_from_both_routes(tmp_path, monkeypatch):
     monkeypatch.setattr(open_data, "N_DIGITS", 5)
     monkeypatch.setattr(open_data, "N_CLOTHES", 4)
     for source in (tmp_path, "openml"):
-        found, labels = open_data.digits(source, data_home=tmp_path)
-        assert found.shape == (5, 28, 28) and found.dtype == np.float64
-        np.testing.assert_array_equal(found, X[:5] / 255)
+        images, labels = open_data.digits(source, data_home=tmp_path)
+        assert images.shape == (5, 28, 28) and images.dtype == np.float64
+        np.testing.assert_array_equal(images, X[:5] / 255)
         np.testing.assert_array_equal(labels, y[:5])
         assert labels.dtype.kind == "i"
         np.testing.assert_array_equal(open_data.clothes(source, data_home=tmp_path), X[:4] / 255)
 
 
 def california(rng):
-    """Missing numbers, and words with a blank."""
+    """Table with missing numbers, and strings with a space."""
     columns = open_data.TABLES["california_housing"][1]
     frame = pd.DataFrame(rng.normal(size=(8, 9)).round(2), columns=columns[:9])
     frame.loc[3, "total_bedrooms"] = np.nan
@@ -164,7 +164,7 @@ def california(rng):
 
 
 def diamonds(rng):
-    """The price is not the last column."""
+    """Table whose target is not the last column."""
     frame = pd.DataFrame({name: rng.normal(size=6).round(2) for name in open_data.TABLES["diamonds"][1]})
     frame["price"] = rng.integers(300, 900, 6)
     frame["cut"], frame["color"], frame["clarity"] = ["Ideal", "Very Good"] * 3, list("EIJEEJ"), ["SI2", "VS1"] * 3
@@ -172,7 +172,7 @@ def diamonds(rng):
 
 
 def bike_sharing(rng):
-    """Codes and shares in the folder, words and units at OpenML."""
+    """Table with codes and scaled values locally, strings and units at OpenML."""
     folder = pd.DataFrame({name: rng.integers(0, 2, 8) for name in open_data.BIKE_COLUMNS})
     folder["season"], folder["weathersit"] = [1, 2, 3, 4] * 2, [1, 1, 2, 2, 3, 3, 4, 4]
     folder["temp"], folder["atemp"] = 0.24, [0.2879, 0.2727] * 4
@@ -190,7 +190,7 @@ def bike_sharing(rng):
 
 
 def credit(rng):
-    """Codes in the folder, words at OpenML."""
+    """Table with codes locally, strings at OpenML."""
     folder = pd.DataFrame(rng.integers(1, 5, (12, 21)))
     there = folder.set_axis(open_data.TABLES["credit_g"][1], axis=1)
     words = {0: ["<0", "no checking"], 2: ["existing paid", "critical/other existing credit"], 3: ["radio/tv", "other"]}
@@ -203,7 +203,7 @@ def credit(rng):
 
 
 def phoneme(rng):
-    """Classes from 0 in the folder, from 1 at OpenML."""
+    """Table with classes from 0 locally, from 1 at OpenML."""
     folder = pd.DataFrame(rng.normal(size=(6, 5)).round(3)).assign(Class=[0, 1, 1, 0, 0, 1])
     there = folder.set_axis(open_data.TABLES["phoneme"][1], axis=1)
     return folder, there.assign(Class=there["Class"] + 1), ["Class"]
@@ -220,7 +220,7 @@ TABLES = {
 
 @pytest.mark.parametrize("name", open_data.TABLES)
 def test_tables_are_the_same_from_both_routes(name, tmp_path):
-    """Names, order of the columns, words, units and missing values are those of the folder's file."""
+    """Column names and order, strings, units and missing values are those of the local file."""
     made, target = TABLES[name]
     folder, there, nominal = made(np.random.default_rng(0))
     (tmp_path / "tables").mkdir()
@@ -234,7 +234,7 @@ def test_tables_are_the_same_from_both_routes(name, tmp_path):
 
 
 def test_words_that_openml_did_not_have_are_an_error(tmp_path):
-    """A set that changed must not become missing values."""
+    """Unknown categories must not become missing values."""
     frame = pd.DataFrame({"RI": [1.0, 2.0], "Type": ["headlamps", "a lens"]})
     cache_openml(tmp_path, 41, frame, "Type", nominal=["Type"])
     with pytest.raises(ValueError, match=r"Type has the values a lens; expected build wind.* give a folder"):
@@ -242,7 +242,7 @@ def test_words_that_openml_did_not_have_are_an_error(tmp_path):
 
 
 def test_gaps_are_the_middle_third_and_ties_are_cut_somewhere():
-    """2 round(n / 6) rows around the middle; none of a lower or higher value than those at the ends is left out."""
+    """2 round(n / 6) rows around the median, with all rows strictly between the smallest and largest value."""
     rng = np.random.default_rng(0)
     for n in (4, 20, 100, 101, 308):
         X = np.stack([rng.permutation(n), rng.integers(0, 5, n), np.zeros(n)], axis=1).astype(float)
@@ -257,7 +257,7 @@ def test_gaps_are_the_middle_third_and_ties_are_cut_somewhere():
 
 
 def test_ties_are_cut_as_in_the_published_gap_splits():
-    """Froude numbers of yacht: 22 hulls at the same 14 speeds; the hulls that are in the published gap at both ends."""
+    """Yacht data, 22 hulls at the same 14 speeds: the published split determines which ties are in the gap."""
     speeds = np.tile(np.arange(0.125, 0.46, 0.025), 22)
     (mask,) = open_data.gap_masks(speeds[:, None])
     ends = [mask[speeds == end] for end in (speeds[mask].min(), speeds[mask].max())]
@@ -277,7 +277,7 @@ def test_ties_are_cut_as_in_the_published_gap_splits():
     ids=["digits", "clothes", "uci_regression", "uci_classification", "table"],
 )
 def test_a_missing_file_is_named_with_what_to_do(call, file, tmp_path):
-    """Given, needed, what to do."""
+    """The message names the file, the folder and the alternatives."""
     with pytest.raises(FileNotFoundError, match=rf"{file} is not in .*the file is not.* or 'openml' to fetch"):
         call(tmp_path)
     with pytest.raises(FileNotFoundError, match=rf"{file} is not in .*no such folder"):
@@ -286,13 +286,13 @@ def test_a_missing_file_is_named_with_what_to_do(call, file, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:A network error occurred")
 def test_without_network_and_cache_the_error_says_so(tmp_path):
-    """Given, needed, what to do."""
+    """The message names the data set, the cache and the alternative."""
     with pytest.raises(ConnectionError, match=r"set 554 is not in .* cache, .* did not answer.*give a folder"):
         open_data.digits("openml", data_home=tmp_path)
 
 
 @pytest.mark.parametrize("read", [open_data.uci_regression, open_data.uci_classification, open_data.table])
 def test_unknown_names_are_refused_with_those_there_are(read, tmp_path):
-    """A typing error is not a missing file."""
+    """A misspelt name is not reported as a missing file."""
     with pytest.raises(ValueError, match="no set 'yatch'; expected one of "):
         read("yatch", tmp_path)

@@ -1,4 +1,4 @@
-"""The reproduced experiments: all are there, what the page says is what was measured, and no claim has moved since."""
+"""The reproduced experiments are complete, the page shows the measured numbers, and no claim has changed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import matplotlib.image
 import papers
 import pytest
 
-KEPT = papers.results()
+STORED = papers.results()
 
 
 def claims(script: Path, monkeypatch) -> list[str]:
-    """The sentences of a script's CLAIMS."""
+    """Sentences in the CLAIMS of a script."""
     monkeypatch.syspath_prepend(str(script.parent))
     return list(importlib.import_module(script.stem).CLAIMS)
 
@@ -25,23 +25,23 @@ def test_the_page_is_what_was_measured():
 
 
 def test_all_experiments_are_there():
-    """Seventeen, numbered as their titles are."""
+    """Seventeen scripts, with the numbers of their titles."""
     numbers = [int(re.match(r"plot_(\d+)_", path.name).group(1)) for path in papers.SCRIPTS]
     assert numbers == list(range(1, 18))
     for number, path in zip(numbers, papers.SCRIPTS, strict=True):
-        assert int(KEPT[path.stem]["title"].split(" · ")[0]) == number
+        assert int(STORED[path.stem]["title"].split(" · ")[0]) == number
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", STORED)
 def test_a_kept_run_judged_the_scripts_own_claims(name, monkeypatch):
-    """A claim that was changed has to be measured anew; one that does not hold has its reason beside it."""
-    kept = KEPT[name]
-    assert not kept["quick"]
-    assert list(kept["claims"]) == claims(papers.script_of(name), monkeypatch)
-    held = list(kept["claims"].values())
+    """A changed claim needs a new run; a claim that does not hold needs an explanation."""
+    result = STORED[name]
+    assert not result["quick"]
+    assert list(result["claims"]) == claims(papers.script_of(name), monkeypatch)
+    held = list(result["claims"].values())
     expected = "reproduced" if all(held) else "reproduced in part" if any(held) else "not reproduced"
-    assert kept["verdict"] == expected
-    assert all(held) or len(kept["why"].split()) > 10
-    assert kept["measured"] and kept["choices"]
+    assert result["verdict"] == expected
+    assert all(held) or len(result["why"].split()) > 10
+    assert result["measured"] and result["choices"]
     height, width = matplotlib.image.imread(papers.RESULTS / f"{name}.png").shape[:2]
     assert 300 <= height <= 2000 and 500 <= width <= 3000

@@ -1,4 +1,4 @@
-"""Torch's modes of the caller: inference_mode, no_grad, default device and dtype do not change what is found."""
+"""The caller's torch modes (inference_mode, no_grad, default device and dtype) do not change any result."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ MODES = {
 
 
 def answers(regressor, classifier, *, exact):
-    """What both models answer, with gradients, draws and evidence."""
-    found = [
+    """Predictions of both models, with gradients, draws and evidence."""
+    results = [
         *regressor.predict(X, return_std=True, return_mean_grad=True, return_std_grad=True),
         *regressor.predict(X, return_cov=True),
         regressor.predict_std(X, X_std=0.1),
@@ -62,19 +62,19 @@ def answers(regressor, classifier, *, exact):
         classifier.sample_y(X, n_samples=2) == "up",
     ]
     if exact:
-        found += [
+        results += [
             *regressor.predict_interval(X, method="jackknife+"),
             *regressor.loo_predict(return_std=True),
             classifier.loo_predict(),
             regressor.prior_path_.loo_log_density,
         ]
-    return found
+    return results
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("structure", ["full", "functional", "kron", "diag", "low_rank"])
 def test_a_model_is_the_same_after_it_was_used_in_a_mode(mode, structure):
-    """Fitted outside, used inside, used and changed outside: nothing of the mode stays in what the model keeps."""
+    """Fit outside, predict inside, predict and refit outside: the mode leaves no trace in the model's state."""
     options = {**SMALL, "hessian_structure": structure, "prior_precision": 1.0}
     models = (
         LaplaceRegressor(**options, sigma_noise=0.1).fit(X, Y),
@@ -88,7 +88,7 @@ def test_a_model_is_the_same_after_it_was_used_in_a_mode(mode, structure):
     with MODES[mode]():
         inside = answers(*models, exact=exact)
     expected = answers(*others, exact=exact)
-    for mine, theirs in zip(inside, expected, strict=True):  # a Sobol sequence's first point is of the default dtype
+    for mine, theirs in zip(inside, expected, strict=True):  # the first point of a Sobol sequence has the default dtype
         np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-9)
     for mine, theirs in zip(answers(*models, exact=exact), expected, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-12)
@@ -99,7 +99,7 @@ def test_a_model_is_the_same_after_it_was_used_in_a_mode(mode, structure):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_model_fitted_in_a_mode_is_the_same(mode):
-    """The default fit, with cross-fitted nets, and rows that come and go."""
+    """A default fit with cross-fitted nets, then partial_fit and forget."""
     options = {**SMALL, "hessian_structure": "full", "prior_precision": 1.0, "sigma_noise": 0.1}
     expected = (
         LaplaceRegressor(**SMALL).fit(X, Y),
@@ -107,22 +107,22 @@ def test_a_model_fitted_in_a_mode_is_the_same(mode):
     )
     expected[1].partial_fit(X[20:], Y[20:]).forget(X[:4], Y[:4]).refit_laplace(prior_precision=2.0)
     with MODES[mode]():
-        found = (
+        inside = (
             LaplaceRegressor(**SMALL).fit(X, Y),
             LaplaceRegressor(**options).fit(X[:20], Y[:20]),
         )
-        found[1].partial_fit(X[20:], Y[20:]).forget(X[:4], Y[:4]).refit_laplace(prior_precision=2.0)
-    for mine, theirs in zip(found, expected, strict=True):
-        for one, other in zip(
+        inside[1].partial_fit(X[20:], Y[20:]).forget(X[:4], Y[:4]).refit_laplace(prior_precision=2.0)
+    for mine, theirs in zip(inside, expected, strict=True):
+        for result, other in zip(
             mine.predict(X, return_std=True, return_mean_grad=True, return_std_grad=True),
             theirs.predict(X, return_std=True, return_mean_grad=True, return_std_grad=True),
             strict=True,
         ):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-8)
+            np.testing.assert_allclose(result, other, rtol=1e-5, atol=1e-8)
 
 
 def test_a_net_made_in_inference_mode_is_trained():
-    """Its weights are copied."""
+    """The weights are copied into ordinary tensors."""
     with torch.inference_mode():
         net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))
         model = LaplaceRegressor(net, prior_precision=1.0, sigma_noise=0.1).fit(X, Y)
@@ -130,13 +130,13 @@ def test_a_net_made_in_inference_mode_is_trained():
 
 
 def test_a_model_read_in_inference_mode_has_gradients(tmp_path):
-    """Pickled, copied, or from a file: its tensors are ordinary ones."""
+    """Unpickled, copied or loaded in inference mode, a model still has ordinary tensors."""
     model = LaplaceRegressor(**SMALL, prior_precision=1.0, sigma_noise=0.1).fit(X, Y)
     expected = model.predict(X, return_std=True, return_mean_grad=True, return_std_grad=True)
     save(model, tmp_path / "model.laplace")
     with torch.inference_mode():
         others = pickle.loads(pickle.dumps(model)), copy.deepcopy(model), load(tmp_path / "model.laplace")
     for other in others:
-        found = other.predict(X, return_std=True, return_mean_grad=True, return_std_grad=True)
-        for mine, theirs in zip(found, expected, strict=True):
+        results = other.predict(X, return_std=True, return_mean_grad=True, return_std_grad=True)
+        for mine, theirs in zip(results, expected, strict=True):
             np.testing.assert_array_equal(mine, theirs)

@@ -1,4 +1,4 @@
-"""Devices that this machine does not have are replaced by the CPU."""
+"""Devices that are not available on the machine are replaced by the CPU."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
-"""A forked process: OpenMP's threads do not survive a fork, and the next parallel region in the child waits forever.
+"""Forked processes: OpenMP threads do not survive a fork, so a parallel region in the child could wait forever.
 
-Each test is a process of its own with two torch threads, under a time limit.
+Each test runs in a new process with two torch threads and a time limit.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def in_child(function):
             os._exit(code)
     os.close(write)
     with os.fdopen(read, "rb") as stream:
-        found = stream.read()
+        output = stream.read()
     assert os.waitpid(pid, 0)[1] == 0
-    return np.frombuffer(found)
+    return np.frombuffer(output)
 """
 
 
 def run(script: str) -> None:
-    """Run the script, and every process that it has started no longer than this."""
+    """Run the script; at the time limit, kill it with all the processes that it has started."""
     process = subprocess.Popen(
         [sys.executable, "-c", SETUP + script],
         stdout=subprocess.PIPE,
@@ -79,19 +79,19 @@ def run(script: str) -> None:
     assert process.returncode == 0, output
 
 
-@pytest.mark.parametrize("options", ["", "max_epochs=3, batch_size=50", "hessian_structure='full', n_jobs=2"])
-def test_a_forked_process_fits_and_predicts_as_its_parent(options):
-    """With autograd's backward pass in the parent first (epochs, gradients in X), and workers in the child."""
-    run(f"""
-expected = answers(fitted({options}))
-found = in_child(lambda: answers(fitted({options})))
-np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)  # sums of one thread and of two
-assert torch.get_num_threads() == 2, "the parent keeps its threads"
+def test_a_forked_process_fits_and_predicts_as_its_parent():
+    """After a backward pass of autograd in the parent (epochs, gradients in X), and with workers in the child."""
+    run("""
+for options in ({}, {"max_epochs": 3, "batch_size": 50}, {"hessian_structure": "full", "n_jobs": 2}):
+    expected = answers(fitted(**options))
+    in_forked = in_child(lambda: answers(fitted(**options)))
+    np.testing.assert_allclose(in_forked, expected, rtol=1e-6, atol=1e-6)  # sums over one or two threads
+    assert torch.get_num_threads() == 2, "the parent keeps its threads"
 """)
 
 
 def test_a_process_forked_amid_a_fit_keeps_one_thread():
-    """The block that took the threads away does not bring them back in the child."""
+    """In the child, the end of a single-thread block does not restore the two threads."""
     run("""
 from sklearn_laplace._runtime.threads import single_thread
 
@@ -106,9 +106,9 @@ def rest_of_the_block():
 
 blocks = single_thread(True)
 blocks.__enter__()
-found = in_child(rest_of_the_block)
+in_forked = in_child(rest_of_the_block)
 blocks.__exit__(None, None, None)
-assert found.tolist() == [1] and torch.get_num_threads() == 2
+assert in_forked.tolist() == [1] and torch.get_num_threads() == 2
 """)
 
 
@@ -118,23 +118,22 @@ def test_a_search_in_forked_workers():
 import joblib
 from sklearn.model_selection import GridSearchCV
 
-if sys.version_info >= (3, 14):  # joblib takes the default start method, which is no longer fork
+if sys.version_info >= (3, 14):  # joblib uses the default start method, which is no longer fork
     import multiprocessing
     multiprocessing.set_start_method("fork")
-expected = fitted()
-search = GridSearchCV(expected, {"hidden_layer_sizes": [(40,), (100,)]}, cv=2)
+search = GridSearchCV(fitted(), {"hidden_layer_sizes": [(100,)]}, cv=2, refit=False)
 alone = search.fit(X, y).cv_results_["mean_test_score"]
 with joblib.parallel_config("multiprocessing", n_jobs=2):
-    found = search.fit(X, y).cv_results_["mean_test_score"]
-np.testing.assert_allclose(found, alone, rtol=1e-3)
+    in_forked = search.fit(X, y).cv_results_["mean_test_score"]
+np.testing.assert_allclose(in_forked, alone, rtol=1e-3)
 """)
 
 
 def test_classes_in_a_forked_process():
-    """Several members and the link's integrals."""
+    """Several ensemble members, and the quadrature of the link function."""
     run("""
 labels = (y > 0).astype(int) + (y > 0.5)
-fit = lambda: LaplaceClassifier(random_state=0).fit(X, labels).predict_proba(X[:50]).ravel()
+fit = lambda: LaplaceClassifier(n_members=2, random_state=0).fit(X, labels).predict_proba(X[:50]).ravel()
 (big @ big).sum()
 np.testing.assert_allclose(in_child(fit), fit(), rtol=1e-3, atol=1e-4)
 """)

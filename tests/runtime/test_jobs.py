@@ -1,4 +1,4 @@
-"""``n_jobs``: the same numbers from several workers, over the posterior's pass and over predictions."""
+"""``n_jobs``: several workers give the same posteriors and predictions as one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARED = {"random_state": 0, "max_epochs": 0, "map_prior_precision": 1.0, "hidde
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    """Several chunks of these few rows."""
+    """Chunks small enough that these few rows make several."""
     monkeypatch.setattr(_memory, "CHUNK_ROWS", (16, 64))
 
 
@@ -32,10 +32,10 @@ def fitted(n_jobs: int | None, structure: str, **options) -> LaplaceRegressor:
 @pytest.mark.parametrize("backend", ["threading", "loky"])
 @pytest.mark.parametrize("structure", ["diag", "kron", "block_diagonal", "ekfac"])
 def test_workers_add_up_to_the_pass_of_one(structure, backend):
-    """To rounding, since sums have another order; "ekfac", which is no monoid, takes its pass alone."""
+    """Equal up to the rounding of sums; "ekfac" cannot be summed over chunks and makes its pass in one worker."""
     alone = fitted(None, structure)
     with joblib.parallel_config(backend=backend):
-        together = fitted(3, structure)
+        together = fitted(2 if backend == "loky" else 3, structure)
     np.testing.assert_allclose(together.predict_std(X), alone.predict_std(X), rtol=1e-9)
     assert together.log_marginal_likelihood_value_ == pytest.approx(alone.log_marginal_likelihood_value_, rel=1e-9)
     torch.testing.assert_close(together.laplace_.gradient, alone.laplace_.gradient, rtol=1e-12, atol=1e-12)
@@ -43,25 +43,25 @@ def test_workers_add_up_to_the_pass_of_one(structure, backend):
 
 
 def test_rows_are_shared_out(monkeypatch):
-    """Three workers see the chunks once, each its own: a pass that one makes alone would not be worth the parameter."""
+    """Three workers share the chunks: each chunk is processed once, and no worker gets most of them."""
     from sklearn_laplace._approximation import shared_pass as _shared_pass
 
-    seen = []
+    sizes = []
     alone = _shared_pass._alone
 
     def watched(over, chunks, **known):
-        seen.append(sum(len(weights) for _, _, weights in chunks))
+        sizes.append(sum(len(weights) for _, _, weights in chunks))
         return alone(over, chunks, **known)
 
     monkeypatch.setattr(_shared_pass, "_alone", watched)
     fitted(3, "kron")
-    assert len(seen) == 3 and sum(seen) == 300 and max(seen) <= 128
+    assert len(sizes) == 3 and sum(sizes) == 300 and max(sizes) <= 128
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="no control groups")
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_all_cores_are_those_of_the_quota(version, monkeypatch):
-    """joblib counts what a container may use: half a core is one worker."""
+    """joblib respects the CPU quota of a container: half a core means one worker."""
     from joblib.externals.loky.backend import context
 
     base = "/sys/fs/cgroup/"
@@ -74,17 +74,17 @@ def test_all_cores_are_those_of_the_quota(version, monkeypatch):
     monkeypatch.setattr(
         context.os.path, "exists", lambda name: name in files if str(name).startswith(base) else exists(name)
     )
-    seen = []
+    workers = []
     pass_workers = _memory.MemoryBudget.pass_workers
     monkeypatch.setattr(
-        _memory.MemoryBudget, "pass_workers", lambda *given: seen.append(given[-1]) or pass_workers(*given)
+        _memory.MemoryBudget, "pass_workers", lambda *given: workers.append(given[-1]) or pass_workers(*given)
     )
     fitted(-1, "kron")
-    assert seen == [1]
+    assert workers == [1]
 
 
 def test_predictions_are_the_same_to_the_bit():
-    """Chunks are answered one by one, whoever answers them."""
+    """Each chunk is predicted independently of the worker."""
     model = fitted(None, "kron")
     alone = model.predict(X, return_std=True)
     together = model.set_params(n_jobs=2).predict(X, return_std=True)
@@ -96,22 +96,23 @@ def test_predictions_are_the_same_to_the_bit():
 
 
 def test_only_so_many_workers_run_as_have_room(monkeypatch):
-    """Where one structure fits, one worker runs, and what a fit may take is never said to be too little for eight."""
+    """As many workers run as curvatures fit into the budget; a budget for one is no error with n_jobs=8."""
     alone = fitted(None, "block_diagonal")
     need = alone.laplace_.curvature.memory(alone.laplace_.network.blocks, 300)
-    seen = []
+    workers = []
     pass_workers = _memory.MemoryBudget.pass_workers
     monkeypatch.setattr(
-        _memory.MemoryBudget, "pass_workers", lambda *given: seen.append(pass_workers(*given)) or seen[-1]
+        _memory.MemoryBudget, "pass_workers", lambda *given: workers.append(pass_workers(*given)) or workers[-1]
     )
     for budget, expected in ((int(1.9 * need), 1), (int(3.9 * need), 3)):
-        together = fitted(8, "block_diagonal", memory_budget=budget)
-        assert seen[-1] == expected
+        with joblib.parallel_config(backend="threading"):
+            together = fitted(8, "block_diagonal", memory_budget=budget)
+        assert workers[-1] == expected
         np.testing.assert_allclose(together.predict_std(X), alone.predict_std(X), rtol=1e-9)
 
 
 def test_predictions_share_what_is_left(monkeypatch):
-    """Chunks in work at once take no more than one worker's chunk may."""
+    """The chunks of all workers together are at most as large as the chunk of a single worker."""
     model = fitted(None, "kron")
     monkeypatch.setattr(_memory, "CHUNK_ROWS", (1, 10**6))
     rows = {}

@@ -1,4 +1,4 @@
-"""Callbacks of scikit-learn hear of a fit and its parts; without any nothing is said, and nothing is different."""
+"""scikit-learn's callbacks are called for the stages of a fit; without callbacks a fit prints nothing."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ X = RNG.normal(size=(60, 2))
 Y = np.sin(2 * X[:, 0]) + 0.1 * RNG.normal(size=60)
 SMALL = {"hidden_layer_sizes": (4,), "random_state": 0}
 ONE = {**SMALL, "n_members": 1, "prior_precision": "evidence", "sigma_noise": "evidence", "likelihood": "gaussian"}
-HEARD = find_spec("sklearn.callback") is not None
-reports = pytest.mark.skipif(not HEARD, reason="scikit-learn before 1.9")
+HAS_CALLBACKS = find_spec("sklearn.callback") is not None
+reports = pytest.mark.skipif(not HAS_CALLBACKS, reason="scikit-learn before 1.9")
 
 
 class Recorder:
-    """What happened, in order: (begin or end, names of the tasks from the root down); propagated at all levels."""
+    """Callback that records ("begin" or "end", path of task names from the root) in order, at all levels."""
 
     max_propagation_depth = None
 
@@ -64,7 +64,7 @@ def without_ids(paths):
 
 
 def in_order(recorder):
-    """Whether each end is that of the task that began last, and none is left open."""
+    """True if tasks end in reverse order of their beginning and all have ended."""
     stack = []
     for kind, path in recorder.of_tasks():
         if kind == "begin":
@@ -83,13 +83,13 @@ def plain():
 @pytest.fixture(scope="module")
 def watched():
     recorder = Recorder()
-    model = LaplaceRegressor(**SMALL).set_callbacks(recorder) if HEARD else None
+    model = LaplaceRegressor(**SMALL).set_callbacks(recorder) if HAS_CALLBACKS else None
     return model and model.fit(X, Y), recorder
 
 
 @reports
 def test_callbacks_hear_of_the_stages_in_order(watched):
-    """The tree that the module's docstring draws, of a mixture of four; each end follows its own beginning."""
+    """The task tree of an ensemble of four, as in the docstring of ``_runtime.progress``; begin and end are paired."""
     model, recorder = watched
     assert recorder.seen[0] == "setup" and recorder.seen[-1] == "teardown" and in_order(recorder)
     begun = without_ids(recorder.begun())
@@ -104,7 +104,7 @@ def test_callbacks_hear_of_the_stages_in_order(watched):
 
 @reports
 def test_no_task_has_more_parts_than_it_says(watched):
-    """A progress bar divides by this number; scikit-learn refuses one more."""
+    """max_subtasks is the total of a progress bar; scikit-learn raises an error above it."""
     _, recorder = watched
     for path, most in recorder.most.items():
         parts = [other for other in recorder.most if other[:-1] == path]
@@ -114,7 +114,7 @@ def test_no_task_has_more_parts_than_it_says(watched):
 
 @reports
 def test_a_fit_is_the_same_with_and_without_callbacks(plain, watched):
-    """They look on: every number is equal to the bit."""
+    """Callbacks do not affect the fit: all numbers are bit-identical."""
     for method in (LaplaceRegressor.predict, LaplaceRegressor.predict_std):
         np.testing.assert_array_equal(method(plain, X), method(watched[0], X))
     assert plain.log_marginal_likelihood_value_ == watched[0].log_marginal_likelihood_value_
@@ -122,45 +122,45 @@ def test_a_fit_is_the_same_with_and_without_callbacks(plain, watched):
 
 @reports
 def test_nothing_of_a_fits_tasks_stays_on_the_estimators(plain, watched):
-    """Neither on the estimator nor on the other members, which were made while scikit-learn had put its own there."""
+    """Neither the estimator nor its members keep the attributes that scikit-learn sets during a fit."""
     model, _ = watched
     assert vars(model).keys() - vars(plain).keys() == {"_skl_callbacks"}
-    for own, other in zip(model.members_, plain.members_, strict=True):
-        assert vars(own).keys() == vars(other).keys()
+    for member, other in zip(model.members_, plain.members_, strict=True):
+        assert vars(member).keys() == vars(other).keys()
     model = LaplaceRegressor(**ONE).fit(X, Y)
     assert not [name for name in vars(model) if "callback" in name]
 
 
 @reports
 def test_members_that_train_in_threads_have_their_own_tasks():
-    """In any order between them: the same tasks as one after another, each begun and ended once."""
-    seen = []
+    """Parallel members report the same tasks as sequential ones, each begun and ended once, in any order."""
+    tasks = []
     for n_jobs in (1, 2):
         recorder = Recorder()
         options = {**ONE, "n_members": 3, "prior_precision": 1.0}
         LaplaceRegressor(**options, n_jobs=n_jobs).set_callbacks(recorder).fit(X, Y)
-        seen.append(sorted(recorder.of_tasks()))
-    assert seen[0] == seen[1]
-    assert len(seen[0]) == 2 * (1 + 3 * 4)  # the fit; member, training, mode and posterior of each
+        tasks.append(sorted(recorder.of_tasks()))
+    assert tasks[0] == tasks[1]
+    assert len(tasks[0]) == 2 * (1 + 3 * 4)  # the fit; member, training, mode and posterior of each
 
 
 @reports
 def test_a_training_out_of_the_cache_has_no_parts(tmp_path):
-    """The task is no part of the cache's key: a fit without callbacks finds the training of one with them."""
-    found = []
+    """The task is not part of the cache key: fits with and without callbacks share a cached training."""
+    begun = []
     for _ in range(2):
         recorder = Recorder()
         model = LaplaceRegressor(**ONE, memory=Memory(tmp_path, verbose=0)).set_callbacks(recorder).fit(X, Y)
-        found.append(without_ids(recorder.begun()))
+        begun.append(without_ids(recorder.begun()))
     model.set_callbacks().fit(X, Y)
     below = ("fit", "member", "training", "mode")
-    assert below in found[0] and found[1] == [path for path in found[0] if path != below]
+    assert below in begun[0] and begun[1] == [path for path in begun[0] if path != below]
     assert len(list(tmp_path.rglob("output.pkl"))) == 1
 
 
 @reports
 def test_epochs_are_tasks_of_a_net_that_trains_by_them():
-    """As many as max_epochs; the trained net does not keep what has counted them."""
+    """max_epochs tasks; the trained net does not keep the skorch callback that reports them."""
     recorder = Recorder()
     model = LaplaceRegressor(template(max_epochs=3), prior_precision=1.0, sigma_noise=0.1, random_state=0)
     model.set_callbacks(recorder).fit(X, Y)
@@ -171,7 +171,7 @@ def test_epochs_are_tasks_of_a_net_that_trains_by_them():
 
 @reports
 def test_a_fit_is_nested_below_a_search_and_a_pipeline():
-    """Set on the outermost estimator, as for scikit-learn's own: one setup, the fits' tasks below the search's."""
+    """Callbacks of the outermost estimator: one setup, and the fits' tasks below those of the search."""
     recorder = Recorder()
     pipeline = make_pipeline(StandardScaler(), LaplaceRegressor(**{**ONE, "prior_precision": 1.0}))
     search = GridSearchCV(pipeline, {"laplaceregressor__prior_precision": [1.0, 10.0]}, cv=2)
@@ -189,7 +189,7 @@ def test_a_fit_is_nested_below_a_search_and_a_pipeline():
 @reports
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.BoundWarning")  # three candidates are few
 def test_a_search_for_the_prior_has_its_folds_as_tasks():
-    """The fits inside are the estimator's own affair, and each is one step of the choice."""
+    """Each fold is one task, and the fits inside it report none."""
     recorder = Recorder()
     options = {**ONE, "prior_precision": CrossValidated([1.0, 3.0, 10.0], cv=2), "map_prior_precision": 1.0}
     LaplaceRegressor(**options).set_callbacks(recorder).fit(X, Y)
@@ -200,7 +200,7 @@ def test_a_search_for_the_prior_has_its_folds_as_tasks():
 
 @reports
 def test_a_fit_that_fails_is_torn_down_and_leaves_nothing():
-    """A progress bar that is still drawn after an error would be there for good."""
+    """A progress bar that is not torn down after an error would stay on the screen."""
     recorder = Recorder()
     model = LaplaceRegressor(**ONE).set_callbacks(recorder)
     before = dict(vars(model))
@@ -212,7 +212,7 @@ def test_a_fit_that_fails_is_torn_down_and_leaves_nothing():
 
 @reports
 def test_weights_are_shown_to_callbacks():
-    """In the metadata of the fit, as scikit-learn's estimators do."""
+    """In the metadata of the fit task, as scikit-learn's estimators do."""
     recorder, weights = Recorder(), np.linspace(1, 2, 60)
     LaplaceRegressor(**ONE).set_callbacks(recorder).fit(X, Y, weights)
     np.testing.assert_array_equal(recorder.weights[0]["sample_weight"], weights)
@@ -220,7 +220,7 @@ def test_weights_are_shown_to_callbacks():
 
 @reports
 def test_a_first_call_of_partial_fit_is_a_fit_to_callbacks():
-    """Also with classes that are to come, where the classifier has a way of its own."""
+    """Also for a classifier with explicit classes, which takes a different path."""
     recorder = Recorder()
     model = LaplaceClassifier(**SMALL, n_members=1, prior_precision=1.0).set_callbacks(recorder)
     model.partial_fit(X, Y > 0, classes=[False, True])
@@ -229,7 +229,7 @@ def test_a_first_call_of_partial_fit_is_a_fit_to_callbacks():
 
 @reports
 def test_a_score_is_monitored_at_the_end_of_a_fit():
-    """scikit-learn's monitor is shown the fitted estimator: what it records is the score of the fit."""
+    """ScoringMonitor gets the fitted estimator and records its score."""
     from sklearn.callback import ScoringMonitor
 
     monitor = ScoringMonitor(scoring="r2")
@@ -240,7 +240,7 @@ def test_a_score_is_monitored_at_the_end_of_a_fit():
 
 @reports
 def test_copies_have_the_callbacks_and_the_members_have_none(watched):
-    """A clone shares them, a pickle has its own, as scikit-learn's estimators do."""
+    """As in scikit-learn, a clone shares the callbacks and a pickle has copies."""
     model, recorder = watched
     assert clone(model)._skl_callbacks == [recorder]
     again = pickle.loads(pickle.dumps(model))
@@ -252,14 +252,14 @@ def test_copies_have_the_callbacks_and_the_members_have_none(watched):
 
 @reports
 def test_a_saved_file_has_no_callbacks(watched, tmp_path):
-    """A file holds a model; who looks on while it is fitted is no part of that."""
+    """Callbacks are not part of a saved model."""
     save(watched[0], tmp_path / "model.safetensors")
     assert "_skl_callbacks" not in vars(load(tmp_path / "model.safetensors"))
 
 
 @reports
 def test_the_progress_bar_of_scikit_learn_shows_the_members(capsys):
-    """The bars of a mixture's members below that of the fit."""
+    """The bars of the ensemble members are below that of the fit."""
     from sklearn.callback import ProgressBar
 
     LaplaceRegressor(**{**ONE, "n_members": 2}).set_callbacks(ProgressBar()).fit(X, Y)
@@ -268,14 +268,14 @@ def test_the_progress_bar_of_scikit_learn_shows_the_members(capsys):
 
 
 def test_a_fit_is_quiet_by_default(capsys):
-    """Nothing on either stream, with the built-in net and with a skorch net as template."""
+    """No output on stdout or stderr, with the built-in net and with a skorch net as template."""
     LaplaceRegressor(**ONE).fit(X, Y)
     LaplaceRegressor(template(max_epochs=2), prior_precision=1.0, sigma_noise=0.1, random_state=0).fit(X, Y)
     assert capsys.readouterr() == ("", "")
 
 
 def test_verbose_prints_the_epochs_of_a_template(capsys):
-    """skorch's own table, one line an epoch; the built-in net without epochs has none."""
+    """skorch's table of epochs for a skorch net; the built-in net trains without epochs and prints none."""
     options = {"prior_precision": 1.0, "sigma_noise": 0.1, "random_state": 0, "verbose": 2}
     LaplaceRegressor(template(max_epochs=2), **options).fit(X, Y)
     assert "train_loss" in capsys.readouterr().out
@@ -284,5 +284,5 @@ def test_verbose_prints_the_epochs_of_a_template(capsys):
 
 
 def test_without_callbacks_a_task_has_no_context():
-    """A fit without callbacks makes no tree of scikit-learn's."""
+    """Without callbacks no task tree of scikit-learn is built."""
     assert Task().subtask("training", 3).context is None

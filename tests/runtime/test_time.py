@@ -1,4 +1,4 @@
-"""Training ends in time: ``max_time``, Ctrl-C, and a line for each stage."""
+"""Early end of training by ``max_time`` or Ctrl-C, and the progress lines of ``verbose``."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ Y = np.sin(6 * X[:, 0]) + X[:, 1] + 0.1 * RNG.normal(size=1500)
 
 
 class CountingClock(Clock):
-    """Time is over when this many questions were asked."""
+    """Clock whose time is over after a given number of calls of ``is_over``."""
 
-    questions = 0
-    most = 0
+    n_calls = 0
+    limit = 0
 
     def is_over(self) -> bool:
-        self.questions += 1
-        self.was_cut |= self.questions > self.most
+        self.n_calls += 1
+        self.was_cut |= self.n_calls > self.limit
         return self.was_cut
 
 
-def clock_of(most: int):
+def clock_of(limit: int):
     def made(self) -> Clock:
         clock = CountingClock(self.max_time, self.verbose)
-        clock.most = most
+        clock.limit = limit
         return clock
 
     return made
@@ -51,7 +51,7 @@ def r2(model, n: int = 300) -> float:
 
 @pytest.mark.parametrize("n_rows", [50, 400, 1200])
 def test_a_training_ends_at_its_time(n_rows):
-    """With 50, 400 and 1,200 rows, by each of the three trainings; all give a predictive distribution."""
+    """The training differs at 50, 400 and 1,200 rows; a cut one still gives a predictive distribution."""
     begun = time.perf_counter()
     with pytest.warns(CutWarning, match=r"max_time=0\.2"):
         model = LaplaceRegressor(max_time=0.2, random_state=0).fit(X[:n_rows], Y[:n_rows])
@@ -61,17 +61,17 @@ def test_a_training_ends_at_its_time(n_rows):
     assert (std > 0).all()
 
 
-@pytest.mark.parametrize("n_rows", [60, 400, 1200])
+@pytest.mark.parametrize("n_rows", [60, 310, 1010])
 def test_wherever_a_training_is_cut_it_is_a_model(n_rows, monkeypatch):
-    """Ended at the first question of the clock, and after 2, 10, 50, 200, 1,000: never an exception, never far off."""
-    found = []
-    for most in (0, 2, 10, 50, 200, 1000):
-        monkeypatch.setattr(_estimator.LaplaceEstimator, "_clock", clock_of(most))
+    """Cut after 0 to 1,000 checks of the clock: never an exception, never a bad R²."""
+    scores = []
+    for limit in (0, 2, 10, 50, 200, 1000):
+        monkeypatch.setattr(_estimator.LaplaceEstimator, "_clock", clock_of(limit))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found.append(r2(LaplaceRegressor(random_state=0).fit(X[:n_rows], Y[:n_rows])))
-    assert min(found) > -0.5
-    assert found[-1] > 0.6
+            scores.append(r2(LaplaceRegressor(random_state=0).fit(X[:n_rows], Y[:n_rows])))
+    assert min(scores) > -0.5
+    assert scores[-1] > 0.6
 
 
 def test_with_enough_time_nothing_is_different():
@@ -80,7 +80,7 @@ def test_with_enough_time_nothing_is_different():
 
 
 def test_members_that_train_together_have_a_schedule_that_ends_in_time():
-    """Fewer steps, with all cycles: better than a full schedule that is broken off."""
+    """The schedule gets fewer steps but keeps all its cycles, which beats cutting the full schedule."""
     with pytest.warns(CutWarning):
         model = LaplaceRegressor(max_time=1.0, random_state=0).fit(X[:1200], Y[:1200])
     assert r2(model) > 0.8
@@ -88,13 +88,13 @@ def test_members_that_train_together_have_a_schedule_that_ends_in_time():
 
 
 def test_without_time_for_more_scores_a_rough_noise_model_is_kept(monkeypatch):
-    """The noise still varies with the inputs as it does in the data, and rows are forgotten under it."""
-    random = np.random.default_rng(0)
-    x = random.uniform(-1, 1, size=(1000, 2))
+    """The noise model still follows the data, and ``forget`` uses it."""
+    random = np.random.default_rng(1)
+    x = random.uniform(-1, 1, size=(600, 2))
     level = np.exp(1.5 * x[:, 1])
-    y = x[:, 0] + level * random.normal(size=1000)
+    y = x[:, 0] + level * random.normal(size=600)
     scored, made = [], approximate._scored
-    monkeypatch.setattr(approximate, "_scored", lambda *given: scored.append(0) or made(*given))
+    monkeypatch.setattr(approximate, "_scored", lambda *args: scored.append(0) or made(*args))
     monkeypatch.setattr(approximate, "PASSES_LEFT", 1e9)
     with pytest.warns(CutWarning):
         model = LaplaceRegressor(max_time=1e4, random_state=0).fit(x, y)
@@ -106,17 +106,17 @@ def test_without_time_for_more_scores_a_rough_noise_model_is_kept(monkeypatch):
 
 
 def test_a_fit_without_noise_to_learn_is_not_cut_by_it(monkeypatch):
-    """No warning that the training ended early where nothing was left out."""
+    """No warning of an early end if no stage was skipped."""
     monkeypatch.setattr(approximate, "PASSES_LEFT", 1e9)
     with warnings.catch_warnings():
         warnings.simplefilter("error", CutWarning)
-        LaplaceRegressor(likelihood="gaussian", max_time=1e4, random_state=0).fit(X[:1000], Y[:1000])
+        LaplaceRegressor(likelihood="gaussian", max_time=1e4, random_state=0).fit(X[:200], Y[:200])
 
 
 def test_a_template_ends_between_batches():
     net = template(max_epochs=10**6)
     with pytest.warns(CutWarning):
-        model = LaplaceRegressor(net, prior_precision=1.0, sigma_noise=0.1, max_time=1.0).fit(X[:100, :3], Y[:100])
+        model = LaplaceRegressor(net, prior_precision=1.0, sigma_noise=0.1, max_time=0.5).fit(X[:100, :3], Y[:100])
     assert 1 <= len(model.history_) < 10**5
 
 
@@ -145,8 +145,8 @@ import numpy as np
 from sklearn_laplace import LaplaceRegressor
 signal.signal(signal.SIGINT, signal.default_int_handler)
 random = np.random.default_rng(0)
-X = random.uniform(size=(3000, 10))
-y = np.sin(6 * X[:, 0]) + 0.1 * random.normal(size=3000)
+X = random.uniform(size=(1500, 5))
+y = np.sin(6 * X[:, 0]) + 0.1 * random.normal(size=1500)
 timers = [threading.Timer(at, os.kill, (os.getpid(), signal.SIGINT)) for at in {times}]
 for timer in timers:
     timer.daemon = True
@@ -170,7 +170,8 @@ def test_ctrl_c_keeps_what_there_is():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_a_second_ctrl_c_stops_at_once():
-    done = subprocess.run([sys.executable, "-c", CTRL_C.format(times=[0.6, 0.62])], capture_output=True, text=True)
+    times = [0.6 + 0.02 * k for k in range(10)]  # signals that arrive within one operation count once
+    done = subprocess.run([sys.executable, "-c", CTRL_C.format(times=times)], capture_output=True, text=True)
     assert done.returncode != 0
     assert "KeyboardInterrupt" in done.stderr
 

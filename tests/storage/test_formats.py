@@ -1,4 +1,4 @@
-"""Files that execute nothing: a loaded model equals the saved one to the bit, or an error names the problem."""
+"""Safe files: a loaded model is bit-identical to the saved one, or an error names the problem."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def doubled(X, random_state):
 
 
 class Squashing(nn.Module):
-    """A function among its attributes, one tensor under two names."""
+    """A module with a function as an attribute, and with tied weights."""
 
     def __init__(self, n_in=3):
         super().__init__()
@@ -67,7 +67,7 @@ def regressor(**options):
 
 
 def classifier(**options):
-    return LaplaceClassifier(**current(**{**SMALL, "n_members": 1, "prior_precision": "evidence", **options}))
+    return LaplaceClassifier(**current(**{**SMALL, "n_members": 1, "prior_precision": 0.1, **options}))
 
 
 MODELS = {
@@ -79,7 +79,7 @@ MODELS = {
     "augmented": lambda: regressor(augment=doubled, random_state=np.random.RandomState(3)).fit(X, Y),
     "streamed": lambda: regressor(hessian_structure="full").fit(X[:30], Y[:30]).partial_fit(X[30:], Y[30:]),
     "classifier": lambda: classifier(n_members=2).fit(X, LABELS),
-    "ard": lambda: classifier(**current(prior_structure="ard")).fit(X, LABELS == "up"),
+    "ard": lambda: classifier(**current(prior_structure="ard", prior_precision="evidence")).fit(X, LABELS == "up"),
     "layers": lambda: LaplaceRegressor(nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 1)), random_state=0).fit(
         X, Y
     ),
@@ -94,15 +94,8 @@ TRUSTED = {"augmented": [doubled]}
 
 @pytest.fixture(scope="module")
 def fitted():
-    """One fit of each model, when it is first asked for."""
-    found = {}
-
-    def get(name):
-        if name not in found:
-            found[name] = MODELS[name]()
-        return found[name]
-
-    return get
+    """Each model is fitted once, when it is first used."""
+    return functools.cache(lambda name: MODELS[name]())
 
 
 @pytest.fixture
@@ -114,24 +107,24 @@ def stored(fitted, tmp_path):
 
 def answers(model, rows):
     """All predictions of a model for new rows, as one flat array."""
-    found = [model.predict_std(rows, kind=kind) for kind in ("total", "epistemic", "aleatoric")]
-    found += [model.score_samples(rows)]
+    arrays = [model.predict_std(rows, kind=kind) for kind in ("total", "epistemic", "aleatoric")]
+    arrays += [model.score_samples(rows)]
     if isinstance(model, LaplaceClassifier):
-        return np.concatenate([np.ravel(one) for one in [*found, model.predict_proba(rows)]])
-    found += [*model.predict(rows, return_std=True), model.sample_y(rows, 3), *model.predict_interval(rows)]
-    found += [np.ravel(model.predict_quantiles(rows, [0.1, 0.9]))]
+        return np.concatenate([np.ravel(array) for array in [*arrays, model.predict_proba(rows)]])
+    arrays += [*model.predict(rows, return_std=True), model.sample_y(rows, 3), *model.predict_interval(rows)]
+    arrays += [np.ravel(model.predict_quantiles(rows, [0.1, 0.9]))]
     if model._kept is not None and model.augment is None and np.ndim(model.predict(rows)) == 1:
-        found += [*model.predict_interval(rows, method="jackknife+")]
-    return np.concatenate([np.ravel(one) for one in found])
+        arrays += [*model.predict_interval(rows, method="jackknife+")]
+    return np.concatenate([np.ravel(array) for array in arrays])
 
 
 def rows_of(name):
     return TABLE_NEW if name == "table" else X_NEW
 
 
-def assert_same_parameters(found, model):
+def assert_same_parameters(loaded, model):
     for name, value in model.get_params(deep=False).items():
-        other = found.get_params(deep=False)[name]
+        other = loaded.get_params(deep=False)[name]
         assert type(other) is type(value), name
         if isinstance(value, np.ndarray):
             np.testing.assert_array_equal(other, value)
@@ -139,19 +132,19 @@ def assert_same_parameters(found, model):
             assert other == value, name
 
 
-# ---------------------------------------------------------------------- to the bit
+# ---------------------------------------------------------------------- equal predictions
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_a_saved_model_answers_to_the_bit(name, fitted, tmp_path):
-    """Everything that it predicts, with its parameters, whatever its structure, net and likelihood."""
+    """All predictions and parameters, for every structure, kind of net and likelihood."""
     model = fitted(name)
     save(model, tmp_path / "model")
-    found = load(tmp_path / "model", trusted=TRUSTED.get(name, ()))
-    np.testing.assert_array_equal(answers(found, rows_of(name)), answers(model, rows_of(name)))
-    assert_same_parameters(found, model)
-    assert found.log_marginal_likelihood_value_ == model.log_marginal_likelihood_value_
-    assert found.structure_ == model.structure_
+    loaded = load(tmp_path / "model", trusted=TRUSTED.get(name, ()))
+    np.testing.assert_array_equal(answers(loaded, rows_of(name)), answers(model, rows_of(name)))
+    assert_same_parameters(loaded, model)
+    assert loaded.log_marginal_likelihood_value_ == model.log_marginal_likelihood_value_
+    assert loaded.structure_ == model.structure_
 
 
 ELSEWHERE = """
@@ -172,7 +165,7 @@ for name, way in {ways!r}:
 
 
 def test_saved_models_answer_to_the_bit_in_another_process(fitted, tmp_path):
-    """A mixture, a learnt noise, a table with categories, classes: by safetensors and by skops."""
+    """A mixture, a learnt noise, a table with categories and a classifier, with safetensors and skops."""
     names = ["mixture", "noise", "table", "classifier", "functional"]
     ways = [(name, way) for name in names for way in ("safetensors", "skops")]
     for name, way in ways:
@@ -183,42 +176,42 @@ def test_saved_models_answer_to_the_bit_in_another_process(fitted, tmp_path):
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     for name, way in ways:
-        found = np.load(tmp_path / f"{name}.{way}.npy")
-        np.testing.assert_array_equal(found, answers(fitted(name), rows_of(name)), err_msg=f"{name} by {way}")
+        loaded = np.load(tmp_path / f"{name}.{way}.npy")
+        np.testing.assert_array_equal(loaded, answers(fitted(name), rows_of(name)), err_msg=f"{name} by {way}")
 
 
 @pytest.mark.parametrize("name", ["mixture", "noise", "table", "classifier", "low_rank_diag"])
 def test_skops_has_to_trust_nothing_but_the_estimator(name, fitted):
-    """The state is text and arrays: skops opens those by itself."""
+    """The state is text and arrays, which skops loads without trust."""
     content = skops.io.dumps(fitted(name))
     kind = type(fitted(name))
     assert skops.io.get_untrusted_types(data=content) == [f"{kind.__module__}.{kind.__qualname__}"]
-    found = skops.io.loads(content, trusted=skops.io.get_untrusted_types(data=content))
-    np.testing.assert_array_equal(answers(found, rows_of(name)), answers(fitted(name), rows_of(name)))
-    assert_same_parameters(found, fitted(name))
+    loaded = skops.io.loads(content, trusted=skops.io.get_untrusted_types(data=content))
+    np.testing.assert_array_equal(answers(loaded, rows_of(name)), answers(fitted(name), rows_of(name)))
+    assert_same_parameters(loaded, fitted(name))
 
 
 def test_skops_names_the_module_of_a_user(tmp_path):
-    """The list names it, so that the user can decide."""
+    """skops lists the class of the user's module as untrusted."""
     model = LaplaceRegressor(nets.Hidden(3), random_state=0, **CHEAP).fit(X, Y)
     content = skops.io.dumps(model.set_params(net=None))
     assert "nets.Hidden" in skops.io.get_untrusted_types(data=content)
 
 
 def test_a_loaded_model_goes_on(fitted, stored):
-    """It learns, forgets and refits as the original does."""
+    """partial_fit, forget and refit_laplace as for the original."""
     model = pickle.loads(pickle.dumps(fitted("full")))
     save(model, stored)
-    found = load(stored)
-    for each in (found, model):
+    loaded = load(stored)
+    for each in (loaded, model):
         each.partial_fit(X[:9] + 1, Y[:9]).forget(X[:3] + 1, Y[:3]).refit_laplace(temperature=0.5)
-    np.testing.assert_array_equal(answers(found, X_NEW), answers(model, X_NEW))
-    np.testing.assert_array_equal(clone(found).fit(X, Y).predict(X_NEW), fitted("full").predict(X_NEW))
+    np.testing.assert_array_equal(answers(loaded, X_NEW), answers(model, X_NEW))
+    np.testing.assert_array_equal(clone(loaded).fit(X, Y).predict(X_NEW), fitted("full").predict(X_NEW))
 
 
 def test_parameters_come_back_as_they_were(stored):
-    """Of an unfitted estimator: types too, and numbers that are no JSON."""
-    given = {
+    """Parameters of an unfitted estimator keep their types, including values that JSON does not have."""
+    expected = {
         "hidden_layer_sizes": (3, 4),
         "prior_precision": CrossValidated(grid=[float("inf")], cv=KFold(4)),
         "sigma_noise": np.array([0.5, np.nan], dtype=np.float32),
@@ -230,18 +223,18 @@ def test_parameters_come_back_as_they_were(stored):
         "augment": Augmentation(doubled, n_copies=2),
         "hessian_structure": Kron(damping="ritter"),
     }
-    save(LaplaceRegressor(**current(**given)), stored)
-    found = load(stored, trusted=[KFold, doubled]).get_params()
+    save(LaplaceRegressor(**current(**expected)), stored)
+    params = load(stored, trusted=[KFold, doubled]).get_params()
     for name in ("hidden_layer_sizes", "categorical_features", "max_epochs", "lr"):
-        assert found[name] == given[name] and type(found[name]) is type(given[name])
-    assert found["sigma_noise"].tobytes() == given["sigma_noise"].tobytes()
-    assert found["random_state"].rand() == np.random.RandomState(5).rand()
-    assert found["prior_precision__cv"].n_splits == 4 and found["prior_precision__grid"] == [float("inf")]
-    assert found["augment"].function is doubled and found["augment__n_copies"] == 2
-    assert isinstance(found["hessian_structure"], Kron) and found["hessian_structure__damping"] == "ritter"
-    array = found["prior__mean"]["0.weight"]
+        assert params[name] == expected[name] and type(params[name]) is type(expected[name])
+    assert params["sigma_noise"].tobytes() == expected["sigma_noise"].tobytes()
+    assert params["random_state"].rand() == np.random.RandomState(5).rand()
+    assert params["prior_precision__cv"].n_splits == 4 and params["prior_precision__grid"] == [float("inf")]
+    assert params["augment"].function is doubled and params["augment__n_copies"] == 2
+    assert isinstance(params["hessian_structure"], Kron) and params["hessian_structure__damping"] == "ritter"
+    array = params["prior__mean"]["0.weight"]
     assert array.flags.f_contiguous
-    np.testing.assert_array_equal(array, given["prior_mean"]["0.weight"])
+    np.testing.assert_array_equal(array, expected["prior_mean"]["0.weight"])
 
 
 @pytest.mark.parametrize(
@@ -262,36 +255,36 @@ def test_parameters_come_back_as_they_were(stored):
     ids=lambda array: f"{array.dtype}-{array.shape}",
 )
 def test_arrays_of_any_kind_come_back(array, stored):
-    """Text, times, bytes, objects, other byte orders; no and many dimensions."""
+    """Text, times, bytes, objects, byte orders, empty arrays and many dimensions."""
     save(LaplaceRegressor(**current(prior_mean=array)), stored)
-    found = load(stored).prior.mean
-    assert found.dtype == array.dtype and found.shape == array.shape
-    np.testing.assert_array_equal(found, array)
+    loaded = load(stored).prior.mean
+    assert loaded.dtype == array.dtype and loaded.shape == array.shape
+    np.testing.assert_array_equal(loaded, array)
 
 
 def test_a_previous_estimator_travels_along(fitted, stored):
-    """``prior=FrozenEstimator(…)`` is an estimator inside of an estimator."""
+    """``prior=FrozenEstimator(…)`` is a fitted estimator within an estimator."""
     model = regressor(hessian_structure="full", prior=FrozenEstimator(fitted("full"))).fit(X[:20], Y[:20])
     save(model, stored)
-    found = load(stored)
-    np.testing.assert_array_equal(answers(found.prior.estimator, X_NEW), answers(fitted("full"), X_NEW))
-    assert found.predict(X_NEW).tolist() == model.predict(X_NEW).tolist()
+    loaded = load(stored)
+    np.testing.assert_array_equal(answers(loaded.prior.estimator, X_NEW), answers(fitted("full"), X_NEW))
+    assert loaded.predict(X_NEW).tolist() == model.predict(X_NEW).tolist()
 
 
 # ---------------------------------------------------------------------- the user's own classes
 
 
 def test_a_module_of_the_user_is_trusted(stored):
-    """Tied weights stay tied, in the module's lists as well."""
+    """The user's class has to be in ``trusted``; tied weights stay tied, also in lists of the module."""
     model = LaplaceRegressor(Squashing(), random_state=0, **CHEAP).fit(X, Y)
     save(model, stored)
     with pytest.raises(ValueError, match=r"needs .*\.Squashing, which is not a class of .* trusted is empty"):
         load(stored)
     with pytest.raises(ValueError, match=r"trusted has \['nets.Hidden'\].*load\(path, trusted=\[Squashing\]\)"):
         load(stored, trusted=[nets.Hidden])
-    found = load(stored, trusted=[Squashing])
-    np.testing.assert_array_equal(answers(found, X_NEW), answers(model, X_NEW))
-    module = found.net_.module_
+    loaded = load(stored, trusted=[Squashing])
+    np.testing.assert_array_equal(answers(loaded, X_NEW), answers(model, X_NEW))
+    module = loaded.net_.module_
     assert module.first.weight is module.second.weight is module.kept[0]
     assert module.kept[1] is module.second and module.squash is torch.tanh
     name = f"{Squashing.__module__}.Squashing"
@@ -299,7 +292,7 @@ def test_a_module_of_the_user_is_trusted(stored):
 
 
 def test_nothing_is_imported_by_name(stored, tmp_path, monkeypatch):
-    """Not even where the file that defines the module is on the path: importing it would run it."""
+    """Even if the module's file is importable, because importing it would run it."""
     (tmp_path / "dangerous.py").write_text("raise SystemExit('executed')")
     model = LaplaceRegressor(Squashing(), random_state=0, **CHEAP).fit(X, Y)
     monkeypatch.setattr(Squashing, "__module__", "dangerous")
@@ -314,44 +307,44 @@ def test_a_skorch_net_as_template_travels(stored):
     """Its class is known; its module has to be trusted."""
     model = LaplaceRegressor(nets.regressor(), random_state=0, **CHEAP).fit(X, Y)
     save(model, stored)
-    found = load(stored, trusted=[nets.Hidden])
-    np.testing.assert_array_equal(answers(found, X_NEW), answers(model, X_NEW))
-    assert found.net.max_epochs == 20 and found.net.optimizer is torch.optim.Adam
+    loaded = load(stored, trusted=[nets.Hidden])
+    np.testing.assert_array_equal(answers(loaded, X_NEW), answers(model, X_NEW))
+    assert loaded.net.max_epochs == 20 and loaded.net.optimizer is torch.optim.Adam
 
 
 def test_a_loaded_template_is_fitted_again(stored):
-    """With its own parameters: the fit is the same."""
+    """With equal parameters, so the fit is equal."""
     model = LaplaceRegressor(nets.regressor(module__hidden=5), random_state=0, **CHEAP).fit(X, Y)
     save(model, stored)
-    found = load(stored, trusted=[nets.Hidden])
-    np.testing.assert_array_equal(clone(found).fit(X, Y).predict(X_NEW), model.predict(X_NEW))
+    loaded = load(stored, trusted=[nets.Hidden])
+    np.testing.assert_array_equal(clone(loaded).fit(X, Y).predict(X_NEW), model.predict(X_NEW))
 
 
 def test_a_frozen_net_is_saved_without_its_training(stored):
-    """Its optimiser and callbacks are left out: it predicts, and skorch refuses to train it."""
+    """Optimiser and callbacks are not saved: it predicts, and skorch refuses further training."""
     net = nets.regressor(nets.Hidden, module__n_in=3, max_epochs=2).fit(X.astype("f4"), Y[:, None].astype("f4"))
     model = LaplaceRegressor(FrozenEstimator(net)).fit(X, Y)
     save(model, stored)
-    found = load(stored, trusted=[nets.Hidden])
-    np.testing.assert_array_equal(answers(found, X_NEW), answers(model, X_NEW))
-    loaded = found.net.estimator
-    np.testing.assert_array_equal(loaded.predict(X_NEW.astype("f4")), net.predict(X_NEW.astype("f4")))
-    np.testing.assert_array_equal(clone(found).fit(X, Y).predict(X_NEW), model.predict(X_NEW))
+    loaded = load(stored, trusted=[nets.Hidden])
+    np.testing.assert_array_equal(answers(loaded, X_NEW), answers(model, X_NEW))
+    frozen = loaded.net.estimator
+    np.testing.assert_array_equal(frozen.predict(X_NEW.astype("f4")), net.predict(X_NEW.astype("f4")))
+    np.testing.assert_array_equal(clone(loaded).fit(X, Y).predict(X_NEW), model.predict(X_NEW))
     with pytest.raises(SkorchException, match="trimmed for prediction"):
-        loaded.partial_fit(X.astype("f4"), Y[:, None].astype("f4"))
+        frozen.partial_fit(X.astype("f4"), Y[:, None].astype("f4"))
 
 
 def test_a_skorch_net_of_one_logit_needs_its_module_alone(stored):
-    """The function that makes two probabilities of its logit is the package's own."""
+    """The function that turns one logit into two probabilities belongs to the package."""
     net = NeuralNetClassifier(nets.Hidden, module__n_in=3, module__n_out=1, max_epochs=2, train_split=None, verbose=0)
     model = LaplaceClassifier(net, likelihood="bernoulli", random_state=0, prior_precision="evidence").fit(X, Y > 0)
     save(model, stored)
-    found = load(stored, trusted=[nets.Hidden])
-    np.testing.assert_array_equal(found.predict_proba(X_NEW), model.predict_proba(X_NEW))
+    loaded = load(stored, trusted=[nets.Hidden])
+    np.testing.assert_array_equal(loaded.predict_proba(X_NEW), model.predict_proba(X_NEW))
 
 
 def test_what_is_trusted_are_classes(stored):
-    """A name would have to be imported."""
+    """Names are refused, because they would have to be imported."""
     with pytest.raises(ValueError, match=r"trusted holds 'nets.Hidden'; expected classes and functions"):
         load(stored, trusted=["nets.Hidden"])
 
@@ -369,7 +362,7 @@ def test_what_is_trusted_are_classes(stored):
     ],
 )
 def test_what_cannot_be_stored_is_named(parameters, message, stored):
-    """With the place where it was found; a file that was there stays as it was."""
+    """The error states the place; an existing file is unchanged."""
     before = stored.read_bytes()
     with pytest.raises(ValueError, match=message):
         save(LaplaceRegressor(**current(**parameters)), stored)
@@ -377,7 +370,7 @@ def test_what_cannot_be_stored_is_named(parameters, message, stored):
 
 
 def test_only_estimators_are_saved(stored):
-    """Of a pipeline the last step."""
+    """For a pipeline, save its last step."""
     with pytest.raises(TypeError, match=r"save was given a KFold; expected a LaplaceRegressor or a LaplaceClassifier"):
         save(KFold(), stored)
 
@@ -386,7 +379,7 @@ def test_only_estimators_are_saved(stored):
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(stored, fitted, monkeypatch):
-    """The new one is put in its place when it is complete, and its pieces are gone otherwise."""
+    """A complete new file replaces the old one atomically; otherwise temporary files are removed."""
     before = stored.read_bytes()
 
     def full(*paths):
@@ -399,7 +392,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(stored, fitted, monkey
 
 
 def test_the_mode_of_a_file_stays(stored, fitted):
-    """Who may read it is not ours to change."""
+    """Saving keeps the permissions of an existing file."""
     stored.chmod(0o640)
     save(fitted("last layer"), stored)
     assert stored.stat().st_mode & 0o777 == 0o640
@@ -407,7 +400,7 @@ def test_the_mode_of_a_file_stays(stored, fitted):
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
 def test_a_file_that_is_cut_off_is_refused(share, stored):
-    """Wherever it ends."""
+    """At any length."""
     content = stored.read_bytes()
     stored.write_bytes(content[: int(share * len(content))])
     with pytest.raises(ValueError, match=r"cannot be read as a file of safetensors .*cut off"):
@@ -415,7 +408,7 @@ def test_a_file_that_is_cut_off_is_refused(share, stored):
 
 
 def test_a_file_of_another_kind_is_refused(stored):
-    """A pickle, and a file of safetensors that others have written."""
+    """A pickle, and a safetensors file from another program."""
     stored.write_bytes(pickle.dumps({"a": 1}))
     with pytest.raises(ValueError, match=r"cannot be read as a file of safetensors .*another format"):
         load(stored)
@@ -425,21 +418,21 @@ def test_a_file_of_another_kind_is_refused(stored):
 
 
 def changed(path, change_tree=lambda tree: None, change_arrays=lambda arrays: None, **metadata):
-    """Another file of the same, with these changes."""
+    """Rewrite a file with these changes and a valid checksum."""
     with safetensors.safe_open(path, framework="numpy") as file:
-        names, found = file.keys(), file.metadata()
+        names, old_metadata = file.keys(), file.metadata()
         arrays = {name: file.get_tensor(name) for name in names}
     tree = json.loads(arrays["tree"].tobytes())
     change_tree(tree)
     arrays["tree"] = np.frombuffer(json.dumps(tree).encode(), dtype=np.uint8)
     change_arrays(arrays)
     if "tree" in arrays:
-        found["checksum"] = str(zlib.crc32(arrays["tree"].tobytes()))
-    path.write_bytes(safetensors.numpy.save(arrays, {**found, **metadata}))
+        old_metadata["checksum"] = str(zlib.crc32(arrays["tree"].tobytes()))
+    path.write_bytes(safetensors.numpy.save(arrays, {**old_metadata, **metadata}))
 
 
 def test_another_version_is_refused(stored):
-    """Its meaning is unknown."""
+    """The error names both format versions."""
     changed(stored, version="7")
     with pytest.raises(ValueError, match=r"was written in format 7 and .* reads format 4: load it with the version"):
         load(stored)
@@ -457,14 +450,14 @@ def test_another_version_is_refused(stored):
     ],
 )
 def test_files_of_the_first_release_are_refused(name, read):
-    """Written by 0.1.0, whose files and pickles had different numbers: 2 and 3."""
+    """Version 0.1.0 wrote formats 2 (files) and 3 (pickles)."""
     message = r"in format [23] and this version of sklearn_laplace reads format 4: load it with sklearn_laplace 0\.1\.0"
     with pytest.raises(StateError, match=message):
         read(Path(__file__).parent / "data" / name)
 
 
 def first(tag):
-    """A change of the first object with a tag."""
+    """Turns a function that modifies a node into a change of the first object with a tag."""
 
     def change(how):
         def apply(tree):
@@ -476,7 +469,7 @@ def first(tag):
 
 
 def first_header(how):
-    """A change of the first header of a tensor."""
+    """A change of the first tensor header."""
 
     def apply(tree):
         how(next(header for header in tree["headers"] if len(header) == 4))
@@ -505,14 +498,14 @@ def first_header(how):
     ],
 )
 def test_a_tree_that_was_changed_is_refused(change, message, stored):
-    """Unknown classes and kinds, fields that are missing or too many, references to nowhere."""
+    """Unknown classes and kinds, missing or additional fields, and dangling references."""
     changed(stored, change)
     with pytest.raises(ValueError, match=message):
         load(stored)
 
 
 def test_a_tree_that_is_no_json_is_refused(stored):
-    """Whatever stands in its place."""
+    """The error states that the file is damaged."""
     changed(stored, change_arrays=lambda arrays: arrays.update(tree=np.frombuffer(b"{", dtype=np.uint8)))
     with pytest.raises(ValueError, match=r"damaged: its tree is not JSON"):
         load(stored)
@@ -530,7 +523,7 @@ def test_a_tree_that_is_no_json_is_refused(stored):
     ],
 )
 def test_arrays_that_were_changed_are_refused(change, message, stored):
-    """Missing, too many, of other types and shapes."""
+    """Missing or additional arrays, other types and shapes."""
     changed(stored, change_arrays=change)
     with pytest.raises(ValueError, match=message):
         load(stored)
@@ -538,7 +531,7 @@ def test_arrays_that_were_changed_are_refused(change, message, stored):
 
 @pytest.mark.parametrize("name", ["0", "tree"])
 def test_bytes_that_have_changed_are_refused(name, stored):
-    """A flipped bit is another model."""
+    """The checksum finds a flipped bit."""
     with safetensors.safe_open(stored, framework="numpy") as file:
         values = file.get_tensor(name)
     content = stored.read_bytes()
@@ -549,7 +542,7 @@ def test_bytes_that_have_changed_are_refused(name, stored):
 
 
 def test_parameters_of_another_version_are_named(stored):
-    """One that this version has not."""
+    """A parameter that is missing in the file."""
 
     def renamed(tree):
         crafted.remove(tree["objects"][-1][3], "lr")
@@ -560,7 +553,7 @@ def test_parameters_of_another_version_are_named(stored):
 
 
 def test_objects_as_data_types_are_refused(stored):
-    """numpy would unpickle them."""
+    """numpy would unpickle arrays of objects."""
     changed(stored, lambda tree: tree["arrays"].__setitem__(0, ["|O", [1], 0]))
     with pytest.raises(ValueError, match=r"names the data type '\|O', which is not a type of numbers or text"):
         load(stored)
@@ -568,7 +561,7 @@ def test_objects_as_data_types_are_refused(stored):
 
 @pytest.mark.parametrize("use", [load, lambda path: save(LaplaceRegressor(), path)], ids=["load", "save"])
 def test_a_missing_package_is_named(use, stored, monkeypatch):
-    """Only save and load need it."""
+    """Only save and load need safetensors."""
     monkeypatch.setitem(sys.modules, "safetensors", None)
     with pytest.raises(ImportError, match=r"need the package safetensors, .*pip install sklearn-laplace\[save\]"):
         use(stored)
@@ -605,10 +598,10 @@ def test_the_closed_list():
 
 @pytest.mark.parametrize("name", sorted(set(MODELS) - {"augmented"}))
 def test_nothing_of_a_built_in_model_is_the_users_own(name, fitted):
-    """A fit without classes of the user's holds none."""
+    """A fit without user classes stores none."""
     assert fitted(name).__getstate__()["fitted"]["own"] == []
 
 
 def test_the_functions_are_public():
-    """Named at the top."""
+    """At the top level of the package."""
     assert {"save", "load"} <= set(sklearn_laplace.__all__)

@@ -1,4 +1,4 @@
-"""Targets, labels, weights and tables that cannot be used as they are: an error names the row, column or type."""
+"""Targets, labels, weights and tables that cannot be used: the error names the row, column or type."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ X = RNG.normal(size=(N, 2))
 Y = X[:, 0] + 0.1 * RNG.normal(size=N)
 LABELS = np.where(Y > 0, "up", "down")
 CODES = (Y > 0).astype(int)
-SMALL = {"hidden_layer_sizes": (3,), "hessian_structure": "full", "prior_precision": 1.0, "random_state": 0}
+SMALL = {
+    "hidden_layer_sizes": (3,),
+    "hessian_structure": "full",
+    "prior_precision": 1.0,
+    "n_members": 1,
+    "random_state": 0,
+}
 HUGE = 10**400
 
 
@@ -42,7 +48,7 @@ def fitted():
 
 
 def replaced(values, value, row=3):
-    """As an array of objects, with another value in one row."""
+    """A copy as an object array, with another value in one row."""
     cells = np.empty(len(values), dtype=object)
     cells[:] = list(values)
     cells[row] = value
@@ -78,7 +84,7 @@ TAKING_Y = ("fit", "partial_fit", "forget", "log_predictive_density", "score")
     ids=["None", "NA", "NaT", "NaN", "list", "Float64", "Int64", "float64", "series", "polars", "frame"],
 )
 def test_a_missing_number_is_named_by_its_row(fitted, y):
-    """numpy's conversion fails without the row, or makes a NaN that fails later."""
+    """numpy's conversion does not name the row, or creates a NaN that fails later."""
     message = r"Input y contains \S+: 1 of 24 values missing, the first in row 3. Drop these rows, or impute"
     refuses(fitted[0], message, X, y, methods=TAKING_Y)
 
@@ -99,13 +105,13 @@ def test_a_missing_number_is_named_by_its_row(fitted, y):
     ],
 )
 def test_a_missing_label_is_named_by_its_row(fitted, y):
-    """A NaN among strings was a class of its own; None failed in a comparison."""
+    """Otherwise NaN would be a class, and None would fail in a comparison."""
     message = r"Input y contains \S+: 1 of 24 values missing, the first in row 3. Drop these rows, or impute"
     refuses(fitted[1], message, X, y, methods=TAKING_Y)
 
 
 def test_a_missing_class_is_refused():
-    """In the list of all labels."""
+    """In the argument ``classes`` of partial_fit."""
     for first in (LABELS, LABELS[:1]):
         with pytest.raises(ValueError, match=r"Input classes contains None: .*row 2. Pass only the known classes"):
             classifier().partial_fit(X[: len(first)], first, classes=["up", "down", None])
@@ -121,7 +127,7 @@ def test_a_missing_class_is_refused():
     ],
 )
 def test_labels_of_several_types_are_refused(fitted, values, types):
-    """numpy makes strings of all of them in a list, and cannot sort them in an array of objects."""
+    """numpy converts a mixed list to strings, and cannot sort a mixed object array."""
     labels = (values * N)[:N]
     for y in (labels, replaced(labels, labels[3]), pd.Series(labels, dtype=object)):
         refuses(
@@ -133,7 +139,7 @@ def test_labels_of_several_types_are_refused(fitted, values, types):
     "value", [pd.Interval(0, 1), pd.Period("2020"), datetime.date(2020, 1, 1), {"a": 1}, (1, 2), object, 1j]
 )
 def test_labels_are_strings_or_numbers(fitted, value):
-    """scikit-learn calls their type unknown."""
+    """scikit-learn's error is "Unknown label type"."""
     y = np.empty(N, dtype=object)
     y[:] = [value] * N
     refuses(fitted[1], "y holds labels of the type .*; expected strings, whole numbers or bool", X, y, methods=TAKING_Y)
@@ -141,7 +147,7 @@ def test_labels_are_strings_or_numbers(fitted, value):
 
 @pytest.mark.parametrize("kind", [int, bool, float, Decimal, np.int8, np.bool_])
 def test_labels_of_dtype_object_are_numbers_where_all_are(kind):
-    """The same classes and predictions as of an array of numbers."""
+    """The same classes and predictions as with a numeric array."""
     expected = classifier().fit(X, CODES)
     y = replaced([kind(code) for code in CODES.tolist()], kind(CODES.tolist()[3]))
     model = classifier().fit(X, y)
@@ -151,7 +157,7 @@ def test_labels_of_dtype_object_are_numbers_where_all_are(kind):
 
 
 def test_labels_of_another_kind_than_the_classes_are_refused(fitted):
-    """Strings mixed with numbers had a density of zero, or raised a TypeError."""
+    """Otherwise the density would be zero, or a TypeError would be raised."""
     message = "y holds labels such as [01], and the classes are strings such as 'down'. Pass labels of the same type"
     refuses(fitted[1], message, X, CODES, methods=("partial_fit", "forget", "log_predictive_density"))
 
@@ -165,14 +171,14 @@ def test_labels_of_another_kind_than_the_classes_are_refused(fitted):
     ids=["both", "tiny", "huge", "large"],
 )
 def test_weights_have_a_range(fitted, weights):
-    """Their squares and products would not be finite, and the net was blamed for it."""
+    """Squares and products of weights outside of it would overflow."""
     message = r"the largest sample_weight is 1e\S+; expected 1e-100 to 1e\+15.*divide all weights by their mean"
     for model, y in zip(fitted, (Y, LABELS), strict=True):
         refuses(model, message, X, y, sample_weight=weights)
 
 
 def test_a_weight_of_a_class_has_the_same_range():
-    """It multiplies that of the row."""
+    """The class weight multiplies the sample weight."""
     with pytest.raises(ValueError, match=r"the largest sample_weight times class_weight is 1e\+200; expected"):
         classifier(class_weight={"up": 1e200}).fit(X, LABELS)
     weights = np.where(LABELS == "up", 1.0, 5e-324)
@@ -181,7 +187,7 @@ def test_a_weight_of_a_class_has_the_same_range():
 
 
 def test_a_weight_far_below_the_others_is_none():
-    """The row does not count, as with a weight of zero."""
+    """The row is ignored, as with weight zero."""
     weights = np.where(np.arange(N) < 4, 1e-300, 1.0)
     expected = regressor().fit(X, Y, sample_weight=np.where(np.arange(N) < 4, 0.0, 1.0)).predict(X, return_std=True)
     np.testing.assert_allclose(regressor().fit(X, Y, sample_weight=weights).predict(X, return_std=True), expected)
@@ -214,7 +220,7 @@ NO_ROWS = {
 
 @pytest.mark.parametrize(("make", "message"), NO_ROWS.values(), ids=NO_ROWS)
 def test_what_holds_no_rows_is_refused(fitted, make, message):
-    """As X and as y: what it is and what to give."""
+    """As X and as y: the error states the type and what to pass instead."""
     expected = [message.format(name).replace("(", r"\(").replace(")", r"\)") for name in ("X", "y")]
     for model in fitted:
         for method in (model.fit, model.partial_fit, model.forget):
@@ -228,7 +234,7 @@ def test_what_holds_no_rows_is_refused(fitted, make, message):
 
 
 class Broken:
-    """Of another library, on a device that cannot be read."""
+    """An array of another library, on a device that numpy cannot read."""
 
     def __array__(self, dtype=None, copy=None):
         raise RuntimeError("the array is on another device")
@@ -244,7 +250,7 @@ class Broken:
     ids=["broken", "meta", "sparse"],
 )
 def test_what_numpy_cannot_read_is_refused(fitted, given, message):
-    """Its own error is kept in ours."""
+    """The error includes numpy's message."""
     refuses(fitted[0], message, given, Y, error=TypeError)
     with pytest.raises(TypeError, match=message):
         fitted[0].predict(given)
@@ -252,7 +258,7 @@ def test_what_numpy_cannot_read_is_refused(fitted, given, message):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_tensors_are_arrays(dtype):
-    """Also those that ask for a gradient, and those of a type that numpy does not know."""
+    """Also with requires_grad, and of a dtype that numpy does not have."""
     x, y = torch.tensor(X).to(dtype).requires_grad_(), torch.tensor(Y).to(dtype).requires_grad_()
     as_arrays = x.detach().double().numpy(), y.detach().double().numpy()
     expected = regressor().fit(*as_arrays).predict(as_arrays[0])
@@ -265,7 +271,7 @@ def test_tensors_are_arrays(dtype):
     ids=["struct", "array"],
 )
 def test_a_column_with_several_values_in_each_row_is_refused(fitted, column, kind):
-    """polars calls them struct and array."""
+    """The polars types struct and array."""
     table = pl.DataFrame({"a": column, "b": Y})
     refuses(
         fitted[0],
@@ -277,7 +283,7 @@ def test_a_column_with_several_values_in_each_row_is_refused(fitted, column, kin
 
 
 def test_a_series_of_objects_is_no_table(fitted):
-    """The dimension comes first."""
+    """The error is about the dimension, not the dtype."""
     with pytest.raises(ValueError, match="Expected 2D array, got 1D array instead"):
         fitted[0].predict(pl.Series([object()] * N, dtype=pl.Object))
 
@@ -286,7 +292,7 @@ def test_a_series_of_objects_is_no_table(fitted):
 
 
 def test_a_number_beyond_float64_is_named_by_its_place(fitted):
-    """Python raises an OverflowError without the column."""
+    """Python's OverflowError does not name the column."""
     rows = X.tolist()
     rows[2][1] = HUGE
     frame = pd.DataFrame(rows, dtype=object)
@@ -305,7 +311,7 @@ def test_a_number_beyond_float64_is_named_by_its_place(fitted):
 
 
 def test_a_given_net_is_told_of_the_column():
-    """It takes no tables, and the message is the same."""
+    """A user's net takes only numbers; the error is the same."""
     rows = X.tolist()
     rows[2][1] = HUGE
     with pytest.raises(ValueError, match=r"column 1 of X holds 10{9,}.*too large"):
@@ -317,14 +323,14 @@ def test_a_given_net_is_told_of_the_column():
     ["lr", "map_prior_precision", "memory_budget", "prior", "prior_precision", "sigma_noise", "temperature"],
 )
 def test_a_parameter_beyond_float64_is_named(option):
-    """Also one of more digits than Python prints."""
+    """Also integers with more digits than Python prints."""
     for value in (HUGE, 10**5000):
         with pytest.raises(ValueError, match=rf"{option}=(10{{9,}}|a int with thousands of digits).* has to be"):
             regressor(**{option: GaussianPrior(mean=value) if option == "prior" else value}).fit(X, Y)
 
 
 def test_other_numbers_that_are_too_large_are_named(fitted):
-    """Layers, seeds, levels and hyperparameters."""
+    """Layer sizes, seeds, levels and hyperparameters."""
     for sizes in ((HUGE,), (2**62,), (2**31,)):
         with pytest.raises(ValueError, match=r"hidden_layer_sizes=\(\d+.* has to be .* at most 1000000"):
             regressor(hidden_layer_sizes=sizes).fit(X, Y)
@@ -360,7 +366,7 @@ def test_exact_numbers_are_numbers(kind):
 
 
 def test_decimals_may_be_missing_categories_and_of_polars():
-    """As numbers may."""
+    """Decimals are treated like floats."""
     column = [Decimal(f"{(k % 3) / 2:.1f}") for k in range(N)]
     for table in (pl.DataFrame({"a": column}), pd.DataFrame({"a": column})):
         for options in ({}, {"categorical_features": ["a"]}):
@@ -382,7 +388,7 @@ ZONED = DAYS.dt.tz_localize("UTC")
 
 @pytest.mark.parametrize("library", [pd, pl])
 def test_times_with_and_without_a_zone_do_not_mix(library):
-    """They differ by hours that nobody knows."""
+    """They differ by an unknown number of hours."""
 
     def table(days):
         return pd.DataFrame({"when": days}) if library is pd else pl.DataFrame({"when": days.to_numpy()})
@@ -406,7 +412,7 @@ def test_times_with_and_without_a_zone_do_not_mix(library):
 
 
 def test_a_column_of_times_of_both_kinds_is_refused():
-    """Of dtype object, as pandas keeps it."""
+    """A mixed column has dtype object in pandas."""
     mixed = pd.Series([*DAYS[:5], *ZONED[5:]], dtype=object)
     for table in (pd.DataFrame({"when": mixed}), [[value] for value in mixed]):
         with pytest.raises(
@@ -445,7 +451,7 @@ def test_a_column_of_times_of_both_kinds_is_refused():
     ],
 )
 def test_the_shape_is_to_blame(fitted, table, message):
-    """numpy reports the element that it could not convert."""
+    """numpy's error names the element that it could not convert instead of the shape."""
     refuses(fitted[0], message, table, Y)
     with pytest.raises(ValueError, match=message):
         fitted[0].predict(table)
@@ -453,14 +459,14 @@ def test_the_shape_is_to_blame(fitted, table, message):
 
 @pytest.mark.skipif(not hasattr(pl, "Int128"), reason="of newer polars")
 def test_a_data_type_that_numpy_has_not_is_refused(fitted):
-    """The column and a way out."""
+    """The error names the column and suggests a cast."""
     table = pl.DataFrame({"a": pl.Series([2**100, 1] * (N // 2), dtype=pl.Int128), "b": Y})
     message = "column 'a' of X has the data type Int128, which numpy cannot read .* Cast it to numbers or strings"
     refuses(fitted[0], message, table, Y, error=TypeError)
 
 
 def test_times_out_of_range_are_refused():
-    """They would wrap around."""
+    """Times more than 290,000 years from 1970 would overflow."""
     years = np.array([["1000000"], ["2000000"]] * (N // 2), dtype="M8[Y]")
     with pytest.raises(ValueError, match="X holds times more than 290,000 years from 1970"):
         regressor().fit(years, Y)
@@ -469,13 +475,13 @@ def test_times_out_of_range_are_refused():
 # ---------------------------------------------------------------------- other types
 
 
-class Colour(str, enum.Enum):  # noqa: UP042  # numpy and str() take its members for their names
+class Colour(str, enum.Enum):  # noqa: UP042  # numpy and str() convert members to their names
     RED = "red"
     BLUE = "blue"
 
 
 def test_an_enum_of_strings_is_its_values():
-    """As a label and as a level, in lists and frames."""
+    """As labels and as categories, in lists and data frames."""
     members, values = [Colour.RED, Colour.BLUE] * (N // 2), ["red", "blue"] * (N // 2)
     expected, model = (classifier().fit(X, y) for y in (values, members))
     np.testing.assert_array_equal(model.classes_, ["blue", "red"])
@@ -490,19 +496,19 @@ def test_an_enum_of_strings_is_its_values():
 
 
 def test_nullable_labels_keep_their_type():
-    """They were classes of floats."""
+    """Integers and booleans do not become floats."""
     assert classifier().fit(X, pd.Series(CODES, dtype="Int64")).classes_.dtype.kind == "i"
     assert classifier().fit(X, pd.Series(CODES.astype(bool), dtype="boolean")).predict(X).dtype.kind == "b"
 
 
 def test_sparse_targets_are_refused(fitted):
-    """Their length is ambiguous, to scipy."""
+    """scipy's error says that their length is ambiguous."""
     for model in fitted:
         refuses(model, "Sparse data was passed for y, but dense", X, csr_matrix(Y[:, None]), error=TypeError)
 
 
 def test_a_noise_of_another_order_than_the_targets_is_refused():
-    """Its square would not be a float."""
+    """Its square in the units of the scaled targets would overflow."""
     with pytest.raises(ValueError, match=r"sigma_noise=0.1 is \d+e\+\d+ times the scale of y.*in the units of y"):
         regressor().fit(X, 1e-300 * Y)
 
@@ -526,7 +532,7 @@ def test_a_noise_of_another_order_than_the_targets_is_refused():
     ],
 )
 def test_a_given_net_is_told_of_the_column_and_the_value(value, error, message):
-    """In a frame with columns of dtype object."""
+    """In a data frame with object columns."""
     table = pd.DataFrame({"a": Y, "b": replaced(Y, value)})
     with pytest.raises(error, match=message):
         LaplaceRegressor(torch.nn.Linear(2, 1)).fit(table, Y)

@@ -1,6 +1,6 @@
-"""All public names, collected from the package itself.
+"""All public names, collected from the package.
 
-``python tests/support/api.py > docs/api.md`` writes the page of the documentation.
+``python tests/support/api.py > docs/api.md`` writes the documentation page.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Every public name with its summary. Docstrings have parameters, shapes, units, e
 """
 ESTIMATORS = sklearn_laplace.LaplaceRegressor, sklearn_laplace.LaplaceClassifier
 SCIKIT_LEARN = ["get_metadata_routing", "get_params", "set_callbacks", "set_params"]
-"""Inherited methods that scikit-learn documents, as it does ``set_…_request``."""
+"""Inherited methods that scikit-learn documents; ``set_…_request`` is another kind of them."""
 AXES: dict[str, Mapping[str, Any]] = {
     "subset_of_weights": SUBSETS,
     "curvature": CURVATURES,
@@ -47,18 +47,18 @@ AXES: dict[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Public:
-    """A name as on the page, and the object that has it."""
+    """Public name as listed on the page, and its object."""
 
     name: str
-    found: Any
+    value: Any
 
     @property
     def documentation(self) -> str:
-        return inspect.getdoc(self.found.fget if isinstance(self.found, property) else self.found) or ""
+        return inspect.getdoc(self.value.fget if isinstance(self.value, property) else self.value) or ""
 
     @property
     def summary(self) -> str:
-        """The first paragraph of the docstring, in a line, without its markup."""
+        """First paragraph of the docstring as a single line without markup."""
         text = " ".join(self.documentation.split("\n\n")[0].split())
         for markup in (":class:", ":meth:", ":func:", ":math:", "~sklearn_laplace.", "``"):
             text = text.replace(markup, "`" if markup == "``" else "")
@@ -66,14 +66,16 @@ class Public:
 
 
 def of_estimator(kind: type) -> list[Public]:
-    """Methods and properties that this package documents."""
+    """Documented methods and properties of an estimator."""
     names = [n for n in dir(kind) if n[0] != "_" and n not in SCIKIT_LEARN and not n.endswith("_request")]
-    found = [(n, inspect.getattr_static(kind, n)) for n in names]
-    return [Public(f"{kind.__name__}.{n}", one) for n, one in found if callable(one) or isinstance(one, property)]
+    members = [(n, inspect.getattr_static(kind, n)) for n in names]
+    return [
+        Public(f"{kind.__name__}.{n}", value) for n, value in members if callable(value) or isinstance(value, property)
+    ]
 
 
 def of_module(module: Any, names: list[str] | None = None) -> list[Public]:
-    """Exported names of a module, or the listed ones."""
+    """Exported names of a module, or those in ``names``."""
     prefix = module.__name__.removeprefix("sklearn_laplace").removeprefix(".")
     listed = module.__all__ if names is None else names
     return [Public(f"{prefix}.{n}" if prefix else n, getattr(module, n)) for n in listed]
@@ -84,29 +86,29 @@ def defined_in(module: Any) -> list[str]:
 
 
 def sections() -> dict[str, list[Public]]:
-    """Names by the headings of the page."""
-    top = [one for one in of_module(sklearn_laplace) if not inspect.ismodule(one.found) and one.name[0] != "_"]
-    found = {"Estimators": [one for one in top if one.found in ESTIMATORS]}
-    found |= {f"Methods of {kind.__name__}": of_estimator(kind) for kind in ESTIMATORS}
-    found["Functions"] = [one for one in top if one.found not in ESTIMATORS]
-    found["Option objects"] = of_module(options)
-    found["Metrics"] = [one for one in of_module(metrics) if callable(one.found)]
-    found["Recalibration"] = of_module(recalibration, ["SigmaScaling"])
-    found["Displays"] = of_module(plotting)
-    found["Errors and warnings"] = of_module(errors, defined_in(errors))
-    return found
+    """Public names under the headings of the page."""
+    top = [entry for entry in of_module(sklearn_laplace) if not inspect.ismodule(entry.value) and entry.name[0] != "_"]
+    headings = {"Estimators": [entry for entry in top if entry.value in ESTIMATORS]}
+    headings |= {f"Methods of {kind.__name__}": of_estimator(kind) for kind in ESTIMATORS}
+    headings["Functions"] = [entry for entry in top if entry.value not in ESTIMATORS]
+    headings["Option objects"] = of_module(options)
+    headings["Metrics"] = [entry for entry in of_module(metrics) if callable(entry.value)]
+    headings["Recalibration"] = of_module(recalibration, ["SigmaScaling"])
+    headings["Displays"] = of_module(plotting)
+    headings["Errors and warnings"] = of_module(errors, defined_in(errors))
+    return headings
 
 
 def engine() -> dict[str, list[Public]]:
-    """Implementations of the values of each axis."""
-    return {axis: [Public(name, found) for name, found in registry.items()] for axis, registry in AXES.items()}
+    """Implementations of the values of each parameter."""
+    return {axis: [Public(name, value) for name, value in registry.items()] for axis, registry in AXES.items()}
 
 
 def lines() -> Iterator[str]:
     yield HEADER
     for heading, listed in sections().items():
         yield f"## {heading}\n\n| name | |\n|---|---|"
-        yield from (f"| `{one.name}` | {one.summary} |" for one in listed)
+        yield from (f"| `{entry.name}` | {entry.summary} |" for entry in listed)
         yield ""
     yield "## Implementations of the values\n"
     yield textwrap.fill(
@@ -117,7 +119,10 @@ def lines() -> Iterator[str]:
     yield ""
     for axis, listed in engine().items():
         yield f"| {axis} | | |\n|---|---|---|"
-        yield from (f"| {one.name} | `{one.found.__module__}.{one.found.__name__}` | {one.summary} |" for one in listed)
+        yield from (
+            f"| {entry.name} | `{entry.value.__module__}.{entry.value.__name__}` | {entry.summary} |"
+            for entry in listed
+        )
         yield ""
 
 

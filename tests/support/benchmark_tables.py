@@ -1,7 +1,7 @@
-"""The tables of the benchmarks' page, each from its CSV.
+"""Tables of the benchmarks page, generated from CSV files.
 
-A line ``<!-- benchmarks/NAME.csv -->`` of ``docs/benchmarks.md`` stands above the table of
-``docs/benchmarks/NAME.csv``; ``python tests/support/benchmark_tables.py`` writes all tables anew.
+A line ``<!-- benchmarks/NAME.csv -->`` of ``docs/benchmarks.md`` precedes the table of
+``docs/benchmarks/NAME.csv``. ``python tests/support/benchmark_tables.py`` rewrites all tables.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ MARKED = re.compile(r"(?<=^<!-- benchmarks/)(\w+)(\.csv -->\n\n)((?:\|.*\n)*)", 
 
 
 def table(name: str) -> str:
-    """The markdown of a CSV."""
+    """Markdown table of a CSV file."""
     with (PAGE.parent / f"benchmarks/{name}.csv").open(newline="", encoding="utf-8") as file:
         header, *rows = csv.reader(file)
     return "".join(f"| {' | '.join(row)} |\n" if row else f"|{'---|' * len(header)}\n" for row in (header, [], *rows))
 
 
 def page() -> str:
-    """The page with the tables that the CSVs have now."""
-    return MARKED.sub(lambda found: found[1] + found[2] + table(found[1]), PAGE.read_text(encoding="utf-8"))
+    """Text of the page with the current tables."""
+    return MARKED.sub(lambda match: match[1] + match[2] + table(match[1]), PAGE.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Tables of supported combinations, made from the registries, which also decide what is refused.
+"""Tables of supported combinations, generated from the registries that also decide the refusals.
 
-``python tests/support/combinations.py > docs/combinations.md`` writes the page of the documentation.
+``python tests/support/combinations.py > docs/combinations.md`` writes the documentation page.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SUBSET_VALUES = {
     "list of tensors": (["out.weight"], Subnetwork({"out.weight": None})),
     "dict of masks": ({"out.weight": [[True, False]]}, Subnetwork({"w": torch.eye(2, dtype=torch.bool)})),
 }
-"""Values of ``subset_of_weights``, and the subset whose capabilities each has."""
+"""Values of ``subset_of_weights``, each with the argument and the resulting subset."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Table:
     text: str
 
     def instead(self, column: str) -> list[str]:
-        """Rows that are supported together with a column."""
+        """Rows that are supported with a column."""
         return [row for (row, other), works in self.cells.items() if other == column and works]
 
 
@@ -148,7 +148,7 @@ TABLES = (
 
 
 def page() -> str:
-    """The page of the documentation."""
+    """Text of ``docs/combinations.md``."""
     parts = [HEADER]
     for table in TABLES:
         rows, columns = (list(dict.fromkeys(pair[i] for pair in table.cells)) for i in (0, 1))

@@ -1,8 +1,7 @@
-"""Parameters in their former, flat form, and as they are now.
+"""Translation of former, flat parameters to option objects.
 
-Versions before the option objects had one argument per option, such as ``damping="ritter"`` beside
-``hessian_structure="kron"``. :func:`current` translates them, so that tests can vary one option at a time. The table in
-``docs/changelog.md`` says the same.
+Earlier versions had an argument per option, such as ``damping="ritter"`` next to ``hessian_structure="kron"``.
+:func:`current` translates them, so that tests can vary single options. ``docs/changelog.md`` has the same table.
 """
 
 from __future__ import annotations
@@ -54,47 +53,49 @@ FORMER: list[dict[str, Any]] = [
     {"predictive": "mc", "n_samples": 1000},
     {"n_members": 5, "member_weights": "loo"},
 ]
-"""Former parameters of a regressor, each option at another value than its default."""
+"""Former parameters of a regressor, each option with a value other than its default."""
 FORMER_OF_CLASSIFIERS: list[dict[str, Any]] = [
     {"link": "mc", "n_samples": 1000},
     {"link": "bridge", "n_samples": 1000},
     {"predictive": "mc", "link": "mc", "n_samples": 1000},
 ]
-"""Those of a classifier alone."""
+"""Former parameters of classifiers only."""
 
 
 def current(**former: Any) -> dict[str, Any]:
-    """Return the present parameters for former ones; present ones stay as they are.
+    """Return current parameters for former ones; current parameters are unchanged.
 
     Examples
     --------
     >>> current(hessian_structure="kron", damping="ritter", random_state=0)
     {'random_state': 0, 'hessian_structure': Kron(damping='ritter')}
     """
-    found = dict(former)
-    own = {name: found.pop(name) for name in ("bias", "weight_sharing", "rank", "damping") if name in found}
-    if own:
-        found["hessian_structure"] = STRUCTURES[found.pop("hessian_structure", "kron")](**own)
+    parameters = dict(former)
+    values = {
+        name: parameters.pop(name) for name in ("bias", "weight_sharing", "rank", "damping") if name in parameters
+    }
+    if values:
+        parameters["hessian_structure"] = STRUCTURES[parameters.pop("hessian_structure", "kron")](**values)
     for parameter, names in OF_OBJECTS.items():
-        own = {new: found.pop(old) for old, new in names.items() if old in found}
-        if own and parameter not in found:  # as in set_params
-            found |= {f"{parameter}__{name}": value for name, value in own.items()}
-        elif own and isinstance(found[parameter], str) and found[parameter] in KINDS:
-            found[parameter] = KINDS[found[parameter]](**own)
-    if "n_augmentations" in found:
-        found["augment"] = options.Augmentation(found["augment"], found.pop("n_augmentations"))
-    if "n_samples" in found:
-        n_samples = found.pop("n_samples")
-        if found.get("predictive") == "mc":
-            found["predictive"] = options.MonteCarlo(n_samples)
+        values = {new: parameters.pop(old) for old, new in names.items() if old in parameters}
+        if values and parameter not in parameters:  # as in set_params
+            parameters |= {f"{parameter}__{name}": value for name, value in values.items()}
+        elif values and isinstance(parameters[parameter], str) and parameters[parameter] in KINDS:
+            parameters[parameter] = KINDS[parameters[parameter]](**values)
+    if "n_augmentations" in parameters:
+        parameters["augment"] = options.Augmentation(parameters["augment"], parameters.pop("n_augmentations"))
+    if "n_samples" in parameters:
+        n_samples = parameters.pop("n_samples")
+        if parameters.get("predictive") == "mc":
+            parameters["predictive"] = options.MonteCarlo(n_samples)
         else:
-            found["link"] = options.Link(found.get("link", "moderated"), n_samples)
-    if "member_weights" in found:
-        found["n_members"] = options.Members(found.pop("n_members", "auto"), found.pop("member_weights"))
-    own = {name: found.pop(f"prior_{name}") for name in ("structure", "mean") if f"prior_{name}" in found}
-    if own:
-        previous = {"previous": found["prior"]} if found.get("prior") is not None else {}
-        found["prior"] = options.GaussianPrior(**own, **previous)
-        if set(own) == {"structure"} and not previous:
-            found["prior"] = own["structure"]
-    return found
+            parameters["link"] = options.Link(parameters.get("link", "moderated"), n_samples)
+    if "member_weights" in parameters:
+        parameters["n_members"] = options.Members(parameters.pop("n_members", "auto"), parameters.pop("member_weights"))
+    values = {name: parameters.pop(f"prior_{name}") for name in ("structure", "mean") if f"prior_{name}" in parameters}
+    if values:
+        previous = {"previous": parameters["prior"]} if parameters.get("prior") is not None else {}
+        parameters["prior"] = options.GaussianPrior(**values, **previous)
+        if set(values) == {"structure"} and not previous:
+            parameters["prior"] = values["structure"]
+    return parameters

@@ -1,6 +1,6 @@
-"""Formulas broken on purpose, one at a time, in a copy of the package: some test has to fail each time.
+"""Mutation tests: each mutation breaks a formula in a copy of the package, and some test has to fail.
 
-``python tests/support/mutate.py`` prints one line a mutation and ends with 1 if one of them survives its tests.
+``python tests/support/mutate.py`` prints a line per mutation and exits with status 1 if any mutation survives.
 """
 
 from __future__ import annotations
@@ -329,7 +329,7 @@ MUTATIONS = (
     ),
     Mutation(
         "CRPS without its constant",
-        "metrics/scores.py",
+        "distributions/crps.py",
         "np.sqrt(np.pi)",
         "np.sqrt(2 * np.pi)",
         "metrics",
@@ -380,7 +380,7 @@ MUTATIONS = (
     Mutation(
         "chunks as if nothing else were held",
         "_runtime/memory.py",
-        "max(self.size - taken, 0)",
+        "max(self.size - used_bytes, 0)",
         "self.size",
         "memory",
     ),
@@ -520,8 +520,8 @@ MUTATIONS = (
     Mutation(
         "held-out rows judged by the next net",
         "_approximation/held_out.py",
-        "fold_of_row[fold.held_out] = k",
-        "fold_of_row[fold.held_out] = (k + 1) % N_FOLDS",
+        "fold_of_row[part.held_out] = k",
+        "fold_of_row[part.held_out] = (k + 1) % N_FOLDS",
         "held_out",
     ),
     Mutation(
@@ -542,7 +542,7 @@ MUTATIONS = (
 
 
 def survives(mutation: Mutation, folder: pathlib.Path) -> bool:
-    """Whether the tests named pass with the mutation."""
+    """True if the listed tests pass with the mutation."""
     for name in ("sklearn_laplace", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
@@ -563,9 +563,9 @@ def main() -> int:
     alive = 0
     for mutation in MUTATIONS:
         with tempfile.TemporaryDirectory() as folder:
-            found = survives(mutation, pathlib.Path(folder))
-        alive += found
-        print(f"{'SURVIVES' if found else 'caught':8}  {mutation.what} ({mutation.file})", flush=True)
+            survived = survives(mutation, pathlib.Path(folder))
+        alive += survived
+        print(f"{'SURVIVES' if survived else 'caught':8}  {mutation.what} ({mutation.file})", flush=True)
     print(f"{len(MUTATIONS) - alive} of {len(MUTATIONS)} caught")
     return min(alive, 1)
 

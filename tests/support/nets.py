@@ -1,4 +1,4 @@
-"""User modules for the tests, importable so that they can be pickled."""
+"""User-defined modules for the tests; importable, so that they can be pickled."""
 
 import torch
 from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier, NeuralNetRegressor

@@ -1,4 +1,4 @@
-"""Code in markdown pages, and whether it prints what the page shows."""
+"""Execution of the code in markdown pages, and comparison with the output that they show."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ FENCED = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```", flags=re.DOTALL | re.MULTILIN
 
 
 def python_blocks(text: str) -> list[str]:
-    """The python blocks of a page, in their order."""
+    """Python blocks of a page, in order."""
     return [code for language, code in FENCED.findall(text) if language == "python"]
 
 
 def assert_prints_what_it_shows(code: str, name: str) -> None:
-    """Run a session from its first line to its last; three dots stand for the rest of a message."""
+    """Run a doctest session; three dots stand for omitted output."""
     test = doctest.DocTestParser().get_doctest(code, {}, name, name, 0)
     assert test.examples
     report: list[str] = []

@@ -1,7 +1,7 @@
-"""The page of reproduced experiments, made from what their full runs have kept.
+"""The page of reproduced experiments, generated from the results of full runs.
 
 Each script of ``examples/3_papers`` writes ``NAME.json`` and ``NAME.png`` (``--out docs/papers``);
-``python tests/support/papers.py > docs/papers.md`` makes a page of them. No number on it was typed.
+``python tests/support/papers.py > docs/papers.md`` generates the page with all its numbers.
 """
 
 from __future__ import annotations
@@ -30,53 +30,53 @@ with other work on the machine: all experiments except the one with larger data 
 
 
 def results() -> dict[str, dict[str, Any]]:
-    """What each full run has kept, by the name of its script and, behind it, of its data."""
+    """Stored results of the full runs, by the names of script and data."""
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))}
 
 
 def script_of(name: str) -> Path:
-    """The script whose run was kept under this name."""
+    """Script that produced the results of this name."""
     return max((path for path in SCRIPTS if name.startswith(path.stem)), key=lambda path: len(path.stem))
 
 
-def command(name: str, found: dict[str, Any]) -> str:
-    """What prints a run's numbers."""
-    data = " --data DIR" if found["data"] == "larger" else ""
+def command(name: str, result: dict[str, Any]) -> str:
+    """Command that prints the numbers of a run."""
+    data = " --data DIR" if result["data"] == "larger" else ""
     return f"python examples/3_papers/{script_of(name).name}{data}"
 
 
 def number(value: float) -> str:
-    """Four digits are what a figure of one seed may have."""
+    """Number with four digits, enough for results of a single seed."""
     return f"{value:.4g}".replace("e+0", "e").replace("e-0", "e-")
 
 
-def section(name: str, found: dict[str, Any]) -> Iterator[str]:
-    """One experiment: verdict, claims, numbers, choices, picture."""
-    title = found["title"] + (", larger data" if found["data"] == "larger" else "")
+def section(name: str, result: dict[str, Any]) -> Iterator[str]:
+    """Section of an experiment: verdict, claims, numbers, choices, picture."""
+    title = result["title"] + (", larger data" if result["data"] == "larger" else "")
     yield f"\n## {title}\n"
-    yield f"**{found['verdict'].capitalize()}.** `{command(name, found)}`, {found['seconds']} s.\n"
-    yield from (f"- {'✓' if held else '✗'} {sentence}" for sentence, held in found["claims"].items())
-    if found["why"]:
-        yield "\n" + textwrap.fill(f"Why: {found['why']}", 120)
+    yield f"**{result['verdict'].capitalize()}.** `{command(name, result)}`, {result['seconds']} s.\n"
+    yield from (f"- {'✓' if held else '✗'} {sentence}" for sentence, held in result["claims"].items())
+    if result["why"]:
+        yield "\n" + textwrap.fill(f"Why: {result['why']}", 120)
     yield "\n| measured | |\n|---|---|"
-    yield from (f"| {what} | {number(value)} |" for what, value in found["measured"].items())
-    if found["choices"]:
+    yield from (f"| {what} | {number(value)} |" for what, value in result["measured"].items())
+    if result["choices"]:
         yield "\nChoices that the source does not specify:\n"
-        yield from (f"- {sentence}" for sentence in found["choices"])
-    yield f"\n![{found['title']}](papers/{name}.png)"
+        yield from (f"- {sentence}" for sentence in result["choices"])
+    yield f"\n![{result['title']}](papers/{name}.png)"
 
 
 def page() -> str:
-    """The page of the documentation."""
-    found = results()
+    """Text of ``docs/papers.md``."""
+    stored = results()
     parts = [HEADER, "| experiment | verdict | claims that hold |\n|---|---|---|"]
-    for name, one in found.items():
-        held = list(one["claims"].values())
-        title = one["title"] + (", larger data" if one["data"] == "larger" else "")
+    for name, result in stored.items():
+        held = list(result["claims"].values())
+        title = result["title"] + (", larger data" if result["data"] == "larger" else "")
         link = f"../examples/3_papers/{script_of(name).name}"
-        parts.append(f"| [{title}]({link}) | {one['verdict']} | {sum(held)} of {len(held)} |")
-    for name, one in found.items():
-        parts += section(name, one)
+        parts.append(f"| [{title}]({link}) | {result['verdict']} | {sum(held)} of {len(held)} |")
+    for name, result in stored.items():
+        parts += section(name, result)
     return "\n".join(parts) + "\n"
 
 

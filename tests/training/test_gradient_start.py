@@ -1,4 +1,4 @@
-"""Nets that gradients train side by side before their exact steps."""
+"""First-order training of all nets in one batch, the start of the exact second-order steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sklearn_laplace._host.rows import TrainingRows
 from sklearn_laplace._runtime.budget import SMALL_ROWS
 from sklearn_laplace._training.batched import Encoded, Stacked
 from sklearn_laplace._training.gradient_start import gradient_start, may_start_by_gradients
-from sklearn_laplace._training.plan import BEGUN_DISPERSION, NOISELESS, Plan
+from sklearn_laplace._training.plan import BEGUN_DISPERSION, NOISELESS, Plan, WarmStart
 from sklearn_laplace._training.train import begin
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 from sklearn_laplace.laplace.network import Network, trace
@@ -77,18 +77,18 @@ def test_nets_side_by_side_are_the_nets(shift):
 
 def test_the_dispersion_is_the_error_of_rows_that_a_net_has_not_seen():
     modules, rows = nets(), rows_of(NOISY, RNG.uniform(0.5, 2.0, size=N))
-    found = gradient_start(modules, rows, HELD_OUT, 1.0, 0)
+    start = gradient_start(modules, rows, HELD_OUT, 1.0, 0)
     squares = [
         rows.weights[part] * (outputs(module, state)[part] - rows.targets[part, 0]).square()
-        for module, state, part in zip(modules[1:], found.states[1:], HELD_OUT, strict=True)
+        for module, state, part in zip(modules[1:], start.states[1:], HELD_OUT, strict=True)
     ]
     weights = torch.cat([rows.weights[part] for part in HELD_OUT])
-    assert found.dispersion == pytest.approx(float(torch.cat(squares).sum() / weights.sum()), rel=1e-5)
-    assert found.dispersion < 0.35  # .07 of it is noise; of the mean it would be 1
+    assert start.dispersion == pytest.approx(float(torch.cat(squares).sum() / weights.sum()), rel=1e-5)
+    assert start.dispersion < 0.35  # 0.07 of it is noise; a constant prediction would have 1
 
 
 def test_no_net_learns_from_its_rows_held_out():
-    """With other targets of those rows it is the same net; the one that has seen them is another."""
+    """Other targets of the held-out rows leave the net unchanged; the net trained on these rows changes."""
     rows = rows_of(NOISY)
     moved = rows.targets.clone()
     moved[HELD_OUT[0]] = 100.0
@@ -102,30 +102,34 @@ def test_no_net_learns_from_its_rows_held_out():
 
 def test_a_stronger_prior_makes_smaller_weights():
     weak, strong = (gradient_start(nets(), rows_of(NOISY), HELD_OUT, prior, 0) for prior in (0.1, 100.0))
-    sizes = [float(found.states[0]["5.weight"].square().sum()) for found in (weak, strong)]
+    sizes = [float(start.states[0]["5.weight"].square().sum()) for start in (weak, strong)]
     assert sizes[1] < 0.5 * sizes[0]
-
-
-@pytest.fixture
-def starts(monkeypatch):
-    """What gradients have left to the first net of a fit."""
-    found = []
-
-    def spied(*given):
-        found.append(begin(*given))
-        return found[-1]
-
-    monkeypatch.setattr("sklearn_laplace._ensemble.fit.begin", spied)
-    return found
 
 
 ONE_KIND = {"n_bins": None, "n_members": 2, "random_state": 0}
 
 
-def test_targets_with_noise_begin_by_gradients(starts):
-    """With the net and three beside it; the exact steps that follow go on from there."""
-    model = LaplaceRegressor(**ONE_KIND).fit(X, NOISY)
-    (start,) = starts
+def fit_and_starts(X: np.ndarray, y: np.ndarray) -> tuple[LaplaceRegressor, list[WarmStart]]:
+    """Fitted model, and the start points that its fit got from first-order training."""
+    starts = []
+
+    def spied(*args):
+        starts.append(begin(*args))
+        return starts[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sklearn_laplace._ensemble.fit.begin", spied)
+        return LaplaceRegressor(**ONE_KIND).fit(X, y), starts
+
+
+@pytest.fixture(scope="module")
+def noisy() -> tuple[LaplaceRegressor, list[WarmStart]]:
+    return fit_and_starts(X, NOISY)
+
+
+def test_targets_with_noise_begin_by_gradients(noisy):
+    """One net of all rows and three cross-fitted ones; the exact steps continue from there."""
+    model, (start,) = noisy
     assert start.by_gradients and start.dispersion > NOISELESS
     mode = model._ensemble.first.fit.theta.numpy()
     assert [len(start.theta), *map(len, start.folds)] == [len(mode)] * 4
@@ -133,23 +137,22 @@ def test_targets_with_noise_begin_by_gradients(starts):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")
-def test_targets_almost_without_noise_start_from_initial_weights(starts):
-    LaplaceRegressor(**ONE_KIND).fit(X, X[:, 0] + 0.1 * X[:, 1])
-    (start,) = starts
+def test_targets_almost_without_noise_start_from_initial_weights():
+    _, (start,) = fit_and_starts(X[:310], X[:310, 0] + 0.1 * X[:310, 1])
     assert start.dispersion < NOISELESS
     assert start.theta is None and start.folds == ()
 
 
-def test_a_start_by_gradients_leaves_prior_and_noise_open(starts):
-    """The dispersion starts at a part of the squared error of held-out rows, and no precision is taken over."""
-    LaplaceRegressor(**ONE_KIND).fit(X, NOISY)
+def test_a_start_by_gradients_leaves_prior_and_noise_open(noisy):
+    """The initial dispersion is a fraction of the held-out squared error; no prior precision is carried over."""
+    _, starts = noisy
     plan = plan_of(begun=starts[0].dispersion)
     assert plan.again is None and plan.is_noisy
     assert plan.first_dispersion == pytest.approx(BEGUN_DISPERSION * starts[0].dispersion)
 
 
-def test_few_rows_start_from_initial_weights(starts):
-    LaplaceRegressor(**ONE_KIND).fit(X[:SMALL_ROWS], NOISY[:SMALL_ROWS])
+def test_few_rows_start_from_initial_weights():
+    _, starts = fit_and_starts(X[:SMALL_ROWS], NOISY[:SMALL_ROWS])
     assert starts == []
 
 
@@ -160,16 +163,20 @@ def test_only_normal_noise_begins_by_gradients():
     assert not may_start_by_gradients(network, replace(plan_of(), prior=lambda network: network.tensor_prior()))
 
 
-@pytest.mark.parametrize("options", [{}, {"n_bins": None, "prior_precision": 2.0}], ids=["default", "given prior"])
-def test_a_fit_that_begins_by_gradients_is_near_the_function(options):
-    """Two fits are the same but for rounding; no warning; the mean is near the function, and intervals cover it."""
+@pytest.mark.parametrize(
+    ("n", "options"),
+    [(310, {}), (N, {"n_bins": None, "n_members": 2, "prior_precision": 2.0})],
+    ids=["default", "given prior"],
+)
+def test_a_fit_that_begins_by_gradients_is_near_the_function(n, options):
+    """A repeated fit is equal up to rounding; no warning; the mean is close to the truth and intervals cover it."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model, again = (LaplaceRegressor(random_state=0, **options).fit(X, NOISY) for _ in range(2))
+        model, again = (LaplaceRegressor(random_state=0, **options).fit(X[:n], NOISY[:n]) for _ in range(2))
     fresh = np.random.default_rng(1).normal(size=(1000, 3))
     truth = np.sin(2 * fresh[:, 0]) + fresh[:, 1] * fresh[:, 2]
     mean, std = model.predict(fresh, return_std=True)
     np.testing.assert_allclose(again.predict(fresh), mean, rtol=1e-8)
-    assert np.sqrt(np.mean((mean - truth) ** 2)) < 0.45  # the truth has a standard deviation of 1.2
+    assert np.sqrt(np.mean((mean - truth) ** 2)) < 0.45  # the function has a standard deviation of 1.2
     y = truth + 0.3 * np.random.default_rng(2).normal(size=1000)
     assert 0.85 < (np.abs(y - mean) < 1.645 * std).mean() < 0.96

@@ -1,7 +1,8 @@
-"""Default fits of many rows: members that train together, each without a part of the rows."""
+"""Default fits of many rows: ensemble members trained in one batch, each without its held-out fold."""
 
 from __future__ import annotations
 
+import functools
 import math
 import pickle
 import warnings
@@ -11,6 +12,8 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 from sklearn.base import clone
+from sklearn.ensemble import HistGradientBoostingRegressor
+from threadpoolctl import threadpool_limits
 
 from sklearn_laplace import LaplaceRegressor, load, save
 from sklearn_laplace._ensemble import train_members as train
@@ -24,11 +27,12 @@ from sklearn_laplace.errors import MemoryBudgetError
 from sklearn_laplace.nets import TableMLP
 from sklearn_laplace.options import MonteCarlo
 
-N_ROWS = 1000
+N_ROWS = 500
+FEW_ROWS = 200
 
 
 def friedman(n_rows: int, seed: int = 0, noise: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """Friedman's first function of the first five of six columns."""
+    """Friedman's first function; the last of the six columns is irrelevant."""
     random = np.random.default_rng(seed)
     X = random.uniform(size=(n_rows, 6))
     mean = 10 * np.sin(np.pi * X[:, 0] * X[:, 1]) + 20 * (X[:, 2] - 0.5) ** 2 + 10 * X[:, 3] + 5 * X[:, 4]
@@ -36,7 +40,7 @@ def friedman(n_rows: int, seed: int = 0, noise: float = 1.0) -> tuple[np.ndarray
 
 
 def wavy(n_rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A wave whose noise grows tenfold with the second column; the standard deviations too."""
+    """Rows, targets and noise levels: a sine wave whose noise level grows tenfold with the second column."""
     random = np.random.default_rng(seed)
     X = random.uniform(size=(n_rows, 2))
     std = 0.05 * 10 ** X[:, 1]
@@ -45,7 +49,7 @@ def wavy(n_rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_beside():
-    """No nets that take exact steps (``test_beside.py``)."""
+    """Without members trained by second-order steps; ``tests/ensemble/test_exact_members.py`` covers those."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sklearn_laplace._ensemble.encodings.MOST_STEP", 0.0)
         yield
@@ -107,9 +111,9 @@ def test_column_scales_become_constants_of_the_encoding():
     for scale in stacked.scales:
         scale.copy_(torch.randn(scale.shape, generator=random, dtype=torch.float64))
     outputs = stacked(*Encoded.of(modules[0], x, torch.float64).taken(torch.arange(20)))
-    for module, state, own in zip(modules, stacked.written(), outputs, strict=True):
+    for module, state, output in zip(modules, stacked.written(), outputs, strict=True):
         module.load_state_dict(state)
-        torch.testing.assert_close(module(x), own)
+        torch.testing.assert_close(module(x), output)
         assert bool((module.standardise.scale > 0).all())
 
 
@@ -152,7 +156,7 @@ def test_targets_without_noise_get_further_cycles(monkeypatch, noise, cycles):
 
 
 def test_rows_are_weighed_by_a_power_of_their_noise():
-    """The last cycle multiplies squared errors by (mean/v)ᵖ."""
+    """The last cycle weights squared errors by (v̄/v)ᵖ, with v the noise variance and v̄ its mean."""
     X = coded(40)
     rows = TrainingRows(X, X[:, :1].nan_to_num(), torch.ones(40))
     seen = torch.ones(2, 40)
@@ -160,19 +164,21 @@ def test_rows_are_weighed_by_a_power_of_their_noise():
     noise = torch.linspace(0.5, 2.0, 40)[:, None]
     weighted: dict[float, torch.Tensor] = {}
     for power in (1.0, 0.5):
-        found: list[batched.Training] = []
+        trainings: list[batched.Training] = []
         start = batched.Training.of
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(batched.Training, "of", lambda *given, start=start, f=found: f.append(start(*given)) or f[-1])
+            patch.setattr(
+                batched.Training, "of", lambda *args, start=start, t=trainings: t.append(start(*args)) or t[-1]
+            )
             schedule = Schedule(30, noise_power=power, most_further=0)
             train_members(Stacked(nets(2)), rows, seen, [schedule], 0, [0.0, 0.0], lambda outputs: noise)
-        weighted[power] = found[0].precision
+        weighted[power] = trainings[0].precision
     torch.testing.assert_close(weighted[1.0], noise.mean() / noise)
     torch.testing.assert_close(weighted[0.5], (noise.mean() / noise).sqrt())
 
 
 def test_recipes_change_smoothly_with_the_rows():
-    """Powers of the rows, more steps for few of them, and weights that are closer to equal for many."""
+    """Settings follow powers of the number of rows: more steps per row for few, more equal weights for many."""
     at = {n: recipes_for(n, 10) for n in (1000, 1001, 3000, 5000, 5001, 10_000, 40_000, 10**6)}
     assert [recipe.schedule.n_steps for recipe in at[1000]] == [712, 712]
     assert [recipe.schedule.n_steps for recipe in at[1001]] == [750, 675]
@@ -198,16 +204,17 @@ def test_the_prior_of_each_net_draws_its_weights_to_zero():
 @pytest.mark.parametrize("noise", [None, "varies"])
 def test_deals_are_weighed_by_stacking(noise):
     generator = torch.Generator().manual_seed(0)
-    y, *found = torch.randn(3, 50, 2, generator=generator, dtype=torch.float64)
+    y, *errors = torch.randn(3, 50, 2, generator=generator, dtype=torch.float64)
     variances = None if noise is None else torch.rand(50, 2, generator=generator, dtype=torch.float64) + 0.1
-    outputs = [y + found[0], y + 0.8 * found[1]]
+    outputs = [y + errors[0], y + 0.8 * errors[1]]
     rows = TrainingRows(torch.zeros(50, 1), y, torch.rand(50, generator=generator, dtype=torch.float64))
 
     std = torch.ones(50, 2) if variances is None else variances.sqrt()
 
     def density(share: float) -> float:
         def loss(log_scale: float) -> float:
-            apart = [torch.distributions.Normal(own, math.exp(log_scale) * std).log_prob(y).sum(1) for own in outputs]
+            scale = math.exp(log_scale) * std
+            apart = [torch.distributions.Normal(output, scale).log_prob(y).sum(1) for output in outputs]
             mixed = torch.logaddexp(apart[0] + math.log(1 - share), apart[1] + math.log(share))
             return -float(rows.weights @ mixed)
 
@@ -235,7 +242,7 @@ def test_a_few_rows_without_an_error_leave_out_no_deal():
 
 
 def test_a_prior_is_tried_where_rows_are_noisy(fitted, monkeypatch):
-    """Friedman's function is smooth: without the prior its nets err more on rows that they have not seen."""
+    """Friedman's function is smooth: without the prior the error on new rows is larger."""
     X, y = friedman(1000, seed=1)
     monkeypatch.setattr("sklearn_laplace._ensemble.train_members.PRIORS", (0.0,))
     without = clone(fitted).fit(*friedman(N_ROWS))
@@ -244,15 +251,14 @@ def test_a_prior_is_tried_where_rows_are_noisy(fitted, monkeypatch):
 
 def test_a_default_fit_has_eight_members(fitted):
     assert len(fitted.members_) == 8
-    assert len(LaplaceRegressor(random_state=0).fit(*friedman(200)).members_) == 8
+    assert len(LaplaceRegressor(random_state=0).fit(*friedman(FEW_ROWS)).members_) == 8
     assert len(LaplaceRegressor(random_state=0).fit(*friedman(99)).members_) <= 4
 
 
 def test_it_predicts_as_well_as_a_boosted_forest(fitted):
-    from sklearn.ensemble import HistGradientBoostingRegressor
-
     X, y = friedman(2000, seed=1)
-    forest = HistGradientBoostingRegressor(random_state=0).fit(*friedman(N_ROWS))
+    with threadpool_limits(1):
+        forest = HistGradientBoostingRegressor(random_state=0).fit(*friedman(N_ROWS))
     assert np.mean((fitted.predict(X) - y) ** 2) < np.mean((forest.predict(X) - y) ** 2)
 
 
@@ -290,9 +296,9 @@ def test_the_same_seed_gives_the_same_model_whatever_the_order_of_the_rows(fitte
     np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
 
 
-def test_weights_are_repetitions(fitted):
-    X, y = friedman(N_ROWS)
-    weights = np.random.default_rng(0).integers(1, 3, size=N_ROWS)
+def test_weights_are_repetitions():
+    X, y = friedman(FEW_ROWS)
+    weights = np.random.default_rng(0).integers(1, 3, size=FEW_ROWS)
     weighted = LaplaceRegressor(random_state=0).fit(X, y, sample_weight=weights)
     repeated = LaplaceRegressor(random_state=0).fit(np.repeat(X, weights, axis=0), np.repeat(y, weights))
     np.testing.assert_allclose(weighted.predict_std(X[:50]), repeated.predict_std(X[:50]), rtol=1e-6)
@@ -316,7 +322,7 @@ def test_a_file_gives_it_back_to_the_bit(fitted, tmp_path):
 def test_each_member_forgets_only_rows_that_it_has_seen(fitted):
     X, y = friedman(N_ROWS)
     model = pickle.loads(pickle.dumps(fitted)).forget(X[:40], y[:40])
-    before, after = ([member.laplace_.total_weight for member in own.members_] for own in (fitted, model))
+    before, after = ([member.laplace_.total_weight for member in each.members_] for each in (fitted, model))
     forgotten = np.subtract(before, after)
     assert forgotten.sum() == pytest.approx(6 * 40)
     assert (forgotten < 40).all()
@@ -335,7 +341,7 @@ def test_a_training_is_taken_from_the_cache(fitted, tmp_path, monkeypatch):
     model = clone(fitted).set_params(memory=str(tmp_path)).fit(X, y)
     monkeypatch.setattr("sklearn_laplace._ensemble.train_members.train_members", None)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch 2.4 warns when it reads what it has pickled
+        warnings.simplefilter("ignore")  # torch 2.4 warns when it unpickles tensors
         again = clone(model).set_params(hessian_structure="diag").fit(X, y)
     np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
 
@@ -360,7 +366,7 @@ def test_rows_that_came_and_went_leave_no_trace(fitted):
     ids=str,
 )
 def test_options_of_the_posterior_are_kept(options):
-    X, y = friedman(N_ROWS)
+    X, y = friedman(300)
     model = LaplaceRegressor(random_state=0, lr=0.01, **options).fit(X, y)
     assert len(model.members_) == 8
     assert model.score(*friedman(500, seed=1)) > 0.75
@@ -368,13 +374,13 @@ def test_options_of_the_posterior_are_kept(options):
 
 
 def hard(name: str) -> tuple[np.ndarray, np.ndarray]:
-    X, y = friedman(N_ROWS)
+    X, y = friedman(FEW_ROWS)
     if name == "constant columns":
-        X = np.column_stack([X, np.full(N_ROWS, 3.0), 7 + 1e-15 * X[:, 0], X[:, 0]])
+        X = np.column_stack([X, np.full(FEW_ROWS, 3.0), 7 + 1e-15 * X[:, 0], X[:, 0]])
     elif name == "two values":
         y = (y > np.median(y)).astype(float)
     elif name == "constant target":
-        y = np.full(N_ROWS, 2.5)
+        y = np.full(FEW_ROWS, 2.5)
     elif name == "no noise":
         y = 3 * X[:, 0] - X[:, 1]
     elif name == "outliers":
@@ -385,8 +391,15 @@ def hard(name: str) -> tuple[np.ndarray, np.ndarray]:
     elif name == "two targets":
         y = np.column_stack([y, -y])
     elif name == "many columns":
-        X = np.random.default_rng(0).normal(size=(N_ROWS, 300))
+        X = np.random.default_rng(0).normal(size=(FEW_ROWS, 300))
     return X, y
+
+
+@functools.cache
+def fitted_to_hard(name: str) -> tuple[LaplaceRegressor, list[warnings.WarningMessage]]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        return LaplaceRegressor(random_state=0).fit(*hard(name)), caught
 
 
 @pytest.mark.parametrize(
@@ -403,13 +416,10 @@ def hard(name: str) -> tuple[np.ndarray, np.ndarray]:
     ],
 )
 def test_legal_data_is_fitted(name):
-    X, y = hard(name)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model = LaplaceRegressor(random_state=0).fit(X, y)
-    mean, std = model.predict(X[:50], return_std=True)
+    model, caught = fitted_to_hard(name)
+    mean, std = model.predict(hard(name)[0][:50], return_std=True)
     assert np.isfinite(mean).all() and np.isfinite(std).all() and (std >= 0).all()
-    assert len(caught) <= 1, [str(one.message) for one in caught]
+    assert len(caught) <= 1, [str(warning.message) for warning in caught]
 
 
 def test_a_posterior_beyond_memory_is_refused_before_the_training(monkeypatch):
@@ -420,7 +430,7 @@ def test_a_posterior_beyond_memory_is_refused_before_the_training(monkeypatch):
 
 
 def test_quantiles_of_some_rows_do_for_all(fitted, monkeypatch):
-    """Of very many rows not all are looked at to find where the pieces of a column begin and end."""
+    """Bin edges come from a random subset of the rows if there are very many."""
     monkeypatch.setattr("sklearn_laplace._training.built_in.STATISTICS_ROWS", 200)
     model = clone(fitted).fit(*friedman(N_ROWS))
     edges, others = (np.array(each.net_.module_.standardise.edges) for each in (fitted, model))
@@ -430,6 +440,5 @@ def test_quantiles_of_some_rows_do_for_all(fitted, monkeypatch):
 
 
 def test_targets_without_noise_are_met():
-    X, y = hard("no noise")
-    model = LaplaceRegressor(random_state=0).fit(X, y)
+    (X, y), (model, _) = hard("no noise"), fitted_to_hard("no noise")
     assert np.sqrt(np.mean((model.predict(X) - y) ** 2)) < 0.02 * np.std(y)

@@ -1,4 +1,4 @@
-"""A previous posterior as the prior: one fit on all rows where that is exact; dense algebra, less forgetting."""
+"""A previous posterior as the prior: exact for linear nets, dense algebra otherwise, less forgetting."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LABELS = np.array(["low", "mid", "top"])[np.digitize(Y[:, 0], [0.0, 2.0])]
 WEIGHTS = RNG.integers(1, 4, size=60).astype(float)
 PARTS = (slice(0, 20), slice(20, 21), slice(21, 60))
 DELTA, SIGMA = 2.0, 0.5
-SMALL = {"hidden_layer_sizes": (4,), "random_state": 0}
+SMALL = {"hidden_layer_sizes": (4,), "n_members": 1, "random_state": 0}
 MONOIDS = sorted(name for name, structure in STRUCTURES.items() if structure.is_monoid)
 
 
@@ -46,7 +46,7 @@ def linear(structure, **options):
 
 
 def sequential(model, parts, X, y, weights):
-    """One fit a part, each with the posterior so far as its prior."""
+    """Fit part after part, each time with the last posterior as the prior."""
     for part in parts:
         following = clone(model).fit(X[part], y[part], sample_weight=weights[part])
         model = clone(model).set_params(prior=FrozenEstimator(following))
@@ -57,7 +57,7 @@ def sequential(model, parts, X, y, weights):
 
 
 def test_rows_of_known_noise_fitted_in_parts_are_one_fit():
-    """The old rows are known in the unit of their own noise; very exact ones first, worthless ones second."""
+    """With known noise variances, a fit in two parts is one fit: very exact rows first, very noisy ones second."""
     v = np.where(np.arange(60) < 20, 1e-4, 1.0)
     options = {"sigma_noise": 1.0, "prior_precision": DELTA}
     whole = linear("full", **options).fit(X, Y[:, 0], sample_noise_variance=v)
@@ -96,7 +96,7 @@ def test_factors_of_another_kind_are_not_added(before, after, message):
 @pytest.mark.parametrize("structure", ["full", "functional", "kron"])
 @pytest.mark.parametrize("options", [{}, {"prior": 0.7, "prior_precision": [0.5, 20.0]}], ids=["", "tensors"])
 def test_a_linear_net_fitted_in_parts_is_bayesian_linear_regression_on_all(structure, order, options):
-    """In any order, the prior and its mean counted once; kron is exact with one output."""
+    """In any order the prior enters once. 'kron' is exact for one output."""
     y = Y[:, 0]
     model = sequential(linear(structure, **options), [PARTS[i] for i in order], X, y, WEIGHTS)
     delta = torch.tensor([0.5] * 4 + [20.0]).double() if options else DELTA
@@ -113,17 +113,19 @@ def test_a_linear_net_fitted_in_parts_is_bayesian_linear_regression_on_all(struc
 
 @pytest.mark.parametrize("structure", ["full", "functional"])
 def test_what_the_evidence_chooses_is_what_it_chooses_on_all_rows(structure):
-    """The joint evidence, at the joint mode: two targets in the previous one's scales."""
+    """The joint evidence at the joint mode, for two targets in the scales of the previous fit."""
     options = {"prior_precision": "evidence", "sigma_noise": "evidence", "standardize_y": False}
     whole = linear(structure, **options).fit(X, Y)
     parts = sequential(linear(structure, **options), PARTS, X, Y, np.ones(60))
     np.testing.assert_allclose(parts.sigma_noise_, whole.sigma_noise_, rtol=1e-2)
-    np.testing.assert_allclose(parts.prior_precision_, whole.prior_precision_, rtol=0.2)  # flat: a tenth of a nat
+    np.testing.assert_allclose(
+        parts.prior_precision_, whole.prior_precision_, rtol=0.2
+    )  # the evidence is flat: 20 % change it by 0.1 nats
     assert parts.log_marginal_likelihood_value_ == pytest.approx(whole.log_marginal_likelihood_value_, abs=0.2)
 
 
 def test_rows_that_come_after_are_added_and_taken_out():
-    """partial_fit and forget go on from there, and a moved mean is where the next training starts."""
+    """partial_fit and forget update the joint posterior; the next training starts at the updated mean."""
     y = Y[:, 0]
     first = linear("full").fit(X[:10], y[:10]).partial_fit(X[10:30], y[10:30])
     assert first.laplace_.shift is not None
@@ -139,7 +141,7 @@ def test_rows_that_come_after_are_added_and_taken_out():
 @pytest.mark.parametrize("kind", contracts.KINDS)
 @pytest.mark.parametrize("structure", MONOIDS)
 def test_old_rows_enter_by_their_quadratic_model(structure, kind):
-    """Loss, gradient, curvature and the epochs' criterion at other weights, by dense algebra and autodiff."""
+    """Loss, gradient, curvature and the criterion of the epochs at other weights, by dense algebra and autodiff."""
     whole = contracts.example(kind, seed=3, n=12)
     old, new = (
         replace(whole, x=whole.x[rows], y=whole.y[rows], weights=whole.weights[rows])
@@ -179,7 +181,7 @@ def test_old_rows_enter_by_their_quadratic_model(structure, kind):
 
 @pytest.mark.parametrize("structure", MONOIDS)
 def test_the_training_ends_at_the_mode_of_the_joint_objective(structure):
-    """New rows by autodiff, old ones by their model at the previous weights: the gradient vanishes."""
+    """The joint gradient vanishes: autodiff for the new rows, the quadratic model for the old ones."""
     y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1]
     options = {"hessian_structure": structure, "prior_precision": 0.8, "standardize_y": False, **SMALL}
     first = LaplaceRegressor(sigma_noise=0.3, **options).fit(X[:30], y[:30])
@@ -198,18 +200,18 @@ def test_the_training_ends_at_the_mode_of_the_joint_objective(structure):
 
 @pytest.mark.parametrize("structure", ["full", "kron"])
 def test_the_old_task_is_forgotten_less_than_by_plain_retraining(structure):
-    """Two halves of the plane, three seeds: the loss on the first half grows by less than half as much."""
+    """Two halves of the plane, three seeds: the loss on the first half grows less than half as much."""
     kept, lost = [], []
     for seed in range(3):
         rng = np.random.default_rng(seed)
         x = rng.normal(size=(200, 2))
         y = (np.sin(2 * x[:, 0]) + x[:, 1] > 0).astype(int)
         old = x[:, 0] < 0
-        options = {"hidden_layer_sizes": (10,), "hessian_structure": structure, "random_state": 0}
-        options["prior_precision"] = "evidence"  # of all three: held-out rows make the first alone surer
+        shared = {"prior_precision": "evidence", "n_members": 1, "random_state": 0}  # the same rule in all three fits
+        options = {"hidden_layer_sizes": (10,), "hessian_structure": structure, **shared}
         first = LaplaceClassifier(**options).fit(x[old], y[old])
         second = LaplaceClassifier(prior=FrozenEstimator(first), **options).fit(x[~old], y[~old])
-        plain = LaplaceClassifier(first.net_.module_, prior_precision="evidence", random_state=0).fit(x[~old], y[~old])
+        plain = LaplaceClassifier(first.net_.module_, **shared).fit(x[~old], y[~old])
         before, with_prior, without = (log_loss(y[old], m.predict_proba(x[old])) for m in (first, second, plain))
         kept.append(with_prior - before)
         lost.append(without - before)
@@ -219,10 +221,10 @@ def test_the_old_task_is_forgotten_less_than_by_plain_retraining(structure):
 
 @pytest.mark.parametrize("structure", ["kron", "diag", "functional"])
 def test_a_large_net_goes_on_by_epochs(structure, monkeypatch):
-    """Where no exact step is affordable: the criterion holds the old rows as well."""
-    nothing = replace(_map.budget_for(10), exact_step=0, epoch_steps=150)
+    """If no exact step is affordable, the criterion of the epochs includes the old rows."""
+    budget = replace(_map.budget_for(10), exact_step=0, epoch_steps=150)
     for file in ("fit_map", "evidence_epochs", "folds"):
-        monkeypatch.setattr(f"sklearn_laplace._training.{file}.budget_for", lambda n_rows: nothing)
+        monkeypatch.setattr(f"sklearn_laplace._training.{file}.budget_for", lambda n_rows: budget)
     y = np.sin(X[:, 0]) + X[:, 1]
     options = {"hessian_structure": structure, "prior_precision": 0.5, "sigma_noise": 0.2, **SMALL}
     old, new = X[:, 0] < 0, X[:, 0] >= 0
@@ -239,7 +241,7 @@ def test_a_large_net_goes_on_by_epochs(structure, monkeypatch):
 
 
 def test_the_scales_are_those_of_the_previous_rows():
-    """Inputs and targets of another size do not change the units of the net."""
+    """The net keeps its input and target scales, whatever the scales of the new rows."""
     first = LaplaceRegressor(**SMALL).fit(X, 10 * Y + 100)
     second = LaplaceRegressor(prior=FrozenEstimator(first), **SMALL).fit(5 * X[:20] + 3, Y[:20])
     np.testing.assert_array_equal(second._scale.mean, first._scale.mean)
@@ -249,7 +251,7 @@ def test_the_scales_are_those_of_the_previous_rows():
 
 
 def test_a_classifier_learns_what_it_was_told_of():
-    """Classes of the previous estimator, of which the new rows may hold one."""
+    """The classes are those of the previous estimator; the new rows may have only one of them."""
     first = LaplaceClassifier(**SMALL).partial_fit(X, np.where(LABELS == "top", "mid", LABELS), ["low", "mid", "top"])
     top = LABELS == "top"
     second = LaplaceClassifier(prior=FrozenEstimator(first), **SMALL).fit(X[top], LABELS[top])
@@ -260,7 +262,7 @@ def test_a_classifier_learns_what_it_was_told_of():
 
 
 def test_it_is_cloned_searched_pickled_and_refitted():
-    """The frozen estimator travels along and stays as it was."""
+    """Copies include the frozen estimator, which never changes."""
     first = LaplaceRegressor(hessian_structure="kron", **SMALL).fit(X[:30], Y[:30, 0])
     before = first.predict_std(X_NEW)
     model = LaplaceRegressor(prior=FrozenEstimator(first), hessian_structure="kron", **SMALL).fit(X[30:], Y[30:, 0])
@@ -280,7 +282,7 @@ def test_it_is_cloned_searched_pickled_and_refitted():
 
 
 def test_two_posteriors_share_their_precisions():
-    """Groups of the previous fit are where the choice starts; numbers are kept as they are."""
+    """Explicit precisions are kept; otherwise the choice starts at the previous ones."""
     first = LaplaceRegressor(prior="ard", **SMALL).fit(X, Y[:, 0])
     kept = LaplaceRegressor(
         prior=GaussianPrior("ard", previous=FrozenEstimator(first)),
@@ -302,7 +304,8 @@ class Twice(nets.Hidden):
 
 
 def previous(**options):
-    return FrozenEstimator(LaplaceRegressor(**{**SMALL, **options}).fit(X, Y[:, 0]))
+    fixed = {**SMALL, "prior_precision": 1.0, "sigma_noise": 0.5}
+    return FrozenEstimator(LaplaceRegressor(**{**fixed, **options}).fit(X, Y[:, 0]))
 
 
 def hidden(module=nets.Hidden, **options):
@@ -368,20 +371,20 @@ def hidden(module=nets.Hidden, **options):
     ],
 )
 def test_what_cannot_be_carried_on_is_refused_before_training(before, options, error, message, monkeypatch):
-    """By name, with a way out."""
+    """The error names the parameter and an alternative."""
     for each in (before, options):
         if "net" in each:
             each["hidden_layer_sizes"] = "auto"
     frozen = previous(**before)
-    given = {**SMALL, "prior": GaussianPrior(), **options}
-    given["prior"] = clone(given["prior"]).set_params(previous=frozen)
+    parameters = {**SMALL, "prior": GaussianPrior(), **options}
+    parameters["prior"] = clone(parameters["prior"]).set_params(previous=frozen)
     monkeypatch.setattr("sklearn_laplace._training.train.fit_map", lambda *args, **kwargs: pytest.fail("trained"))
     with pytest.raises(error, match=message):
-        LaplaceRegressor(**given).fit(X, np.abs(Y[:, 0]))
+        LaplaceRegressor(**parameters).fit(X, np.abs(Y[:, 0]))
 
 
 def test_other_data_are_refused():
-    """Columns, their names and the number of targets are those of the previous rows."""
+    """Columns, column names and the number of targets have to match the previous rows."""
     frame = pd.DataFrame(X, columns=list("abcd"))
     model = LaplaceRegressor(prior=FrozenEstimator(LaplaceRegressor(**SMALL).fit(frame, Y[:, 0])), **SMALL)
     with pytest.raises(ValueError, match=r"X has 3 columns; expected the 4 columns of the previous posterior"):
@@ -406,7 +409,7 @@ def test_other_data_are_refused():
     ids=["not-frozen", "not-frozen-inside", "other-kind", "no-estimator"],
 )
 def test_only_a_frozen_estimator_of_the_same_kind_is_a_prior(prior):
-    """clone would unfit anything else."""
+    """clone would reset an estimator that is not frozen."""
     with pytest.raises(
         TypeError, match=r"is not supported; give None, .* or FrozenEstimator\(fitted LaplaceRegressor\)"
     ):
@@ -414,12 +417,12 @@ def test_only_a_frozen_estimator_of_the_same_kind_is_a_prior(prior):
 
 
 def test_a_string_that_names_no_structure_is_refused():
-    """A string is the name of groups of weights."""
+    """Strings name groups of weights."""
     with pytest.raises(ValueError, match="prior='previous' is not known; expected one of 'ard', 'layer'"):
         LaplaceRegressor(prior="previous").fit(X, Y)
 
 
 def test_a_previous_estimator_has_to_be_fitted():
-    """scikit-learn's own error."""
+    """The error is scikit-learn's."""
     with pytest.raises(ValueError, match="not fitted yet"):
         LaplaceRegressor(prior=FrozenEstimator(LaplaceRegressor())).fit(X, Y)

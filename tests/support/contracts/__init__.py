@@ -1,7 +1,7 @@
-"""What every variant of an axis must answer, whatever it is: one check per registry, run over all its keys.
+"""Contracts that every registered variant must satisfy: one check per registry, run for each key.
 
-The truth is dense: a posterior's covariance is rebuilt from its own root (R R^T, the law its samples follow), and every
-other answer must agree with that matrix. That the matrix itself is right is the matter of test_structures.py.
+References are dense matrices. The covariance of a posterior is rebuilt from its root (R R^T, the distribution of its
+samples), and every other result has to agree with it. test_structures.py checks the matrix itself.
 """
 
 from .curvatures import check_curvature

@@ -15,7 +15,7 @@ from .examples import ALL_KINDS, close, example, to_oracle
 
 
 def check_curvature(key: str) -> None:
-    """A rule's contribution, rows' outer products or a matrix, is the rule's dense matrix; weights enter once."""
+    """The contribution of a batch, as rows or as a matrix, equals the dense matrix of the rule; weights count once."""
     rule = CURVATURES[key]().sampling(N_DRAWS, FISHER_SEED)
     assert rule == CURVATURES[key]().sampling(N_DRAWS, FISHER_SEED), f"{key}: two equal rules"
     assert rule.provides <= {"rows", "layers", "matrix"} and rule.dispersion_power in (1, 2)

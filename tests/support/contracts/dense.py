@@ -16,9 +16,9 @@ from .examples import Example, to_package
 
 
 def dense_curvature(structure: str, problem: Example, *, reduce: bool = False, rank: int | None = None) -> Tensor:
-    """The H that a structure stores, from the oracles alone, in the package's order.
+    """Curvature H as the structure stores it, from the oracles alone, in the package's order.
 
-    ``reduce``: the weight sharing of Kronecker factors; ``rank``: of inf, that of the layer where it is None.
+    ``reduce`` selects the weight sharing of Kronecker factors. ``rank`` is that of ``low_rank_diag``, by default full.
     """
     network, rows = problem.network, (problem.x, problem.y, problem.weights)
     names = network.parameter_names
@@ -39,13 +39,13 @@ def dense_curvature(structure: str, problem: Example, *, reduce: bool = False, r
 
 
 def _in_kronecker_basis(A: Tensor, B: Tensor, block: Tensor) -> Tensor:
-    """The block with everything cut off that is not diagonal in the eigenvectors of B ⊗ A."""
+    """Projection of the block on matrices that are diagonal in the eigenbasis of B ⊗ A."""
     basis = torch.kron(torch.linalg.eigh(B)[1], torch.linalg.eigh(A)[1])
     return basis @ oracles.diagonal(basis.mT @ block @ basis) @ basis.mT
 
 
 def leading_and_diagonal(A: Tensor, B: Tensor, block: Tensor, rank: int) -> Tensor:
-    """V diag(l) Vᵀ of the largest l = vᵀ block v over the eigenvectors v of B ⊗ A, and what its diagonal lacks."""
+    """V diag(l) Vᵀ for the largest l = vᵀ block v over the eigenvectors v of B ⊗ A, plus the rest of the diagonal."""
     basis = torch.kron(torch.linalg.eigh(B)[1], torch.linalg.eigh(A)[1])
     moments = (basis.mT @ block @ basis).diagonal()
     top = moments.argsort(descending=True)[:rank]
@@ -56,9 +56,10 @@ def leading_and_diagonal(A: Tensor, B: Tensor, block: Tensor, rank: int) -> Tens
 def layerwise(
     problem: Example, exact: Tensor, form: Callable[[Tensor, Tensor, Tensor], Tensor], reduce: bool
 ) -> Tensor:
-    """Every linear layer's block in the given form of (A, B, exact block); another tensor's A is its exact block.
+    """Block-diagonal matrix with ``form(A, B, exact block)`` for each linear layer, in the oracles' order.
 
-    In the oracles' order; the form sees the layer's matrix [W | b] row by row, or W where biases are separate.
+    ``form`` gets the layer's matrix [W | b] in row-major order, or W where biases are separate. Any other tensor
+    has its exact block as A.
     """
     folds = problem.network.folds_biases
     tensors = [(name, problem.module.get_parameter(name).numel()) for name in problem.network.parameter_names]
@@ -71,8 +72,8 @@ def layerwise(
             if folds and tensors and tensors[0][0] == f"{layer}.bias":
                 size += tensors.pop(0)[1]
             rows = problem.x, problem.y, problem.weights
-            told = {"fold_bias": folds, "reduce": reduce, "noise_variance": problem.noise_variance}
-            A, B = oracles.kron_factors(problem.kind, layer, problem.module, *rows, **told)
+            settings = {"fold_bias": folds, "reduce": reduce, "noise_variance": problem.noise_variance}
+            A, B = oracles.kron_factors(problem.kind, layer, problem.module, *rows, **settings)
             order = oracles.layer_matrix_permutation(problem.module, layer) if folds else torch.arange(size)
             back = order.argsort()
             span = slice(start, start + size)
@@ -86,7 +87,7 @@ def layerwise(
 
 
 N_DRAWS, FISHER_SEED = 3, 7
-"""Of the sampled Fisher."""
+"""Draws per row and seed of the sampled Fisher."""
 
 
 def sampled_fisher(
@@ -98,7 +99,7 @@ def sampled_fisher(
     weights: Tensor,
     noise_variance: float | Tensor = 1.0,
 ) -> Tensor:
-    """The mean of the empirical Fishers of the targets that the rule draws; y itself plays no part."""
+    """Mean of the empirical Fisher matrices at the targets that the rule draws; independent of y."""
     f = oracles.outputs(module, x)
     uniforms = row_uniforms(x, N_DRAWS * f.shape[1], FISHER_SEED).view(len(x), N_DRAWS, -1)
     drawn = [LIKELIHOODS[kind]().sample(f, uniforms[:, s]) for s in range(N_DRAWS)]
@@ -109,7 +110,7 @@ def sampled_fisher(
 
 
 def dense_contribution(batch: Batch) -> tuple[Tensor, Tensor]:
-    """What a batch adds to the curvature (P, P), and its rows (n, K, P)."""
+    """Contribution of a batch to the curvature (P, P), and its rows (n, K, P)."""
     rows = batch.jacobian.rows()
     ours = torch.einsum("nkp,nkq->pq", rows, rows)
     return ours if batch.matrix is None else ours + batch.matrix, rows
@@ -121,4 +122,4 @@ DENSE_RULES: dict[str, Callable[..., Tensor]] = {
     "mc_fisher": sampled_fisher,
     "hessian": oracles.hessian,
 }
-"""The dense truth of each rule."""
+"""Dense reference of each rule."""

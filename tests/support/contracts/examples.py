@@ -1,4 +1,4 @@
-"""Example problems, and comparisons with a named error."""
+"""Example problems, and comparisons with error messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sklearn_laplace.laplace.structures import STRUCTURES
 from sklearn_laplace.laplace.structures._base import Posterior
 
 KINDS = ("gaussian", "categorical")
-"""Likelihoods for what sees only their output factor: one of full rank and one with fewer columns than outputs."""
+"""Likelihoods for tests that depend only on the Hessian factor: full rank, and fewer columns than outputs."""
 
 
 ALL_KINDS = tuple(sorted(LIKELIHOODS))
@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 
 
 class Scaled(nn.Module):
-    """Two linear layers with a tensor of its own between them, which no factored layer covers."""
+    """Two linear layers and a scale between them, which is no factored layer."""
 
     def __init__(self, d: int, width: int, n_outputs: int, seed: int) -> None:
         super().__init__()
@@ -42,9 +42,9 @@ class Scaled(nn.Module):
         return self.body[2](torch.tanh(self.scale * self.body[0](x)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Example:
-    """A net and its rows; the likelihood's name is the oracles' ``kind``."""
+    """A net and its rows; ``kind`` names the likelihood, as in the oracles."""
 
     kind: str
     module: nn.Module
@@ -61,12 +61,12 @@ class Example:
 
     @property
     def observed(self) -> Tensor:
-        """Targets as the package takes them."""
+        """Targets in the form that the package expects."""
         return with_noise(self.y, self.noise)
 
     @property
     def noise_variance(self) -> float | Tensor:
-        """As the oracles take it, at unit dispersion."""
+        """Noise variance in the form that the oracles expect, at unit dispersion."""
         return 1.0 if self.noise is None else self.noise
 
     def batch(self, rows: Any = slice(None)) -> Batch:
@@ -86,7 +86,7 @@ class Example:
 
 
 def random_rows(kind: str, n: int, d: int, n_outputs: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of a likelihood."""
+    """Random inputs and targets for a likelihood."""
     draw = {
         "gaussian": oracles.random_regression,
         "categorical": oracles.random_classification,
@@ -97,14 +97,14 @@ def random_rows(kind: str, n: int, d: int, n_outputs: int, seed: int) -> tuple[T
 
 
 def n_outputs_of(kind: str, n_outputs: int) -> int:
-    """The number asked for, or the only one that the likelihood takes."""
+    """The requested number of outputs, or 1 for a likelihood that allows no other."""
     return 1 if kind == "bernoulli" else n_outputs
 
 
 def example(
     kind: str, seed: int = 0, n: int = 9, sizes: tuple[int, int, int] = (2, 3, 3), noisy: bool = False
 ) -> Example:
-    """A `Scaled` net at random weights, rows with weights of which some are zero; noisy: with known noise."""
+    """A `Scaled` net with random parameters; some row weights are zero. ``noisy``: with known noise variances."""
     sizes = (*sizes[:2], n_outputs_of(kind, sizes[2]))
     module = Scaled(*sizes, seed=seed)
     x, y = random_rows(kind, n, sizes[0], sizes[2], seed)
@@ -136,13 +136,13 @@ def to_package(network: Network, value: Tensor) -> Tensor:
 
 
 def covariance_of(posterior: Posterior, n_parameters: int) -> Tensor:
-    """R R^T from the root that samples go through."""
+    """Covariance R R^T from the root R that the samples use."""
     columns = posterior.apply_root(torch.eye(n_parameters, dtype=torch.float64))
     return columns.mT @ columns
 
 
 def close(actual: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
-    """Largest error below ``tolerance`` times the largest entry expected (or 1e-300)."""
+    """Assert that the largest error is at most ``tolerance`` times the largest expected entry (or 1e-300)."""
     assert actual.shape == expected.shape, f"{what}: shape {tuple(actual.shape)}, expected {tuple(expected.shape)}"
     error = float((actual - expected).abs().max()) if actual.numel() else 0.0
     size = float(expected.abs().max()) if expected.numel() else 0.0

@@ -22,7 +22,7 @@ from .examples import close
 
 @dataclass(frozen=True)
 class LayerCase:
-    """A net whose only parameters are of one kind of layer, the ones selected (None: all), and its rows."""
+    """A net with layers of a single kind, the names of the selected parameters (None: all), and its rows."""
 
     what: str
     module: nn.Module
@@ -31,7 +31,7 @@ class LayerCase:
 
 
 class Around(nn.Module):
-    """Layers on rows of any shape, a nonlinearity after each, and a readout into two outputs that has no parameters."""
+    """Layers on rows of any shape, each followed by a nonlinearity, and a readout to two outputs without parameters."""
 
     def __init__(self, shape: tuple[int, ...], *layers: nn.Module, indices: bool = False) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Around(nn.Module):
         generator = torch.Generator().manual_seed(3)
         self.double().eval()
         for tensor in itertools.chain(self.parameters(), self.buffers()):
-            if tensor.is_floating_point():  # away from ones and zeros, variances positive, one gain exactly zero
+            if tensor.is_floating_point():  # no ones or zeros, positive variances, a single gain that is exactly zero
                 drawn = 0.6 * torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
                 tensor.data.copy_(drawn if tensor.requires_grad else 0.3 + drawn.abs())
         self.layers[0].weight.data.view(-1)[0] = 0.0
@@ -63,7 +63,7 @@ def _rows_of(shape: tuple[int, ...], n: int = 5) -> Tensor:
 
 
 def _selections(module: nn.Module, index: int) -> tuple[str, ...] | None:
-    """All parameters, or the weights, or what is not a weight, in turn."""
+    """In turn: all parameters, the weights alone, everything but the weights."""
     names = [name for name, _ in module.named_parameters()]
     kinds = [names, [n for n in names if n.endswith("weight")], [n for n in names if not n.endswith("weight")]]
     return tuple(kinds[index % 3] or names) if index % 4 else None
@@ -110,7 +110,7 @@ CONVOLUTIONS: dict[int, list[dict[str, Any]]] = {
         {"kernel_size": (3, 2), "padding": (1, 1), "padding_mode": "replicate"},
     ],
 }
-"""Kernels that reach over the whole input, even and uneven ones, in every mode of padding."""
+"""Kernels up to the size of the input, even and odd, in every padding mode."""
 
 
 def convolution(dimensions: int, *sizes: int, **options: Any) -> nn.Module:
@@ -125,7 +125,7 @@ def _conv_cases() -> list[LayerCase]:
         shape = (4, 7) if dimensions == 1 else (4, 5, 4)
         bias = index % 5 != 2
         layers = [convolution(dimensions, 4, (4, 8)[index % 2], groups=groups, bias=bias, **options)]
-        if index % 3 == 0:  # behind it a layer of another kernel, so that cotangents differ between positions
+        if index % 3 == 0:  # followed by another layer, so that cotangents differ between positions
             layers.append(convolution(dimensions, (4, 8)[index % 2], 3, kernel_size=1))
         module = Around(shape, *layers)
         what = f"{dimensions}d, groups={groups}, bias={bias}, {options}"
@@ -138,7 +138,7 @@ def _embedding_cases() -> list[LayerCase]:
     shapes = [(1,), (4,), (2, 3), (3,)]
     for shape, padding in itertools.product(shapes, (None, 0, -1)):
         module = Around(shape, nn.Embedding(5, 3, padding_idx=padding), indices=True)
-        x = _rows_of(shape).abs().mul(3).clamp(max=4).floor()  # indices that occur twice in a row, and never
+        x = _rows_of(shape).abs().mul(3).clamp(max=4).floor()  # some indices occur twice in a row, some never
         cases.append(LayerCase(f"{shape}, padding_idx={padding}", module, x))
     return cases
 
@@ -176,13 +176,13 @@ LAYER_CASES: dict[str, Callable[[], list[LayerCase]]] = {
     "embedding": _embedding_cases,
     "affine": _affine_cases,
 }
-"""Nets of each kind of layer; those of all kinds are generic's."""
+"""Nets for each kind of layer; ``generic`` is checked on all of them."""
 
 
 def check_layer(key: str) -> None:
-    """A layer's Jacobian is the one of torch.func, and of plain autodiff row by row, in either precision."""
+    """Jacobian of a layer against torch.func and row-by-row autodiff, in both precisions."""
     kinds = list(LAYER_CASES) if key == "generic" else [key]
-    with warnings.catch_warnings():  # torch's own word on an even kernel's uneven padding: slower, not wrong
+    with warnings.catch_warnings():  # torch warns that padding an even kernel is slower
         warnings.filterwarnings("ignore", message="Using padding='same' with even kernel lengths")
         for case in itertools.chain.from_iterable(LAYER_CASES[kind]() for kind in kinds):
             _check_layer_case(key, case)
@@ -214,6 +214,6 @@ def _check_layer_case(key: str, case: LayerCase) -> None:
 
 
 def _parts(network: Network, x: Tensor, factor: Tensor) -> dict[str, Tensor]:
-    """The network's own SᵀJ, (n, K, elements) for each tensor."""
+    """SᵀJ of the network, (n, K, elements) for each tensor."""
     rows = network.linearise(x).pullback(factor).rows()
     return {name: part.flatten(2) for name, part in network.tensors(rows).items()}

@@ -21,7 +21,7 @@ N_SAMPLES = 4000
 
 
 def check_predictive(key: str) -> None:
-    """One law behind all answers, row by row; for a network that is linear in its weights it is J P^-1 J^T."""
+    """All results describe a single distribution; for a net that is linear in its parameters it is J P^-1 J^T."""
     variant = PREDICTIVES[key]
     for kind, linear in itertools.product(KINDS, (True, False)):
         problem = _linear_example(kind) if linear else example(kind)
@@ -46,7 +46,7 @@ def _linear_example(kind: str) -> Example:
 def _check_answers(
     predictive: Any, network: Network, posterior: Posterior, x: Tensor, shift: Tensor | None, what: str
 ) -> LatentGaussian:
-    """Moments, mean and joint covariance agree; a row's answer depends neither on its neighbours nor on the call."""
+    """Moments, mean and joint covariance agree; results do not depend on the other rows or on the call."""
     latent = predictive.latent(network, posterior, x, shift)
     close(predictive.mean(network, x, shift), latent.mean, 1e-12, f"{what}: mean")
     joint = predictive.joint_covariance(network, posterior, x, shift)
@@ -81,4 +81,4 @@ def _check_linear_law(
 
 
 SAMPLING_ERROR = {"mc": 2e-3, "quadrature": 1e-10}
-"""What choosing other points changes: 8192 quasi-random ones are below independent ones. Other links have none."""
+"""Effect of other evaluation points: 8192 quasi-random draws have less error than independent ones."""

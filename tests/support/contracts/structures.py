@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from .examples import CPU, KINDS, Example, close, covariance_of, example, n_outp
 
 
 def check_structure(key: str) -> None:
-    """Every answer of a structure agrees with the one dense matrix behind it, and its sums are a monoid."""
+    """All results of a structure agree with its dense matrix, and its sums form a monoid."""
     for kind, seed in itertools.product(KINDS, (0, 1)):
         problem = example(kind, seed)
         _check_posteriors(key, problem)
@@ -33,7 +34,7 @@ def check_structure(key: str) -> None:
 
 
 def _hypers(network: Network) -> dict[str, tuple[Prior, Hyper]]:
-    """Scalar and tensor-wise precisions; dispersion and temperature away from one."""
+    """Scalar and tensor-wise precisions; dispersion and temperature differ from 1."""
     tensors = network.tensor_prior()
     values = torch.logspace(-1, 1.2, tensors.n_groups, dtype=torch.float64)
     one = torch.tensor([0.7], dtype=torch.float64)
@@ -46,9 +47,10 @@ def _hypers(network: Network) -> dict[str, tuple[Prior, Hyper]]:
 
 def _check_posteriors(key: str, problem: Example) -> None:
     network, p = problem.network, problem.network.n_parameters
-    seen = []
+    fits = {prior.n_groups: problem.fit(key, prior) for prior in (network.scalar_prior(), network.tensor_prior())}
+    dense, curvatures = dense_curvature(key, problem), []
     for (name, (prior, hyper)), spectral in itertools.product(_hypers(network).items(), (True, False)):
-        fit = problem.fit(key, prior)
+        fit = fits[prior.n_groups]
         scale = hyper.scale(fit.dispersion_power)
         assert math.isclose(scale, 1 / (hyper.temperature * hyper.dispersion), rel_tol=1e-15)
         if name == "tensor" and key == "ekfac":
@@ -65,15 +67,15 @@ def _check_posteriors(key: str, problem: Example) -> None:
         assert bool((eigenvalues >= 0).all()), f"{key}: H is positive semi-definite"
         vector = torch.randn(p, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
         close(fit.curvature.times(vector), H @ vector, 1e-9, f"{key}: times")
-        _check_density(fit, hyper, oracles.posterior_precision(dense_curvature(key, problem), delta, scale), key)
-        seen.append(H)
-    for H in seen[1:]:
-        close(H, seen[0], 1e-9, f"{key}: the curvature does not depend on prior, noise or temperature")
-    _check_per_parameter(key, problem, seen[0])
+        _check_density(fit, hyper, oracles.posterior_precision(dense, delta, scale), key)
+        curvatures.append(H)
+    for H in curvatures[1:]:
+        close(H, curvatures[0], 1e-9, f"{key}: the curvature does not depend on prior, noise or temperature")
+    _check_per_parameter(key, problem, curvatures[0])
 
 
 def _check_density(fit: LaplaceFit, hyper: Hyper, P: Tensor, what: str) -> None:
-    """torch's normal density of the dense precision: of draws, of the mean, of far weights; of one or of any number."""
+    """Log density against torch's with the dense precision: at draws, the mean and far points, in any batch shape."""
     draws = fit.theta + fit.posterior(hyper).sample(3, torch.Generator().manual_seed(4))
     theta = torch.cat([draws, fit.theta[None], torch.zeros_like(draws[:1]), 10 * draws[:1]])
     expected = torch.distributions.MultivariateNormal(fit.theta, precision_matrix=P).log_prob(theta)
@@ -103,10 +105,8 @@ def check_posterior(
 
 
 def _check_outputs(posterior: Posterior, covariance: Tensor, problem: Example, what: str) -> None:
-    """J P^-1 J^T of each row, its diagonal, and between rows, with the Jacobian of the oracles."""
-    new = random_rows(problem.kind, 4, problem.x.shape[1], n_outputs_of(problem.kind, 3), seed=77)[0]
-    back = oracle_order(problem.network).argsort()
-    J, K = (oracles.jacobian(problem.module, problem.network.parameter_names, x)[..., back] for x in (new, problem.x))
+    """J P^-1 J^T within and between rows, and its diagonal, with the Jacobian of the oracles."""
+    new, J, K = _jacobians(problem)
     ours, other = problem.jacobian(new), problem.jacobian(problem.x)
     expected = J @ covariance @ J.mT
     close(posterior.covariance(ours), expected, 1e-9, f"{what}: covariance")
@@ -115,8 +115,17 @@ def _check_outputs(posterior: Posterior, covariance: Tensor, problem: Example, w
     close(posterior.cross_covariance(ours, other), crossed, 1e-9, f"{what}: cross covariance")
 
 
+@functools.lru_cache(maxsize=4)
+def _jacobians(problem: Example) -> tuple[Tensor, Tensor, Tensor]:
+    """New rows, and the oracle's Jacobians at these and at the rows of the problem."""
+    new = random_rows(problem.kind, 4, problem.x.shape[1], n_outputs_of(problem.kind, 3), seed=77)[0]
+    back = oracle_order(problem.network).argsort()
+    J, K = (oracles.jacobian(problem.module, problem.network.parameter_names, x)[..., back] for x in (new, problem.x))
+    return new, J, K
+
+
 def _check_samples(posterior: Posterior, covariance: Tensor, what: str) -> None:
-    """Moments within six standard errors; the same generator gives the same draws."""
+    """Moments of the draws within six standard errors; equal generators give equal draws."""
     n = 4000
     draws = posterior.sample(n, torch.Generator().manual_seed(3))
     assert torch.equal(draws, posterior.sample(n, torch.Generator().manual_seed(3))), f"{what}: seeded draws"
@@ -127,7 +136,7 @@ def _check_samples(posterior: Posterior, covariance: Tensor, what: str) -> None:
 
 
 def _check_per_parameter(key: str, problem: Example, H: Tensor) -> None:
-    """A precision for each parameter is either exact or refused by name."""
+    """A separate precision per parameter is either exact or refused with the structure's name."""
     delta = 0.5 + torch.rand(len(H), generator=torch.Generator().manual_seed(9)).double()
     try:
         posterior = problem.fit(key).curvature.posterior(delta, 1.3)
@@ -143,7 +152,7 @@ def _check_per_parameter(key: str, problem: Example, H: Tensor) -> None:
 
 
 def _check_monoid(key: str, problem: Example, seed: int) -> None:
-    """Any partition of the rows, in any order, by add or by merge: the same posterior; no operand changes."""
+    """Partitions of the rows in any order, by add or merge, give the same posterior and leave operands unchanged."""
     structure, blocks = STRUCTURES[key], problem.network.blocks
     p, n = problem.network.n_parameters, len(problem.x)
     delta = torch.tensor(0.9, dtype=torch.float64)
@@ -180,7 +189,7 @@ def _check_monoid(key: str, problem: Example, seed: int) -> None:
 
 
 def _check_subtraction(key: str, problem: Example, whole: Any, covariance: Callable[[Any], Tensor]) -> None:
-    """What merge adds, subtract takes out; what is not in it is refused. A dual form refuses altogether."""
+    """subtract undoes merge and refuses rows that were not added; dual forms refuse it."""
     zero = STRUCTURES[key].zero(problem.network.blocks, CPU)
     part, rest = zero.add(problem.batch(slice(0, 4))), zero.add(problem.batch(slice(4, None)))
     if not STRUCTURES[key].forgets:
@@ -195,7 +204,7 @@ def _check_subtraction(key: str, problem: Example, whole: Any, covariance: Calla
 
 
 def check_structure_without_rows(key: str) -> None:
-    """Without rows the posterior is the prior, and the curvature neutral."""
+    """Without rows the posterior equals the prior, and the curvature is the neutral element."""
     problem = example("categorical")
     prior, hyper = _hypers(problem.network)["tensor"]
     delta = prior.precision(hyper.prior_precision)
@@ -210,7 +219,7 @@ def check_structure_without_rows(key: str) -> None:
 
 
 def _check_fewer_rows_than_weights(key: str) -> None:
-    """One row, of a curvature without full rank, under a prior of another size."""
+    """A curvature without full rank, from a single row, with a much smaller prior precision."""
     problem = example("categorical", seed=4)
     curvature = STRUCTURES[key].zero(problem.network.blocks, CPU).add(problem.batch(slice(0, 1)))
     p, prior = problem.network.n_parameters, problem.network.scalar_prior()

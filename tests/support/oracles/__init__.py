@@ -1,8 +1,7 @@
-r"""Dense, slow, plainly correct truth for the tests: autodiff, closed forms, quadrature, float64.
+r"""Reference results for the tests: dense, slow and simple; autodiff, closed forms and quadrature in float64.
 
-Every function here is a definition written out: Jacobians one row at a time, matrices dense, sums
-as loops. Nothing is fast and nothing is shared with the package, which must never be imported here:
-an oracle that borrows the code under test proves nothing.
+Every function implements a definition literally: Jacobians row by row, dense matrices, sums as loops.
+Never import the package here: a reference must not share code with what it checks.
 
 Symbols
 -------
@@ -18,7 +17,7 @@ Conventions
   output, the logit of class 1; y is (n,), 0 or 1) or "poisson" (log rates; y is (n, C), counts as floats).
 * ``names`` lists parameter names of the module; theta is each of them flattened row-major,
   concatenated in that order. Parameters not named stay at the module's values.
-* Modules are copied, cast to float64 and put in eval mode; the one given is never touched.
+* Modules are copied, cast to float64 and put in eval mode; the argument is never changed.
 * A joint covariance over rows is ordered (row, output), row-major.
 """
 

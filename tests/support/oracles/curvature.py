@@ -44,7 +44,7 @@ def empirical_fisher(
     weights: Tensor | None = None,
     noise_variance: float | Tensor = 1.0,
 ) -> Tensor:
-    r"""Sum of outer products of the rows' own gradients, :math:`\sum_n w_n g_ng_n^\top`, by autodiff.
+    r"""Sum of outer products of the gradients of single rows, :math:`\sum_n w_n g_ng_n^\top`, by autodiff.
 
     .. math:: g_n = -\nabla_\theta \log p(y_n \mid f_\theta(x_n))
 
@@ -146,7 +146,7 @@ def kron_factors(
     noise_variance : float or Tensor broadcasting to (n, C)
         Gaussian only.
     reduce : bool
-        Positions are taken together before they are multiplied.
+        Combine the positions before the outer products.
 
     Returns
     -------

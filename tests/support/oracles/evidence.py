@@ -79,7 +79,7 @@ def evidence_gradient_by_differences(
 def numerical_optimum(fn: Callable[[Tensor], float | Tensor], x0: Sequence[float] | Tensor) -> tuple[Tensor, float]:
     """Maximise a smooth scalar function of a few variables without derivatives.
 
-    Nelder-Mead, restarted at its own answer until that no longer helps.
+    Nelder-Mead, restarted at its result until the value no longer improves.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ def flatten(module: nn.Module, names: Sequence[str]) -> Tensor:
     ----------
     module : nn.Module
     names : sequence of str
-        Parameter names; the order given is the order of the result.
+        Parameter names, in the order of the result.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Leave-one-out by refits."""
+"""Leave-one-out predictions by refits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def leave_one_out_refits(
     delta: float | Tensor,
     noise_variance: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Mean (n, C) and covariance (n, C, C) of each row's outputs, by n refits of the linearised network without it."""
+    """Mean (n, C) and covariance (n, C, C) of each row's outputs, by n refits of the linearised net without the row."""
     means, covariances = [], []
     for n in range(len(f)):
         without = weights.clone()

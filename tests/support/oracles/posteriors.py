@@ -51,10 +51,10 @@ class LinearPosterior(NamedTuple):
     covariance : Tensor of shape (p, p)
         Of one output's weights; the same for every output.
     log_evidence : Tensor, scalar
-        From the Laplace formula, exact here; real weights are powers of the likelihood.
+        From the Laplace formula, which is exact here; weights are powers of the likelihood.
     log_density : float or None
-        The same number as the log density of Y under N(0, diag(noise_variance) + A diag(1/delta) A^T),
-        rows repeated as often as they weigh; None unless every weight is an integer.
+        The same value, as the log density of Y under N(0, diag(noise_variance) + A diag(1/delta) A^T)
+        with rows repeated by their weights; None unless every weight is an integer.
     """
 
     mean: Tensor
@@ -367,7 +367,7 @@ def _is_positive_definite(matrix: Tensor) -> bool:
 
 
 def _minimise(objective: Function, terms: Function, curvatures: Sequence[Function], theta: Tensor) -> Tensor:
-    """Newton's method with backtracking to a gradient of relative norm 1e-12, then one step more.
+    """Newton's method with backtracking to a gradient of relative norm 1e-12, then a final step.
 
     ``terms(theta)`` (m, P) sums to the gradient; "relative" is to the sum of the terms' norms, the
     size of what cancels. ``curvatures`` begins with the exact Hessian: a Newton step where it is
@@ -394,7 +394,7 @@ def _minimise(objective: Function, terms: Function, curvatures: Sequence[Functio
 
 
 def _solve_absolute(matrix: Tensor, vector: Tensor) -> Tensor:
-    """|M|^-1 v for a symmetric M, its eigenvalues replaced by their size, at least 1e-6 the top."""
+    """|M|^-1 v for a symmetric M with absolute eigenvalues, at least 1e-6 times the largest."""
     values, vectors = torch.linalg.eigh(matrix)
     size = values.abs().clamp(min=1e-6 * float(values.abs().max()))
     return vectors @ ((vectors.T @ vector) / size)
@@ -403,8 +403,8 @@ def _solve_absolute(matrix: Tensor, vector: Tensor) -> Tensor:
 def _backtrack(objective: Function, terms: Function, theta: Tensor, gradient: Tensor, step: Tensor) -> Tensor:
     """theta + t step for the largest t of 1, 1/2, 1/4, ... with sufficient decrease (Armijo).
 
-    Close to the minimum the objective's change drowns in rounding: there a smaller gradient counts.
-    theta itself if no t will do.
+    Close to the minimum, where the change of the objective is below rounding, a smaller gradient is accepted.
+    Returns theta if no t is accepted.
     """
     value, slope = float(objective(theta)), float(gradient @ step)
     size = 1.0

@@ -65,8 +65,8 @@ def softmax_normal_expectation_mc(mean: Tensor, cov: Tensor, n_pairs: int = 1_00
 def poisson_lognormal(mean: float, variance: float, k: int) -> tuple[float, float]:
     """Log probability of k and probability of at most k, for a Poisson count whose log rate is N(mean, variance).
 
-    Both integrals on a grid of a few hundred thousand points: around the peak of the integrand for the first, over
-    twelve standard deviations for the second.
+    Both integrals use a grid of a few hundred thousand points: the first around the peak of the integrand, the second
+    over twelve standard deviations.
     """
 
     def exponent(g: np.ndarray) -> np.ndarray:
@@ -86,20 +86,20 @@ def poisson_lognormal(mean: float, variance: float, k: int) -> tuple[float, floa
 
 
 def moderation(q: float) -> float:
-    r"""The constant k_q of the link "moderated" for q ≥ 2 classes in play, which need not be a whole number.
+    r"""The constant k_q of the link "moderated" for q ≥ 2 plausible classes; q need not be an integer.
 
     .. math:: k_q = \frac{1}{2 e_q^2} \Big(\frac{q - 1}{q}\Big)^2, \qquad e_q = \int z\, q\, \phi(z) \Phi(z)^{q-1} dz
 
-    the latter being the expected largest of q standard normals.
+    where e_q is the expected maximum of q standard normals.
     """
     largest = scipy.integrate.quad(
-        lambda z: z * q * scipy.stats.norm.pdf(z) * np.exp((q - 1) * scipy.stats.norm.logcdf(z)), -12, 12, limit=400
-    )[0]
+        lambda z: z * q * math.exp((q - 1) * scipy.special.log_ndtr(z) - z**2 / 2), -12, 12, limit=400
+    )[0] / math.sqrt(2 * math.pi)
     return ((q - 1) / q) ** 2 / (2 * largest**2)
 
 
 def moderated_softmax(mean: Tensor, cov: Tensor) -> Tensor:
-    """The pairs of :func:`pairwise_probit` with the constant of as many classes as its answer is spread over."""
+    """`pairwise_probit` with the constant `moderation(q)`, where q is the effective number of classes of its result."""
     first = pairwise_probit(mean, cov)
     return pairwise_probit(mean, cov, moderation(max(2.0, float(first.sqrt().sum()) ** 2)))
 
@@ -154,9 +154,9 @@ def mixture_moments(
     nodes, node_weights = (torch.from_numpy(v) for v in np.polynomial.hermite.hermgauss(n_nodes))
     f = mean[..., None] + (2 * variance).sqrt()[..., None] * nodes
     weight = node_weights / math.sqrt(math.pi)
-    given, spread = (f.exp(), f.exp()) if kind == "poisson" else (f, torch.full_like(f, noise_variance))
-    expected = (given * weight).sum(-1)
-    return expected, ((given - expected[..., None]) ** 2 * weight).sum(-1), (spread * weight).sum(-1)
+    conditional, spread = (f.exp(), f.exp()) if kind == "poisson" else (f, torch.full_like(f, noise_variance))
+    expected = (conditional * weight).sum(-1)
+    return expected, ((conditional - expected[..., None]) ** 2 * weight).sum(-1), (spread * weight).sum(-1)
 
 
 def gaussian_total_std(covariance: Tensor, noise_variance: float | Tensor) -> Tensor:
@@ -219,11 +219,11 @@ def entropy_parts(means: Tensor, covariances: Tensor, weights: Tensor) -> tuple[
 
 
 def pieces(values: np.ndarray, edges: Sequence[float]) -> np.ndarray:
-    """A column's numbers (n,) as shares of its pieces (n, K), the ends of which go on, by the cases of the definition.
+    """Piecewise-linear encoding of a column (n,) as shares of its bins (n, K), case by case.
 
-    Gorishniy, Rubachev & Babenko (2022), eq. 1; they go on beyond the ends of the training in the first and last piece.
+    Gorishniy, Rubachev & Babenko (2022), eq. 1. The first and last bin extrapolate linearly.
     """
-    found = np.empty((len(values), len(edges) - 1))
+    shares = np.empty((len(values), len(edges) - 1))
     for n, x in enumerate(values):
         for k, (low, high) in enumerate(itertools.pairwise(edges)):
             share = (x - low) / (high - low)
@@ -231,14 +231,14 @@ def pieces(values: np.ndarray, edges: Sequence[float]) -> np.ndarray:
                 share = 0.0
             elif x >= high and k < len(edges) - 2:
                 share = 1.0
-            found[n, k] = share
-    return found
+            shares[n, k] = share
+    return shares
 
 
 def log_density_of_error(
     error: float, variance: float, noise: float, log_variance: float, factor: float, spread: float
 ) -> float:
-    """Log density of an error whose log noise is normal, but for ½ log 2π, by adaptive quadrature over it."""
+    """Log density of an error with log-normal noise variance plus ½ log 2π, by adaptive quadrature."""
     deviation = math.sqrt(log_variance + spread**2)
 
     def integrand(z: float) -> float:
