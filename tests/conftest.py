@@ -1,4 +1,4 @@
-"""A single torch thread per test process: small problems gain nothing from more, and test processes run in parallel.
+"""A single thread per test process: small problems gain nothing from more, and test processes run in parallel.
 
 Tests in ``clients/`` are skipped if their package is not installed. ``.ci/clients`` installs all packages and sets
 ``ALL_CLIENTS``, so that a missing package is a failure.
@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 
 torch.set_num_threads(1)
+threadpool_limits(1, "blas")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
