@@ -63,6 +63,8 @@ class Clock:
         True after the first Ctrl-C.
     begun : float
         Time of creation, in seconds of ``time.perf_counter``.
+    best : float
+        Largest mean log density of held-out rows so far, in nats per row; −inf without any.
     """
 
     max_time: float | None = None
@@ -70,6 +72,7 @@ class Clock:
     was_cut: bool = False
     is_interrupted: bool = False
     begun: float = field(default_factory=time.perf_counter)
+    best: float = -math.inf
 
     @property
     def elapsed(self) -> float:
@@ -152,6 +155,8 @@ class Task:
         Estimator being fitted, if it has callbacks.
     context : sklearn.callback.CallbackContext or None
         Context of the task in scikit-learn.
+    score : float or None
+        Mean log density of held-out rows that the task has reached, in nats per row, to be set before it ends.
 
     Examples
     --------
@@ -163,6 +168,7 @@ class Task:
     path: tuple[str, ...] = ()
     estimator: Any = None
     context: Any = None
+    score: float | None = None
 
     def subtask(self, name: str, most: int | None = 0) -> Task:
         """Create a subtask, to be used in a ``with`` statement.
@@ -189,9 +195,17 @@ class Task:
         if error is not None:
             return
         if self.clock.verbose > 0 and self.path and self.path[-1] not in NOT_PRINTED:
-            print(f"{', '.join(self.path)}: {time.perf_counter() - self._begun:.2f} s")
+            print(f"{self.clock.elapsed:7.1f} s  {', '.join(self.path)} ({self._result()})")
         if self.context is not None:
             self.context.call_on_fit_task_end(estimator=self.estimator)
+
+    def _result(self) -> str:
+        """Duration of the task, and its score with the best one so far."""
+        duration = f"{time.perf_counter() - self._begun:.2f} s"
+        if self.score is None:
+            return duration
+        self.clock.best = max(self.clock.best, self.score)
+        return f"{duration}, held-out log density {self.score:.3f}, best so far {self.clock.best:.3f}"
 
 
 def without_callbacks(state: Mapping[str, Any]) -> dict[str, Any]:

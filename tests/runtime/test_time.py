@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import signal
 import subprocess
 import sys
@@ -179,12 +181,40 @@ def test_a_second_ctrl_c_stops_at_once():
 def test_verbose_prints_a_line_for_each_stage(capsys):
     LaplaceRegressor(verbose=1, random_state=0).fit(X[:60], Y[:60])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in lines[:3]] == [
+    assert [line.split(" s  ")[1].split(" (")[0] for line in lines[:5]] == [
         "member, training, mode",
         "member, training, cross-fitted nets",
         "member, training",
+        "member, posterior",
+        "member",
     ]
-    assert all(line.endswith(" s") for line in lines)
+    assert all(re.fullmatch(r" *[\d.]+ s  [\w, -]+ \([\d.]+ s(, held-out .*)?\)", line) for line in lines)
+
+
+def printed_scores(capsys, model, x, y):
+    """Scores and best scores in the lines of a fit."""
+    model.set_params(verbose=1).fit(x, y)
+    found = re.findall(r"held-out log density (\S+), best so far (\S+)\)", capsys.readouterr().out)
+    return [tuple(map(float, pair)) for pair in found]
+
+
+@pytest.mark.parametrize("n", [60, 200])
+def test_verbose_prints_the_log_density_of_held_out_rows(n, capsys):
+    """In units of y, close to the density of new rows, with the best of the kinds of nets."""
+    model = LaplaceRegressor(hidden_layer_sizes=(8,), random_state=0)
+    noisy = X[:, 0] + np.random.default_rng(2).normal(size=len(X))
+    scores = printed_scores(capsys, model, X[:n], noisy[:n])
+    assert [best for _, best in scores] == list(itertools.accumulate((score for score, _ in scores), max))
+    assert abs(scores[-1][0] - model.log_predictive_density(X[n:], noisy[n:]).mean()) < 0.25
+    scaled = printed_scores(capsys, model, X[:n], 100 * noisy[:n])
+    np.testing.assert_allclose(np.array(scaled) + np.log(100), scores, atol=0.1)
+
+
+def test_verbose_prints_the_log_probability_of_held_out_classes(capsys):
+    model = LaplaceClassifier(hidden_layer_sizes=(8,), random_state=0)
+    [(score, best)] = printed_scores(capsys, model, X[:100], Y[:100] > 0)
+    assert score == best
+    assert abs(score - model.log_predictive_density(X[100:600], Y[100:600] > 0).mean()) < 0.2
 
 
 def test_tasks_share_a_clock():

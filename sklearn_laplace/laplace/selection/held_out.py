@@ -194,6 +194,12 @@ class HeldOutScores:
             noise = torch.full_like(self.ridge, hyper.dispersion)
         return noise, self.log_density(noise), self.ridge / noise
 
+    def density_of(self, hyper: Hyper) -> float:
+        """Σ w log p of the held-out rows at the point of the grid closest to the hyperparameters, nats."""
+        ridge = float(hyper.prior_precision[0] / self.unit[0]) * (hyper.dispersion if self.freedom else 1.0)
+        density = self.log_density(torch.full_like(self.ridge, hyper.dispersion)) if self.freedom else self.constants
+        return float(density[(self.ridge / ridge).log().abs().argmin()])
+
     def log_density(self, dispersion: Tensor) -> Tensor:
         """Σ w log p of the held-out rows at each point, shape (k,), nats, for one φ per point."""
         return self.constants - 0.5 * (self.freedom * (2 * math.pi * dispersion).log() + self.squares / dispersion)
