@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from .._data.target_scale import TargetScale
 from .._host.rows import TrainingRows
 from .._options.options import DISPERSION_RULES, Options
 from .._training.random_weights import grouped, tempering
@@ -49,6 +50,13 @@ class SelectionState:
         """Held-out scores; None if rows were added or removed, or if the precisions do not suit the scores."""
         scores = None if self.cross is None or fit.shift is not None else self.cross.densities
         return scores if scores is not None and scores.suits(hyper) else None
+
+    def held_out_score(self, fit: LaplaceFit, hyper: Hyper, scale: TargetScale) -> float | None:
+        """Mean log density of held-out rows, in nats per row and in units of y; None without their scores."""
+        if (scores := self.held_out(fit, hyper)) is None:
+            return None
+        n_rows = scores.freedom / fit.n_outputs if scores.freedom else fit.total_weight
+        return scores.density_of(hyper) / n_rows - scale.log_volume
 
 
 def with_scores_of(lead: SelectionState, origin: SelectionState, fit: LaplaceFit, options: Options) -> SelectionState:

@@ -77,7 +77,7 @@ class Column:
 def column_of_text(name: str, values: np.ndarray, weights: np.ndarray) -> Column:
     """Encoding of a text column: dates, numbers or categories."""
     present = [value for value in values[weights > 0].tolist() if not is_missing(value)]
-    kind = read_as(set(present))
+    kind = read_as(set(present), max(len(present), math.fsum(weights.tolist())))
     if not kind:
         return replace(levels_of(name, values, weights), concern=concern(present, name))
     numbers, has_zone = converted(values[weights > 0], kind, name)

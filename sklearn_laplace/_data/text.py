@@ -1,7 +1,8 @@
 """Text columns that hold dates or numbers, as CSV files contain them, and text columns that do not suit categories.
 
-Text is read as dates if every value is a date in ISO order (2024-05-31, 2024/05/31 14:00), which is unambiguous. It is
-read as numbers if every value is a number or a common marker of missing values, and there is such a marker. Markers are
+Text is read as dates if every value is a date in ISO order (2024-05-31, 2024/05/31 14:00), which is unambiguous, and if
+few rows share a date. Dates that repeat are categories, since their rows have something in common. Text is read as
+numbers if every value is a number or a common marker of missing values, and there is such a marker. Markers are
 missing values in both cases. All other text is categorical, with a warning if it looks like dates, numbers or names.
 """
 
@@ -49,6 +50,8 @@ DAY = 86_400.0
 """Seconds per day."""
 MOST_PART = 0.5
 """Minimum share of values that look like numbers or dates, or that are all different, for a warning."""
+MOSTLY_DIFFERENT = 0.75
+"""Minimum number of different dates per row for dates that are not categories. See docs/decisions.md."""
 FEW_ROWS = 20
 """Minimum number of values for a warning about values that are all different."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -101,18 +104,27 @@ def number(text: str) -> float | None:
     return value if np.isfinite(value) and "_" not in text else None
 
 
-def read_as(texts: Collection[str]) -> str:
+def read_as(texts: Collection[str], n_rows: float) -> str:
     """What the different texts of a column are read as: ``DATES``, ``NUMBERS``, or an empty string for categories.
+
+    Parameters
+    ----------
+    texts : collection of str
+        Different values of the column.
+    n_rows : float
+        Number of rows, or their total weight if that is larger.
 
     Examples
     --------
-    >>> read_as(["2024-01-31", "2024-02-29"]), read_as(["1.5", "?"]), read_as(["1.5", "2"]), read_as(["a", "?"])
-    ('dates', 'numbers', '', '')
+    >>> read_as(["2024-01-31", "2024-02-29"], 2), read_as(["2024-01-31", "2024-02-29"], 20)
+    ('dates', '')
+    >>> read_as(["1.5", "?"], 2), read_as(["1.5", "2"], 2), read_as(["a", "?"], 2)
+    ('numbers', '', '')
     """
     present = [text for text in texts if not is_marker(text)]
     moments = [days(text) for text in present]
     if moments and all(moments) and len({moment[1] for moment in moments if moment}) == 1:
-        return DATES
+        return DATES if len(present) > MOSTLY_DIFFERENT * n_rows else ""
     is_numeric = 0 < len(present) < len(texts) and all(number(text) is not None for text in present)
     return NUMBERS if is_numeric else ""
 
@@ -177,9 +189,10 @@ def concern(texts: Iterable[str], name: str) -> str:
     read = f"{name} of X is text and is read as {len(levels):,} categories"
     like_dates = [text for text in levels if DATE_LIKE.fullmatch(text)]
     if levels and len(like_dates) > MOST_PART * len(levels):
+        order = "" if days(like_dates[0]) else ", dayfirst=…"
         return (
-            f"{read}, and its values look like dates, such as {shown(like_dates[0])}. Convert it, for example with "
-            f"X[{key}] = pandas.to_datetime(X[{key}], dayfirst=…)."
+            f"{read}, and its values look like dates, such as {shown(like_dates[0])}. To read it as time, convert it: "
+            f"X[{key}] = pandas.to_datetime(X[{key}]{order})."
         )
     like_numbers = [text for text in levels if NUMBER_LIKE.fullmatch(text)]
     others = [text for text in levels if number(text) is None]

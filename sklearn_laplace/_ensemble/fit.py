@@ -29,7 +29,7 @@ from .._approximation.choose import SelectionState, choose, with_scores_of
 from .._approximation.diagnosis import diagnose
 from .._approximation.noise_model import NoiseModel
 from .._approximation.row_densities import RowDensities
-from .._data.rows import PreparedData, row_keys
+from .._data.rows import row_keys
 from .._options import members as _members
 from .._options.options import Options, is_auto, is_number
 from .._runtime.progress import Task
@@ -327,7 +327,7 @@ def fit_member(
         origin = origin if lead is None else with_scores_of(lead, origin, fit, options)
         left_out = partial(request.left_out, fit, trained.input_dtype)
         hyper = choose(fit, origin, options, fixed_dispersion(options, data.scale), left_out)
-        stage.score = _held_out_score(origin, fit, hyper, data) if lead is None else None
+        stage.score = origin.held_out_score(fit, hyper, data.scale) if lead is None else None
         if learns_noise and lead is None and noise_model is None and options.varying_noise is not False:
             noise_model = fitted_noise(request, fit, hyper, origin, options, left_out)
             if noise_model is not None and noise_model.is_trained_under and task.clock.is_over():
@@ -360,7 +360,7 @@ def _fit_bag(request: FitRequest, task: Task) -> Part | None:
             return None
         with stages.subtask("posterior") as stage, single_thread(bag.is_small):
             bagged = approximate_bag(bag, request, task.clock)
-            stage.score = _held_out_score(bagged.origin, bagged.members[0][1], bagged.hyper, data)
+            stage.score = bagged.origin.held_out_score(bagged.members[0][1], bagged.hyper, data.scale)
     members = []
     for place, (trained, fit) in enumerate(bagged.members):
         origin = bagged.origin if place == 0 else bagged.origin_of_others
@@ -370,15 +370,6 @@ def _fit_bag(request: FitRequest, task: Task) -> Part | None:
         n_bins = bagged.n_bins[place]
         members.append(replace(member, unseen=unseen, kept=kept, n_bins=n_bins, is_later=place > 0))
     return Part(tuple(members), bagged.shares, bagged.densities, bagged.scored)
-
-
-def _held_out_score(origin: SelectionState, fit: LaplaceFit, hyper: Hyper, data: PreparedData) -> float | None:
-    """Mean log density of held-out rows, in nats per row and in units of y; None without their scores."""
-    scores = origin.held_out(fit, hyper)
-    if scores is None:
-        return None
-    n_scored = scores.freedom / data.n_outputs if scores.freedom else data.total_weight
-    return scores.density_of(hyper) / n_scored - data.scale.log_volume
 
 
 def _member(

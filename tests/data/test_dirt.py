@@ -85,6 +85,21 @@ def test_dates_in_another_order_are_categories_with_a_warning_that_converts_them
     fitted(table.assign(day=pd.to_datetime(table["day"], dayfirst="." in form)))
 
 
+def test_dates_that_repeat_are_categories_with_a_warning():
+    """Rows of a day have something in common. Copies of all rows and a common weight give the same reading."""
+    table = pd.DataFrame({"x": X, "day": np.repeat(DAYS[: N // 2].strftime("%Y-%m-%d"), 2)})
+    with pytest.warns(TableWarning, match=r"40 categories, .* X\['day'\] = pandas\.to_datetime\(X\['day'\]\)\."):
+        assert fitted(table).table_.rows[1][1] == "category"
+    single = table.assign(day=DAYS.strftime("%Y-%m-%d"))
+    assert fitted(single).table_.rows[1][1] == "date from text"
+    assert LaplaceRegressor(**FIXED).fit(single, Y, sample_weight=np.full(N, 1 / N)).table_.rows[1][1] != "category"
+    with pytest.warns(TableWarning):
+        twice = LaplaceRegressor(**FIXED).fit(pd.concat([single, single]), np.tile(Y, 2))
+    with pytest.warns(TableWarning):
+        weighted = LaplaceRegressor(**FIXED).fit(single, Y, sample_weight=np.full(N, 2.0))
+    np.testing.assert_allclose(weighted.predict(single), twice.predict(single), rtol=1e-9)
+
+
 def test_dates_listed_as_categories_stay_categories():
     table = pd.DataFrame({"x": X, "day": DAYS.strftime("%Y-%m-%d")})
     assert fitted(table, categorical_features=["day"]).table_.rows[1][1] == "category"
@@ -284,10 +299,10 @@ def test_other_text_is_no_date(text):
 
 
 def test_what_text_is_read_as():
-    assert read_as(["2023-01-01", "2023-01-02T01:00Z"]) == ""  # with and without a time zone
-    assert read_as(["2023-01-01", "?"]) == "dates"
-    assert read_as(["1", "2e3", "", "NaN"]) == "numbers"
-    assert read_as([]) == read_as(["?"]) == read_as(["inf", "1"]) == read_as(["1", "two"]) == ""
+    assert read_as(["2023-01-01", "2023-01-02T01:00Z"], 2) == ""  # with and without a time zone
+    assert read_as(["2023-01-01", "?"], 1) == "dates"
+    assert read_as(["1", "2e3", "", "NaN"], 100) == "numbers"
+    assert read_as([], 0) == read_as(["?"], 1) == read_as(["inf", "1"], 2) == read_as(["1", "two"], 2) == ""
     assert number("1,5") is None
 
 
