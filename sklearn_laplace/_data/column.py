@@ -155,17 +155,19 @@ def codes_of(column: Column, values: np.ndarray, *, warn: bool = True) -> np.nda
     """
     kinds, known = _kinds(values, column.name), dict(column.codes)
     _check_level_types(column, values, kinds)
-    unknown = [value for value in values.tolist() if not is_missing(value) and value not in known]
+    absent = -1  # a missing level may have the code of unknown ones
+    codes = np.array([absent if is_missing(v) else known.get(v, column.n_levels) for v in values.tolist()], dtype=float)
+    unknown = np.flatnonzero(codes == column.n_levels)
     if warn and len(values) >= MANY_ROWS and len(unknown) > MOST_UNKNOWN * len(values):
         warnings.warn(
             f"{len(unknown) / len(values):.0%} of the values of {column.name} of X are unknown categories, such as "
-            f"{shown(unknown[0])}; the training rows had {_few([repr(level) for level in known])}. Check that the "
-            "column has the same meaning and spelling as in the training rows.",
+            f"{shown(values.tolist()[unknown[0]])}; the training rows had {_few([repr(level) for level in known])}. Check "
+            "that the column has the same meaning and spelling as in the training rows.",
             TableWarning,
             stacklevel=2,
         )
-    codes = [column.missing if is_missing(v) else known.get(v, column.n_levels) for v in values.tolist()]
-    return np.array(codes, dtype=float)
+    codes[codes == absent] = column.missing
+    return codes
 
 
 def _check_level_types(column: Column, values: np.ndarray, kinds: set[type]) -> None:

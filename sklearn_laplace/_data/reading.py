@@ -137,7 +137,7 @@ def _explain(X: Any, error: Exception, tables: bool) -> None:
     if tables or is_plain(X):
         return
     names, text, incomplete = column_names(X), [], []
-    for place, column in enumerate(_read(X)[0]):
+    for place, column in enumerate(read_columns(X)[0]):
         label = _label(names, place)
         try:
             absent = np.flatnonzero(np.isnan(_numbers(column, label)))
@@ -184,7 +184,7 @@ def _label(names: Sequence[Any] | None, place: int) -> str:
     return f"column {place}" if names is None else f"column {names[place]!r}"
 
 
-def _read(X: Any, text: Sequence[bool] | None = None) -> tuple[list[np.ndarray], list[bool], list[bool | None]]:
+def read_columns(X: Any, text: Sequence[bool] | None = None) -> tuple[list[np.ndarray], list[bool], list[bool | None]]:
     """Read the columns of a table.
 
     Parameters

@@ -49,9 +49,12 @@ class TableReport:
 
 
 def _row(column: Column) -> tuple[str, str, str, str]:
-    missing = f"{column.missing_share:.1%}" if column.missing_share else ""
-    cells = column.name.removeprefix("column ").strip("'\""), _kind(column), _values(column), missing
-    return tuple(cell if len(cell) <= LONGEST else f"{cell[: LONGEST - 1]}…" for cell in cells)  # type: ignore[return-value]
+    name, missing = column.name.removeprefix("column ").strip("'\""), column.missing_share
+    return _short(name), _kind(column), _short(_values(column)), f"{missing:.1%}" if missing else ""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def _kind(column: Column) -> str:

@@ -25,7 +25,7 @@ from sklearn.utils import check_array
 from .._validation.inputs import readable
 from ..errors import NonFiniteError, TableWarning
 from .column import Column, check_numbers, check_zone, codes_of, column_of_text, levels_of, numbers_of
-from .reading import NAMED, TIMES, _few, _kinds, _label, _numbers, _read, column_names, with_gaps
+from .reading import NAMED, TIMES, _few, _kinds, _label, _numbers, column_names, read_columns, with_gaps
 from .text import DATES, converted
 
 TIMES["duration"] = TIMES["timedelta"]
@@ -148,18 +148,17 @@ class Table:
         names : sequence of str, optional
             Names of the columns, if X no longer has them.
         """
-        values, is_category, zoned = _read(X)
+        values, is_category, zoned = read_columns(X)
         names = column_names(X) if names is None else names
         chosen, columns = categorical.positions(names, len(values)), []
         for place, (column, has_category_type) in enumerate(zip(values, is_category, strict=True)):
-            label, present = _label(names, place), column[weights > 0]
-            is_text = place not in chosen and not has_category_type and _kinds(column, label) == {str}
+            label = _label(names, place)
             if place in chosen or (categorical.by_type and has_category_type):
                 columns.append(levels_of(label, column, weights))
-            elif is_text and categorical.by_type:
+            elif categorical.by_type and _kinds(column, label) == {str}:
                 columns.append(column_of_text(label, column, weights))
             else:
-                numbers = numbers_of(label, present, weights[weights > 0])
+                numbers = numbers_of(label, column[weights > 0], weights[weights > 0])
                 columns.append(replace(numbers, zoned=zoned[place]))
         return cls(tuple(columns))
 
@@ -190,7 +189,7 @@ class Table:
             For values that are neither strings nor numbers.
         """
         text = [any(isinstance(level, str) for level, _ in column.codes) for column in self.columns]
-        values, _, zoned = _read(X, text)
+        values, _, zoned = read_columns(X, text)
         coded = np.empty((len(values[0]), len(values)))
         for place, (column, column_values) in enumerate(zip(self.columns, values, strict=True)):
             zone = zoned[place]

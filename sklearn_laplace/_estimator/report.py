@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom, kstest
 
-from .._data.reading import _read, column_names
+from .._data.reading import column_names, read_columns
 from .._data.statistics import weighted_quantiles
 from .._validation.inputs import is_missing
 from ..distributions.crps import crps_of
@@ -174,7 +174,7 @@ def classification_report(probabilities: np.ndarray, classes: np.ndarray, X: Any
     """
     true, confidence = labels[:, None] == classes, probabilities.max(1)
     right = true[np.arange(len(true)), probabilities.argmax(1)]
-    bins = np.minimum((10 * confidence).astype(int), 9)
+    bins = np.searchsorted(np.linspace(0, 1, 11)[1:-1], confidence)  # those of metrics.expected_calibration_error
     sums = [np.bincount(bins, part, 10) for part in (right, confidence)]
     with np.errstate(divide="ignore"):
         density = float(np.mean(np.log((probabilities * true).sum(1))))
@@ -207,7 +207,7 @@ def _groups(X: Any) -> Iterator[tuple[str, np.ndarray]]:
     if len(np.shape(columns)) != 2:
         return
     names = column_names(X)
-    for place, values in enumerate(_read(columns)[0]):
+    for place, values in enumerate(read_columns(columns)[0]):
         name = f"column {place}" if names is None else str(names[place])
         missing = np.array([is_missing(value) for value in values.tolist()], dtype=bool)
         if values.dtype.kind == "f":

@@ -13,7 +13,7 @@ from sklearn.model_selection import cross_validate
 from .._unwrap import final_step
 from ..distributions.crps import crps_of
 from .calibration import expected_calibration_error
-from .scores import _interval_score, _is_of_counts, _judged, _levels, log_density_scorer
+from .scores import _interval_score, _is_of_counts, _judged, _levels, _log_probability
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -90,7 +90,7 @@ def _scores(estimator: Any, X: Any, y: Any, *, levels: tuple[float, ...]) -> dic
         p, classes = step.predict_proba(rows), step.classes_
         true = np.asarray(y)[:, None] == classes
         return {
-            "log_density": log_density_scorer(step, rows, y),
+            "log_density": float(np.mean(_log_probability(p, classes, y))),
             "accuracy": float(accuracy_score(y, classes[p.argmax(1)])),
             "brier_score": float(np.mean(((p - true) ** 2).sum(1))),
             "calibration_error": expected_calibration_error(y, p, labels=classes),

@@ -135,6 +135,13 @@ def test_the_scores_of_classes_are_those_of_other_packages():
     assert report.coverage[0].expected == pytest.approx(p[:, 0].mean())
 
 
+def test_probabilities_on_the_edges_of_bins_count_as_in_the_metric():
+    p = np.repeat([0.5, 0.6, 0.7, 0.8, 0.9, 1.0], 10)
+    probabilities, labels = np.column_stack([p, 1 - p]), np.tile([0, 0, 1], 20)
+    report = classification_report(probabilities, np.array([0, 1]), np.zeros((60, 1)), labels)
+    assert report.scores["calibration error"] == pytest.approx(expected_calibration_error(labels, probabilities))
+
+
 def test_overconfident_probabilities_are_marked_in_their_group():
     rng = np.random.default_rng(4)
     X, truth = rng.normal(size=(800, 2)), rng.integers(0, 2, 800)

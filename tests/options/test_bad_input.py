@@ -19,13 +19,7 @@ RNG = np.random.default_rng(37)
 X = RNG.normal(size=(30, 3))
 Y = X[:, 0] + 0.1 * RNG.normal(size=30)
 LABELS = np.where(Y > 0, "up", "down")
-SMALL = {
-    "hidden_layer_sizes": (3,),
-    "hessian_structure": "full",
-    "prior_precision": 1.0,
-    "n_members": 1,
-    "random_state": 0,
-}
+SMALL = nets.QUICK
 OF_ROWS = {
     "predict": (),
     "predict_std": (),

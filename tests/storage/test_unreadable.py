@@ -8,6 +8,7 @@ import re
 from decimal import Decimal
 from fractions import Fraction
 
+import nets
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -24,13 +25,7 @@ X = RNG.normal(size=(N, 2))
 Y = X[:, 0] + 0.1 * RNG.normal(size=N)
 LABELS = np.where(Y > 0, "up", "down")
 CODES = (Y > 0).astype(int)
-SMALL = {
-    "hidden_layer_sizes": (3,),
-    "hessian_structure": "full",
-    "prior_precision": 1.0,
-    "n_members": 1,
-    "random_state": 0,
-}
+SMALL = nets.QUICK
 HUGE = 10**400
 
 

@@ -1,8 +1,17 @@
-"""User-defined modules for the tests; importable, so that they can be pickled."""
+"""User-defined modules for the tests, importable so that they can be pickled, and options of a quick fit."""
 
 import torch
 from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
+
+QUICK = {
+    "hidden_layer_sizes": (3,),
+    "hessian_structure": "full",
+    "prior_precision": 1.0,
+    "n_members": 1,
+    "random_state": 0,
+}
+"""Options of the built-in net for a quick fit."""
 
 
 class Linear(nn.Module):
