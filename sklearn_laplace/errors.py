@@ -314,7 +314,7 @@ class HeldOutRowsWarning(UserWarning):
 
 
 class TableWarning(UserWarning):
-    """A column is hardly useful as it is read: text with dates, numbers or names, or mostly unknown categories.
+    """A column of text may be read differently from what was meant, or most of its values are unknown categories.
 
     Examples
     --------

@@ -161,8 +161,8 @@ def codes_of(column: Column, values: np.ndarray, *, warn: bool = True) -> np.nda
     if warn and len(values) >= MANY_ROWS and len(unknown) > MOST_UNKNOWN * len(values):
         warnings.warn(
             f"{len(unknown) / len(values):.0%} of the values of {column.name} of X are unknown categories, such as "
-            f"{shown(values.tolist()[unknown[0]])}; the training rows had {_few([repr(level) for level in known])}. Check "
-            "that the column has the same meaning and spelling as in the training rows.",
+            f"{shown(values.tolist()[unknown[0]])}; the training rows had {_few([repr(level) for level in known])}. "
+            "Check that the column has the same meaning and spelling as in the training rows.",
             TableWarning,
             stacklevel=2,
         )
