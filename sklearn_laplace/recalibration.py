@@ -5,7 +5,7 @@ r"""Recalibration of a fitted regressor: one factor for its standard deviations,
 maximises the log density of the held-out targets under :math:`N(\mu, s^2 \sigma^2)`. With
 :math:`z = (y - \mu) / \sigma`, the derivative of the log density with respect to log s is
 :math:`\sum w z^2 / s^2 - \sum w`. The mean is unchanged. The total, aleatoric and epistemic standard deviations are
-all multiplied by s.
+all multiplied by s. Where the estimator transforms its targets, y, μ and σ are those of the transformed targets.
 
 References
 ----------
@@ -15,6 +15,7 @@ with deep learning. MIDL, sec. 2.3 (σ scaling).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -30,6 +31,7 @@ from .distributions.distributional import Distributional
 from .distributions.intervals import central_intervals, without_level_axis
 from .distributions.mixtures import CountMixture, NormalMixture
 from .distributions.poisson_log_normal import PoissonLogNormal
+from .distributions.transformed import TransformedMixture
 
 
 class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
@@ -94,12 +96,14 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
             If the estimator is not fitted.
         """
         distribution = self._inner(X)
-        mean, std = distribution.mean(), distribution.std()
+        mean = distribution.mean()
         targets = check_array(unmasked("y", y), ensure_2d=False, dtype=np.float64, input_name="y")
         if len(targets) != len(mean) or targets.size != mean.size:
             raise ValueError(f"y has shape {targets.shape}; expected {mean.shape}, one target for each prediction.")
-        weights = check_weights(sample_weight, mean)
-        squares = ((targets.reshape(mean.shape) - mean) / std) ** 2
+        weights, targets = check_weights(sample_weight, mean), targets.reshape(mean.shape)
+        if isinstance(distribution, TransformedMixture):
+            targets, distribution = distribution.transformed(targets), distribution.latent
+        squares = ((targets - distribution.mean()) / distribution.std()) ** 2
         scale = np.sqrt(np.average(squares, axis=0, weights=weights))
         if not (scale > 0).all():
             raise ValueError(
@@ -125,9 +129,9 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
             In the units of y; only with ``return_std=True``.
         """
         check_is_fitted(self)
-        distribution = self._inner(X)
+        distribution = self.predict_dist(X)
         mean: np.ndarray = distribution.mean()
-        return (mean, self.scale_ * distribution.std()) if return_std else mean
+        return (mean, distribution.std()) if return_std else mean
 
     def predict_std(self, X: Any, *, kind: str = "total") -> np.ndarray:
         """Standard deviation of the estimator times the scaling factor.
@@ -144,7 +148,10 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
             In the units of y.
         """
         check_is_fitted(self)
-        return np.asarray(self.scale_ * predict_std(self.estimator, X, kind=kind))
+        factor = self.scale_
+        if isinstance(distribution := self._inner(X), TransformedMixture):  # all kinds have the factor of the total
+            factor = self._scaled(distribution).std() / distribution.std()
+        return np.asarray(factor * predict_std(self.estimator, X, kind=kind))
 
     def predict_dist(self, X: Any) -> Any:
         """Predictive distribution of the estimator, stretched around its mean by the scaling factor.
@@ -155,10 +162,16 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
 
         Returns
         -------
-        frozen ``scipy.stats.norm`` or :class:`~sklearn_laplace.distributions.NormalMixture`
+        frozen ``scipy.stats.norm``, :class:`~sklearn_laplace.distributions.NormalMixture` or, with transformed targets,
+        :class:`~sklearn_laplace.distributions.TransformedMixture`
         """
         check_is_fitted(self)
-        distribution = self._inner(X)
+        return self._scaled(self._inner(X))
+
+    def _scaled(self, distribution: Any) -> Any:
+        """The distribution stretched around its mean; with transformed targets, that of these targets."""
+        if isinstance(distribution, TransformedMixture):
+            return replace(distribution, latent=self._scaled(distribution.latent))
         mean = distribution.mean()
         if not isinstance(distribution, NormalMixture):
             return norm(mean, self.scale_ * distribution.std())

@@ -19,26 +19,31 @@ from ._data.target_scale import TargetScale
 from ._ensemble.input_gradients import check_request
 from ._ensemble.member import Member
 from ._estimator.base import LaplaceEstimator
+from ._estimator.cross_validation import GivenRows
 from ._estimator.report import Report, regression_report
+from ._estimator.target_choice import settled_transform, transformed_targets
+from ._estimator.units import InUnits
 from ._options.likelihood import check_support, for_counts
 from ._options.prior import check_left_out
-from ._options.resolve import INTERVAL_METHODS, STD_REQUESTS, one_or_all, variance_of_kind
+from ._options.resolve import INTERVAL_METHODS, STD_REQUESTS, one_or_all
+from ._options.target import name_of
 from ._validation import values as _values
 from ._validation.targets import check_outputs, check_targets
 from ._validation.values import flag, fractions, lookup
 from .distributions.intervals import central_intervals, without_level_axis
 from .distributions.mixtures import CountMixture, NormalMixture
 from .distributions.poisson_log_normal import PoissonLogNormal
+from .distributions.transformed import TransformedMixture
 from .errors import UnsupportedCombinationError
-from .laplace.latent import LatentGaussian, Predictive
+from .laplace.latent import Components, LatentGaussian
 
 
-class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
+class LaplaceRegressor(MultiOutputMixin, RegressorMixin, InUnits, LaplaceEstimator):
     """Regression by a neural network, with a standard deviation for every prediction.
 
-    Trains an ensemble of nets to the maximum of the posterior over the weights. A Gaussian approximates the posterior
-    there (the Laplace approximation; MacKay 1992, Ritter et al. 2018). Regularisation and noise level are chosen from
-    the data. The page "Parameters in detail" of the documentation has more on each parameter.
+    Trains an ensemble of nets to the maximum of the posterior over the weights, where a Gaussian approximates it
+    (the Laplace approximation; MacKay 1992, Ritter et al. 2018). Regularisation and noise level are chosen from the
+    data. The documentation page "Parameters in detail" has more on each parameter.
 
     Parameters
     ----------
@@ -51,15 +56,15 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     activation : {"auto", "tanh", "relu", "gelu", "silu", "softplus"}, default="auto"
         Activation of the built-in net.
     categorical_features : "from_dtype", None, list of str or int, or mask, default="from_dtype"
-        Columns to encode as categories. "from_dtype": those of strings and of a categorical data type.
+        Columns to encode as categories. "from_dtype": strings and categorical data types.
     likelihood : {"auto", "gaussian", "heteroscedastic", "poisson"}, default="auto"
         Distribution of y. "auto": Gaussian, with a noise level that varies with X if the data support it. "poisson":
         counts.
     [Uncertainty]
     prior_precision : {"auto", "evidence", "loo", "cv", "validation"}, float, array-like, CrossValidated or Validated, \
 default="auto"
-        Precision of the Gaussian prior over the weights, that is, the strength of regularisation: a number, or the rule
-        that chooses it. "auto": held-out folds where possible, else the marginal likelihood ("evidence").
+        Precision of the Gaussian prior over the weights, the strength of regularisation: a number, or a rule.
+        "auto": held-out folds where possible, else the marginal likelihood ("evidence").
     sigma_noise : {"auto", "evidence", "loo", "residual"}, float or array-like of shape (n_outputs,), default="auto"
         Standard deviation of the noise in units of y: a number, one per target, or a rule.
     n_members : "auto", int or Members, default="auto"
@@ -70,7 +75,7 @@ default="auto"
     n_jobs : int or None, default=None
         Parallel workers, as in joblib.
     random_state : int, RandomState or None, default=None
-        Seed of initial weights, mini-batches and weight samples.
+        Seed of all random numbers.
     verbose : int, default=0
         0: silent. 1: one line per stage. 2: one line per epoch as well.
     [Advanced]
@@ -78,10 +83,12 @@ default="auto"
         Bins of each numeric column in a piecewise linear encoding (Gorishniy et al. 2022). None: no encoding.
     standardize_y : bool, default=True
         If True, train on targets of mean 0 and variance 1. Results are in units of y.
+    target_transform : {"log", "yeo-johnson", "auto"} or None, default=None
+        Transformation of y for the training. "log" keeps intervals of positive targets above zero; "auto" chooses.
     max_epochs, lr, batch_size : int, float and int, or None, default=None
         Gradient training: number of epochs, learning rate, rows per step.
     augment : None, callable or Augmentation, default=None
-        ``augment(X, random_state)`` returns other rows with the same targets.
+        ``augment(X, random_state)`` returns rows with the same targets.
     map_prior_precision : "same" or float, default="same"
         Prior precision of the training. "same": that of the posterior.
     memory : None, str or joblib.Memory, default=None
@@ -115,7 +122,6 @@ default="auto"
         Ensemble members; the attributes below are those of the first.
     member_weights_ : ndarray of shape (n_members,)
     net_ : skorch net
-        Its outputs are standardised targets.
     posterior_, laplace_, hyper_
         Posterior over the weights, curvature at the mode, hyperparameters.
     prior_precision_ : float or ndarray of shape (n_groups,)
@@ -125,7 +131,6 @@ default="auto"
     noise_model_ : NoiseModel or None
     structure_ : str
     subset_ : dict of str to ndarray of bool
-        Masks of the random weights.
     log_marginal_likelihood_value_ : float
         Log evidence of y, nats.
     n_effective_parameters_ : float
@@ -140,7 +145,7 @@ default="auto"
     n_iter_, n_outputs_, n_features_in_ : int
     feature_names_in_ : ndarray of str
     table_ : TableReport
-        Columns as read.
+    target_transform_ : str or None
 
     Examples
     --------
@@ -178,6 +183,7 @@ default="auto"
         verbose: int = 0,
         n_bins: int | str | tuple[int | None, ...] | None = "auto",
         standardize_y: bool = True,
+        target_transform: str | None = None,
         max_epochs: int | None = None,
         lr: float | None = None,
         batch_size: int | None = None,
@@ -209,6 +215,7 @@ default="auto"
         self.verbose = verbose
         self.n_bins = n_bins
         self.standardize_y = standardize_y
+        self.target_transform = target_transform
         self.max_epochs = max_epochs
         self.lr = lr
         self.batch_size = batch_size
@@ -234,7 +241,8 @@ default="auto"
     def _prepare(self, X: Any, y: Any, sample_weight: Any, sample_noise_variance: Any) -> PreparedData:
         options = self._options()
         likelihood, sigma = options.likelihood, options.sigma_noise.value
-        X, y, weights, variances = self._validate_rows(X, y, sample_weight, sample_noise_variance, y_numeric=True)
+        arguments = X, y, sample_weight, sample_noise_variance
+        X, y, weights, variances = self._validate_rows(*arguments, y_numeric=True)
         if variances is not None and options.varying_noise:
             raise UnsupportedCombinationError(
                 f"likelihood={self.likelihood!r} learns the noise variance of each row, which sample_noise_variance "
@@ -254,16 +262,20 @@ default="auto"
         if previous is not None:  # its curvature is in the units of the previous fit
             check_outputs(n_outputs, previous.n_outputs_)
             check_noisy_rows(noisy_rows, previous._scale.noisy_rows)
+            targets = previous._scale.transformed(targets)
             return self._scaled(X, targets, weights, variances, previous._scale)  # no rows for leave-one-out
         mean, scale = np.zeros(n_outputs), np.ones(n_outputs)
+        transforms, slope, targets, all_targets = transformed_targets(self, arguments, unmerged, targets, weights)
         if self.standardize_y and likelihood.additive_noise and not isinstance(self.net, FrozenEstimator):
             mean, scale, constant = spread(targets, row_reliability(weights, variances))
             # The scale of a constant target is its absolute value.
             scale = np.where(constant, np.where(mean == 0, 1.0, np.abs(mean)), scale)
-            targets, all_targets = (np.where(constant, mean, values) for values in (targets, unmerged[1]))
-            unmerged = unmerged[0], all_targets, *unmerged[2:]
+            targets, all_targets = (np.where(constant, mean, values) for values in (targets, all_targets))
+        unmerged = unmerged[0], all_targets, *unmerged[2:]
         sigma = None if sigma is None else noise_per_target(sigma, n_outputs)
-        target_scale = TargetScale(mean, scale, unit_noise(sigma, variances, scale, weights), noisy_rows)
+        target_scale = TargetScale(
+            mean, scale, unit_noise(sigma, variances, scale, weights), noisy_rows, transforms, slope
+        )
         return self._scaled(X, targets, weights, variances, target_scale).with_unmerged_rows(
             self._scaled(*unmerged, target_scale)
         )
@@ -277,7 +289,7 @@ default="auto"
         check_outputs(targets.shape[1], self.n_outputs_)
         check_support(self.laplace_.likelihood, targets[weights > 0])
         check_noisy_rows(variances is not None, scale.noisy_rows)
-        return self._scaled(X, targets, weights, variances, scale)
+        return self._scaled(X, scale.transformed(targets), weights, variances, scale)
 
     @staticmethod
     def _scaled(
@@ -285,6 +297,23 @@ default="auto"
     ) -> PreparedData:
         """Convert targets and noise variances to the network's units."""
         return PreparedData(X, scale.apply(y), weights, y.shape[1], scale, scale.noise(variances, len(y)))
+
+    @property
+    def target_transform_(self) -> str | None:
+        """Transformation of the targets: "log", "yeo-johnson" or None.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X = np.linspace(0, 3, 40)[:, None]
+        >>> y = np.exp(X[:, 0] + 0.3 * np.random.default_rng(0).normal(size=40))
+        >>> model = LaplaceRegressor(n_members=1, target_transform="log", random_state=0).fit(X, y)
+        >>> model.target_transform_, bool((model.predict_interval([[0.0]], 0.99)[1] > 0).all())
+        ('log', True)
+        """
+        check_is_fitted(self)
+        return name_of(self._scale.transforms)
 
     @property
     def sigma_noise_(self) -> float | np.ndarray:
@@ -383,15 +412,18 @@ default="auto"
         flags = {"std": return_std, "cov": return_cov, "mean_grad": return_mean_grad, "std_grad": return_std_grad}
         check_request(**flags, X_std=X_std)
         check_is_fitted(self)
+        self._check_transformed(
+            **{f"return_{name}": value for name, value in flags.items() if name != "std"}, X_std=X_std
+        )
         if return_mean_grad or X_std is not None:
             moments, *slopes = self._sloped(X, X_std, self.return_std_kind if return_std_grad else None)
             results = [self._in_units(moments.mean)]
             results += [self._std(moments, self.return_std_kind)] if return_std else []
             gradients = [self._per_column(slope) for slope in slopes if slope is not None and return_mean_grad]
             return *results, *(gradient[0] if len(gradient) == 1 else gradient for gradient in gradients)
-        if return_std:
-            moments = self._components(X).moments
-            return self._in_units(moments.mean), self._std(moments, self.return_std_kind)
+        if return_std or self._scale.transforms:
+            mean, (std,) = self._mean_and_stds(self._components(X), (self.return_std_kind,))
+            return (mean, std) if return_std else mean
         # Additive noise has mean zero, so that forward passes are enough.
         is_additive = self.laplace_.likelihood.additive_noise
         mean = self._in_units(self._outputs(X) if is_additive else self._components(X).moments.mean)
@@ -436,8 +468,9 @@ default="auto"
         """
         check_is_fitted(self)
         kinds = lookup("kind", kind, STD_REQUESTS)
-        moments = self._components(X).moments if X_std is None else self._sloped(X, X_std)[0]
-        return one_or_all({name: self._std(moments, name) for name in kinds})
+        self._check_transformed(X_std=X_std)
+        parts = self._components(X) if X_std is None else Components.of(self._sloped(X, X_std)[0])
+        return one_or_all(dict(zip(kinds, self._mean_and_stds(parts, kinds)[1], strict=True)))
 
     def predict_dist(self, X: Any) -> Any:
         """Predictive distribution of each row, with the noise; rows are treated as independent.
@@ -474,12 +507,13 @@ default="auto"
         if not self.laplace_.likelihood.additive_noise:
             rates = self._log_rates(X)
             return rates[0] if len(rates) == 1 else CountMixture(rates, self.member_weights_)
-        parts = self._components(X)
-        if len(parts.weights) == 1:
+        parts, transforms = self._components(X), self._scale.transforms
+        if len(parts.weights) == 1 and not transforms:
             return norm(self._in_units(parts.moments.mean), self._std(parts.moments, "total"))
         variance = (parts.epistemic_variance + parts.aleatoric_variance).clamp_min(0.0)
         means, stds = self._in_units(parts.mean), self._in_units(variance.sqrt(), shift=False)
-        return NormalMixture(means, stds, parts.weights.cpu().numpy())
+        mixture = NormalMixture(means, stds, parts.weights.cpu().numpy())
+        return TransformedMixture(mixture, transforms) if transforms else mixture
 
     def predict_quantiles(self, X: Any, quantiles: Any = (0.05, 0.5, 0.95)) -> np.ndarray:
         """Quantiles of :meth:`predict_dist`.
@@ -577,7 +611,7 @@ default="auto"
         levels = fractions("confidence_level", confidence_level)
         if lookup("method", method, INTERVAL_METHODS):
             check_is_fitted(self)
-            mean, intervals = self._in_units(self._outputs(X)), self._jackknife(X, levels)
+            mean, intervals = np.asarray(self.predict(X)), self._jackknife(X, levels)
         else:
             distribution = self.predict_dist(X)
             mean, intervals = distribution.mean(), central_intervals(distribution, levels)
@@ -629,9 +663,8 @@ default="auto"
         """
         check_is_fitted(self)
         flag("return_std", return_std)
-        moments = self._loo_predictive()
-        mean = self._in_units(moments.mean)
-        return (mean, self._std(moments, self.return_std_kind)) if return_std else mean
+        mean, (std,) = self._mean_and_stds(Components.of(self._loo_predictive()), (self.return_std_kind,))
+        return (mean, std) if return_std else mean
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Coefficient of determination R² of the predicted means, at most 1.
@@ -774,6 +807,7 @@ default="auto"
         """
         check_is_fitted(self)
         noisy = lookup("kind", kind, {"total": True, "epistemic": False})
+        self._check_transformed(**{f"kind={kind!r}": not noisy})
         count = _values.count("n_samples", n_samples)
         generator = _values.generator(random_state)
         with self._asked(X) as (x, options):
@@ -781,7 +815,7 @@ default="auto"
             def draw(member: Member, n_draws: int) -> torch.Tensor:
                 return member.target_draws(x, options, n_draws, generator, noisy=noisy)
 
-            return self._in_units(self._ensemble.draws(count, generator, draw))
+            return self._original(self._in_units(self._ensemble.draws(count, generator, draw)))
 
     def _jackknife(self, X: Any, levels: np.ndarray) -> np.ndarray:
         """Jackknife+ intervals (n, 2, L) or (n, k, 2, L), in units of y."""
@@ -797,11 +831,7 @@ default="auto"
             level_tensor = torch.from_numpy(levels).to(self.laplace_.theta)
             intervals = self._ensemble.intervals(x, level_tensor, options, f"method={method!r}")
         ends = np.moveaxis(intervals.cpu().numpy() * self._scale.scale + self._scale.mean, -1, 1)
-        return ends[:, 0] if self._single_output else ends
-
-    def _outputs(self, X: Any) -> torch.Tensor:
-        with self._asked(X) as (x, options):
-            return self._ensemble.outputs(x, options)
+        return self._original(ends[:, 0] if self._single_output else ends)
 
     def _log_rates(self, X: Any) -> tuple[PoissonLogNormal, ...]:
         """Distribution of the counts under each member."""
@@ -813,23 +843,8 @@ default="auto"
             log_rates = [torch.cat(member.answers(x, options, moments), 1) for member in self._ensemble.members]
         return tuple(PoissonLogNormal(self._in_units(mean), self._in_units(variance)) for mean, variance in log_rates)
 
-    def _in_units(self, outputs: torch.Tensor, *, shift: bool = True) -> np.ndarray:
-        """Convert outputs (n, C) or (n, C, …) to units of y; without the shift, differences of outputs."""
-        shape = -1, *[1] * (outputs.ndim - 2)
-        values = outputs.cpu().numpy() * self._scale.scale.reshape(shape)
-        values = values + self._scale.mean.reshape(shape) if shift else values
-        return values[:, 0] if self._single_output else values
-
-    def _std(self, moments: Predictive, kind: str) -> np.ndarray:
-        variance = variance_of_kind(moments, kind)
-        std = np.sqrt(variance.clamp_min(0.0).cpu().numpy()) * self._scale.scale
-        return std[:, 0] if self._single_output else std
-
-    def _covariance(self, X: Any) -> np.ndarray:
-        """Joint covariance over the rows, one matrix per output."""
-        with self._asked(X) as (x, options):
-            covariance = self._ensemble.covariance(x, options).cpu().numpy() * self._scale.power(2)
-        return covariance[..., 0] if self._single_output else covariance
+    def _without_rule(self, rows: GivenRows) -> Any:
+        return settled_transform(super()._without_rule(rows), rows)
 
 
 def _targets_like(y: Any, mean: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Standardisation of targets and of their noise."""
+"""Transformation and standardisation of targets and of their noise."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .._validation.values import SIZES
+from ..distributions.transforms import TargetTransform
 from .known_noise import noise_per_target
 
 SAME_RATIO = 1e-9
@@ -15,7 +16,9 @@ SAME_RATIO = 1e-9
 
 @dataclass(frozen=True)
 class TargetScale:
-    """Affine map from the user's targets to the network's, (y − mean) / scale, and the matching map of their noise.
+    """Map from the user's targets to the network's, (g(y) − mean) / scale, and the matching map of their noise.
+
+    Without transformations, g(y) = y. "Units of y" are then those of g(y) if there are transformations.
 
     Parameters
     ----------
@@ -26,17 +29,27 @@ class TargetScale:
         known.
     noisy_rows : bool
         If True, each row has a known noise variance.
+    transforms : tuple of TargetTransform
+        Transformation g of each target; empty without transformations.
+    log_slope : float
+        Weighted mean over the training rows of Σ_c log g_c′(y_c).
     """
 
     mean: np.ndarray
     scale: np.ndarray
     unit_noise: np.ndarray
     noisy_rows: bool = False
+    transforms: tuple[TargetTransform, ...] = ()
+    log_slope: float = 0.0
 
     @property
     def log_volume(self) -> float:
-        """Σ_c log scale_c, to subtract from a log density in the network's units for each row of weight 1."""
-        return float(np.log(self.scale).sum())
+        """Σ_c log scale_c − log_slope, subtracted per unit of weight from a log density in the network's units."""
+        return float(np.log(self.scale).sum()) - self.log_slope
+
+    def transformed(self, y: np.ndarray) -> np.ndarray:
+        """g(y) for targets of shape (n, C)."""
+        return transformed(self.transforms, y)
 
     def power(self, exponent: int) -> np.ndarray:
         """Power of the scale, shape (C,); exponent 2 gives the unit of variances.
@@ -79,7 +92,7 @@ class TargetScale:
         return float(root[0]) ** 2
 
     def apply(self, y: np.ndarray) -> np.ndarray:
-        """Convert targets (n, C) to the network's units."""
+        """Convert transformed targets (n, C) to the network's units."""
         return (y - self.mean) / self.scale
 
     def noise(self, variances: np.ndarray | None, n_rows: int) -> np.ndarray | None:
@@ -88,3 +101,37 @@ class TargetScale:
             return None
         ratios = np.broadcast_to((self.unit_noise / self.scale) ** 2, (n_rows, len(self.scale)))
         return ratios if variances is None else variances * ratios
+
+
+def transformed(transforms: tuple[TargetTransform, ...], y: np.ndarray) -> np.ndarray:
+    """Targets (n, C) under one transformation each; the same targets without transformations.
+
+    Raises
+    ------
+    ValueError
+        For a target outside the domain of its transformation.
+
+    Examples
+    --------
+    >>> from sklearn_laplace.distributions.transforms import LogTransform
+    >>> transformed((), np.array([[2.0]])), transformed((LogTransform(0.0, 9.0),), np.array([[1.0], [9.0]])).round(2)
+    (array([[2.]]), array([[0. ],
+           [2.2]]))
+    """
+    if not transforms:
+        return y
+    values = np.column_stack([transform.apply(column) for transform, column in zip(transforms, y.T, strict=True)])
+    if not np.isfinite(values).all():
+        raise ValueError(
+            f"y holds {y[~np.isfinite(values)].min():g}; target_transform='log' needs targets above zero. Fit with "
+            "target_transform='yeo-johnson' for such rows."
+        )
+    return values
+
+
+def log_slope(transforms: tuple[TargetTransform, ...], y: np.ndarray, weights: np.ndarray) -> float:
+    """Weighted mean over the rows of Σ_c log g_c′(y_c), for targets y of shape (n, C)."""
+    slopes = (
+        (transform.log_slope(column) for transform, column in zip(transforms, y.T, strict=True)) if transforms else ()
+    )
+    return float(sum(np.average(slope, weights=weights) for slope in slopes))

@@ -159,7 +159,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
                 self._validate_rows(X_val, y_val, None, None, y_numeric=numeric, reset=False)
             rows = GivenRows.of(*arguments)
             with self._reported(self._clock(), 2, *arguments[:3]) as task:
-                fitted, scores = rule.chosen(without_rule(self), rows, task)
+                fitted, scores = rule.chosen(self._without_rule(rows), rows, task)
                 self._take(fitted)
                 self._prior_scores, self._is_candidate = scores, False
             options = self._options()
@@ -204,6 +204,10 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
         clock.warn_if_cut(stacklevel=4)
         return self
+
+    def _without_rule(self, rows: GivenRows) -> Any:
+        """Unfitted estimator for the candidates of a rule, with the options that do not depend on the candidate."""
+        return without_rule(self)
 
     def _clock(self) -> Clock:
         """Clock with the time limit of a training that starts now."""

@@ -34,6 +34,7 @@ from sklearn.utils.validation import _check_sample_weight
 
 from .._approximation.prior_scores import PriorScores
 from .._options.options import is_number
+from .._options.variants import expanded
 from .._runtime.progress import Task
 from .._validation.values import choice, lookup
 from ..errors import BoundWarning, NonFiniteError, UnsupportedCombinationError
@@ -353,6 +354,12 @@ validation set, use prior_precision='cv'.
     )
 
 
+def is_ruled(model: Any) -> bool:
+    """True if held-out rows choose the prior precision of an estimator, by one of the rules of this file."""
+    rule = expanded(model.get_params(deep=False))["prior_precision"]
+    return isinstance(rule, str) and rule in RULES
+
+
 def without_rule(estimator: Any) -> Any:
     """Unfitted estimator with ``prior_precision=1.0`` and otherwise the same parameters.
 
@@ -493,6 +500,11 @@ def _candidate(model: Any, precision: float) -> Any:
     candidate = clone(model).set_params(prior_precision=precision)
     candidate._is_candidate = True
     return candidate
+
+
+def single_net(model: Any) -> Any:
+    """The model itself, set to a single net if its net is the built-in one and ``n_members`` has its default value."""
+    return model.set_params(n_members=1) if _is_automatic(model) else model
 
 
 def _is_automatic(model: Any) -> bool:

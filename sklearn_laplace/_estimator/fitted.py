@@ -32,13 +32,14 @@ from .._options import prior as _prior
 from .._options.options import Options
 from .._options.prior import can_leave_out, check_left_out
 from .._options.resolve import resolve
+from .._options.target import name_of
 from .._options.variants import expanded
 from .._runtime.autograd import ordinary_tensors
 from .._runtime.memory import naming_the_budget
 from .._runtime.threads import single_thread
 from .._training.random_weights import tempering
 from .._validation.values import choice
-from ..errors import IncompleteWarning
+from ..errors import IncompleteWarning, UnsupportedCombinationError
 from ..laplace.evidence import log_evidence
 from ..laplace.latent import Components, LatentGaussian, Predictive
 from ..laplace.links._base import centred
@@ -381,6 +382,8 @@ n_classes)
 
         Raises
         ------
+        UnsupportedCombinationError
+            With a transformation of the targets.
         ValueError
             For categorical columns, missing values, or a baseline of another shape. Also without a baseline if the fit
             keeps no rows: after :meth:`forget`, and with ``augment`` or a previous posterior as ``prior``.
@@ -419,6 +422,8 @@ n_classes)
         >>> shares.shape, bool(shares[0, 0] > 0), bool(shares[0, 1] == 0)
         ((2, 2), True, True)
         """
+        check_is_fitted(self)
+        self._check_transformed(explain_std=True)
         with self._asked(X) as (x, options):
             check_varied(x, self._table)
             start = baseline_of(baseline, self._kept, self.n_features_in_).to(x)
@@ -447,3 +452,18 @@ n_classes)
         """Convert values (n, d, C) to a power of the units of y; a single output has no last axis."""
         scaled: np.ndarray = values.cpu().numpy() * self._scale.power(power)
         return scaled[..., 0] if self._single_output else scaled
+
+    def _check_transformed(self, **requests: Any) -> None:
+        """Refuse what is not available under a transformation of the targets.
+
+        Raises
+        ------
+        UnsupportedCombinationError
+            If there is a transformation and a value is neither None nor False.
+        """
+        refused = [name for name, value in requests.items() if value is not None and value is not False]
+        if self._scale.transforms and refused:
+            raise UnsupportedCombinationError(
+                f"{refused[0]} is not available with target_transform={name_of(self._scale.transforms)!r}. Use "
+                "target_transform=None, or transform y yourself."
+            )

@@ -84,8 +84,9 @@ def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
     NotFittedError
         If the estimator is not fitted.
     UnsupportedCombinationError
-        If the net has other layers, categorical columns or missing values, for ``predictive="mc"``, for counts, and for
-        links other than "moderated", "probit" and "plugin". The message names the alternatives.
+        If the net has other layers, categorical columns or missing values, for ``predictive="mc"``, for counts, for
+        transformed targets, and for links other than "moderated", "probit" and "plugin". The message names the
+        alternatives.
     MemoryBudgetError
         If the graph would be larger than ONNX allows.
     ImportError
@@ -108,6 +109,7 @@ def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
         )
     check_is_fitted(estimator)
     onnx = _onnx()
+    estimator._check_transformed(to_onnx=True)
     _check(estimator)
     graph = Graph()
     outputs = (_probabilities if isinstance(estimator, LaplaceClassifier) else _moments)(graph, estimator)

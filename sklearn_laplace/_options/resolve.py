@@ -41,6 +41,7 @@ from .options import AUTO, LOO, PRIOR_RULES, Options, is_auto, is_number
 from .prior import check_grouping, check_left_out, grouping_of, mean_of, temperature
 from .structure import BIASES, DAMPINGS, SHARINGS, StructureOptions
 from .subset import _check_subset, _subset
+from .target import check_target_transform
 
 DTYPES = {"auto": None, "float32": torch.float32, "float64": torch.float64}
 STD_KINDS = ("total", "epistemic", "aleatoric")
@@ -97,6 +98,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     _check_values(parameters)
     if kind == "regressor":
         _check_regressor(parameters)
+        check_target_transform(parameters, likelihood)
     _check_net_options(parameters)
     _check_members(parameters)
     precision = choice("prior_precision", parameters["prior_precision"], PRIOR_RULES, array=True)

@@ -3,5 +3,6 @@
 from .distributional import Distributional
 from .mixtures import CountMixture, NormalMixture
 from .poisson_log_normal import PoissonLogNormal
+from .transformed import TransformedMixture
 
-__all__ = ["CountMixture", "Distributional", "NormalMixture", "PoissonLogNormal"]
+__all__ = ["CountMixture", "Distributional", "NormalMixture", "PoissonLogNormal", "TransformedMixture"]

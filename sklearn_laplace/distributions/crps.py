@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import erf
 
 from .mixtures import NormalMixture
+from .transformed import TransformedMixture
 
 
 def crps_of(distribution: Any, y: np.ndarray) -> np.ndarray:
@@ -18,7 +19,7 @@ def crps_of(distribution: Any, y: np.ndarray) -> np.ndarray:
 
     Parameters
     ----------
-    distribution : NormalMixture or frozen scipy.stats.norm
+    distribution : NormalMixture, TransformedMixture or frozen scipy.stats.norm
     y : ndarray in the shape of the distribution
 
     Examples
@@ -27,7 +28,7 @@ def crps_of(distribution: Any, y: np.ndarray) -> np.ndarray:
     >>> crps_of(norm(0.0, 1.0), np.array([0.0])).round(4)
     array([0.2337])
     """
-    if isinstance(distribution, NormalMixture):
+    if isinstance(distribution, NormalMixture | TransformedMixture):
         return distribution.crps(y)
     scale = distribution.std()
     z = (y - distribution.mean()) / scale

@@ -51,6 +51,7 @@ from .posteriors import (
 )
 from .quadrature import (
     coverage,
+    crps_by_integration,
     crps_gaussian,
     entropy_parts,
     gaussian_total_std,
@@ -58,6 +59,7 @@ from .quadrature import (
     mixture_moments,
     moderated_softmax,
     moderation,
+    moments_of_inverse,
     pairwise_probit,
     pieces,
     poisson_lognormal,
@@ -81,6 +83,7 @@ __all__ = [
     "bayesian_logistic_hessian",
     "block_diagonal",
     "coverage",
+    "crps_by_integration",
     "crps_gaussian",
     "diagonal",
     "empirical_fisher",
@@ -108,6 +111,7 @@ __all__ = [
     "mixture_moments",
     "moderated_softmax",
     "moderation",
+    "moments_of_inverse",
     "nearest_semidefinite",
     "network_function",
     "numerical_optimum",

@@ -247,3 +247,34 @@ def log_density_of_error(
 
     value, _ = scipy.integrate.quad(integrand, -12, 12, epsabs=1e-14, epsrel=1e-12, limit=500)
     return math.log(value)
+
+
+def moments_of_inverse(inverse, ends, mean: float, std: float) -> tuple[float, float]:
+    r"""Mean and variance of :math:`h(Z)` for a function h and :math:`Z \sim N(m, s^2)`, by adaptive quadrature.
+
+    Parameters
+    ----------
+    inverse : callable
+        h, of an array.
+    ends : sequence of float
+        Points where h has a kink; infinite ones are ignored.
+    mean, std : float
+        m and s.
+    """
+    start, end = mean - 12 * std, mean + 12 * std
+    points = [point for point in ends if start < point < end] or None
+
+    def integral(power: int, centre: float) -> float:
+        def integrand(z: float) -> float:
+            return float((inverse(np.asarray(z)) - centre) ** power * scipy.stats.norm.pdf(z, mean, std))
+
+        return scipy.integrate.quad(integrand, start, end, points=points, epsabs=0, epsrel=1e-11, limit=400)[0]
+
+    centre = integral(1, 0.0)
+    return centre, integral(2, centre)
+
+
+def crps_by_integration(cdf, y: float, start: float, end: float) -> float:
+    r"""CRPS :math:`\int (F(t) - 1[t \ge y])^2 dt` over [start, end], which holds y and all the mass of F."""
+    below = scipy.integrate.quad(lambda t: cdf(t) ** 2, start, y, limit=400)[0]
+    return below + scipy.integrate.quad(lambda t: (1 - cdf(t)) ** 2, y, end, limit=400)[0]
