@@ -30,6 +30,13 @@ PLAUSIBLE = 0.95
 LEAST_ROWS, MOST_GROUPS, MOST_LISTED = 20, 4, 3
 """Minimum number of rows in a group, maximum number of groups of a column, and number of groups in a report."""
 
+LEAST_BELOW = 0.01
+"""Share of intervals that reach below zero, from which a report of positive targets has a note."""
+BELOW_ZERO = (
+    "all targets are positive, but {:.0%} of the {:.0%} intervals reach below zero: target_transform='log' keeps "
+    "them above."
+)
+
 
 @dataclass(frozen=True)
 class Frequency:
@@ -98,6 +105,8 @@ class Report:
         Groups of rows by columns of X whose frequency is furthest from the expected one, worst first.
     pit_pvalue : float or None
         Probability, for a calibrated model, of a PIT further from uniform; None for classes.
+    notes : tuple of str
+        What to try, printed at the end.
     """
 
     n_rows: int
@@ -105,6 +114,7 @@ class Report:
     coverage: tuple[Frequency, ...]
     groups: tuple[Frequency, ...]
     pit_pvalue: float | None = None
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         width = max(len(name) for name in [*self.scores, *(entry.name for entry in self.coverage)])
@@ -116,7 +126,7 @@ class Report:
         if self.groups:
             lines.append("groups with the largest deviation:")
             lines += [f"  {entry.name} ({entry.n:,} rows): {entry}" for entry in self.groups]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.notes])
 
     __repr__ = __str__
 
@@ -155,7 +165,9 @@ def regression_report(distribution: Any, X: Any, targets: np.ndarray, output: in
     coverage = tuple(Frequency.of(f"{level:.0%} intervals", events, level) for level, events in inside.items())
     expected = np.full(len(y), GROUP_LEVEL)
     groups = _worst(X, inside[GROUP_LEVEL], expected, f"{GROUP_LEVEL:.0%} intervals")
-    return Report(len(y), scores, coverage, groups, float(kstest(pit, "uniform").pvalue))
+    below = float((of_output(distribution.ppf((1 - GROUP_LEVEL) / 2)) < 0).mean()) if (y > 0).all() else 0.0
+    notes = (BELOW_ZERO.format(below, GROUP_LEVEL),) if below > LEAST_BELOW else ()
+    return Report(len(y), scores, coverage, groups, float(kstest(pit, "uniform").pvalue), notes)
 
 
 def classification_report(probabilities: np.ndarray, classes: np.ndarray, X: Any, labels: np.ndarray) -> Report:

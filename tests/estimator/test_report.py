@@ -182,3 +182,19 @@ def test_a_band_of_many_is_wider():
     events = np.ones(100, dtype=bool)
     one, many = (Frequency.of("e", events, 0.9, n_bands) for n_bands in (1, 50))
     assert many.low < one.low < one.high <= many.high
+
+
+def test_positive_targets_with_intervals_below_zero_have_a_note():
+    """The note names the cure, which works; targets with a zero, and intervals above zero, have none."""
+    X, y = rows()
+    y = np.exp(1.5 * y).to_numpy()
+    reports = [
+        LaplaceRegressor(target_transform=transform, **QUICK).fit(X[:150], y[:150]).report(X[150:], y[150:])
+        for transform in (None, "log")
+    ]
+    assert len(reports[0].notes) == 1 and "target_transform='log'" in reports[0].notes[0]
+    assert str(reports[0]).endswith(reports[0].notes[0])
+    assert reports[1].notes == ()
+    distribution = norm(np.full(20, 1.0), 1.0)
+    assert regression_report(distribution, np.zeros((20, 1)), np.r_[0.0, np.ones(19)], 0, is_count=False).notes == ()
+    assert len(regression_report(distribution, np.zeros((20, 1)), np.ones(20), 0, is_count=False).notes) == 1
