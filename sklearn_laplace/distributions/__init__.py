@@ -2,6 +2,7 @@
 
 from .distributional import Distributional
 from .mixtures import CountMixture, NormalMixture
+from .negative_binomial_log_normal import NegativeBinomialLogNormal
 from .poisson_log_normal import PoissonLogNormal
 
-__all__ = ["CountMixture", "Distributional", "NormalMixture", "PoissonLogNormal"]
+__all__ = ["CountMixture", "Distributional", "NegativeBinomialLogNormal", "NormalMixture", "PoissonLogNormal"]
