@@ -51,7 +51,7 @@ class NegativeBinomial(Poisson):
     """
 
     overdispersion: tuple[float, ...] = (0.5,)
-    whole_targets: ClassVar[bool] = True
+    is_overdispersed: ClassVar[bool] = True
 
     def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """−log p(y | f), shape (n,), nats."""
