@@ -32,10 +32,12 @@ from ._validation.targets import check_outputs, check_targets
 from ._validation.values import flag, fractions, lookup
 from .distributions.intervals import central_intervals, without_level_axis
 from .distributions.mixtures import CountMixture, NormalMixture
+from .distributions.negative_binomial_log_normal import counts_of
 from .distributions.poisson_log_normal import PoissonLogNormal
 from .distributions.transformed import TransformedMixture
 from .errors import UnsupportedCombinationError
 from .laplace.latent import Components, LatentGaussian
+from .laplace.likelihoods import NegativeBinomial
 
 
 class LaplaceRegressor(MultiOutputMixin, RegressorMixin, InUnits, LaplaceEstimator):
@@ -57,9 +59,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, InUnits, LaplaceEstimat
         Activation of the built-in net.
     categorical_features : "from_dtype", None, list of str or int, or mask, default="from_dtype"
         Columns to encode as categories. "from_dtype": strings and categorical data types.
-    likelihood : {"auto", "gaussian", "heteroscedastic", "poisson"}, default="auto"
-        Distribution of y. "auto": Gaussian, with a noise level that varies with X if the data support it. "poisson":
-        counts.
+    likelihood : {"auto", "gaussian", "heteroscedastic", "poisson", "negative_binomial"}, default="auto"
+        Distribution of y. "auto": Gaussian, with noise that varies with X if the data support it. The last two: counts.
     [Uncertainty]
     prior_precision : {"auto", "evidence", "loo", "cv", "validation"}, float, array-like, CrossValidated or Validated, \
 default="auto"
@@ -344,6 +345,36 @@ default="auto"
             )
         sigma = np.sqrt(self._ensemble.mean_of(lambda member: member.noise_variance).numpy()) * self._scale.scale
         return float(sigma[0]) if self._single_output else sigma
+
+    @property
+    def overdispersion_(self) -> float | np.ndarray:
+        """Overdispersion α of counts: the variance of a count of mean μ is μ + α μ²; one value per output.
+
+        Raises
+        ------
+        AttributeError
+            For likelihoods without overdispersion.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(0, 6, (100, 1))
+        >>> y = rng.poisson(np.exp(1 + np.sin(X[:, 0])) * rng.gamma(2.0, 0.5, 100))
+        >>> model = LaplaceRegressor(likelihood="negative_binomial", hidden_layer_sizes=(10,), random_state=0).fit(X, y)
+        >>> 0.3 < model.overdispersion_ < 0.8
+        True
+        """
+        check_is_fitted(self)
+        likelihood = self.laplace_.likelihood
+        if not isinstance(likelihood, NegativeBinomial):
+            raise AttributeError(
+                f"overdispersion_ is not defined for likelihood={self.likelihood!r}. "
+                "Use likelihood='negative_binomial'."
+            )
+        alpha = np.broadcast_to(likelihood.overdispersion, self.n_outputs_)
+        return float(alpha[0]) if self._single_output else alpha.copy()
 
     def predict(
         self,
@@ -840,8 +871,12 @@ default="auto"
             return torch.stack([latent.mean, latent.variance])
 
         with self._asked(X) as (x, options):
-            log_rates = [torch.cat(member.answers(x, options, moments), 1) for member in self._ensemble.members]
-        return tuple(PoissonLogNormal(self._in_units(mean), self._in_units(variance)) for mean, variance in log_rates)
+            return tuple(
+                counts_of(
+                    member.fit.likelihood, *map(self._in_units, torch.cat(member.answers(x, options, moments), 1))
+                )
+                for member in self._ensemble.members
+            )
 
     def _without_rule(self, rows: GivenRows) -> Any:
         return settled_transform(super()._without_rule(rows), rows)

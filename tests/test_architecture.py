@@ -62,6 +62,7 @@ MADE_OF = {
     "ekfac": {"kron"},
     "low_rank_diag": {"block_diagonal", "diag", "ekfac"},
     "low_rank": {"functional"},
+    "negative_binomial": {"poisson"},
 }
 """Variants that are made of another variant."""
 REGISTRIES = {

@@ -28,6 +28,7 @@ from .._ensemble.encodings import check_one_kind, most_kinds
 from .._ensemble.ensemble import Ensemble, reweighted
 from .._ensemble.fit import MEMBER_STAGES, diagnosed, fit_ensemble
 from .._ensemble.member import Member
+from .._ensemble.overdispersion import ROUNDS, with_overdispersion
 from .._ensemble.request import FitRequest
 from .._ensemble.update import refitted, with_rows, without_rows
 from .._host.given_net import check_net
@@ -176,10 +177,11 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         most = _members.n_members(parameters["n_members"], n_folds)
         n_kinds = most_kinds(parameters, arguments[0])
         may_repeat = options.varying_noise is not False  # the first member may be trained again, under varying noise
+        n_short = ROUNDS if options.likelihood.is_overdispersed else 0
         clock = self._clock()
         cached = parameters["memory"] is not None and parameters["max_time"] is None
         interruptible = nullcontext() if cached else clock.interruptible()
-        with interruptible, self._reported(clock, n_kinds * most, *arguments) as task:
+        with interruptible, self._reported(clock, n_kinds * most + n_short, *arguments) as task:
             data = replace(prepare(), table=self._table)
             if self._extends_previous(data.n_outputs):  # its rows are not stored, which excludes leave-one-out
                 data = replace(data, unmerged=None)
@@ -200,6 +202,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
                 is_candidate=self._is_candidate,
                 is_quick=self._is_quick,
             )
+            if options.likelihood.is_overdispersed:
+                request = with_overdispersion(request, task)
             ensemble = fit_ensemble(request, (1 + may_repeat) * MEMBER_STAGES, task)
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
         clock.warn_if_cut(stacklevel=4)

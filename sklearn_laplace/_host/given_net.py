@@ -18,7 +18,7 @@ from skorch import NeuralNet
 from torch import Tensor, nn
 
 from .._runtime.devices import present_device
-from ..laplace.likelihoods import Bernoulli, Categorical, Gaussian, Poisson
+from ..laplace.likelihoods import Bernoulli, Categorical, Gaussian, NegativeBinomial, Poisson
 from ..laplace.likelihoods._base import Likelihood
 from .loss import MAPLoss
 from .rows import Sizes
@@ -30,6 +30,7 @@ CRITERIA: dict[type[Likelihood], tuple[type[nn.Module], ...]] = {
     Categorical: (nn.NLLLoss, nn.CrossEntropyLoss),
     Bernoulli: (nn.BCEWithLogitsLoss, nn.NLLLoss, nn.CrossEntropyLoss),
     Poisson: (nn.PoissonNLLLoss, nn.MSELoss),
+    NegativeBinomial: (nn.PoissonNLLLoss, nn.MSELoss),
 }
 """Criteria accepted for each likelihood: those that match it, and the defaults of skorch's classes."""
 OUTPUT_SIZES = ("out_features", "output_dim", "n_outputs", "n_out")

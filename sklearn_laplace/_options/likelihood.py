@@ -15,7 +15,10 @@ from ..laplace.likelihoods import LIKELIHOODS
 from ..laplace.likelihoods._base import Likelihood
 from .options import AUTO, BY_EVIDENCE, DISPERSION_RULES
 
-LIKELIHOODS_FOR = {"regressor": ("gaussian", "poisson"), "classifier": ("categorical", "bernoulli")}
+LIKELIHOODS_FOR = {
+    "regressor": ("gaussian", "poisson", "negative_binomial"),
+    "classifier": ("categorical", "bernoulli"),
+}
 """Likelihoods of each estimator. "auto" is the first; for a classifier with a single logit, the second."""
 VARYING_NOISE = {AUTO: None, "heteroscedastic": True}
 """Gaussian likelihoods with a noise level that varies with the inputs; None if the data decide."""
@@ -103,7 +106,7 @@ def check_support(likelihood: Likelihood, targets: np.ndarray) -> None:
     Raises
     ------
     ValueError
-        For negative counts.
+        For negative counts. For fractions, if the likelihood is that of overdispersed counts.
 
     Examples
     --------
@@ -113,8 +116,15 @@ def check_support(likelihood: Likelihood, targets: np.ndarray) -> None:
     ValueError: y holds -1; likelihood='poisson' needs counts of at least 0. For other numbers, use \
 likelihood='gaussian'.
     """
+    name = next((key for key, kind in LIKELIHOODS.items() if kind is type(likelihood)), None)
     if (targets < likelihood.least_target).any():
         raise ValueError(
-            f"y holds {targets.min():g}; likelihood='poisson' needs counts of at least 0. For other numbers, use "
+            f"y holds {targets.min():g}; likelihood={name!r} needs counts of at least 0. For other numbers, use "
             "likelihood='gaussian'."
+        )
+    fractions = targets[targets != np.floor(targets)] if likelihood.is_overdispersed else targets[:0]
+    if fractions.size:
+        raise ValueError(
+            f"y holds {fractions[0]:g}; likelihood={name!r} needs whole numbers. For counts per exposure, use "
+            "likelihood='poisson' with the exposures as sample_weight. For other numbers, use likelihood='gaussian'."
         )

@@ -23,7 +23,7 @@ from ..errors import UnsupportedCombinationError
 from ..laplace.curvatures import CURVATURES
 from ..laplace.curvatures._base import CurvatureRule
 from ..laplace.latent import Predictive
-from ..laplace.likelihoods import LIKELIHOODS
+from ..laplace.likelihoods import LIKELIHOODS, NegativeBinomial
 from ..laplace.likelihoods._base import Likelihood
 from ..laplace.links import LINKS
 from ..laplace.links._base import Link
@@ -93,7 +93,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     UnsupportedCombinationError
         For options that exclude each other.
     """
-    likelihood = _likelihood(kind, parameters["likelihood"], single_logit=single_logit)
+    likelihood = _likelihood(kind, parameters, single_logit=single_logit)
     rule, structure, structure_options, subset = _curvature(parameters, seed)
     _check_values(parameters)
     if kind == "regressor":
@@ -134,12 +134,15 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
     )
 
 
-def _likelihood(kind: str, name: object, *, single_logit: bool) -> Likelihood:
+def _likelihood(kind: str, parameters: Mapping[str, Any], *, single_logit: bool) -> Likelihood:
     likelihoods = {name: LIKELIHOODS[name] for name in LIKELIHOODS_FOR[kind]}
     likelihoods["auto"] = likelihoods[LIKELIHOODS_FOR[kind][int(single_logit)]]
     if kind == "regressor":
         likelihoods |= dict.fromkeys(VARYING_NOISE, LIKELIHOODS["gaussian"])
-    return lookup("likelihood", name, likelihoods)()
+    likelihood: Likelihood = lookup("likelihood", parameters["likelihood"], likelihoods)()
+    if isinstance(likelihood, NegativeBinomial) and parameters.get("overdispersion") is not None:
+        return NegativeBinomial(parameters["overdispersion"])  # selected by a fit
+    return likelihood
 
 
 def _curvature(

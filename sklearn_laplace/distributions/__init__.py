@@ -2,7 +2,15 @@
 
 from .distributional import Distributional
 from .mixtures import CountMixture, NormalMixture
+from .negative_binomial_log_normal import NegativeBinomialLogNormal
 from .poisson_log_normal import PoissonLogNormal
 from .transformed import TransformedMixture
 
-__all__ = ["CountMixture", "Distributional", "NormalMixture", "PoissonLogNormal", "TransformedMixture"]
+__all__ = [
+    "CountMixture",
+    "Distributional",
+    "NegativeBinomialLogNormal",
+    "NormalMixture",
+    "PoissonLogNormal",
+    "TransformedMixture",
+]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from ..laplace.latent import LatentGaussian
 from ..laplace.leave_one_out.densities import Density, class_density, gaussian_density
 from ..laplace.likelihoods._base import Likelihood, Link
-from .poisson_log_normal import PoissonLogNormal
+from .negative_binomial_log_normal import counts_of
 
 
 def density_of(likelihood: Likelihood, link: Link | None = None) -> Density:
@@ -24,8 +26,8 @@ def density_of(likelihood: Likelihood, link: Link | None = None) -> Density:
     Returns
     -------
     Density
-        Class probability with a link, normal density for a likelihood with dispersion, and Poisson–log-normal
-        probability for counts; always as a logarithm, in nats.
+        Class probability with a link, normal density for a likelihood with dispersion, and the probability
+        under a log-normal mean for counts; always as a logarithm, in nats.
 
     Examples
     --------
@@ -38,10 +40,10 @@ def density_of(likelihood: Likelihood, link: Link | None = None) -> Density:
     """
     if link is not None:
         return class_density(likelihood, link)
-    return gaussian_density if likelihood.has_dispersion else _count_density
+    return gaussian_density if likelihood.has_dispersion else partial(_count_density, likelihood)
 
 
-def _count_density(latent: LatentGaussian, targets: Tensor, dispersion: float) -> Tensor:
+def _count_density(likelihood: Likelihood, latent: LatentGaussian, targets: Tensor, dispersion: float) -> Tensor:
     mean, variance = latent.mean.cpu().numpy(), latent.variance.cpu().numpy()
-    log_probability = PoissonLogNormal(mean, variance).logpmf(targets.double().cpu().numpy())
+    log_probability = counts_of(likelihood, mean, variance).logpmf(targets.double().cpu().numpy())
     return torch.from_numpy(log_probability).sum(-1).to(latent.mean)

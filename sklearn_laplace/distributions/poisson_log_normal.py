@@ -128,7 +128,8 @@ class PoissonLogNormal:
         shape = np.floor(np.clip(x, 0.0, np.finfo(float).max)) + 1
         probability = np.empty(x.shape)
         wide = variance * shape > WIDE
-        probability[wide] = _wide_cdf(shape[wide], mean[wide], variance[wide])
+        s = shape[wide]
+        probability[wide] = edgeworth(polygamma(0, s) - mean[wide], variance[wide] + polygamma(1, s), polygamma(2, s))
         z = np.arange(-REACH, REACH + STEP / 2, STEP)
         weights = np.exp(-0.5 * z**2)
         with np.errstate(over="ignore"):
@@ -145,7 +146,7 @@ class PoissonLogNormal:
             Levels, strictly between 0 and 1.
         """
         q, mean, variance = np.broadcast_arrays(np.asarray(q, dtype=float), *self._parameters)
-        flat = PoissonLogNormal(mean.ravel(), variance.ravel())
+        flat = self._flat(mean, variance)
         level = q.ravel()
         with np.errstate(over="ignore"):
             high = np.ceil(np.exp(mean + np.sqrt(variance) * np.maximum(ndtri(q), 0))).ravel()
@@ -158,6 +159,14 @@ class PoissonLogNormal:
             reached = flat.cdf(middle) >= level
             low, high = np.where(reached, low, middle), np.where(reached, middle, high)
         return high.reshape(q.shape)
+
+    def _frailty(self, generator: Any, shape: Any) -> Any:
+        """Draws of a factor of the rates with mean 1."""
+        return 1.0
+
+    def _flat(self, mean: np.ndarray, variance: np.ndarray) -> PoissonLogNormal:
+        """Distribution with flattened parameters, broadcast to the shape of ``mean``."""
+        return PoissonLogNormal(mean.ravel(), variance.ravel())
 
     def interval(self, confidence: Any) -> tuple[np.ndarray, np.ndarray]:
         """Ends of the central interval: the quantiles at (1 ∓ confidence)/2."""
@@ -179,14 +188,20 @@ class PoissonLogNormal:
         shape = mean.shape if size is None else size
         generator: Any = np.random.default_rng() if random_state is None else check_random_state(random_state)
         with np.errstate(over="ignore"):
-            rates = np.exp(mean + np.sqrt(variance) * generator.normal(size=shape))
+            rates = np.exp(mean + np.sqrt(variance) * generator.normal(size=shape)) * self._frailty(generator, shape)
         return np.where(rates < LARGE_RATE, generator.poisson(np.minimum(rates, LARGE_RATE)), np.rint(rates))
 
 
-def _wide_cdf(shape: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
-    """P(g < log G) for gamma-distributed G, by the Edgeworth series of log G − g up to the third cumulant."""
-    spread = np.sqrt(variance + polygamma(1, shape))
-    t = np.clip((polygamma(0, shape) - mean) / spread, -40.0, 40.0)  # beyond, the probability rounds to 0 or 1
-    skew = -polygamma(2, shape) / spread**3
+def edgeworth(center: np.ndarray, variance: np.ndarray, third: np.ndarray) -> np.ndarray:
+    """Probability that a variable with these first three cumulants is positive, by its Edgeworth series.
+
+    Examples
+    --------
+    >>> edgeworth(np.array([0.0, 1.0]), np.array([1.0, 1.0]), np.array([0.0, 0.0])).round(3)
+    array([0.5  , 0.841])
+    """
+    spread = np.sqrt(variance)
+    t = np.clip(center / spread, -40.0, 40.0)  # beyond, the probability rounds to 0 or 1
+    skew = -third / spread**3
     density = np.exp(-0.5 * t**2) / np.sqrt(2 * np.pi)
     return np.clip(ndtr(t) - density * (t**2 - 1) * skew / 6, 0.0, 1.0)

@@ -4,6 +4,7 @@ from ._base import Likelihood
 from .bernoulli import Bernoulli
 from .categorical import Categorical
 from .gaussian import Gaussian
+from .negative_binomial import NegativeBinomial
 from .poisson import Poisson
 
 LIKELIHOODS: dict[str, type[Likelihood]] = {
@@ -11,5 +12,6 @@ LIKELIHOODS: dict[str, type[Likelihood]] = {
     "categorical": Categorical,
     "bernoulli": Bernoulli,
     "poisson": Poisson,
+    "negative_binomial": NegativeBinomial,
 }
-__all__ = ["LIKELIHOODS", "Bernoulli", "Categorical", "Gaussian", "Poisson"]
+__all__ = ["LIKELIHOODS", "Bernoulli", "Categorical", "Gaussian", "NegativeBinomial", "Poisson"]

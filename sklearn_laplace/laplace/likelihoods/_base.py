@@ -38,6 +38,8 @@ class Likelihood(ABC):
     """True if a numeric target is the output plus noise, so that targets can be standardised."""
     least_target: ClassVar[float] = -math.inf
     """Smallest valid target."""
+    is_overdispersed: ClassVar[bool] = False
+    """True for counts with an overdispersion, which is selected before the fit. Their targets must be whole numbers."""
     takes_known_noise: ClassVar[bool] = False
     """True if targets may have shape (n, 2 C): the targets, then their noise variances v in units of φ.
 

@@ -92,6 +92,7 @@ def random_rows(kind: str, n: int, d: int, n_outputs: int, seed: int) -> tuple[T
         "categorical": oracles.random_classification,
         "bernoulli": oracles.random_binary,
         "poisson": oracles.random_counts,
+        "negative_binomial": oracles.random_counts,
     }[kind]
     return draw(n, d, n_outputs, seed)
 

@@ -14,14 +14,15 @@ noise_variance the dispersion of the gaussian likelihood (ignored by the categor
 Conventions
 -----------
 * ``kind`` is "gaussian" (y is (n, C), float), "categorical" (y is (n,), integer class labels), "bernoulli" (one
-  output, the logit of class 1; y is (n,), 0 or 1) or "poisson" (log rates; y is (n, C), counts as floats).
+  output, the logit of class 1; y is (n,), 0 or 1), "poisson" (log rates; y is (n, C), counts as floats) or
+  "negative_binomial" (as "poisson", with log means).
 * ``names`` lists parameter names of the module; theta is each of them flattened row-major,
   concatenated in that order. Parameters not named stay at the module's values.
 * Modules are copied, cast to float64 and put in eval mode; the argument is never changed.
 * A joint covariance over rows is ordered (row, output), row-major.
 """
 
-from .autodiff import log_likelihood, output_gradient, output_hessian
+from .autodiff import expected_targets, log_likelihood, output_gradient, output_hessian
 from .curvature import (
     block_diagonal,
     diagonal,
@@ -60,6 +61,7 @@ from .quadrature import (
     moderated_softmax,
     moderation,
     moments_of_inverse,
+    negative_binomial_lognormal,
     pairwise_probit,
     pieces,
     poisson_lognormal,
@@ -89,6 +91,7 @@ __all__ = [
     "empirical_fisher",
     "entropy_parts",
     "evidence_gradient_by_differences",
+    "expected_targets",
     "flatten",
     "gauss_newton_map",
     "gaussian_total_std",
@@ -113,6 +116,7 @@ __all__ = [
     "moderation",
     "moments_of_inverse",
     "nearest_semidefinite",
+    "negative_binomial_lognormal",
     "network_function",
     "numerical_optimum",
     "output_gradient",

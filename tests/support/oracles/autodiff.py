@@ -10,17 +10,21 @@ from torch import Tensor, nn
 
 from .functions import Function, _double, _rows_of, _vector, flatten, network_function
 
+OVERDISPERSION = 0.5
+"""α of the kind "negative_binomial"."""
+
 
 def log_likelihood(kind: str, f: Tensor, y: Tensor, noise_variance: float | Tensor = 1.0) -> Tensor:
     r"""Log density, log p(y_n | f_n) in nats, with every constant, unweighted.
 
     gaussian: :math:`-\tfrac12\sum_c[(y_c-f_c)^2/\sigma^2 + \log 2\pi\sigma^2]`;
     categorical: :math:`f_y - \log\sum_c e^{f_c}`; bernoulli: :math:`y f - \log(1 + e^f)`; poisson:
-    :math:`\sum_c[y_c f_c - e^{f_c} - \log y_c!]`.
+    :math:`\sum_c[y_c f_c - e^{f_c} - \log y_c!]`; negative_binomial: variance :math:`\mu + \alpha\mu^2` with mean
+    :math:`\mu = e^f` and :math:`\alpha` = ``OVERDISPERSION``.
 
     Parameters
     ----------
-    kind : {"gaussian", "categorical", "bernoulli", "poisson"}
+    kind : {"gaussian", "categorical", "bernoulli", "poisson", "negative_binomial"}
     f : Tensor of shape (n, C)
     y : Tensor of shape (n, C), or (n,) of integers
     noise_variance : float or Tensor broadcasting to (n, C)
@@ -49,6 +53,14 @@ def log_likelihood(kind: str, f: Tensor, y: Tensor, noise_variance: float | Tens
         if y.shape != f.shape:
             raise ValueError(f"y has shape {tuple(y.shape)}, f has {tuple(f.shape)}")
         return (_double(y) * f - torch.exp(f) - torch.lgamma(_double(y) + 1)).sum(-1)
+    if kind == "negative_binomial":
+        if y.shape != f.shape:
+            raise ValueError(f"y has shape {tuple(y.shape)}, f has {tuple(f.shape)}")
+        size = torch.tensor(1 / OVERDISPERSION, dtype=torch.float64)
+        logits = f + math.log(OVERDISPERSION)  # of the probability μ / (μ + 1/α) of one more count
+        return (
+            torch.distributions.NegativeBinomial(size, logits=logits, validate_args=False).log_prob(_double(y)).sum(-1)
+        )
     raise ValueError(f"unknown kind {kind!r}")
 
 
@@ -58,15 +70,23 @@ def output_gradient(kind: str, f: Tensor, y: Tensor, noise_variance: float | Ten
     return torch.stack([torch.autograd.functional.jacobian(nll, f[i].detach().double()) for i, nll in enumerate(rows)])
 
 
+def expected_targets(kind: str, f: Tensor, y: Tensor) -> Tensor:
+    """Targets at which the Hessian of -log p(y | f) in f equals its expectation under p(y | f).
+
+    The Hessian of "negative_binomial" is linear in y, so that they are the mean; no other kind's depends on y.
+    """
+    return f.detach().double().exp() if kind == "negative_binomial" else y
+
+
 def output_hessian(kind: str, f: Tensor, y: Tensor | None = None, noise_variance: float | Tensor = 1.0) -> Tensor:
-    """Hessian of -log p(y | f) in f, by double autodiff.
+    """Expected Hessian of -log p(y | f) in f, by double autodiff.
 
     Parameters
     ----------
-    kind : {"gaussian", "categorical"}
+    kind : str
     f : Tensor of shape (n, C)
     y : Tensor, optional
-        No kind's Hessian depends on y; an arbitrary one is used when absent.
+        The expected Hessian does not depend on y; an arbitrary one is used when absent.
     noise_variance : float or Tensor broadcasting to (n, C)
         Gaussian only.
 
@@ -76,8 +96,20 @@ def output_hessian(kind: str, f: Tensor, y: Tensor | None = None, noise_variance
     """
     if y is None:
         y = torch.zeros_like(f) if kind in ("gaussian", "poisson") else torch.zeros(len(f), dtype=torch.long)
+    if kind == "negative_binomial":
+        return _fisher_information(f)
     rows = _row_nlls(kind, f, y, noise_variance)
     return torch.stack([torch.autograd.functional.hessian(nll, f[i].detach().double()) for i, nll in enumerate(rows)])
+
+
+def _fisher_information(f: Tensor) -> Tensor:
+    """Variance of the gradient of -log p(y | f), which is linear in y with a slope by autodiff, for a negative binomial."""
+    f = f.detach().double().requires_grad_()
+    mean = f.detach().exp()
+    y = mean.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(-log_likelihood("negative_binomial", f, y).sum(), f, create_graph=True)
+    (slope,) = torch.autograd.grad(gradient.sum(), y)
+    return torch.diag_embed(slope**2 * (mean + OVERDISPERSION * mean**2))
 
 
 def _row_losses(

@@ -14,7 +14,7 @@ import scipy.stats
 import torch
 from torch import Tensor, nn
 
-from .autodiff import log_likelihood, output_gradient
+from .autodiff import log_likelihood, output_gradient, output_hessian
 from .curvature import ggn, posterior_precision
 from .evidence import log_evidence
 from .functions import Function, _vector, _weights, flatten, jacobian, network_function, outputs, with_parameters
@@ -319,6 +319,7 @@ def linearised_map(
     -------
     mode : Tensor of shape (P,)
     precision : Tensor of shape (P, P)
+        With the expected Hessian of each row.
     """
     D = torch.diag(_vector(delta).expand(len(theta)))
 
@@ -339,7 +340,8 @@ def linearised_map(
         step = -torch.linalg.solve(precision, gradient)
         decrement = float(-(gradient @ step))
         if decrement <= 1e-24 or (decrement < 1e-12 and decrement > 0.5 * reached):
-            return t, precision
+            bend = weights[:, None, None] * output_hessian(kind, f + J @ (t - theta), y, noise_variance)
+            return t, torch.einsum("ncp,ncd,ndq->pq", J, bend, J) + D
         reached, size = decrement, 1.0
         while float(objective(t + size * step)) > float(objective(t)) + 1e-13 * abs(float(objective(t))):
             size /= 2

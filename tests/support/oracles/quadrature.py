@@ -14,6 +14,7 @@ import scipy.stats
 import torch
 from torch import Tensor
 
+from .autodiff import OVERDISPERSION
 from .functions import _vector
 from .posteriors import _root
 
@@ -85,6 +86,35 @@ def poisson_lognormal(mean: float, variance: float, k: int) -> tuple[float, floa
     return float(integral - constants), float((below * weight).sum() / weight.sum())
 
 
+def negative_binomial_lognormal(mean: float, variance: float, alpha: float, k: int) -> tuple[float, float]:
+    """As `poisson_lognormal`, for a negative binomial count of variance μ + α μ² whose log mean is N(mean, variance).
+
+    Both integrals use a grid over the log mean, with points around the peak of the first integrand.
+    """
+    size = 1 / alpha
+
+    def log_mass(g: np.ndarray) -> np.ndarray:
+        t = g + math.log(alpha)
+        constants = scipy.special.gammaln(k + size) - scipy.special.gammaln(size) - scipy.special.gammaln(k + 1)
+        return constants - k * np.logaddexp(0, -t) - size * np.logaddexp(0, t)
+
+    def exponent(g: np.ndarray) -> np.ndarray:
+        return log_mass(g) - (g - mean) ** 2 / (2 * variance)
+
+    reach = 40 * math.sqrt(variance) + 60
+    coarse = np.linspace(mean - reach, mean + reach, 1_000_001)
+    values = exponent(coarse)
+    inside = coarse[values > values.max() - 60]
+    g = np.linspace(inside[0], inside[-1], 400_001)
+    values = exponent(g)
+    integral = values.max() + np.log(scipy.integrate.trapezoid(np.exp(values - values.max()), g))
+    z = np.linspace(-12, 12, 100_001)
+    weight = scipy.stats.norm.pdf(z)
+    odds = np.exp(np.minimum(mean + math.sqrt(variance) * z, 700.0) + math.log(alpha))
+    below = scipy.special.betainc(size, k + 1, 1 / (1 + odds))
+    return float(integral - 0.5 * math.log(2 * math.pi * variance)), float((below * weight).sum() / weight.sum())
+
+
 def moderation(q: float) -> float:
     r"""The constant k_q of the link "moderated" for q ≥ 2 plausible classes; q need not be an integer.
 
@@ -140,7 +170,7 @@ def mixture_moments(
 
     Parameters
     ----------
-    kind : {"gaussian", "poisson"}
+    kind : {"gaussian", "poisson", "negative_binomial"}
     mean, variance : Tensors of one shape
         Of the output.
     noise_variance : float
@@ -154,7 +184,12 @@ def mixture_moments(
     nodes, node_weights = (torch.from_numpy(v) for v in np.polynomial.hermite.hermgauss(n_nodes))
     f = mean[..., None] + (2 * variance).sqrt()[..., None] * nodes
     weight = node_weights / math.sqrt(math.pi)
-    conditional, spread = (f.exp(), f.exp()) if kind == "poisson" else (f, torch.full_like(f, noise_variance))
+    rate = f.exp()
+    conditional, spread = {
+        "gaussian": (f, torch.full_like(f, noise_variance)),
+        "poisson": (rate, rate),
+        "negative_binomial": (rate, rate + OVERDISPERSION * rate**2),
+    }[kind]
     expected = (conditional * weight).sum(-1)
     return expected, ((conditional - expected[..., None]) ** 2 * weight).sum(-1), (spread * weight).sum(-1)
 

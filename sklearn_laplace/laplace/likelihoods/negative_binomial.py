@@ -1,0 +1,106 @@
+r"""Negative binomial likelihood over log means: counts with mean :math:`\mu = e^f` and variance :math:`\mu + \alpha\mu^2`.
+
+With :math:`t = f + \log\alpha`, softplus :math:`\zeta` and its derivative :math:`\sigma`, summed over the outputs,
+
+.. math:: -\log p(y|f) = y\,\zeta(-t) + \tfrac1\alpha\,\zeta(t)
+          - \log\frac{\Gamma(y + 1/\alpha)}{\Gamma(1/\alpha)\,\Gamma(y + 1)} .
+
+The gradient is :math:`r = (\mu - y)/(1 + \alpha\mu)`. The Hessian depends on the count;
+:math:`\Lambda = \mathrm{diag}(\mu/(1 + \alpha\mu))` is its expectation, the Fisher information (Hilbe 2011, sec. 8.2).
+``curvature="hessian"`` uses the Hessian itself. The overdispersion α is a constant here, selected by
+``_approximation/overdispersion.py``. A count is Poisson with a gamma-distributed rate of mean μ and shape 1/α.
+
+If the log mean is Gaussian with mean m and variance v, the epistemic variance is that of the Poisson likelihood, and
+:math:`\mathrm{E}[\mu + \alpha\mu^2] = e^{m + v/2} + \alpha e^{2m + 2v}`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid, softplus
+
+from ..latent import LatentGaussian, Predictive
+from ._base import Link
+from .poisson import Poisson
+
+BITS = 2.0**26
+"""A uniform draw of 52 bits is split into two of 26 bits, for the gamma-distributed rate and for the count."""
+HALVINGS = 36
+"""Bisection steps to the logarithm of a gamma draw, for the resolution of 26 bits."""
+
+
+@dataclass(frozen=True)
+class NegativeBinomial(Poisson):
+    """Overdispersed counts, given their log means. Targets (n, C) are non-negative integers.
+
+    Parameters
+    ----------
+    overdispersion : tuple of float
+        α > 0 of each output, or a single value for all outputs.
+
+    Examples
+    --------
+    >>> import torch
+    >>> likelihood = NegativeBinomial((1.0,))  # a geometric distribution: p(k) = 0.5^(k + 1) for mean 1
+    >>> likelihood.nll(torch.tensor([[0.0]]), torch.tensor([[2.0]])).neg().exp()
+    tensor([0.1250])
+    """
+
+    overdispersion: tuple[float, ...] = (0.5,)
+    is_overdispersed: ClassVar[bool] = True
+
+    def nll(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """−log p(y | f), shape (n,), nats."""
+        alpha, t = self._shifted(outputs)
+        size, y = 1 / self._alpha(targets.double()), targets.double()  # the difference of lgamma cancels digits
+        constants = torch.lgamma(size) + torch.lgamma(y + 1) - torch.lgamma(y + size)
+        return (targets * softplus(-t) + softplus(t) / alpha + constants.to(outputs)).sum(-1)
+
+    def residual(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """(μ − y) / (1 + α μ), shape (n, C)."""
+        alpha, t = self._shifted(outputs)
+        return t.sigmoid() / alpha - targets * (-t).sigmoid()
+
+    def hessian_factor(self, outputs: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Square root of the Fisher information, diag((μ / (1 + α μ))^½), shape (n, C, C)."""
+        alpha, t = self._shifted(outputs)
+        return torch.diag_embed((0.5 * (logsigmoid(t) - alpha.log())).exp())
+
+    def sample(self, outputs: Tensor, uniforms: Tensor, targets: Tensor | None = None) -> Tensor:
+        """A Poisson count whose rate is a gamma draw, both by their quantile functions, shape (n, C)."""
+        scaled = uniforms * BITS
+        whole = scaled.floor()
+        first, second = (whole + 0.5) / BITS, (scaled - whole).clamp(0.5 / BITS, 1 - 0.5 / BITS)
+        size = (1 / self._alpha(uniforms)).expand_as(uniforms)
+        low = (first.log() + torch.lgamma(size + 1)) / size  # the distribution function is at most x^a / Γ(a + 1)
+        high = (size + 10 * size.sqrt() + 40).log()
+        for _ in range(HALVINGS):
+            middle = 0.5 * (low + high)
+            reached = torch.special.gammainc(size, middle.exp()) >= first
+            low, high = torch.where(reached, low, middle), torch.where(reached, middle, high)
+        return super().sample(outputs.double() + high - size.log(), second).to(outputs.dtype)
+
+    def joint_covariance(self, mean: Tensor, covariance: Tensor, dispersion: float = 1.0) -> Tensor:
+        """As for Poisson counts, plus α E[μ²] on the diagonal, shape (n, n, C)."""
+        variance = covariance.diagonal().mT
+        extra = self._alpha(mean) * (2 * mean + 2 * variance).exp()
+        return super().joint_covariance(mean, covariance) + torch.diag_embed(extra.mT).movedim(0, -1)
+
+    def predict(self, latent: LatentGaussian, dispersion: float, link: Link | None = None) -> Predictive:
+        """Moments of the counts under a log-normal mean, shape (n, C)."""
+        moments = super().predict(latent, dispersion)
+        extra = self._alpha(latent.mean) * moments.mean.square() * latent.variance.exp()
+        return Predictive(moments.mean, moments.epistemic_variance, moments.aleatoric_variance + extra)
+
+    def _alpha(self, like: Tensor) -> Tensor:
+        """α in the dtype and on the device of a tensor, shape (C,) or (1,)."""
+        return torch.tensor(self.overdispersion, dtype=like.dtype, device=like.device)
+
+    def _shifted(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """α, and the logits t = f + log α."""
+        alpha = self._alpha(outputs)
+        return alpha, outputs + alpha.log()
