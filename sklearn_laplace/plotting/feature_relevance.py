@@ -1,7 +1,7 @@
 r"""Relevance of the input columns: by the prior, or by shuffling each column.
 
-Under automatic relevance determination each column has a prior precision, from which ``feature_relevance_`` follows. For
-any other model the relevance of a column is the loss of log density if its values are shuffled among the rows
+Under automatic relevance determination each column has a prior precision, from which ``feature_relevance_`` follows.
+For any other model the relevance of a column is the loss of log density if its values are shuffled among the rows
 (permutation importance; Breiman 2001), :math:`\frac1n \sum_n \log p(y_n|x_n) - \log p(y_n|x'_n)`, in nats per row.
 """
 

@@ -70,7 +70,7 @@ class OverviewDisplay:
         output: int | None = None,
         feature: int | str | None = None,
         confidence_level: Any = LEVELS,
-        max_rows: int | None = 200,
+        max_rows: int | None = 100,
         max_features: int = 10,
         random_state: Any = 0,
         name: str | None = None,
@@ -95,7 +95,7 @@ class OverviewDisplay:
             :meth:`PredictionIntervalDisplay.from_estimator`.
         confidence_level : float or sequence of float, default=(.5, .8, .95)
             Regressors: levels of the intervals.
-        max_rows : int or None, default=200
+        max_rows : int or None, default=100
             Regressors: largest number of rows with intervals. Calibration and coverage are those of all rows.
         max_features : int, default=10
             Largest number of columns in the relevance.
@@ -125,6 +125,9 @@ class OverviewDisplay:
         """
         shared = {"output": output, "max_features": max_features, "random_state": random_state, "name": name}
         if is_classifier(estimator):
+            if (given := output if feature is None else feature) is not None:
+                name = "output" if feature is None else "feature"
+                raise ValueError(f"{name}={given!r} is for regressors; found a classifier. Omit it.")
             probabilities, classes = classification(cls.__name__, estimator, X)
             confidence, right = judged_confidence(y, probabilities, classes)
             entropy = entr(probabilities).sum(1)

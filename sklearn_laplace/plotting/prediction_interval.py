@@ -218,7 +218,7 @@ class PredictionIntervalDisplay:
         if targets is not None:
             shown |= {"x_points": x_points, "y_points": targets[drawn], "coverage": _coverage(targets, ends)}
         x_name = x_name if len(drawn) == len(mean) else f"{x_name} ({len(drawn):,} of {len(mean):,} rows)"
-        names = {"x_name": x_name, "y_name": target_name(y, which), "estimator_name": name}
+        names: dict[str, Any] = {"x_name": x_name, "y_name": target_name(y, which), "estimator_name": name}
         return cls(**shown, **names, confidence_level=levels)
 
     @classmethod
@@ -308,7 +308,9 @@ class PredictionIntervalDisplay:
             circle = {"s": 16, "color": ORANGE, "edgecolor": BLACK, "linewidth": 0.4, "zorder": 3}
             self.points_ = self.ax_.scatter(self.x_points, self.y_points, **circle, label="data")
         self.ax_.set(xlabel=self.x_name, ylabel=self.y_name)
-        self.ax_.legend(fontsize="small")
+        self.ax_.margins(x=0.02)
+        # the legend is above the axes because bars and points may be anywhere in them
+        self.ax_.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize="small", frameon=False)
         return self
 
     def _label(self, k: int) -> str:
