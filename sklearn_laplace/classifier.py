@@ -15,6 +15,7 @@ from ._data.rows import PreparedData, canonical_rows
 from ._data.target_scale import TargetScale
 from ._ensemble.member import Member
 from ._estimator.base import LaplaceEstimator
+from ._estimator.drawing import overview
 from ._estimator.report import Report, classification_report
 from ._options.class_weights import check_streaming_weights, class_weights
 from ._options.likelihood import binary_only, class_outputs
@@ -601,6 +602,50 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         """
         p, labels = self._judged(X, y)
         return classification_report(p, self.classes_, X, labels)
+
+    def plot(self, X: Any, y: Any, *, figure: Any = None, ax: Any = None, **options: Any) -> Any:
+        """Draw entropies, reliability and relevance of the columns on held-out rows, in one figure.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Held-out rows.
+        y : array-like of shape (n_samples,)
+            Their labels.
+        figure : matplotlib Figure or SubFigure, optional
+            Figure to draw in; by default a new one.
+        ax : None, matplotlib Axes or sequence of Axes
+            Axes to draw on: one for each panel, or a single one for the entropies alone.
+        **options
+            Further parameters of :meth:`OverviewDisplay.from_estimator <plotting.OverviewDisplay.from_estimator>`.
+
+        Returns
+        -------
+        OverviewDisplay
+            With ``figure_`` and ``axes_``. The numbers that are drawn are attributes of its panels.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        ValueError
+            If the number of labels differs from that of the rows, or their type from that of ``classes_``.
+
+        Examples
+        --------
+        >>> import matplotlib.pyplot as plt
+        >>> from sklearn.datasets import make_moons
+        >>> from sklearn_laplace import LaplaceClassifier
+        >>> X, y = make_moons(200, noise=0.2, random_state=0)
+        >>> model = LaplaceClassifier(prior_precision=1.0, n_members=1, random_state=0).fit(X[:100], y[:100])
+        >>> display = model.plot(X[100:], y[100:])
+        >>> len(display.axes_), display.calibration.error < 0.2
+        (3, True)
+        >>> plt.close(display.figure_)
+        """
+        check_is_fitted(self)
+        check_same_kind(_labels(y), self.classes_)
+        return overview(self, X, y, figure=figure, ax=ax, **options)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, *, kind: str = "total") -> np.ndarray:
         """Draw samples from the predictive distribution, jointly over the rows.

@@ -20,6 +20,7 @@ from ._ensemble.input_gradients import check_request
 from ._ensemble.member import Member
 from ._estimator.base import LaplaceEstimator
 from ._estimator.cross_validation import GivenRows
+from ._estimator.drawing import overview
 from ._estimator.report import Report, regression_report
 from ._estimator.target_choice import settled_transform, transformed_targets
 from ._estimator.units import InUnits
@@ -806,6 +807,62 @@ default="auto"
         if not is_position:
             raise ValueError(f"output={output!r} has to be the position of one of the {n_outputs} targets, from 0.")
         return regression_report(distribution, X, targets, output or 0, is_count=for_counts(self.likelihood))
+
+    def plot(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        output: int | None = None,
+        feature: int | str | None = None,
+        figure: Any = None,
+        ax: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Draw prediction intervals, calibration and relevance of the columns on held-out rows, in one figure.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Held-out rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their targets.
+        output : int, optional
+            Position of the target to draw, if there are several.
+        feature : int or str, optional
+            Column for the horizontal axis of the intervals; by default the rank of the predicted mean.
+        figure : matplotlib Figure or SubFigure, optional
+            Figure to draw in; by default a new one.
+        ax : None, matplotlib Axes or sequence of Axes
+            Axes to draw on: one for each panel, or a single one for the intervals alone.
+        **options
+            Further parameters of :meth:`OverviewDisplay.from_estimator <plotting.OverviewDisplay.from_estimator>`.
+
+        Returns
+        -------
+        OverviewDisplay
+            With ``figure_`` and ``axes_``. The numbers that are drawn are attributes of its panels.
+
+        Raises
+        ------
+        ImportError
+            If matplotlib is not installed.
+        ValueError
+            If y does not have the shape of the prediction, or if there are several targets and none is chosen.
+
+        Examples
+        --------
+        >>> import matplotlib.pyplot as plt
+        >>> from sklearn.datasets import make_regression
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> X, y = make_regression(90, 3, noise=5.0, random_state=0)
+        >>> options = {"hidden_layer_sizes": (), "n_members": 1, "random_state": 0}
+        >>> display = LaplaceRegressor(**options).fit(X[:60], y[:60]).plot(X[60:], y[60:])
+        >>> len(display.axes_), display.relevance.order
+        (3, array([...]))
+        >>> plt.close(display.figure_)
+        """
+        return overview(self, X, y, output=output, feature=feature, figure=figure, ax=ax, **options)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0, *, kind: str = "total") -> np.ndarray:
         """Draw samples from the predictive distribution, jointly over the rows.

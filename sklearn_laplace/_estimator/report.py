@@ -165,8 +165,9 @@ def regression_report(distribution: Any, X: Any, targets: np.ndarray, output: in
     coverage = tuple(Frequency.of(f"{level:.0%} intervals", events, level) for level, events in inside.items())
     expected = np.full(len(y), GROUP_LEVEL)
     groups = _worst(X, inside[GROUP_LEVEL], expected, f"{GROUP_LEVEL:.0%} intervals")
-    below = float((of_output(distribution.ppf((1 - GROUP_LEVEL) / 2)) < 0).mean()) if (y > 0).all() else 0.0
-    notes = (BELOW_ZERO.format(below, GROUP_LEVEL),) if below > LEAST_BELOW else ()
+    ends = of_output(distribution.ppf((1 - GROUP_LEVEL) / 2))
+    share = float((ends < 0).mean()) if (y > 0).all() else 0.0
+    notes = (BELOW_ZERO.format(share, GROUP_LEVEL),) if share > LEAST_BELOW else ()
     return Report(len(y), scores, coverage, groups, float(kstest(pit, "uniform").pvalue), notes)
 
 

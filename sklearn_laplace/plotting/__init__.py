@@ -8,6 +8,7 @@ imported only when a display is drawn.
 from .coverage import CoverageDisplay
 from .entropy import EntropyDisplay
 from .feature_relevance import FeatureRelevanceDisplay
+from .overview import OverviewDisplay
 from .prediction_interval import PredictionIntervalDisplay
 from .prior_path import PriorPathDisplay
 from .reliability import ReliabilityDisplay
@@ -17,6 +18,7 @@ __all__ = [
     "CoverageDisplay",
     "EntropyDisplay",
     "FeatureRelevanceDisplay",
+    "OverviewDisplay",
     "PredictionIntervalDisplay",
     "PriorPathDisplay",
     "ReliabilityDisplay",

@@ -6,6 +6,8 @@ colour also differ in line style, marker or hatching, so that the plots remain r
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,8 @@ REFERENCE: dict[str, Any] = {"color": GREY, "linestyle": (0, (4, 2)), "linewidth
 """Style of reference lines."""
 PANEL = 4.6, 3.9
 """Default width and height of a panel in inches."""
+OVERVIEW = 10.0, 8.0
+"""Default width and height of a figure with panels of different sizes, in inches."""
 
 
 def panels(display: str, ax: Any, n: int, *, panel: tuple[float, float] = PANEL) -> list[Any]:
@@ -61,13 +65,8 @@ def panels(display: str, ax: Any, n: int, *, panel: tuple[float, float] = PANEL)
         ...
     TypeError: ax='left' is not supported; CoverageDisplay.plot needs None, a matplotlib Axes or a sequence of 2 Axes.
     """
-    try:
+    with _naming_the_package(display):
         from matplotlib.axes import Axes
-    except ImportError as error:
-        raise ImportError(
-            f"{display}.plot needs matplotlib, which is not installed. Install it, for example with "
-            "pip install 'sklearn-laplace[plot]'. The attributes of the display are available without it."
-        ) from error
     if ax is None:
         import matplotlib.pyplot as plt
 
@@ -82,6 +81,73 @@ def panels(display: str, ax: Any, n: int, *, panel: tuple[float, float] = PANEL)
     if len(axes_list) != n:
         raise ValueError(f"ax holds {len(axes_list)} Axes; {display}.plot draws {n} panels. Pass {n} Axes, or one.")
     return axes_list
+
+
+@contextmanager
+def _naming_the_package(display: str) -> Iterator[None]:
+    """Tell how to install matplotlib if it cannot be imported."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(
+            f"{display}.plot needs matplotlib, which is not installed. Install it, for example with "
+            "pip install 'sklearn-laplace[plot]'. The attributes of the display are available without it."
+        ) from error
+
+
+def mosaic(display: str, ax: Any, figure: Any, rooms: Sequence[Sequence[str]], n: int) -> list[Any]:
+    """Return the axes of a display whose panels have different sizes.
+
+    Parameters
+    ----------
+    display : str
+        Name of the display, for error messages.
+    ax : None, Axes or sequence of n Axes
+        As in :func:`panels`.
+    figure : None, Figure or SubFigure
+        Figure to divide if ``ax`` is None; None: a new figure.
+    rooms : sequence of rows of str
+        Names of the panels in the figure; the first n names are drawn.
+    n : int
+        Number of panels of the display.
+
+    Returns
+    -------
+    list of Axes
+        The Axes in the order of the names.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is not installed.
+    TypeError, ValueError
+        If ``ax`` or ``figure`` is of another type, or both are given.
+
+    Examples
+    --------
+    >>> mosaic("OverviewDisplay", None, "left", [["a", "b"]], 2)
+    Traceback (most recent call last):
+        ...
+    TypeError: figure='left' is not supported; OverviewDisplay.plot needs None or a matplotlib Figure or SubFigure.
+    """
+    with _naming_the_package(display):
+        from matplotlib.figure import FigureBase
+    if figure is not None and not isinstance(figure, FigureBase):
+        raise TypeError(
+            f"figure={figure!r} is not supported; {display}.plot needs None or a matplotlib Figure or SubFigure."
+        )
+    if ax is not None:
+        if figure is not None:
+            raise ValueError(f"{display}.plot has got ax= and figure=; pass one of them.")
+        return panels(display, ax, n)
+    if figure is None:
+        import matplotlib.pyplot as plt
+
+        figure = plt.figure(figsize=OVERVIEW, layout="constrained")
+    names = list(dict.fromkeys(name for row in rooms for name in row))[:n]
+    kept = [[name if name in names else names[-1] for name in row] for row in rooms]
+    axes = figure.subplot_mosaic(kept)
+    return [axes[name] for name in names]
 
 
 def tint(colour: str, share: float) -> tuple[float, float, float]:

@@ -9,7 +9,9 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.utils.validation import check_array, check_is_fitted
 
+from .._data.reading import column_names
 from .._unwrap import final_step, predictive
+from .._validation.values import count
 from ..distributions.mixtures import CountMixture
 from ..distributions.poisson_log_normal import PoissonLogNormal
 
@@ -129,3 +131,32 @@ def column(values: np.ndarray, index: int) -> np.ndarray:
     array([2., 4.])
     """
     return values if values.ndim == 1 else values[:, index]
+
+
+def target_name(y: Any, output: int) -> str:
+    """Name of a column of y for axis labels: that of a series or dataframe, "y" for arrays.
+
+    Examples
+    --------
+    >>> target_name(np.zeros(3), 0), target_name(np.zeros((3, 2)), 1)
+    ('y', 'y, output 1')
+    """
+    names = column_names(y)
+    if names is not None:
+        return str(names[output])
+    plain = "y" if np.ndim(y) < 2 or np.shape(y)[1] == 1 else f"y, output {output}"
+    name = getattr(y, "name", None)
+    return plain if name in (None, "") else str(name)
+
+
+def sample(n: int, most: int | None) -> np.ndarray:
+    """Indices of at most ``most`` of n rows, in order; a random sample that is the same in each call.
+
+    Examples
+    --------
+    >>> sample(3, None), len(sample(1000, 20))
+    (array([0, 1, 2]), 20)
+    """
+    if most is None or n <= count("max_rows", most):
+        return np.arange(n)
+    return np.sort(np.random.default_rng(0).choice(n, most, replace=False))

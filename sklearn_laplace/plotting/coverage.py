@@ -176,14 +176,8 @@ class CoverageDisplay:
         -------
         CoverageDisplay
         """
-        mean = np.asarray(distribution.mean())
-        targets = targets_like(y_true, mean)
-        pit = np.asarray(distribution.cdf(targets))
-        if is_discrete(distribution):
-            below = distribution.cdf(targets - 1)
-            pit = below + check_random_state(random_state).uniform(size=pit.shape) * (pit - below)
-        shown = column(pit, output_index(cls.__name__, output, mean.shape)).clip(0, 1)
-        return cls(shown, kind=kind, n_bins=n_bins, estimator_name=name).plot(ax=ax, **plot_options)
+        pit = _transform(y_true, distribution, output, random_state)
+        return cls(pit, kind=kind, n_bins=n_bins, estimator_name=name).plot(ax=ax, **plot_options)
 
     def plot(
         self, ax: Any = None, *, pit: bool = True, name: str | None = None, line_kwargs: dict[str, Any] | None = None
@@ -244,6 +238,17 @@ class CoverageDisplay:
 
 INTERVAL_LABELS = "nominal level of the central interval", "share of the targets inside"
 QUANTILE_LABELS = "nominal level of the quantile", "share of the targets below"
+
+
+def _transform(y: Any, distribution: Any, output: int | None, random_state: Any) -> np.ndarray:
+    """Probability integral transform of one output, shape (n,)."""
+    mean = np.asarray(distribution.mean())
+    targets = targets_like(y, mean)
+    pit = np.asarray(distribution.cdf(targets))
+    if is_discrete(distribution):
+        below = distribution.cdf(targets - 1)
+        pit = below + check_random_state(random_state).uniform(size=pit.shape) * (pit - below)
+    return column(pit, output_index("CoverageDisplay", output, mean.shape)).clip(0, 1)
 
 
 def _central(pit: np.ndarray) -> np.ndarray:

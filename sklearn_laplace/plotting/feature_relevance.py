@@ -1,19 +1,36 @@
-"""Relevance of the input columns under automatic relevance determination: one prior precision per column."""
+r"""Relevance of the input columns: by the prior, or by shuffling each column.
+
+Under automatic relevance determination each column has a prior precision, from which ``feature_relevance_`` follows.
+For any other model the relevance of a column is the loss of log density if its values are shuffled among the rows
+(permutation importance; Breiman 2001), :math:`\frac1n \sum_n \log p(y_n|x_n) - \log p(y_n|x'_n)`, in nats per row.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
+from sklearn.base import is_classifier
+from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils.validation import column_or_1d
 
+from .._data.reading import column_names
 from .._unwrap import laplace_parts
 from .._validation.values import count
 from ._canvas import BLUE, panels, tint
-from ._rows import numbers
+from ._rows import classification, column, numbers, output_index, regression, sample, targets_like
 
 LEAST_LABEL = 0.01
 """Relevances below this value are labelled "< 0.01"."""
+BY_PRIOR = "relevance by the prior (share)"
+BY_SHUFFLING = "loss of log density if shuffled (nats per row)"
+"""Axis labels of the two measures."""
+MOST_PREDICTED, LEAST_ROWS = 60_000, 50
+"""Number of predicted rows above which fewer rows are shuffled, and their minimum number."""
+LEAST_PROBABILITY = 1e-12
+"""Probabilities of true classes are at least this large in a log density."""
 
 
 class FeatureRelevanceDisplay:
@@ -29,6 +46,8 @@ class FeatureRelevanceDisplay:
         Name of each column; by default "x0", "x1", ….
     max_features : int, default=20
         Largest number of columns to draw.
+    measure : str, default="relevance by the prior (share)"
+        Label of the axis.
     estimator_name : str, optional
         Name of the model in the title.
 
@@ -60,6 +79,7 @@ class FeatureRelevanceDisplay:
         *,
         feature_names: Sequence[str] | None = None,
         max_features: int = 20,
+        measure: str = BY_PRIOR,
         estimator_name: str | None = None,
     ) -> None:
         self.relevance = numbers("relevance", relevance)
@@ -73,6 +93,7 @@ class FeatureRelevanceDisplay:
         if len(self.feature_names) != n:
             raise ValueError(f"feature_names holds {len(self.feature_names)} names; expected {n}, one for each column.")
         self.order = np.argsort(-self.relevance, kind="stable")[: count("max_features", max_features)]
+        self.measure = measure
         self.estimator_name = estimator_name
 
     @classmethod
@@ -118,11 +139,112 @@ class FeatureRelevanceDisplay:
         NotFittedError
             If the estimator is not fitted.
         """
+        return cls._of_prior(estimator, feature_names, max_features, name).plot(ax=ax, **plot_options)
+
+    @classmethod
+    def _of_prior(cls, estimator: Any, feature_names: Any, max_features: int, name: str | None) -> Self:
+        """Compute the display for a Laplace estimator with ``prior="ard"``, without drawing it."""
         step, transformations = laplace_parts(estimator)
         relevance = step.feature_relevance_
         names = _names(step, transformations, len(relevance)) if feature_names is None else feature_names
-        display = cls(relevance, feature_names=names, max_features=max_features, estimator_name=name)
-        return display.plot(ax=ax, **plot_options)
+        return cls(relevance, feature_names=names, max_features=max_features, estimator_name=name)
+
+    @classmethod
+    def from_permutations(
+        cls,
+        estimator: Any,
+        X: Any,
+        y: Any,
+        *,
+        output: int | None = None,
+        n_repeats: int = 3,
+        max_rows: int = 300,
+        random_state: Any = 0,
+        feature_names: Sequence[str] | None = None,
+        max_features: int = 20,
+        name: str | None = None,
+        ax: Any = None,
+        **plot_options: Any,
+    ) -> Self:
+        """Compute the display for any model by shuffling each column among the rows, and draw it.
+
+        The relevance of a column is the loss of mean log density of y, in nats per row, or zero if there is none.
+        Columns that carry the same information share their relevance: each looks less relevant than it is alone.
+
+        Parameters
+        ----------
+        estimator : fitted regressor or classifier
+            A Laplace estimator, another regressor with ``predict(X, return_std=True)`` or another classifier with
+            ``predict_proba``, possibly inside pipelines and searches. The columns are those of X.
+        X : array-like or dataframe of shape (n_samples, n_features)
+            Held-out rows.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their targets or labels.
+        output : int, optional
+            Index of the output to judge; required if there are several.
+        n_repeats : int, default=3
+            Number of shuffles of each column.
+        max_rows : int, default=300
+            Largest number of rows, a random sample of X. It is smaller for hundreds of columns, but at least 50.
+        random_state : int, RandomState or None, default=0
+            Seed of the shuffles.
+        feature_names, max_features, name, ax, **plot_options
+            As in :meth:`from_estimator`; by default the column names of X.
+
+        Returns
+        -------
+        FeatureRelevanceDisplay
+
+        Raises
+        ------
+        ValueError
+            If X is not a table, or the shapes do not match.
+
+        Examples
+        --------
+        >>> import matplotlib.pyplot as plt
+        >>> import numpy as np
+        >>> from sklearn.linear_model import BayesianRidge
+        >>> X = np.random.default_rng(0).normal(size=(100, 3))
+        >>> y = 2 * X[:, 1] + 0.1 * X[:, 0]
+        >>> display = FeatureRelevanceDisplay.from_permutations(BayesianRidge().fit(X, y), X, y)
+        >>> display.order
+        array([1, 0, 2])
+        >>> plt.close(display.figure_)
+        """
+        options = {"output": output, "n_repeats": n_repeats, "max_rows": max_rows, "random_state": random_state}
+        options |= {"feature_names": feature_names, "max_features": max_features, "name": name}
+        return cls._of_permutations(estimator, X, y, **options).plot(ax=ax, **plot_options)
+
+    @classmethod
+    def _of_permutations(
+        cls,
+        estimator: Any,
+        X: Any,
+        y: Any,
+        *,
+        output: int | None,
+        random_state: Any,
+        n_repeats: int = 3,
+        max_rows: int = 300,
+        feature_names: Sequence[str] | None = None,
+        max_features: int = 20,
+        name: str | None = None,
+    ) -> Self:
+        """Compute the display by shuffling each column, without drawing it."""
+        X = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else X
+        if len(np.shape(X)) != 2:
+            raise ValueError(f"X has shape {np.shape(X)}; expected a table of shape (n_samples, n_features).")
+        d, generator = X.shape[1], check_random_state(random_state)
+        affordable = max(MOST_PREDICTED // (d * count("n_repeats", n_repeats)), LEAST_ROWS)
+        chosen = sample(len(X), min(max_rows, affordable))
+        X, y = _safe_indexing(X, chosen), _safe_indexing(y, chosen)
+        best = _log_density(estimator, X, y, output)
+        orders = [generator.permutation(len(chosen)) for _ in range(n_repeats)]
+        worse = [[_log_density(estimator, _shuffled(X, k, order), y, output) for order in orders] for k in range(d)]
+        names = column_names(X) if feature_names is None else feature_names
+        options: dict[str, Any] = {"measure": BY_SHUFFLING, "max_features": max_features, "estimator_name": name}
+        return cls((best - np.mean(worse, 1)).clip(0), feature_names=names, **options)
 
     def plot(self, ax: Any = None, *, name: str | None = None, bar_kwargs: dict[str, Any] | None = None) -> Self:
         """Draw the display.
@@ -156,7 +278,7 @@ class FeatureRelevanceDisplay:
         self.ax_.bar_label(self.bars_, texts, padding=3, fontsize="small")
         self.ax_.set_yticks(np.arange(n), [self.feature_names[k] for k in self.order])
         top = values.max() if values.max() > 0 else 1.0
-        self.ax_.set(xlabel="relevance (share)", xlim=(0, 1.15 * top), ylim=(n - 0.4, -0.6))
+        self.ax_.set(xlabel=self.measure, xlim=(0, 1.15 * top), ylim=(n - 0.4, -0.6))
         hidden = len(self.relevance) - n
         title = [] if name is None else [name]
         title += [f"{n} most relevant of {len(self.relevance)} columns"] if hidden else []
@@ -173,3 +295,30 @@ def _names(step: Any, transformations: list[Any], n: int) -> Any:
         except AttributeError:  # a step without get_feature_names_out
             names = None
     return names if names is not None and len(names) == n else None
+
+
+def _log_density(estimator: Any, X: Any, y: Any, output: int | None) -> float:
+    """Mean log density of targets, or of the true classes, under the predictions of a model."""
+    display = FeatureRelevanceDisplay.__name__
+    if is_classifier(estimator):
+        probabilities, classes = classification(display, estimator, X)
+        true = (probabilities * (column_or_1d(y)[:, None] == classes)).sum(1)
+        return float(np.log(true.clip(LEAST_PROBABILITY)).mean())
+    distribution = regression(display, estimator, X)
+    mean = np.asarray(distribution.mean())
+    density = np.asarray(distribution.logpdf(targets_like(y, mean)))
+    return float(column(density, output_index(display, output, mean.shape)).mean())
+
+
+def _shuffled(X: Any, place: int, order: np.ndarray) -> Any:
+    """Copy of rows in which one column has the values of the rows ``order``."""
+    if column_names(X) is None:
+        rows = np.array(X)
+        rows[:, place] = rows[order, place]
+        return rows
+    values = _safe_indexing(_safe_indexing(X, order), place, axis=1)
+    insert = getattr(rows := copy.copy(X), "isetitem", None)
+    if insert is None:  # polars
+        return X.with_columns(values)
+    insert(place, values.array)  # pandas; without its index, by which the rows would return to their places
+    return rows

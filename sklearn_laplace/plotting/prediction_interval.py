@@ -14,7 +14,7 @@ import numpy as np
 from .._data.reading import column_names
 from .._validation.values import count, fractions
 from ._canvas import BLACK, BLUE, LINES, ORANGE, labelled, panels, tint
-from ._rows import column, numbers, output_index, regression, targets_like
+from ._rows import column, numbers, output_index, regression, sample, target_name, targets_like
 
 LEVELS = (0.5, 0.8, 0.95)
 """Default levels of the intervals."""
@@ -47,8 +47,8 @@ class PredictionIntervalDisplay:
         Fraction of the data points inside the intervals of each level, for the legend.
     is_curve : bool, default=True
         If True, connect neighbouring predictions: bands and a line. If False, draw bars and markers for each row.
-    x_name : str, default="x"
-        Label of the horizontal axis.
+    x_name, y_name : str, default="x" and "y"
+        Axis labels.
     estimator_name : str, optional
         Name of the model in the legend.
 
@@ -95,6 +95,7 @@ class PredictionIntervalDisplay:
         coverage: Any = None,
         is_curve: bool = True,
         x_name: str = "x",
+        y_name: str = "y",
         estimator_name: str | None = None,
     ) -> None:
         levels = fractions("confidence_level", confidence_level)
@@ -115,7 +116,7 @@ class PredictionIntervalDisplay:
         self.y_points = None if y_points is None else numbers("y_points", y_points)
         self.coverage = None if coverage is None else np.asarray(coverage)[by_level]
         self.is_curve = is_curve
-        self.x_name = x_name
+        self.x_name, self.y_name = x_name, y_name
         self.estimator_name = estimator_name
 
     @classmethod
@@ -129,6 +130,7 @@ class PredictionIntervalDisplay:
         feature: int | str | None = None,
         output: int | None = None,
         grid_resolution: int = 200,
+        max_rows: int | None = None,
         name: str | None = None,
         ax: Any = None,
         **plot_options: Any,
@@ -154,6 +156,8 @@ class PredictionIntervalDisplay:
             Index of the output to draw; required if there are several.
         grid_resolution : int, default=200
             Number of grid points.
+        max_rows : int, optional
+            Largest number of rows to draw. Of more rows a random sample is drawn; the coverage is that of all rows.
         name : str, optional
             Name of the model in the legend.
         ax : None or Axes
@@ -174,8 +178,29 @@ class PredictionIntervalDisplay:
         NotFittedError
             If the estimator is not fitted.
         """
-        levels = fractions("confidence_level", confidence_level)
+        fractions("confidence_level", confidence_level)
         distribution = regression(cls.__name__, estimator, X)
+        options: dict[str, Any] = {"confidence_level": confidence_level, "feature": feature, "output": output}
+        options |= {"grid_resolution": grid_resolution, "max_rows": max_rows, "name": name}
+        return cls._of(distribution, estimator, X, y, **options).plot(ax=ax, **plot_options)
+
+    @classmethod
+    def _of(
+        cls,
+        distribution: Any,
+        estimator: Any,
+        X: Any,
+        y: Any,
+        *,
+        output: int | None,
+        feature: int | str | None = None,
+        max_rows: int | None = None,
+        confidence_level: Any = LEVELS,
+        grid_resolution: int = 200,
+        name: str | None = None,
+    ) -> Self:
+        """Compute the display for a regressor with its predictive distribution at X, without drawing it."""
+        levels = fractions("confidence_level", confidence_level)
         where, x_name = _along(X, feature)
         mean = np.asarray(distribution.mean())
         which = output_index(cls.__name__, output, mean.shape)
@@ -184,14 +209,17 @@ class PredictionIntervalDisplay:
             targets = column(targets_like(y, mean), which)
         mean = column(mean, which)
         grid = None if where is None else _grid(X, where, count("grid_resolution", grid_resolution))
-        x_points = _ranks(mean) if where is None else where
-        shown: dict[str, Any] = {"x": x_points, "mean": mean, "interval": ends, "is_curve": False}
+        drawn = sample(len(mean), max_rows)
+        x_points = _ranks(mean[drawn]) if where is None else where[drawn]
+        shown: dict[str, Any] = {"x": x_points, "mean": mean[drawn], "interval": ends[drawn], "is_curve": False}
         if grid is not None:
             at_grid = regression(cls.__name__, estimator, grid[1])
             shown = {"x": grid[0], "mean": column(at_grid.mean(), which), "interval": _ends(at_grid, levels, which)}
-        points = {} if targets is None else _points(x_points, targets, ends)
-        display = cls(**shown, **points, confidence_level=levels, x_name=x_name, estimator_name=name)
-        return display.plot(ax=ax, **plot_options)
+        if targets is not None:
+            shown |= {"x_points": x_points, "y_points": targets[drawn], "coverage": _coverage(targets, ends)}
+        x_name = x_name if len(drawn) == len(mean) else f"{x_name} ({len(drawn):,} of {len(mean):,} rows)"
+        names: dict[str, Any] = {"x_name": x_name, "y_name": target_name(y, which), "estimator_name": name}
+        return cls(**shown, **names, confidence_level=levels)
 
     @classmethod
     def from_predictions(
@@ -237,7 +265,8 @@ class PredictionIntervalDisplay:
         points = {}
         if y_true is not None:
             targets, ends = targets_like(y_true, mean), numbers("interval", interval, len(mean))
-            points = _points(x, targets, ends.reshape(len(mean), 2, -1))
+            coverage = _coverage(targets, ends.reshape(len(mean), 2, -1))
+            points = {"x_points": x, "y_points": targets, "coverage": coverage}
         x_name = default if x_name is None else x_name
         display = cls(**predictions, **points, is_curve=is_curve, x_name=x_name, estimator_name=name)
         return display.plot(ax=ax, **plot_options)
@@ -278,8 +307,10 @@ class PredictionIntervalDisplay:
         if self.y_points is not None:
             circle = {"s": 16, "color": ORANGE, "edgecolor": BLACK, "linewidth": 0.4, "zorder": 3}
             self.points_ = self.ax_.scatter(self.x_points, self.y_points, **circle, label="data")
-        self.ax_.set(xlabel=self.x_name, ylabel="y")
-        self.ax_.legend(fontsize="small")
+        self.ax_.set(xlabel=self.x_name, ylabel=self.y_name)
+        self.ax_.margins(x=0.02)
+        # the legend is above the axes because bars and points may be anywhere in them
+        self.ax_.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize="small", frameon=False)
         return self
 
     def _label(self, k: int) -> str:
@@ -348,10 +379,11 @@ def _ends(distribution: Any, levels: np.ndarray, which: int) -> np.ndarray:
     return np.stack([np.stack([column(np.asarray(end), which) for end in pair], 1) for pair in pairs], 2)
 
 
-def _points(x: np.ndarray, targets: np.ndarray, ends: np.ndarray) -> dict[str, Any]:
-    """Data points and coverage as parameters of the display."""
+def _coverage(targets: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Fraction of the targets (n,) inside intervals (n, 2, n_levels), for each level."""
     inside = (ends[:, 0] <= targets[:, None]) & (targets[:, None] <= ends[:, 1])
-    return {"x_points": x, "y_points": targets, "coverage": inside.mean(0)}
+    fraction: np.ndarray = inside.mean(0)
+    return fraction
 
 
 def _ranks(mean: np.ndarray) -> np.ndarray:

@@ -77,8 +77,8 @@ class ReliabilityDisplay:
         n_bins: int = 10,
         strategy: str = "uniform",
         sample_weight: Any = None,
-        x_name: str = "confidence",
-        y_name: str = "accuracy",
+        x_name: str = "confidence in the predicted class",
+        y_name: str = "share of correct predictions",
         estimator_name: str | None = None,
     ) -> None:
         p = numbers("confidence", confidence)
@@ -179,10 +179,7 @@ class ReliabilityDisplay:
         ReliabilityDisplay
         """
         confidence, right = judged_confidence(y_true, y_prob, labels)
-        names: dict[str, Any] = {
-            "x_name": "confidence in the predicted class",
-            "y_name": "share of correct predictions",
-        }
+        names: dict[str, Any] = {}
         if pos_label is not None:
             classes = np.unique(y_true if labels is None else labels)
             if pos_label not in classes:

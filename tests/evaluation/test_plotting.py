@@ -25,6 +25,7 @@ from sklearn_laplace.plotting import (
     CoverageDisplay,
     EntropyDisplay,
     FeatureRelevanceDisplay,
+    OverviewDisplay,
     PredictionIntervalDisplay,
     PriorPathDisplay,
     ReliabilityDisplay,
@@ -454,6 +455,145 @@ def test_relevance_needs_a_precision_for_each_column(regressor):
         FeatureRelevanceDisplay.from_estimator(regressor)
 
 
+def test_relevance_by_shuffling_is_the_loss_of_log_density(regressor, two_outputs):
+    """Of one output, by a loop over the columns with the same shuffles; a loss below zero counts as none."""
+    display = FeatureRelevanceDisplay.from_permutations(two_outputs, X, Y2, output=1, n_repeats=2, random_state=3)
+    generator, expected = np.random.RandomState(3), []
+    orders = [generator.permutation(40) for _ in range(2)]
+
+    def density(rows):
+        return two_outputs.predict_dist(rows).logpdf(Y2)[:, 1].mean()
+
+    for k in range(3):
+        worse = []
+        for order in orders:
+            rows = X.copy()
+            rows[:, k] = X[order, k]
+            worse.append(density(rows))
+        expected.append(max(density(X) - np.mean(worse), 0.0))
+    np.testing.assert_allclose(display.relevance, expected, rtol=1e-9, atol=1e-12)
+    assert display.order[0] == 1 and display.ax_.get_xlabel() == "loss of log density if shuffled (nats per row)"
+    few = FeatureRelevanceDisplay.from_permutations(regressor, np.repeat(X, 10, 0), np.repeat(Y, 10), max_rows=30)
+    assert few.order[0] == 0
+    with pytest.raises(
+        ValueError, match=r"X has shape \(40, 3, 1\); expected a table of shape \(n_samples, n_features\)"
+    ):
+        FeatureRelevanceDisplay.from_permutations(regressor, X[:, :, None], Y)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_columns_of_frames_are_shuffled_by_their_names(library):
+    """Text and numbers, in an index that is not sorted: the column on which y depends is found."""
+    towns = np.array(["Bern", "Graz"])[(X[:, 0] > 0).astype(int)]
+    table = pd.DataFrame({"noise": X[:, 1], "town": towns}, index=np.arange(40)[::-1])
+    y = pd.Series(np.where(towns == "Bern", 5.0, 0.0) + 0.3 * X[:, 2], name="rent", index=table.index)
+    if library == "polars":
+        table = pytest.importorskip("polars").DataFrame({name: table[name].to_numpy() for name in table})
+    display = LaplaceRegressor(**GAUSSIAN).fit(table, y).plot(table, y)
+    assert display.relevance.feature_names == ["noise", "town"] and display.relevance.order[0] == 1
+    assert display.relevance.relevance[1] > 10 * display.relevance.relevance[0]
+    assert display.axes_[0].get_ylabel() == "rent"
+
+
+# ---------------------------------------------------------------------- overview
+
+
+def test_one_call_draws_intervals_calibration_and_relevance(regressor):
+    """The numbers of each panel are those of the display alone; the panels do not overlap."""
+    display = regressor.plot(X, Y)
+    assert isinstance(display, OverviewDisplay) and plt.get_fignums() == [1]
+    np.testing.assert_array_equal(
+        display.predictions.lower, PredictionIntervalDisplay.from_estimator(regressor, X, Y).lower
+    )
+    np.testing.assert_array_equal(display.calibration.pit, CoverageDisplay.from_estimator(regressor, X, Y).pit)
+    assert display.relevance.order[0] == 0
+    assert display.figure_.axes == display.axes_ and all(axes.has_data() for axes in display.axes_)
+    display.figure_.canvas.draw()
+    boxes = [axes.get_tightbbox() for axes in display.axes_]
+    assert not any(first.overlaps(second) for first in boxes for second in boxes if first is not second)
+    along = regressor.plot(X, Y, feature=1)
+    assert along.axes_[0].get_xlabel() == "feature 1"
+
+
+def test_one_call_draws_entropies_reliability_and_relevance(classifier):
+    """The numbers of each panel are those of the display alone; labels of another kind are refused."""
+    display = classifier.plot(X, LABELS, name="net")
+    reliability = ReliabilityDisplay.from_estimator(classifier, X, LABELS)
+    np.testing.assert_array_equal(display.calibration.bins.frequency, reliability.bins.frequency)
+    entropy = EntropyDisplay.from_estimator(classifier, X, LABELS)
+    np.testing.assert_array_equal(display.predictions.entropies["right"], entropy.entropies["right"])
+    assert display.relevance.order[0] == 0 and len(display.axes_) == 3
+    assert [axes.get_xlabel() for axes in display.axes_[1:]] == [reliability.x_name, display.relevance.measure]
+    with pytest.raises(ValueError, match=r"y holds labels such as 0\.0, and the classes are"):
+        classifier.plot(X, np.zeros(40))
+    with pytest.raises(ValueError, match=r"output=0 is for regressors; found a classifier. Omit it"):
+        OverviewDisplay.from_estimator(classifier, X, LABELS, output=0)
+    with pytest.raises(NotFittedError):
+        LaplaceClassifier().plot(X, LABELS)
+
+
+def test_the_relevance_is_that_of_the_prior_if_it_has_one(ard):
+    """The axis names the measure."""
+    table = pd.DataFrame(X, columns=["first", "second", "third"])
+    display = ard.plot(table, Y)
+    np.testing.assert_array_equal(display.relevance.relevance, ard.feature_relevance_)
+    assert display.axes_[2].get_xlabel() == "relevance by the prior (share)"
+
+
+def test_an_overview_is_of_one_output_and_a_single_column_has_no_relevance(two_outputs, curve):
+    """The message of the other displays; two panels for one column."""
+    display = two_outputs.plot(X, Y2, output=1)
+    np.testing.assert_array_equal(
+        display.calibration.pit, CoverageDisplay.from_estimator(two_outputs, X, Y2, output=1).pit
+    )
+    assert display.axes_[0].get_ylabel() == "y, output 1"
+    with pytest.raises(ValueError, match=r"the model has 2 outputs and .* draws a single output; pass output=0 to 1"):
+        two_outputs.plot(X, Y2)
+    assert plt.get_fignums() == [1, 2]  # of the two displays above, none of the refused call
+    display = curve.plot(X[:, :1], Y)
+    assert display.relevance is None and len(display.figure_.axes) == 2 and display.predictions.is_curve
+
+
+def test_an_overview_of_counts_and_of_other_models():
+    """Counts have a randomised PIT; other models are drawn as well."""
+    counts = np.random.default_rng(0).poisson(np.exp(1 + 0.5 * X[:, 0]))
+    model = LaplaceRegressor(**SMALL, likelihood="poisson").fit(X, counts)
+    display = model.plot(X, counts)
+    np.testing.assert_array_equal(display.calibration.pit, CoverageDisplay.from_estimator(model, X, counts).pit)
+    assert (display.predictions.lower >= 0).all() and display.relevance.order[0] == 0
+    for other, y in ((BayesianRidge(), Y), (LogisticRegression(), LABELS)):
+        pipe = make_pipeline(StandardScaler(), other).fit(X, y)
+        assert OverviewDisplay.from_estimator(pipe, X, y).relevance.order[0] == 0
+
+
+def test_an_overview_is_drawn_where_it_is_told(regressor):
+    """In a figure, on three axes, or its first panel on one; not in two places."""
+    left, right = plt.figure(figsize=(12, 5)).subfigures(1, 2)
+    display = regressor.plot(X, Y, figure=left)
+    assert display.figure_ is left and len(left.axes) == 3 and not right.axes
+    _, three = plt.subplots(1, 3)
+    assert regressor.plot(X, Y, ax=three).axes_ == list(three) and all(axes.has_data() for axes in three)
+    _, one = plt.subplots()
+    assert display.plot(one).axes_ == [one] and one.has_data() and len(plt.get_fignums()) == 3
+    with pytest.raises(ValueError, match=r"ax holds 2 Axes; OverviewDisplay.plot draws 3 panels. Pass 3 Axes, or one"):
+        display.plot(three[:2])
+    with pytest.raises(ValueError, match="got ax= and figure=; pass one of them"):
+        display.plot(one, figure=left)
+    with pytest.raises(TypeError, match=r"figure='left' is not supported; OverviewDisplay.plot needs None or"):
+        display.plot(figure="left")
+
+
+def test_of_many_rows_a_sample_is_drawn_and_all_are_counted(regressor):
+    """The axis gives both numbers; the coverage is that of all rows."""
+    display = PredictionIntervalDisplay.from_estimator(regressor, X, Y, max_rows=10)
+    whole = PredictionIntervalDisplay.from_estimator(regressor, X, Y)
+    assert display.x.tolist() == list(range(1, 11)) and set(display.mean) < set(whole.mean)
+    assert display.coverage.tolist() == whole.coverage.tolist()
+    assert display.ax_.get_xlabel() == "rows in the order of the predicted mean (10 of 40 rows)"
+    with pytest.raises(ValueError, match="max_rows=0 has to be a whole number of at least 1"):
+        PredictionIntervalDisplay.from_estimator(regressor, X, Y, max_rows=0)
+
+
 # ---------------------------------------------------------------------- axes
 
 
@@ -507,20 +647,23 @@ def test_lines_take_the_users_style_and_name(kind, regressor, classifier, ard):
     assert lines[0].get_color() == "red" and "net" in lines[0].get_label()
 
 
-def test_the_package_does_without_matplotlib(monkeypatch):
+def test_the_package_does_without_matplotlib(monkeypatch, regressor):
     """Without matplotlib, plot names the installation command; ``test_host.py`` tests that no import needs it."""
-    for name in [*(name for name in sys.modules if name.partition(".")[0] == "matplotlib"), "matplotlib.axes"]:
+    found = [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]
+    for name in {*found, "matplotlib.axes", "matplotlib.figure"}:
         monkeypatch.setitem(sys.modules, name, None)
     display = CoverageDisplay([0.1, 0.9])
     assert display.gap > 0
     message = r"CoverageDisplay.plot needs matplotlib, which is not installed.*pip install 'sklearn-laplace\[plot\]'"
     with pytest.raises(ImportError, match=message):
         display.plot()
+    with pytest.raises(ImportError, match=message.replace("Coverage", "Overview")):
+        regressor.plot(X, Y)
 
 
 def test_every_display_is_exported():
     """All displays are in plotting.__all__ and have the methods of scikit-learn's displays."""
-    assert sklearn_laplace.plotting is plotting and len(plotting.__all__) == 7
+    assert sklearn_laplace.plotting is plotting and len(plotting.__all__) == 8
     for name in plotting.__all__:
         display = vars(plotting)[name]
         assert callable(display.from_estimator) and callable(display.plot)
