@@ -21,27 +21,23 @@ from ._ensemble.member import Member
 from ._estimator.base import LaplaceEstimator
 from ._estimator.cross_validation import GivenRows
 from ._estimator.drawing import overview
+from ._estimator.predictive import NumericPredictive
 from ._estimator.report import Report, regression_report
 from ._estimator.target_choice import settled_transform, transformed_targets
-from ._estimator.units import InUnits
 from ._options.likelihood import check_support, for_counts
-from ._options.prior import check_left_out
 from ._options.resolve import INTERVAL_METHODS, STD_REQUESTS, one_or_all
 from ._options.target import name_of
 from ._validation import values as _values
 from ._validation.targets import check_outputs, check_targets
 from ._validation.values import flag, fractions, lookup
 from .distributions.intervals import central_intervals, without_level_axis
-from .distributions.mixtures import CountMixture, NormalMixture
-from .distributions.negative_binomial_log_normal import counts_of
-from .distributions.poisson_log_normal import PoissonLogNormal
+from .distributions.mixtures import NormalMixture
 from .distributions.transformed import TransformedMixture
 from .errors import UnsupportedCombinationError
-from .laplace.latent import Components, LatentGaussian
-from .laplace.likelihoods import NegativeBinomial
+from .laplace.latent import Components
 
 
-class LaplaceRegressor(MultiOutputMixin, RegressorMixin, InUnits, LaplaceEstimator):
+class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, LaplaceEstimator):
     """Regression by a neural network, with a standard deviation for every prediction.
 
     Trains an ensemble of nets to the maximum of the posterior over the weights, where a Gaussian approximates it
@@ -347,36 +343,6 @@ default="auto"
         sigma = np.sqrt(self._ensemble.mean_of(lambda member: member.noise_variance).numpy()) * self._scale.scale
         return float(sigma[0]) if self._single_output else sigma
 
-    @property
-    def overdispersion_(self) -> float | np.ndarray:
-        """Overdispersion α of counts: the variance of a count of mean μ is μ + α μ²; one value per output.
-
-        Raises
-        ------
-        AttributeError
-            For likelihoods without overdispersion.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from sklearn_laplace import LaplaceRegressor
-        >>> rng = np.random.default_rng(0)
-        >>> X = rng.uniform(0, 6, (100, 1))
-        >>> y = rng.poisson(np.exp(1 + np.sin(X[:, 0])) * rng.gamma(2.0, 0.5, 100))
-        >>> model = LaplaceRegressor(likelihood="negative_binomial", hidden_layer_sizes=(10,), random_state=0).fit(X, y)
-        >>> 0.3 < model.overdispersion_ < 0.8
-        True
-        """
-        check_is_fitted(self)
-        likelihood = self.laplace_.likelihood
-        if not isinstance(likelihood, NegativeBinomial):
-            raise AttributeError(
-                f"overdispersion_ is not defined for likelihood={self.likelihood!r}. "
-                "Use likelihood='negative_binomial'."
-            )
-        alpha = np.broadcast_to(likelihood.overdispersion, self.n_outputs_)
-        return float(alpha[0]) if self._single_output else alpha.copy()
-
     def predict(
         self,
         X: Any,
@@ -537,8 +503,7 @@ default="auto"
         """
         check_is_fitted(self)
         if not self.laplace_.likelihood.additive_noise:
-            rates = self._log_rates(X)
-            return rates[0] if len(rates) == 1 else CountMixture(rates, self.member_weights_)
+            return self._counts(X)
         parts, transforms = self._components(X), self._scale.transforms
         if len(parts.weights) == 1 and not transforms:
             return norm(self._in_units(parts.moments.mean), self._std(parts.moments, "total"))
@@ -582,7 +547,7 @@ default="auto"
         return np.stack([distribution.ppf(level) for level in levels], axis=1)
 
     def predict_interval(
-        self, X: Any, confidence_level: Any = 0.9, *, method: str = "normal"
+        self, X: Any, confidence_level: Any = 0.9, *, method: str = "normal", joint: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """Central prediction intervals.
 
@@ -595,6 +560,9 @@ default="auto"
         method : {"normal", "jackknife+"}, default="normal"
             "normal": quantiles of :meth:`predict_dist`. "jackknife+": residuals of training rows under nets that were
             trained without them (Barber et al. 2021), see Notes.
+        joint : bool, default=False
+            If True, the intervals of all targets of a row hold together with the probability, see Notes. If False, each
+            interval holds by itself.
 
         Returns
         -------
@@ -608,7 +576,8 @@ default="auto"
         ValueError
             For a level outside (0, 1) or an unknown method.
         UnsupportedCombinationError
-            For "jackknife+" with counts, with ``sample_noise_variance``, or without the training rows.
+            For "jackknife+" with counts, with ``sample_noise_variance``, or without the training rows. For joint
+            intervals of counts.
         MemoryBudgetError
             For "jackknife+" if its matrices do not fit in memory.
 
@@ -628,6 +597,11 @@ default="auto"
         linearised net (Tailor et al. 2025). This needs the training rows and an exact curvature, as
         :meth:`loo_predict` does. The intervals are too short if the net has learnt its features from all rows.
 
+        **Joint intervals.** The intervals of a row have a common marginal level, at which the box that they form has
+        the probability (by quadrature, with an error below .003). It takes the correlation of the targets into account:
+        that of the posterior, and that of the noise, which is estimated from residuals of the training rows. With
+        "jackknife+" the largest standardised residual of a row replaces those of each target.
+
         Examples
         --------
         >>> import numpy as np
@@ -640,12 +614,14 @@ default="auto"
         >>> model.predict_interval([[3.0], [30.0]], confidence_level=[0.5, 0.9, 0.95])[1].shape
         (2, 2, 3)
         """
-        levels = fractions("confidence_level", confidence_level)
+        levels, joint = fractions("confidence_level", confidence_level), flag("joint", joint)
         if lookup("method", method, INTERVAL_METHODS):
             check_is_fitted(self)
-            mean, intervals = np.asarray(self.predict(X)), self._jackknife(X, levels)
+            mean, intervals = np.asarray(self.predict(X)), self._jackknife(X, levels, joint=joint)
         else:
             distribution = self.predict_dist(X)
+            joint = joint and self.n_outputs_ > 1
+            levels = self._joint_levels(X, distribution, levels) if joint else levels
             mean, intervals = distribution.mean(), central_intervals(distribution, levels)
         return mean, without_level_axis(intervals, confidence_level)
 
@@ -904,36 +880,6 @@ default="auto"
                 return member.target_draws(x, options, n_draws, generator, noisy=noisy)
 
             return self._original(self._in_units(self._ensemble.draws(count, generator, draw)))
-
-    def _jackknife(self, X: Any, levels: np.ndarray) -> np.ndarray:
-        """Jackknife+ intervals (n, 2, L) or (n, k, 2, L), in units of y."""
-        method = next(name for name, left_out in INTERVAL_METHODS.items() if left_out)
-        if self._scale.noisy_rows or not self.laplace_.likelihood.has_dispersion:
-            reason = "sample_noise_variance was given" if self._scale.noisy_rows else "the targets are counts"
-            raise UnsupportedCombinationError(
-                f"method={method!r} assumes that all rows have residuals of the same distribution, which differ here: "
-                f"{reason}. Use method='normal'."
-            )
-        check_left_out(f"method={method!r}", self._parameters())
-        with self._asked(X) as (x, options):
-            level_tensor = torch.from_numpy(levels).to(self.laplace_.theta)
-            intervals = self._ensemble.intervals(x, level_tensor, options, f"method={method!r}")
-        ends = np.moveaxis(intervals.cpu().numpy() * self._scale.scale + self._scale.mean, -1, 1)
-        return self._original(ends[:, 0] if self._single_output else ends)
-
-    def _log_rates(self, X: Any) -> tuple[PoissonLogNormal, ...]:
-        """Distribution of the counts under each member."""
-
-        def moments(latent: LatentGaussian, _: torch.Tensor) -> torch.Tensor:
-            return torch.stack([latent.mean, latent.variance])
-
-        with self._asked(X) as (x, options):
-            return tuple(
-                counts_of(
-                    member.fit.likelihood, *map(self._in_units, torch.cat(member.answers(x, options, moments), 1))
-                )
-                for member in self._ensemble.members
-            )
 
     def _without_rule(self, rows: GivenRows) -> Any:
         return settled_transform(super()._without_rule(rows), rows)

@@ -87,6 +87,13 @@ class IntervalScores:
     by_formula: Tensor
     given_weights: Tensor
 
+    def jointly(self) -> IntervalScores:
+        """Scores of intervals that hold jointly: the largest score of each row, for all of its outputs."""
+        by_nets, by_formula = (
+            scores.amax(1, keepdim=True).expand_as(scores) for scores in (self.by_nets, self.by_formula)
+        )
+        return replace(self, by_nets=by_nets, by_formula=by_formula)
+
     def factors(self, levels: Tensor) -> Tensor:
         """Factor r of each output and level, shape (C, L); 1 if there are too few rows or no errors."""
         by_formula, by_nets = (
@@ -207,7 +214,14 @@ class CrossFit:
         return RowDensities(logs.cpu().numpy(), np.zeros(len(logs)), 0)
 
     def intervals(
-        self, fit: LaplaceFit, inputs: Tensor, levels: Tensor, memory: MemoryBudget, noise: Callable[[Tensor], Tensor]
+        self,
+        fit: LaplaceFit,
+        inputs: Tensor,
+        levels: Tensor,
+        memory: MemoryBudget,
+        noise: Callable[[Tensor], Tensor],
+        *,
+        joint: bool = False,
     ) -> Tensor:
         """Ends of prediction intervals at new inputs. Costs O(m n C L log n).
 
@@ -220,6 +234,8 @@ class CrossFit:
         memory : MemoryBudget
         noise : callable
             Maps inputs to noise variances (m, C), in units of φ.
+        joint : bool
+            If True, the intervals of all outputs of a row hold together.
 
         Returns
         -------
@@ -227,6 +243,9 @@ class CrossFit:
             Lower and upper ends.
         """
         assert self.scores is not None
+        if joint:
+            scores = self.scores.jointly()
+            return replace(self, scores=scores).intervals(fit, inputs, levels, memory, noise)
         fit, n_outputs = replace(fit, prior=self.scores.prior), fit.n_outputs
         posterior = fit.posterior(self.scores.hyper, spectral=False)
         width = max(posterior.row_width(fit.network.blocks, n_outputs), fit.network.row_width(n_outputs))

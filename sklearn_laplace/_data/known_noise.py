@@ -66,7 +66,7 @@ of y.
         return None
     if not likelihood.takes_known_noise:
         raise UnsupportedCombinationError(
-            f"sample_noise_variance cannot be used with likelihood={type(likelihood).__name__.lower()!r}, whose "
+            f"sample_noise_variance cannot be used with likelihood={likelihood.key()!r}, whose "
             "variance follows from its mean. For less reliable rows use a smaller sample_weight."
         )
     variances = check_array(

@@ -105,7 +105,7 @@ class Ensemble:
         link = self.first.link(options)
         return self.joined([Components.of(member.left_out_moments(options, link)) for member in self.members]).moments
 
-    def intervals(self, x: Tensor, levels: Tensor, options: Options, needed_by: str) -> Tensor:
+    def intervals(self, x: Tensor, levels: Tensor, options: Options, needed_by: str, *, joint: bool = False) -> Tensor:
         """Ends of the jackknife+ intervals, shape (n, 2, L, C).
 
         Parameters
@@ -118,6 +118,8 @@ class Ensemble:
             Resolved options.
         needed_by : str
             Option or method that needs the rows, for the message.
+        joint : bool
+            If True, the intervals of all outputs of a row hold together.
 
         Raises
         ------
@@ -125,17 +127,19 @@ class Ensemble:
             If the noise varies, and there are no cross-fitted nets of all rows.
         """
         with single_thread(self.first.is_small):
-            return self._intervals(x, levels, options, needed_by)
+            return self._intervals(x, levels, options, needed_by, joint=joint)
 
-    def _intervals(self, x: Tensor, levels: Tensor, options: Options, needed_by: str) -> Tensor:
+    def _intervals(self, x: Tensor, levels: Tensor, options: Options, needed_by: str, *, joint: bool) -> Tensor:
         first = self.first
         leads = [k for k, member in enumerate(self.members) if member.is_scored]
         if leads and first.fit.shift is None:
             shares = np.add.reduceat(self.weights, leads).tolist()
             counted = [(self.members[k], share) for k, share in zip(leads, shares, strict=True) if share > 0]
-            ends = torch.stack([share * _cross_fitted(lead, x, levels, options) for lead, share in counted]).sum(0)
+            ends = torch.stack([share * _cross_fitted(lead, x, levels, options, joint) for lead, share in counted]).sum(
+                0
+            )
         elif first.noise_model is None:
-            ends = first.left_out(options, needed_by).intervals(first.fit, first.hyper, x, levels)
+            ends = first.left_out(options, needed_by).intervals(first.fit, first.hyper, x, levels, joint=joint)
         else:  # no cross-fitted nets, or rows were added after their training
             raise UnsupportedCombinationError(
                 f"{needed_by} needs cross-fitted nets of all rows if the noise varies: leave-one-out residuals would "
@@ -145,11 +149,11 @@ class Ensemble:
         return ends
 
 
-def _cross_fitted(member: Member, x: Tensor, levels: Tensor, options: Options) -> Tensor:
+def _cross_fitted(member: Member, x: Tensor, levels: Tensor, options: Options, joint: bool) -> Tensor:
     """Ends of the intervals for one kind of nets; see :meth:`CrossFit.intervals`."""
     assert member.origin.cross is not None
     noise = member.noise_ratios if member.noise_model is None else member.noise_model.ratios
-    return member.origin.cross.intervals(member.fit, x, levels, options.memory, noise)
+    return member.origin.cross.intervals(member.fit, x, levels, options.memory, noise, joint=joint)
 
 
 def reweighted(ensemble: Ensemble, rule: str, options: Options) -> Ensemble:

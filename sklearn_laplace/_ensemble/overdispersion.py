@@ -24,8 +24,9 @@ from ..laplace.likelihoods import NegativeBinomial
 from .encodings import kinds_of_nets
 from .request import FitRequest
 
-ROUNDS, CHANGE = 3, 1.2
-"""Maximum number of short trainings, and the ratio of the variances, see ``has_settled``, at which they end."""
+FIRST, ROUNDS, CHANGE = 0.05, 3, 1.2
+"""First value of α, maximum number of short trainings, and the ratio of variances, see ``has_settled``, that ends them.
+A first value of 0.5 is often confirmed with few rows, whatever the true α: the means then differ too little."""
 
 
 def with_overdispersion(request: FitRequest, task: Task) -> FitRequest:
@@ -41,7 +42,7 @@ def with_overdispersion(request: FitRequest, task: Task) -> FitRequest:
     data, parameters = request.data, of_one_net(request.parameters)
     mean = np.average(data.targets, axis=0, weights=data.weights)
     kinds = kinds_of_nets(parameters, data.shape(), request.resolved.likelihood)
-    parameters = {**parameters, "n_bins": kinds[0]}
+    parameters = {**parameters, "n_bins": kinds[0], "overdispersion": (FIRST,)}
     short = replace(request, parameters=parameters, is_candidate=True, is_quick=True)
     for _ in range(ROUNDS):
         options = short.settled()

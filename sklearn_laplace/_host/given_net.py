@@ -51,7 +51,7 @@ def _check_criterion(net: NeuralNet, likelihood: Likelihood) -> None:
         name = criterion.__name__ if inspect.isclass(criterion) else type(criterion).__name__
         raise ValueError(
             f"the net's criterion {name} belongs to another likelihood than that of the estimator "
-            f"({type(likelihood).__name__.lower()}); a Laplace approximation needs the loss of its likelihood. Use "
+            f"({likelihood.key()}); a Laplace approximation needs the loss of its likelihood. Use "
             f"{' or '.join(c.__name__ for c in known)}, or omit the criterion."
         )
     if names_criterion(net, (nn.PoissonNLLLoss,)):

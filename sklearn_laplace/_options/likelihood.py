@@ -116,7 +116,7 @@ def check_support(likelihood: Likelihood, targets: np.ndarray) -> None:
     ValueError: y holds -1; likelihood='poisson' needs counts of at least 0. For other numbers, use \
 likelihood='gaussian'.
     """
-    name = next((key for key, kind in LIKELIHOODS.items() if kind is type(likelihood)), None)
+    name = likelihood.key()
     if (targets < likelihood.least_target).any():
         raise ValueError(
             f"y holds {targets.min():g}; likelihood={name!r} needs counts of at least 0. For other numbers, use "

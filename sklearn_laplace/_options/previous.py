@@ -102,7 +102,7 @@ def _check_model(options: Options, parameters: Mapping[str, Any], past: LaplaceF
     if type(options.likelihood) is not type(past.likelihood):
         raise UnsupportedCombinationError(
             f"likelihood={parameters['likelihood']!r} is not that of the previous posterior. Use "
-            f"likelihood={type(past.likelihood).__name__.lower()!r}."
+            f"likelihood={past.likelihood.key()!r}."
         )
     if not isinstance(options.subset, All):
         raise UnsupportedCombinationError(

@@ -106,7 +106,7 @@ def _in_loss(network: Network, likelihood: Likelihood, x: Tensor, targets: Tenso
     outputs = network(x)
     parts = likelihood.nll(outputs, targets)[:, None], _cotangents(likelihood, outputs, targets, weights).flatten(1)
     bad = ~torch.isfinite(torch.cat(parts, 1))
-    name = type(likelihood).__name__.lower()
+    name = likelihood.key()
     return (f"the {name} loss of outputs up to {float(outputs.abs().max()):.2g}", bad) if bool(bad.any()) else None
 
 

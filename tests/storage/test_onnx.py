@@ -237,6 +237,10 @@ def test_the_last_layer_stores_little(model):
             lambda: LaplaceRegressor(likelihood="poisson", **CHEAP).fit(Z, RNG.poisson(3, 60)),
             r"likelihood='poisson' cannot be exported to ONNX",
         ),
+        (
+            lambda: LaplaceRegressor(likelihood="negative_binomial", **CHEAP).fit(Z, RNG.poisson(3, 60)),
+            r"likelihood='negative_binomial' cannot be exported to ONNX",
+        ),
         (lambda: classifier(link="bridge").fit(X, LABELS), r"link='bridge' cannot be exported to ONNX; use refit_lap"),
     ],
 )

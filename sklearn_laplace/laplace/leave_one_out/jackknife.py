@@ -123,6 +123,29 @@ def left_out_models(exact: LaplaceFit, batches: Iterable[Rows], hyper: Hyper) ->
     return LeftOutModels(settled, settled.posterior(hyper), rows, pulls, scores, weights)
 
 
+def largest(scores: Tensor, weights: Tensor) -> Tensor:
+    """Largest of each row's scores, in units of each output's root mean square, for intervals that hold jointly.
+
+    Parameters
+    ----------
+    scores : Tensor of shape (N, C)
+    weights : Tensor of shape (N,)
+
+    Returns
+    -------
+    Tensor of shape (N, C)
+
+    Examples
+    --------
+    >>> largest(torch.tensor([[1.0, 30.0], [3.0, 10.0]]), torch.ones(2))  # the second output is ten times the first
+    tensor([[ 3., 30.],
+            [ 3., 30.]])
+    """
+    scale = (weights @ scores.square() / weights.sum()).sqrt()
+    units = torch.where(scale > 0, scale, 1.0)
+    return scale * (scores / units).amax(1, keepdim=True)
+
+
 def reached(values: Tensor, weights: Tensor, levels: Tensor) -> Tensor:
     """Conformal quantiles: smallest value whose cumulative weight is at least level · (Σ w + 1), or infinity.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from typing import ClassVar, Protocol
 
@@ -45,6 +46,11 @@ class Likelihood(ABC):
 
     See :func:`with_noise`.
     """
+
+    @classmethod
+    def key(cls) -> str:
+        """Name in the registry, which is that of the file."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
 
     @property
     def dispersion_bounds(self) -> tuple[float, float]:

@@ -1,0 +1,113 @@
+"""Predictive distributions of a regressor: counts, and the joint distribution of several targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import norm
+from sklearn.utils.validation import check_is_fitted
+
+from .._ensemble.joint import chunk_rows, correlations, noise_correlation
+from .._options.prior import check_left_out
+from .._options.resolve import INTERVAL_METHODS
+from ..distributions.joint import joint_levels
+from ..distributions.mixtures import CountMixture, NormalMixture
+from ..distributions.negative_binomial_log_normal import counts_of
+from ..distributions.poisson_log_normal import PoissonLogNormal
+from ..distributions.transformed import TransformedMixture
+from ..errors import UnsupportedCombinationError
+from ..laplace.latent import LatentGaussian
+from ..laplace.likelihoods import NegativeBinomial
+from .fitted import FittedModel
+from .units import InUnits
+
+
+class NumericPredictive(InUnits, FittedModel):
+    """Predictive distributions of numeric targets in the units of y."""
+
+    likelihood: str
+
+    @property
+    def overdispersion_(self) -> float | np.ndarray:
+        """Overdispersion α of counts: the variance of a count of mean μ is μ + α μ²; one value per output.
+
+        Raises
+        ------
+        AttributeError
+            For likelihoods without overdispersion.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.uniform(0, 6, (100, 1))
+        >>> y = rng.poisson(np.exp(1 + np.sin(X[:, 0])) * rng.gamma(2.0, 0.5, 100))
+        >>> model = LaplaceRegressor(likelihood="negative_binomial", hidden_layer_sizes=(10,), random_state=0).fit(X, y)
+        >>> bool(0.2 < model.overdispersion_ < 0.8)
+        True
+        """
+        check_is_fitted(self)
+        likelihood = self.laplace_.likelihood
+        if not isinstance(likelihood, NegativeBinomial):
+            raise AttributeError(
+                f"overdispersion_ is not defined for likelihood={self.likelihood!r}. "
+                "Use likelihood='negative_binomial'."
+            )
+        alpha = np.broadcast_to(likelihood.overdispersion, self.n_outputs_)
+        return float(alpha[0]) if self._single_output else alpha.copy()
+
+    def _counts(self, X: Any) -> PoissonLogNormal | CountMixture:
+        """Predictive distribution of counts."""
+
+        def moments(latent: LatentGaussian, _: torch.Tensor) -> torch.Tensor:
+            return torch.stack([latent.mean, latent.variance])
+
+        with self._asked(X) as (x, options):
+            answers = [torch.cat(member.answers(x, options, moments), 1) for member in self._ensemble.members]
+        columns = 0 if self._single_output else slice(None)
+        parts = tuple(
+            counts_of(member.fit.likelihood, *answer.cpu().numpy()[..., columns])
+            for member, answer in zip(self._ensemble.members, answers, strict=True)
+        )
+        return parts[0] if len(parts) == 1 else CountMixture(parts, self.member_weights_)
+
+    def _jackknife(self, X: Any, levels: np.ndarray, *, joint: bool) -> np.ndarray:
+        """Jackknife+ intervals (n, 2, L) or (n, k, 2, L), in units of y."""
+        method = next(name for name, left_out in INTERVAL_METHODS.items() if left_out)
+        if self._scale.noisy_rows or not self.laplace_.likelihood.has_dispersion:
+            reason = "sample_noise_variance was given" if self._scale.noisy_rows else "the targets are counts"
+            raise UnsupportedCombinationError(
+                f"method={method!r} assumes that all rows have residuals of the same distribution, which differ here: "
+                f"{reason}. Use method='normal'."
+            )
+        check_left_out(f"method={method!r}", self._parameters())
+        with self._asked(X) as (x, options):
+            level_tensor = torch.from_numpy(levels).to(self.laplace_.theta)
+            intervals = self._ensemble.intervals(x, level_tensor, options, f"method={method!r}", joint=joint)
+        ends = np.moveaxis(intervals.cpu().numpy() * self._scale.scale + self._scale.mean, -1, 1)
+        return self._original(ends[:, 0] if self._single_output else ends)
+
+    def _joint_levels(self, X: Any, distribution: Any, levels: np.ndarray) -> np.ndarray:
+        """Marginal levels (L, n, 1) of each row's intervals that hold jointly with probabilities ``levels`` (L,)."""
+        if not self.laplace_.likelihood.additive_noise:
+            raise UnsupportedCombinationError(
+                f"joint=True cannot be used with likelihood={self.likelihood!r}, because intervals of counts cannot "
+                "reach a level exactly. Use joint=False with a level of 1 - (1 - p) / n_outputs for a joint level of "
+                "at least p (Bonferroni)."
+            )
+        if isinstance(distribution, TransformedMixture):  # monotone maps keep the levels
+            distribution = distribution.latent
+        if isinstance(distribution, type(norm())):
+            distribution = NormalMixture(distribution.mean()[..., None], distribution.std()[..., None], np.ones(1))
+        means, stds = (part.reshape(len(part), self.n_outputs_, -1) for part in (distribution.means, distribution.stds))
+        found = []
+        with self._asked(X) as (x, options):
+            of_noise = noise_correlation(self._ensemble, options)
+            for rows in torch.arange(len(x)).split(chunk_rows(self._ensemble, means.shape[-1])):
+                mixture = NormalMixture(means[rows], stds[rows], distribution.weights)
+                between = correlations(self._ensemble, x[rows.to(x.device)], options, of_noise)
+                found.append(joint_levels(mixture, between, levels))
+        return np.concatenate(found, 1)[..., None]
