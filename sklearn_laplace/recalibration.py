@@ -20,11 +20,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from scipy.stats import norm
 from sklearn.base import BaseEstimator, RegressorMixin, is_classifier
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from ._unwrap import final_step, predict_std, predictive
-from ._validation.inputs import unmasked
-from ._validation.targets import check_weights
+from ._validation.arguments import explained
+from ._validation.targets import check_weights, targets_like
 from ._validation.values import fractions
 from .distributions.distributional import Distributional
 from .distributions.intervals import central_intervals, without_level_axis
@@ -32,6 +32,7 @@ from .distributions.mixtures import CountMixture, NormalMixture
 from .distributions.poisson_log_normal import PoissonLogNormal
 
 
+@explained
 class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
     """Recalibrate a fitted regressor by scaling its standard deviations, with one factor per output.
 
@@ -95,11 +96,9 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         """
         distribution = self._inner(X)
         mean, std = distribution.mean(), distribution.std()
-        targets = check_array(unmasked("y", y), ensure_2d=False, dtype=np.float64, input_name="y")
-        if len(targets) != len(mean) or targets.size != mean.size:
-            raise ValueError(f"y has shape {targets.shape}; expected {mean.shape}, one target for each prediction.")
+        targets = targets_like(y, mean)
         weights = check_weights(sample_weight, mean)
-        squares = ((targets.reshape(mean.shape) - mean) / std) ** 2
+        squares = ((targets - mean) / std) ** 2
         scale = np.sqrt(np.average(squares, axis=0, weights=weights))
         if not (scale > 0).all():
             raise ValueError(

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from .._unwrap import laplace_parts
+from .._validation.arguments import explained
 from .._validation.values import count
 from ._canvas import BLUE, panels, tint
 from ._rows import numbers
@@ -16,6 +17,7 @@ LEAST_LABEL = 0.01
 """Relevances below this value are labelled "< 0.01"."""
 
 
+@explained
 class FeatureRelevanceDisplay:
     """Relevance of the input columns, in descending order.
 
