@@ -32,13 +32,18 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("max_iter", "n_iter", "epochs", "n_epochs", "num_epochs", "iterations"), EPOCHS),
     **dict.fromkeys(("learning_rate", "learning_rate_init", "eta"), ("lr",)),
     **dict.fromkeys(("hidden_layers", "hidden_size", "layers", "n_hidden", "hidden_units"), NET),
-    **dict.fromkeys(("n_estimators", "ensemble_size", "n_ensemble", "n_models", "member_weights"), ("n_members",)),
+    **dict.fromkeys(("n_estimators", "ensemble_size", "n_ensemble", "n_models"), ("n_members",)),
+    "member_weights": ("n_members=Members(…)",),
     "C": ("prior_precision=1 / C",),
     **dict.fromkeys(("weight_decay", "l2", "reg_lambda", "alpha_init", "theta"), PENALTY),
     **dict.fromkeys(("noise", "sigma", "noise_std", "noise_variance", "beta"), NOISE),
     **dict.fromkeys(("seed", "random_seed"), ("random_state",)),
     **dict.fromkeys(("normalize_y", "normalize"), ("standardize_y",)),
-    **dict.fromkeys(("subset", "subnetwork"), ("subset_of_weights",)),
+    "subset": ("subset_of_weights",),
+    **dict.fromkeys(("subnetwork", "n_subnetwork_weights"), ("subset_of_weights=Subnetwork(…)",)),
+    "n_fisher_samples": ("curvature=MCFisher(…)",),
+    "n_augmentations": ("augment=Augmentation(…)",),
+    "n_samples": ("predictive=MonteCarlo(…)",),
     **dict.fromkeys(("structure", "hessian"), ("hessian_structure",)),
     **dict.fromkeys(("damping", "bias", "weight_sharing"), ("hessian_structure=Kron(…)",)),
     "rank": ("hessian_structure=LowRank(…)",),
@@ -92,7 +97,7 @@ def explained(target: T, name: str | None = None) -> T:
     >>> interval([[0.0]], alpha=0.1)
     Traceback (most recent call last):
         ...
-    TypeError: interval has no argument 'alpha' (alpha=0.1 was given). Use confidence_level=1 - alpha.
+    TypeError: interval() got an unexpected keyword argument 'alpha' (alpha=0.1). Use confidence_level=1 - alpha.
     """
     if isinstance(target, type):
         for member_name, member in list(vars(target).items()):
@@ -109,14 +114,22 @@ def _explained(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except TypeError as error:
-            if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # raised inside the function
+        except TypeError:
+            if _binds(function, args, kwargs):  # raised inside the function
                 raise
         raise TypeError(_reason(call, args, kwargs))
 
     call.__qualname__ = call.__qualname__.removesuffix(call.__name__) + name
     call.__name__ = name
     return call
+
+
+def _binds(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def _reason(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -136,7 +149,7 @@ def _reason(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
         if owner is not None and issubclass(owner, BaseEstimator) and not is_constructor:
             constructor = inspect.signature(owner).parameters
         cure = _cure(key, kwargs[key], parameters, constructor)
-        return f"{name} has no argument {key!r} ({key}={outlined(kwargs[key])} was given). {cure}"
+        return f"{name}() got an unexpected keyword argument {key!r} ({key}={outlined(kwargs[key])}). {cure}"
     required = [key for key in parameters if parameters[key].default is inspect.Parameter.empty]
     if len(args) > len(ordered):
         free = next((key for key in parameters if key not in ordered), None)
