@@ -122,6 +122,7 @@ class HeldOutRule(ABC):
 
     name: ClassVar[str]
     place: ClassVar[str]
+    advice: ClassVar[str]
 
     @abstractmethod
     def chosen(self, model: Any, rows: GivenRows, task: Task) -> tuple[Any, PriorScores]:
@@ -172,6 +173,8 @@ class HeldOutRule(ABC):
         try:
             value = self.scorer(model, rows.X, rows.y, **weights)
         except (TypeError, ValueError) as error:
+            if self.scoring is None:
+                raise
             raise type(error)(f"scoring={self.scoring!r} of prior_precision={self.name!r} failed: {error}") from error
         if value == -math.inf and is_classifier(model):
             self._check_labels(rows.y, model.classes_)
@@ -188,8 +191,8 @@ class HeldOutRule(ABC):
         if unknown := sorted({*np.ravel(y).tolist()} - {*classes.tolist()}):
             raise ValueError(
                 f"{self.place} holds the labels {unknown}, which are not among the classes of its training rows, "
-                f"{shown(classes.tolist())}; their log density is -inf. Drop these rows, use stratified folds with at "
-                "least 2 rows of each class, or use scoring='accuracy' or prior_precision='auto'."
+                f"{shown(classes.tolist())}; their log density is -inf. {self.advice}, or use "
+                "scoring='accuracy' or prior_precision='auto'."
             )
 
     def found(self, folds: Sequence[Sequence[float]]) -> PriorScores:
@@ -246,6 +249,7 @@ class CrossValidation(HeldOutRule):
 
     name = "cv"
     place = "the held-out part of y"
+    advice = "Use stratified folds and at least 2 rows of each class"
 
     def chosen(self, model: Any, rows: GivenRows, task: Task) -> tuple[Any, PriorScores]:
         """Take K + 1 trainings, or k · K + 1 if each candidate is trained, for K folds and k candidates."""
@@ -300,6 +304,7 @@ class ValidationSet(HeldOutRule):
 
     name = "validation"
     place = "y_val"
+    advice = "Drop these rows, or add rows with these labels to X and y"
 
     def chosen(self, model: Any, rows: GivenRows, task: Task) -> tuple[Any, PriorScores]:
         """Take one training, or one per candidate."""
