@@ -27,6 +27,8 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.validation import check_is_fitted
 
+from ._validation.arguments import explained
+from ._validation.inputs import outlined
 from .classifier import LaplaceClassifier
 from .distributions.distributional import Distributional
 from .regressor import LaplaceRegressor
@@ -153,6 +155,7 @@ def final_step(estimator: Any, X: Any) -> tuple[BaseEstimator, Any]:
     return step, X
 
 
+@explained
 def predictive(estimator: Any, X: Any) -> Any:
     """Predictive distribution of an estimator, possibly inside wrappers.
 
@@ -210,6 +213,7 @@ def predictive(estimator: Any, X: Any) -> Any:
     return norm(mean, std)
 
 
+@explained
 def predict_std(estimator: Any, X: Any, *, kind: str | None = None) -> np.ndarray:
     """Standard deviation of the predictions of a Laplace estimator, possibly inside wrappers.
 
@@ -245,6 +249,7 @@ def predict_std(estimator: Any, X: Any, *, kind: str | None = None) -> np.ndarra
     return step.predict_std(X) if kind is None else step.predict_std(X, kind=kind)
 
 
+@explained
 def predict_interval(
     estimator: Any, X: Any, confidence_level: Any = 0.9, *, method: str = "normal"
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -306,6 +311,11 @@ def _unwrapped(estimator: Any) -> tuple[BaseEstimator, list[Pipeline]]:
             step = step.estimator
         else:
             step = _untransformed(step)
+    if not isinstance(step, BaseEstimator) and step is estimator:
+        raise TypeError(
+            f"{outlined(estimator)} is not a fitted estimator. Pass a fitted estimator as the first argument, then "
+            "rows X (and targets y); predictions are computed from them."
+        )
     if not isinstance(step, BaseEstimator):
         raise TypeError(f"the last step of {type(estimator).__name__} is {step!r}; expected a scikit-learn estimator.")
     return step, transformations

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from ._data.rows import PreparedData, canonical_rows
@@ -21,13 +20,18 @@ from ._options.class_weights import check_streaming_weights, class_weights
 from ._options.likelihood import binary_only, class_outputs
 from ._options.resolve import STD_REQUESTS, one_or_all, variance_of_kind
 from ._validation import values as _values
-from ._validation.targets import check_largest, check_same_kind, check_targets
+from ._validation.arguments import Absent, explained
+from ._validation.targets import check_discrete, check_largest, check_same_kind, check_targets
 from ._validation.values import flag, lookup
 from .errors import UnsupportedCombinationError
 from .laplace.latent import LatentGaussian
 from .laplace.links._base import softmax_samples
 
+OF_CLASSES = "Only LaplaceRegressor has it; for classes use predict_proba(X), predict_std(X) or predict_entropy(X)."
+"""What to use instead of methods for numbers."""
 
+
+@explained
 class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     """Classification by a neural network, with probabilities that account for the uncertainty of its weights.
 
@@ -91,6 +95,8 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
     """
 
     _kind = "classifier"
+    if not TYPE_CHECKING:
+        predict_interval, predict_quantiles, predict_dist = Absent(OF_CLASSES), Absent(OF_CLASSES), Absent(OF_CLASSES)
 
     def __init__(
         self,
@@ -224,14 +230,15 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
     ) -> PreparedData:
         arguments = X, _labels(y, warn=True), sample_weight, sample_noise_variance
         X, y, weights, _ = self._validate_rows(*arguments, y_numeric=False)
-        check_classification_targets(labels := y[weights > 0])
+        check_discrete(labels := y[weights > 0])
         previous = self._previous()
         classes = previous.classes_ if classes is None and previous is not None else classes
         self.classes_ = np.unique(labels if classes is None else column_or_1d(classes))
         if len(self.classes_) < 2:
             raise ValueError(
                 f"{'y' if classes is None else 'classes'} holds one class only, {self.classes_.tolist()[0]!r}; a "
-                "classifier needs at least 2 classes."
+                "classifier needs at least 2 classes, each in a row of positive weight. In cross-validation, use "
+                "stratified folds and at least 2 rows of each class."
             )
         n_outputs = class_outputs(self.get_params(deep=False), X, len(self.classes_))
         index = self._indices(y, weights)
@@ -693,7 +700,13 @@ def _labels(y: Any, *, warn: bool = False) -> np.ndarray:
     """Validate labels and return them as an array of shape (n,)."""
     if y is None:
         raise ValueError("LaplaceClassifier requires y to be passed, but the target y is None.")
-    labels: np.ndarray = column_or_1d(check_targets(y, numeric=False), warn=warn)
+    y = check_targets(y, numeric=False)
+    if np.ndim(y) == 2 and np.shape(y)[1] > 1:
+        raise ValueError(
+            f"y should be a 1d array, got an array of shape {np.shape(y)} instead. Pass one label for each row; "
+            "one-hot columns become labels by y.argmax(axis=1)."
+        )
+    labels: np.ndarray = column_or_1d(y, warn=warn)
     return labels
 
 

@@ -21,11 +21,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from scipy.stats import norm
 from sklearn.base import BaseEstimator, RegressorMixin, is_classifier
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from ._unwrap import final_step, predict_std, predictive
-from ._validation.inputs import unmasked
-from ._validation.targets import check_weights
+from ._validation.arguments import explained
+from ._validation.targets import check_weights, targets_like
 from ._validation.values import fractions
 from .distributions.distributional import Distributional
 from .distributions.intervals import central_intervals, without_level_axis
@@ -34,6 +34,7 @@ from .distributions.poisson_log_normal import PoissonLogNormal
 from .distributions.transformed import TransformedMixture
 
 
+@explained
 class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
     """Recalibrate a fitted regressor by scaling its standard deviations, with one factor per output.
 
@@ -97,10 +98,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         """
         distribution = self._inner(X)
         mean = distribution.mean()
-        targets = check_array(unmasked("y", y), ensure_2d=False, dtype=np.float64, input_name="y")
-        if len(targets) != len(mean) or targets.size != mean.size:
-            raise ValueError(f"y has shape {targets.shape}; expected {mean.shape}, one target for each prediction.")
-        weights, targets = check_weights(sample_weight, mean), targets.reshape(mean.shape)
+        targets, weights = targets_like(y, mean), check_weights(sample_weight, mean)
         if isinstance(distribution, TransformedMixture):
             targets, distribution = distribution.transformed(targets), distribution.latent
         squares = ((targets - distribution.mean()) / distribution.std()) ** 2

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from scipy.stats import norm
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.frozen import FrozenEstimator
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from ._data.known_noise import check_noisy_rows, noise_per_target, row_reliability, unit_noise
 from ._data.rows import PreparedData, canonical_rows
@@ -28,7 +28,8 @@ from ._options.likelihood import check_support, for_counts
 from ._options.resolve import INTERVAL_METHODS, STD_REQUESTS, one_or_all
 from ._options.target import name_of
 from ._validation import values as _values
-from ._validation.targets import check_outputs, check_targets
+from ._validation.arguments import Absent, explained
+from ._validation.targets import check_outputs, check_targets, targets_like
 from ._validation.values import flag, fractions, lookup
 from .distributions.intervals import central_intervals, without_level_axis
 from .distributions.mixtures import NormalMixture
@@ -36,7 +37,11 @@ from .distributions.transformed import TransformedMixture
 from .errors import UnsupportedCombinationError
 from .laplace.latent import Components
 
+OF_NUMBERS = "Only LaplaceClassifier has it; for numbers use predict_dist(X), predict_interval(X) or predict_std(X)."
+"""What to use instead of methods for classes."""
 
+
+@explained
 class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, LaplaceEstimator):
     """Regression by a neural network, with a standard deviation for every prediction.
 
@@ -160,6 +165,8 @@ default="auto"
     """
 
     _kind = "regressor"
+    if not TYPE_CHECKING:
+        predict_proba, predict_entropy = Absent(OF_NUMBERS), Absent(OF_NUMBERS)
     __metadata_request__predict: ClassVar[dict[str, bool]] = dict.fromkeys(
         ("return_std", "return_cov", "return_mean_grad", "return_std_grad", "X_std"), True
     )
@@ -732,7 +739,7 @@ default="auto"
         array([  1., -31.])
         """
         distribution = self.predict_dist(X)
-        density = distribution.logpdf(_targets_like(y, distribution.mean()))
+        density = distribution.logpdf(targets_like(y, distribution.mean()))
         return density if density.ndim == 1 else density.sum(1)
 
     def report(self, X: Any, y: Any, *, output: int | None = None) -> Report:
@@ -777,7 +784,7 @@ default="auto"
         ...
         """
         distribution = self.predict_dist(X)
-        targets = _targets_like(y, distribution.mean())
+        targets = targets_like(y, distribution.mean())
         n_outputs = targets.size // len(targets)
         is_position = n_outputs == 1 if output is None else isinstance(output, Integral) and 0 <= output < n_outputs
         if not is_position:
@@ -883,11 +890,3 @@ default="auto"
 
     def _without_rule(self, rows: GivenRows) -> Any:
         return settled_transform(super()._without_rule(rows), rows)
-
-
-def _targets_like(y: Any, mean: np.ndarray) -> np.ndarray:
-    """Targets in the shape of their predictions."""
-    targets = check_array(check_targets(y, numeric=True), ensure_2d=False, dtype=np.float64, input_name="y")
-    if targets.size != mean.size or len(targets) != len(mean):
-        raise ValueError(f"y has shape {targets.shape}; expected {mean.shape}, one target for each prediction.")
-    return targets.reshape(mean.shape)

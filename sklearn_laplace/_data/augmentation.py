@@ -10,8 +10,10 @@ orbit inside the likelihood instead. The original rows take part only if ``augme
 
 from __future__ import annotations
 
+import inspect
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from ..errors import UnsupportedCombinationError
 
 
 def check_augment(augment: Any) -> None:
-    """Check for None or a callable.
+    """Check for None or a callable with two arguments.
 
     Raises
     ------
@@ -35,7 +37,15 @@ def check_augment(augment: Any) -> None:
         ...
     ValueError: augment='flip' has to be None or a function (X, random_state) -> new X of the same shape.
     """
-    if not (augment is None or callable(augment)):
+    if augment is None:
+        return
+    takes_two = callable(augment)
+    with suppress(ValueError):  # a built-in function without a signature
+        try:
+            inspect.signature(augment).bind(None, None)
+        except TypeError:
+            takes_two = False
+    if not takes_two:
         raise ValueError(
             f"augment={augment!r} has to be None or a function (X, random_state) -> new X of the same shape."
         )

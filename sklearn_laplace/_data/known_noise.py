@@ -59,8 +59,8 @@ def noise_variances(value: Any, likelihood: Likelihood, shape: tuple[int, int]) 
     >>> noise_variances([0.5, 0.0], Gaussian(), (2, 1))
     Traceback (most recent call last):
         ...
-    ValueError: sample_noise_variance holds 0; expected variances above zero, from 1e-60 to 1e+60, in squared units \
-of y.
+    ValueError: sample_noise_variance holds 0 in row 1; expected variances above zero, from 1e-60 to 1e+60, in \
+squared units of y.
     """
     if value is None:
         return None
@@ -73,6 +73,7 @@ of y.
         as_numbers(value, "sample_noise_variance"),
         ensure_2d=False,
         dtype=np.float64,
+        ensure_all_finite=False,
         input_name="sample_noise_variance",
     )
     if variances.shape not in {shape, shape[:1]}:
@@ -80,11 +81,10 @@ of y.
             f"sample_noise_variance has shape {variances.shape}; expected {shape[:1]}, one variance for each row, or "
             f"{shape}, one for each target of each row."
         )
-    if not ((variances >= LEAST) & (variances <= LARGEST)).all():
-        extreme = variances.min() if variances.min() < LEAST else variances.max()
+    if (wrong := ~((variances >= LEAST) & (variances <= LARGEST))).any():
         raise ValueError(
-            f"sample_noise_variance holds {extreme:g}; expected variances above zero, from {LEAST:g} to {LARGEST:g}, "
-            "in squared units of y."
+            f"sample_noise_variance holds {variances[wrong][0]:g} in row {np.argwhere(wrong)[0, 0]}; expected "
+            f"variances above zero, from {LEAST:g} to {LARGEST:g}, in squared units of y."
         )
     return np.broadcast_to(variances.reshape(len(variances), -1), shape).copy()
 

@@ -12,6 +12,7 @@ from sklearn.utils import _safe_indexing, check_array, check_X_y
 from sklearn.utils.validation import _num_samples, validate_data
 
 from .._validation.inputs import NUMBERS, as_float, is_missing, no_table, readable, shown
+from .._validation.targets import check_lengths
 
 CATEGORIES = ("category", "categorical", "enum")
 """Beginnings of the names of categorical data types in pandas and polars, in lower case."""
@@ -73,7 +74,10 @@ def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bo
     TypeError
         If X holds no rows or has a data type that cannot be read.
     """
+    if X is None:
+        raise ValueError("X is None; pass a table of shape (n_samples, n_features).")
     X = readable(X, "X")
+    _check_unique(column_names(X))
     targets: dict[str, Any] = {"y": y, **how} if how else {}
     X = with_gaps(X) if tables else _numbers_all_there(X)
     if not tables or is_plain(X):
@@ -81,6 +85,7 @@ def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bo
         try:
             validated = validate_data(estimator, X, dtype=np.float64, order="C", reset=reset, **targets, **finite)
         except Exception as error:  # raised by NumPy, scikit-learn or the library of the table
+            _explain_rows(X, y, error)
             _explain(X, error, tables)
             raise
         return validated if how else (validated, None)
@@ -89,6 +94,7 @@ def check_rows(estimator: Any, X: Any, y: Any = None, *, tables: bool, reset: bo
     if not how:
         check_array(rows, estimator=estimator)
         return X, None
+    check_lengths(len(rows), y)
     return X, check_X_y(rows, y, estimator=estimator, **how)[1]
 
 
@@ -120,6 +126,31 @@ def _numbers_all_there(X: Any) -> Any:
             "X.filled(numpy.nan)), or use net=None, which treats masked values as missing."
         )
     return X
+
+
+def _check_unique(names: Sequence[Any] | None) -> None:
+    if names is not None and len(set(names)) < len(names):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise ValueError(
+            f"X has {names.count(twice)} columns named {twice!r}. Rename them, or keep the first of each name: "
+            "X.loc[:, ~X.columns.duplicated()]."
+        )
+
+
+def _explain_rows(X: Any, y: Any, error: Exception) -> None:
+    """Raise a clearer error if X and y are swapped or have different lengths.
+
+    Raises
+    ------
+    ValueError
+    """
+    if str(error).startswith("Found input variables with inconsistent"):
+        check_lengths(_num_samples(X), y)
+    if y is not None and str(error).startswith("Expected 2D array, got 1D") and np.ndim(y) == 2:
+        raise ValueError(
+            f"Expected 2D array, got 1D array instead: X has shape {np.shape(X)} and y has shape {np.shape(y)}. If "
+            "they are swapped, call fit(X, y)."
+        ) from error
 
 
 def _explain(X: Any, error: Exception, tables: bool) -> None:

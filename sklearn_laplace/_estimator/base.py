@@ -34,20 +34,22 @@ from .._ensemble.update import refitted, with_rows, without_rows
 from .._host.given_net import check_net
 from .._options import members as _members
 from .._options.resolve import check_post_hoc, check_post_hoc_names, resolve
-from .._options.variants import Variant, expanded
+from .._options.variants import Variant, check_inner_names, expanded
 from .._runtime.autograd import ordinary_tensors
 from .._runtime.memory import naming_the_budget
 from .._runtime.progress import Clock, ReportedFit
 from .._storage.stored import StoredEstimator
 from .._training.folds import N_FOLDS
+from .._validation.arguments import explained
 from .._validation.inputs import readable
 from .._validation.targets import check_targets, check_weights
 from .._validation.values import random_numbers
-from .cross_validation import GivenRows, check_without_rows, rule_for, without_rule
+from .cross_validation import GivenRows, check_without_rows, rows_of, rule_for, without_rule
 from .fitted import FittedModel
 from .printing import ShownEstimator
 
 
+@explained
 class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator, BaseEstimator, ABC):
     """Base class of :class:`LaplaceRegressor` and :class:`LaplaceClassifier`."""
 
@@ -157,7 +159,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
                 return self._fit(lambda: self._prepare(*arguments), *arguments[:3])
             self._prepare(*arguments)  # errors about rows refer to the whole table, and come before any training
             if X_val is not None:
-                self._validate_rows(X_val, y_val, None, None, y_numeric=numeric, reset=False)
+                with rows_of("X_val and y_val"):
+                    self._validate_rows(X_val, y_val, None, None, y_numeric=numeric, reset=False)
             rows = GivenRows.of(*arguments)
             with self._reported(self._clock(), 2, *arguments[:3]) as task:
                 fitted, scores = rule.chosen(self._without_rule(rows), rows, task)
@@ -206,7 +209,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
                 request = with_overdispersion(request, task)
             ensemble = fit_ensemble(request, (1 + may_repeat) * MEMBER_STAGES, task)
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
-        clock.warn_if_cut(stacklevel=4)
+        clock.warn_if_cut(stacklevel=5)
         return self
 
     def _without_rule(self, rows: GivenRows) -> Any:
@@ -216,6 +219,33 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
     def _clock(self) -> Clock:
         """Clock with the time limit of a training that starts now."""
         return Clock(self.max_time, int(self.verbose))
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, also those of option objects and of a net (``hessian_structure__damping``, ``net__lr``).
+
+        Parameters
+        ----------
+        **params
+            Parameters of the constructor and their new values.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            For an unknown name, and for an option of a parameter whose value is not an object.
+
+        Examples
+        --------
+        >>> from sklearn_laplace import LaplaceRegressor
+        >>> from sklearn_laplace.options import Kron
+        >>> LaplaceRegressor(hessian_structure=Kron()).set_params(hessian_structure__damping="ritter")
+        LaplaceRegressor(hessian_structure=Kron(damping='ritter'))
+        """
+        check_inner_names(params, self.get_params(deep=False))
+        return super().set_params(**params)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, sample_noise_variance: Any = None) -> Self:
         """Update the posterior with further rows, without training.

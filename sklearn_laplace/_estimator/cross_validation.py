@@ -30,12 +30,13 @@ from sklearn.metrics._scorer import _BaseScorer
 from sklearn.model_selection import check_cv
 from sklearn.utils import _safe_indexing, indexable
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils.validation import _check_sample_weight, _num_samples
 
 from .._approximation.prior_scores import PriorScores
 from .._options.options import is_number
 from .._options.variants import expanded
 from .._runtime.progress import Task
+from .._validation.inputs import shown
 from .._validation.values import choice, lookup
 from ..errors import BoundWarning, NonFiniteError, UnsupportedCombinationError
 from ..laplace.prior_groups import GROUPINGS
@@ -121,6 +122,8 @@ class HeldOutRule(ABC):
     one_training: bool
 
     name: ClassVar[str]
+    place: ClassVar[str]
+    advice: ClassVar[str]
 
     @abstractmethod
     def chosen(self, model: Any, rows: GivenRows, task: Task) -> tuple[Any, PriorScores]:
@@ -168,7 +171,14 @@ class HeldOutRule(ABC):
         """
         weighted = rows.sample_weight is not None and _takes_weights(self.scorer)
         weights = {"sample_weight": rows.sample_weight} if weighted else {}
-        value = self.scorer(model, rows.X, rows.y, **weights)
+        try:
+            value = self.scorer(model, rows.X, rows.y, **weights)
+        except (TypeError, ValueError) as error:
+            if self.scoring is None:
+                raise
+            raise type(error)(f"scoring={self.scoring!r} of prior_precision={self.name!r} failed: {error}") from error
+        if value == -math.inf and is_classifier(model):
+            self._check_labels(rows.y, model.classes_)
         if not isinstance(value, Real) or math.isnan(value) or value == math.inf:
             raise ValueError(
                 f"scoring={self.scoring!r} gave {value!r} for prior_precision={model.prior_precision:g}; a score "
@@ -176,6 +186,15 @@ class HeldOutRule(ABC):
                 "another scoring."
             )
         return float(value)
+
+    def _check_labels(self, y: Any, classes: np.ndarray) -> None:
+        """Refuse held-out labels without a training row, whose log density is −inf for every candidate."""
+        if unknown := sorted({*np.ravel(y).tolist()} - {*classes.tolist()}):
+            raise ValueError(
+                f"{self.place} holds the labels {unknown}, which are not among the classes of its training rows, "
+                f"{shown(classes.tolist())}; their log density is -inf. {self.advice}, or use "
+                "scoring='accuracy' or prior_precision='auto'."
+            )
 
     def found(self, folds: Sequence[Sequence[float]]) -> PriorScores:
         """Check the scores of all folds and return them.
@@ -223,13 +242,15 @@ class HeldOutRule(ABC):
             )
         else:
             return
-        warnings.warn(f"prior_precision={self.name!r}: {message}", BoundWarning, stacklevel=5)
+        warnings.warn(f"prior_precision={self.name!r}: {message}", BoundWarning, stacklevel=6)
 
 
 class CrossValidation(HeldOutRule):
     """Cross-validation: the candidate with the best mean score over the folds is fitted to all rows."""
 
     name = "cv"
+    place = "the held-out part of y"
+    advice = "Use stratified folds and at least 2 rows of each class"
 
     def chosen(self, model: Any, rows: GivenRows, task: Task) -> tuple[Any, PriorScores]:
         """Take K + 1 trainings, or k · K + 1 if each candidate is trained, for K folds and k candidates."""
@@ -246,12 +267,19 @@ class CrossValidation(HeldOutRule):
 
     def splits(self, model: Any, rows: GivenRows) -> list[tuple[np.ndarray, np.ndarray]]:
         """Row positions (train, test) of each fold, drawn once; stratified by default if the model is a classifier."""
-        if self.cv is None:
-            seed = copy.deepcopy(self.random_state)  # drawing folds must not advance the state, which seeds the fits
-            splitter = type(check_cv(N_FOLDS, rows.y, classifier=is_classifier(model)))
-            splits = list(splitter(N_FOLDS, shuffle=True, random_state=seed).split(rows.X, rows.y))
-        else:
-            splits = list(check_cv(self.cv, rows.y, classifier=is_classifier(model)).split(rows.X, rows.y))
+        try:
+            splitter = check_cv(N_FOLDS if self.cv is None else self.cv, rows.y, classifier=is_classifier(model))
+            if self.cv is None:
+                seed = copy.deepcopy(
+                    self.random_state
+                )  # drawing folds must not advance the state, which seeds the fits
+                splitter = type(splitter)(N_FOLDS, shuffle=True, random_state=seed)
+            splits = list(splitter.split(rows.X, rows.y))
+        except ValueError as error:
+            raise ValueError(
+                f"cv={self.cv!r} of prior_precision={self.name!r} cannot split {_num_samples(rows.y)} rows: {error} "
+                "Pass another number of folds, CrossValidated(cv=…), or use prior_precision='auto'."
+            ) from error
         if not splits:
             raise ValueError(
                 f"cv={self.cv!r} has no splits. A generator yields its splits only once: pass list(generator)."
@@ -276,13 +304,15 @@ class ValidationSet(HeldOutRule):
     """Validation set: the candidate with the best score on other rows, which are not used for training."""
 
     name = "validation"
+    place = "y_val"
+    advice = "Drop these rows, or add rows with these labels to X and y"
 
     def chosen(self, model: Any, rows: GivenRows, task: Task) -> tuple[Any, PriorScores]:
         """Take one training, or one per candidate."""
         held_out, values, best = GivenRows(self.X_val, self.y_val), [], model
         with task.subtask("prior_precision"):
             for fitted in self.candidates(model, rows):
-                with _rows_of("X_val"):
+                with rows_of("X_val"):
                     values.append(self.score(fitted, held_out))
                 best = fitted if values[-1] == max(values) and values.count(values[-1]) == 1 else best
         scores = self.found([values])
@@ -530,9 +560,9 @@ def _takes_weights(scorer: Scorer) -> bool:
 
 
 @contextmanager
-def _rows_of(name: str) -> Iterator[None]:
-    """Add the name of the table to errors that list row positions."""
+def rows_of(name: str) -> Iterator[None]:
+    """Add the name of the table to errors about rows."""
     try:
         yield
-    except NonFiniteError as error:
+    except (NonFiniteError, ValueError) as error:
         raise type(error)(f"{error} These are rows of {name}.") from error

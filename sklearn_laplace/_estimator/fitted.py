@@ -38,6 +38,7 @@ from .._runtime.autograd import ordinary_tensors
 from .._runtime.memory import naming_the_budget
 from .._runtime.threads import single_thread
 from .._training.random_weights import tempering
+from .._validation.arguments import explained
 from .._validation.values import choice
 from ..errors import IncompleteWarning, UnsupportedCombinationError
 from ..laplace.evidence import log_evidence
@@ -68,6 +69,7 @@ class Fitted:
         raise AttributeError("fitted attributes cannot be set; use fit, refit_laplace or partial_fit to change them.")
 
 
+@explained
 class FittedModel(ABC):
     """Base class of both estimators with the attributes and methods of a fitted estimator."""
 
@@ -434,7 +436,7 @@ n_classes)
                 f"(rows {some(missed)}): the variance jumps on the path from the baseline, as it does at every kink of "
                 "activation='relu'. Use 'tanh', 'gelu', 'silu' or 'softplus', or a nearer baseline.",
                 IncompleteWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         return self._per_column(attributions, 2)
 

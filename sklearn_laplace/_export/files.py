@@ -33,6 +33,7 @@ from .._storage.describe import Describer, name_of
 from .._storage.registry import known
 from .._storage.restore import Reader, parsed, reading
 from .._storage.stored import STATE_FORMAT, StoredEstimator, check_format
+from .._validation.arguments import explained
 from .._validation.values import file_path
 from ..classifier import LaplaceClassifier
 from ..errors import NotStorableError, StateError
@@ -43,6 +44,8 @@ from .trial import check_answers
 FORMAT, VERSION, TREE = "sklearn_laplace", str(STATE_FORMAT), "tree"
 NATIVE = frozenset(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"])
 """Data types of safetensors; all others are stored as bytes."""
+OTHER_FORMATS = (".pkl", ".pickle", ".joblib", ".skops", ".pt", ".pth", ".onnx", ".json", ".h5")
+"""Suffixes of files that other packages would fail to read."""
 AGAIN = "Write it again with sklearn_laplace.save, or fit again."
 MOST_HEADER = 2**20
 """Bytes of the header of a file, which lists its arrays: about 14,000 of them."""
@@ -56,6 +59,7 @@ DTYPE = re.compile(r"[<>|=]?[biufcmMSU][1-9]\d{0,8}(\[\d{0,9}[a-zA-Z]{1,2}\])?")
 """Names of data types whose bytes are their values."""
 
 
+@explained
 def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = None) -> None:
     """Write an estimator into a file that can be read without executing anything.
 
@@ -97,6 +101,11 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
             f"save was given a {type(estimator).__name__}; expected a LaplaceRegressor or a LaplaceClassifier. For a "
             "pipeline, save the last step, and keep the other steps in another format."
         )
+    if file_path(path).suffix in OTHER_FORMATS:
+        raise ValueError(
+            f"path={str(path)!r} has the suffix of another format; save writes safetensors. Use "
+            f"{str(file_path(path).with_suffix('.safetensors'))!r}."
+        )
     safetensors = _safetensors()
     secret = _secret(key)
     describer = Describer({thing: tag for tag, thing in _known().items()})
@@ -118,6 +127,7 @@ def save(estimator: Any, path: str | os.PathLike[str], *, key: bytes | None = No
 
 
 @ordinary_tensors()
+@explained
 def load(
     path: str | os.PathLike[str], trusted: Iterable[Any] | Mapping[str, Any] = (), *, key: bytes | None = None
 ) -> Any:
@@ -271,6 +281,11 @@ def _read(path: Path, safetensors: ModuleType, key: bytes | None) -> tuple[dict[
     """
     if path.exists() and not path.is_file():
         raise StateError(f"{path} is not a regular file. Pass the path of a file written by sklearn_laplace.save.")
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} does not exist. Pass the path of a file written by sklearn_laplace.save; the current folder is "
+            f"{Path.cwd()}."
+        )
     with path.open("rb") as opened:
         start = opened.read(8)
         n_header = int.from_bytes(start, "little")

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from .._approximation.noise_model import LARGEST_SPREAD, NODES, REACH, NoiseModel
 from .._estimator.base import LaplaceEstimator
+from .._validation.arguments import explained
 from .._validation.values import file_path
 from ..classifier import LaplaceClassifier
 from ..errors import MemoryBudgetError, UnsupportedCombinationError
@@ -53,6 +54,7 @@ LARGEST_FILE = 1.5e9
 """Largest total size of the constants in bytes. ONNX files are limited to 2 GB."""
 
 
+@explained
 def to_onnx(estimator: Any, path: str | os.PathLike[str] | None = None) -> Any:
     """Export a fitted estimator as an ONNX graph that predicts without torch, scikit-learn and this package.
 

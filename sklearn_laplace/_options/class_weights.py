@@ -47,7 +47,7 @@ def class_weights(class_weight: Any, classes: np.ndarray, index: np.ndarray, wei
         if not (np.isfinite(factors).all() and (factors >= 0).all()):
             raise ValueError(f"class_weight={class_weight!r} has to hold finite numbers that are not negative.")
         return factors
-    lookup("class_weight", class_weight, {BALANCED: None})
+    lookup("class_weight", class_weight, {BALANCED: None}, "a dict {label: weight}, or None")
     totals = np.bincount(index, weights=weights, minlength=len(classes))
     present = totals > 0
     return np.where(present, totals.sum() / (present.sum() * np.where(present, totals, 1.0)), 1.0)

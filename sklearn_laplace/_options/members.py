@@ -53,4 +53,6 @@ def n_members(value: object, n_folds: int) -> int:
     >>> n_members("auto", 3), n_members(2, 3)
     (4, 2)
     """
-    return lookup("n_members", value, {AUTO: 1 + n_folds}) if isinstance(value, str) else count("n_members", value)
+    if isinstance(value, str):
+        return lookup("n_members", value, {AUTO: 1 + n_folds}, "a whole number of at least 1")
+    return count("n_members", value)

@@ -11,6 +11,7 @@ from sklearn.frozen import FrozenEstimator
 
 from .._data.table import FROM_DTYPE
 from .._host.given_net import device_of
+from .._validation.inputs import shown
 from .options import AUTO
 
 BUILT_IN_ONLY = {"hidden_layer_sizes": AUTO, "activation": AUTO, "n_bins": AUTO, "categorical_features": FROM_DTYPE}
@@ -53,8 +54,10 @@ def _check_net_options(parameters: Mapping[str, Any]) -> None:
         ours = {name: parameters[name] for name in BUILT_IN_ONLY} | {"n_bins": parameters["n_bins"] or AUTO}
         changed = [name for name, v in ours.items() if isinstance(v, np.ndarray) or v != BUILT_IN_ONLY[name]]
         if changed:
+            given = " and ".join(f"{name}={shown(parameters[name])}" for name in changed)
             raise ValueError(
-                f"{' and '.join(changed)} can only be used with the built-in net. Set these options in net= instead."
+                f"{' and '.join(changed)} can only be used with the built-in net; {given} was given. Set these options "
+                "in net= instead."
             )
     if isinstance(net, FrozenEstimator):
         unused = [name for name in ("max_epochs", "lr", "batch_size") if parameters[name] is not None]

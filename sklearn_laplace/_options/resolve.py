@@ -182,7 +182,7 @@ def _check_values(parameters: Mapping[str, Any]) -> None:
     check_augment(parameters["augment"])
     count("n_copies of Augmentation", parameters["n_augmentations"])
     if not is_number(parameters["map_prior_precision"]):
-        lookup("map_prior_precision", parameters["map_prior_precision"], {"same": None})
+        lookup("map_prior_precision", parameters["map_prior_precision"], {"same": None}, "a number")
 
 
 def _check_regressor(parameters: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from sklearn.base import BaseEstimator
 
+from .._validation.arguments import explained
 from ..laplace.structures._base import RANK
 
 DEFAULTS: dict[str, Any] = {
@@ -48,6 +49,10 @@ class Variant(BaseEstimator):
     """The string of the plain case; None if the first option takes its place."""
     internal: ClassVar[dict[str, str]]
     """Internal option for each of its parameters."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        explained(cls)
 
     def expanded(self, name: str) -> dict[str, Any]:
         """Return the internal options, with the value of the parameter ``name`` itself."""
@@ -470,9 +475,46 @@ def expanded(parameters: Mapping[str, Any]) -> dict[str, Any]:
             if name not in value.parameters:
                 raise ValueError(f"{name}={value!r} is not supported; {value!r} is a value of {value.parameters[0]}.")
             flat |= value.expanded(name)
+        elif isinstance(value, type) and issubclass(value, Variant):
+            raise ValueError(f"{name}={value.__name__} is a class; pass an object: {name}={value.__name__}(…).")
         elif isinstance(value, str) and value in RENAMED.get(name, {}):
             raise ValueError(f"{name}={value!r} has a new name: use {name}={RENAMED[name][value]!r}.")
     return {**flat, **_prior(parameters.get("prior"))}
+
+
+def check_inner_names(changes: Mapping[str, Any], present: Mapping[str, Any]) -> None:
+    """Check that options such as ``hessian_structure__damping`` belong to an object.
+
+    Parameters
+    ----------
+    changes : mapping
+        Names and values given to ``set_params``.
+    present : mapping
+        ``get_params(deep=False)``.
+
+    Raises
+    ------
+    ValueError
+        If the parameter is a string, a number or None.
+
+    Examples
+    --------
+    >>> check_inner_names({"hessian_structure__damping": "ritter"}, {"hessian_structure": "kron"})
+    Traceback (most recent call last):
+        ...
+    ValueError: hessian_structure__damping='ritter' sets an option of hessian_structure='kron', which has none. Use an \
+object, such as hessian_structure=Kron(damping='ritter').
+    """
+    for name, value in changes.items():
+        parameter, _, inner = name.partition("__")
+        outer = changes.get(parameter, present.get(parameter))
+        if inner and parameter in present and isinstance(outer, str | Number | None):
+            kinds = [kind.__name__ for kind in VARIANTS if parameter in kind.parameters and inner in kind.internal]
+            example = f"{kinds[0]}({inner}={value!r})" if kinds else "…"
+            raise ValueError(
+                f"{name}={value!r} sets an option of {parameter}={outer!r}, which has none. Use an object, such as "
+                f"{parameter}={example}."
+            )
 
 
 def _prior(prior: object) -> dict[str, Any]:

@@ -118,6 +118,8 @@ def no_table(X: Any) -> str | None:
         if first is None:
             return None
         return f"row {first} of X has {lengths[first]} values, and row 0 has {lengths[0]}. Make all rows equally long."
+    if cells.ndim == 1 and len(cells) and isinstance(cells[0], Mapping):
+        return "Expected 2D array, got 1D array instead: X is a list of dicts. Pass pandas.DataFrame(X)."
     if cells.dtype.kind == "V":
         return "X is a structured array. Pass its fields as columns, for example pandas.DataFrame(X)."
     if cells.ndim not in (0, 2):
@@ -215,3 +217,22 @@ def shown(value: Any) -> str:
     except ValueError:  # Python does not print integers of more than 4300 digits
         return f"a {type(value).__name__} with thousands of digits"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def outlined(value: Any) -> str:
+    """Short description of a value for a message: the shape of an array or a table, the name of a class.
+
+    Examples
+    --------
+    >>> outlined(np.zeros((30, 2))), outlined(0.1), outlined(int)
+    ('ndarray of shape (30, 2)', '0.1', 'class int')
+    """
+    if isinstance(value, type):
+        return f"class {value.__name__}"
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and shape:
+        return f"{type(value).__name__} of shape {shape}"
+    text = " ".join(shown(value).split())
+    if text.startswith("<"):
+        return f"object of type {type(value).__name__}"
+    return f"{text[:60]}…" if len(text) > 60 else text

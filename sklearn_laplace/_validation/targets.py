@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import issparse
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, _num_samples, check_array
 
 from .inputs import NUMBERS, as_float, as_numbers, is_missing, readable, shown, unmasked
 
@@ -69,9 +70,23 @@ example with .astype(str), or all of them to numbers.
     if y is None:
         return y
     cells = _cells(y, "US" if numeric else "USf")
+    if cells.ndim > 2:
+        raise ValueError(f"{name} has shape {cells.shape}; expected one target, or a row of them, for each row of X.")
+    if numeric and cells.dtype.kind == "c":
+        raise ValueError(f"{name} holds complex numbers, such as {cells.flat[0]}. Pass their parts as two targets.")
     if cells.dtype.kind in "fmM":
         _check_present(cells, np.isnat(cells) if cells.dtype.kind in "mM" else np.isnan(cells), name)
-    if numeric and cells.dtype.kind in "USmMV":
+    if numeric and cells.dtype.kind == "f" and (infinite := np.isinf(cells)).any():
+        raise ValueError(
+            f"Input {name} contains infinity or a value too large for dtype('float64'), the first in row "
+            f"{np.argwhere(infinite)[0, 0] if cells.ndim else 0}. Drop these rows, or use a finite number."
+        )
+    if numeric and cells.dtype.kind in "mM":
+        raise ValueError(
+            f"{name} holds times such as {cells.flat[0]}; a regressor needs numbers. Convert them, for example to "
+            f"days: ({name} - {name}.min()) / numpy.timedelta64(1, 'D')."
+        )
+    if numeric and cells.dtype.kind in "USV":
         _refuse_labels(cells.ravel()[:1].tolist()[0], name)
     if cells.dtype.kind == "V":
         cells = cells.astype(object)
@@ -110,6 +125,7 @@ def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
 is equivalent to k copies of the row: divide all weights by their mean.
     """
     numbers = as_numbers(sample_weight, "sample_weight")
+    _check_each_weight(numbers, _num_samples(X))
     weights: np.ndarray = _check_sample_weight(numbers, X, dtype=np.float64, ensure_non_negative=True)
     if not (weights > 0).any():
         raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
@@ -121,6 +137,64 @@ is equivalent to k copies of the row: divide all weights by their mean.
         )
     counting: np.ndarray = np.where(weights > WEIGHTS[0] * weights.max(), weights, 0.0)
     return counting
+
+
+def _check_each_weight(weights: Any, n_rows: int) -> None:
+    """Check length and signs of a list or array of weights; all other input is left to scikit-learn's checks."""
+    values = np.asarray(weights)
+    if values.ndim != 1 or values.dtype.kind not in "biuf":
+        return
+    if len(values) != n_rows:
+        raise ValueError(f"sample_weight has {len(values)} entries for {n_rows} rows of X; pass one for each row.")
+    if (wrong := ~(np.isfinite(values) & (values >= 0))).any():
+        raise ValueError(
+            f"sample_weight holds {values[wrong][0]} in row {wrong.argmax()}; weights have to be finite and not "
+            "negative. Use 0 for rows to ignore."
+        )
+
+
+def check_lengths(n_rows: int, y: Any, name: str = "y") -> None:
+    """Check that there is one target for each row.
+
+    Raises
+    ------
+    ValueError
+        If the numbers differ.
+
+    Examples
+    --------
+    >>> check_lengths(3, [0.5, 1.5])
+    Traceback (most recent call last):
+        ...
+    ValueError: Found input variables with inconsistent numbers of samples: X has 3 rows and y has 2. Pass one target \
+for each row.
+    """
+    if y is not None and (n_targets := _num_samples(y)) != n_rows:
+        raise ValueError(
+            f"Found input variables with inconsistent numbers of samples: X has {n_rows} rows and {name} has "
+            f"{n_targets}. Pass one target for each row."
+        )
+
+
+def targets_like(y: Any, mean: np.ndarray) -> np.ndarray:
+    """Targets as float64 in the shape of their predictions.
+
+    Raises
+    ------
+    ValueError
+        For invalid targets, or if there is not one for each prediction.
+
+    Examples
+    --------
+    >>> targets_like([[1.0], [2.0]], np.zeros(2))
+    array([1., 2.])
+    """
+    if y is None:
+        raise ValueError(f"y is None; pass the {len(mean)} targets of the rows of X.")
+    targets = check_array(check_targets(y, numeric=True), ensure_2d=False, dtype=np.float64, input_name="y")
+    if targets.size != mean.size or len(targets) != len(mean):
+        raise ValueError(f"y has shape {targets.shape}; expected {mean.shape}, one target for each prediction.")
+    return targets.reshape(mean.shape)
 
 
 def check_largest(weights: np.ndarray, name: str) -> None:
@@ -141,6 +215,32 @@ def check_largest(weights: np.ndarray, name: str) -> None:
             f"the largest {name} is {largest:g}; expected {WEIGHTS[0]:g} to {WEIGHTS[1]:g}, or 0 for rows to "
             "ignore. A weight of k is equivalent to k copies of the row: divide all weights by their mean."
         )
+
+
+def check_discrete(labels: np.ndarray) -> None:
+    """Check that labels are classes, not measurements.
+
+    Raises
+    ------
+    ValueError
+        For numbers that are not whole.
+
+    Examples
+    --------
+    >>> check_discrete(np.array([0.5, 1.5]))
+    Traceback (most recent call last):
+        ...
+    ValueError: Unknown label type: continuous. y holds numbers such as 0.5, which are not classes. Use \
+LaplaceRegressor for numbers, or convert them to classes.
+    """
+    try:
+        check_classification_targets(labels)
+    except ValueError as error:
+        reason = str(error).partition(". ")[0]
+        raise ValueError(
+            f"{reason}. y holds numbers such as {shown(labels.tolist()[0])}, which are not classes. Use "
+            "LaplaceRegressor for numbers, or convert them to classes."
+        ) from error
 
 
 def check_outputs(n_outputs: int, fitted: int) -> None:

@@ -31,8 +31,19 @@ SIZES = (1e-60, 1e60)
 """Valid range of positive numbers."""
 
 
-def lookup(option: str, value: object, known: Mapping[str, T]) -> T:
+def lookup(option: str, value: object, known: Mapping[str, T], also: str = "") -> T:
     """Look up the object with the given name.
+
+    Parameters
+    ----------
+    option : str
+        Name of the option in messages.
+    value : object
+        Value of the option.
+    known : mapping of str
+        Objects by name.
+    also : str
+        Values other than names that the option takes, for the message.
 
     Raises
     ------
@@ -50,7 +61,9 @@ def lookup(option: str, value: object, known: Mapping[str, T]) -> T:
         return known[value]
     close = difflib.get_close_matches(value, known, n=1) if isinstance(value, str) else []
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    names = ", ".join(repr(name) for name in sorted(known))
+    if also and isinstance(value, str) and value.lstrip("+-").replace(".", "", 1).isdigit():
+        hint = f" For a number, omit the quotes: {option}={value}."
+    names = ", ".join(repr(name) for name in sorted(known)) + (f", or {also}" if also else "")
     raise ValueError(f"{option}={shown(value)} is not known; expected one of {names}.{hint}")
 
 
@@ -199,7 +212,9 @@ def fractions(option: str, values: Any) -> np.ndarray:
     except (TypeError, ValueError, OverflowError):
         levels = np.array([np.nan])
     if levels.ndim != 1 or levels.size == 0 or not ((levels > 0) & (levels < 1)).all():
-        raise ValueError(f"{option}={shown(values)} has to hold numbers strictly between 0 and 1.")
+        percent = levels.size > 0 and ((levels >= 1) & (levels < 100)).any() and ((levels > 0) & (levels < 100)).all()
+        hint = f" Divide percentages by 100: {levels[0]:g} % is {levels[0] / 100:g}." if percent else ""
+        raise ValueError(f"{option}={shown(values)} has to hold numbers strictly between 0 and 1.{hint}")
     return levels
 
 
@@ -250,7 +265,7 @@ def kinds(option: str, value: object, automatic: tuple[int | None, ...] = (None,
     ValueError: n_bins=(8, 8) has to be 'auto', None, a whole number of at least 1, or a tuple of these, all different.
     """
     if isinstance(value, str):
-        return lookup(option, value, {"auto": automatic})
+        return lookup(option, value, {"auto": automatic}, "None, a whole number of at least 1, or a tuple of these")
     if not isinstance(value, list | tuple):
         return (optional_count(option, value, 1),)
     counts = tuple(optional_count(option, entry, 1) for entry in value)
@@ -354,7 +369,7 @@ def choice(option: str, value: object, rules: Sequence[str], *, array: bool) -> 
     """
     alternative = f", or one of {', '.join(repr(name) for name in rules)}" if rules else ""
     if isinstance(value, str) and rules:
-        lookup(option, value, dict.fromkeys(rules))
+        lookup(option, value, dict.fromkeys(rules), "a finite number above zero")
         return Choice(None, value)
     try:
         numbers = np.asarray(value, dtype=float)

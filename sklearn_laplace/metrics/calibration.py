@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import _check_sample_weight, check_array, column_or_1d
 
+from .._validation.arguments import explained
 from .._validation.values import count, lookup
 
 TOLERANCE = 1e-6
@@ -117,6 +118,7 @@ def reliability_bins(
     return ReliabilityBins(edges[:-1][kept], edges[1:][kept], total, confident[kept] / total, occurred[kept] / total)
 
 
+@explained
 def expected_calibration_error(
     y_true: Any,
     y_prob: Any,
@@ -196,8 +198,17 @@ def judged_confidence(y_true: Any, y_prob: Any, labels: Any = None) -> tuple[np.
     >>> judged_confidence(["a", "b"], [[0.75, 0.25], [0.5, 0.5]])
     (array([0.75, 0.5 ]), array([ True, False]))
     """
+    if np.ndim(y_true) == 2 and np.shape(y_true)[1] > 1:
+        raise ValueError(
+            f"y_true has shape {np.shape(y_true)}; expected one label for each row. Pass the labels first, then the "
+            "probabilities."
+        )
     truth = column_or_1d(y_true)
     classes = np.unique(truth if labels is None else labels)
+    if np.asarray(y_prob).dtype.kind in "US":
+        raise ValueError(
+            f"y_prob holds {str(np.asarray(y_prob).flat[0])!r}; expected probabilities, as predict_proba(X) returns."
+        )
     p = check_array(y_prob, ensure_2d=False, dtype=np.float64, input_name="y_prob")
     if len(p) != len(truth):
         raise ValueError(f"y_prob has {len(p)} rows for {len(truth)} labels; expected one row for each label.")

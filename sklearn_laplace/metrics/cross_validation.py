@@ -11,6 +11,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.model_selection import cross_validate
 
 from .._unwrap import final_step
+from .._validation.arguments import explained
 from ..distributions.crps import crps_of
 from .calibration import expected_calibration_error
 from .scores import _interval_score, _is_of_counts, _judged, _levels, _log_probability
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+@explained
 def cross_validate_distribution(
     estimator: Any,
     X: Any,

@@ -31,16 +31,19 @@ T. Gneiting, A. Raftery (2007), Strictly proper scoring rules, prediction, and e
 
 from __future__ import annotations
 
+from inspect import unwrap
 from numbers import Real
 from typing import Any
 
 import numpy as np
 from sklearn.base import is_classifier
-from sklearn.utils.validation import _check_sample_weight, check_array, column_or_1d
+from sklearn.utils.validation import _check_sample_weight, column_or_1d
 
 from .._unwrap import final_step, predictive
+from .._validation.arguments import explained
 from .._validation.inputs import unmasked
-from .._validation.values import lookup
+from .._validation.targets import check_same_kind, check_targets, targets_like
+from .._validation.values import fractions, lookup
 from ..distributions.crps import crps_of
 from ..distributions.mixtures import CountMixture
 from ..distributions.poisson_log_normal import PoissonLogNormal
@@ -61,6 +64,7 @@ CALIBRATION_LEVELS = np.arange(1, 20) / 20
 """Nominal levels at which :func:`calibration_gap` compares nominal and observed coverage: .05, .10, …, .95."""
 
 
+@explained
 def log_density_scorer(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
     r"""Mean log predictive density: :math:`\log p(y_n)`, averaged over the rows.
 
@@ -106,10 +110,11 @@ def log_density_scorer(estimator: Any, X: Any, y: Any, sample_weight: Any = None
     return _average(_columns(distribution.logpdf(targets)).sum(1), sample_weight)
 
 
-neg_nlpd = log_density_scorer
+neg_nlpd = explained(unwrap(log_density_scorer), "neg_nlpd")
 """Alias of :func:`log_density_scorer`: the negative of the negative log predictive density (NLPD)."""
 
 
+@explained
 def neg_crps(
     estimator: Any, X: Any, y: Any, sample_weight: Any = None, *, multioutput: Any = AVERAGE
 ) -> float | np.ndarray:
@@ -162,6 +167,7 @@ def neg_crps(
     return -_scored(crps_of(distribution, targets), sample_weight, multioutput)
 
 
+@explained
 def neg_interval_score(
     estimator: Any,
     X: Any,
@@ -221,6 +227,7 @@ def neg_interval_score(
     return -_scored(_interval_score(distribution, targets, confidence_level), sample_weight, multioutput)
 
 
+@explained
 def coverage(
     estimator: Any,
     X: Any,
@@ -270,6 +277,7 @@ def coverage(
     return _scored((lower <= targets) & (targets <= upper), sample_weight, multioutput)
 
 
+@explained
 def mean_width(
     estimator: Any,
     X: Any,
@@ -319,6 +327,7 @@ def mean_width(
     return _scored(upper - lower, sample_weight, multioutput)
 
 
+@explained
 def sharpness(
     estimator: Any, X: Any, y: Any = None, sample_weight: Any = None, *, multioutput: Any = AVERAGE
 ) -> float | np.ndarray:
@@ -364,6 +373,7 @@ def sharpness(
     return _over_outputs(np.sqrt(_column_averages(std**2, sample_weight)), multioutput)
 
 
+@explained
 def calibration_gap(
     estimator: Any, X: Any, y: Any, sample_weight: Any = None, *, multioutput: Any = AVERAGE
 ) -> float | np.ndarray:
@@ -428,11 +438,7 @@ def _distribution(metric: str, estimator: Any, X: Any) -> Any:
 def _judged(metric: str, estimator: Any, X: Any, y: Any) -> tuple[Any, np.ndarray]:
     """Predictive distribution of a regressor, and the targets in the shape of its mean."""
     distribution = _distribution(metric, estimator, X)
-    targets = check_array(unmasked("y", y), ensure_2d=False, dtype=np.float64, input_name="y")
-    shape = distribution.mean().shape
-    if _columns(targets).shape != (shape[0], int(np.prod(shape[1:]))):
-        raise ValueError(f"y has shape {targets.shape}; expected {shape}, one target for each prediction.")
-    return distribution, targets.reshape(shape)
+    return distribution, targets_like(y, distribution.mean())
 
 
 def _is_of_counts(distribution: Any) -> bool:
@@ -448,7 +454,8 @@ def _interval_score(distribution: Any, targets: np.ndarray, confidence_level: An
 
 def _log_probability(probabilities: np.ndarray, classes: np.ndarray, y: Any) -> np.ndarray:
     """Log probability of the true class, shape (n,); −inf for a class of probability zero."""
-    labels = column_or_1d(unmasked("y", y))
+    labels = column_or_1d(check_targets(y, numeric=False))
+    check_same_kind(labels, classes)
     if len(labels) != len(probabilities):
         raise ValueError(f"y has {len(labels)} labels for {len(probabilities)} rows of X; expected one label per row.")
     true = np.asarray(labels)[:, None] == classes
@@ -458,18 +465,16 @@ def _log_probability(probabilities: np.ndarray, classes: np.ndarray, y: Any) -> 
 
 def _central(distribution: Any, confidence_level: Any) -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper ends of the central interval of one level."""
-    level = float(confidence_level) if isinstance(confidence_level, Real) else np.nan
-    if not 0 < level < 1:
+    if not isinstance(confidence_level, Real):
         raise ValueError(f"confidence_level={confidence_level!r} must be a single number strictly between 0 and 1.")
-    return distribution.interval(level)
+    return distribution.interval(fractions("confidence_level", confidence_level)[0])
 
 
 def _levels(levels: Any) -> tuple[float, ...]:
     """Levels of several intervals."""
-    values = np.asarray(levels, dtype=np.float64) if np.ndim(levels) == 1 else np.zeros(1)
-    if not ((values > 0) & (values < 1)).all():
+    if np.ndim(levels) != 1:
         raise ValueError(f"levels={levels!r} must be a sequence of numbers strictly between 0 and 1.")
-    return tuple(values.tolist())
+    return tuple(fractions("levels", levels).tolist())
 
 
 def _columns(values: np.ndarray) -> np.ndarray:

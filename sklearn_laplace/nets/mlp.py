@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from .._validation.values import count, layer_sizes, lookup
+
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
@@ -379,11 +381,16 @@ class MLP(nn.Sequential):
         output_shift: Sequence[float] | None = None,
         seed: int = 0,
     ) -> None:
+        sizes = [
+            count("in_features", in_features),
+            *layer_sizes(hidden_layer_sizes),
+            count("out_features", out_features),
+        ]
+        activate = lookup("activation", activation, ACTIVATIONS)
         generator = torch.Generator().manual_seed(seed)
         layers: list[nn.Module] = [standardised(in_features, input_mean, input_scale, input_centre, input_width)]
-        sizes = [in_features, *hidden_layer_sizes, out_features]
         for n_in, n_out in itertools.pairwise(sizes):
-            layers += [Scale(1 / math.sqrt(n_in)), linear(n_in, n_out, n_in, generator), ACTIVATIONS[activation]()]
+            layers += [Scale(1 / math.sqrt(n_in)), linear(n_in, n_out, n_in, generator), activate()]
         del layers[-1]  # no activation behind the output
         if output_shift is not None:
             layers.append(Shift(output_shift))

@@ -78,25 +78,6 @@ def is_discrete(distribution: Any) -> bool:
     return isinstance(distribution, PoissonLogNormal | CountMixture)
 
 
-def targets_like(y: Any, mean: np.ndarray) -> np.ndarray:
-    """Reshape targets to the shape of their predictions.
-
-    Raises
-    ------
-    ValueError
-        If there is not one target for each prediction.
-
-    Examples
-    --------
-    >>> targets_like([[1.0], [2.0]], np.zeros(2))
-    array([1., 2.])
-    """
-    targets = numbers("y", y)
-    if targets.shape[0] != mean.shape[0] or targets.size != mean.size:
-        raise ValueError(f"y has shape {targets.shape}; expected {mean.shape}, one target for each prediction.")
-    return targets.reshape(mean.shape)
-
-
 def output_index(display: str, output: int | None, shape: tuple[int, ...]) -> int:
     """Index of the output to draw, for predictions of a given shape.
 

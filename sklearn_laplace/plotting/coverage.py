@@ -14,9 +14,11 @@ import numpy as np
 from scipy.stats import binom
 from sklearn.utils import check_random_state
 
+from .._validation.arguments import explained
+from .._validation.targets import targets_like
 from .._validation.values import count, lookup
 from ._canvas import BLUE, LINES, REFERENCE, labelled, panels, tint
-from ._rows import column, is_discrete, numbers, output_index, regression, targets_like
+from ._rows import column, is_discrete, numbers, output_index, regression
 
 LEVELS = np.arange(1, 100) / 100
 """Nominal levels of the calibration curve."""
@@ -24,6 +26,7 @@ PLAUSIBLE = 0.9
 """Probability with which the curve of a calibrated model lies inside the band, at each level separately."""
 
 
+@explained
 class CoverageDisplay:
     """Observed against nominal coverage, and histogram of the probability integral transform (PIT).
 

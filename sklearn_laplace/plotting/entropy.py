@@ -16,6 +16,7 @@ from scipy.special import entr
 from sklearn.metrics import roc_auc_score
 from sklearn.utils.validation import column_or_1d
 
+from .._validation.arguments import explained
 from .._validation.values import count
 from ._canvas import LINES, labelled, panels
 from ._rows import classification, numbers
@@ -24,6 +25,7 @@ GROUPS = ("in distribution", "out of distribution", "right", "wrong")
 """Names of the groups of rows; each pair is compared by its AUROC."""
 
 
+@explained
 class EntropyDisplay:
     """Fraction of the rows whose predictive entropy exceeds a value, with one curve per group of rows.
 

@@ -18,9 +18,11 @@ from sklearn.utils.validation import column_or_1d
 
 from .._data.reading import column_names
 from .._unwrap import laplace_parts
+from .._validation.arguments import explained
+from .._validation.targets import targets_like
 from .._validation.values import count
 from ._canvas import BLUE, panels, tint
-from ._rows import classification, column, numbers, output_index, regression, sample, targets_like
+from ._rows import classification, column, numbers, output_index, regression, sample
 
 LEAST_LABEL = 0.01
 """Relevances below this value are labelled "< 0.01"."""
@@ -33,6 +35,7 @@ LEAST_PROBABILITY = 1e-12
 """Probabilities of true classes are at least this large in a log density."""
 
 
+@explained
 class FeatureRelevanceDisplay:
     """Relevance of the input columns, in descending order.
 

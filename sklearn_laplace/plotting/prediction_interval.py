@@ -12,9 +12,11 @@ from typing import Any, Self
 import numpy as np
 
 from .._data.reading import column_names
+from .._validation.arguments import explained
+from .._validation.targets import targets_like
 from .._validation.values import count, fractions
 from ._canvas import BLACK, BLUE, LINES, ORANGE, labelled, panels, tint
-from ._rows import column, numbers, output_index, regression, sample, target_name, targets_like
+from ._rows import column, numbers, output_index, regression, sample, target_name
 
 LEVELS = (0.5, 0.8, 0.95)
 """Default levels of the intervals."""
@@ -26,6 +28,7 @@ WIDTHS = 5.0, 1.5
 """Line width in points of the bars for the narrowest and the widest interval."""
 
 
+@explained
 class PredictionIntervalDisplay:
     """Predicted mean and nested prediction intervals, with the data points.
 

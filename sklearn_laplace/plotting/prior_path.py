@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from .._unwrap import laplace_parts
+from .._validation.arguments import explained
 from .._validation.values import lookup
 from ._canvas import BLACK, GREY, LINES, panels
 
@@ -22,6 +23,7 @@ STEEP = 4.0
 upper three quarters. Without the cut, steep ends of a curve would make its top look flat."""
 
 
+@explained
 class PriorPathDisplay:
     """Model-selection scores against the prior precision, with one panel per score.
 

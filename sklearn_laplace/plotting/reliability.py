@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 from scipy.stats import binom
 
+from .._validation.arguments import explained
 from ..metrics.calibration import judged_confidence, reliability_bins
 from ._canvas import BLUE, LINES, REFERENCE, labelled, panels, tint
 from ._rows import classification, numbers
@@ -20,6 +21,7 @@ PLAUSIBLE = 0.9
 """Probability with which the accuracy of a calibrated model lies inside the consistency bar of a bin."""
 
 
+@explained
 class ReliabilityDisplay:
     """Reliability diagram: accuracy against confidence in bins, with a histogram of the confidence.
 

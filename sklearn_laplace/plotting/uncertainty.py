@@ -15,11 +15,14 @@ from sklearn.base import is_classifier
 from sklearn.utils.validation import column_or_1d
 
 from .._unwrap import laplace_step
+from .._validation.arguments import explained
+from .._validation.targets import targets_like
 from .._validation.values import count, lookup
 from ._canvas import BLUE, LINES, ORANGE, REFERENCE, labelled, panels, tint
-from ._rows import column, numbers, output_index, targets_like
+from ._rows import column, numbers, output_index
 
 
+@explained
 class UncertaintyDisplay:
     """Retention curves of the error by uncertainty, and the aleatoric and epistemic shares of the variance.
 

@@ -344,11 +344,14 @@ def test_the_variances_are_routed_through_pipelines_and_cross_validation():
 @pytest.mark.parametrize(
     ("variances", "message"),
     [
-        (V[:, 0] * 0, "sample_noise_variance holds 0; expected variances above zero"),
+        (V[:, 0] * 0, "sample_noise_variance holds 0 in row 0; expected variances above zero"),
         (-V[:, 0], "sample_noise_variance holds -.*; expected variances above zero"),
-        (np.full(60, 1e80), "sample_noise_variance holds 1e.80; expected variances above zero, from 1e-60 to 1e.60"),
-        (np.full(60, np.nan), "Input sample_noise_variance contains NaN"),
-        (np.full(60, np.inf), "Input sample_noise_variance contains infinity"),
+        (
+            np.full(60, 1e80),
+            "sample_noise_variance holds 1e.80 in row 0; expected variances above zero, from 1e-60 to 1e.60",
+        ),
+        (np.full(60, np.nan), "sample_noise_variance holds nan in row 0"),
+        (np.full(60, np.inf), "sample_noise_variance holds inf in row 0"),
         (
             V[:9, 0],
             r"sample_noise_variance has shape \(9,\); expected \(60,\), one variance for each row, or \(60, 2\)",

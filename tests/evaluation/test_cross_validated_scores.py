@@ -85,7 +85,7 @@ def test_groups_weights_and_workers_reach_the_folds():
 
 @pytest.mark.parametrize("levels", [0.9, (0.5, 1.0), [[0.5]]])
 def test_levels_that_are_none_are_refused(levels):
-    with pytest.raises(ValueError, match=r"levels=.* must be a sequence of numbers strictly between 0 and 1\."):
+    with pytest.raises(ValueError, match=r"levels=.* numbers strictly between 0 and 1\."):
         cross_validate_distribution(BayesianRidge(), X, Y, levels=levels)
 
 

@@ -367,7 +367,7 @@ def test_figures_of_numbers_refuse_classifiers(metric):
 @pytest.mark.parametrize("metric", [neg_interval_score, coverage, mean_width])
 def test_a_level_is_one_number_between_zero_and_one(metric, level):
     """A scorer returns one number, so that lists of levels are rejected."""
-    with pytest.raises(ValueError, match=r"confidence_level=.* must be a single number strictly between 0 and 1"):
+    with pytest.raises(ValueError, match=r"confidence_level=.* numbers? strictly between 0 and 1"):
         metric(Stated(), [[0.0, 1.0]], [0.0], confidence_level=level)
 
 

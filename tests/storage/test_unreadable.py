@@ -437,7 +437,10 @@ def test_a_column_of_times_of_both_kinds_is_refused():
             np.zeros(N, dtype=[("a", float), ("b", int)]).view(np.recarray),
             "X is a structured array. Pass its fields as columns",
         ),
-        ([{"a": 1.0}] * N, r"Expected 2D array, got 1D array instead: X has the shape \(24,\)"),
+        (
+            [{"a": 1.0}] * N,
+            r"Expected 2D array, got 1D array instead: X is a list of dicts. Pass pandas.DataFrame\(X\)",
+        ),
         (["a"] * N, r"Expected 2D array, got 1D array instead: X has the shape \(24,\)"),
         (np.full((N, 2, 2), "a"), r"Expected 2D array, got 3D array instead: X has the shape \(24, 2, 2\)"),
         ((X + 1j).tolist(), "Complex data not supported. Pass the real and imaginary"),
