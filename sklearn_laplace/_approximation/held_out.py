@@ -89,7 +89,9 @@ class IntervalScores:
 
     def jointly(self) -> IntervalScores:
         """Scores of intervals that hold jointly: the largest score of each row, for all of its outputs."""
-        by_nets, by_formula = (scores.amax(1, keepdim=True).expand_as(scores) for scores in (self.by_nets, self.by_formula))
+        by_nets, by_formula = (
+            scores.amax(1, keepdim=True).expand_as(scores) for scores in (self.by_nets, self.by_formula)
+        )
         return replace(self, by_nets=by_nets, by_formula=by_formula)
 
     def factors(self, levels: Tensor) -> Tensor:

@@ -89,9 +89,7 @@ class CountRows:
         return math.exp(float(found.x))
 
 
-def best_overdispersion(
-    fit: LaplaceFit, hyper: Hyper, origin: SelectionState, rows: TrainingRows
-) -> tuple[float, ...]:
+def best_overdispersion(fit: LaplaceFit, hyper: Hyper, origin: SelectionState, rows: TrainingRows) -> tuple[float, ...]:
     """Select the overdispersion of each output for a trained net.
 
     Parameters
@@ -150,5 +148,3 @@ def has_settled(before: tuple[float, ...], after: tuple[float, ...], mean: np.nd
     """
     ratio = (1 + np.array(after) * mean) / (1 + np.array(before) * mean)
     return bool(np.abs(np.log(ratio)).max() < math.log(change))
-
-

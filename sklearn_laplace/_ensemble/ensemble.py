@@ -105,9 +105,7 @@ class Ensemble:
         link = self.first.link(options)
         return self.joined([Components.of(member.left_out_moments(options, link)) for member in self.members]).moments
 
-    def intervals(
-        self, x: Tensor, levels: Tensor, options: Options, needed_by: str, *, joint: bool = False
-    ) -> Tensor:
+    def intervals(self, x: Tensor, levels: Tensor, options: Options, needed_by: str, *, joint: bool = False) -> Tensor:
         """Ends of the jackknife+ intervals, shape (n, 2, L, C).
 
         Parameters
@@ -137,7 +135,9 @@ class Ensemble:
         if leads and first.fit.shift is None:
             shares = np.add.reduceat(self.weights, leads).tolist()
             counted = [(self.members[k], share) for k, share in zip(leads, shares, strict=True) if share > 0]
-            ends = torch.stack([share * _cross_fitted(lead, x, levels, options, joint) for lead, share in counted]).sum(0)
+            ends = torch.stack([share * _cross_fitted(lead, x, levels, options, joint) for lead, share in counted]).sum(
+                0
+            )
         elif first.noise_model is None:
             ends = first.left_out(options, needed_by).intervals(first.fit, first.hyper, x, levels, joint=joint)
         else:  # no cross-fitted nets, or rows were added after their training

@@ -161,8 +161,7 @@ def _check(estimator: LaplaceEstimator) -> None:
         )
     if not (likelihood.over_classes or likelihood.additive_noise):
         raise UnsupportedCombinationError(
-            f"likelihood={likelihood.key()!r} cannot be exported to ONNX; use likelihood='gaussian' "
-            "or a classifier."
+            f"likelihood={likelihood.key()!r} cannot be exported to ONNX; use likelihood='gaussian' or a classifier."
         )
     if options.link is not None and likelihood.over_classes and options.link not in CLOSED_FORMS:
         raise UnsupportedCombinationError(

@@ -15,7 +15,10 @@ from ..laplace.likelihoods import LIKELIHOODS
 from ..laplace.likelihoods._base import Likelihood
 from .options import AUTO, BY_EVIDENCE, DISPERSION_RULES
 
-LIKELIHOODS_FOR = {"regressor": ("gaussian", "poisson", "negative_binomial"), "classifier": ("categorical", "bernoulli")}
+LIKELIHOODS_FOR = {
+    "regressor": ("gaussian", "poisson", "negative_binomial"),
+    "classifier": ("categorical", "bernoulli"),
+}
 """Likelihoods of each estimator. "auto" is the first; for a classifier with a single logit, the second."""
 VARYING_NOISE = {AUTO: None, "heteroscedastic": True}
 """Gaussian likelihoods with a noise level that varies with the inputs; None if the data decide."""

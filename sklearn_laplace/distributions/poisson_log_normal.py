@@ -129,9 +129,7 @@ class PoissonLogNormal:
         probability = np.empty(x.shape)
         wide = variance * shape > WIDE
         s = shape[wide]
-        probability[wide] = edgeworth(
-            polygamma(0, s) - mean[wide], variance[wide] + polygamma(1, s), polygamma(2, s)
-        )
+        probability[wide] = edgeworth(polygamma(0, s) - mean[wide], variance[wide] + polygamma(1, s), polygamma(2, s))
         z = np.arange(-REACH, REACH + STEP / 2, STEP)
         weights = np.exp(-0.5 * z**2)
         with np.errstate(over="ignore"):

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from sklearn_laplace import LaplaceRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from sklearn_laplace import LaplaceRegressor, predict_interval
 from sklearn_laplace.distributions import NormalMixture
 from sklearn_laplace.distributions.joint import joint_levels
 from sklearn_laplace.errors import UnsupportedCombinationError
@@ -97,8 +100,14 @@ def test_one_target_has_the_same_intervals(method):
     X, y = correlated(60, np.random.default_rng(4), rho=0.0, n_targets=1)
     for targets in (y, y[:, 0]):
         model = LaplaceRegressor(prior_precision=1.0, sigma_noise=0.3, **SMALL).fit(X, targets)
-        alone, jointly = (model.predict_interval(X, [0.5, 0.9], method=method, joint=joint)[1] for joint in (False, True))
+        alone, jointly = (
+            model.predict_interval(X, [0.5, 0.9], method=method, joint=joint)[1] for joint in (False, True)
+        )
         np.testing.assert_allclose(jointly, alone, rtol=1e-12)
+        in_pipeline = predict_interval(
+            make_pipeline(FunctionTransformer(), model), X, [0.5, 0.9], method=method, joint=True
+        )
+        np.testing.assert_array_equal(in_pipeline[1], jointly)
 
 
 def test_what_has_no_joint_intervals_is_refused():

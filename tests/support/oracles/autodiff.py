@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from .functions import Function, _double, _rows_of, _vector, flatten, network_function
 
-
 OVERDISPERSION = 0.5
 """α of the kind "negative_binomial"."""
 
@@ -59,7 +58,9 @@ def log_likelihood(kind: str, f: Tensor, y: Tensor, noise_variance: float | Tens
             raise ValueError(f"y has shape {tuple(y.shape)}, f has {tuple(f.shape)}")
         size = torch.tensor(1 / OVERDISPERSION, dtype=torch.float64)
         logits = f + math.log(OVERDISPERSION)  # of the probability μ / (μ + 1/α) of one more count
-        return torch.distributions.NegativeBinomial(size, logits=logits, validate_args=False).log_prob(_double(y)).sum(-1)
+        return (
+            torch.distributions.NegativeBinomial(size, logits=logits, validate_args=False).log_prob(_double(y)).sum(-1)
+        )
     raise ValueError(f"unknown kind {kind!r}")
 
 
@@ -102,7 +103,7 @@ def output_hessian(kind: str, f: Tensor, y: Tensor | None = None, noise_variance
 
 
 def _fisher_information(f: Tensor) -> Tensor:
-    """Variance of the gradient of -log p(y | f), which is linear in y with a slope by autodiff, for a negative binomial."""
+    """Variance of the gradient of -log p(y | f) for a negative binomial; linear in y, with a slope by autodiff."""
     f = f.detach().double().requires_grad_()
     mean = f.detach().exp()
     y = mean.clone().requires_grad_()
