@@ -251,7 +251,7 @@ def predict_std(estimator: Any, X: Any, *, kind: str | None = None) -> np.ndarra
 
 @explained
 def predict_interval(
-    estimator: Any, X: Any, confidence_level: Any = 0.9, *, method: str = "normal"
+    estimator: Any, X: Any, confidence_level: Any = 0.9, *, method: str = "normal", joint: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Central prediction intervals of a Laplace regressor, possibly inside wrappers.
 
@@ -263,6 +263,8 @@ def predict_interval(
         Probability mass of the interval, strictly between 0 and 1.
     method : {"normal", "jackknife+"}
         See :meth:`LaplaceRegressor.predict_interval`.
+    joint : bool, default=False
+        If True, the intervals of all targets of a row hold together with the probability.
 
     Returns
     -------
@@ -293,7 +295,7 @@ def predict_interval(
             f"predict_interval needs numeric targets; found {type(step).__name__}. For classes use predictive (class "
             "probabilities) or predict_std."
         )
-    return step.predict_interval(X, confidence_level, method=method)
+    return step.predict_interval(X, confidence_level, method=method, joint=joint)
 
 
 def _unwrapped(estimator: Any) -> tuple[BaseEstimator, list[Pipeline]]:

@@ -1,18 +1,21 @@
 """Correlations between the targets of a row, for intervals that hold jointly.
 
-The correlation of the outputs is that of the posterior. The Gaussian likelihood has independent noise, whose correlation
-does not affect the means. It is estimated here, from the standardised residuals of the training rows.
+The correlation of the outputs is that of the posterior. The noise is independent in the Gaussian likelihood, since its
+correlation does not affect the means. It is estimated here, from standardised residuals of the training rows.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .._options.options import Options
-from ..laplace.latent import Components
+from ..laplace.latent import Components, LatentGaussian
 from .ensemble import Ensemble
+from .member import Member
 
 MOST_ROWS = 2_000
 """Maximum number of training rows from which the correlation of the noise is estimated, evenly spaced."""
@@ -51,10 +54,7 @@ def correlations(ensemble: Ensemble, x: Tensor, options: Options, of_noise: Tens
     """
     parts = []
     for member in ensemble.members:
-        link = member.link(options)
-        answers = member.answers(
-            x, options, lambda latent, part, m=member, k=link: (m.targets(latent, part, k), latent.covariance)
-        )
+        answers = member.answers(x, options, partial(_moments, member))
         components = Components.of_rows([moments for moments, _ in answers])
         noise = components.aleatoric_variance.clamp_min(0.0).sqrt().movedim(-1, 1)  # (n, J, C)
         covariance = torch.cat([part for _, part in answers])[:, None] + of_noise.to(noise) * (
@@ -63,6 +63,11 @@ def correlations(ensemble: Ensemble, x: Tensor, options: Options, of_noise: Tens
         scale = covariance.diagonal(dim1=-2, dim2=-1).sqrt().clamp_min(1e-150)
         parts.append(covariance / (scale[..., None] * scale[..., None, :]))
     return torch.cat(parts, 1).cpu().numpy()
+
+
+def _moments(member: Member, latent: LatentGaussian, x: Tensor) -> tuple[Components, Tensor]:
+    """Moments of the targets, and covariance of the outputs (n, C, C)."""
+    return member.targets(latent, x, None), latent.covariance
 
 
 def chunk_rows(ensemble: Ensemble, n_components: int) -> int:

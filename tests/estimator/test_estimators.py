@@ -320,7 +320,10 @@ def test_only_noise_gives_the_mean_and_its_width():
         ),
         ({"subset_of_weights": "last"}, "expected one of 'all', 'last_layer', 'subnetwork'"),
         ({"curvature": "fisher"}, "curvature='fisher' is not known; expected one of 'empirical_fisher', 'ggn', 'h"),
-        ({"likelihood": "bernoulli"}, "expected one of 'auto', 'gaussian', 'heteroscedastic', 'poisson'"),
+        (
+            {"likelihood": "bernoulli"},
+            "expected one of 'auto', 'gaussian', 'heteroscedastic', 'negative_binomial', 'po",
+        ),
         ({"predictive": "gml"}, "Did you mean 'glm'"),
         (
             {"prior": "layers"},

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.stats
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
-from sklearn_laplace import LaplaceRegressor
+from sklearn_laplace import LaplaceRegressor, predict_interval
 from sklearn_laplace.distributions import NormalMixture
 from sklearn_laplace.distributions.joint import joint_levels
 from sklearn_laplace.errors import UnsupportedCombinationError
@@ -101,6 +103,10 @@ def test_one_target_has_the_same_intervals(method):
             model.predict_interval(X, [0.5, 0.9], method=method, joint=joint)[1] for joint in (False, True)
         )
         np.testing.assert_allclose(jointly, alone, rtol=1e-12)
+        in_pipeline = predict_interval(
+            make_pipeline(FunctionTransformer(), model), X, [0.5, 0.9], method=method, joint=True
+        )
+        np.testing.assert_array_equal(in_pipeline[1], jointly)
 
 
 def test_what_has_no_joint_intervals_is_refused():

@@ -17,7 +17,7 @@ from sklearn_laplace.errors import UnsupportedCombinationError
 
 RNG = np.random.default_rng(61)
 X = RNG.normal(size=(12, 2))
-Y = np.abs(X[:, 0]).round(1)
+Y = np.abs(X[:, 0]).round()  # a count
 LABELS = (X[:, 0] > 0).astype(int)
 CELLS = [(table, cell) for table in combinations.TABLES for cell in table.cells]
 IDS = [f"{table.rows}={cell[0]}-{table.columns}={cell[1]}" for table, cell in CELLS]

@@ -577,9 +577,8 @@ Affine BaggedScores Bernoulli BlockDiagonal BlockPosterior Categorical Choice Co
 DiagPosterior EKFAC EKFACBlock Embedding EmpiricalFisher Ensemble FactoredJacobian Full FullPosterior Functional
 FunctionalPosterior GGN Gaussian Generic HeldOutScores Hessian Hyper InfBlockPosterior IntervalScores Kron KronBlock
 KronBlockPosterior KronPosterior LaplaceFit LayerFactor Layout Linear LogTransform LowRank LowRankDiag MCFisher Member
-Network
-NoiseModel ParameterBlock Poisson PreparedData Prior PriorScores SelectionState SharedFactor SquaredErrors Table
-TargetScale TemperedPosterior WeightSharing YeoJohnson
+NegativeBinomial Network NoiseModel ParameterBlock Poisson PreparedData Prior PriorScores SelectionState SharedFactor
+SquaredErrors Table TargetScale TemperedPosterior WeightSharing YeoJohnson
 """
 NETS = "ColumnsModule Compress Levels MLP NumbersAndPieces Pieces Scale Shift Standardise TableMLP"
 

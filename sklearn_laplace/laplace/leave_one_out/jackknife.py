@@ -137,9 +137,9 @@ def largest(scores: Tensor, weights: Tensor) -> Tensor:
 
     Examples
     --------
-    >>> largest(torch.tensor([[1.0, 30.0], [3.0, 10.0]]), torch.ones(2))  # the second output is ten times the first
-    tensor([[ 3., 30.],
-            [ 3., 30.]])
+    >>> scores = torch.tensor([[1.0, 30.0], [3.0, 10.0]])  # the scores of the second output are ten times as large
+    >>> largest(scores, torch.ones(2)).round().tolist()
+    [[3.0, 30.0], [3.0, 30.0]]
     """
     scale = (weights @ scores.square() / weights.sum()).sqrt()
     units = torch.where(scale > 0, scale, 1.0)

@@ -1,4 +1,4 @@
-r"""Negative binomial likelihood over log means, with mean :math:`\mu = e^f` and variance :math:`\mu + \alpha\mu^2`.
+r"""Negative binomial likelihood over log means: counts with mean :math:`\mu = e^f`, variance :math:`\mu + \alpha\mu^2`.
 
 With :math:`t = f + \log\alpha`, softplus :math:`\zeta` and its derivative :math:`\sigma`, summed over the outputs,
 

@@ -103,7 +103,7 @@ def output_hessian(kind: str, f: Tensor, y: Tensor | None = None, noise_variance
 
 
 def _fisher_information(f: Tensor) -> Tensor:
-    """Variance of the gradient of -log p(y | f) for a negative binomial, linear in y with a slope by autodiff."""
+    """Variance of the gradient of -log p(y | f) for a negative binomial; linear in y, with a slope by autodiff."""
     f = f.detach().double().requires_grad_()
     mean = f.detach().exp()
     y = mean.clone().requires_grad_()
