@@ -72,8 +72,8 @@ default="auto"
         Parallel workers, as in joblib.
     random_state : int, RandomState or None, default=None
         Seed of initial weights, mini-batches and weight samples.
-    verbose : int, default=0
-        0: silent. 1: one line per stage. 2: one line per epoch as well.
+    verbose : int or "bar", default=0
+        0: silent. 1: a line per stage. 2: epochs too. "bar": bars.
     [Advanced]
     n_bins : "auto", None, int, or tuple of int and None, default="auto"
         Bins of each numeric column in a piecewise linear encoding (Gorishniy et al. 2022). None: no encoding.

@@ -140,6 +140,7 @@ DISPLAYS = [
     "coverage",
     "entropy",
     "feature_relevance",
+    "overview",
     "prediction_interval",
     "prior_path",
     "reliability",
