@@ -112,7 +112,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         max_time: float | None = None,
         n_jobs: int | None = None,
         random_state: Any = None,
-        verbose: int = 0,
+        verbose: int | str = 0,
         n_bins: int | str | tuple[int | None, ...] | None = "auto",
         max_epochs: int | None = None,
         lr: float | None = None,

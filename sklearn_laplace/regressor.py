@@ -79,8 +79,8 @@ default="auto"
         Parallel workers, as in joblib.
     random_state : int, RandomState or None, default=None
         Seed of all random numbers.
-    verbose : int, default=0
-        0: silent. 1: one line per stage. 2: one line per epoch as well.
+    verbose : int or "bar", default=0
+        0: silent. 1: a line per stage. 2: epochs too. "bar": bars.
     [Advanced]
     n_bins : "auto", None, int, or tuple of int and None, default="auto"
         Bins of each numeric column in a piecewise linear encoding (Gorishniy et al. 2022). None: no encoding.
@@ -185,7 +185,7 @@ default="auto"
         max_time: float | None = None,
         n_jobs: int | None = None,
         random_state: Any = None,
-        verbose: int = 0,
+        verbose: int | str = 0,
         n_bins: int | str | tuple[int | None, ...] | None = "auto",
         standardize_y: bool = True,
         target_transform: str | None = None,

@@ -10,6 +10,7 @@ One picture for each display of ``sklearn_laplace.plotting``.
 5. ``EntropyDisplay``: digits 0 to 4 are the training classes, 5 to 9 are new.
 6. ``PriorPathDisplay``: evidence and leave-one-out density of each prior precision.
 7. ``FeatureRelevanceDisplay``: the relevance of ten columns, from one precision each; the function uses the first five.
+8. ``OverviewDisplay``, by ``LaplaceRegressor.plot``: intervals, calibration and relevance for diabetes in one figure.
 
 Run ``python examples/1_quickstart/plot_gallery.py``. With ``--quick`` it uses fewer rows; ``--out DIR`` sets the folder
 of the pictures (default: the current folder). The table at the end lists the numbers that the displays hold as
@@ -77,6 +78,7 @@ def regression_displays(quick):
     PredictionIntervalDisplay.from_estimator(model, X_test[:60], y_test[:60], ax=axes[1])
     axes[1].set_title("diabetes: 60 test rows")
     displays["coverage"] = CoverageDisplay.from_estimator(model, X_test, y_test)
+    displays["overview"] = model.plot(X_test, y_test)
     displays["prior_path"] = PriorPathDisplay.from_estimator(by_evidence.fit(X_train, y_train))
     ard.fit(*make_friedman1(100 if quick else 200, noise=1.0, random_state=0))
     displays["feature_relevance"] = FeatureRelevanceDisplay.from_estimator(ard, name="Friedman's first function")

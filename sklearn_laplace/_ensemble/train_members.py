@@ -29,6 +29,7 @@ from .._host.rows import Sizes, TrainingRows
 from .._options.options import Options, is_auto, is_number
 from .._runtime.budget import SINGLE_THREAD_PASS, SMALL_ROWS
 from .._runtime.progress import Clock, Task
+from .._runtime.steps import Steps
 from .._runtime.threads import single_thread
 from .._training.batched import Stacked, mean_squares, seconds_of_step, train_members
 from .._training.built_in import noise_net, of_one_net, table_net
@@ -190,9 +191,10 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
     deals: list[tuple[Bag, Tensor]] = []
     prior, order, clock = 0.0, seeds[1] % 2**31, task.clock
     n_members = len(held_out) // len(recipes)
-    with task.subtask("epochs"):
+    with task.subtask("epochs") as epochs:
         if clock.max_time is not None:
             recipes = _in_time(recipes, rows, data, options, n_members, clock)
+        progress = partial(Schedule.steps, task=epochs, n_rows=len(rows), log_volume=data.scale.log_volume)
         for together in _programs(recipes):
             first = len(deals) * n_members
             masks = held_out[first : first + len(together) * n_members]
@@ -201,13 +203,14 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
             schedules = [recipe.schedule for recipe in together]
             if not deals:  # refuse unsupported posteriors before any training
                 layout_of(trace(modules[0], rows.inputs), rows, options)
-                prior, error = _prior(arguments[0], schedules[0], rows, masks[0], seeds[0], order, clock.is_over)
+                prior, error = _prior(arguments[0], schedules[0], rows, masks[0], seeds[0], order, progress)
                 of_one = of_one_net(parameters)
                 if error < PILOT_NOISELESS and exact_kinds(of_one, data.shape(), options.likelihood, added=False):
                     return None
             noise_of = partial(_noise_so_far, masks, rows, parameters, data, options, seeds[0])
-            train = partial(train_members, noise_of=noise_of, is_over=clock.is_over)
-            deals += _trained(modules, arguments, schedules, rows, masks, order, prior, train)
+            with progress(schedules[0], label="members") as steps:
+                train = partial(train_members, noise_of=noise_of, steps=steps)
+                deals += _trained(modules, arguments, schedules, rows, masks, order, prior, train)
             if clock.is_over():
                 break
     bags, outputs = zip(*deals, strict=True)
@@ -281,7 +284,7 @@ def _prior(
     held_out: Tensor,
     seed: int,
     order: int,
-    is_over: Callable[[], bool],
+    progress: Callable[..., Steps],
 ) -> tuple[float, float]:
     """Prior precision with the smallest squared error on the held-out rows of a mask (n,), and this error.
 
@@ -292,8 +295,8 @@ def _prior(
     stacked = Stacked([TableMLP(**arguments, seed=seed).to(rows.weights) for _ in PRIORS])
     short = replace(schedule, n_steps=min(schedule.n_steps, PILOT_STEPS), most_further=0)
     trained_on = (~held_out).double().expand(len(PRIORS), -1)
-    with single_thread(stacked.is_small(schedule)):
-        outputs, _ = train_members(stacked, rows, trained_on, [short], order, PRIORS, lambda outputs: None, is_over)
+    with single_thread(stacked.is_small(schedule)), progress(short, label="trial of prior precisions") as steps:
+        outputs, _ = train_members(stacked, rows, trained_on, [short], order, PRIORS, lambda outputs: None, steps)
     errors = mean_squares(rows, outputs, (held_out * rows.weights).expand(len(PRIORS), -1))
     prior = min(PRIORS[int(errors.argmin())] * schedule.n_steps / short.n_steps, max(PRIORS))
     return prior, float(errors.min())

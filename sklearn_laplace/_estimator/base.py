@@ -33,7 +33,7 @@ from .._ensemble.request import FitRequest
 from .._ensemble.update import refitted, with_rows, without_rows
 from .._host.given_net import check_net
 from .._options import members as _members
-from .._options.resolve import check_post_hoc, check_post_hoc_names, resolve
+from .._options.resolve import check_post_hoc, check_post_hoc_names, resolve, verbosity
 from .._options.variants import Variant, check_inner_names, expanded
 from .._runtime.autograd import ordinary_tensors
 from .._runtime.memory import naming_the_budget
@@ -58,7 +58,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
     memory_budget: Any
     n_members: Any
     max_time: float | None
-    verbose: int
+    verbose: int | str
     _kind: str
     _weight_unit = 1.0
     _is_quick = False
@@ -218,7 +218,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
 
     def _clock(self) -> Clock:
         """Clock with the time limit of a training that starts now."""
-        return Clock(self.max_time, int(self.verbose))
+        return Clock(self.max_time, *verbosity(self.verbose))
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters, also those of option objects and of a net (``hessian_structure__damping``, ``net__lr``).

@@ -15,6 +15,7 @@ from skorch.dataset import get_len
 from torch.utils.data import DataLoader
 
 from .._runtime.progress import Task
+from .._runtime.steps import Steps
 from ..errors import HeldOutRowsWarning, NonFiniteError, NonFiniteLossError
 from ..laplace.network.network import Network
 from .batches import RowsDataset, SlicingIterator
@@ -29,10 +30,12 @@ class EpochTasks(Callback):
     ----------
     task : Task
         Task of all epochs.
+    steps : Steps
+        Progress of the epochs.
     """
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
+    def __init__(self, task: Task, steps: Steps) -> None:
+        self.task, self.steps = task, steps
 
     def on_epoch_begin(self, net: NeuralNet, **kwargs: Any) -> None:
         """Begin the subtask."""
@@ -40,6 +43,8 @@ class EpochTasks(Callback):
 
     def on_epoch_end(self, net: NeuralNet, **kwargs: Any) -> None:
         """End the subtask."""
+        if self.steps.is_shown:
+            self.steps.advance(float(np.mean(net.history[-1, "batches", :, "train_loss"])))
         self.epoch.__exit__(None, None, None)
 
 

@@ -177,12 +177,31 @@ def _check_values(parameters: Mapping[str, Any]) -> None:
     for name in ("lr", "max_time"):
         if parameters[name] is not None:
             positive(name, parameters[name])
-    if not isinstance(parameters["verbose"], Integral):
-        raise ValueError(f"verbose={parameters['verbose']!r} has to be a whole number: 0, 1 or 2.")
+    verbosity(parameters["verbose"])
     check_augment(parameters["augment"])
     count("n_copies of Augmentation", parameters["n_augmentations"])
     if not is_number(parameters["map_prior_precision"]):
         lookup("map_prior_precision", parameters["map_prior_precision"], {"same": None}, "a number")
+
+
+def verbosity(value: object) -> tuple[int, bool]:
+    """Level of the printed lines, and True if progress bars are drawn.
+
+    Raises
+    ------
+    ValueError
+        If the value is neither a whole number nor "bar".
+
+    Examples
+    --------
+    >>> verbosity(2), verbosity("bar")
+    ((2, False), (0, True))
+    """
+    if isinstance(value, str) and value == "bar":
+        return 0, True
+    if not isinstance(value, Integral):
+        raise ValueError(f"verbose={value!r} has to be a whole number, 0, 1 or 2, or 'bar'.")
+    return int(value), False
 
 
 def _check_regressor(parameters: Mapping[str, Any]) -> None:

@@ -53,7 +53,9 @@ class Clock:
     max_time : float or None
         Seconds from the creation of the clock; None for no limit.
     verbose : int
-        If 1 or more, each stage prints a line.
+        If 1 or more, each stage prints a line; if 2 or more, each epoch as well.
+    has_bar : bool
+        If True, trainings by steps draw a progress bar.
 
     Attributes
     ----------
@@ -69,6 +71,7 @@ class Clock:
 
     max_time: float | None = None
     verbose: int = 0
+    has_bar: bool = False
     was_cut: bool = False
     is_interrupted: bool = False
     begun: float = field(default_factory=time.perf_counter)
@@ -106,6 +109,14 @@ class Clock:
             self.was_cut = True
             return True
         return False
+
+    def say(self, text: str) -> None:
+        """Print a line with the time since the creation of the clock.
+
+        Written at once, so that lines of several threads or processes do not mix.
+        """
+        sys.stdout.write(f"{self.elapsed:7.1f} s  {text}\n")
+        sys.stdout.flush()
 
     def warn_if_cut(self, stacklevel: int) -> None:
         """Warn if a training has ended early."""
@@ -195,7 +206,7 @@ class Task:
         if error is not None:
             return
         if self.clock.verbose > 0 and self.path and self.path[-1] not in NOT_PRINTED:
-            print(f"{self.clock.elapsed:7.1f} s  {', '.join(self.path)} ({self._result()})")
+            self.clock.say(f"{', '.join(self.path)} ({self._result()})")
         if self.context is not None:
             self.context.call_on_fit_task_end(estimator=self.estimator)
 

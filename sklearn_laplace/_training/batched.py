@@ -33,6 +33,7 @@ from torch.optim.adamw import adamw
 
 from .._host.rows import TrainingRows
 from .._runtime.budget import SINGLE_THREAD_FLOPS
+from .._runtime.steps import Steps
 from ..nets import MLP, TableMLP
 from .schedule import Schedule
 
@@ -236,7 +237,7 @@ def train_members(
     seed: int,
     prior: Sequence[float],
     noise_of: Callable[[Tensor], Tensor | None],
-    is_over: Callable[[], bool] = bool,
+    steps: Steps | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Train all nets on targets with normal noise.
 
@@ -257,8 +258,8 @@ def train_members(
     noise_of : callable
         Maps outputs (K, n, C) to noise variances (n, C), or to None for a constant noise level. Called once, before the
         last cycle.
-    is_over : callable
-        Returns True if the training must stop. Default: never.
+    steps : Steps, optional
+        Progress of the steps, which may end them early.
 
     Returns
     -------
@@ -268,23 +269,27 @@ def train_members(
         Noise variances from ``noise_of``.
     """
     training, schedule = Training.of(stacked, rows, seen, schedules, seed, prior), schedules[0]
-    held_out = (1 - seen) * rows.weights
+    held_out, steps = (1 - seen) * rows.weights, Steps() if steps is None else steps
     outputs, noise, error = torch.empty(0), None, math.inf
     for begin, end in schedule.cycles:
-        training.run(schedule.rate, schedule.decay, range(begin, end), is_over)
+        training.run(schedule.rate, schedule.decay, range(begin, end), steps)
         outputs = training.outputs()
         training.noise = mean_squares(rows, outputs, held_out, training.precision.double()).to(training.noise)
         errors = mean_squares(rows, outputs, held_out)
-        if end == schedule.last_cycle and not is_over() and (noise := noise_of(outputs)) is not None:
+        steps.score(errors, rows.n_outputs)
+        if end == schedule.last_cycle and not steps.is_over() and (noise := noise_of(outputs)) is not None:
             training.precision = (noise.mean(0) / noise).pow(schedule.noise_power).to(training.precision)
         before, error = error, float(errors.mean())
     for _ in range(schedule.most_further):
-        if not error < REWARD * before or is_over():
+        if not error < REWARD * before or steps.is_over():
             break
         kept = stacked.copied()
-        training.run(schedule.rate_of_cycle, lambda step: 0.0, range(schedule.n_steps), is_over)
+        steps.extend(schedule.n_steps)
+        training.run(schedule.rate_of_cycle, lambda step: 0.0, range(schedule.n_steps), steps)
         further = training.outputs()
-        before, error = error, float(mean_squares(rows, further, held_out).mean())
+        errors = mean_squares(rows, further, held_out)
+        steps.score(errors, rows.n_outputs)
+        before, error = error, float(errors.mean())
         if not error < before:
             stacked.put(kept)
             break
@@ -309,9 +314,9 @@ def seconds_of_step(stacked: Stacked, rows: TrainingRows, schedule: Schedule) ->
     """
     seen = torch.ones(len(stacked.modules), len(rows), device=rows.inputs.device)
     training = Training.of(stacked, rows, seen, [schedule], 0, [1.0] * len(seen))
-    training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS))
+    training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS), Steps())
     begun = time.perf_counter()
-    training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS))
+    training.run(schedule.rate, schedule.decay, range(TRIAL_STEPS), Steps())
     return (time.perf_counter() - begun) / TRIAL_STEPS
 
 
@@ -385,27 +390,30 @@ class Training:
         self,
         rate: Callable[[int], float],
         decay: Callable[[int], float],
-        steps: range,
-        is_over: Callable[[], bool] = bool,
+        places: range,
+        steps: Steps,
     ) -> None:
-        """Take the given steps; ``rate`` and ``decay`` map a step to fractions of the maximum rate and decay."""
+        """Take the steps of these places; ``rate`` and ``decay`` map a place to fractions of their maxima."""
         penalty = (self.prior * self.noise)[:, None, None]
         is_penalised = bool(penalty.any())
-        for step, chosen in zip(steps, self._batches(), strict=False):
-            if is_over():
+        for place, chosen in zip(places, self._batches(), strict=False):
+            if steps.is_over():
                 break
             outputs = self.stacked(*self.encoded.taken(chosen))
             squares = (outputs - self.targets[chosen]).square() * self.precision[chosen]
             losses = 0.5 * squares.sum(-1)
-            ((losses * self.shares[:, chosen]).sum() / len(chosen)).backward()
+            loss = (losses * self.shares[:, chosen]).sum() / len(chosen)
+            loss.backward()
             if is_penalised:
                 for weight in self.stacked.weights:
                     assert weight.grad is not None
                     weight.grad.addcmul_(penalty, weight.detach())
             for optimiser in self.optimisers:
-                optimiser.step(rate(step), decay(step))
+                optimiser.step(rate(place), decay(place))
             for tensor in self.stacked.tensors:
                 tensor.grad = None
+            if steps.is_shown:
+                steps.advance(loss / len(self.shares))
 
     def _batches(self) -> Iterator[Tensor]:
         """Yield the row indices of each mini-batch, without end; each epoch is a new random order."""

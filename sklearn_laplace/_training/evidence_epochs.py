@@ -10,6 +10,7 @@ from .._host.epochs import EpochTasks, Watch, run_epochs
 from .._host.rows import TrainingRows
 from .._runtime.budget import budget_for
 from .._runtime.progress import Task
+from .._runtime.steps import Steps
 from ..errors import NonFiniteLossError
 from ..laplace.evidence import mackay_fixed_point
 from ..laplace.fit import Hyper
@@ -73,8 +74,10 @@ def train_epochs(
 
     free = free_prior or plan.free_dispersion
     try:
-        with task.subtask("epochs", net.max_epochs) as epochs:
-            net.callbacks_ = [*net.callbacks_, ("laplace_progress", EpochTasks(epochs))]
+        # A skorch net of the user prints its own table of epochs.
+        shown = {"unit": "epoch", "prints": net.callbacks == "disable"}
+        with task.subtask("epochs", net.max_epochs) as epochs, Steps(epochs, net.max_epochs, **shown) as steps:
+            net.callbacks_ = [*net.callbacks_, ("laplace_progress", EpochTasks(epochs, steps))]
             period = max(1, net.max_epochs // budget_for(len(rows)).evidence_steps)
             run_epochs(net, rows, Watch(period, between if free else None, plan.is_over))
     except NonFiniteLossError:

@@ -22,6 +22,7 @@ from .._host.epochs import finish
 from .._host.rows import TrainingRows
 from .._runtime.budget import LARGE, SINGLE_THREAD_FLOPS, SINGLE_THREAD_PASS, Budget, budget_for, exact_cost
 from .._runtime.progress import Task
+from .._runtime.steps import Steps
 from .._runtime.threads import single_thread
 from ..errors import MemoryBudgetError, ModeWarning
 from ..laplace.curvatures import GGN
@@ -116,7 +117,8 @@ def fit_map(
         fit = problem.linearise(network.with_state_of(net.module_))
         steps, damping = len(net.history), 0.0
         free_prior = plan.precision is None
-        with task.subtask("mode"):
+        with task.subtask("mode") as stage, Steps(stage) as progress:
+            problem = replace(problem, advance=progress.advance)
             if exact or goes_on:
                 steps_of = _steps(plan, budget, small=small, exact=exact)
                 n_linear = (rows.inputs[0].numel() + 1) * rows.n_outputs

@@ -14,6 +14,7 @@ from torch import Tensor
 from .._host.rows import TrainingRows
 from .._runtime.budget import FULL_BATCH_ROWS, budget_for, kron_cost
 from .._runtime.progress import Task
+from .._runtime.steps import Steps
 from .._runtime.threads import single_thread
 from ..distributions.densities import density_of
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
@@ -144,7 +145,8 @@ def _under(
         network, kept = fit.network.with_parameters(fold.theta), rows.taken(fold.seen(len(rows)))
         problem = problem_of(network, fit.prior, kept, len(kept) * n_columns, plan, exact=exact)
         start = problem.linearise(network)
-        with task.subtask("net"):
+        with task.subtask("net") as net, Steps(net, steps) as progress:
+            problem = replace(problem, advance=progress.advance)
             train = partial(alternate, free_prior=False, update_dispersion=plan.update, short=plan.is_noisy)
             mode = train(problem, start, hyper, max_steps=steps)
         trained.append(replace(fold, theta=mode.fit.network.theta))

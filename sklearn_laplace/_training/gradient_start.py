@@ -8,13 +8,14 @@ Encoded columns have no learnable scales, since the nets share one encoding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from .._host.rows import TrainingRows
+from .._runtime.steps import Steps
 from .._runtime.threads import single_thread
 from ..laplace.network.network import Network
 from ..nets import MLP, TableMLP
@@ -49,7 +50,7 @@ def gradient_start(
     held_out: Sequence[Tensor],
     prior: float,
     seed: int,
-    is_over: Callable[[], bool] = bool,
+    steps: Steps | None = None,
 ) -> GradientStart:
     """Train a net on all rows and cross-fitted nets on parts of the rows, jointly by gradients.
 
@@ -64,8 +65,8 @@ def gradient_start(
         Prior precision δ.
     seed : int
         Seed of the mini-batch order.
-    is_over : callable
-        Returns True if the training must stop. Default: never.
+    steps : Steps, optional
+        Progress of the steps, which may end them early.
 
     Returns
     -------
@@ -75,15 +76,17 @@ def gradient_start(
     seen = torch.ones(len(modules), len(rows), dtype=torch.float64, device=rows.inputs.device)
     for mask, places in zip(seen[1:], held_out, strict=True):
         mask[places] = 0.0
+    steps = Steps() if steps is None else steps
+    unseen = (1 - seen[1:]) * rows.weights
     training = Training.of(stacked, rows, seen, [SCHEDULE], seed, [prior] * len(modules), from_zero=False)
     outputs, precision = torch.empty(0), training.precision.double()
     with single_thread(stacked.is_small(SCHEDULE)):
         for begin, end in SCHEDULE.cycles:
-            training.run(SCHEDULE.rate, SCHEDULE.decay, range(begin, end), is_over)
+            training.run(SCHEDULE.rate, SCHEDULE.decay, range(begin, end), steps)
             outputs = training.outputs()
+            steps.score(mean_squares(rows, outputs[1:], unseen, precision), rows.n_outputs)
             noise = mean_squares(rows, outputs, seen * rows.weights, precision)
             training.noise = torch.minimum(training.noise, noise.to(training.noise))
-    unseen = (1 - seen[1:]) * rows.weights
     errors = mean_squares(rows, outputs[1:], unseen, precision)
     return GradientStart(tuple(stacked.written()), float((errors * unseen.sum(1)).sum() / unseen.sum()))
 

@@ -6,10 +6,15 @@ import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from .._runtime.progress import Task
+from .._runtime.steps import Steps
+
 LEAST_RATE = 1e-3
 """Minimum learning rate, as a fraction of the maximum."""
 CYCLES = 4
 """Number of cycles of the learning rate."""
+LINES = 20
+"""Approximate number of printed lines on a training; each covers at least one epoch."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,12 @@ class Schedule:
         """
         least = 2**CYCLES - 1
         return replace(self, n_steps=max(int(part * self.n_steps), least), most_further=0)
+
+    def steps(self, task: Task, n_rows: int, log_volume: float, label: str = "") -> Steps:
+        """Progress of the steps of this schedule, for a training on ``n_rows`` rows; see :class:`Steps`."""
+        epoch = max(n_rows // self.batch_size, 1)
+        each = epoch * math.ceil(self.n_steps / (LINES * epoch))
+        return Steps(task, self.n_steps, label=label, each=each, log_volume=log_volume)
 
     @property
     def cycles(self) -> list[tuple[int, int]]:

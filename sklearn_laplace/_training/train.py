@@ -21,6 +21,7 @@ from .._host.given_net import check_module, copied, isolated_seed, returns_proba
 from .._host.net import build_net, initialise
 from .._host.rows import Sizes, TrainingRows
 from .._options.options import DISPERSION_RULES, Options
+from .._options.resolve import verbosity
 from .._runtime.budget import SMALL_ROWS
 from .._runtime.progress import Task
 from ..laplace.network.network import Network
@@ -31,7 +32,7 @@ from ..laplace.structures._base import Curvature
 from .built_in import built_in_net
 from .fit_map import ROWS_FOR_MEMBERS, fit_map, is_exact, keep_mode
 from .folds import N_FOLDS, cross_fitted, dealt
-from .gradient_start import gradient_start, may_start_by_gradients
+from .gradient_start import SCHEDULE, gradient_start, may_start_by_gradients
 from .plan import NOISELESS, MapResult, Plan, WarmStart
 from .previous import check_same_net, load
 from .random_weights import fixed_dispersion, grouped, posterior_layout
@@ -62,7 +63,7 @@ def train(request: TrainingRequest, memory_budget: object, task: Task) -> MapRes
     if isinstance(net, FrozenEstimator):
         module = copy.deepcopy(net.estimator.module_).to(rows.weights)
         check_module(module.eval(), rows.inputs[:2], Sizes.of(rows))
-        network = _trace(module, rows, options, verbose=parameters["verbose"])
+        network = _trace(module, rows, options, verbose=verbosity(parameters["verbose"])[0])
         fixed = plan.precision is not None and not plan.free_dispersion
         structure = _structure_of_pass(network, rows, options) if fixed else None
         return keep_mode(copied(net.estimator), network, rows, plan, structure)
@@ -112,9 +113,9 @@ def begin(request: TrainingRequest, memory_budget: object, task: Task) -> WarmSt
     if not (may_start and is_exact(network, rows, plan)):
         return None
     modules, prior = [nets.net.module_, *nets.others], plan.start(network, plan.prior(network)).prior_precision.mean()
-    with task.subtask("epochs"):
+    with task.subtask("epochs") as epochs, SCHEDULE.steps(epochs, len(rows), request.data.scale.log_volume) as steps:
         held_out = dealt(rows, N_FOLDS)
-        start = gradient_start(modules, rows, held_out, float(prior), request.seeds[1] % 2**31, plan.is_over)
+        start = gradient_start(modules, rows, held_out, float(prior), request.seeds[1] % 2**31, steps)
     if start.dispersion < NOISELESS:
         return WarmStart(None, np.ones(1), start.dispersion, (), by_gradients=True)
     thetas = []
@@ -197,11 +198,12 @@ class _Nets:
         sizes = Sizes.of(rows)
         specification = source, arguments, options.likelihood, sizes
         options_of_net = {name: parameters[name] for name in ("max_epochs", "lr", "batch_size")}
-        net = build_net(*specification, **options_of_net, seed=seeds[0], verbose=max(int(parameters["verbose"]) - 1, 0))
+        level, _ = verbosity(parameters["verbose"])
+        net = build_net(*specification, **options_of_net, seed=seeds[0], verbose=max(level - 1, 0))
         initialise(net, rows.inputs[:2], rows.weights.dtype, sizes)
         if options.previous is not None:
             load(net.module_, options.previous.module)
-        network = _trace(net.module_, rows, options, verbose=parameters["verbose"])
+        network = _trace(net.module_, rows, options, verbose=level)
         own_epochs = isinstance(parameters["net"], NeuralNet) or parameters["max_epochs"] is not None
         # A linear net has a single mode, which its evidence describes without cross-fitting.
         deep = is_ours and len(parameters["hidden_layer_sizes"]) > 0

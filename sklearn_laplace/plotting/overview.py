@@ -166,6 +166,8 @@ class OverviewDisplay:
         self.axes_ = mosaic(type(self).__name__, ax, figure, ROOMS, len(displays))
         for display, axes in zip(displays, self.axes_, strict=False):
             display.plot(ax=axes)
+        # bars and points may be anywhere in the first panel
+        self.axes_[0].legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize="small", frameon=False)
         self.figure_ = self.axes_[0].figure
         return self
 

@@ -312,8 +312,7 @@ class PredictionIntervalDisplay:
             self.points_ = self.ax_.scatter(self.x_points, self.y_points, **circle, label="data")
         self.ax_.set(xlabel=self.x_name, ylabel=self.y_name)
         self.ax_.margins(x=0.02)
-        # the legend is above the axes because bars and points may be anywhere in them
-        self.ax_.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize="small", frameon=False)
+        self.ax_.legend(fontsize="small")
         return self
 
     def _label(self, k: int) -> str:

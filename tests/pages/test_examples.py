@@ -21,7 +21,9 @@ from pages import assert_prints_what_it_shows, python_blocks
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(ROOT.glob("examples/[1-3]_*/*.py"))
-SCRIPTS = [path for path in FILES if "__main__" in path.read_text(encoding="utf-8")]
+FIRST_HOUR = ROOT / "examples/1_quickstart/first_hour.py"
+"""Prints text instead of tables, and has a test of its own."""
+SCRIPTS = [path for path in FILES if "__main__" in path.read_text(encoding="utf-8") and path != FIRST_HOUR]
 
 ANY = (-math.inf, math.inf)
 COVERAGE, ACCURACY, CALIBRATION = (0.75, 1.0), (0.9, 1.0), (0.0, 0.15)
@@ -140,6 +142,7 @@ DISPLAYS = [
     "coverage",
     "entropy",
     "feature_relevance",
+    "overview",
     "prediction_interval",
     "prior_path",
     "reliability",
@@ -209,6 +212,42 @@ def check_picture(path):
     height, width = (image := matplotlib.image.imread(path)).shape[:2]
     assert 300 <= height <= 2000 and 500 <= width <= 3000, (path, height, width)
     assert image[..., :3].std() > 0.02, path
+
+
+def test_the_first_hour_goes_from_dirty_files_to_intervals(run, tmp_path, monkeypatch, capsys):
+    """Warnings about the dirt with their cures, which work; report, pictures, saved model, scores; both tables."""
+    monkeypatch.syspath_prepend(str(FIRST_HOUR.parent))
+    stand_ins = importlib.import_module("stand_ins")
+    stand_ins.bike(130, seed=1).to_csv(tmp_path / "bike_sharing_hourly.csv", index=False)
+    stand_ins.diamonds(130, seed=1).to_csv(tmp_path / "diamonds.csv.gz", index=False)
+    text = run(FIRST_HOUR, "--quick", "--out", tmp_path / "out", "--data", tmp_path)
+    steps = dict(part.split("\n", 1) for part in re.split(r"^--- ", text, flags=re.MULTILINE)[1:9])
+    dirty, clean = (next(steps[name] for name in steps if name.startswith(start)) for start in ("fit", "apply"))
+    assert dirty.count("TableWarning: ") == 2
+    assert "X['dteday'] = pandas.to_datetime(X['dteday'])" in dirty and "na_values=['?']" in dirty
+    assert "Warning" not in clean and "member, posterior (" in clean
+    assert re.search(r"^dteday +date +2011-", text, re.MULTILINE) and re.search(r"^hum +number +\S", text, re.MULTILINE)
+    assert text.count("90% intervals  ") == 2 and "equal predictions: True" in text
+    negative, n = re.search(r"95 % intervals with a negative lower end: (\d+) of (\d+)", text).groups()
+    assert 0 <= int(negative) <= int(n) == 33
+    assert len(re.findall(r"^[01] +-\d", text, re.MULTILINE)) == 2  # a line of scores for each fold
+    for name in ("bike", "diamonds"):
+        assert f"saved {tmp_path}/out/first_hour_{name}.png" in text
+        check_picture(tmp_path / f"out/first_hour_{name}.png")
+    assert (tmp_path / "out/first_hour_bike.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", ["bike", "diamonds"])
+def test_the_made_up_tables_are_like_the_public_ones(name, monkeypatch):
+    """Columns, ranges and skewness of the originals, which are not distributed with the package."""
+    monkeypatch.syspath_prepend(str(FIRST_HOUR.parent))
+    table = vars(importlib.import_module("stand_ins"))[name](2000)
+    if name == "bike":
+        assert (table["casual"] + table["registered"] == table["cnt"]).all() and table["cnt"].min() >= 1
+        assert 150 < table["cnt"].mean() < 230 and 600 < table["dteday"].nunique() < 731
+    else:
+        assert 2000 < table["price"].median() < 2900 < 3300 < table["price"].mean() < 4600
+    assert len(table.columns) == {"bike": 17, "diamonds": 10}[name] and table.notna().all(axis=None)
 
 
 def test_there_is_a_quickstart():

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import pickle
+import re
+import sys
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 from joblib import Memory
 from nets import regressor as template
+from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor, load, save
-from sklearn_laplace._runtime.progress import Task
+from sklearn_laplace._runtime import steps as _steps
+from sklearn_laplace._runtime.progress import Clock, Task
+from sklearn_laplace._runtime.steps import Steps
 from sklearn_laplace.options import CrossValidated
 
 RNG = np.random.default_rng(0)
@@ -275,10 +280,11 @@ def test_a_fit_is_quiet_by_default(capsys):
 
 
 def test_verbose_prints_the_epochs_of_a_template(capsys):
-    """skorch's table of epochs for a skorch net; the built-in net trains without epochs and prints none."""
+    """skorch's own table of epochs for a skorch net, and no second one; the built-in net has none."""
     options = {"prior_precision": 1.0, "sigma_noise": 0.1, "random_state": 0, "verbose": 2}
     LaplaceRegressor(template(max_epochs=2), **options).fit(X, Y)
-    assert "train_loss" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "train_loss" in out and "epoch 1 of 2" not in out
     LaplaceRegressor(hidden_layer_sizes=(4,), n_members=1, **options).fit(X, Y)
     assert "train_loss" not in capsys.readouterr().out
 
@@ -286,3 +292,116 @@ def test_verbose_prints_the_epochs_of_a_template(capsys):
 def test_without_callbacks_a_task_has_no_context():
     """Without callbacks no task tree of scikit-learn is built."""
     assert Task().subtask("training", 3).context is None
+
+
+LINE = re.compile(r" *[\d.]+ s  member, training, ([\w ,-]+): (step|epoch) (\d+)( of \d+)?(.*)")
+
+
+def lines_of(out):
+    """(stage, step, rest) of the lines on steps."""
+    found = [LINE.fullmatch(line) for line in out.splitlines()]
+    return [(line[1], int(line[3]), line[5]) for line in found if line]
+
+
+def test_verbose_prints_the_steps_of_members_that_train_together(capsys):
+    """About twenty lines on each training, its last step, and the density of held-out rows after each cycle."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(110, 2))
+    y = np.sin(x[:, 0]) + rng.normal(size=110)
+    options = {"n_bins": None, "hidden_layer_sizes": (4,), "likelihood": "gaussian", "random_state": 0}
+    loud = LaplaceRegressor(**options, verbose=2).fit(x, 100 * y)
+    lines = [line for line in lines_of(capsys.readouterr().out) if line[0].startswith("epochs, members")]
+    steps = [step for _, step, _ in lines]
+    assert steps == sorted(steps) and 20 <= len(steps) <= 30
+    losses = [float(re.search(r"loss ([\d.]+)", rest)[1]) for _, _, rest in lines if "loss" in rest]
+    assert losses[-1] < losses[0]
+    scores = [float(rest.rpartition("density ")[2]) for _, _, rest in lines if "density" in rest]
+    assert len(scores) == 4 and abs(scores[-1] - norm(0, 100).logpdf(100 * rng.normal(size=10**4)).mean()) < 0.3
+    quiet = LaplaceRegressor(**options).fit(x, 100 * y)
+    assert capsys.readouterr().out == ""
+    np.testing.assert_array_equal(quiet.predict(x), loud.predict(x))
+
+
+def test_verbose_prints_the_steps_of_exact_trainings_and_the_epochs_of_short_ones(capsys):
+    """Gauss–Newton steps with the mean loss, for the net and its cross-fitted nets; epochs if their number is given."""
+    LaplaceRegressor(**SMALL, verbose=2).fit(X, Y)
+    lines = lines_of(capsys.readouterr().out)
+    assert [step for stage, step, _ in lines if stage == "mode"][:3] == [1, 2, 3]
+    assert sum(step == 1 for stage, step, _ in lines if stage == "cross-fitted nets, net") == 3
+    assert all(re.fullmatch(r", loss [\d.e-]+", rest) for _, _, rest in lines)
+    LaplaceClassifier(**SMALL, n_members=1, prior_precision=1.0, max_epochs=3, verbose=2).fit(X, Y > 0)
+    out = capsys.readouterr().out
+    assert [step for stage, step, _ in lines_of(out) if stage == "epochs"] == [1, 2, 3] and "epoch 3 of 3, loss" in out
+
+
+def test_a_bar_shows_the_steps_and_is_gone_at_the_end(capsys):
+    """On standard error, for trainings together and for epochs of a skorch net; no lines."""
+    LaplaceRegressor(n_bins=None, hidden_layer_sizes=(4,), random_state=0, verbose="bar").fit(
+        np.repeat(X, 2, 0) + np.linspace(0, 1, 120)[:, None], np.repeat(Y, 2)
+    )
+    out, bars = capsys.readouterr()
+    assert out == "" and "member, training, epochs, members: " in bars and "step/s, loss 0." in bars
+    assert bars.rpartition("\r")[0].rpartition("\r")[2].strip() == "" and not bars.endswith("\n")
+    model = LaplaceRegressor(template(max_epochs=2), prior_precision=1.0, sigma_noise=0.1, random_state=0)
+    model.set_params(verbose="bar").fit(X, Y)
+    out, bars = capsys.readouterr()
+    assert out == "" and "2/2" in bars and "epoch" in bars
+
+
+def test_no_bar_is_drawn_in_a_worker_process(monkeypatch, capsys):
+    """Bars of several processes would overwrite each other."""
+    for parent, shown in ((object(), False), (None, True)):
+        monkeypatch.setattr(_steps.multiprocessing, "parent_process", lambda parent=parent: parent)
+        with Steps(Task(Clock(has_bar=True), ("mode",)), 2) as steps:
+            steps.advance(1.0)
+            assert steps.is_shown == shown
+        assert bool(capsys.readouterr().err) == shown
+
+
+def test_a_line_is_written_at_once(monkeypatch):
+    """A separate line end would let the lines of threads and processes mix."""
+    written = []
+
+    class Stream:
+        write = staticmethod(written.append)
+        flush = staticmethod(lambda: written.append("flushed"))
+
+    monkeypatch.setattr(sys, "stdout", Stream)
+    with Task(Clock(verbose=2), ("mode",)) as task, Steps(task) as steps:
+        steps.advance(0.5)
+    assert written[1::2] == ["flushed"] * 2 and all(text.endswith("\n") for text in written[::2])
+    assert "mode: step 1, loss 0.5" in written[0]
+
+
+def test_silent_steps_read_no_loss_and_load_no_bar(monkeypatch):
+    """Reading a loss from a GPU would wait for it."""
+
+    class Unread:
+        def __float__(self):
+            raise AssertionError
+
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    for clock in (Clock(), Clock(verbose=1)):
+        with Steps(Task(clock, ("mode",)), 3) as steps:
+            steps.advance(Unread())
+            steps.score(Unread(), 1)
+            assert not steps.is_shown and not steps.is_over()
+
+
+def test_the_held_out_density_is_that_of_normal_noise(capsys):
+    """In units of y: two outputs, with the mean square of the errors as variance."""
+    import torch
+
+    scale, errors = 7.0, np.array([[0.3, -0.5], [0.1, 0.9]])
+    level = np.mean(errors**2)
+    steps = Steps(Task(Clock(verbose=2), ("epochs",)), log_volume=2 * np.log(scale))
+    steps.score(torch.tensor([level]), 2)
+    expected = norm(0, scale * np.sqrt(level)).logpdf(scale * errors).sum(1).mean()
+    assert capsys.readouterr().out.endswith(f"epochs: step 0, held-out log density {expected:.3f}\n")
+
+
+@pytest.mark.parametrize("value", ["bars", "2", 1.5, None])
+def test_verbose_is_a_level_or_a_bar(value):
+    """The message names the values."""
+    with pytest.raises(ValueError, match=r"verbose=.* has to be a whole number, 0, 1 or 2, or 'bar'"):
+        LaplaceRegressor(verbose=value).fit(X, Y)

@@ -172,6 +172,7 @@ def _settle(
         if moved.fit is None:
             break
         fit, steps = moved.fit, steps + 1
+        problem.advance(fit.nll / fit.total_weight)
         if steps % interval and moved.decrement >= NEAR:
             continue
         updated = _limited(hyper, update_dispersion(fit, hyper))

@@ -30,11 +30,14 @@ class Problem:
         Maps a network to a :class:`~sklearn_laplace.laplace.mode.DataLoss`, the loss as a function of the weights.
     is_over : callable
         Returns True if the search must stop. Default: never.
+    advance : callable
+        Receives the mean loss of the rows after each Gauss–Newton step, for reports of progress.
     """
 
     linearise: Callable[[Network], LaplaceFit]
     loss: Callable[[Network], DataLoss]
     is_over: Callable[[], bool] = bool  # never
+    advance: Callable[[float], object] = float  # without effect
 
 
 @dataclass(frozen=True)

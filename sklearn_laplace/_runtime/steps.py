@@ -1,0 +1,133 @@
+"""Progress of a training by steps: lines of ``verbose=2``, or a bar of tqdm, which skorch depends on."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+from typing import Any, Self
+
+from torch import Tensor
+
+from .progress import Task
+
+
+class Steps:
+    """Steps of a training: ends them in time, and shows their progress if that is wanted.
+
+    Parameters
+    ----------
+    task : Task, optional
+        Stage of the steps. Without it, steps never end early and show nothing.
+    total : int or None
+        Number of steps; None if unknown.
+    unit : str
+        Name of a step: "step" or "epoch".
+    label : str
+        Name of the training within its stage.
+    each : int
+        Number of steps between two lines.
+    log_volume : float
+        Log of the factor from the network's units of all outputs to those of y.
+    prints : bool
+        If False, no lines are printed, because another part prints them.
+
+    Attributes
+    ----------
+    is_shown : bool
+        True if lines are printed or a bar is drawn.
+
+    Examples
+    --------
+    >>> from .progress import Clock
+    >>> with Steps(Task(Clock(verbose=2), ("training",)), 4, each=2) as steps:  # doctest: +ELLIPSIS
+    ...     for loss in (4.0, 2.0, 1.0, 0.5):
+    ...         steps.advance(loss)
+        0.0 s  training: step 2 of 4, loss 3
+        0.0 s  training: step 4 of 4, loss 0.75
+    """
+
+    def __init__(
+        self,
+        task: Task | None = None,
+        total: int | None = None,
+        *,
+        unit: str = "step",
+        label: str = "",
+        each: int = 1,
+        log_volume: float = 0.0,
+        prints: bool = True,
+    ) -> None:
+        self.task, self.total, self.unit, self.each, self.log_volume = task, total, unit, each, log_volume
+        self.name = "" if task is None else ", ".join([*task.path, *([label] if label else [])])
+        clock = None if task is None else task.clock
+        # Bars of several processes would overwrite each other.
+        has_bar = clock is not None and clock.has_bar and multiprocessing.parent_process() is None
+        self.prints = prints and clock is not None and clock.verbose > 1
+        self.is_shown = self.prints or has_bar
+        self.n_done, self._losses, self._bar = 0, [], None
+        if has_bar:
+            from tqdm.auto import tqdm  # type: ignore[import-untyped, unused-ignore]
+
+            self._bar = tqdm(total=total, desc=self.name, unit=unit, leave=False)
+
+    _losses: list[float]
+    _bar: Any
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def is_over(self) -> bool:
+        """True if the training has to end now."""
+        return self.task is not None and self.task.clock.is_over()
+
+    def extend(self, n_steps: int) -> None:
+        """Add further steps to the total."""
+        if self.is_shown and self.total is not None:
+            self.total += n_steps
+            if self._bar is not None:
+                self._bar.total = self.total
+
+    def advance(self, loss: Tensor | float) -> None:
+        """Count a step and its loss. Without lines and bar this does nothing.
+
+        Parameters
+        ----------
+        loss : Tensor with one element, or float
+            Loss of the step, per row.
+        """
+        if not self.is_shown:
+            return
+        self.n_done += 1
+        self._losses.append(float(loss.detach() if isinstance(loss, Tensor) else loss))
+        if self._bar is not None:
+            self._bar.update()
+        if self.n_done % self.each == 0 or self.n_done == self.total:
+            self._show()
+
+    def score(self, mean_square: Tensor, n_outputs: int) -> None:
+        """Show the log density of held-out rows under normal noise of constant level.
+
+        Parameters
+        ----------
+        mean_square : Tensor of shape (K,)
+            Mean squared error of held-out rows for each net, in the network's units.
+        n_outputs : int
+        """
+        if self.is_shown:
+            level = max(float(mean_square.mean()), 1e-300)
+            density = -0.5 * n_outputs * (math.log(2 * math.pi * level) + 1) - self.log_volume
+            self._show(f"held-out log density {density:.3f}")
+
+    def _show(self, *results: str) -> None:
+        """Print a line, or write the results behind the bar."""
+        mean = [f"loss {sum(self._losses) / len(self._losses):.4g}"] if self._losses else []
+        self._losses = []
+        if self._bar is not None:
+            self._bar.set_postfix_str(", ".join([*mean, *results]))
+        if self.prints and self.task is not None:
+            part = f"{self.unit} {self.n_done}" + ("" if self.total is None else f" of {self.total}")
+            self.task.clock.say(f"{self.name}: {', '.join([part, *mean, *results])}")
