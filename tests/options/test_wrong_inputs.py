@@ -183,7 +183,7 @@ ROWS = [
      "infinity", "y contains", "the first in row 4. Drop"),
     ("y dates", lambda m: fit(y=pd.date_range("2020", periods=N)), ValueError,
      "2020-01-01", "y holds", "timedelta64(1, 'D')"),
-    ("y complex", lambda m: fit(y=Y + 1j), ValueError, "+1j", "y holds", "Pass their parts as two targets"),
+    ("y complex", lambda m: fit(y=Y + 1j), ValueError, "+1j", "y holds", "Pass the parts as two targets"),
     ("y 3d", lambda m: fit(y=np.zeros((N, 2, 2))), ValueError, "(30, 2, 2)", "y has shape", "expected one target, or"),
     ("swapped", lambda m: fit(Y, X), ValueError, "X has shape (30,)", "y has shape (30, 3)", "call fit(X, y)"),
     ("lengths", lambda m: fit(y=Y[:9]), ValueError, "30 rows", "y has 9", "Pass one target for each row"),
