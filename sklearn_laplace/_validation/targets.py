@@ -73,7 +73,7 @@ example with .astype(str), or all of them to numbers.
     if cells.ndim > 2:
         raise ValueError(f"{name} has shape {cells.shape}; expected one target, or a row of them, for each row of X.")
     if numeric and cells.dtype.kind == "c":
-        raise ValueError(f"{name} holds complex numbers, such as {cells.flat[0]}. Pass their parts as two targets.")
+        raise ValueError(f"Complex data not supported: {name} holds {cells.flat[0]}. Pass the parts as two targets.")
     if cells.dtype.kind in "fmM":
         _check_present(cells, np.isnat(cells) if cells.dtype.kind in "mM" else np.isnan(cells), name)
     if numeric and cells.dtype.kind == "f" and (infinite := np.isinf(cells)).any():

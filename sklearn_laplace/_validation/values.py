@@ -212,8 +212,8 @@ def fractions(option: str, values: Any) -> np.ndarray:
     except (TypeError, ValueError, OverflowError):
         levels = np.array([np.nan])
     if levels.ndim != 1 or levels.size == 0 or not ((levels > 0) & (levels < 1)).all():
-        percent = levels.size > 0 and ((levels >= 1) & (levels < 100)).any() and ((levels > 0) & (levels < 100)).all()
-        hint = f" Divide percentages by 100: {levels[0]:g} % is {levels[0] / 100:g}." if percent else ""
+        percent = levels[(levels > 1) & (levels < 100)]
+        hint = f" Divide percentages by 100: {percent[0]:g} % is {percent[0] / 100:g}." if percent.size else ""
         raise ValueError(f"{option}={shown(values)} has to hold numbers strictly between 0 and 1.{hint}")
     return levels
 

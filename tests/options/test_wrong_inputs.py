@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
 from types import SimpleNamespace
 
 import nets
@@ -9,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.sparse import csr_matrix
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV
@@ -25,6 +28,7 @@ from sklearn_laplace import (
     save,
     to_onnx,
 )
+from sklearn_laplace._validation.arguments import explained
 from sklearn_laplace.nets import MLP
 from sklearn_laplace.options import (
     Augmentation,
@@ -183,7 +187,7 @@ ROWS = [
      "infinity", "y contains", "the first in row 4. Drop"),
     ("y dates", lambda m: fit(y=pd.date_range("2020", periods=N)), ValueError,
      "2020-01-01", "y holds", "timedelta64(1, 'D')"),
-    ("y complex", lambda m: fit(y=Y + 1j), ValueError, "+1j", "y holds", "Pass their parts as two targets"),
+    ("y complex", lambda m: fit(y=Y + 1j), ValueError, "+1j", "y holds", "Pass the parts as two targets"),
     ("y 3d", lambda m: fit(y=np.zeros((N, 2, 2))), ValueError, "(30, 2, 2)", "y has shape", "expected one target, or"),
     ("swapped", lambda m: fit(Y, X), ValueError, "X has shape (30,)", "y has shape (30, 3)", "call fit(X, y)"),
     ("lengths", lambda m: fit(y=Y[:9]), ValueError, "30 rows", "y has 9", "Pass one target for each row"),
@@ -407,3 +411,32 @@ def test_a_mistake_is_named_with_its_place_and_cure(m, call, error, given, place
     message = str(caught.value)
     assert [part for part in (given, place, cure) if part not in message] == []
     assert len(message) < 1000
+
+
+def test_explained_functions_are_the_same_to_tools():
+    """Signatures, names and pickles do not change; a method of another estimator does not exist."""
+    assert list(inspect.signature(LR.predict_interval).parameters) == ["self", "X", "confidence_level", "method"]
+    assert "confidence_level=0.9" in str(inspect.signature(metrics.coverage)).replace("'", "").replace(
+        ": float = ", "="
+    )
+    for function in (metrics.neg_nlpd, metrics.log_density_scorer, metrics.coverage, predict_interval, LR.fit):
+        assert pickle.loads(pickle.dumps(function)) is function
+    assert {"alpha", "epochs"}.isdisjoint(LR().get_params()) and clone(LR(lr=0.1)).lr == 0.1
+    assert not hasattr(LC(), "predict_interval") and not hasattr(LR, "predict_proba")
+
+
+def test_an_error_inside_a_function_passes_unchanged():
+    """Only calls that do not match the signature are explained."""
+
+    @explained
+    def broken(X, *, level=0.9):
+        return X + None
+
+    with pytest.raises(TypeError, match="unsupported operand"):
+        broken(1)
+    with pytest.raises(
+        TypeError, match=r"broken\(\) got an unexpected keyword argument 'q' \(q=1\)\. Its arguments are X, level"
+    ):
+        broken(1, q=1)
+    with pytest.raises(TypeError, match=r"broken was given an argument twice; given: X=2\. Call broken\(X, …\)"):
+        broken(1, X=2)
