@@ -27,7 +27,7 @@ import matplotlib
 matplotlib.use("Agg")
 import numpy as np
 import pandas as pd
-from sklearn.model_selection import train_test_split
+from sklearn.model_selection import KFold, train_test_split
 from stand_ins import bike, diamonds
 
 from sklearn_laplace import LaplaceRegressor, load, metrics, save
@@ -110,7 +110,9 @@ def bike_rentals(path, out, n_folds, settings):
     print("equal predictions:", np.array_equal(again.predict(X_test), model.predict(X_test)))
 
     step(f"scores of {n_folds} folds")
-    scores = metrics.cross_validate_distribution(LaplaceRegressor(**settings), X, y, cv=n_folds)
+    # shuffled, because the rows are in the order of time: consecutive rows would judge forecasts of new months
+    folds = KFold(n_folds, shuffle=True, random_state=0)
+    scores = metrics.cross_validate_distribution(LaplaceRegressor(**settings), X, y, cv=folds)
     print(scores[["log_density", "crps", "rmse", "coverage_90", "fit_time"]].round(2).to_string())
 
 
@@ -133,8 +135,10 @@ def prices_of_diamonds(path, out, settings):
 
     step("are the predictions good, and are the intervals right?")
     print(model.report(X_test, y_test))
-    _, interval = model.predict_interval(X_test, confidence_level=0.95)
-    print(f"95 % intervals with a negative lower end: {int((interval[:, 0] < 0).sum())} of {len(X_test)}")
+    for level in (0.95, 0.99):
+        _, interval = model.predict_interval(X_test, confidence_level=level)
+        n_negative = int((interval[:, 0] < 0).sum())
+        print(f"{level:.0%} intervals with a negative lower end: {n_negative} of {len(X_test)}")
     model.plot(X_test, y_test, feature="carat").figure_.savefig(out / "first_hour_diamonds.png", dpi=100)
     print(f"saved {out / 'first_hour_diamonds.png'}")
 
