@@ -27,7 +27,7 @@ from ._options.resolve import INTERVAL_METHODS, STD_REQUESTS, one_or_all, varian
 from ._validation import values as _values
 from ._validation.targets import check_outputs, check_targets
 from ._validation.values import flag, fractions, lookup
-from .distributions.intervals import central_intervals, without_level_axis
+from .distributions.intervals import central_intervals, nested, quantiles_of, without_level_axis
 from .distributions.mixtures import NormalMixture
 from .errors import UnsupportedCombinationError
 from .laplace.latent import Predictive
@@ -509,9 +509,7 @@ default="auto"
         >>> bool((high - low)[1] > 5 * (high - low)[0])  # wide far from the training data
         True
         """
-        levels = fractions("quantiles", quantiles)
-        distribution = self.predict_dist(X)
-        return np.stack([distribution.ppf(level) for level in levels], axis=1)
+        return quantiles_of(self.predict_dist(X), fractions("quantiles", quantiles))
 
     def predict_interval(
         self, X: Any, confidence_level: Any = 0.9, *, method: str = "normal", joint: bool = False
@@ -588,9 +586,9 @@ default="auto"
         else:
             distribution = self.predict_dist(X)
             joint = joint and self.n_outputs_ > 1
-            levels = self._joint_levels(X, distribution, levels) if joint else levels
-            mean, intervals = distribution.mean(), central_intervals(distribution, levels)
-        return mean, without_level_axis(intervals, confidence_level)
+            marginal = self._joint_levels(X, distribution, levels) if joint else levels
+            mean, intervals = distribution.mean(), central_intervals(distribution, marginal)
+        return mean, without_level_axis(nested(intervals, levels), confidence_level)
 
     def loo_predict(self, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Leave-one-out predictions of the training rows, in closed form and without a refit.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.stats
-
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
