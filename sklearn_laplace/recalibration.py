@@ -28,7 +28,7 @@ from ._validation.arguments import explained
 from ._validation.targets import check_weights, targets_like
 from ._validation.values import fractions
 from .distributions.distributional import Distributional
-from .distributions.intervals import central_intervals, without_level_axis
+from .distributions.intervals import central_intervals, nested, without_level_axis
 from .distributions.mixtures import CountMixture, NormalMixture
 from .distributions.poisson_log_normal import PoissonLogNormal
 from .distributions.transformed import TransformedMixture
@@ -199,7 +199,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         """
         levels = fractions("confidence_level", confidence_level)
         distribution = self.predict_dist(X)
-        intervals = central_intervals(distribution, levels)
+        intervals = nested(central_intervals(distribution, levels), levels)
         return distribution.mean(), without_level_axis(intervals, confidence_level)
 
     def _inner(self, X: Any) -> Any:

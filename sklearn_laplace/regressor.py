@@ -31,7 +31,7 @@ from ._validation import values as _values
 from ._validation.arguments import Absent, explained
 from ._validation.targets import check_outputs, check_targets, targets_like
 from ._validation.values import flag, fractions, lookup
-from .distributions.intervals import central_intervals, without_level_axis
+from .distributions.intervals import central_intervals, nested, quantiles_of, without_level_axis
 from .distributions.mixtures import NormalMixture
 from .distributions.transformed import TransformedMixture
 from .errors import UnsupportedCombinationError
@@ -549,9 +549,7 @@ default="auto"
         >>> bool((high - low)[1] > 5 * (high - low)[0])  # wide far from the training data
         True
         """
-        levels = fractions("quantiles", quantiles)
-        distribution = self.predict_dist(X)
-        return np.stack([distribution.ppf(level) for level in levels], axis=1)
+        return quantiles_of(self.predict_dist(X), fractions("quantiles", quantiles))
 
     def predict_interval(
         self, X: Any, confidence_level: Any = 0.9, *, method: str = "normal", joint: bool = False
@@ -628,9 +626,9 @@ default="auto"
         else:
             distribution = self.predict_dist(X)
             joint = joint and self.n_outputs_ > 1
-            levels = self._joint_levels(X, distribution, levels) if joint else levels
-            mean, intervals = distribution.mean(), central_intervals(distribution, levels)
-        return mean, without_level_axis(intervals, confidence_level)
+            marginal = self._joint_levels(X, distribution, levels) if joint else levels
+            mean, intervals = distribution.mean(), central_intervals(distribution, marginal)
+        return mean, without_level_axis(nested(intervals, levels), confidence_level)
 
     def loo_predict(self, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Leave-one-out predictions of the training rows, in closed form and without a refit.

@@ -30,6 +30,59 @@ def central_intervals(distribution: Any, levels: np.ndarray) -> np.ndarray:
     return np.moveaxis(np.array(ends), (0, 1), (-2, -1))
 
 
+def quantiles_of(distribution: Any, levels: np.ndarray) -> np.ndarray:
+    """Quantiles that increase with their level, although those of close levels may cross by rounding.
+
+    Parameters
+    ----------
+    distribution : frozen distribution over an array of shape (n,) or (n, k)
+    levels : ndarray of shape (L,)
+        Levels, strictly between 0 and 1.
+
+    Returns
+    -------
+    ndarray of shape (n, L) or (n, L, k)
+
+    Examples
+    --------
+    >>> from scipy.stats import norm
+    >>> quantiles_of(norm([0.0, 1.0], 1.0), np.array([0.5, 0.1])).round(2)
+    array([[ 0.  , -1.28],
+           [ 1.  , -0.28]])
+    """
+    return _increasing(np.stack([distribution.ppf(level) for level in levels], axis=1), levels, 1)
+
+
+def nested(intervals: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Widen intervals where those of a lower level reach beyond them.
+
+    Ends can cross by rounding, and in the jackknife+, where a factor of the residuals depends on the level.
+
+    Parameters
+    ----------
+    intervals : ndarray of shape (..., 2, L)
+    levels : ndarray of shape (L,)
+
+    Returns
+    -------
+    ndarray of shape (..., 2, L)
+
+    Examples
+    --------
+    >>> nested(np.array([[-1.0, -0.9], [1.0, 2.0]]), np.array([0.5, 0.9])).tolist()
+    [[-1.0, -1.0], [1.0, 2.0]]
+    """
+    ends = -_increasing(-intervals[..., 0, :], levels, -1), _increasing(intervals[..., 1, :], levels, -1)
+    return np.stack(ends, -2)
+
+
+def _increasing(values: np.ndarray, levels: np.ndarray, axis: int) -> np.ndarray:
+    """Largest value of all levels up to each level, along an axis of L levels in any order."""
+    order = np.argsort(levels, kind="stable")
+    largest = np.maximum.accumulate(np.take(values, order, axis), axis)
+    return np.take(largest, np.argsort(order), axis)
+
+
 def without_level_axis(intervals: np.ndarray, confidence_level: Any) -> np.ndarray:
     """Drop the last axis if a single level was given, not a sequence.
 

@@ -49,7 +49,7 @@ class NegativeBinomialLogNormal(PoissonLogNormal):
     >>> distribution.mean().round(3), distribution.std().round(3)
     (array([1.051, 9.488]), array([ 1.333, 11.92 ]))
     >>> distribution.ppf(0.9)
-    array([ 3., 23.])
+    array([ 3., 22.])
     """
 
     overdispersion: Any = 1.0

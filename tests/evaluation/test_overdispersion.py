@@ -29,7 +29,7 @@ def overdispersed(n, rng, alpha=ALPHA):
     return X, rng.poisson(np.exp(1 + np.sin(2 * X[:, 0])) * rng.gamma(1 / alpha, alpha, n)).astype(float)
 
 
-X, Y = overdispersed(200, RNG)
+X, Y = overdispersed(150, RNG)
 X_NEW, Y_NEW = overdispersed(1000, RNG)
 
 
@@ -102,7 +102,7 @@ def test_counts_without_overdispersion_are_poisson():
 
 
 def test_a_linear_net_has_the_overdispersion_of_maximum_likelihood():
-    """Negative binomial regression with a weak prior: the EM criterion is biased by less than 3 of 200 rows."""
+    """Negative binomial regression with a weak prior: the EM criterion is biased by less than 3 of 150 rows."""
     design = np.column_stack([X, np.ones(len(X))])
 
     def loss(parameters):
@@ -132,7 +132,7 @@ def test_the_criterion_is_the_likelihood_of_the_rows(held_out):
 
 def test_each_output_has_its_own_overdispersion():
     """One column is Poisson, the other has α = 0.6; both kinds of attributes have the shape of the outputs."""
-    targets = np.column_stack([np.random.default_rng(0).poisson(np.full(200, 4.0)), Y])
+    targets = np.column_stack([np.random.default_rng(0).poisson(np.full(150, 4.0)), Y])
     model = LaplaceRegressor(n_members=1, **SMALL).fit(X, targets)
     assert model.overdispersion_.shape == (2,)
     assert model.overdispersion_[0] < 0.05 and 0.35 < model.overdispersion_[1] < 0.9
@@ -211,7 +211,7 @@ def test_what_is_not_for_overdispersed_counts_is_refused(model):
     """The message states the value given, what is needed and the alternative."""
     estimator = LaplaceRegressor(**SMALL)
     with pytest.raises(ValueError, match=r"y holds 0\.5; likelihood='negative_binomial' needs whole numbers.*poisson"):
-        estimator.fit(X, np.full(200, 0.5))
+        estimator.fit(X, np.full(150, 0.5))
     with pytest.raises(ValueError, match="y holds -1; likelihood='negative_binomial' needs counts of at least 0"):
         estimator.fit(X, Y - 1)
     with pytest.raises(ValueError, match=r"y holds 1\.5; likelihood='negative_binomial'"):
