@@ -621,7 +621,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
 
         Returns
         -------
-        :class:`~sklearn_laplace.plotting.OverviewDisplay`
+        OverviewDisplay
             With ``figure_`` and ``axes_``. The numbers that are drawn are attributes of its panels.
 
         Raises

@@ -776,7 +776,7 @@ default="auto"
 
         Returns
         -------
-        :class:`~sklearn_laplace.plotting.OverviewDisplay`
+        OverviewDisplay
             With ``figure_`` and ``axes_``. The numbers that are drawn are attributes of its panels.
 
         Raises
