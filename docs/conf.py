@@ -68,7 +68,7 @@ MODULES = sorted(path.stem for path in EXAMPLES.rglob("*.py") if "__main__" not 
 """Modules that the scripts import; they have no pages. The folder of benchmarks has none because it has no header."""
 PICTURES = Path(tempfile.mkdtemp(prefix="gallery-"))
 """Folder in which executed scripts save their figures."""
-STORED = {"quickstart": "images/gap.png"}
+STORED = {"first_hour": "images/first_hour.png", "quickstart": "images/gap.png"}
 """Stored figures of scripts that are not executed, besides those in ``papers/``."""
 PARAMETERS = re.compile(r"(?<=^    )\*\*([a-z_, ]+)\*\*", re.MULTILINE)
 """Names of parameters at the beginning of a description."""

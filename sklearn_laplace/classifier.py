@@ -624,7 +624,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         ax : None, matplotlib Axes or sequence of Axes
             Axes to draw on: one for each panel, or a single one for the entropies alone.
         **options
-            Further parameters of :meth:`OverviewDisplay.from_estimator <plotting.OverviewDisplay.from_estimator>`.
+            Further parameters of :meth:`~sklearn_laplace.plotting.OverviewDisplay.from_estimator`.
 
         Returns
         -------

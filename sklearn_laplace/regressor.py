@@ -817,7 +817,7 @@ default="auto"
         ax : None, matplotlib Axes or sequence of Axes
             Axes to draw on: one for each panel, or a single one for the intervals alone.
         **options
-            Further parameters of :meth:`OverviewDisplay.from_estimator <plotting.OverviewDisplay.from_estimator>`.
+            Further parameters of :meth:`~sklearn_laplace.plotting.OverviewDisplay.from_estimator`.
 
         Returns
         -------

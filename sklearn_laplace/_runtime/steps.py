@@ -64,14 +64,13 @@ class Steps:
         has_bar = clock is not None and clock.has_bar and multiprocessing.parent_process() is None
         self.prints = prints and clock is not None and clock.verbose > 1
         self.is_shown = self.prints or has_bar
-        self.n_done, self._losses, self._bar = 0, [], None
+        self.n_done = 0
+        self._losses: list[float] = []
+        self._bar: Any = None
         if has_bar:
             from tqdm.auto import tqdm  # type: ignore[import-untyped, unused-ignore]
 
             self._bar = tqdm(total=total, desc=self.name, unit=unit, leave=False)
-
-    _losses: list[float]
-    _bar: Any
 
     def __enter__(self) -> Self:
         return self

@@ -26,8 +26,6 @@ REFERENCE: dict[str, Any] = {"color": GREY, "linestyle": (0, (4, 2)), "linewidth
 """Style of reference lines."""
 PANEL = 4.6, 3.9
 """Default width and height of a panel in inches."""
-OVERVIEW = 10.0, 8.0
-"""Default width and height of a figure with panels of different sizes, in inches."""
 
 
 def panels(display: str, ax: Any, n: int, *, panel: tuple[float, float] = PANEL) -> list[Any]:
@@ -95,26 +93,26 @@ def _naming_the_package(display: str) -> Iterator[None]:
         ) from error
 
 
-def mosaic(display: str, ax: Any, figure: Any, rooms: Sequence[Sequence[str]], n: int) -> list[Any]:
+def mosaic(display: str, ax: Any, figure: Any, rooms: Sequence[Sequence[str]], size: tuple[float, float]) -> list[Any]:
     """Return the axes of a display whose panels have different sizes.
 
     Parameters
     ----------
     display : str
         Name of the display, for error messages.
-    ax : None, Axes or sequence of n Axes
+    ax : None, Axes or sequence of Axes
         As in :func:`panels`.
     figure : None, Figure or SubFigure
         Figure to divide if ``ax`` is None; None: a new figure.
     rooms : sequence of rows of str
-        Names of the panels in the figure; the first n names are drawn.
-    n : int
-        Number of panels of the display.
+        Name of the panel at each place of the figure.
+    size : (float, float)
+        Width and height of a new figure in inches.
 
     Returns
     -------
     list of Axes
-        The Axes in the order of the names.
+        The Axes in the order in which their names come first.
 
     Raises
     ------
@@ -125,7 +123,7 @@ def mosaic(display: str, ax: Any, figure: Any, rooms: Sequence[Sequence[str]], n
 
     Examples
     --------
-    >>> mosaic("OverviewDisplay", None, "left", [["a", "b"]], 2)
+    >>> mosaic("OverviewDisplay", None, "left", [["a", "b"]], (9.0, 4.0))
     Traceback (most recent call last):
         ...
     TypeError: figure='left' is not supported; OverviewDisplay.plot needs None or a matplotlib Figure or SubFigure.
@@ -136,17 +134,16 @@ def mosaic(display: str, ax: Any, figure: Any, rooms: Sequence[Sequence[str]], n
         raise TypeError(
             f"figure={figure!r} is not supported; {display}.plot needs None or a matplotlib Figure or SubFigure."
         )
+    names = list(dict.fromkeys(name for row in rooms for name in row))
     if ax is not None:
         if figure is not None:
             raise ValueError(f"{display}.plot has got ax= and figure=; pass one of them.")
-        return panels(display, ax, n)
+        return panels(display, ax, len(names))
     if figure is None:
         import matplotlib.pyplot as plt
 
-        figure = plt.figure(figsize=OVERVIEW, layout="constrained")
-    names = list(dict.fromkeys(name for row in rooms for name in row))[:n]
-    kept = [[name if name in names else names[-1] for name in row] for row in rooms]
-    axes = figure.subplot_mosaic(kept)
+        figure = plt.figure(figsize=size, layout="constrained")
+    axes = figure.subplot_mosaic([list(row) for row in rooms])
     return [axes[name] for name in names]
 
 

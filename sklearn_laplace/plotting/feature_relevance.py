@@ -29,6 +29,8 @@ LEAST_LABEL = 0.01
 BY_PRIOR = "relevance by the prior (share)"
 BY_SHUFFLING = "loss of log density if shuffled (nats per row)"
 """Axis labels of the two measures."""
+LONGEST, LEAST_BARS = 24, 5
+"""Maximum number of characters of a drawn name, and number of bars for which there is room at least."""
 MOST_PREDICTED, LEAST_ROWS = 60_000, 50
 """Number of predicted rows above which fewer rows are shuffled, and their minimum number."""
 LEAST_PROBABILITY = 1e-12
@@ -271,7 +273,7 @@ class FeatureRelevanceDisplay:
             If matplotlib is not installed.
         """
         n = len(self.order)
-        (self.ax_,) = panels(type(self).__name__, ax, 1, panel=(6.2, 1.3 + 0.27 * n))
+        (self.ax_,) = panels(type(self).__name__, ax, 1, panel=(6.2, 1.3 + 0.27 * max(n, LEAST_BARS)))
         self.figure_ = self.ax_.figure
         name = self.estimator_name if name is None else name
         values = self.relevance[self.order]
@@ -279,9 +281,9 @@ class FeatureRelevanceDisplay:
         self.bars_ = self.ax_.barh(np.arange(n), values, **look)
         texts = [f"{value:.2f}" if value >= LEAST_LABEL else f"< {LEAST_LABEL}" for value in values]
         self.ax_.bar_label(self.bars_, texts, padding=3, fontsize="small")
-        self.ax_.set_yticks(np.arange(n), [self.feature_names[k] for k in self.order])
+        self.ax_.set_yticks(np.arange(n), [_short(self.feature_names[k]) for k in self.order])
         top = values.max() if values.max() > 0 else 1.0
-        self.ax_.set(xlabel=self.measure, xlim=(0, 1.15 * top), ylim=(n - 0.4, -0.6))
+        self.ax_.set(xlabel=self.measure, xlim=(0, 1.2 * top), ylim=(max(n, LEAST_BARS) - 0.4, -0.6))
         hidden = len(self.relevance) - n
         title = [] if name is None else [name]
         title += [f"{n} most relevant of {len(self.relevance)} columns"] if hidden else []
@@ -298,6 +300,11 @@ def _names(step: Any, transformations: list[Any], n: int) -> Any:
         except AttributeError:  # a step without get_feature_names_out
             names = None
     return names if names is not None and len(names) == n else None
+
+
+def _short(name: str) -> str:
+    """Beginning of a long name."""
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
 def _log_density(estimator: Any, X: Any, y: Any, output: int | None) -> float:

@@ -18,8 +18,11 @@ from .feature_relevance import FeatureRelevanceDisplay
 from .prediction_interval import LEVELS, PredictionIntervalDisplay
 from .reliability import ReliabilityDisplay
 
-ROOMS = ("predictions", "predictions"), ("calibration", "relevance")
-"""Places of the panels: predictions above, the two others below."""
+ROOMS = {
+    3: ([["predictions", "predictions"], ["calibration", "relevance"]], (10.0, 8.0)),
+    2: ([["predictions", "predictions", "calibration"]], (12.0, 4.6)),
+}
+"""Places of the panels, by their number, and size of the figure in inches."""
 
 
 class OverviewDisplay:
@@ -163,7 +166,7 @@ class OverviewDisplay:
             If ``ax`` or ``figure`` is of another type, or both are given.
         """
         displays = [self.predictions, self.calibration, *([] if self.relevance is None else [self.relevance])]
-        self.axes_ = mosaic(type(self).__name__, ax, figure, ROOMS, len(displays))
+        self.axes_ = mosaic(type(self).__name__, ax, figure, *ROOMS[len(displays)])
         for display, axes in zip(displays, self.axes_, strict=False):
             display.plot(ax=axes)
         # bars and points may be anywhere in the first panel

@@ -495,6 +495,13 @@ def test_columns_of_frames_are_shuffled_by_their_names(library):
     assert display.axes_[0].get_ylabel() == "rent"
 
 
+def test_long_names_are_shortened_in_the_picture_only():
+    """A name of 60 characters would leave no room for the bars."""
+    display = FeatureRelevanceDisplay([1.0, 2.0], feature_names=["town", "n" * 60]).plot()
+    assert [text.get_text() for text in display.ax_.get_yticklabels()] == ["n" * 23 + "…", "town"]
+    assert display.feature_names[1] == "n" * 60
+
+
 # ---------------------------------------------------------------------- overview
 
 
