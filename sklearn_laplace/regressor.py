@@ -21,7 +21,7 @@ from ._ensemble.member import Member
 from ._estimator.base import LaplaceEstimator
 from ._estimator.predictive import NumericPredictive
 from ._estimator.report import Report, regression_report
-from ._options.likelihood import check_support, for_counts
+from ._options.likelihood import check_support, for_counts, print_count_hint
 from ._options.prior import check_left_out
 from ._options.resolve import INTERVAL_METHODS, STD_REQUESTS, one_or_all, variance_of_kind
 from ._validation import values as _values
@@ -249,6 +249,8 @@ default="auto"
         if variances is not None:
             targets, variances = np.split(targets, 2, axis=1)
         check_support(likelihood, targets)
+        if self.verbose and not self._is_candidate:
+            print_count_hint(self.likelihood, targets)
         previous = self._previous()
         if previous is not None:  # its curvature is in the units of the previous fit
             check_outputs(n_outputs, previous.n_outputs_)

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.stats import binom, kstest
 
 from .._data.reading import column_names, read_columns
-from .._data.statistics import weighted_quantiles
+from .._data.statistics import count_hint, weighted_quantiles
 from .._validation.inputs import is_missing
 from ..distributions.crps import crps_of
 
@@ -98,6 +98,8 @@ class Report:
         Groups of rows by columns of X whose frequency is furthest from the expected one, worst first.
     pit_pvalue : float or None
         Probability, for a calibrated model, of a PIT further from uniform; None for classes.
+    hint : str
+        Advice on the likelihood, or an empty string.
     """
 
     n_rows: int
@@ -105,6 +107,7 @@ class Report:
     coverage: tuple[Frequency, ...]
     groups: tuple[Frequency, ...]
     pit_pvalue: float | None = None
+    hint: str = ""
 
     def __str__(self) -> str:
         width = max(len(name) for name in [*self.scores, *(entry.name for entry in self.coverage)])
@@ -116,7 +119,7 @@ class Report:
         if self.groups:
             lines.append("groups with the largest deviation:")
             lines += [f"  {entry.name} ({entry.n:,} rows): {entry}" for entry in self.groups]
-        return "\n".join(lines)
+        return "\n".join([*lines, self.hint] if self.hint else lines)
 
     __repr__ = __str__
 
@@ -155,7 +158,8 @@ def regression_report(distribution: Any, X: Any, targets: np.ndarray, output: in
     coverage = tuple(Frequency.of(f"{level:.0%} intervals", events, level) for level, events in inside.items())
     expected = np.full(len(y), GROUP_LEVEL)
     groups = _worst(X, inside[GROUP_LEVEL], expected, f"{GROUP_LEVEL:.0%} intervals")
-    return Report(len(y), scores, coverage, groups, float(kstest(pit, "uniform").pvalue))
+    hint = "" if is_count else count_hint(y)
+    return Report(len(y), scores, coverage, groups, float(kstest(pit, "uniform").pvalue), hint)
 
 
 def classification_report(probabilities: np.ndarray, classes: np.ndarray, X: Any, labels: np.ndarray) -> Report:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from .._data.statistics import count_hint
 from .._host.given_net import has_one_output, names_criterion
 from .._validation.values import Choice, choice, lookup
 from ..errors import UnsupportedCombinationError
 from ..laplace.likelihoods import LIKELIHOODS
 from ..laplace.likelihoods._base import Likelihood
-from .options import AUTO, BY_EVIDENCE, DISPERSION_RULES
+from .options import AUTO, BY_EVIDENCE, DISPERSION_RULES, is_auto
 
 LIKELIHOODS_FOR = {
     "regressor": ("gaussian", "poisson", "negative_binomial"),
@@ -98,6 +99,18 @@ def for_counts(likelihood: object) -> bool:
     (True, False)
     """
     return isinstance(likelihood, str) and LIKELIHOODS.get(likelihood, Likelihood).least_target == 0
+
+
+def print_count_hint(likelihood: object, targets: np.ndarray) -> None:
+    """Print advice on targets that look like counts, unless a likelihood was chosen explicitly.
+
+    Examples
+    --------
+    >>> print_count_hint("gaussian", np.array([[0.0], [3.0]]))
+    """
+    hint = count_hint(targets) if is_auto(likelihood) else ""
+    if hint:
+        print(hint)
 
 
 def check_support(likelihood: Likelihood, targets: np.ndarray) -> None:
