@@ -14,6 +14,34 @@ TAILS = 0.05
 """Fraction of each tail that the robust standard deviation ignores."""
 NORMAL_RANGE = 3.2897072539029444
 """Width of the central 90 % interval of a standard normal distribution."""
+LARGEST_COUNT, LEAST_VARIANCE = 100, 0.9
+"""Targets look like counts if they are whole numbers up to this value, and their variance is at least this fraction of
+their mean. The variance of ratings is smaller, and that of counts is at least the mean."""
+
+
+def count_hint(targets: np.ndarray) -> str:
+    """Advice on targets that look like small counts; empty for other targets.
+
+    Parameters
+    ----------
+    targets : ndarray of shape (n,) or (n, C)
+
+    Examples
+    --------
+    >>> count_hint(np.array([0.0, 3.0, 1.0, 0.0])).split(":")[0]
+    'y holds whole numbers from 0 to 3, as counts do'
+    >>> count_hint(np.array([1.0, 2.0, 3.0, 2.0])), count_hint(np.array([0.0, 1.0]))  # ratings, and two classes
+    ('', '')
+    """
+    low, high = float(targets.min()), float(targets.max())
+    if low < 0 or not 2 <= high <= LARGEST_COUNT or (targets != np.floor(targets)).any():
+        return ""
+    if (targets.var(axis=0) < LEAST_VARIANCE * targets.mean(axis=0)).any():
+        return ""
+    return (
+        f"y holds whole numbers from {low:g} to {high:g}, as counts do: likelihood='negative_binomial' has intervals "
+        "of whole numbers from 0."
+    )
 
 
 def as_counts(weights: np.ndarray) -> np.ndarray:

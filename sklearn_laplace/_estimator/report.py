@@ -17,7 +17,7 @@ import numpy as np
 from scipy.stats import binom, kstest
 
 from .._data.reading import column_names, read_columns
-from .._data.statistics import weighted_quantiles
+from .._data.statistics import count_hint, weighted_quantiles
 from .._validation.inputs import is_missing
 from ..distributions.crps import crps_of
 
@@ -167,8 +167,10 @@ def regression_report(distribution: Any, X: Any, targets: np.ndarray, output: in
     groups = _worst(X, inside[GROUP_LEVEL], expected, f"{GROUP_LEVEL:.0%} intervals")
     ends = of_output(distribution.ppf((1 - GROUP_LEVEL) / 2))
     share = float((ends < 0).mean()) if (y > 0).all() else 0.0
-    notes = (BELOW_ZERO.format(share, GROUP_LEVEL),) if share > LEAST_BELOW else ()
-    return Report(len(y), scores, coverage, groups, float(kstest(pit, "uniform").pvalue), notes)
+    note = "" if is_count else count_hint(y)
+    if not note and share > LEAST_BELOW:
+        note = BELOW_ZERO.format(share, GROUP_LEVEL)
+    return Report(len(y), scores, coverage, groups, float(kstest(pit, "uniform").pvalue), (note,) if note else ())
 
 
 def classification_report(probabilities: np.ndarray, classes: np.ndarray, X: Any, labels: np.ndarray) -> Report:

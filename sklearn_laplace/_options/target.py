@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from scipy.stats import skew
 from sklearn.frozen import FrozenEstimator
 
+from .._data.statistics import count_hint
 from .._validation.values import lookup
 from ..distributions.transforms import TRANSFORMS, TargetTransform
 from ..errors import UnsupportedCombinationError
 from ..laplace.likelihoods._base import Likelihood
 from .options import AUTO, is_auto
 
+SKEWED = 1.0
+"""Skewness of positive targets from which a hint is printed."""
 CANDIDATES: tuple[str | None, ...] = (None, *TRANSFORMS)
 """Values of ``target_transform`` among which "auto" chooses."""
 
@@ -43,6 +48,24 @@ def name_of(transforms: tuple[TargetTransform, ...]) -> str | None:
     True
     """
     return next((name for name, kind in TRANSFORMS.items() if transforms and type(transforms[0]) is kind), None)
+
+
+def print_hint(likelihood: object, transform: object, targets: np.ndarray) -> None:
+    """Print advice on targets that look like counts, or are positive and skewed, if both options are at their defaults.
+
+    Examples
+    --------
+    >>> print_hint("gaussian", None, np.array([[0.0], [3.0]]))
+    >>> print_hint("auto", None, np.array([[1.0], [1.5], [2.0], [900.0]]))
+    y is positive and skewed. If intervals reach below zero, use target_transform='auto', or 'log'.
+    """
+    if not is_auto(likelihood) or transform is not None:
+        return
+    hint = count_hint(targets)
+    if not hint and (targets > 0).all() and (skew(targets, axis=0) > SKEWED).any():
+        hint = "y is positive and skewed. If intervals reach below zero, use target_transform='auto', or 'log'."
+    if hint:
+        print(hint)
 
 
 def check_target_transform(parameters: Mapping[str, Any], likelihood: Likelihood) -> None:

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal as assert_equal
 from sklearn.base import clone
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401  # registers HalvingGridSearchCV
-from sklearn.metrics import check_scoring
+from sklearn.metrics import get_scorer
 from sklearn.model_selection import GridSearchCV, HalvingGridSearchCV, KFold
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
@@ -135,17 +135,17 @@ def test_a_search_may_hold_an_estimator_that_cross_validates(cache):
         assert search.cv_results_[f"split{k}_test_score"][0] == neg_nlpd(fit, X[test], Y[test])
 
 
-@pytest.mark.parametrize("scoring", ["r2", neg_nlpd, neg_crps], ids=["r2", "log density", "crps"])
-def test_a_search_over_the_prior_precision_selects_what_predicts_best(scoring):
+def test_a_search_over_the_prior_precision_selects_what_predicts_best():
     """Weak priors fit the noise of 90 rows, strong ones predict the mean; the choice is best on 500 fresh rows."""
     rng = np.random.default_rng(2)
     X, X_new = rng.normal(size=(90, 2)), rng.normal(size=(500, 2))
     y, y_new = (np.sin(2 * rows[:, 0]) + 0.5 * rng.normal(size=len(rows)) for rows in (X, X_new))
-    grid = [1e-6, 3.0, 1e5]
-    model = LaplaceRegressor(hidden_layer_sizes=(10,), n_members=1, n_bins=None, sigma_noise=0.5, random_state=0)
-    search = GridSearchCV(model, {"prior_precision": grid}, scoring=scoring, cv=FOLDS).fit(X, y)
-    assert search.best_params_ == {"prior_precision": 3.0}
+    grid, scorers = [1e-6, 1.0, 1e5], {"r2": get_scorer("r2"), "log density": neg_nlpd, "crps": neg_crps}
+    model = LaplaceRegressor(hidden_layer_sizes=(30,), n_members=1, n_bins=None, sigma_noise=0.5, random_state=0)
+    search = GridSearchCV(model, {"prior_precision": grid}, scoring=scorers, refit="r2", cv=FOLDS).fit(X, y)
     fits = [clone(model).set_params(prior_precision=value).fit(X, y) for value in grid]
-    fresh = [check_scoring(fit, scoring=scoring)(fit, X_new, y_new) for fit in fits]
-    assert np.argmax(fresh) == 1
-    assert search.score(X_new, y_new) == fresh[1]
+    for name, scorer in scorers.items():
+        assert np.argmax(search.cv_results_[f"mean_test_{name}"]) == 1
+        assert np.argmax([scorer(fit, X_new, y_new) for fit in fits]) == 1
+    assert search.best_params_ == {"prior_precision": 1.0}
+    assert_equal(search.predict(X_new), fits[1].predict(X_new))

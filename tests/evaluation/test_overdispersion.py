@@ -15,6 +15,7 @@ from sklearn.frozen import FrozenEstimator
 
 from sklearn_laplace import LaplaceRegressor, load, metrics, save
 from sklearn_laplace._approximation.overdispersion import CountRows
+from sklearn_laplace._data.statistics import count_hint
 from sklearn_laplace.distributions import CountMixture, NegativeBinomialLogNormal, PoissonLogNormal
 from sklearn_laplace.errors import UnsupportedCombinationError
 
@@ -97,7 +98,7 @@ def test_counts_without_overdispersion_are_poisson():
     """The variance of a typical count is that of the Poisson distribution within 10 %."""
     rng = np.random.default_rng(5)
     counts = rng.poisson(np.exp(1 + np.sin(2 * X[:, 0])))
-    model = LaplaceRegressor(n_members=1, **SMALL).fit(X, counts)
+    model = LaplaceRegressor(prior_precision=1.0, n_members=1, **SMALL).fit(X, counts)
     assert model.overdispersion_ * counts.mean() < 0.1
 
 
@@ -133,7 +134,7 @@ def test_the_criterion_is_the_likelihood_of_the_rows(held_out):
 def test_each_output_has_its_own_overdispersion():
     """One column is Poisson, the other has α = 0.6; both kinds of attributes have the shape of the outputs."""
     targets = np.column_stack([np.random.default_rng(0).poisson(np.full(150, 4.0)), Y])
-    model = LaplaceRegressor(n_members=1, **SMALL).fit(X, targets)
+    model = LaplaceRegressor(prior_precision=1.0, n_members=1, **SMALL).fit(X, targets)
     assert model.overdispersion_.shape == (2,)
     assert model.overdispersion_[0] < 0.05 and 0.35 < model.overdispersion_[1] < 0.9
     assert model.predict(X_NEW[:3], return_cov=True)[1].shape == (3, 3, 2)
@@ -223,3 +224,35 @@ def test_what_is_not_for_overdispersed_counts_is_refused(model):
     normal = LaplaceRegressor(hidden_layer_sizes=(), prior_precision=1.0, sigma_noise=1.0).fit(X[:9], Y[:9])
     with pytest.raises(AttributeError, match=r"overdispersion_ is not defined for likelihood='auto'.*negative_bin"):
         _ = normal.overdispersion_
+
+
+# ---------------------------------------------------------------------- the hint
+
+
+def test_small_counts_under_a_normal_distribution_get_a_hint(capsys):
+    """Printed by ``verbose=1`` and at the end of a report, for "auto" only; a default fit prints and warns nothing."""
+    quick = {"hidden_layer_sizes": (), "prior_precision": 1.0, "sigma_noise": 1.0, "random_state": 0}
+    model = LaplaceRegressor(**quick).fit(X, Y)
+    assert capsys.readouterr().out == ""
+    assert "y holds whole numbers from 0 to" in str(model.report(X_NEW, Y_NEW)).splitlines()[-1]
+    LaplaceRegressor(verbose=1, **quick).fit(X, Y)
+    assert "as counts do: likelihood='negative_binomial' has intervals of whole numbers" in capsys.readouterr().out
+    LaplaceRegressor(verbose=1, likelihood="gaussian", **quick).fit(X, Y)
+    assert "counts" not in capsys.readouterr().out
+    poisson = LaplaceRegressor(likelihood="poisson", prior_precision=1.0, hidden_layer_sizes=(), random_state=0)
+    assert poisson.fit(X, Y).report(X_NEW, Y_NEW).notes == ()
+
+
+@pytest.mark.parametrize(
+    "targets",
+    [
+        pytest.param(Y + 0.5, id="fractions"),
+        pytest.param(Y - 1, id="negative"),
+        pytest.param(1000 * Y, id="large"),
+        pytest.param(np.arange(150) % 2, id="two classes"),
+        pytest.param(3 + np.arange(150) % 6, id="ratings from 3 to 8"),
+    ],
+)
+def test_other_targets_get_no_hint(targets):
+    """Ratings vary less than counts of the same mean."""
+    assert count_hint(targets) == ""

@@ -283,6 +283,22 @@ def test_a_trained_net_needs_a_definite_transformation(of_logarithms):
         LaplaceRegressor(net, target_transform="auto", random_state=0).fit(X, Y)
 
 
+def test_positive_skewed_targets_get_a_hint(capsys):
+    """Printed by ``verbose=1`` for default options only."""
+    quick = {"hidden_layer_sizes": (), "prior_precision": 1.0, "sigma_noise": 1.0, "n_members": 1, "random_state": 0}
+    LaplaceRegressor(**quick).fit(X, Y)
+    LaplaceRegressor(verbose=1, likelihood="gaussian", **quick).fit(X, Y)
+    LaplaceRegressor(verbose=1, target_transform="log", **quick).fit(X, Y)
+    LaplaceRegressor(verbose=1, **quick).fit(X, 5 + X[:, 0])
+    LaplaceRegressor(verbose=1, **quick).fit(X, Y - Y.mean())
+    assert "skewed" not in capsys.readouterr().out
+    LaplaceRegressor(verbose=1, **quick).fit(X, Y)
+    assert (
+        "y is positive and skewed. If intervals reach below zero, use target_transform='auto'"
+        in capsys.readouterr().out
+    )
+
+
 # ---------------------------------------------------------------------- the choice
 
 
