@@ -417,8 +417,6 @@ def test_explained_functions_are_the_same_to_tools():
     """Signatures, names and pickles do not change; a method of another estimator does not exist."""
     assert list(inspect.signature(LR.predict_interval).parameters) == ["self", "X", "confidence_level", "method"]
     assert inspect.signature(metrics.coverage).parameters["confidence_level"].default == 0.9
-        ": float = ", "="
-    )
     for function in (metrics.neg_nlpd, metrics.log_density_scorer, metrics.coverage, predict_interval, LR.fit):
         assert pickle.loads(pickle.dumps(function)) is function
     assert {"alpha", "epochs"}.isdisjoint(LR().get_params()) and clone(LR(lr=0.1)).lr == 0.1
