@@ -38,14 +38,14 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
 
     Trains an ensemble of nets to the maximum of the posterior over the weights. A Gaussian approximates the posterior
     there (the Laplace approximation; MacKay 1992, Ritter et al. 2018). Regularisation and noise level are chosen from
-    the data. The page "Parameters in detail" of the documentation has more on each parameter.
+    the data. More on each parameter: page "Parameters in detail".
 
     Parameters
     ----------
     [Model]
     net : None, torch module class or instance, skorch net, or FrozenEstimator, default=None
         None: the built-in net for tables. A module or a skorch net is trained; a fitted one in a ``FrozenEstimator``
-        keeps its weights.
+        keeps its weights. A new module instance gets its initial weights by ``random_state``.
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
         Units of each hidden layer of the built-in net.
     activation : {"auto", "tanh", "relu", "gelu", "silu", "softplus"}, default="auto"
@@ -58,8 +58,8 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, LaplaceEstimator):
     [Uncertainty]
     prior_precision : {"auto", "evidence", "loo", "cv", "validation"}, float, array-like, CrossValidated or Validated, \
 default="auto"
-        Precision of the Gaussian prior over the weights, that is, the strength of regularisation: a number, or the rule
-        that chooses it. "auto": held-out folds where possible, else the marginal likelihood ("evidence").
+        Precision of the Gaussian prior over the weights, the strength of regularisation: a number or a rule. "auto":
+        held-out folds where possible, else the marginal likelihood ("evidence").
     sigma_noise : {"auto", "evidence", "loo", "residual"}, float or array-like of shape (n_outputs,), default="auto"
         Standard deviation of the noise in units of y: a number, one per target, or a rule.
     n_members : "auto", int or Members, default="auto"
@@ -72,12 +72,14 @@ default="auto"
     random_state : int, RandomState or None, default=None
         Seed of initial weights, mini-batches and weight samples.
     verbose : int, default=0
-        0: silent. 1: one line per stage. 2: one line per epoch as well.
+        1: one line per stage. 2: per epoch.
     [Advanced]
     n_bins : "auto", None, int, or tuple of int and None, default="auto"
-        Bins of each numeric column in a piecewise linear encoding (Gorishniy et al. 2022). None: no encoding.
+        Bins of each numeric column in a piecewise linear encoding. None: no encoding.
+    standardize_X : "auto" or bool, default="auto"
+        If True, linear layers of a given net that take X standardise it. "auto": unless the net is frozen.
     standardize_y : bool, default=True
-        If True, train on targets of mean 0 and variance 1. Results are in units of y.
+        If True, train on targets of mean 0 and variance 1.
     max_epochs, lr, batch_size : int, float and int, or None, default=None
         Gradient training: number of epochs, learning rate, rows per step.
     augment : None, callable or Augmentation, default=None
@@ -177,6 +179,7 @@ default="auto"
         random_state: Any = None,
         verbose: int = 0,
         n_bins: int | str | tuple[int | None, ...] | None = "auto",
+        standardize_X: str | bool = "auto",
         standardize_y: bool = True,
         max_epochs: int | None = None,
         lr: float | None = None,
@@ -208,6 +211,7 @@ default="auto"
         self.random_state = random_state
         self.verbose = verbose
         self.n_bins = n_bins
+        self.standardize_X = standardize_X
         self.standardize_y = standardize_y
         self.max_epochs = max_epochs
         self.lr = lr
