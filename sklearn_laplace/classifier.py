@@ -58,9 +58,9 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     max_time, n_jobs, random_state, verbose
         As in :class:`LaplaceRegressor`.
     [Advanced]
-    n_bins, max_epochs, lr, batch_size, augment, map_prior_precision, memory, memory_budget, device, dtype
+    n_bins, standardize_X, max_epochs, lr, batch_size, augment, map_prior_precision, memory, memory_budget
         As in :class:`LaplaceRegressor`.
-    subset_of_weights, hessian_structure, curvature, prior, temperature
+    device, dtype, subset_of_weights, hessian_structure, curvature, prior, temperature
         As in :class:`LaplaceRegressor`.
     predictive : {"glm", "mc"} or MonteCarlo, default="glm"
         As in :class:`LaplaceRegressor`. With "mc" the probabilities are averages over weight samples.
@@ -114,6 +114,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         random_state: Any = None,
         verbose: int | str = 0,
         n_bins: int | str | tuple[int | None, ...] | None = "auto",
+        standardize_X: str | bool = "auto",
         max_epochs: int | None = None,
         lr: float | None = None,
         batch_size: int | None = None,
@@ -144,6 +145,7 @@ mode_distance_, history_, n_iter_, n_features_in_, feature_names_in_, table_
         self.random_state = random_state
         self.verbose = verbose
         self.n_bins = n_bins
+        self.standardize_X = standardize_X
         self.max_epochs = max_epochs
         self.lr = lr
         self.batch_size = batch_size

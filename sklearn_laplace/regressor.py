@@ -47,14 +47,14 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
 
     Trains an ensemble of nets to the maximum of the posterior over the weights, where a Gaussian approximates it
     (the Laplace approximation; MacKay 1992, Ritter et al. 2018). Regularisation and noise level are chosen from the
-    data. The documentation page "Parameters in detail" has more on each parameter.
+    data. More on each parameter: page "Parameters in detail".
 
     Parameters
     ----------
     [Model]
     net : None, torch module class or instance, skorch net, or FrozenEstimator, default=None
         None: the built-in net for tables. A module or a skorch net is trained; a fitted one in a ``FrozenEstimator``
-        keeps its weights.
+        keeps its weights. A new module instance gets its initial weights by ``random_state``.
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
         Units of each hidden layer of the built-in net.
     activation : {"auto", "tanh", "relu", "gelu", "silu", "softplus"}, default="auto"
@@ -83,11 +83,13 @@ default="auto"
         0: silent. 1: a line per stage. 2: epochs too. "bar": bars.
     [Advanced]
     n_bins : "auto", None, int, or tuple of int and None, default="auto"
-        Bins of each numeric column in a piecewise linear encoding (Gorishniy et al. 2022). None: no encoding.
+        Bins of each numeric column in a piecewise linear encoding. None: no encoding.
+    standardize_X : "auto" or bool, default="auto"
+        If True, a given net standardises X. "auto": unless frozen.
     standardize_y : bool, default=True
-        If True, train on targets of mean 0 and variance 1. Results are in units of y.
+        If True, train on targets of mean 0 and variance 1.
     target_transform : {"log", "yeo-johnson", "auto"} or None, default=None
-        Transformation of y for the training. "log" keeps intervals of positive targets above zero; "auto" chooses.
+        Transformation of y. "log" keeps intervals of positive targets above zero; "auto" chooses.
     max_epochs, lr, batch_size : int, float and int, or None, default=None
         Gradient training: number of epochs, learning rate, rows per step.
     augment : None, callable or Augmentation, default=None
@@ -95,9 +97,9 @@ default="auto"
     map_prior_precision : "same" or float, default="same"
         Prior precision of the training. "same": that of the posterior.
     memory : None, str or joblib.Memory, default=None
-        Cache of trainings, as in scikit-learn's ``Pipeline``; needs an integer ``random_state``.
+        Cache of trainings, as in ``Pipeline``; needs an integer ``random_state``.
     memory_budget : None, int or str, default=None
-        Bytes, or a string such as "2GB", for posterior and rows in work.
+        Bytes, or text such as "2GB", for posterior and rows.
     device : {"auto", "cpu", "cuda"}, default="auto"
         "auto": the device of a given skorch net, else the CPU.
     dtype : {"auto", "float32", "float64"}, default="auto"
@@ -113,7 +115,7 @@ default="auto"
         Weights that share a prior precision ("scalar", "layer", "tensor", "ard", "parameter"); the prior mean; or
         ``FrozenEstimator(fitted)``, whose posterior becomes the prior.
     temperature : float or dict, default=1.0
-        Divides the curvature; below 1 the posterior is narrower. A dict is keyed by layers or tensors.
+        Divides the curvature; below 1 the posterior is narrower. A dict: by layers or tensors.
     predictive : {"glm", "mc"} or MonteCarlo, default="glm"
         "glm": the linearised net, in closed form. "mc": the net under weight samples.
     return_std_kind : {"total", "epistemic", "aleatoric"}, default="total"
@@ -143,7 +145,7 @@ default="auto"
     prior_path_ : Bunch
         Scores under other prior precisions.
     gradient_norm_, mode_distance_ : float
-        Gradient in nats per row; distance to the mode in posterior standard deviations.
+        Nats per row; posterior standard deviations.
     history_ : list of dict
     n_iter_, n_outputs_, n_features_in_ : int
     feature_names_in_ : ndarray of str
@@ -187,6 +189,7 @@ default="auto"
         random_state: Any = None,
         verbose: int | str = 0,
         n_bins: int | str | tuple[int | None, ...] | None = "auto",
+        standardize_X: str | bool = "auto",
         standardize_y: bool = True,
         target_transform: str | None = None,
         max_epochs: int | None = None,
@@ -219,6 +222,7 @@ default="auto"
         self.random_state = random_state
         self.verbose = verbose
         self.n_bins = n_bins
+        self.standardize_X = standardize_X
         self.standardize_y = standardize_y
         self.target_transform = target_transform
         self.max_epochs = max_epochs

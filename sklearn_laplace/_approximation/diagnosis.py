@@ -1,7 +1,9 @@
-r"""Diagnosis of a finished fit: warnings if its error bars are not reliable, with advice.
+r"""Diagnosis of a finished fit: warnings if its intervals are wrong on rows that it does not know, with advice.
 
-The criteria use numbers that every fit has: the number of weights P, the effective parameters γ, the total row weight
-N_w times the outputs C, and the log evidence with its terms,
+A fit whose prior precision and noise level were selected on held-out rows is calibrated. For other fits, held-out or
+left-out rows show the coverage and the width of the intervals (:class:`Fresh`). Leave-one-out is computed only if the
+numbers that every fit has give reason to. These are the number of weights P, the effective parameters γ, the total row
+weight N_w times the outputs C, and the log evidence with its terms,
 
 .. math::
 
@@ -9,36 +11,89 @@ N_w times the outputs C, and the log evidence with its terms,
         - \tfrac12 \underbrace{(\log|P| - \log|P_0|)}_{\text{volume}}
         - \tfrac12 \underbrace{(\theta^* - \mu_0)^\top P_0 (\theta^* - \mu_0)}_{\text{distance}} .
 
-All of these are dimensionless, so no criterion depends on the scale of X, y or the weights. No further pass over the
-rows is needed.
+All of these are dimensionless, so no criterion depends on the scale of X, y or the weights. Closed-form leave-one-out
+does not account for features that were learnt from all rows: it measures the width well, and the coverage of a net
+with a weak prior too large. Such a net is recognised by its evidence. ``examples/benchmarks/true_warnings.py`` measures
+precision and recall.
 """
 
 from __future__ import annotations
 
-import warnings
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Tensor
+import numpy as np
 
 from .._data.known_noise import FEWEST_ROWS
-from .._options.options import Options
-from ..errors import InterpolationWarning, PinnedWarning, WeakPriorWarning
+from ..errors import InterpolationWarning, ModeWarning, PinnedWarning, WeakPriorWarning
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.structures import Full, Functional
 
-INTERPOLATES = 0.95
-"""Mean leverage γ / (N_w C) above which the residuals hardly determine the noise level."""
-WORSE_THAN_BASELINE = 1.0
-"""A prior is too weak if the volume term reduces the evidence to this many nats per target below the baseline."""
+MANY, INTERPOLATES = 0.7, 0.95
+"""Mean leverage γ / (N_w C) above which leave-one-out is computed, and above which a net interpolates the targets."""
+WORSE_THAN_BASELINE = {True: 0.4, False: 1.0}
+"""A prior is too weak if the volume term reduces the evidence to this many nats per target below the baseline: for
+numbers, and for classes."""
+WIDE = 2.0
+"""Width of the intervals, relative to those of the baseline, above which they are too wide."""
+LEVEL, NARROW, DEVIATIONS = 0.9, 0.8, 2.0
+"""Level of the intervals; coverage below which they are too narrow, by this many standard errors."""
+FAR_FROM_MODE = 1.0
+"""Distance to the mode above which a fit is diagnosed, in posterior standard deviations per effective parameter."""
+HALF = 0.5
+"""Share of what a linear model explains, below which a net has learnt too little."""
+EXPLAINED = {True: 0.5, False: 0.2}
+"""Share of the variance that a linear model explains, above which a constant net is reported: for a prior precision
+that a rule has selected, and for a given one."""
 AT_THE_MEAN, NO_BETTER = 0.1, 0.1
 """Distance term below which the weights count as equal to the prior mean. Gain over the baseline, in nats per target,
 below which a fit counts as no better."""
 UNDETERMINED, FEW = 0.1, 0.01
 """Effective parameters per output, and per weight, below which the data do not determine the weights."""
+SETTLED = 1e-2
+"""Number of weights that the data do not determine, below which the prior has no effect."""
 ROWS = 10
-"""Minimum number of rows for warnings about pinned weights and interpolation."""
+"""Minimum number of rows for warnings about pinned weights and intervals."""
+RANK = 1e-10
+"""Singular values below this, relative to the largest one, count as zero."""
 EXACT = Full, Functional
 """Structures whose γ is a sum of leverages and whose volume is the posterior's. Other structures overestimate both."""
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """Central 90 % intervals of rows that are unknown to the model.
+
+    Parameters
+    ----------
+    coverage : float
+        Share of the targets in their intervals.
+    width : float
+        Median width relative to that of the baseline; 0 if it is not known.
+    n_rows : float
+        Number of these rows.
+
+    Examples
+    --------
+    >>> Fresh(0.5, 0.2, 100.0).is_narrow, Fresh(0.75, 0.2, 100.0).is_narrow, Fresh(1.0, 9.0, 100.0).is_wide
+    (True, False, True)
+    """
+
+    coverage: float
+    width: float
+    n_rows: float
+
+    @property
+    def is_narrow(self) -> bool:
+        """True if the coverage is too small, by more than chance."""
+        error = math.sqrt(self.coverage * (1 - self.coverage) / self.n_rows)
+        return self.n_rows >= ROWS and self.coverage + DEVIATIONS * error < NARROW
+
+    @property
+    def is_wide(self) -> bool:
+        """True if the intervals are much wider than those of the baseline."""
+        return self.n_rows >= ROWS and self.width > WIDE
 
 
 @dataclass(frozen=True)
@@ -69,11 +124,13 @@ class Vitals:
         True if all weights of the net are random.
     exact : bool
         True if γ and the volume are those of the exact posterior.
+    of_numbers : bool
+        False for classes.
 
     Examples
     --------
     >>> vitals = Vitals(151, 60.0, 60.0, 1, 60.0, 0.2, -80.0, 1.0, 1e-9, -80.0, whole=True, exact=True)
-    >>> vitals.pinned, vitals.interpolates, vitals.weak_prior
+    >>> vitals.pinned, vitals.is_suspicious, vitals.weak_prior
     (True, False, False)
     """
 
@@ -89,6 +146,7 @@ class Vitals:
     baseline: float | None
     whole: bool
     exact: bool
+    of_numbers: bool = True
 
     @classmethod
     def of(
@@ -111,6 +169,7 @@ class Vitals:
             baseline=None if baseline is None else fit.total_weight * baseline,
             whole=network.n_parameters == sum(shape.numel() for shape in network.layout.shapes.values()),
             exact=isinstance(fit.curvature, EXACT) and fit.dispersion_power == 1,
+            of_numbers=not fit.likelihood.over_classes,
         )
 
     @property
@@ -136,8 +195,32 @@ class Vitals:
     @property
     def interpolates(self) -> bool:
         """True if there are nearly as many effective parameters as different targets."""
-        enough = self.exact and self.n_different >= ROWS
-        return enough and self.effective >= INTERPOLATES * self.n_different * self.n_outputs
+        return self.exact and self.effective >= INTERPOLATES * self.n_different * self.n_outputs
+
+    @property
+    def is_constant(self) -> bool:
+        """True if the fit is no better than the baseline."""
+        known = self.baseline is not None and self.fit - self.baseline < NO_BETTER * self.n_targets
+        return self.whole and self.n_rows >= ROWS and known
+
+    @property
+    def learnt(self) -> float:
+        """Share of the variance of numbers that corresponds to the gain over the baseline; 1 if it is not known."""
+        if self.baseline is None or not (self.whole and self.of_numbers and self.n_rows >= ROWS):
+            return 1.0
+        return 1 - math.exp(-2 * (self.fit - self.baseline) / self.n_targets)
+
+    @property
+    def lost(self) -> float:
+        """Nats per target by which the volume term brings the evidence below the baseline; −∞ if not known."""
+        if not self.exact or self.baseline is None:
+            return -math.inf
+        return (self.baseline - self.fit + 0.5 * self.volume) / self.n_targets
+
+    @property
+    def is_suspicious(self) -> bool:
+        """True if there are many effective parameters, or if the evidence is below the baseline."""
+        return self.exact and (self.effective >= MANY * self.n_different * self.n_outputs or self.lost > 0)
 
     @property
     def weak_prior(self) -> bool:
@@ -147,69 +230,146 @@ class Vitals:
         the volume term brings it below the baseline, these predictions are much wider than the spread of the targets.
         False if the data determine all weights, because the prior then has no effect.
         """
-        if not self.exact or self.baseline is None or self.fit < self.baseline or self.n_weights - self.effective < 1:
+        if self.baseline is None or self.fit < self.baseline or self.n_weights - self.effective < SETTLED:
             return False
-        return self.fit - 0.5 * self.volume < self.baseline - WORSE_THAN_BASELINE * self.n_targets
+        return self.lost > WORSE_THAN_BASELINE[self.of_numbers]
 
 
-def diagnose(
-    fit: LaplaceFit,
-    hyper: Hyper,
-    effective: float,
-    evidence: float,
-    options: Options,
-    held_out: tuple[bool, bool] = (False, False),
-    n_different: float | None = None,
-) -> None:
-    """Warn if the error bars of a posterior are not reliable.
-
-    At most one warning is issued. There is none at a temperature other than 1, which is a choice of the user.
+@dataclass(frozen=True)
+class Findings:
+    """What a fit is diagnosed from.
 
     Parameters
     ----------
-    fit : LaplaceFit
-    hyper : Hyper
-    effective : float
-        Effective parameters γ.
-    evidence : float
-        Log evidence, nats, in the network's units.
-    options : Options
-        Options, which state whether prior precision and noise level are fixed or selected.
-    held_out : tuple of bool
-        For prior precision and noise level: True if held-out rows have selected the value, which excludes the problem.
-    n_different : float, optional
-        Number of rows that differ in X or y.
-
-    Warns
-    -----
-    PinnedWarning
-        If a fixed prior is so strong that the data hardly influence the posterior.
-    InterpolationWarning
-        If the noise level is selected from the residuals of a net that interpolates its targets, or from a single row.
-    WeakPriorWarning
-        If the prior is so weak that predictions are wider than the spread of the targets.
+    vitals : Vitals
+        Quantities of the first member.
+    chosen : bool
+        True if a rule selects the prior precision.
+    free_noise : bool
+        True if a rule selects the noise level.
+    has_mean : bool
+        True if the user has set a prior mean.
+    calibrated : bool
+        True if held-out rows have selected prior precision and noise level.
+    weak_training : bool
+        True if the net was trained under the prior of the posterior, and held-out rows have not selected it.
+    distance : float
+        Largest distance of a member to its mode, in posterior standard deviations per effective parameter.
+    fresh : callable
+        Returns a Fresh, or None without held-out and left-out rows.
+    explained : callable
+        Returns the share of the variance of left-out rows that a linear model explains; None if it is not known.
     """
-    if isinstance(hyper.temperature, Tensor) or hyper.temperature != 1.0:
-        return
-    chosen = options.prior_precision.free
-    vitals = Vitals.of(fit, hyper, effective, evidence, n_different)
-    category: type[UserWarning]
-    if options.sigma_noise.free and fit.likelihood.has_dispersion and fit.total_weight < FEWEST_ROWS:
-        message, category = _single(fit.total_weight), InterpolationWarning
-    # No warning for a constant that the evidence prefers, or for weights held at a prior mean that the user has set.
-    elif not chosen and fit.prior.mean is None and (vitals.pinned or vitals.undetermined):
-        message, category = _pinned(vitals), PinnedWarning
-    elif options.sigma_noise.free and not held_out[1] and vitals.interpolates:
-        message, category = _interpolates(vitals), InterpolationWarning
-    elif not held_out[0] and vitals.weak_prior:
-        message, category = _weak(vitals, chosen), WeakPriorWarning
-    else:
-        return
-    warnings.warn(message, category, stacklevel=5)
+
+    vitals: Vitals
+    chosen: bool
+    free_noise: bool
+    has_mean: bool
+    calibrated: bool
+    weak_training: bool
+    distance: float
+    fresh: Callable[[], Fresh | None]
+    explained: Callable[[], float | None]
+
+    def warning(self) -> tuple[str, type[UserWarning]] | None:
+        """Message and category of the warning, or None."""
+        return self._of_constant() or self._of_intervals()
+
+    def _of_constant(self) -> tuple[str, type[UserWarning]] | None:
+        """Nets that have learnt a constant, or less than half of what a linear model explains."""
+        vitals = self.vitals
+        if self.has_mean:  # weights held at a mean that the user has set
+            return None
+        is_constant = vitals.is_constant or vitals.pinned
+        if is_constant or (vitals.learnt < HALF and not self.calibrated):
+            share = self.explained()
+            least = EXPLAINED[self.chosen or not is_constant]
+            if share is None:
+                is_worse = vitals.pinned and not self.chosen
+            else:
+                is_worse = share > least and (is_constant or vitals.learnt < HALF * share)
+            if is_worse:
+                return _constant(vitals, share, self.chosen), PinnedWarning
+        if not self.chosen and vitals.undetermined and not vitals.pinned:
+            return _determined(vitals, "the error bars hardly depend on the rows"), PinnedWarning
+        return None
+
+    def _of_intervals(self) -> tuple[str, type[UserWarning]] | None:
+        """Intervals that are too narrow or too wide."""
+        vitals, is_far = self.vitals, self.distance > FAR_FROM_MODE
+        if self.calibrated:
+            return None
+        fresh = self.fresh()
+        if fresh is not None and fresh.is_narrow and is_far:
+            return _far(self.distance, fresh), ModeWarning
+        if fresh is not None and self.free_noise and (fresh.is_narrow or (fresh.is_wide and vitals.interpolates)):
+            return _interpolates(vitals, fresh), InterpolationWarning
+        if fresh is not None and fresh.is_wide:
+            return _weak(f"intervals are {fresh.width:.2g} times as wide as", vitals, self.chosen), WeakPriorWarning
+        if self.weak_training and vitals.weak_prior:
+            lost = f"each target is {vitals.lost:.2g} nats less probable than"
+            return _weak(lost, vitals, self.chosen), WeakPriorWarning
+        if is_far and fresh is None:
+            return _far(self.distance, None), ModeWarning
+        return None
 
 
-def _pinned(vitals: Vitals) -> str:
-    effect = "predictions are nearly constant" if vitals.pinned else "the error bars hardly depend on the rows"
+def explained_by_a_line(X: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> float | None:
+    """Share of the variance of left-out targets that a linear model explains (R², in closed form). Costs O(n d²).
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, d)
+        Rows; missing values are replaced by the mean of their column.
+    targets : ndarray of shape (n, C) or (n,)
+        Numbers, or class indices.
+    weights : ndarray of shape (n,)
+        Row weights.
+
+    Returns
+    -------
+    float or None
+        None if there are fewer than three rows for each column.
+
+    Examples
+    --------
+    >>> X = np.arange(10.0)[:, None]
+    >>> explained_by_a_line(X, 3 * X + 1, np.ones(10))
+    1.0
+    """
+    n, d = X.shape
+    if n < 3 * (d + 1):
+        return None
+    y = np.eye(int(targets.max()) + 1)[targets] if targets.ndim == 1 else targets
+    missing = np.isnan(X)
+    means = np.where(missing, 0.0, X).sum(0) / np.maximum((~missing).sum(0), 1)
+    X = np.where(missing, means, X) - means
+    root = np.sqrt(weights)[:, None]
+    X = root * np.column_stack([np.ones(n), X / np.maximum(np.abs(X).max(0), np.finfo(float).tiny)])
+    basis, values, _ = np.linalg.svd(X, full_matrices=False)
+    basis = basis[:, values > RANK * values[0]]
+    leverage = np.minimum((basis**2).sum(1), 1 - RANK)[:, None]
+    errors = (root * y - basis @ (basis.T @ (root * y))) / (1 - leverage)
+    spread = root * (y - np.average(y, axis=0, weights=weights))
+    return 1 - float((errors**2).sum() / max((spread**2).sum(), np.finfo(float).tiny))
+
+
+def _constant(vitals: Vitals, share: float | None, chosen: bool) -> str:
+    effect = "predictions are nearly constant"
+    if not (vitals.is_constant or vitals.pinned):
+        effect = f"predictions explain {vitals.learnt:.0%} of the variance of the targets"
+    if share is not None:
+        effect = f"{effect}, and a linear model explains {share:.0%} of the variance in left-out rows"
+    if not chosen:
+        return _determined(vitals, effect)
+    return (
+        f"{effect}. The net has learnt too little, and the selected prior precision fits such a net. Scale the columns "
+        "of X (standardize_X=True does so in linear layers of a given net), train further (max_epochs), or give "
+        "prior_precision as a number."
+    )
+
+
+def _determined(vitals: Vitals, effect: str) -> str:
     return (
         f"the data determine {vitals.effective:.2g} of {vitals.n_weights:,} weights, and the prior determines all "
         f"others: {effect}. Use a smaller prior_precision, or prior_precision='evidence'. If map_prior_precision is a "
@@ -217,17 +377,27 @@ def _pinned(vitals: Vitals) -> str:
     )
 
 
-def _interpolates(vitals: Vitals) -> str:
+def _interpolates(vitals: Vitals, fresh: Fresh) -> str:
     targets = vitals.n_different * vitals.n_outputs
+    wide = f", and are {fresh.width:.2g} times as wide as under a constant prediction" if fresh.is_wide else ""
     return (
-        f"the net has {vitals.effective:.4g} effective parameters for {targets:.4g} different targets, and nearly "
-        "interpolates them. Its residuals do not determine the noise level, so sigma_noise_ and all intervals may be "
-        "far too small. Give sigma_noise as a number or as 'loo', use a larger prior_precision or fewer hidden units, "
-        "and check the data for duplicate rows. If the targets are free of noise, ignore this warning."
+        f"the net has {vitals.effective:.4g} effective parameters for {targets:.4g} different targets, and its "
+        f"residuals do not determine the noise level. The 90 % intervals contain {fresh.coverage:.0%} of the targets "
+        f"of left-out rows{wide}. Give sigma_noise as a number or as 'auto', use a larger prior_precision or fewer "
+        "hidden units, and check the data for duplicate rows."
     )
 
 
-def _single(total_weight: float) -> str:
+def _far(distance: float, fresh: Fresh | None) -> str:
+    covered = "" if fresh is None else f", and the 90 % intervals contain {fresh.coverage:.0%} of left-out targets"
+    return (
+        f"the weights are {distance:.2g} posterior standard deviations per effective parameter away from a mode"
+        f"{covered}. At this distance a Laplace approximation may be inaccurate. Use more epochs (max_epochs), a "
+        "smaller lr or a larger prior_precision."
+    )
+
+
+def single_row(total_weight: float) -> str:
     return (
         f"the total weight of the rows is {total_weight:.3g}, and a total below {FEWEST_ROWS} does not determine the "
         "noise level. Unless sample_noise_variance is given, sigma_noise_ is the size of the target (1 for a target "
@@ -235,9 +405,7 @@ def _single(total_weight: float) -> str:
     )
 
 
-def _weak(vitals: Vitals, chosen: bool) -> str:
-    assert vitals.baseline is not None
-    lost = (vitals.baseline - vitals.fit + 0.5 * vitals.volume) / vitals.n_targets
+def _weak(finding: str, vitals: Vitals, chosen: bool) -> str:
     left = vitals.n_weights - vitals.effective
     advice = (
         "The net was trained under another prior: use map_prior_precision='same', or a larger number"
@@ -245,7 +413,6 @@ def _weak(vitals: Vitals, chosen: bool) -> str:
         else "Use a larger prior_precision, or prior_precision='evidence'"
     )
     return (
-        f"the prior is too weak for the {left:,.0f} weights that the data do not determine: each target is {lost:.2g} "
-        "nats less probable than under a constant prediction. Predictions away from the training rows are far wider "
-        f"than the spread of the targets. {advice}."
+        f"the prior is too weak for the {left:,.0f} weights that the data do not determine: {finding} under a "
+        f"constant prediction. {advice}."
     )

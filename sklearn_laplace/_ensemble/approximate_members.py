@@ -83,10 +83,6 @@ class BaggedScores(HeldOutScores):
         """True if the precisions are a common multiple of those of the training."""
         return self.is_multiple(hyper)
 
-    def is_capped(self, dispersion: float) -> bool:
-        """False: the noise level of held-out rows is not limited."""
-        return False
-
     def warn_at_end(self, hyper: Hyper) -> None:
         """No warning: the spread of the members may be all of the epistemic uncertainty."""
 

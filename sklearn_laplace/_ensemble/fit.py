@@ -26,7 +26,6 @@ import numpy as np
 from .._approximation.approximate import approximate
 from .._approximation.calibration import HeldOutDensities
 from .._approximation.choose import SelectionState, choose, with_scores_of
-from .._approximation.diagnosis import diagnose
 from .._approximation.noise_model import NoiseModel
 from .._approximation.row_densities import RowDensities
 from .._data.rows import row_keys
@@ -44,7 +43,6 @@ from ..errors import (
     ClippedWarning,
     JitterWarning,
     MemoryBudgetError,
-    ModeWarning,
     NonFiniteError,
     NotPositiveDefiniteError,
 )
@@ -59,7 +57,7 @@ from .request import FitRequest
 from .train_members import is_bagged, train_bag
 from .weights import of_kinds
 
-OF_MEMBERS = ModeWarning, ClippedWarning, JitterWarning
+OF_MEMBERS = ClippedWarning, JitterWarning
 """Warnings that concern a single net."""
 FAILURES = NonFiniteError, NotPositiveDefiniteError
 """Errors that exclude a net from the ensemble, unless it was explicitly requested."""
@@ -345,8 +343,6 @@ def fit_member(
                 densities = origin.cross.densities_of_rows(untempered, held_out)
             scored = origin.cross.scored(hyper, partial(left_out, in_order=False), fit)
             member = replace(member, origin=replace(origin, cross=scored))
-        if not request.is_candidate:
-            diagnosed(member, options, request.resolved, len(data.X) if options.previous is None else None)
     return FittedMember(member, trained.warm_start(), densities, held_out)
 
 
@@ -399,28 +395,6 @@ def _member(
         n_steps=trained.n_steps,
         is_later=False,
     )
-
-
-def diagnosed(member: Member, settled: Options, options: Options, n_different: int | None = None) -> None:
-    """Warn if the posterior of a member is not reliable.
-
-    Parameters
-    ----------
-    member : Member
-        The fitted member.
-    settled : Options
-        Options in the units of the rows.
-    options : Options
-        Options in the units of y.
-    n_different : int or None
-        Number of different rows; None if it is unknown.
-    """
-    evidence = member.log_evidence + member.fit.total_weight * member.scale.log_volume
-    scores, (prior, noise) = member.origin.held_out(member.fit, member.hyper), settled.by_held_out
-    held_out = (False, False)
-    if scores is not None:
-        held_out = prior, prior and noise and not scores.is_capped(member.hyper.dispersion)
-    diagnose(member.fit, member.hyper, member.n_effective_parameters, evidence, options, held_out, n_different)
 
 
 @contextmanager

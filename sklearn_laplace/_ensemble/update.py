@@ -17,8 +17,9 @@ from .._runtime.threads import single_thread
 from .._training.random_weights import fixed_dispersion
 from ..laplace.fit import LaplaceFit
 from ..laplace.updates import add_rows, remove_rows
+from .diagnosed import diagnosed
 from .ensemble import Ensemble
-from .fit import diagnosed, mixed
+from .fit import mixed
 from .member import Member
 
 Copies = Callable[[PreparedData, int], PreparedData]
@@ -43,10 +44,11 @@ def refitted(ensemble: Ensemble, options: Options, *, is_candidate: bool) -> Ens
             settled = replace(options, likelihood=member.fit.likelihood)
             settled = told_by_rows(settled, member.fit.total_weight, member.scale)
             changed = _refitted(member, settled, options, ensemble.factor)
-            if not (is_candidate or member.is_later):
-                diagnosed(changed, settled, options)
             members.append(changed)
-    return replace(ensemble, members=tuple(members))
+    changed_ensemble = replace(ensemble, members=tuple(members))
+    if not is_candidate:
+        diagnosed(changed_ensemble, options)
+    return changed_ensemble
 
 
 def _refitted(member: Member, settled: Options, options: Options, factor: float) -> Member:

@@ -24,9 +24,10 @@ from .._data.reading import check_rows, column_names
 from .._data.rows import PreparedData, augmented
 from .._data.table import Table, check_columns, naming_rows
 from .._data.target_scale import TargetScale
+from .._ensemble.diagnosed import diagnosed
 from .._ensemble.encodings import check_one_kind, most_kinds
 from .._ensemble.ensemble import Ensemble, reweighted
-from .._ensemble.fit import MEMBER_STAGES, diagnosed, fit_ensemble
+from .._ensemble.fit import MEMBER_STAGES, fit_ensemble
 from .._ensemble.member import Member
 from .._ensemble.overdispersion import ROUNDS, with_overdispersion
 from .._ensemble.request import FitRequest
@@ -166,8 +167,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
                 fitted, scores = rule.chosen(self._without_rule(rows), rows, task)
                 self._take(fitted)
                 self._prior_scores, self._is_candidate = scores, False
-            options = self._options()
-            diagnosed(self._ensemble.first, options, options)
+            diagnosed(self._ensemble, self._options())
         return self
 
     def _fit(self, prepare: Callable[[], PreparedData], *arguments: Any) -> Self:
@@ -209,6 +209,8 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
                 request = with_overdispersion(request, task)
             ensemble = fit_ensemble(request, (1 + may_repeat) * MEMBER_STAGES, task)
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
+            if not self._is_candidate:
+                diagnosed(self._ensemble, options)
         clock.warn_if_cut(stacklevel=5)
         return self
 

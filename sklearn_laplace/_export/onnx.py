@@ -36,6 +36,7 @@ from .._validation.arguments import explained
 from .._validation.values import file_path
 from ..classifier import LaplaceClassifier
 from ..errors import MemoryBudgetError, UnsupportedCombinationError
+from ..laplace.layers import StandardisedLinear
 from ..laplace.links import Moderated, Plugin, Probit
 from ..laplace.links._base import Link
 from ..laplace.links.moderated import INVERSE
@@ -381,11 +382,17 @@ def _forward(graph: Graph, network: Network) -> tuple[list[Step], str]:
 def _layers(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     """Names and modules of the layers in order; None if the net is not a chain of layers."""
     if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
-        return list(module.named_children())
+        return [step for name, layer in module.named_children() for step in _with_standardisation(name, layer)]
     if not isinstance(module, TableMLP) or module.first is None or len(module.flagged) or len(module.categorical):
         return None
     behind = [(f"behind.{name}", layer) for name, layer in module.behind.named_children()]
     return [("standardise", module.standardise), ("scale", Scale(module.factor)), ("first", module.first), *behind]
+
+
+def _with_standardisation(name: str, layer: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The layer, after the standardisation of its inputs if it has one."""
+    before = [(f"{name}.standardise", layer.standardise)] if isinstance(layer, StandardisedLinear) else []
+    return [*before, (name, layer)]
 
 
 def _names() -> str:

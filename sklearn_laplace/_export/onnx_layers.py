@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from ..laplace.layers import StandardisedLinear
 from ..nets.mlp import CLIP, Compress, NumbersAndPieces, Pieces, Scale, Shift, Standardise
 
 OPSET, IR_VERSION = 17, 8
@@ -162,6 +163,7 @@ PLAIN: dict[type[nn.Module], Callable[[Graph, Any, str], Made]] = {
 LAYERS: dict[type[nn.Module], Callable[[Graph, Any, str], Made]] = {
     **PLAIN,
     nn.Linear: _linear,
+    StandardisedLinear: _linear,  # its input comes from a layer of its own
     nn.Identity: _same,
     nn.Dropout: _same,
     Standardise: _standardise,

@@ -20,12 +20,22 @@ from .._estimator.base import LaplaceEstimator
 from .._options.variants import Link, MonteCarlo, expanded
 from .._storage.registry import FITTED
 from ..errors import StateError
+from ..laplace.layers import StandardisedLinear
 from ..nets import MLP, TableMLP
 from ..nets.mlp import Compress, NumbersAndPieces, Pieces, Scale, Shift, Standardise
 from ..nets.table import Levels
 
 BOUNDED = (
-    *(nn.Linear, nn.Identity, nn.Sequential, nn.ModuleList, nn.Dropout, nn.LayerNorm, nn.BatchNorm1d),
+    *(
+        nn.Linear,
+        StandardisedLinear,
+        nn.Identity,
+        nn.Sequential,
+        nn.ModuleList,
+        nn.Dropout,
+        nn.LayerNorm,
+        nn.BatchNorm1d,
+    ),
     *(nn.Tanh, nn.ReLU, nn.GELU, nn.SiLU, nn.Softplus, nn.Sigmoid, nn.ELU, nn.SELU, nn.LeakyReLU, nn.Mish),
     *(nn.Softmax, nn.LogSoftmax),
     *(MLP, TableMLP, Standardise, Compress, Pieces, NumbersAndPieces, Scale, Shift, Levels),

@@ -16,6 +16,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from skorch import NeuralNet
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from .._runtime.devices import present_device
 from ..laplace.likelihoods import Bernoulli, Categorical, Gaussian, NegativeBinomial, Poisson
@@ -208,6 +209,11 @@ def modules_of(net: Any) -> list[Any]:
     if not isinstance(net, NeuralNet):
         return []
     return [net.module, net.module_] if net.initialized_ else [net.module]
+
+
+def has_own_iterator(net: Any) -> bool:
+    """True for a skorch net that iterates over training rows in its own way, and may transform them."""
+    return isinstance(net, NeuralNet) and net.iterator_train is not DataLoader
 
 
 def device_of(net: Any) -> str | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from torch.utils.data import DataLoader
 
 from ..laplace.likelihoods import Bernoulli
 from ..laplace.likelihoods._base import Likelihood
+from ..nets import MLP, TableMLP
 from .batches import SlicingIterator
 from .given_net import (
     INPUT_SIZES,
@@ -111,7 +113,7 @@ def build_net(
 def _net_around(source: type[nn.Module] | nn.Module, module_parameters: dict[str, Any]) -> NeuralNet:
     """New skorch net around a module class, or around a copy of a module."""
     net = NeuralNet(
-        source if inspect.isclass(source) else copy.deepcopy(source),
+        source if inspect.isclass(source) else renewed(source),
         criterion=MAPLoss,
         optimizer=LateAdam,
         train_split=None,
@@ -142,3 +144,36 @@ def initialise(net: NeuralNet, example: Tensor, dtype: torch.dtype, sizes: Sizes
     net.module_.to(dtype)
     net.module_.eval()
     check_module(net.module_, example, sizes)
+
+
+def renewed(module: nn.Module) -> nn.Module:
+    """Copy of the user's module whose weights are drawn again if they are torch's default initial weights.
+
+    Draws from torch's global generator. The weights are kept if a parameter is fixed, if a submodule with parameters
+    has no ``reset_parameters``, or if a weight is out of the range of torch's initialisation, as after a training.
+
+    Examples
+    --------
+    >>> module = nn.Linear(2, 1)
+    >>> bool((renewed(module).weight == module.weight).all())
+    False
+    >>> _ = module.weight.data.fill_(3.0)
+    >>> bool((renewed(module).weight == module.weight).all())
+    True
+    """
+    module = copy.deepcopy(module)
+    owners = [layer for layer in module.modules() if any(True for _ in layer.parameters(recurse=False))]
+    resets = [getattr(layer, "reset_parameters", None) for layer in owners]
+    is_open = all(parameter.requires_grad for parameter in module.parameters())
+    if is_open and not isinstance(module, MLP | TableMLP) and all(map(callable, resets)) and all(map(_is_new, owners)):
+        for reset in resets:
+            reset()
+    return module
+
+
+def _is_new(layer: nn.Module) -> bool:
+    """False if a weight of a linear layer or a convolution is out of the range ±1/√fan-in of its initialisation."""
+    if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        return True
+    bound = (1 + 1e-6) / math.sqrt(max(layer.weight[0].numel(), 1))
+    return all(bool((parameter.abs() <= bound).all()) for parameter in layer.parameters(recurse=False))

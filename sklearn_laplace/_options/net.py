@@ -10,9 +10,9 @@ import torch
 from sklearn.frozen import FrozenEstimator
 
 from .._data.table import FROM_DTYPE
-from .._host.given_net import device_of
+from .._host.given_net import device_of, has_own_iterator
 from .._validation.inputs import shown
-from .options import AUTO
+from .options import AUTO, is_auto
 
 BUILT_IN_ONLY = {"hidden_layer_sizes": AUTO, "activation": AUTO, "n_bins": AUTO, "categorical_features": FROM_DTYPE}
 """Options that only the built-in net has, with their default values."""
@@ -44,6 +44,29 @@ def check_device(device: torch.device) -> None:
     """
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device='{device}' is not available: torch finds no CUDA device. Use device='cpu'.")
+
+
+def _standardises(parameters: Mapping[str, Any]) -> bool | None:
+    """Whether linear layers of a given net standardise X: True, False, or None for those that the net suggests.
+
+    "auto" is False for a frozen net, and for one with an iterator of its own, which may transform X.
+    """
+    net, value = parameters["net"], parameters["standardize_X"]
+    if not isinstance(value, bool | np.bool_):
+        if not is_auto(value):
+            raise ValueError(f"standardize_X={shown(value)} has to be 'auto', True or False.")
+        return False if isinstance(net, FrozenEstimator) or has_own_iterator(net) else None
+    if value and isinstance(net, FrozenEstimator):
+        raise ValueError(
+            "standardize_X=True cannot be used with a frozen net, which was trained on the columns as they are. Use "
+            "the default 'auto', or standardise in a pipeline before both trainings."
+        )
+    if not value and net is None:
+        raise ValueError(
+            "standardize_X=False can only be used with a net of yours: the built-in net standardises X. Use the "
+            "default 'auto', or give net=."
+        )
+    return bool(value)
 
 
 def _check_net_options(parameters: Mapping[str, Any]) -> None:

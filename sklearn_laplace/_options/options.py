@@ -87,6 +87,8 @@ class Options:
         Parallel workers, as in joblib.
     categorical : Categorical
         Columns to encode as categories.
+    standardises : bool or None
+        True if linear layers of a given net standardise X. None: those that the net suggests.
     varying_noise : bool or None
         True if the noise level varies with the inputs. None: the data decide.
     previous : PreviousPosterior or None
@@ -112,6 +114,7 @@ class Options:
     memory: MemoryBudget
     n_jobs: int | None
     categorical: Categorical
+    standardises: bool | None = None
     varying_noise: bool | None = False
     previous: PreviousPosterior | None = None
 

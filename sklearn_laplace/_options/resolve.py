@@ -36,7 +36,7 @@ from ..laplace.subsets._base import Subset
 from ..nets import ACTIVATIONS
 from .likelihood import LIKELIHOODS_FOR, VARYING_NOISE, _noise, _varying_noise
 from .members import _check_members
-from .net import _check_net_options, _device
+from .net import _check_net_options, _device, _standardises
 from .options import AUTO, LOO, PRIOR_RULES, Options, is_auto, is_number
 from .prior import check_grouping, check_left_out, grouping_of, mean_of, temperature
 from .structure import BIASES, DAMPINGS, SHARINGS, StructureOptions
@@ -131,6 +131,7 @@ def resolve(kind: str, parameters: Mapping[str, Any], seed: int = 0, *, single_l
         n_jobs=jobs("n_jobs", parameters["n_jobs"]),
         varying_noise=_varying_noise(parameters, noise) if kind == "regressor" else False,
         categorical=categorical(parameters["categorical_features"]),
+        standardises=_standardises(parameters),
     )
 
 

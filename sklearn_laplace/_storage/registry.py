@@ -28,6 +28,7 @@ from .._data.table import Table
 from .._ensemble.ensemble import Ensemble
 from .._host.given_net import both_probabilities
 from .._options import variants
+from ..laplace.layers import StandardisedLinear
 from ..laplace.prior_groups import ColumnsModule
 from ..nets import mlp, table
 from .annotations import field_types
@@ -71,7 +72,7 @@ def known() -> MappingProxyType[str, Any]:
     skorch = (NeuralNet, NeuralNetRegressor, NeuralNetClassifier, NeuralNetBinaryClassifier, Dataset, ValidSplit)
     layers = {kind for kind in _own(nn, "torch") if issubclass(kind, nn.Module) and not issubclass(kind, nn.RNNBase)}
     groups: dict[str, Iterable[Any]] = {
-        "": (*data_classes(), *_own(mlp), *_own(table), ColumnsModule),
+        "": (*data_classes(), *_own(mlp), *_own(table), ColumnsModule, StandardisedLinear),
         "options.": [kind for kind in _own(variants) if kind is not variants.Variant],
         "nn.": layers | {torch.nn.modules.linear.NonDynamicallyQuantizableLinear},
         "optim.": _own(torch.optim, "torch"),

@@ -215,6 +215,12 @@ def _drawn_in(
     return X, {"input_centre": centre.tolist(), "input_width": width.tolist()}
 
 
+def statistics_of(X: np.ndarray, weights: np.ndarray) -> tuple[list[float], list[float]]:
+    """Mean and scale of each column, for a net of the user's."""
+    values = _mean_and_scale(X, weights)
+    return values["input_mean"], values["input_scale"]
+
+
 def _mean_and_scale(X: np.ndarray, weights: np.ndarray) -> dict[str, list[float]]:
     mean, deviation, constant = _spread(X, weights)
     # The scale of a constant column is 1, or the rounding error of its values if that is larger.

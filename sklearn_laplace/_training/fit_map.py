@@ -13,7 +13,6 @@ that ``kron`` does not support. Subset, structure and link of the posterior play
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import replace
 
 from skorch import NeuralNet
@@ -24,9 +23,8 @@ from .._runtime.budget import LARGE, SINGLE_THREAD_FLOPS, SINGLE_THREAD_PASS, Bu
 from .._runtime.progress import Task
 from .._runtime.steps import Steps
 from .._runtime.threads import single_thread
-from ..errors import MemoryBudgetError, ModeWarning
+from ..errors import MemoryBudgetError
 from ..laplace.curvatures import GGN
-from ..laplace.evidence import effective_parameters
 from ..laplace.fit import Hyper, LaplaceFit, fit_laplace
 from ..laplace.likelihoods._base import Likelihood
 from ..laplace.mode.alternating import alternate
@@ -60,8 +58,6 @@ KRON_REFINE_STEPS = 20
 CONVERGENCE_ROUNDS, NOISY_ROUNDS, CONVERGED_DISPERSION = 3, 1, 1e-6
 """Maximum number of final rounds, each a dispersion update and a refinement; the same for noisy targets; and the change
 of log φ at which the rounds end."""
-FAR_FROM_MODE = 1.0
-"""Distance to the mode above which a warning is issued, in posterior standard deviations per effective parameter."""
 
 
 def fit_map(
@@ -91,11 +87,6 @@ def fit_map(
     ------
     MemoryBudgetError
         If the curvature of all weights does not fit in memory.
-
-    Warns
-    -----
-    ModeWarning
-        If the final weights are far from a mode.
     """
     n_dual = n_dual_rows(rows, plan.likelihood)
     budget = budget_for(len(rows))
@@ -130,9 +121,6 @@ def fit_map(
                 )
             refine_steps = _refine_steps(plan, budget, exact=exact)
             mode = _converge(problem, fit, hyper, plan, refine_steps, damping)
-        # No warning if the number of steps is small by design; mode_distance_ still reports the distance.
-        if not (plan.quick or plan.is_noisy or plan.is_over()):
-            _warn_far(mode)
     history = [dict(entry) for entry in net.history]
     return MapResult(finish(net, mode.fit.network), mode, history, steps + mode.n_steps, small, rows.inputs.dtype)
 
@@ -249,19 +237,6 @@ def _converge(problem: Problem, fit: LaplaceFit, hyper: Hyper, plan: Plan, max_s
         mode = refine(problem, mode.fit, updated, max_steps // 4, damping)
         steps += mode.n_steps
     return replace(mode, n_steps=steps)
-
-
-def _warn_far(mode: Mode) -> None:
-    effective = max(effective_parameters(mode.fit, mode.hyper, mode.fit.posterior(mode.hyper, spectral=False)), 1.0)
-    distance = mode.decrement / effective**0.5
-    if distance > FAR_FROM_MODE:
-        warnings.warn(
-            f"the weights are {distance:.2g} posterior standard deviations per effective parameter away from a mode. "
-            "At this distance a Laplace approximation is inaccurate. Use more epochs (max_epochs), a smaller lr or a "
-            "larger prior_precision.",
-            ModeWarning,
-            stacklevel=2,
-        )
 
 
 def n_dual_rows(rows: TrainingRows, likelihood: Likelihood) -> int:

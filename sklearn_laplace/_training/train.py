@@ -17,9 +17,11 @@ from sklearn.frozen import FrozenEstimator
 from skorch import NeuralNet
 from torch import Tensor, nn
 
+from .._data.rows import PreparedData
 from .._host.given_net import check_module, copied, isolated_seed, returns_probabilities
 from .._host.net import build_net, initialise
 from .._host.rows import Sizes, TrainingRows
+from .._host.standardised import first_layers, standardise_layers, statistic_of
 from .._options.options import DISPERSION_RULES, Options
 from .._options.resolve import verbosity
 from .._runtime.budget import SMALL_ROWS
@@ -29,7 +31,7 @@ from ..laplace.network.tracing import trace
 from ..laplace.prior import Prior
 from ..laplace.structures import Diag, Full, Functional, Kron
 from ..laplace.structures._base import Curvature
-from .built_in import built_in_net
+from .built_in import built_in_net, statistics_of
 from .fit_map import ROWS_FOR_MEMBERS, fit_map, is_exact, keep_mode
 from .folds import N_FOLDS, cross_fitted, dealt
 from .gradient_start import SCHEDULE, gradient_start, may_start_by_gradients
@@ -201,6 +203,8 @@ class _Nets:
         level, _ = verbosity(parameters["verbose"])
         net = build_net(*specification, **options_of_net, seed=seeds[0], verbose=max(level - 1, 0))
         initialise(net, rows.inputs[:2], rows.weights.dtype, sizes)
+        if not is_ours:
+            _standardise(net.module_, rows.inputs[:2], data, options)
         if options.previous is not None:
             load(net.module_, options.previous.module)
         network = _trace(net.module_, rows, options, verbose=level)
@@ -247,6 +251,34 @@ def _check_used(parameters: Mapping[str, Any], exact: bool, n_rows: int) -> None
             f"{' and '.join(useless)} would have no effect: with these {n_rows} rows the built-in net trains by exact "
             f"Gauss–Newton steps. Omit {'it' if len(useless) == 1 else 'them'}, or set max_epochs for gradient steps."
         )
+
+
+def _standardise(module: nn.Module, x: Tensor, data: PreparedData, options: Options) -> None:
+    """Let the linear layers of the user's net that take X standardise it.
+
+    A previous net, or one whose weights are the prior mean, determines which layers do, and their statistics.
+
+    Raises
+    ------
+    ValueError
+        For ``standardize_X=True`` if there is no such layer.
+    """
+    if options.standardises is False:
+        return
+    layers, known = first_layers(module, x), None
+    if options.previous is not None:
+        known = options.previous.module.state_dict()
+    elif isinstance(options.prior_mean, dict):
+        known = options.prior_mean
+    if options.standardises is None and known is not None:
+        layers = {name: columns for name, columns in layers.items() if statistic_of(name, "mean") in known}
+    if options.standardises and not layers:
+        raise ValueError(
+            f"standardize_X=True needs a torch.nn.Linear with a bias whose input is X or some of its columns, and the "
+            f"module {type(module).__name__} has none. Standardise X in a pipeline with StandardScaler, or use "
+            "standardize_X='auto'."
+        )
+    standardise_layers(module, layers, statistics_of(data.X, data.weights), known or {})
 
 
 def _start_at(module: nn.Module, means: Mapping[str, Tensor]) -> None:

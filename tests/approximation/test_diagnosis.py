@@ -13,10 +13,11 @@ import torch
 from scipy.stats import multivariate_normal
 from sklearn.datasets import load_iris, make_friedman1, make_moons
 from sklearn.frozen import FrozenEstimator
+from torch import nn
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
-from sklearn_laplace._approximation.diagnosis import Vitals
-from sklearn_laplace.errors import BoundWarning, InterpolationWarning, PinnedWarning, WeakPriorWarning
+from sklearn_laplace._approximation.diagnosis import Fresh, Vitals, explained_by_a_line
+from sklearn_laplace.errors import BoundWarning, InterpolationWarning, ModeWarning, PinnedWarning, WeakPriorWarning
 from sklearn_laplace.laplace.evidence import effective_parameters, log_evidence
 from sklearn_laplace.laplace.likelihoods import LIKELIHOODS
 
@@ -91,7 +92,10 @@ def test_an_ordinary_fit_says_nothing(case):
 
 
 PINNED = {
-    "strong-prior": (lambda: (regressor(prior_precision=1e4), X, Y), "constant. Use a smaller prior_precision"),
+    "strong-prior": (
+        lambda: (regressor(prior_precision=1e4), X, Y),
+        r"constant, and a linear model explains \d\d% of .*Use a smaller prior_precision",
+    ),
     "strong-prior-on-classes": (lambda: (classifier(prior_precision=1e4), X, LABELS), "determine 0.*nearly constant"),
     "strong-posterior": (
         lambda: (regressor(map_prior_precision=1.0, prior_precision=1e7), X, Y),
@@ -198,7 +202,8 @@ def test_a_prior_that_is_too_weak_is_reported(case):
     """Away from the rows, predictions are far wider than the targets, or class probabilities are uninformative."""
     model, rows, targets = WEAK[case]()
     with pytest.warns(
-        WeakPriorWarning, match=r"nats less probable than under a constant prediction.*larger prior_prec"
+        WeakPriorWarning,
+        match=r"(nats less probable than|times as wide as) under a constant prediction.*larger prior_prec",
     ):
         model.fit(rows, targets)
     if isinstance(model, LaplaceRegressor):
@@ -268,7 +273,7 @@ def test_each_criterion_has_its_threshold():
     """Values on both sides of each threshold, with ordinary values of the others."""
     usual = Vitals(151, 60.0, 60.0, 1, 60.0, 10.0, -40.0, 30.0, 20.0, -85.0, whole=True, exact=True)
     nothing = replace(usual, effective=0.3, distance=1e-9, fit=-85.0, volume=1.0)
-    assert not (usual.pinned or usual.undetermined or usual.interpolates or usual.weak_prior)
+    assert not (usual.pinned or usual.undetermined or usual.interpolates or usual.weak_prior or usual.is_suspicious)
     assert nothing.pinned and not replace(nothing, distance=1.0).pinned and not replace(nothing, effective=1.5).pinned
     assert not replace(nothing, n_rows=9.0).pinned and not replace(nothing, whole=False).pinned
     assert not replace(nothing, fit=-60.0).pinned and replace(nothing, baseline=None).pinned
@@ -276,7 +281,81 @@ def test_each_criterion_has_its_threshold():
     assert replace(usual, effective=58.0).interpolates and not replace(usual, effective=56.0).interpolates
     assert replace(usual, effective=30.0, n_different=30.0).interpolates
     assert not replace(usual, effective=58.0, exact=False).interpolates
-    weak = replace(usual, volume=2 * (85.0 - 40.0) + 121.0)
-    assert weak.weak_prior and not replace(weak, volume=weak.volume - 2.0).weak_prior
+    assert replace(usual, effective=43.0).is_suspicious and not replace(usual, effective=41.0).is_suspicious
+    assert nothing.is_constant and nothing.learnt == 0 and not usual.is_constant
+    assert usual.learnt == pytest.approx(1 - math.exp(-2 * 45 / 60)) and replace(usual, baseline=None).learnt == 1
+    weak = replace(usual, volume=2 * (85.0 - 40.0) + 49.0)
+    assert weak.weak_prior and weak.is_suspicious and not replace(weak, volume=weak.volume - 2.0).weak_prior
     assert not replace(weak, fit=-90.0).weak_prior and not replace(weak, n_weights=10).weak_prior
     assert not replace(weak, baseline=None).weak_prior and not replace(weak, exact=False).weak_prior
+    assert not replace(weak, of_numbers=False).weak_prior
+    assert Fresh(0.7, 0.0, 100.0).is_narrow and not Fresh(0.72, 0.0, 100.0).is_narrow
+    assert Fresh(1.0, 2.1, 50.0).is_wide and not Fresh(1.0, 1.9, 50.0).is_wide and not Fresh(1.0, 9.0, 9.0).is_wide
+
+
+# ------------------------------------------------------------------------------ fresh rows
+
+
+def own(width=20):
+    return nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, 1))
+
+
+def test_the_defaults_are_silent_on_friedman():
+    """Held-out rows calibrate the mixture. 150 rows are among the ordinary fits."""
+    rows, targets = make_friedman1(60, noise=1.0, random_state=1)
+    assert categories(lambda: LaplaceRegressor(random_state=0).fit(rows, targets)) == set()
+
+
+def test_a_selected_prior_that_leaves_a_net_without_function_is_reported():
+    """Unscaled columns saturate the hidden units, and the evidence fits such a net: R² ≈ 0, with right intervals."""
+    rows = X * [1e3, 1e-2, 50.0] + [1e4, 0.0, 5.0]
+    targets = X[:, 0] - 0.5 * X[:, 1] + 0.1 * NOISE
+    model = regressor(net=own(), standardize_X=False)
+    with pytest.warns(PinnedWarning, match=r"a linear model explains 9\d% .*standardize_X=True does so.*max_epochs"):
+        model.fit(rows, targets)
+    assert model.score(rows, targets) < 0.5
+    assert categories(lambda: model.set_params(standardize_X="auto").fit(rows, targets)) == set()
+
+
+def test_a_constant_is_no_mistake_if_there_is_nothing_to_learn():
+    """A strong prior warns only if a linear model explains the targets."""
+    assert categories(lambda: regressor(prior_precision=1e4).fit(X, NOISE)) == set()
+
+
+def test_a_distance_from_the_mode_is_reported_if_intervals_are_wrong():
+    """Without noise, a training ends far from a mode, with right intervals; those of a tiny given noise are wrong."""
+    rows = np.random.default_rng(0).normal(size=(80, 2))
+    model = regressor(sigma_noise="residual", prior_precision="evidence")
+    assert categories(lambda: model.fit(rows, rows.sum(1))) <= {BoundWarning}
+    assert model.mode_distance_ > model.n_effective_parameters_**0.5
+    with pytest.warns(ModeWarning, match=r"away from a mode, and the 90 % intervals contain \d+% of left-out targets"):
+        regressor(prior_precision=1e-6, sigma_noise=1e-5).fit(X, np.sin(3 * X[:, 0]) + X[:, 1] + 0.3 * NOISE)
+
+
+def test_a_prior_that_weakens_the_training_is_reported():
+    """The evidence recognises an overfitted net, whose left-out intervals seem right."""
+    rng = np.random.default_rng(2)
+    rows = rng.normal(size=(300, 4))
+    weak = regressor(prior_precision=1e-4, sigma_noise="evidence")
+    targets = np.sin(rows[:, 0]) + rows[:, 1] + 0.5 * rng.normal(size=300)
+    with pytest.warns(WeakPriorWarning, match="nats less probable"):
+        weak.fit(rows, targets)
+    assert categories(lambda: regressor(sigma_noise="evidence").fit(rows, targets)) == set()
+
+
+def test_a_linear_model_explains_what_the_dense_formula_says():
+    """R² of left-out rows, against a fit without each row; a missing value counts as the mean."""
+    weights = RNG.integers(1, 3, size=80).astype(float)
+    errors, spread = [], []
+    for k in range(80):
+        left = np.arange(80) != k
+        features = np.column_stack([np.ones(80), X])
+        root = np.sqrt(weights[left])[:, None]
+        solution = np.linalg.lstsq(root * features[left], root[:, 0] * Y[left], rcond=None)[0]
+        errors.append(weights[k] * (Y[k] - features[k] @ solution) ** 2)
+        spread.append(weights[k] * (Y[k] - np.average(Y, weights=weights)) ** 2)
+    assert explained_by_a_line(X, Y[:, None], weights) == pytest.approx(1 - sum(errors) / sum(spread), rel=1e-10)
+    holes = np.where(RNG.random(X.shape) < 0.1, np.nan, X)
+    assert 0 < explained_by_a_line(holes, Y[:, None], weights) < 1
+    assert explained_by_a_line(X, (Y > 0).astype(int), weights) > 0.3
+    assert explained_by_a_line(X[:11], Y[:11, None], weights[:11]) is None

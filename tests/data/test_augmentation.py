@@ -134,11 +134,13 @@ def test_a_fit_on_copies_is_the_fit_on_explicit_rows(structure):
     """A fit, training included, equals one on explicit copies with weights w/k."""
     recorded = Recorded(jitter)
     options = {"hessian_structure": structure, "prior_precision": 1.0, "sigma_noise": 0.2, "random_state": 0}
-    model = LaplaceRegressor(nets.Linear, augment=Augmentation(recorded, n_copies=K), standardize_y=False, **options)
+    model = LaplaceRegressor(
+        nets.Linear, augment=Augmentation(recorded, n_copies=K), standardize_X=False, standardize_y=False, **options
+    )
     model.fit(X, Y)
     order = canonical_order(np.ones(50))
     rows = np.concatenate(recorded.returned), np.tile(Y[order], K)
-    plain = LaplaceRegressor(nets.Linear, standardize_y=False, **options)
+    plain = LaplaceRegressor(nets.Linear, standardize_X=False, standardize_y=False, **options)
     plain.fit(*rows, sample_weight=np.full(50 * K, 1 / K))
     np.testing.assert_allclose(answers(model), answers(plain), rtol=1e-8)
     np.testing.assert_allclose(model.log_marginal_likelihood_value_, plain.log_marginal_likelihood_value_, rtol=1e-9)
@@ -147,7 +149,13 @@ def test_a_fit_on_copies_is_the_fit_on_explicit_rows(structure):
 def test_known_noise_goes_with_the_copies():
     """For a linear net, generalised least squares on the copies."""
     recorded, v = Recorded(jitter), np.exp(RNG.normal(size=50))
-    options = {"prior_precision": 2.0, "sigma_noise": 1.0, "standardize_y": False, "random_state": 0}
+    options = {
+        "prior_precision": 2.0,
+        "sigma_noise": 1.0,
+        "standardize_X": False,
+        "standardize_y": False,
+        "random_state": 0,
+    }
     model = LaplaceRegressor(nets.Linear, augment=Augmentation(recorded, n_copies=K), **options)
     model.fit(X, Y, sample_noise_variance=v)
     rows = np.concatenate(recorded.returned)
@@ -215,7 +223,13 @@ def test_one_row_and_shares_are_counted_before_they_are_copied():
 
 def test_a_closed_orbit_makes_the_answer_symmetric():
     """With copies x and −x, a linear model has slope zero and equal uncertainty at x and −x."""
-    options = {"prior_precision": 1.0, "sigma_noise": 0.3, "standardize_y": False, "random_state": 0}
+    options = {
+        "prior_precision": 1.0,
+        "sigma_noise": 0.3,
+        "standardize_X": False,
+        "standardize_y": False,
+        "random_state": 0,
+    }
     y = 3 * X[:, 0] + 1.0
     model = LaplaceRegressor(nets.Linear, augment=Augmentation(Signs(), n_copies=2), **options).fit(X, y)
     np.testing.assert_allclose(model.predict(X_NEW), model.predict(-X_NEW), rtol=1e-9)
@@ -238,7 +252,7 @@ def test_a_net_told_of_a_symmetry_knows_more_of_the_other_side():
 def test_copies_around_a_row_are_a_stronger_prior_of_a_linear_net():
     """Input noise of covariance s² I adds N s²/σ² to the prior precision of the slopes (Bishop 1995)."""
     s, sigma = 0.8, 0.5
-    options = {"sigma_noise": sigma, "standardize_y": False, "random_state": 0}
+    options = {"sigma_noise": sigma, "standardize_X": False, "standardize_y": False, "random_state": 0}
     augment = Around(s * 3**0.5)  # 2 · 3 copies, each column shifted in a third of them
     model = LaplaceRegressor(
         nets.Linear, augment=Augmentation(augment, n_copies=6), prior_precision=1.0, **options
@@ -310,7 +324,13 @@ def test_a_cached_training_is_that_of_its_copies(tmp_path, monkeypatch):
 def test_rows_that_come_later_are_augmented_too():
     """For a linear net, partial_fit with augmentation equals partial_fit with explicit copies."""
     recorded = Recorded(jitter)
-    options = {"prior_precision": 1.0, "sigma_noise": 0.2, "standardize_y": False, "random_state": 0}
+    options = {
+        "prior_precision": 1.0,
+        "sigma_noise": 0.2,
+        "standardize_X": False,
+        "standardize_y": False,
+        "random_state": 0,
+    }
     options["hessian_structure"] = "full"
     model = LaplaceRegressor(nets.Linear, augment=Augmentation(recorded, n_copies=K), **options).fit(X[:30], Y[:30])
     n_first = len(recorded.returned)

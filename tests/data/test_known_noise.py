@@ -37,7 +37,8 @@ def features(rows):
 
 def linear(**options):
     """Linear net, whose posterior has a closed form."""
-    options = {"prior_precision": DELTA, "sigma_noise": 1.0, "standardize_y": False, "random_state": 0, **options}
+    options = {"standardize_X": False, "standardize_y": False, "random_state": 0, **options}
+    options = {"prior_precision": DELTA, "sigma_noise": 1.0, **options}
     return LaplaceRegressor(nets.regressor(nets.Linear, **options.pop("net", {})), **options)
 
 

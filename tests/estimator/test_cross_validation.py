@@ -144,6 +144,7 @@ def test_the_scores_of_a_linear_net_are_those_of_bayesian_linear_regression():
     grid, sigma = [0.01, 1.0, 30.0, 1000.0], 0.4
     model = LaplaceRegressor(
         nets.Linear(3),
+        standardize_X=False,
         standardize_y=False,
         sigma_noise=sigma,
         random_state=0,

@@ -373,6 +373,7 @@ def test_a_linear_net_with_separate_biases_knows_their_exact_marginal():
         hessian_structure=Kron(bias="separate"),
         prior_precision=2.0,
         sigma_noise=0.5,
+        standardize_X=False,
         standardize_y=False,
         random_state=0,
     ).fit(X, Y)

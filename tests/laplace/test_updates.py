@@ -31,7 +31,8 @@ FAST = {"map_prior_precision": 1.0, "random_state": 0}
 
 
 def linear(structure: str, **options):
-    options = {"prior_precision": DELTA, "sigma_noise": SIGMA, "standardize_y": False, "random_state": 0, **options}
+    options = {"standardize_X": False, "standardize_y": False, "random_state": 0, **options}
+    options = {"prior_precision": DELTA, "sigma_noise": SIGMA, **options}
     return LaplaceRegressor(nets.regressor(nets.Linear), hessian_structure=structure, **options)
 
 
@@ -139,6 +140,7 @@ def test_a_diagonal_does_not_overshoot():
         hessian_structure="diag",
         prior_precision=0.1,
         sigma_noise=1.0,
+        standardize_X=False,
         standardize_y=False,
         random_state=0,
     ).fit(features[:20], np.zeros(20))

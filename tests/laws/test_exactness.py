@@ -44,6 +44,7 @@ def test_a_linear_net_is_bayesian_linear_regression(structure, batch_size, sigma
         prior_precision=DELTA,
         sigma_noise=sigma,
         hessian_structure=structure,
+        standardize_X=False,
         standardize_y=False,
         random_state=0,
     ).fit(X, y, sample_weight=weights)
@@ -64,7 +65,12 @@ def test_several_outputs_are_several_regressions():
     """Independent outputs share the covariance, and their log evidences add up."""
     exact, mean, covariance = truth(Y, None, 0.5)
     model = LaplaceRegressor(
-        nets.regressor(nets.Linear), prior_precision=DELTA, sigma_noise=0.5, standardize_y=False, random_state=0
+        nets.regressor(nets.Linear),
+        prior_precision=DELTA,
+        sigma_noise=0.5,
+        standardize_X=False,
+        standardize_y=False,
+        random_state=0,
     ).fit(X, Y)
     got_mean, got_cov = model.predict(X_NEW, return_cov=True)
     np.testing.assert_allclose(got_mean, mean.numpy(), rtol=1e-9, atol=1e-9)
@@ -85,6 +91,7 @@ def test_tensor_precisions_are_a_diagonal_prior():
             nets.regressor(nets.Linear),
             prior_precision=[0.5, 20.0],
             sigma_noise=0.5,
+            standardize_X=False,
             standardize_y=False,
             hessian_structure=structure,
         ).fit(X, Y[:, 0])
@@ -106,7 +113,9 @@ def test_the_evidence_of_a_linear_net_is_maximised():
         return float(exact.log_evidence)
 
     _, best = oracles.numerical_optimum(exact_evidence, np.log([1.0, 0.1]))
-    model = LaplaceRegressor(nets.regressor(nets.Linear), standardize_y=False, random_state=0).fit(X, y)
+    model = LaplaceRegressor(nets.regressor(nets.Linear), standardize_X=False, standardize_y=False, random_state=0).fit(
+        X, y
+    )
     # The search stops as soon as no change by 30 % gains 0.1 nats.
     assert best - 0.15 <= model.log_marginal_likelihood_value_ <= best + 1e-6
 
@@ -115,7 +124,11 @@ def test_a_one_layer_classifier_has_the_logistic_hessian():
     """For two logits, the posterior precision of their difference is XᵀSX + δI at the exact MAP estimate."""
     labels = (Y[:, 0] > 0).astype(int)
     model = LaplaceClassifier(
-        nets.classifier(nets.Linear), prior_precision=DELTA, hessian_structure="full", random_state=0
+        nets.classifier(nets.Linear),
+        prior_precision=DELTA,
+        standardize_X=False,
+        hessian_structure="full",
+        random_state=0,
     ).fit(X, labels)
     exact = oracles.logistic_map(with_bias(X), torch.tensor(labels), DELTA, n_classes=2)
     network = model.laplace_.network

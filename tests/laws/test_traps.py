@@ -29,7 +29,8 @@ FIXED = {**SMALL, "prior_precision": 1.0, "sigma_noise": 0.3}
 
 def linear(**options):
     """A linear net with fixed prior precision and noise level: the posterior has a closed form."""
-    options = {"prior_precision": 2.0, "sigma_noise": 0.5, "standardize_y": False, "random_state": 0, **options}
+    options = {"standardize_X": False, "standardize_y": False, "random_state": 0, **options}
+    options = {"prior_precision": 2.0, "sigma_noise": 0.5, **options}
     return LaplaceRegressor(nets.regressor(nets.Linear, **options.pop("net", {})), **options)
 
 

@@ -64,7 +64,8 @@ def mlp(kind: str, sizes: tuple[int, ...] = (3, 4, 2), seed: int = 0, n: int = 1
 
 
 def linear(structure: str, **options):
-    options = {"prior_precision": DELTA, "sigma_noise": SIGMA, "standardize_y": False, "random_state": 0, **options}
+    options = {"standardize_X": False, "standardize_y": False, "random_state": 0, **options}
+    options = {"prior_precision": DELTA, "sigma_noise": SIGMA, **options}
     return LaplaceRegressor(nets.regressor(nets.Linear), hessian_structure=structure, **options)
 
 

@@ -580,7 +580,7 @@ KronBlockPosterior KronPosterior LaplaceFit LayerFactor Layout Linear LogTransfo
 NegativeBinomial Network NoiseModel ParameterBlock Poisson PreparedData Prior PriorScores SelectionState SharedFactor
 SquaredErrors Table TargetScale TemperedPosterior WeightSharing YeoJohnson
 """
-NETS = "ColumnsModule Compress Levels MLP NumbersAndPieces Pieces Scale Shift Standardise TableMLP"
+NETS = "ColumnsModule Compress Levels MLP NumbersAndPieces Pieces Scale Shift Standardise StandardisedLinear TableMLP"
 
 
 def test_the_closed_list():

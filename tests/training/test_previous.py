@@ -41,7 +41,8 @@ MONOIDS = sorted(name for name, structure in STRUCTURES.items() if structure.is_
 
 
 def linear(structure, **options):
-    options = {"prior_precision": DELTA, "sigma_noise": SIGMA, "standardize_y": False, "random_state": 0, **options}
+    options = {"standardize_X": False, "standardize_y": False, "random_state": 0, **options}
+    options = {"prior_precision": DELTA, "sigma_noise": SIGMA, **options}
     return LaplaceRegressor(nets.regressor(nets.Linear), hessian_structure=structure, **options)
 
 

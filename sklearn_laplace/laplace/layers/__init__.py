@@ -9,7 +9,7 @@ from .affine import Affine
 from .conv import Conv
 from .embedding import Embedding
 from .generic import Generic
-from .linear import Linear
+from .linear import Linear, StandardisedLinear
 
 LAYERS: dict[str, type[FactoredLayer] | type[Generic]] = {
     "linear": Linear,
@@ -19,4 +19,14 @@ LAYERS: dict[str, type[FactoredLayer] | type[Generic]] = {
     "generic": Generic,
 }
 FACTORED: tuple[type[FactoredLayer], ...] = (Linear, Conv, Embedding, Affine)
-__all__ = ["FACTORED", "LAYERS", "Affine", "Conv", "Embedding", "FactoredLayer", "Generic", "Linear"]
+__all__ = [
+    "FACTORED",
+    "LAYERS",
+    "Affine",
+    "Conv",
+    "Embedding",
+    "FactoredLayer",
+    "Generic",
+    "Linear",
+    "StandardisedLinear",
+]

@@ -13,6 +13,22 @@ from ..jacobian.factors import LayerFactor, SharedFactor
 from ._base import FactoredLayer, shared_factor
 
 
+class StandardisedLinear(nn.Linear):
+    """Linear layer on standardised inputs, whose parameters have the names and shapes of a plain one.
+
+    Attributes
+    ----------
+    standardise : nn.Module
+        Fixed map of the inputs (n, I), without parameters.
+    """
+
+    standardise: nn.Module
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Outputs (n, O) of inputs (n, I)."""
+        return super().forward(self.standardise(input))
+
+
 @dataclass(frozen=True)
 class Linear(FactoredLayer):
     """A linear layer, called once in the forward pass with an input of shape (n, …, I).
@@ -40,7 +56,7 @@ class Linear(FactoredLayer):
     @staticmethod
     def handles(layer: nn.Module, inputs: Tensor) -> bool:
         """True for a linear layer that owns its weight."""
-        return type(layer) is nn.Linear and "weight" in layer._parameters and inputs.ndim >= 2
+        return type(layer) in (nn.Linear, StandardisedLinear) and "weight" in layer._parameters and inputs.ndim >= 2
 
     @classmethod
     def of(cls, name: str, layer: nn.Module, selected: set[str], inputs: Tensor) -> Self:
@@ -56,6 +72,7 @@ class Linear(FactoredLayer):
 
     def features(self, layer: nn.Module, inputs: Tensor) -> Tensor:
         """Inputs with a column of ones for the bias, shape (n, …, I + 1), without unselected tensors."""
+        inputs = layer.standardise(inputs) if isinstance(layer, StandardisedLinear) else inputs
         ones = [inputs.new_ones(*inputs.shape[:-1], 1)] if self.bias else []
         return torch.cat([inputs, *ones] if self.weight else ones, -1)
 

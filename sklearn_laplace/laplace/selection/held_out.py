@@ -127,11 +127,6 @@ class HeldOutScores:
         ratio = hyper.dispersion / math.sqrt(float(self.ridge[0] * self.ridge[-1])) if self.freedom else 1.0
         return replace(self, unit=hyper.prior_precision, ridge=ratio * self.ridge, squares=ratio * self.squares)
 
-    def is_capped(self, dispersion: float) -> bool:
-        """True if ``dispersion`` is close to the largest change of the noise that :meth:`chosen` allows."""
-        training = math.sqrt(float(self.ridge[0] * self.ridge[-1]))
-        return abs(0.5 * math.log(dispersion / training)) > 0.9 * TRUSTED
-
     def warn_at_end(self, hyper: Hyper) -> None:
         """Warn if the selected precisions are at an end of the grid, for a likelihood with dispersion.
 
