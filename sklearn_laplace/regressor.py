@@ -53,19 +53,19 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     categorical_features : "from_dtype", None, list of str or int, or mask, default="from_dtype"
         Columns to encode as categories. "from_dtype": those of strings and of a categorical data type.
     likelihood : {"auto", "gaussian", "heteroscedastic", "poisson", "negative_binomial"}, default="auto"
-        Distribution of y. "auto": Gaussian, with noise that varies with X if the data support it. The last two: counts.
+        Distribution of y. "auto": Gaussian, with noise that varies with X if the data support it. Last two: counts.
     [Uncertainty]
     prior_precision : {"auto", "evidence", "loo", "cv", "validation"}, float, array-like, CrossValidated or Validated, \
 default="auto"
-        Precision of the Gaussian prior over the weights, that is, the strength of regularisation: a number, or the rule
-        that chooses it. "auto": held-out folds where possible, else the marginal likelihood ("evidence").
+        Precision of the Gaussian prior over the weights, the strength of regularisation: a number, or the rule that
+        chooses it. "auto": held-out folds where possible, else the marginal likelihood ("evidence").
     sigma_noise : {"auto", "evidence", "loo", "residual"}, float or array-like of shape (n_outputs,), default="auto"
         Standard deviation of the noise in units of y: a number, one per target, or a rule.
     n_members : "auto", int or Members, default="auto"
         Ensemble members. "auto": several for a default fit.
     [Training]
     max_time : float or None, default=None
-        Seconds after which training ends with the best state so far.
+        Seconds after which training ends with the best state.
     n_jobs : int or None, default=None
         Parallel workers, as in joblib.
     random_state : int, RandomState or None, default=None
@@ -76,7 +76,7 @@ default="auto"
     n_bins : "auto", None, int, or tuple of int and None, default="auto"
         Bins of each numeric column in a piecewise linear encoding (Gorishniy et al. 2022). None: no encoding.
     standardize_y : bool, default=True
-        If True, train on targets of mean 0 and variance 1. Results are in units of y.
+        True: train on targets of mean 0 and variance 1. Results are in units of y.
     max_epochs, lr, batch_size : int, float and int, or None, default=None
         Gradient training: number of epochs, learning rate, rows per step.
     augment : None, callable or Augmentation, default=None
@@ -111,7 +111,7 @@ default="auto"
     Attributes
     ----------
     members_ : list of LaplaceRegressor
-        Ensemble members; the attributes below are those of the first.
+        Ensemble members; attributes below are those of the first.
     member_weights_ : ndarray of shape (n_members,)
     net_ : skorch net
         Its outputs are standardised targets.
@@ -121,6 +121,7 @@ default="auto"
         Prior precision; ``prior_groups_`` names the groups.
     sigma_noise_ : float or ndarray of shape (n_outputs,)
         Noise standard deviation of an average row, in units of y.
+    overdispersion_ : float or ndarray
     noise_model_ : NoiseModel or None
     structure_ : str
     subset_ : dict of str to ndarray of bool
@@ -536,7 +537,8 @@ default="auto"
         mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
             As :meth:`predict` returns it.
         interval : ndarray of shape (n_samples, 2) or (n_samples, n_outputs, 2)
-            Lower and upper ends in units of y. A sequence of levels adds a last axis of length n_levels.
+            Lower and upper ends in units of y. A sequence of levels adds a last axis of length n_levels; the intervals
+            are then nested.
 
         Raises
         ------
