@@ -62,7 +62,7 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     categorical_features : "from_dtype", None, list of str or int, or mask, default="from_dtype"
         Columns to encode as categories. "from_dtype": strings and categorical data types.
     likelihood : {"auto", "gaussian", "heteroscedastic", "poisson", "negative_binomial"}, default="auto"
-        Distribution of y. "auto": Gaussian, with noise that varies with X if the data support it. The last two: counts.
+        Distribution of y. "auto": Gaussian, with noise that varies with X if the data support it. Last two: counts.
     [Uncertainty]
     prior_precision : {"auto", "evidence", "loo", "cv", "validation"}, float, array-like, CrossValidated or Validated, \
 default="auto"
@@ -74,7 +74,7 @@ default="auto"
         Ensemble members. "auto": several for a default fit.
     [Training]
     max_time : float or None, default=None
-        Seconds after which training ends with the best state so far.
+        Seconds after which training ends with the best state.
     n_jobs : int or None, default=None
         Parallel workers, as in joblib.
     random_state : int, RandomState or None, default=None
@@ -124,7 +124,7 @@ default="auto"
     Attributes
     ----------
     members_ : list of LaplaceRegressor
-        Ensemble members; the attributes below are those of the first.
+        Ensemble members; attributes below are those of the first.
     member_weights_ : ndarray of shape (n_members,)
     net_ : skorch net
     posterior_, laplace_, hyper_
@@ -133,6 +133,7 @@ default="auto"
         Prior precision; ``prior_groups_`` names the groups.
     sigma_noise_ : float or ndarray of shape (n_outputs,)
         Noise standard deviation of an average row, in units of y.
+    overdispersion_ : float or ndarray
     noise_model_ : NoiseModel or None
     structure_ : str
     subset_ : dict of str to ndarray of bool
@@ -580,7 +581,8 @@ default="auto"
         mean : ndarray of shape (n_samples,) or (n_samples, n_outputs)
             As :meth:`predict` returns it.
         interval : ndarray of shape (n_samples, 2) or (n_samples, n_outputs, 2)
-            Lower and upper ends in units of y. A sequence of levels adds a last axis of length n_levels.
+            Lower and upper ends in units of y. A sequence of levels adds a last axis of length n_levels; the intervals
+            are then nested.
 
         Raises
         ------

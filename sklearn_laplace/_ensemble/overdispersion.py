@@ -15,6 +15,7 @@ import numpy as np
 from .._approximation.approximate import approximate
 from .._approximation.choose import choose
 from .._approximation.overdispersion import best_overdispersion, has_settled
+from .._data.rows import PreparedData
 from .._runtime.progress import Task
 from .._runtime.threads import single_thread
 from .._training.built_in import of_one_net
@@ -27,6 +28,9 @@ from .request import FitRequest
 FIRST, ROUNDS, CHANGE = 0.05, 3, 1.2
 """First value of α, maximum number of short trainings, and the ratio of variances, see ``has_settled``, that ends them.
 A first value of 0.5 is often confirmed with few rows, whatever the true α: the means then differ too little."""
+MANY_ROWS = 2_000
+"""Number of rows above which all trainings but the last use so many of them, evenly spaced. The last uses all rows,
+since better means leave less overdispersion, and no cross-fitted nets, which many rows do not need."""
 
 
 def with_overdispersion(request: FitRequest, task: Task) -> FitRequest:
@@ -40,11 +44,16 @@ def with_overdispersion(request: FitRequest, task: Task) -> FitRequest:
         Progress of the fit, with at most ``ROUNDS`` subtasks for the trainings.
     """
     data, parameters = request.data, of_one_net(request.parameters)
+    few = _some(data)
     mean = np.average(data.targets, axis=0, weights=data.weights)
     kinds = kinds_of_nets(parameters, data.shape(), request.resolved.likelihood)
     parameters = {**parameters, "n_bins": kinds[0], "overdispersion": (FIRST,)}
     short = replace(request, parameters=parameters, is_candidate=True, is_quick=True)
-    for _ in range(ROUNDS):
+    short = short if few is data else replace(short, data=few, kept=few)
+    has_ended = False
+    for place in range(ROUNDS):
+        if short.data is not data and (has_ended or place == ROUNDS - 1):
+            short = replace(short, data=data, kept=request.kept, warm_start=None, is_member=True)
         options = short.settled()
         if options.previous is not None or task.clock.is_over():  # α is that of the previous posterior
             break
@@ -52,15 +61,24 @@ def with_overdispersion(request: FitRequest, task: Task) -> FitRequest:
             trained = cached_training(train, short.training, stages)
         with single_thread(trained.is_small):
             built_in = parameters["net"] is None
-            fit, origin = approximate(trained, data, options, built_in=built_in)
+            fit, origin = approximate(trained, short.data, options, built_in=built_in)
             hyper = choose(fit, origin, options, None, partial(short.left_out, fit, trained.input_dtype))
-            rows = data.training_rows(options.dtype, options.device, built_in=built_in)
+            rows = short.data.training_rows(options.dtype, options.device, built_in=built_in)
             chosen = best_overdispersion(fit, hyper, origin, rows)
         assert isinstance(fit.likelihood, NegativeBinomial)
         before = fit.likelihood.overdispersion
         of_short = {**short.parameters, "overdispersion": chosen}
         short = replace(short, parameters=of_short, warm_start=trained.warm_start())
         request = replace(request, parameters={**request.parameters, "overdispersion": chosen})
-        if has_settled(before, chosen, mean, CHANGE):
+        has_ended = has_settled(before, chosen, mean, CHANGE)
+        if has_ended and short.data is data:
             break
     return request
+
+
+def _some(data: PreparedData) -> PreparedData:
+    """At most ``MANY_ROWS`` of the rows, evenly spaced."""
+    step = -(-len(data.X) // MANY_ROWS)
+    if step == 1:
+        return data
+    return replace(data, X=data.X[::step], targets=data.targets[::step], weights=data.weights[::step])

@@ -207,6 +207,9 @@ def test_several_targets_updates_and_files(tmp_path):
     model = LaplaceRegressor(target_transform="log", hessian_structure="full", **SMALL).fit(X[:60], targets[:60])
     assert model.predict_interval(X_NEW)[1].min() > 0
     assert model.sample_y(X_NEW, 5).shape == (4, 2, 5)
+    plain = LaplaceRegressor(hessian_structure="full", **SMALL).fit(X[:60], np.log(targets[:60]))
+    jointly = plain.predict_interval(X_NEW[:1], 0.9, joint=True)[1]
+    np.testing.assert_allclose(model.predict_interval(X_NEW[:1], 0.9, joint=True)[1], np.exp(jointly), rtol=1e-6)
     before = model.predict_std(X_NEW)
     save(model, tmp_path / "model.safetensors")
     np.testing.assert_array_equal(load(tmp_path / "model.safetensors").predict_std(X_NEW), before)
