@@ -80,7 +80,7 @@ def _findings(ensemble: Ensemble, options: Options) -> Findings:
         free_noise=options.sigma_noise.free,
         has_mean=first.fit.prior.mean is not None,
         calibrated=calibrated,
-        weak_training=options.map_precision is None and first.n_steps > 0 and not by_held_out,
+        weak_training=options.map_precision is None and first.n_steps > 0 and not (by_held_out or options.by_loo[0]),
         distance=max(distances),
         fresh=lambda: _fresh(ensemble, options, wanted=wanted),
         explained=lambda: _explained(first),
@@ -93,8 +93,10 @@ def _n_different(member: Member) -> float | None:
 
 
 def _explained(member: Member) -> float | None:
-    kept = member.kept
-    return None if kept is None else explained_by_a_line(kept.X, kept.targets, kept.weights)
+    if member.kept is None:
+        return None
+    rows = _merged(member.kept)
+    return explained_by_a_line(rows.X, rows.targets, rows.weights)
 
 
 def _fresh(ensemble: Ensemble, options: Options, *, wanted: bool) -> Fresh | None:
