@@ -195,7 +195,7 @@ class BoundWarning(UserWarning):
 
 
 class ModeWarning(UserWarning):
-    """The trained weights are not close to a mode of the posterior.
+    """The trained weights are far from a mode of the posterior, and intervals are too narrow or cannot be checked.
 
     Examples
     --------
@@ -206,7 +206,7 @@ class ModeWarning(UserWarning):
     >>> y = np.sin(X[:, 0])
     >>> with warnings.catch_warnings():  # doctest: +IGNORE_EXCEPTION_DETAIL
     ...     warnings.simplefilter("error", ModeWarning)
-    ...     LaplaceRegressor(prior_precision=1.0, sigma_noise=1e-5, random_state=0).fit(X, y)
+    ...     LaplaceRegressor(hidden_layer_sizes=(5,), prior_precision=1.0, sigma_noise=1e-5, random_state=0).fit(X, y)
     Traceback (most recent call last):
         ...
     sklearn_laplace.errors.ModeWarning: …
@@ -214,7 +214,7 @@ class ModeWarning(UserWarning):
 
 
 class PinnedWarning(UserWarning):
-    """The given prior is so strong that the data hardly influence the predictions or their error bars.
+    """A given prior is too strong for the data to have any influence, or a linear model explains twice as much.
 
     Examples
     --------
@@ -233,7 +233,7 @@ class PinnedWarning(UserWarning):
 
 
 class InterpolationWarning(UserWarning):
-    """The noise level cannot be estimated: the net interpolates all targets, or there is only one row.
+    """Intervals are wrong because the residuals do not determine the noise level, or there is only one row.
 
     Examples
     --------
@@ -253,7 +253,7 @@ class InterpolationWarning(UserWarning):
 
 
 class WeakPriorWarning(UserWarning):
-    """The prior is so weak that predictions away from the training rows are far wider than the spread of the targets.
+    """The prior is so weak that intervals are much wider than the spread of the targets, or the net overfits.
 
     Examples
     --------

@@ -137,7 +137,12 @@ def trained(density, X, y, seed, n_starts):
 
     def fit(start):
         model = LaplaceRegressor(
-            Net, likelihood="gaussian", prior_precision=PRIOR, sigma_noise=NOISE, random_state=seed + start
+            Net,
+            standardize_X=False,
+            likelihood="gaussian",
+            prior_precision=PRIOR,
+            sigma_noise=NOISE,
+            random_state=seed + start,
         )
         return model.fit(X, y)
 
@@ -259,6 +264,7 @@ def main():
     for name, options in (SOURCE | GGN).items():
         fitted = LaplaceRegressor(
             Net,
+            standardize_X=False,
             likelihood="gaussian",
             prior_precision=PRIOR,
             sigma_noise=NOISE,

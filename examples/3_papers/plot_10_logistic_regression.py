@@ -73,6 +73,7 @@ def main():
     for value in (0.5, 0.25):
         model = LaplaceClassifier(
             nn.Linear(2, 1),
+            standardize_X=False,
             likelihood="bernoulli",
             hessian_structure="full",
             prior_precision=value,

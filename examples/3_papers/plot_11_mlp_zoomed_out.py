@@ -55,6 +55,7 @@ def fitted(X, y, activation, trained, prior_precision, seed):
     net = nn.Sequential(nn.Linear(2, N_HIDDEN), activation(), nn.Linear(N_HIDDEN, 1))
     return LaplaceClassifier(
         net,
+        standardize_X=False,
         likelihood="bernoulli",
         hessian_structure="full",
         map_prior_precision=trained,

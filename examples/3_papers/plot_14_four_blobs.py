@@ -60,7 +60,12 @@ def main():
     torch.manual_seed(run.seed)  # the initial weights of a module are drawn at its creation
     net = nn.Sequential(nn.Linear(2, N_HIDDEN), nn.Sigmoid(), nn.Linear(N_HIDDEN, 4))
     model = LaplaceClassifier(
-        net, hessian_structure="full", prior_precision="evidence", link="probit", random_state=run.seed
+        net,
+        standardize_X=False,
+        hessian_structure="full",
+        prior_precision="evidence",
+        link="probit",
+        random_state=run.seed,
     )
     model.fit(X, y)
     plugin = copy.deepcopy(model).refit_laplace(link="plugin")

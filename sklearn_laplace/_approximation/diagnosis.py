@@ -28,33 +28,38 @@ import numpy as np
 from .._data.known_noise import FEWEST_ROWS
 from ..errors import InterpolationWarning, ModeWarning, PinnedWarning, WeakPriorWarning
 from ..laplace.fit import Hyper, LaplaceFit
+from ..laplace.likelihoods import Gaussian
 from ..laplace.structures import Full, Functional
 
-MANY, INTERPOLATES = 0.7, 0.95
+MANY, INTERPOLATES = 0.5, 0.95
 """Mean leverage γ / (N_w C) above which leave-one-out is computed, and above which a net interpolates the targets."""
+SUSPICIOUS = 0.2
+"""Nats per target by which the volume term brings the evidence below the baseline, for the same."""
 WORSE_THAN_BASELINE = {True: 0.4, False: 1.0}
 """A prior is too weak if the volume term reduces the evidence to this many nats per target below the baseline: for
 numbers, and for classes."""
 WIDE = 2.0
 """Width of the intervals, relative to those of the baseline, above which they are too wide."""
-LEVEL, NARROW, DEVIATIONS = 0.9, 0.8, 2.0
+LEVEL, NARROW, DEVIATIONS = 0.9, 0.8, 1.0
 """Level of the intervals; coverage below which they are too narrow, by this many standard errors."""
 FAR_FROM_MODE = 1.0
 """Distance to the mode above which a fit is diagnosed, in posterior standard deviations per effective parameter."""
 HALF = 0.5
 """Share of what a linear model explains, below which a net has learnt too little."""
-EXPLAINED = {True: 0.5, False: 0.2}
+EXPLAINED = {True: 0.5, False: 0.3}
 """Share of the variance that a linear model explains, above which a constant net is reported: for a prior precision
 that a rule has selected, and for a given one."""
 AT_THE_MEAN, NO_BETTER = 0.1, 0.1
-"""Distance term below which the weights count as equal to the prior mean. Gain over the baseline, in nats per target,
-below which a fit counts as no better."""
+"""Distance term below which the weights count as equal to the prior mean. Gain over the baseline, in nats per target or
+as a share of the variance, below which a fit counts as no better."""
 UNDETERMINED, FEW = 0.1, 0.01
 """Effective parameters per output, and per weight, below which the data do not determine the weights."""
 SETTLED = 1e-2
 """Number of weights that the data do not determine, below which the prior has no effect."""
 ROWS = 10
 """Minimum number of rows for warnings about pinned weights and intervals."""
+FREEDOM = 5
+"""Minimum number of rows beyond that of columns for a linear model."""
 RANK = 1e-10
 """Singular values below this, relative to the largest one, count as zero."""
 EXACT = Full, Functional
@@ -76,7 +81,7 @@ class Fresh:
 
     Examples
     --------
-    >>> Fresh(0.5, 0.2, 100.0).is_narrow, Fresh(0.75, 0.2, 100.0).is_narrow, Fresh(1.0, 9.0, 100.0).is_wide
+    >>> Fresh(0.5, 0.2, 100.0).is_narrow, Fresh(0.78, 0.2, 100.0).is_narrow, Fresh(1.0, 9.0, 100.0).is_wide
     (True, False, True)
     """
 
@@ -126,6 +131,8 @@ class Vitals:
         True if γ and the volume are those of the exact posterior.
     of_numbers : bool
         False for classes.
+    learnt : float or None
+        Share of the variance of the training targets that the net explains; None if the noise is not normal.
 
     Examples
     --------
@@ -147,6 +154,7 @@ class Vitals:
     whole: bool
     exact: bool
     of_numbers: bool = True
+    learnt: float | None = None
 
     @classmethod
     def of(
@@ -156,6 +164,9 @@ class Vitals:
         likelihood, network = fit.log_likelihood(hyper), fit.network
         distance = float(fit.prior.quadratic(hyper.prior_precision, fit.theta))
         baseline = fit.likelihood.baseline(fit.n_outputs) if fit.log_noise == 0 else None
+        learnt = None
+        if baseline is not None and isinstance(fit.likelihood, Gaussian):
+            learnt = 1 - 2 * fit.nll / (fit.total_weight * fit.n_outputs * fit.likelihood.target_variance)
         return cls(
             n_weights=network.n_parameters,
             n_rows=fit.total_weight,
@@ -170,6 +181,7 @@ class Vitals:
             whole=network.n_parameters == sum(shape.numel() for shape in network.layout.shapes.values()),
             exact=isinstance(fit.curvature, EXACT) and fit.dispersion_power == 1,
             of_numbers=not fit.likelihood.over_classes,
+            learnt=learnt,
         )
 
     @property
@@ -200,15 +212,11 @@ class Vitals:
     @property
     def is_constant(self) -> bool:
         """True if the fit is no better than the baseline."""
-        known = self.baseline is not None and self.fit - self.baseline < NO_BETTER * self.n_targets
-        return self.whole and self.n_rows >= ROWS and known
-
-    @property
-    def learnt(self) -> float:
-        """Share of the variance of numbers that corresponds to the gain over the baseline; 1 if it is not known."""
-        if self.baseline is None or not (self.whole and self.of_numbers and self.n_rows >= ROWS):
-            return 1.0
-        return 1 - math.exp(-2 * (self.fit - self.baseline) / self.n_targets)
+        if not self.whole or self.n_rows < ROWS:
+            return False
+        if self.learnt is not None:
+            return self.learnt < NO_BETTER
+        return self.baseline is not None and self.fit - self.baseline < NO_BETTER * self.n_targets
 
     @property
     def lost(self) -> float:
@@ -220,7 +228,7 @@ class Vitals:
     @property
     def is_suspicious(self) -> bool:
         """True if there are many effective parameters, or if the evidence is below the baseline."""
-        return self.exact and (self.effective >= MANY * self.n_different * self.n_outputs or self.lost > 0)
+        return self.exact and (self.effective >= MANY * self.n_different * self.n_outputs or self.lost > SUSPICIOUS)
 
     @property
     def weak_prior(self) -> bool:
@@ -230,7 +238,7 @@ class Vitals:
         the volume term brings it below the baseline, these predictions are much wider than the spread of the targets.
         False if the data determine all weights, because the prior then has no effect.
         """
-        if self.baseline is None or self.fit < self.baseline or self.n_weights - self.effective < SETTLED:
+        if self.is_constant or self.n_weights - self.effective < SETTLED:
             return False
         return self.lost > WORSE_THAN_BASELINE[self.of_numbers]
 
@@ -280,14 +288,14 @@ class Findings:
         vitals = self.vitals
         if self.has_mean:  # weights held at a mean that the user has set
             return None
-        is_constant = vitals.is_constant or vitals.pinned
-        if is_constant or (vitals.learnt < HALF and not self.calibrated):
+        is_constant, learnt = vitals.is_constant or vitals.pinned, 1.0 if vitals.learnt is None else vitals.learnt
+        if is_constant or (vitals.whole and learnt < HALF and not self.calibrated):
             share = self.explained()
             least = EXPLAINED[self.chosen or not is_constant]
             if share is None:
                 is_worse = vitals.pinned and not self.chosen
             else:
-                is_worse = share > least and (is_constant or vitals.learnt < HALF * share)
+                is_worse = share > least and (is_constant or learnt < HALF * share)
             if is_worse:
                 return _constant(vitals, share, self.chosen), PinnedWarning
         if not self.chosen and vitals.undetermined and not vitals.pinned:
@@ -304,11 +312,15 @@ class Findings:
             return _far(self.distance, fresh), ModeWarning
         if fresh is not None and self.free_noise and (fresh.is_narrow or (fresh.is_wide and vitals.interpolates)):
             return _interpolates(vitals, fresh), InterpolationWarning
+        finding = ""
         if fresh is not None and fresh.is_wide:
-            return _weak(f"intervals are {fresh.width:.2g} times as wide as", vitals, self.chosen), WeakPriorWarning
-        if self.weak_training and vitals.weak_prior:
-            lost = f"each target is {vitals.lost:.2g} nats less probable than"
-            return _weak(lost, vitals, self.chosen), WeakPriorWarning
+            finding = f"intervals are {fresh.width:.2g} times as wide as under a constant prediction"
+        elif fresh is not None and fresh.is_narrow:
+            finding = f"the net overfits, and the 90 % intervals contain {fresh.coverage:.0%} of left-out targets"
+        elif self.weak_training and vitals.weak_prior:
+            finding = f"each target is {vitals.lost:.2g} nats less probable than under a constant prediction"
+        if finding:
+            return _weak(finding, vitals, self.chosen), WeakPriorWarning
         if is_far and fresh is None:
             return _far(self.distance, None), ModeWarning
         return None
@@ -329,7 +341,7 @@ def explained_by_a_line(X: np.ndarray, targets: np.ndarray, weights: np.ndarray)
     Returns
     -------
     float or None
-        None if there are fewer than three rows for each column.
+        None if there are fewer than ``FREEDOM`` rows more than columns.
 
     Examples
     --------
@@ -338,7 +350,7 @@ def explained_by_a_line(X: np.ndarray, targets: np.ndarray, weights: np.ndarray)
     1.0
     """
     n, d = X.shape
-    if n < 3 * (d + 1):
+    if n < d + FREEDOM:
         return None
     y = np.eye(int(targets.max()) + 1)[targets] if targets.ndim == 1 else targets
     missing = np.isnan(X)
@@ -356,7 +368,7 @@ def explained_by_a_line(X: np.ndarray, targets: np.ndarray, weights: np.ndarray)
 
 def _constant(vitals: Vitals, share: float | None, chosen: bool) -> str:
     effect = "predictions are nearly constant"
-    if not (vitals.is_constant or vitals.pinned):
+    if vitals.learnt is not None and not (vitals.is_constant or vitals.pinned):
         effect = f"predictions explain {vitals.learnt:.0%} of the variance of the targets"
     if share is not None:
         effect = f"{effect}, and a linear model explains {share:.0%} of the variance in left-out rows"
@@ -412,7 +424,4 @@ def _weak(finding: str, vitals: Vitals, chosen: bool) -> str:
         if chosen
         else "Use a larger prior_precision, or prior_precision='evidence'"
     )
-    return (
-        f"the prior is too weak for the {left:,.0f} weights that the data do not determine: {finding} under a "
-        f"constant prediction. {advice}."
-    )
+    return f"the prior is too weak for the {left:,.0f} weights that the data do not determine: {finding}. {advice}."

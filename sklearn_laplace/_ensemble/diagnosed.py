@@ -80,7 +80,7 @@ def _findings(ensemble: Ensemble, options: Options) -> Findings:
         free_noise=options.sigma_noise.free,
         has_mean=first.fit.prior.mean is not None,
         calibrated=calibrated,
-        weak_training=options.map_precision is None and first.n_steps > 0 and not by_held_out,
+        weak_training=options.map_precision is None and first.n_steps > 0 and not (by_held_out or options.by_loo[0]),
         distance=max(distances),
         fresh=lambda: _fresh(ensemble, options, wanted=wanted),
         explained=lambda: _explained(first),
@@ -93,8 +93,10 @@ def _n_different(member: Member) -> float | None:
 
 
 def _explained(member: Member) -> float | None:
-    kept = member.kept
-    return None if kept is None else explained_by_a_line(kept.X, kept.targets, kept.weights)
+    if member.kept is None:
+        return None
+    rows = _merged(member.kept)
+    return explained_by_a_line(rows.X, rows.targets, rows.weights)
 
 
 def _fresh(ensemble: Ensemble, options: Options, *, wanted: bool) -> Fresh | None:
@@ -106,7 +108,7 @@ def _fresh(ensemble: Ensemble, options: Options, *, wanted: bool) -> Fresh | Non
     left_out = None
     if wanted and first.kept is not None:
         with suppress(MemoryBudgetError):
-            left_out = _left_out(ensemble.members, ensemble.weights.tolist(), options)
+            left_out = _left_out(ensemble.members, ensemble.weights.tolist(), _merged(first.kept), options)
     scores = None if cross is None else cross.scores
     if scores is not None and scores.hyper.dispersion == first.hyper.dispersion:
         coverage = _share_within(scores.by_nets, scores.weights)
@@ -114,25 +116,25 @@ def _fresh(ensemble: Ensemble, options: Options, *, wanted: bool) -> Fresh | Non
     return left_out
 
 
-def _left_out(members: Sequence[Member], shares: Sequence[float], options: Options) -> Fresh:
-    """Intervals of left-out rows in closed form; equal rows are left out together."""
-    rows = _merged(members[0].kept)
-    means, squares, variance = 0.0, 0.0, 0.0
+def _left_out(members: Sequence[Member], shares: Sequence[float], rows: PreparedData, options: Options) -> Fresh:
+    """Intervals of left-out rows in closed form, under the mixture of the members."""
+    parts = []
     for member, share in zip(members, shares, strict=True):
         left_out = left_out_of(rows, member.input_dtype, member.seed, member.fit, options)
         latent = left_out.latent(member.fit, replace(member.hyper, temperature=1.0))
         y, noise = without_noise(left_out.rows.observed.double(), member.fit.n_outputs)
-        means, squares = means + share * latent.mean, squares + share * latent.mean.square()
-        variance = variance + share * (latent.variance + member.hyper.dispersion * noise)
-    std = (variance + squares - means**2).sqrt()
+        variance = latent.variance + member.hyper.dispersion * noise
+        parts.append(share * torch.stack([latent.mean, latent.mean.square() + variance]))
+    mean, square = torch.stack(parts).sum(0)
+    std = (square - mean.square()).sqrt()
     weights = left_out.rows.weights.double()
     spread = (weights @ (y - weights @ y / weights.sum()).square() / weights.sum()).sqrt()
     width = (std.median(0).values / spread).max()
-    return Fresh(_share_within((y - means).abs() / std, weights), float(width), float(len(rows.X)))
+    return Fresh(_share_within((y - mean).abs() / std, weights), float(width), float(len(rows.X)))
 
 
 def _merged(rows: PreparedData) -> PreparedData:
-    """The rows, with equal ones merged unless they have known noise variances."""
+    """The rows, with equal ones merged unless they have known noise variances: copies would leak."""
     if rows.noise is not None:
         return rows.present()
     X, targets, weights = canonical_rows(rows.X, rows.targets, rows.weights)

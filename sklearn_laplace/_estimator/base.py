@@ -125,13 +125,13 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         BoundWarning
             If a selected hyperparameter lies at a bound of its search interval.
         ModeWarning
-            If the weights are not close to a mode.
+            If the weights are far from a mode, and intervals are too narrow or not known to be right.
         PinnedWarning
-            If the given prior is so strong that the data hardly matter.
+            If a given prior is so strong that the data hardly matter, or if a linear model explains twice as much.
         InterpolationWarning
-            If the net interpolates all targets, or there is only one row.
+            If intervals are wrong because the residuals do not determine the noise level, or if there is only one row.
         WeakPriorWarning
-            If the prior is so weak that predictions far from the data are extremely wide.
+            If the prior is so weak that intervals are much wider than the spread of the targets, or the net overfits.
 
         Notes
         -----

@@ -163,7 +163,7 @@ def renewed(module: nn.Module) -> nn.Module:
     """
     module = copy.deepcopy(module)
     owners = [layer for layer in module.modules() if any(True for _ in layer.parameters(recurse=False))]
-    resets = [getattr(layer, "reset_parameters", None) for layer in owners]
+    resets: list[Any] = [getattr(layer, "reset_parameters", None) for layer in owners]
     is_open = all(parameter.requires_grad for parameter in module.parameters())
     if is_open and not isinstance(module, MLP | TableMLP) and all(map(callable, resets)) and all(map(_is_new, owners)):
         for reset in resets:

@@ -166,7 +166,7 @@ def input_columns(network: Network) -> tuple[str, ...]:
     if isinstance(network.module, ColumnsModule):
         return tuple(f"column {k}" for k in range(1 + max(itertools.chain(*network.module.column_of.values()))))
     first, layer = _first_layer(network)
-    if type(layer) not in (nn.Linear, StandardisedLinear):
+    if not (isinstance(layer, nn.Linear) and type(layer) in (nn.Linear, StandardisedLinear)):
         return ()
     return tuple(f"{f'{first}.weight'.lstrip('.')}[:, {column}]" for column in range(layer.in_features))
 

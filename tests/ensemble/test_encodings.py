@@ -23,7 +23,7 @@ from sklearn_laplace._ensemble import fit as ensemble_fit
 from sklearn_laplace._ensemble.encodings import kinds_of_nets
 from sklearn_laplace._ensemble.fit import LEAST_SHARE
 from sklearn_laplace._ensemble.weights import of_kinds
-from sklearn_laplace.errors import BoundWarning, ModeWarning, NotPositiveDefiniteError
+from sklearn_laplace.errors import BoundWarning, ClippedWarning, NotPositiveDefiniteError
 from sklearn_laplace.laplace.latent import LatentGaussian
 from sklearn_laplace.laplace.likelihoods import Categorical, Gaussian
 from sklearn_laplace.laplace.links import Probit
@@ -437,7 +437,7 @@ def test_only_kinds_that_count_are_warned_of(monkeypatch, shares, expected):
 
     def warning(request, *rest, **more):
         if not request.is_member:
-            warnings.warn(f"{request.parameters['n_bins']} pieces", ModeWarning, stacklevel=1)
+            warnings.warn(f"{request.parameters['n_bins']} pieces", ClippedWarning, stacklevel=1)
         return original(request, *rest, **more)
 
     monkeypatch.setattr(ensemble_fit, "fit_member", warning)
