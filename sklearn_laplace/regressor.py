@@ -26,7 +26,7 @@ from ._estimator.report import Report, regression_report
 from ._estimator.target_choice import settled_transform, transformed_targets
 from ._options.likelihood import check_support, for_counts
 from ._options.resolve import INTERVAL_METHODS, STD_REQUESTS, one_or_all
-from ._options.target import name_of, print_hint
+from ._options.target import name_of
 from ._validation import values as _values
 from ._validation.arguments import Absent, explained
 from ._validation.targets import check_outputs, check_targets, targets_like
@@ -268,8 +268,6 @@ default="auto"
         if variances is not None:
             targets, variances = np.split(targets, 2, axis=1)
         check_support(likelihood, targets)
-        if self.verbose and not self._is_candidate:
-            print_hint(self.likelihood, self.target_transform, targets)
         previous = self._previous()
         if previous is not None:  # its curvature is in the units of the previous fit
             check_outputs(n_outputs, previous.n_outputs_)

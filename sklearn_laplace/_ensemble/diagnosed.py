@@ -54,12 +54,12 @@ def diagnosed(ensemble: Ensemble, options: Options) -> None:
         return
     noise_is_free = options.sigma_noise.free and first.fit.likelihood.has_dispersion
     if noise_is_free and first.fit.total_weight < FEWEST_ROWS:
-        warnings.warn(single_row(first.fit.total_weight), InterpolationWarning, stacklevel=4)
+        warnings.warn(single_row(first.fit.total_weight), InterpolationWarning, stacklevel=5)
         return
     with single_thread(first.is_small):
         found = _findings(ensemble, options).warning()
     if found is not None:
-        warnings.warn(*found, stacklevel=4)
+        warnings.warn(*found, stacklevel=5)
 
 
 def _findings(ensemble: Ensemble, options: Options) -> Findings:

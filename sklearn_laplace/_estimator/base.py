@@ -178,13 +178,12 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         check_net(self.net)
         n_folds = N_FOLDS if options.cross_fits and self.net is None else 0
         most = _members.n_members(parameters["n_members"], n_folds)
-        n_kinds = most_kinds(parameters, arguments[0])
+        n_fits = most_kinds(parameters, arguments[0]) * most + options.likelihood.is_overdispersed * ROUNDS
         may_repeat = options.varying_noise is not False  # the first member may be trained again, under varying noise
-        n_short = ROUNDS if options.likelihood.is_overdispersed else 0
         clock = self._clock()
         cached = parameters["memory"] is not None and parameters["max_time"] is None
         interruptible = nullcontext() if cached else clock.interruptible()
-        with interruptible, self._reported(clock, n_kinds * most + n_short, *arguments) as task:
+        with interruptible, self._reported(clock, n_fits, *arguments) as task:
             data = replace(prepare(), table=self._table)
             if self._extends_previous(data.n_outputs):  # its rows are not stored, which excludes leave-one-out
                 data = replace(data, unmerged=None)

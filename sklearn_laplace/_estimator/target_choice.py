@@ -16,7 +16,7 @@ from sklearn.model_selection import KFold
 
 from .._data.target_scale import log_slope, transformed
 from .._options.options import is_auto
-from .._options.target import CANDIDATES, target_transform
+from .._options.target import CANDIDATES, print_hint, target_transform
 from .._validation.values import random_numbers
 from ..distributions.transforms import TRANSFORMS, LogTransform, TargetTransform
 from ..errors import NonFiniteError, UnsupportedCombinationError
@@ -36,7 +36,7 @@ LOG = next(name for name, transform in TRANSFORMS.items() if transform is LogTra
 def transformed_targets(
     model: Any, arguments: tuple[Any, ...], rows: tuple[Any, ...], targets: np.ndarray, weights: np.ndarray
 ) -> tuple[tuple[TargetTransform, ...], float, np.ndarray, np.ndarray]:
-    """Targets under the transformation that an estimator requests.
+    """Targets under the transformation that an estimator requests; with ``verbose``, a hint on others is printed.
 
     Parameters
     ----------
@@ -63,6 +63,8 @@ def transformed_targets(
         For targets outside the domain of the transformation.
     """
     name = model.target_transform
+    if model.verbose and not model._is_candidate:
+        print_hint(model.likelihood, name, targets)
     if name is None:
         return (), 0.0, targets, rows[1]
     if rows[3] is not None:
