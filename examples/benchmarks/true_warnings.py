@@ -202,7 +202,7 @@ def main() -> None:
         halves.append([])
         for place, kind in enumerate(KINDS):
             for k in offsets:
-                halves[-1].append(result := measured(kind, 600 * half + 5 * place + k))
+                halves[-1].append(result := measured(kind, 800 * half + 5 * place + k))
                 if options.fits:
                     print(result.line, flush=True)
         print_table(("Tables of the thresholds", "Other tables")[half], halves[-1])
