@@ -15,7 +15,6 @@ import warnings
 
 import matplotlib.pyplot as plt
 import numpy as np
-import torch
 from experiment import Experiment
 from torch import nn
 
@@ -51,7 +50,6 @@ def two_clouds(n, seed):
 
 def fitted(X, y, activation, trained, prior_precision, seed):
     """Train the source's net under one prior precision, and approximate its posterior under another."""
-    torch.manual_seed(seed)  # the initial weights of a module are drawn at its creation
     net = nn.Sequential(nn.Linear(2, N_HIDDEN), activation(), nn.Linear(N_HIDDEN, 1))
     return LaplaceClassifier(
         net,

@@ -13,7 +13,6 @@ import copy
 
 import matplotlib.pyplot as plt
 import numpy as np
-import torch
 from experiment import Experiment
 from scipy.spatial.distance import cdist
 from torch import nn
@@ -57,7 +56,6 @@ def main():
         "full Gauss–Newton matrix",
     )
     X, y = blobs(n, run.seed)
-    torch.manual_seed(run.seed)  # the initial weights of a module are drawn at its creation
     net = nn.Sequential(nn.Linear(2, N_HIDDEN), nn.Sigmoid(), nn.Linear(N_HIDDEN, 4))
     model = LaplaceClassifier(
         net,

@@ -35,9 +35,9 @@ MANY, INTERPOLATES = 0.5, 0.95
 """Mean leverage γ / (N_w C) above which leave-one-out is computed, and above which a net interpolates the targets."""
 SUSPICIOUS = 0.2
 """Nats per target by which the volume term brings the evidence below the baseline, for the same."""
-WORSE_THAN_BASELINE = {True: 0.4, False: 1.0}
-"""A prior is too weak if the volume term reduces the evidence to this many nats per target below the baseline: for
-numbers, and for classes."""
+WORSE_THAN_BASELINE, OVERFITS, DETERMINED = 1.0, 0.4, 0.95
+"""A prior is too weak if the volume term reduces the evidence to this many nats per target below the baseline. Second:
+the same if the data determine nearly all weights. Third: the share of the weights above which they do."""
 WIDE = 2.0
 """Width of the intervals, relative to those of the baseline, above which they are too wide."""
 LEVEL, NARROW, DEVIATIONS = 0.9, 0.8, 1.0
@@ -211,12 +211,14 @@ class Vitals:
 
     @property
     def is_constant(self) -> bool:
-        """True if the fit is no better than the baseline."""
+        """True if the fit is no better than the baseline; without one, if it has hardly any effective parameters."""
         if not self.whole or self.n_rows < ROWS:
             return False
         if self.learnt is not None:
             return self.learnt < NO_BETTER
-        return self.baseline is not None and self.fit - self.baseline < NO_BETTER * self.n_targets
+        if self.baseline is None:
+            return self.effective < self.n_outputs
+        return self.fit - self.baseline < NO_BETTER * self.n_targets
 
     @property
     def lost(self) -> float:
@@ -240,7 +242,8 @@ class Vitals:
         """
         if self.is_constant or self.n_weights - self.effective < SETTLED:
             return False
-        return self.lost > WORSE_THAN_BASELINE[self.of_numbers]
+        overfits = self.of_numbers and self.effective > DETERMINED * self.n_weights
+        return self.lost > (OVERFITS if overfits else WORSE_THAN_BASELINE)
 
 
 @dataclass(frozen=True)
@@ -298,7 +301,7 @@ class Findings:
                 is_worse = share > least and (is_constant or learnt < HALF * share)
             if is_worse:
                 return _constant(vitals, share, self.chosen), PinnedWarning
-        if not self.chosen and vitals.undetermined and not vitals.pinned:
+        if not (self.chosen or is_constant) and vitals.undetermined:
             return _determined(vitals, "the error bars hardly depend on the rows"), PinnedWarning
         return None
 

@@ -285,11 +285,14 @@ def test_each_criterion_has_its_threshold():
     assert not replace(usual, effective=58.0, exact=False).interpolates
     assert replace(usual, effective=31.0).is_suspicious and not replace(usual, effective=29.0).is_suspicious
     assert nothing.is_constant and not usual.is_constant and replace(usual, learnt=0.09).is_constant
-    weak = replace(usual, volume=2 * (85.0 - 40.0) + 49.0)
+    weak = replace(usual, volume=2 * (85.0 - 40.0) + 121.0)
+    overfits = replace(usual, volume=2 * (85.0 - 40.0) + 49.0, n_weights=60, effective=58.0)
+    assert overfits.weak_prior and not replace(overfits, n_weights=62).weak_prior
+    assert not replace(overfits, volume=overfits.volume - 2.0).weak_prior
+    assert not replace(overfits, of_numbers=False).weak_prior
     assert weak.weak_prior and weak.is_suspicious and not replace(weak, volume=weak.volume - 2.0).weak_prior
     assert not replace(weak, fit=-90.0).weak_prior and not replace(weak, n_weights=10).weak_prior
     assert not replace(weak, baseline=None).weak_prior and not replace(weak, exact=False).weak_prior
-    assert not replace(weak, of_numbers=False).weak_prior
     assert Fresh(0.75, 0.0, 100.0).is_narrow and not Fresh(0.77, 0.0, 100.0).is_narrow
     assert Fresh(1.0, 2.1, 50.0).is_wide and not Fresh(1.0, 1.9, 50.0).is_wide and not Fresh(1.0, 9.0, 9.0).is_wide
 
