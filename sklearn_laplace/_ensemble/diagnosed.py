@@ -72,7 +72,9 @@ def _findings(ensemble: Ensemble, options: Options) -> Findings:
     calibrated = by_held_out and noise
     n_different = None if calibrated else _n_different(first)
     vitals = Vitals.of(first.fit, first.hyper, first.n_effective_parameters, evidence, n_different)
-    distances = [member.mode_distance / max(member.n_effective_parameters, 1.0) ** 0.5 for member in ensemble.members]
+    # The weights of a frozen net are those of its user.
+    trained = [member for member in ensemble.members if member.n_steps > 0]
+    distances = [0.0, *(member.mode_distance / max(member.n_effective_parameters, 1.0) ** 0.5 for member in trained)]
     wanted = vitals.is_suspicious or (max(distances) > FAR_FROM_MODE and vitals.exact)
     return Findings(
         vitals,

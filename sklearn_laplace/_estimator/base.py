@@ -208,7 +208,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
                 request = with_overdispersion(request, task)
             ensemble = fit_ensemble(request, (1 + may_repeat) * MEMBER_STAGES, task)
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
-            if not self._is_candidate:
+            if not (self._is_candidate or clock.was_cut):
                 diagnosed(self._ensemble, options)
         clock.warn_if_cut(stacklevel=5)
         return self

@@ -101,7 +101,8 @@ class Components:
     def of(cls, moments: Predictive) -> Components:
         """Mixture with a single component."""
         parts = (moments.mean, moments.epistemic_variance, moments.aleatoric_variance)
-        return cls(torch.ones(1).to(moments.mean), *(part[..., None] for part in parts))
+        one = torch.ones(1, dtype=moments.mean.dtype, device=moments.mean.device)
+        return cls(one, *(part[..., None] for part in parts))
 
     @classmethod
     def joined(cls, parts: Sequence[Components], weights: Tensor) -> Components:

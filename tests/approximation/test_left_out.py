@@ -30,7 +30,7 @@ WEIGHTS[[2, 11]] = 0.0
 N_DIFFERENT = N - 3  # without the rows of weight zero and one of the equal rows
 LABELS = np.array(["no", "perhaps", "yes"])[np.digitize(Y[:, 0], [-0.6, 0.8])]
 COUNTS = RNG.poisson(np.exp(0.5 + 0.6 * X[:, 0])).astype(float)
-LINEAR = {"net": nets.Linear, "random_state": 0}
+LINEAR = {"net": nets.Linear, "standardize_X": False, "random_state": 0}
 SMALL = {"hidden_layer_sizes": (5,), "random_state": 0}
 CHOSEN = {"prior_precision": "loo", "sigma_noise": "loo"}
 
@@ -104,7 +104,7 @@ def test_a_linear_nets_rows_are_predicted_as_by_refits_without_them(y):
         {"curvature": "empirical_fisher"},
         {"subset_of_weights": "last_layer"},
         {"subset_of_weights": "subnetwork"},
-        {"net": nets.regressor(), "subset_of_weights": ["out.weight"]},
+        {"net": nets.regressor(), "standardize_X": False, "subset_of_weights": ["out.weight"]},
     ],
     ids=str,
 )

@@ -53,9 +53,8 @@ class Silent(nn.Module):
 @pytest.mark.parametrize("weights", [None, WEIGHTS], ids=["unweighted", "weighted"])
 def test_a_one_layer_net_has_the_logistic_hessian(weights):
     """The posterior precision is XᵀSX + δI at the exact MAP of logistic regression, with and without sample weights."""
-    model = LaplaceClassifier(
-        nets.binary(nets.Linear), prior_precision=2.0, hessian_structure="full", random_state=0
-    ).fit(X, LABELS, sample_weight=weights)
+    options = {"standardize_X": False, "hessian_structure": "full", "random_state": 0}
+    model = LaplaceClassifier(nets.binary(nets.Linear), prior_precision=2.0, **options).fit(X, LABELS, weights)
     features, y = torch.tensor(np.column_stack([X, np.ones(70)])), torch.tensor((LABELS == "spam").astype(int))
     w = None if weights is None else torch.tensor(weights)
     exact = oracles.gauss_newton_map("bernoulli", nn.Linear(5, 1, bias=False), ("weight",), features, y, w, 2.0)

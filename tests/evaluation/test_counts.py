@@ -108,9 +108,8 @@ def test_a_linear_net_is_poisson_regression(structure):
 
     The Hessian is XᵀRX with R the rates, so that the Gaussian posterior is the only approximation.
     """
-    model = LaplaceRegressor(
-        nets.Linear(3), likelihood="poisson", prior_precision=[2.0, 1e-6], hessian_structure=structure, random_state=0
-    ).fit(X, Y)
+    options = {"likelihood": "poisson", "standardize_X": False, "hessian_structure": structure, "random_state": 0}
+    model = LaplaceRegressor(nets.Linear(3), prior_precision=[2.0, 1e-6], **options).fit(X, Y)
     reference = PoissonRegressor(alpha=2.0 / len(Y), tol=1e-10, max_iter=1000).fit(X, Y)
     tensors = model.laplace_.network.tensors(model.laplace_.network.theta)
     np.testing.assert_allclose(tensors["linear.weight"][0], reference.coef_, rtol=1e-4, atol=1e-6)

@@ -220,7 +220,6 @@ def test_what_a_fit_keeps(model, tmp_path):
     assert after.overdispersion_ == model.overdispersion_
 
 
-@pytest.mark.filterwarnings("ignore::sklearn_laplace.errors.ModeWarning")  # the evidence selects another prior
 def test_a_frozen_net_keeps_its_weights_and_has_an_overdispersion(model):
     """The net predicts log means, with the criterion of training rows."""
     frozen = LaplaceRegressor(FrozenEstimator(model.net_), likelihood="negative_binomial", random_state=0).fit(X, Y)

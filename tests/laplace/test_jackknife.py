@@ -27,7 +27,7 @@ Y = np.column_stack([np.sin(X[:, 0]) + X[:, 1], 40 * X[:, 2] + 7]) + RNG.normal(
 Y[7] = Y[6]
 COPIES = RNG.integers(0, 4, size=N)
 COPIES[:2] = 0, 1
-LINEAR = {"net": nets.Linear, "random_state": 0}
+LINEAR = {"net": nets.Linear, "standardize_X": False, "random_state": 0}
 SMALL = {"hidden_layer_sizes": (5,), "random_state": 0}
 JACKKNIFE = "jackknife+"
 
