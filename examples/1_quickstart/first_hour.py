@@ -137,7 +137,8 @@ def prices_of_diamonds(path, out, chosen, settings):
 
     step("keep the intervals above zero, if that predicts no worse")
     for transform in (None, chosen):
-        model = fitted(LaplaceRegressor(**settings, target_transform=transform), X_train, y_train)
+        if transform is not None:
+            model = fitted(LaplaceRegressor(**settings, target_transform=transform), X_train, y_train)
         density = model.log_predictive_density(X_test, y_test).mean()
         lower = model.predict_interval(X_test, confidence_level=0.99)[1][:, 0]
         print(f"target_transform={transform!r}: {model.target_transform_!r} was used, log density {density:.2f},")
