@@ -101,8 +101,9 @@ def bike_rentals(path, out, n_folds, settings):
 
     step("predict three hours with 90 % intervals")
     mean, interval = model.predict_interval(X_test.head(3), confidence_level=0.9)
-    shown = X_test.head(3)[["dteday", "hr"]].assign(mean=mean, low=interval[:, 0], high=interval[:, 1])
-    print(shown.assign(cnt=y_test.head(3)).round(0).to_string(index=False))
+    low, high = interval.round().T
+    shown = X_test.head(3)[["dteday", "hr"]].assign(mean=mean.round(), low=low, high=high, cnt=y_test.head(3))
+    print(shown.to_string(index=False))
 
     step("save and load")
     save(model, out / "first_hour_bike.safetensors")

@@ -24,8 +24,8 @@ def bike(n_rows, seed=0):
     rng = np.random.default_rng(seed)
     instant = np.sort(rng.choice(min(HOURS, 12 * n_rows), n_rows, replace=False))
     time = pd.Series(pd.Timestamp("2011-01-01") + pd.to_timedelta(instant, unit="h"))
-    year, day, hour = time.dt.year - 2011, time.dt.dayofyear, time.dt.hour
-    weekday = (time.dt.dayofweek + 1) % 7
+    year, day, hour = time.dt.year - 2011, time.dt.day_of_year, time.dt.hour
+    weekday = (time.dt.day_of_week + 1) % 7
     workingday = weekday.between(1, 5).astype(int)
     weather = pd.Series(rng.choice([1, 2, 3], n_rows, p=[0.66, 0.26, 0.08]))
     season = -np.cos(2 * np.pi * (day - 20) / 365)
