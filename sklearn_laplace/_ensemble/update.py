@@ -17,7 +17,7 @@ from .._runtime.threads import single_thread
 from .._training.random_weights import fixed_dispersion
 from ..laplace.fit import LaplaceFit
 from ..laplace.updates import add_rows, remove_rows
-from .diagnosed import diagnosed
+from .diagnose import diagnose
 from .ensemble import Ensemble
 from .fit import mixed
 from .member import Member
@@ -47,7 +47,7 @@ def refitted(ensemble: Ensemble, options: Options, *, is_candidate: bool) -> Ens
             members.append(changed)
     changed_ensemble = replace(ensemble, members=tuple(members))
     if not is_candidate:
-        diagnosed(changed_ensemble, options)
+        diagnose(changed_ensemble, options)
     return changed_ensemble
 
 

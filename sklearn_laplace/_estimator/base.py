@@ -24,7 +24,7 @@ from .._data.reading import check_rows, column_names
 from .._data.rows import PreparedData, augmented
 from .._data.table import Table, check_columns, naming_rows
 from .._data.target_scale import TargetScale
-from .._ensemble.diagnosed import diagnosed
+from .._ensemble.diagnose import diagnose
 from .._ensemble.encodings import check_one_kind, most_kinds
 from .._ensemble.ensemble import Ensemble, reweighted
 from .._ensemble.fit import MEMBER_STAGES, fit_ensemble
@@ -167,7 +167,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
                 fitted, scores = rule.chosen(self._without_rule(rows), rows, task)
                 self._take(fitted)
                 self._prior_scores, self._is_candidate = scores, False
-            diagnosed(self._ensemble, self._options())
+            diagnose(self._ensemble, self._options())
         return self
 
     def _fit(self, prepare: Callable[[], PreparedData], *arguments: Any) -> Self:
@@ -209,7 +209,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
             ensemble = fit_ensemble(request, (1 + may_repeat) * MEMBER_STAGES, task)
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
             if not (self._is_candidate or clock.was_cut):
-                diagnosed(self._ensemble, options)
+                diagnose(self._ensemble, options)
         clock.warn_if_cut(stacklevel=5)
         return self
 

@@ -62,7 +62,7 @@ class TransformedMixture:
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of each target."""
         latent = self.latent
-        means, variances = self._by_target(normal_moments, latent.means, latent.stds)
+        means, variances = by_target(self.transforms, normal_moments, latent.means, latent.stds)
         mixture = NormalMixture(means, np.sqrt(variances), latent.weights)
         return mixture.mean(), mixture.var()
 
@@ -131,7 +131,7 @@ class TransformedMixture:
         means, stds, shares = self.latent.means, self.latent.stds, np.broadcast_to(self.latent.weights, self._shape)
         y = np.broadcast_to(np.asarray(x, dtype=float), self._shape[:-1])
         size = (len(PIECES) * self._shape[-1] + 4) * N_PIECE_NODES * self._shape[-1]
-        (score,) = self._by_target(_scores, means, stds, shares, y[..., None], nodes=size, n_results=1)
+        (score,) = by_target(self.transforms, _scores, means, stds, shares, y[..., None], nodes=size, n_results=1)
         return score[..., 0]
 
     @property
@@ -146,11 +146,6 @@ class TransformedMixture:
         values = np.broadcast_to(values, np.broadcast_shapes(values.shape, self._shape[:-1]))
         columns = [getattr(map_of, method)(values[..., k]) for k, map_of in enumerate(self.transforms)]
         return np.stack(columns, -1)
-
-    def _by_target(
-        self, function: Callable[..., Any], *parts: np.ndarray, nodes: int = N_NODES, n_results: int = 2
-    ) -> list[np.ndarray]:
-        return by_target(self.transforms, function, *parts, nodes=nodes, n_results=n_results)
 
 
 def by_target(

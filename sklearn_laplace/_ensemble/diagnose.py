@@ -23,7 +23,7 @@ from .ensemble import Ensemble
 from .member import Member
 
 
-def diagnosed(ensemble: Ensemble, options: Options) -> None:
+def diagnose(ensemble: Ensemble, options: Options) -> None:
     """Warn if the intervals of an ensemble are wrong on fresh rows.
 
     At most one warning is issued. There is none at a temperature other than 1, which is a choice of the user, and none
