@@ -567,9 +567,9 @@ default="auto"
             Rows to predict.
         confidence_level : float or sequence of float, default=0.9
             Probability that a new target falls inside, strictly between 0 and 1.
-        method : {"normal", "jackknife+"}, default="normal"
-            "normal": quantiles of :meth:`predict_dist`. "jackknife+": residuals of training rows under nets that were
-            trained without them (Barber et al. 2021), see Notes.
+        method : {"normal", "jackknife+", "cv+"}, default="normal"
+            "normal": quantiles of :meth:`predict_dist`. "jackknife+" and "cv+": residuals of training rows under nets
+            that were trained without them (Barber et al. 2021), see Notes.
         joint : bool, default=False
             If True, the intervals of all targets of a row hold together with the probability, see Notes. If False, each
             interval holds by itself.
@@ -587,31 +587,32 @@ default="auto"
         ValueError
             For a level outside (0, 1) or an unknown method.
         UnsupportedCombinationError
-            For "jackknife+" with counts, with ``sample_noise_variance``, or without the training rows. For joint
-            intervals of counts.
+            For residuals with counts, with ``sample_noise_variance``, or without the training rows. For "cv+" without
+            nets that hold out folds. For joint intervals of counts.
         MemoryBudgetError
             For "jackknife+" if its matrices do not fit in memory.
 
         Notes
         -----
-        "jackknife+" assumes neither the right noise level nor normal noise. Its guarantee of coverage holds
-        approximately. A row of weight w counts as w rows. An end is infinite if there are too few rows for the level.
-        The ends for an ensemble are weighted means over its kinds of nets.
+        "jackknife+" and "cv+" assume neither the right noise level nor normal noise. A row of weight w counts as w
+        rows. An end is infinite if there are too few rows for the level.
 
-        **Folds.** If the fit has nets with held-out folds, they give the residuals (CV+ in Barber et al. 2021). Each
-        residual is divided by its standard deviation, so that intervals are wider where predictions are less certain.
-        Where further nets were trained on all rows, the intervals are shortened, because the nets of the folds use
-        fewer rows. The factor is (Q′ / Q)^0.3, with the quantiles Q of these scores and Q′ of those of closed-form
-        leave-one-out. Prior precision and noise level set afterwards have no effect on these intervals.
+        **Folds.** In a default fit each row is held out by a few nets. Their mean has residuals, which are divided by
+        their standard deviations, so that intervals are wider where predictions are less certain. "cv+" takes
+        quantiles of the predictions of these nets plus or minus the scaled residuals. The coverage of level 1 − α is at
+        least about 1 − 2α for any distribution, and usually above 1 − α. "jackknife+" is shorter, and close to the
+        level. It is the mean of the ensemble plus or minus a quantile of the residuals, reduced by what the whole
+        ensemble gains over the few nets. Prior precision and noise level set afterwards have no effect on either.
 
-        **No folds.** Otherwise, and after :meth:`partial_fit`, the nets are those of closed-form leave-one-out for the
-        linearised net (Tailor et al. 2025). This needs the training rows and an exact curvature, as
-        :meth:`loo_predict` does. The intervals are too short if the net has learnt its features from all rows.
+        **No folds.** Otherwise, and after :meth:`partial_fit`, "cv+" is refused, and the nets of "jackknife+" are those
+        of closed-form leave-one-out for the linearised net (Tailor et al. 2025). This needs the training rows and an
+        exact curvature, as :meth:`loo_predict` does. The intervals are too short if the net has learnt its features
+        from all rows.
 
         **Joint intervals.** The intervals of a row have a common marginal level, at which the box that they form has
         the probability (by quadrature, with an error below .003). It takes the correlation of the targets into account:
         that of the posterior, and that of the noise, which is estimated from residuals of the training rows. With
-        "jackknife+" the largest standardised residual of a row replaces those of each target.
+        residuals, the largest standardised residual of a row replaces those of each target.
 
         Examples
         --------
@@ -626,9 +627,9 @@ default="auto"
         (2, 2, 3)
         """
         levels, joint = fractions("confidence_level", confidence_level), flag("joint", joint)
-        if lookup("method", method, INTERVAL_METHODS):
+        if lookup("method", method, INTERVAL_METHODS) is not None:
             check_is_fitted(self)
-            mean, intervals = np.asarray(self.predict(X)), self._jackknife(X, levels, joint=joint)
+            mean, intervals = np.asarray(self.predict(X)), self._from_residuals(X, levels, method, joint=joint)
         else:
             distribution = self.predict_dist(X)
             joint = joint and self.n_outputs_ > 1

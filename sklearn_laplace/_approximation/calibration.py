@@ -40,7 +40,7 @@ FACTORS = 0.05, 4.5
 """Minimum and maximum factor of all variances."""
 MOST_REACH = 2.0
 """Maximum of :math:`\\log c_K - \\log c_1` relative to :math:`\\log c_2 - \\log c_1`."""
-SPREADS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5)
+SPREADS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3, 1.5, 1.8, 2.1)
 """Candidate values of τ."""
 USUAL_SPREAD, WORTH = 0.5, 2.0
 """Default τ, and the gain in held-out log density, in nats, that another value must bring."""
@@ -76,6 +76,12 @@ class HeldOutDeals:
     log_variance: Tensor | None
     weights: Tensor
     shares: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """Expected variance of the errors, shape (D, n, C)."""
+        noise = self.noise if self.log_variance is None else self.noise * (self.log_variance / 2).exp()
+        return self.variance + noise
 
     def some(self, most: int) -> HeldOutDeals:
         """Random sample of at most ``most`` rows, with a fixed seed."""

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from .._approximation.calibration import MOST_ROWS, HeldOutDeals, HeldOutDensities, calibrated
 from .._approximation.choose import SelectionState
-from .._approximation.held_out import CrossFit, IntervalScores
+from .._approximation.held_out import CrossFit, HeldOutRatios
 from .._approximation.noise_model import NoiseModel, TrainedNoise, sample_of
 from .._data.rows import PreparedData
 from .._host.epochs import finish
@@ -46,6 +46,7 @@ from ..laplace.network.network import Network
 from ..laplace.network.tracing import trace
 from ..laplace.selection import HeldOutErrors, HeldOutScores, held_out_scores, maximise_evidence
 from ..nets import TableMLP
+from .intervals import HoldingOut
 from .request import FitRequest
 from .train_members import Bag, fit_of, learnt_of
 
@@ -59,8 +60,8 @@ varying noise, and nothing would be left for the noise model."""
 PASSES_LEFT = 2.0
 """Minimum remaining time for scoring a second pass, in units of the first pass. The noise model takes about as long as
 a pass."""
-INTERVAL_ROWS = 20_000
-"""Maximum number of held-out scores for prediction intervals."""
+RATIOS = 20_000
+"""Maximum number of ratios of held-out rows, on which warnings are based."""
 CHUNK = 512
 """Rows whose Jacobians are computed at a time."""
 
@@ -148,9 +149,22 @@ class Bagged:
 
     @property
     def origin_of_others(self) -> SelectionState:
-        """State for members after the first; only the first one stores the scores for intervals."""
+        """State for members after the first; only the first one stores the ratios of held-out rows."""
         assert self.origin.cross is not None
-        return replace(self.origin, cross=replace(self.origin.cross, networks=(), scores=None))
+        return replace(self.origin, cross=replace(self.origin.cross, ratios=None))
+
+    @property
+    def holding_out(self) -> HoldingOut:
+        """Rows with densities, and the members that hold them out."""
+        by_deal = self.held_out[:, self.scored].reshape(self.n_deals, -1, len(self.scored))
+        places = by_deal.argmax(1) + by_deal.shape[1] * np.arange(self.n_deals)[:, None]
+        networks, rows = tuple(fit.network for _, fit in self.members), self.densities.rows
+        return HoldingOut(rows, self.densities.dispersion, networks, torch.from_numpy(places.T).to(rows.weights.device))
+
+    @property
+    def n_deals(self) -> int:
+        """Number of members that hold out a row."""
+        return int(self.held_out[:, 0].sum())
 
 
 @dataclass(frozen=True)
@@ -202,9 +216,10 @@ def approximate_bag(bag: Bag, request: FitRequest, clock: Clock) -> Bagged:
     scores = replace(scores, factor=calibration.factor)
     hyper = scores.chosen(hyper, free_prior=True, free_dispersion=True)
     fits = first.fits
-    intervals = _for_intervals(bag, first.errors, hyper, fits[0], scores, rows.weights.double())
-    names = first.networks[0].parameter_names
-    origin = SelectionState(hyper, fits[0].prior.names, names, None, CrossFit(tuple(first.networks), *intervals))
+    ratios = _ratios(bag, first.errors, hyper, rows.weights.double())
+    no_folds = torch.zeros(0, dtype=torch.int64)
+    cross = CrossFit((), no_folds, scores, (), ratios)
+    origin = SelectionState(hyper, fits[0].prior.names, first.networks[0].parameter_names, None, cross)
     results = [
         MapResult(finish(net, network), Mode(fit, hyper, bag.n_steps), [], bag.n_steps, bag.is_small, rows.inputs.dtype)
         for net, network, fit in zip(nets, first.networks, fits, strict=True)
@@ -347,24 +362,12 @@ def _errors(
     return error, variance, noise
 
 
-def _for_intervals(
-    bag: Bag,
-    errors: tuple[Tensor, Tensor, Tensor],
-    hyper: Hyper,
-    fit: LaplaceFit,
-    scores: BaggedScores,
-    weights: Tensor,
-) -> tuple[Tensor, BaggedScores, tuple[()], IntervalScores]:
-    """Member and standardised error of held-out rows, for prediction intervals; fields of :class:`CrossFit`."""
+def _ratios(bag: Bag, errors: tuple[Tensor, Tensor, Tensor], hyper: Hyper, weights: Tensor) -> HeldOutRatios:
+    """Standardised errors of held-out rows under single members."""
     error, variance, noise = errors
     n_deals, n = error.shape[:2]
-    per_deal, device = len(bag.held_out) // n_deals, error.device
-    first = per_deal * torch.arange(n_deals, device=device)[:, None]
-    by_deal = first + bag.held_out.view(n_deals, per_deal, n).double().argmax(1)
     scaled = error.abs() / (variance + hyper.dispersion * noise).sqrt()
-    few = torch.randperm(n, generator=torch.Generator().manual_seed(0))[: INTERVAL_ROWS // n_deals].sort().values
-    few = few.to(device)
+    few = torch.randperm(n, generator=torch.Generator().manual_seed(0))[: RATIOS // n_deals].sort().values
+    few = few.to(error.device)
     weight = (bag.deal_shares[:, None] * weights[few]).flatten()
-    member, ratio = by_deal[:, few].reshape(-1), scaled[:, few].flatten(0, 1)
-    kept = replace(hyper, temperature=1.0)
-    return member, scores, (), IntervalScores(kept, fit.prior, ratio, weight, ratio, weight)
+    return HeldOutRatios(hyper.dispersion, scaled[:, few].flatten(0, 1), weight)

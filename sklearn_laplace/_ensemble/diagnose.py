@@ -111,10 +111,10 @@ def _fresh(ensemble: Ensemble, options: Options, *, wanted: bool) -> Fresh | Non
     if wanted and first.kept is not None:
         with suppress(MemoryBudgetError):
             left_out = _left_out(ensemble.members, ensemble.weights.tolist(), _merged(first.kept), options)
-    scores = None if cross is None else cross.scores
-    if scores is not None and scores.hyper.dispersion == first.hyper.dispersion:
-        coverage = _share_within(scores.by_nets, scores.weights)
-        return Fresh(coverage, 0.0 if left_out is None else left_out.width, float(len(scores.weights)))
+    ratios = None if cross is None else cross.ratios
+    if ratios is not None and ratios.dispersion == first.hyper.dispersion:
+        coverage = _share_within(ratios.values, ratios.weights)
+        return Fresh(coverage, 0.0 if left_out is None else left_out.width, float(len(ratios.weights)))
     return left_out
 
 

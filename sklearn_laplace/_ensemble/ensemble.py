@@ -14,6 +14,7 @@ from .._options.options import Options
 from .._runtime.threads import single_thread
 from ..errors import UnsupportedCombinationError
 from ..laplace.latent import Components, Predictive
+from .intervals import HeldOutMixture
 from .member import Member
 from .weights import by_evidence, by_stacking
 
@@ -34,12 +35,15 @@ class Ensemble:
         Weights selected by the fit for ``Members(weights="uniform")``; None for equal weights.
     factor : float
         Factor of all variances, selected for a mixture of several kinds of nets.
+    held_out : HeldOutMixture or None
+        Errors of held-out rows, for prediction intervals; None if no net of the fit holds out rows.
     """
 
     members: tuple[Member, ...]
     weights: np.ndarray
     shares: np.ndarray | None = None
     factor: float = 1.0
+    held_out: HeldOutMixture | None = None
 
     @classmethod
     def of(cls, members: Sequence[Member], shares: np.ndarray | None = None, factor: float = 1.0) -> Ensemble:
@@ -105,8 +109,10 @@ class Ensemble:
         link = self.first.link(options)
         return self.joined([Components.of(member.left_out_moments(options, link)) for member in self.members]).moments
 
-    def intervals(self, x: Tensor, levels: Tensor, options: Options, needed_by: str, *, joint: bool = False) -> Tensor:
-        """Ends of the jackknife+ intervals, shape (n, 2, L, C).
+    def intervals(
+        self, x: Tensor, levels: Tensor, options: Options, needed_by: str, *, by_folds: bool, joint: bool = False
+    ) -> Tensor:
+        """Ends of intervals from residuals, shape (n, 2, L, C).
 
         Parameters
         ----------
@@ -118,42 +124,44 @@ class Ensemble:
             Resolved options.
         needed_by : str
             Option or method that needs the rows, for the message.
+        by_folds : bool
+            True for "cv+", which requires nets that hold out rows; False for "jackknife+".
         joint : bool
             If True, the intervals of all outputs of a row hold together.
 
         Raises
         ------
         UnsupportedCombinationError
-            If the noise varies, and there are no cross-fitted nets of all rows.
+            If no nets hold out rows, and these are required or the noise varies.
         """
         with single_thread(self.first.is_small):
-            return self._intervals(x, levels, options, needed_by, joint=joint)
+            return self._intervals(x, levels, options, needed_by, by_folds=by_folds, joint=joint)
 
-    def _intervals(self, x: Tensor, levels: Tensor, options: Options, needed_by: str, *, joint: bool) -> Tensor:
-        first = self.first
-        leads = [k for k, member in enumerate(self.members) if member.is_scored]
-        if leads and first.fit.shift is None:
-            shares = np.add.reduceat(self.weights, leads).tolist()
-            counted = [(self.members[k], share) for k, share in zip(leads, shares, strict=True) if share > 0]
-            ends = torch.stack([share * _cross_fitted(lead, x, levels, options, joint) for lead, share in counted]).sum(
-                0
+    def _intervals(
+        self, x: Tensor, levels: Tensor, options: Options, needed_by: str, *, by_folds: bool, joint: bool
+    ) -> Tensor:
+        first, held_out = self.first, self.held_out if self.first.fit.shift is None else None
+        if held_out is not None:
+            held_out = held_out.jointly() if joint else held_out
+            answers = held_out.predictives(self.members, x, options), self.weights
+            if by_folds:
+                ends = held_out.around_nets(*answers, x, levels, options)
+            else:
+                ends = held_out.around_mean(*answers, levels)
+        elif by_folds:
+            raise UnsupportedCombinationError(
+                f"{needed_by} needs nets that were trained without some of the rows. This fit has none, or rows were "
+                "added or removed after it. Use method='normal', or fit the built-in net again with all rows."
             )
         elif first.noise_model is None:
             ends = first.left_out(options, needed_by).intervals(first.fit, first.hyper, x, levels, joint=joint)
-        else:  # no cross-fitted nets, or rows were added after their training
+        else:  # no nets hold out rows, or rows were added after their training
             raise UnsupportedCombinationError(
                 f"{needed_by} needs cross-fitted nets of all rows if the noise varies: leave-one-out residuals would "
                 "be treated as equally distributed in all rows. Use method='normal', or fit again with all rows."
             )
         first.require_finite(ends.clamp(-LARGEST, LARGEST), [x])  # ends may be infinite, but not NaN
         return ends
-
-
-def _cross_fitted(member: Member, x: Tensor, levels: Tensor, options: Options, joint: bool) -> Tensor:
-    """Ends of the intervals for one kind of nets; see :meth:`CrossFit.intervals`."""
-    assert member.origin.cross is not None
-    noise = member.noise_ratios if member.noise_model is None else member.noise_model.ratios
-    return member.origin.cross.intervals(member.fit, x, levels, options.memory, noise, joint=joint)
 
 
 def reweighted(ensemble: Ensemble, rule: str, options: Options) -> Ensemble:
@@ -170,7 +178,7 @@ def reweighted(ensemble: Ensemble, rule: str, options: Options) -> Ensemble:
     """
     members, left_out = ensemble.members, WEIGHTINGS[rule]
     if left_out is None or len(members) == 1:
-        return Ensemble.of(members, ensemble.shares, ensemble.factor)
+        return replace(Ensemble.of(members, ensemble.shares, ensemble.factor), held_out=ensemble.held_out)
     if not left_out:
         return replace(ensemble, weights=by_evidence(np.array([member.log_evidence for member in members])))
     kept = [member.kept.weights for member in members if member.kept is not None]

@@ -51,6 +51,7 @@ from ..laplace.selection import HeldOutErrors
 from .approximate_members import approximate_bag
 from .encodings import exact_kinds, kinds_of_nets
 from .ensemble import Ensemble
+from .intervals import HoldingOut, held_out_mixture, left_out_errors
 from .member import Member, conditioned
 from .noise import fitted_noise
 from .request import FitRequest
@@ -86,13 +87,16 @@ class FittedMember:
     densities : RowDensities or None
         Densities of held-out rows, if they were requested and there are cross-fitted nets.
     held_out : HeldOutErrors or None
-        Errors of these rows, if the noise is normal.
+        Errors of held-out rows, if there are cross-fitted nets and the noise is normal.
+    holding_out : HoldingOut or None
+        The cross-fitted nets with these rows.
     """
 
     member: Member
     start: WarmStart
     densities: RowDensities | None
     held_out: HeldOutErrors | None
+    holding_out: HoldingOut | None
 
 
 @dataclass(frozen=True)
@@ -109,12 +113,15 @@ class Part:
         Densities of held-out rows.
     rows : ndarray of int64
         Positions of these rows.
+    holding_out : HoldingOut
+        The members as nets that hold out these rows.
     """
 
     members: tuple[Member, ...]
     weights: np.ndarray
     densities: HeldOutDensities
     rows: np.ndarray
+    holding_out: HoldingOut
 
 
 def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
@@ -150,7 +157,8 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
         with suppress(*FAILURES, MemoryBudgetError), _kept_back() as caught:
             joint = _beside(together, of_one, kinds, n_stages, task)
     if joint is None:
-        return Ensemble.of(together.members, together.weights)
+        held_out = held_out_mixture([together.holding_out], [together.members], together.weights)
+        return replace(Ensemble.of(together.members, together.weights), held_out=held_out)
     _issue(caught, of_others=True)
     return joint
 
@@ -170,20 +178,41 @@ def _beside(
     best = _best_kind(request, kinds, task)
     with task.subtask("member", n_stages) as stages:
         lead = fit_member(best, stages, noise_model=noise_model, is_compared=True, learns_noise=False)
-    if lead.held_out is None:
+    if lead.held_out is None or lead.holding_out is None:
         return None
     densities = together.densities.of_net(lead.held_out, lead.member.hyper.dispersion, together.rows)
     shares, factor = of_kinds((together.densities, densities), request.data.weights[together.rows])
     share = max(float(shares[1]), LEAST_EXACT)
     exact = [lead.member, *_fit_later(best, lead, task)]
     weights = np.concatenate([np.full(len(exact), share / len(exact)), (1 - share) * together.weights])
-    return _mixture([*exact, *together.members], weights, factor, request.resolved)
+    holding_out = [lead.holding_out.of_rows(densities.rows, together.rows), together.holding_out]
+    return _mixture(holding_out, [exact, together.members], weights, factor, request.resolved, by_members=True)
 
 
-def _mixture(members: Sequence[Member], weights: np.ndarray, factor: float, options: Options) -> Ensemble:
-    """Ensemble of members of several kinds, with all variances multiplied by a factor."""
-    members = [member.conditioned(member.fit, mixed(member.hyper, factor, options), options) for member in members]
-    return Ensemble.of(members, weights, factor)
+def _mixture(
+    holding_out: Sequence[HoldingOut],
+    kinds: Sequence[Sequence[Member]],
+    weights: np.ndarray,
+    factor: float,
+    options: Options,
+    *,
+    by_members: bool,
+) -> Ensemble:
+    """Ensemble of members of several kinds, with all variances multiplied by a factor.
+
+    ``holding_out`` has the nets that hold out rows, one for each kind, or is empty. ``by_members`` is True if most of
+    them are members themselves.
+    """
+    if factor != 1:
+        kinds = [
+            [one.conditioned(one.fit, mixed(one.hyper, factor, options), options) for one in kind] for kind in kinds
+        ]
+    members = [member for kind in kinds for member in kind]
+    ensemble = Ensemble.of(members, weights, factor)
+    if not holding_out:
+        return ensemble
+    left_out = None if by_members else left_out_errors(members, options)
+    return replace(ensemble, held_out=held_out_mixture(holding_out, kinds, weights, left_out))
 
 
 def _best_kind(request: FitRequest, kinds: tuple[int | None, ...], task: Task) -> FitRequest:
@@ -212,16 +241,21 @@ def _fit_kinds(request: FitRequest, kinds: tuple[int | None, ...], n_stages: int
     for place, (_, _, caught) in enumerate(leads):
         if place == 0 or counted[place]:
             _issue(caught, of_others=place > 0, counts=counted[place])
-    members: list[Member] = []
+    members: list[list[Member]] = []
     weights: list[float] = []
+    holding_out = []
     for place, (lead, lead_request, _) in enumerate(leads):
         if place == 0 or counted[place]:
             later = _fit_later(lead_request, lead, task) if counted[place] else []
-            members += [lead.member, *later]
+            members.append([lead.member, *later])
             weights += [float(shares[place]) / (1 + len(later))] * (1 + len(later))
+            holding_out += [] if lead.holding_out is None else [lead.holding_out]
     if not any(counted[1:]):
-        return Ensemble.of(members)
-    return _mixture(members, np.array(weights) / sum(weights), factor, request.resolved)
+        factor, weights = 1.0, [1.0] * len(weights)
+    holding_out = holding_out if len(holding_out) == len(members) else []
+    normalised = np.array(weights) / sum(weights)
+    ensemble = _mixture(holding_out, members, normalised, factor, request.resolved, by_members=False)
+    return ensemble if any(counted[1:]) else replace(ensemble, shares=None)
 
 
 def mixed(hyper: Hyper, factor: float, options: Options) -> Hyper:
@@ -335,15 +369,15 @@ def fit_member(
         return fit_member(again, task, lead=lead, noise_model=noise_model, is_compared=is_compared)
     with single_thread(trained.is_small):
         member = _member(request, trained, fit, hyper, origin, noise_model)
-        densities, held_out = None, None
-        if origin.cross is not None and origin.cross.networks:
-            if is_compared:
-                untempered = replace(hyper, temperature=1.0)
-                held_out = origin.cross.held_out(untempered) if fit.likelihood.has_dispersion else None
-                densities = origin.cross.densities_of_rows(untempered, held_out)
-            scored = origin.cross.scored(hyper, partial(left_out, in_order=False), fit)
-            member = replace(member, origin=replace(origin, cross=scored))
-    return FittedMember(member, trained.warm_start(), densities, held_out)
+        densities, held_out, holding_out = None, None, None
+        if (cross := origin.cross) is not None and cross.networks:
+            untempered = replace(hyper, temperature=1.0)
+            if fit.likelihood.has_dispersion:
+                held_out = cross.held_out(untempered)
+                holding_out = HoldingOut.of_folds(held_out, cross, untempered)
+            densities = cross.densities_of_rows(untempered, held_out) if is_compared else None
+            member = replace(member, origin=replace(origin, cross=cross.scored(untempered, held_out)))
+    return FittedMember(member, trained.warm_start(), densities, held_out, holding_out)
 
 
 def _fit_bag(request: FitRequest, task: Task) -> Part | None:
@@ -365,7 +399,7 @@ def _fit_bag(request: FitRequest, task: Task) -> Part | None:
         kept = None if request.kept is None else request.kept.without(unseen)
         n_bins = bagged.n_bins[place]
         members.append(replace(member, unseen=unseen, kept=kept, n_bins=n_bins, is_later=place > 0))
-    return Part(tuple(members), bagged.shares, bagged.densities, bagged.scored)
+    return Part(tuple(members), bagged.shares, bagged.densities, bagged.scored, bagged.holding_out)
 
 
 def _member(

@@ -120,11 +120,6 @@ class Member:
         """Name of the posterior's structure."""
         return next(name for name, kind in STRUCTURES.items() if isinstance(self.fit.curvature, kind))
 
-    @property
-    def is_scored(self) -> bool:
-        """True if the member has scores of held-out rows for prediction intervals."""
-        return self.origin.cross is not None and self.origin.cross.scores is not None
-
     # ------------------------------------------------------------------ predictions
 
     def predictive(self, options: Options) -> PosteriorPredictive:

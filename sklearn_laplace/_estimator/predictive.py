@@ -74,9 +74,8 @@ class NumericPredictive(InUnits, FittedModel):
         )
         return parts[0] if len(parts) == 1 else CountMixture(parts, self.member_weights_)
 
-    def _jackknife(self, X: Any, levels: np.ndarray, *, joint: bool) -> np.ndarray:
-        """Jackknife+ intervals (n, 2, L) or (n, k, 2, L), in units of y."""
-        method = next(name for name, left_out in INTERVAL_METHODS.items() if left_out)
+    def _from_residuals(self, X: Any, levels: np.ndarray, method: str, *, joint: bool) -> np.ndarray:
+        """Intervals (n, 2, L) or (n, k, 2, L) from residuals, in units of y."""
         if self._scale.noisy_rows or not self.laplace_.likelihood.has_dispersion:
             reason = "sample_noise_variance was given" if self._scale.noisy_rows else "the targets are counts"
             raise UnsupportedCombinationError(
@@ -86,7 +85,9 @@ class NumericPredictive(InUnits, FittedModel):
         check_left_out(f"method={method!r}", self._parameters())
         with self._asked(X) as (x, options):
             level_tensor = torch.from_numpy(levels).to(self.laplace_.theta)
-            intervals = self._ensemble.intervals(x, level_tensor, options, f"method={method!r}", joint=joint)
+            by_folds = bool(INTERVAL_METHODS[method])
+            arguments = x, level_tensor, options, f"method={method!r}"
+            intervals = self._ensemble.intervals(*arguments, by_folds=by_folds, joint=joint)
         ends = np.moveaxis(intervals.cpu().numpy() * self._scale.scale + self._scale.mean, -1, 1)
         return self._original(ends[:, 0] if self._single_output else ends)
 

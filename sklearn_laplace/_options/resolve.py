@@ -47,8 +47,9 @@ DTYPES = {"auto": None, "float32": torch.float32, "float64": torch.float64}
 STD_KINDS = ("total", "epistemic", "aleatoric")
 STD_REQUESTS = {**{kind: (kind,) for kind in STD_KINDS}, "all": STD_KINDS}
 """Values of ``kind`` in methods, each with the kinds of standard deviation that it returns."""
-INTERVAL_METHODS = {"normal": False, "jackknife+": True}
-"""Methods of ``predict_interval``; True if the method needs leave-one-out residuals."""
+INTERVAL_METHODS = {"normal": None, "jackknife+": False, "cv+": True}
+"""Methods of ``predict_interval``. None: quantiles of the predictive distribution. Otherwise residuals of rows that
+were left out, and True if these have to be folds that nets hold out."""
 DEFAULT_LINK, SAMPLE_LINK = "moderated", "mc"
 POST_HOC = {
     "damping",
