@@ -557,7 +557,13 @@ default="auto"
         return quantiles_of(self.predict_dist(X), fractions("quantiles", quantiles))
 
     def predict_interval(
-        self, X: Any, confidence_level: Any = 0.9, *, method: str = "normal", joint: bool = False
+        self,
+        X: Any,
+        confidence_level: Any = 0.9,
+        *,
+        method: str = "normal",
+        joint: bool = False,
+        calibration_weight: Any = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Central prediction intervals.
 
@@ -573,6 +579,9 @@ default="auto"
         joint : bool, default=False
             If True, the intervals of all targets of a row hold together with the probability, see Notes. If False, each
             interval holds by itself.
+        calibration_weight : array-like of shape (n_fitted,), optional
+            Importance weights of the rows of :meth:`fit`, in their order, if the rows of X are distributed differently:
+            the density of X over that of the rows of the fit, up to a factor. Only with residuals.
 
         Returns
         -------
@@ -588,7 +597,8 @@ default="auto"
             For a level outside (0, 1) or an unknown method.
         UnsupportedCombinationError
             For residuals with counts, with ``sample_noise_variance``, or without the training rows. For "cv+" without
-            nets that hold out folds. For joint intervals of counts.
+            nets that hold out folds. For ``calibration_weight`` without these nets or without residuals. For joint
+            intervals of counts.
         MemoryBudgetError
             For "jackknife+" if its matrices do not fit in memory.
 
@@ -608,6 +618,9 @@ default="auto"
         of closed-form leave-one-out for the linearised net (Tailor et al. 2025). This needs the training rows and an
         exact curvature, as :meth:`loo_predict` does. The intervals are too short if the net has learnt its features
         from all rows.
+
+        **Covariate shift.** With ``calibration_weight`` the residuals count by their weights (Tibshirani et al. 2019).
+        The sum of the weights is the effective number of rows (Σw)² / Σw², and replaces the number of rows.
 
         **Joint intervals.** The intervals of a row have a common marginal level, at which the box that they form has
         the probability (by quadrature, with an error below .003). It takes the correlation of the targets into account:
@@ -629,7 +642,13 @@ default="auto"
         levels, joint = fractions("confidence_level", confidence_level), flag("joint", joint)
         if lookup("method", method, INTERVAL_METHODS) is not None:
             check_is_fitted(self)
-            mean, intervals = np.asarray(self.predict(X)), self._from_residuals(X, levels, method, joint=joint)
+            mean = np.asarray(self.predict(X))
+            intervals = self._from_residuals(X, levels, method, joint=joint, calibration_weight=calibration_weight)
+        elif calibration_weight is not None:
+            raise UnsupportedCombinationError(
+                f"calibration_weight weights residuals of the training rows, which method={method!r} does not use. Use "
+                "method='jackknife+' or method='cv+'."
+            )
         else:
             distribution = self.predict_dist(X)
             joint = joint and self.n_outputs_ > 1

@@ -59,6 +59,8 @@ MASKED = {
     "sml": ("regression_folds", 2),
 }
 """Tables with masks of their test rows: the folder and the number of splits."""
+FOLDS = "autompg", "stock"
+"""Small tables that are not scored here, but in other scripts that use these parts."""
 CSV = {
     "california": ("california_housing", "median_house_value", ()),
     "diamonds": ("diamonds", "price", ()),
@@ -102,7 +104,8 @@ def parts(
         outside = np.zeros(len(y), dtype=bool)
         outside[np.random.default_rng(split).permutation(len(y))[: len(y) // 5]] = True
     else:
-        folder = MASKED.get(name, ("uci_regression", 1))[0]
+        folder = MASKED[name][0] if name in MASKED else "uci_regression"
+        folder = "regression_folds" if name in FOLDS else folder
         with np.load(data / folder / f"{name}.npz") as table:
             values, y, outside = table["X"].astype(float), table["y"].astype(float).ravel(), table["test_masks"][split]
         X = pd.DataFrame(values, columns=[f"x{k}" for k in range(values.shape[1])])

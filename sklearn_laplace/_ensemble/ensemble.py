@@ -110,7 +110,15 @@ class Ensemble:
         return self.joined([Components.of(member.left_out_moments(options, link)) for member in self.members]).moments
 
     def intervals(
-        self, x: Tensor, levels: Tensor, options: Options, needed_by: str, *, by_folds: bool, joint: bool = False
+        self,
+        x: Tensor,
+        levels: Tensor,
+        options: Options,
+        needed_by: str,
+        *,
+        by_folds: bool,
+        joint: bool = False,
+        importance: np.ndarray | None = None,
     ) -> Tensor:
         """Ends of intervals from residuals, shape (n, 2, L, C).
 
@@ -128,19 +136,36 @@ class Ensemble:
             True for "cv+", which requires nets that hold out rows; False for "jackknife+".
         joint : bool
             If True, the intervals of all outputs of a row hold together.
+        importance : ndarray of shape (N,), optional
+            Importance weights of the rows of the fit.
 
         Raises
         ------
         UnsupportedCombinationError
             If no nets hold out rows, and these are required or the noise varies.
         """
+        held_out = self.held_out if self.first.fit.shift is None else None
+        if held_out is not None and importance is not None and self.first.kept is not None:
+            held_out = held_out.weighted(importance, self.first.kept)
         with single_thread(self.first.is_small):
-            return self._intervals(x, levels, options, needed_by, by_folds=by_folds, joint=joint)
+            requires = by_folds or importance is not None
+            return self._intervals(
+                x, levels, options, needed_by, held_out, by_folds=by_folds, requires=requires, joint=joint
+            )
 
     def _intervals(
-        self, x: Tensor, levels: Tensor, options: Options, needed_by: str, *, by_folds: bool, joint: bool
+        self,
+        x: Tensor,
+        levels: Tensor,
+        options: Options,
+        needed_by: str,
+        held_out: HeldOutMixture | None,
+        *,
+        by_folds: bool,
+        requires: bool,
+        joint: bool,
     ) -> Tensor:
-        first, held_out = self.first, self.held_out if self.first.fit.shift is None else None
+        first = self.first
         if held_out is not None:
             held_out = held_out.jointly() if joint else held_out
             answers = held_out.predictives(self.members, x, options), self.weights
@@ -148,7 +173,7 @@ class Ensemble:
                 ends = held_out.around_nets(*answers, x, levels, options)
             else:
                 ends = held_out.around_mean(*answers, levels)
-        elif by_folds:
+        elif requires:
             raise UnsupportedCombinationError(
                 f"{needed_by} needs nets that were trained without some of the rows. This fit has none, or rows were "
                 "added or removed after it. Use method='normal', or fit the built-in net again with all rows."

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,7 +30,7 @@ from .._approximation.noise_model import NoiseModel
 from .._approximation.row_densities import RowDensities
 from .._data.rows import row_keys
 from .._options import members as _members
-from .._options.options import Options, is_auto, is_number
+from .._options.options import is_auto, is_number
 from .._runtime.progress import Task
 from .._runtime.threads import single_thread
 from .._training.built_in import of_one_net
@@ -51,8 +51,9 @@ from ..laplace.selection import HeldOutErrors
 from .approximate_members import approximate_bag
 from .encodings import exact_kinds, kinds_of_nets
 from .ensemble import Ensemble
-from .intervals import HoldingOut, held_out_mixture, left_out_errors
+from .intervals import HoldingOut
 from .member import Member, conditioned
+from .mixture import keys_of, mixture_of_kinds
 from .noise import fitted_noise
 from .request import FitRequest
 from .train_members import is_bagged, train_bag
@@ -157,7 +158,8 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
         with suppress(*FAILURES, MemoryBudgetError), _kept_back() as caught:
             joint = _beside(together, of_one, kinds, n_stages, task)
     if joint is None:
-        held_out = held_out_mixture([together.holding_out], [together.members], together.weights)
+        keys = keys_of(request)[together.rows]
+        held_out = held_out_mixture([together.holding_out], [together.members], together.weights, keys)
         return replace(Ensemble.of(together.members, together.weights), held_out=held_out)
     _issue(caught, of_others=True)
     return joint
@@ -186,33 +188,10 @@ def _beside(
     exact = [lead.member, *_fit_later(best, lead, task)]
     weights = np.concatenate([np.full(len(exact), share / len(exact)), (1 - share) * together.weights])
     holding_out = [lead.holding_out.of_rows(densities.rows, together.rows), together.holding_out]
-    return _mixture(holding_out, [exact, together.members], weights, factor, request.resolved, by_members=True)
-
-
-def _mixture(
-    holding_out: Sequence[HoldingOut],
-    kinds: Sequence[Sequence[Member]],
-    weights: np.ndarray,
-    factor: float,
-    options: Options,
-    *,
-    by_members: bool,
-) -> Ensemble:
-    """Ensemble of members of several kinds, with all variances multiplied by a factor.
-
-    ``holding_out`` has the nets that hold out rows, one for each kind, or is empty. ``by_members`` is True if most of
-    them are members themselves.
-    """
-    if factor != 1:
-        kinds = [
-            [one.conditioned(one.fit, mixed(one.hyper, factor, options), options) for one in kind] for kind in kinds
-        ]
-    members = [member for kind in kinds for member in kind]
-    ensemble = Ensemble.of(members, weights, factor)
-    if not holding_out:
-        return ensemble
-    left_out = None if by_members else left_out_errors(members, options)
-    return replace(ensemble, held_out=held_out_mixture(holding_out, kinds, weights, left_out))
+    keys = keys_of(request)[together.rows]
+    return mixture_of_kinds(
+        holding_out, [exact, together.members], weights, factor, request.resolved, keys, by_members=True
+    )
 
 
 def _best_kind(request: FitRequest, kinds: tuple[int | None, ...], task: Task) -> FitRequest:
@@ -254,15 +233,9 @@ def _fit_kinds(request: FitRequest, kinds: tuple[int | None, ...], n_stages: int
         factor, weights = 1.0, [1.0] * len(weights)
     holding_out = holding_out if len(holding_out) == len(members) else []
     normalised = np.array(weights) / sum(weights)
-    ensemble = _mixture(holding_out, members, normalised, factor, request.resolved, by_members=False)
+    arguments = holding_out, members, normalised, factor, request.resolved, keys_of(request)
+    ensemble = mixture_of_kinds(*arguments, by_members=False)
     return ensemble if any(counted[1:]) else replace(ensemble, shares=None)
-
-
-def mixed(hyper: Hyper, factor: float, options: Options) -> Hyper:
-    """Multiply all variances of the hyperparameters by a factor, if held-out rows select both of them."""
-    if factor == 1 or not all(options.by_held_out):
-        return hyper
-    return replace(hyper, prior_precision=hyper.prior_precision / factor, dispersion=hyper.dispersion * factor)
 
 
 def _fit_leads(

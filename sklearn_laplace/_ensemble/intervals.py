@@ -43,6 +43,7 @@ from torch import Tensor
 
 from .._approximation.calibration import HeldOutDeals
 from .._approximation.held_out import CrossFit
+from .._data.rows import PreparedData, row_keys
 from .._options.options import Options
 from .._runtime.memory import held
 from ..errors import MemoryBudgetError
@@ -87,6 +88,8 @@ class HeldOutMixture:
         Indices of the nets that hold out a row.
     shares : Tensor of shape (D,), float64
         Weights b of these nets.
+    keys : ndarray of shape (m,), uint64
+        Keys of the rows, by which the rows of the fit are found.
     """
 
     hypers: tuple[Hyper, ...]
@@ -99,6 +102,29 @@ class HeldOutMixture:
     networks: tuple[Network, ...]
     places: Tensor
     shares: Tensor
+    keys: np.ndarray
+
+    def weighted(self, importance: np.ndarray, rows: PreparedData) -> HeldOutMixture:
+        """Multiply the weights of the rows by importance weights (Tibshirani et al. 2019).
+
+        The weights are scaled to an effective number of rows, :math:`(\\sum w)^2 / \\sum w^2`, which counts for the
+        levels that can be reached.
+
+        Parameters
+        ----------
+        importance : ndarray of shape (N,)
+            Importance weights of the rows of the fit.
+        rows : PreparedData
+            These rows, in the same order.
+        """
+        of_fit = row_keys(rows.X, rows.targets)
+        order = np.argsort(of_fit, kind="stable")
+        mine = order[np.searchsorted(of_fit[order], self.keys)]
+        of_mine = torch.from_numpy(importance[mine]).to(self.weights)
+        repeats, by_rows = len(self.others) // len(self.scores), len(self.others) == len(importance)
+        of_others = torch.from_numpy(importance).to(self.weights) if by_rows else of_mine.repeat(repeats)
+        weights = _effective(self.weights, of_mine)
+        return replace(self, weights=weights, other_weights=_effective(self.other_weights, of_others))
 
     def jointly(self) -> HeldOutMixture:
         """Scores of intervals that hold jointly: the largest score of each row, for all of its outputs."""
@@ -149,6 +175,12 @@ class HeldOutMixture:
         return torch.stack([low, high], 1).mT
 
 
+def _effective(weights: Tensor, importance: Tensor) -> Tensor:
+    """Products of weights and importance, with the sum of the effective number of rows."""
+    product = weights * importance
+    return product * (product.sum() / (product * importance).sum())
+
+
 def _within(predictives: Sequence[Predictive], shares: Tensor) -> Tensor:
     """Mean variance of the members (n, C), noise included and without the spread of their means."""
     return torch.stack([one.epistemic_variance + one.aleatoric_variance for one in predictives], -1) @ shares
@@ -191,6 +223,7 @@ def held_out_mixture(
     parts: Sequence[HoldingOut],
     kinds: Sequence[Sequence[Member]],
     weights: np.ndarray,
+    keys: np.ndarray,
     left_out: Sequence[HeldOutErrors] | None = None,
 ) -> HeldOutMixture:
     """Scores of an ensemble, from nets of each kind that hold out the same rows.
@@ -203,6 +236,8 @@ def held_out_mixture(
         Members of each kind, in the same order.
     weights : ndarray of shape (K,)
         Weight of each member in the ensemble.
+    keys : ndarray of shape (m,), uint64
+        Keys of the rows.
     left_out : sequence of HeldOutErrors, optional
         Leave-one-out errors of each member. By default the members hold out rows themselves.
 
@@ -236,6 +271,7 @@ def held_out_mixture(
         networks=tuple(network for part in parts for network in part.networks),
         places=torch.cat([part.places + int(start) for part, start in zip(parts, starts[:-1], strict=True)], 1),
         shares=shares,
+        keys=keys,
     )
 
 

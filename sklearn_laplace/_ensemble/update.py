@@ -19,8 +19,8 @@ from ..laplace.fit import LaplaceFit
 from ..laplace.updates import add_rows, remove_rows
 from .diagnose import diagnose
 from .ensemble import Ensemble
-from .fit import mixed
 from .member import Member
+from .mixture import mixed
 
 Copies = Callable[[PreparedData, int], PreparedData]
 """Function (rows, seed) → random copies of the rows by data augmentation."""

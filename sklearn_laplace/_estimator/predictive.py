@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from .._ensemble.joint import chunk_rows, correlations, noise_correlation
 from .._options.prior import check_left_out
 from .._options.resolve import INTERVAL_METHODS
+from .._validation.targets import check_weights
 from ..distributions.joint import joint_levels
 from ..distributions.mixtures import CountMixture, NormalMixture
 from ..distributions.negative_binomial_log_normal import counts_of
@@ -74,7 +75,9 @@ class NumericPredictive(InUnits, FittedModel):
         )
         return parts[0] if len(parts) == 1 else CountMixture(parts, self.member_weights_)
 
-    def _from_residuals(self, X: Any, levels: np.ndarray, method: str, *, joint: bool) -> np.ndarray:
+    def _from_residuals(
+        self, X: Any, levels: np.ndarray, method: str, *, joint: bool, calibration_weight: Any
+    ) -> np.ndarray:
         """Intervals (n, 2, L) or (n, k, 2, L) from residuals, in units of y."""
         if self._scale.noisy_rows or not self.laplace_.likelihood.has_dispersion:
             reason = "sample_noise_variance was given" if self._scale.noisy_rows else "the targets are counts"
@@ -83,13 +86,25 @@ class NumericPredictive(InUnits, FittedModel):
                 f"{reason}. Use method='normal'."
             )
         check_left_out(f"method={method!r}", self._parameters())
+        importance, needed_by = None, f"method={method!r}"
+        if calibration_weight is not None:
+            importance, needed_by = self._importance(calibration_weight), "calibration_weight"
         with self._asked(X) as (x, options):
-            level_tensor = torch.from_numpy(levels).to(self.laplace_.theta)
             by_folds = bool(INTERVAL_METHODS[method])
-            arguments = x, level_tensor, options, f"method={method!r}"
-            intervals = self._ensemble.intervals(*arguments, by_folds=by_folds, joint=joint)
+            arguments = x, torch.from_numpy(levels).to(self.laplace_.theta), options, needed_by
+            intervals = self._ensemble.intervals(*arguments, by_folds=by_folds, joint=joint, importance=importance)
         ends = np.moveaxis(intervals.cpu().numpy() * self._scale.scale + self._scale.mean, -1, 1)
         return self._original(ends[:, 0] if self._single_output else ends)
+
+    def _importance(self, calibration_weight: Any) -> np.ndarray:
+        """Validated importance weights of the rows of the fit, in their order."""
+        kept = self._ensemble.first.kept
+        if kept is None:
+            raise UnsupportedCombinationError(
+                "calibration_weight belongs to the rows of the fit, which forget has removed. Fit the remaining rows "
+                "again."
+            )
+        return check_weights(calibration_weight, kept.X, "calibration_weight")
 
     def _joint_levels(self, X: Any, distribution: Any, levels: np.ndarray) -> np.ndarray:
         """Marginal levels (L, n, 1) of each row's intervals that hold jointly with probabilities ``levels`` (L,)."""

@@ -96,7 +96,7 @@ example with .astype(str), or all of them to numbers.
     return _as_numbers(cells, name) if numeric else _as_labels(y, cells, name)
 
 
-def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
+def check_weights(sample_weight: Any, X: Any, name: str = "sample_weight") -> np.ndarray:
     """Validated sample weights.
 
     Parameters
@@ -105,6 +105,8 @@ def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
         Weights given by the user.
     X : array-like of n rows
         Table they belong to.
+    name : str
+        Name of the argument, for messages.
 
     Returns
     -------
@@ -124,31 +126,31 @@ def check_weights(sample_weight: Any, X: Any) -> np.ndarray:
     ValueError: the largest sample_weight is 1e+40; expected 1e-100 to 1e+15, or 0 for rows to ignore. A weight of k \
 is equivalent to k copies of the row: divide all weights by their mean.
     """
-    numbers = as_numbers(sample_weight, "sample_weight")
-    _check_each_weight(numbers, _num_samples(X))
+    numbers = as_numbers(sample_weight, name)
+    _check_each_weight(numbers, _num_samples(X), name)
     weights: np.ndarray = _check_sample_weight(numbers, X, dtype=np.float64, ensure_non_negative=True)
     if not (weights > 0).any():
-        raise ValueError("sample_weight is zero for every row; at least one row needs a positive weight.")
-    check_largest(weights, "sample_weight")
+        raise ValueError(f"{name} is zero for every row; at least one row needs a positive weight.")
+    check_largest(weights, name)
     if (total := weights.sum()) > WEIGHTS[1]:
         raise ValueError(
-            f"sample_weight sums to {total:.1e}; expected at most {WEIGHTS[1]:g}, since a weight of k is equivalent to "
+            f"{name} sums to {total:.1e}; expected at most {WEIGHTS[1]:g}, since a weight of k is equivalent to "
             "k copies of the row. Divide all weights by their mean."
         )
     counting: np.ndarray = np.where(weights > WEIGHTS[0] * weights.max(), weights, 0.0)
     return counting
 
 
-def _check_each_weight(weights: Any, n_rows: int) -> None:
+def _check_each_weight(weights: Any, n_rows: int, name: str) -> None:
     """Check length and signs of a list or array of weights; all other input is left to scikit-learn's checks."""
     values = np.asarray(weights)
     if values.ndim != 1 or values.dtype.kind not in "biuf":
         return
     if len(values) != n_rows:
-        raise ValueError(f"sample_weight has {len(values)} entries for {n_rows} rows of X; pass one for each row.")
+        raise ValueError(f"{name} has {len(values)} entries for {n_rows} rows of X; pass one for each row.")
     if (wrong := ~(np.isfinite(values) & (values >= 0))).any():
         raise ValueError(
-            f"sample_weight holds {values[wrong][0]} in row {wrong.argmax()}; weights have to be finite and not "
+            f"{name} holds {values[wrong][0]} in row {wrong.argmax()}; weights have to be finite and not "
             "negative. Use 0 for rows to ignore."
         )
 

@@ -221,10 +221,10 @@ def test_a_net_does_not_know_the_rows_that_it_is_asked_about(fitted):
     assert 20 <= held_out.sum() <= 40
     changed, rows = Y.copy(), trained_order()
     changed[rows[held_out]] = Y[rows[held_out]][::-1]
-    other = regressor(prior_precision="auto").fit(X, changed)._ensemble.first.origin.cross
-    assert torch.equal(other.fold, cross.fold)
-    starts = [net.theta for net in cross.networks]
-    assert not torch.allclose(other.networks[0].theta, starts[0], atol=1e-3)
+    other = regressor(prior_precision="auto").fit(X, changed)._ensemble
+    assert torch.equal(other.first.origin.cross.fold, cross.fold)
+    now, before = other.held_out.networks, fitted._ensemble.held_out.networks
+    assert not torch.allclose(now[0].theta, before[0].theta, atol=1e-3)
 
 
 def spread(network, x, train, hyper):
@@ -239,35 +239,42 @@ def spread(network, x, train, hyper):
     return (torch.einsum("np,pq,nq->n", new, torch.linalg.inv(precision), new) + hyper.dispersion).sqrt()
 
 
-def test_intervals_are_cv_plus_of_scores_over_standard_deviations(fitted):
-    """Barber et al. (2021), eq. 11, row by row from the three nets, with scores relative to the std."""
+def test_intervals_from_folds_and_around_the_mean(fitted):
+    """Barber et al. (2021), eq. 11, row by row from the three nets, with scores relative to the std; and the mean with
+    the quantile of the scores, shortened by (Q' / Q) ** .6 with leave-one-out scores.
+    """
     cross, scale, hyper, rows = fitted._ensemble.first.origin.cross, fitted._scale, fitted.hyper_, trained_order()
+    networks = fitted._ensemble.held_out.networks
     x, y = torch.tensor(X[rows]), torch.tensor((Y[rows] - scale.mean[0]) / scale.scale[0])
     scores, fold, new = np.zeros(len(y)), cross.fold.numpy(), torch.tensor(NEW[:7])
-    for k, network in enumerate(cross.networks):
+    for k, network in enumerate(networks):
         held = cross.fold == k
         error = (y[held] - network(x[held])[:, 0].double()).abs()
         scores[fold == k] = error / spread(network, x[held], x[~held], hyper)
-    np.testing.assert_allclose(cross.scores.by_nets[:, 0].numpy(), scores, rtol=1e-6)
+    np.testing.assert_allclose(fitted._ensemble.held_out.scores[:, 0].numpy(), scores, rtol=1e-6)
+    np.testing.assert_allclose(cross.ratios.values[:, 0].numpy(), scores, rtol=1e-6)
     mean, std = fitted.loo_predict(return_std=True)
-    by_formula = np.abs(Y - mean) / std
-    outputs = np.stack([network(new)[:, 0].double().numpy() for network in cross.networks])[fold]
+    left_out = np.abs(Y - mean) / std
+    outputs = np.stack([network(new)[:, 0].double().numpy() for network in networks])[fold]
     reach = scores[:, None] * spread(fitted.laplace_.network, new, x, hyper).numpy()
-    _, interval = fitted.predict_interval(NEW[:7], [0.5, 0.9], method="jackknife+")
+    centre, total = fitted.predict(NEW[:7], return_std=True)
+    _, by_folds = fitted.predict_interval(NEW[:7], [0.5, 0.9], method="cv+")
+    _, around_mean = fitted.predict_interval(NEW[:7], [0.5, 0.9], method="jackknife+")
     for place, level in enumerate((0.5, 0.9)):
         k = int(np.ceil(level * (len(y) + 1)))
-        r = (np.sort(by_formula)[k - 1] / np.sort(scores)[k - 1]) ** 0.3
-        ends = -np.sort(r * reach - outputs, 0)[k - 1], np.sort(outputs + r * reach, 0)[k - 1]
+        ends = -np.sort(reach - outputs, 0)[k - 1], np.sort(outputs + reach, 0)[k - 1]
         expected = scale.mean[0] + scale.scale[0] * np.stack(ends, 1)
-        np.testing.assert_allclose(interval[:, :, place], expected, rtol=1e-6)
+        np.testing.assert_allclose(by_folds[:, :, place], expected, rtol=1e-6)
+        q = np.sort(scores)[k - 1] ** 0.4 * np.sort(left_out)[k - 1] ** 0.6
+        np.testing.assert_allclose(around_mean[:, :, place], np.stack([centre - q * total, centre + q * total], 1))
 
 
 def test_what_a_classifier_keeps_has_no_rows(fitted):
     """A classifier stores densities only; a regressor stores nets and scores for intervals, without rows."""
     rows, labels = make_moons(60, noise=0.2, random_state=0)
     cross = LaplaceClassifier(hidden_layer_sizes=(5,), n_members=1).fit(rows, labels)._ensemble.first.origin.cross
-    assert cross.parts == () == cross.networks and cross.scores is None and cross.densities is not None
-    assert fitted._ensemble.first.origin.cross.parts == ()
+    assert cross.parts == () == cross.networks and cross.ratios is None and cross.densities is not None
+    assert fitted._ensemble.first.origin.cross.parts == () and len(fitted._ensemble.held_out.networks) == 3
 
 
 def test_without_memory_for_leave_one_out_the_intervals_are_those_of_the_nets(fitted, monkeypatch):
@@ -278,10 +285,9 @@ def test_without_memory_for_leave_one_out_the_intervals_are_those_of_the_nets(fi
 
     expected = fitted.predict_interval(NEW, method="jackknife+")[1]
     monkeypatch.setattr(LeftOut, "latent", none)
-    model = regressor().fit(X, Y)
-    torch.testing.assert_close(
-        model._ensemble.first.origin.cross.scores.factors(torch.tensor([0.9])), torch.ones(1, 1).double()
-    )
+    held_out = (model := regressor().fit(X, Y))._ensemble.held_out
+    k = int(np.ceil(0.9 * (len(Y) + 1)))
+    assert held_out.reach(torch.tensor([0.9])).item() == held_out.scores[:, 0].sort().values[k - 1].item()
     interval = model.predict_interval(NEW, method="jackknife+")[1]
     assert np.diff(interval, axis=1).mean() > np.diff(expected, axis=1).mean()
 
@@ -289,7 +295,7 @@ def test_without_memory_for_leave_one_out_the_intervals_are_those_of_the_nets(fi
 def test_rows_of_known_noise_have_nets_and_no_such_intervals():
     """The noise variance of a training row is part of its score; that of a new row is unknown."""
     model = regressor().fit(X, Y, sample_noise_variance=np.linspace(0.5, 2.0, len(Y)))
-    assert model._ensemble.first.origin.cross.scores.by_nets.shape == (len(Y), 1)
+    assert model._ensemble.held_out.scores.shape == (len(Y), 1)
     assert np.isfinite(model.predict_std(NEW)).all()
     with pytest.raises(UnsupportedCombinationError, match="sample_noise_variance"):
         model.predict_interval(NEW, method="jackknife+")
@@ -297,11 +303,12 @@ def test_rows_of_known_noise_have_nets_and_no_such_intervals():
 
 def test_intervals_do_not_depend_on_what_is_chosen_afterwards(fitted):
     """Changing the noise level or the prior after the training does not change the intervals or their coverage."""
-    _, expected = fitted.predict_interval(NEW, method="jackknife+")
-    inside = (expected[:, 0] <= NEW_Y) & (expected[:, 1] >= NEW_Y)
-    assert 0.85 <= inside.mean() <= 0.98  # .90 for exchangeable rows, with 90 residuals ±.03 and 400 rows ±.015
     other = pickle.loads(pickle.dumps(fitted)).refit_laplace(sigma_noise=3 * fitted.sigma_noise_, prior_precision=7.0)
-    np.testing.assert_array_equal(other.predict_interval(NEW, method="jackknife+")[1], expected)
+    for method, most in {"jackknife+": 0.98, "cv+": 1.0}.items():
+        _, expected = fitted.predict_interval(NEW, method=method)
+        inside = (expected[:, 0] <= NEW_Y) & (expected[:, 1] >= NEW_Y)
+        assert 0.85 <= inside.mean() <= most  # .90 for exchangeable rows, with 90 residuals ±.03 and 400 rows ±.015
+        np.testing.assert_array_equal(other.predict_interval(NEW, method=method)[1], expected)
 
 
 WITHOUT = {

@@ -53,7 +53,7 @@ def test_nets_that_have_seen_all_rows_come_first(fitted):
     ensemble = fitted._ensemble
     held_out = [0 if member.unseen is None else len(member.unseen) for member in ensemble.members]
     assert held_out == [0, 0, 0, 0, *[38, 38, 37, 37] * 2]
-    assert [member.is_scored for member in ensemble.members] == [True, *[False] * 3, True, *[False] * 7]
+    assert len(ensemble.held_out.networks) == 3 + 8  # the folds of the exact kind, and the members that hold out rows
     assert ensemble.weights.sum() == pytest.approx(1)
     assert ensemble.weights[:4].sum() >= ensemble_fit.LEAST_EXACT - 1e-12
     np.testing.assert_allclose(ensemble.weights[:4], ensemble.weights[0])
@@ -302,3 +302,38 @@ def test_small_fits_stay_on_one_thread(monkeypatch):
         torch.set_num_threads(before)
     assert n_threads == {"training": 1, "posterior": 1}
     assert all(member.is_small for member in model._ensemble.members)
+
+
+def test_intervals_are_those_of_the_nets_that_hold_out_a_row(fitted):
+    """A row has two members and one cross-fitted net that have not seen it. Their mixture gives its score; the quantile
+    is reduced by the gain from one net to three, extrapolated halfway to twelve. Rows and nets one at a time.
+    """
+    X, y = waves(150)
+    ensemble, held_out, scale = fitted._ensemble, fitted._ensemble.held_out, fitted._scale
+    row = np.lexsort(np.column_stack([X, y]).T[::-1])[np.random.default_rng(0).permutation(len(y))]
+    x, target = torch.tensor(X[row]), (y[row] - scale.mean[0]) / scale.scale[0]
+    shares = np.array([ensemble.weights[:4].sum(), *ensemble.weights[4:].reshape(2, 4).sum(1)])
+    np.testing.assert_allclose(held_out.shares.numpy(), shares)
+    errors, variances = np.zeros((2, 3, len(row)))
+    with fitted._asked(X[row]) as (_, options):
+        for n in range(len(row)):
+            for d, place in enumerate(held_out.places[n].tolist()):
+                errors[d, n] = target[n] - held_out.networks[place](x[[n]]).item()
+                if d > 0:  # a member itself
+                    moments = ensemble.members[4 + place - 3].components(x[[n]], options).moments
+                    variances[d, n] = moments.epistemic_variance + moments.aleatoric_variance
+    one = np.abs(errors[1:]) / np.sqrt(variances[1:])
+    stored = held_out.others[:, 0].numpy().reshape(3, -1)
+    np.testing.assert_allclose(stored[1:], one, rtol=1e-6)
+    variances[0] = (np.abs(errors[0]) / stored[0]) ** 2
+    mean = shares @ errors
+    scores = np.abs(mean) / np.sqrt(shares @ (variances + (errors - mean) ** 2))
+    np.testing.assert_allclose(held_out.scores[:, 0].numpy(), scores, rtol=1e-6)
+    further = (1 - (ensemble.weights**2).sum()) / (1 - (shares**2).sum()) - 1
+    single = np.repeat(shares, len(row))[np.argsort(stored.ravel())].cumsum()
+    at = np.searchsorted(single, 0.8 * (len(row) + 1) * (1 - 1e-9))
+    q = np.sort(scores)[int(np.ceil(0.8 * (len(row) + 1))) - 1]
+    q *= (np.sort(stored.ravel())[at] / q) ** (-further / 2)
+    mean, std = fitted.predict(X[:9], return_std=True)
+    _, ends = fitted.predict_interval(X[:9], 0.8, method="jackknife+")
+    np.testing.assert_allclose(ends, np.stack([mean - q * std, mean + q * std], 1), rtol=1e-6)
