@@ -51,7 +51,7 @@ from ..laplace.selection import HeldOutErrors
 from .approximate_members import approximate_bag
 from .encodings import exact_kinds, kinds_of_nets
 from .ensemble import Ensemble
-from .intervals import HoldingOut
+from .intervals import HoldingOut, held_out_mixture
 from .member import Member, conditioned
 from .mixture import keys_of, mixture_of_kinds
 from .noise import fitted_noise

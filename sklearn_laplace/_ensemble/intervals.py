@@ -55,8 +55,9 @@ from ..laplace.prior import Prior
 from ..laplace.selection import HeldOutErrors
 from .member import Member
 
-FURTHER = 0.5
-"""Part of the extrapolated gain of averaging that counts; nets of the same rows are not independent."""
+FURTHER, MOST_FURTHER = 0.5, 1.0
+"""Part of the extrapolated gain of averaging that counts, because nets of the same rows are not independent, and the
+largest extrapolation."""
 TOWARDS_LEFT_OUT, LEAST_RATIO = 0.6, 0.2
 """Exponent of Q(Z') / Q(Z) with leave-one-out errors, and the smallest ratio that counts. Without noise, the errors of
 leave-one-out can be a hundred times too small."""
@@ -257,7 +258,7 @@ def held_out_mixture(
         others = (errors.abs() / variances.sqrt()).flatten(0, 1), (shares[:, None] * row_weights).flatten()
         removed = 1 - float(shares.square().sum())
         further = (1 - float(np.square(weights).sum())) / removed - 1 if removed > 0 else 0.0
-        exponent = -FURTHER * max(further, 0.0)
+        exponent = -FURTHER * min(max(further, 0.0), MOST_FURTHER)
     else:
         others, exponent = _of_left_out(left_out, members, weights), TOWARDS_LEFT_OUT
     return HeldOutMixture(

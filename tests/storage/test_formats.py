@@ -575,10 +575,10 @@ def test_a_missing_package_is_named(use, stored, monkeypatch):
 DATA = """
 Affine BaggedScores Bernoulli BlockDiagonal BlockPosterior Categorical Choice Column Conv CrossFit DenseFactor Diag
 DiagPosterior EKFAC EKFACBlock Embedding EmpiricalFisher Ensemble FactoredJacobian Full FullPosterior Functional
-FunctionalPosterior GGN Gaussian Generic HeldOutMixture HeldOutRatios HeldOutScores Hessian Hyper InfBlockPosterior Kron KronBlock
-KronBlockPosterior KronPosterior LaplaceFit LayerFactor Layout Linear LogTransform LowRank LowRankDiag MCFisher Member
-NegativeBinomial Network NoiseModel ParameterBlock Poisson PreparedData Prior PriorScores SelectionState SharedFactor
-SquaredErrors Table TargetScale TemperedPosterior WeightSharing YeoJohnson
+FunctionalPosterior GGN Gaussian Generic HeldOutMixture HeldOutRatios HeldOutScores Hessian Hyper InfBlockPosterior
+Kron KronBlock KronBlockPosterior KronPosterior LaplaceFit LayerFactor Layout Linear LogTransform LowRank LowRankDiag
+MCFisher Member NegativeBinomial Network NoiseModel ParameterBlock Poisson PreparedData Prior PriorScores
+SelectionState SharedFactor SquaredErrors Table TargetScale TemperedPosterior WeightSharing YeoJohnson
 """
 NETS = "ColumnsModule Compress Levels MLP NumbersAndPieces Pieces Scale Shift Standardise StandardisedLinear TableMLP"
 
