@@ -1,0 +1,146 @@
+"""Targets and their predictive distributions as arrays: what the parts of a calibration report are computed from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+from scipy.stats import norm
+
+from .._estimator.report import LEVELS as INTERVAL_LEVELS
+from .._validation.targets import check_weights, targets_like
+from ..distributions.other_models import checked
+from ..distributions.pit import is_discrete, pit_of
+from .crps_decomposition import LEVELS, SHARES
+
+LEAST_ROWS = 20
+"""Smallest number of rows of a report."""
+N_DRAWS, MOST_DRAWN = 19, 10_000
+"""Number of simulated targets of each row, and largest number of rows for which targets are simulated."""
+LEAST_PIT, MOST_PIT = 1e-300, 1 - 1e-16
+LEAST_SPREAD = 1e-6
+"""Lower bound on the variance of a squared error, relative to its squared mean."""
+
+
+@dataclass(frozen=True)
+class JudgedRows:
+    """Rows with a positive weight and one target.
+
+    Parameters
+    ----------
+    kept : ndarray of bool, shape (n_samples,)
+        Rows with a positive weight; n of them.
+    weights, y, mean, std : ndarray of shape (n,)
+        Weights, targets, and moments of the predictive distributions.
+    pit, scores : ndarray of shape (n,)
+        Probability integral transform, and its normal scores.
+    quantiles : ndarray of shape (41, n)
+        Predicted quantiles at the levels of the CRPS.
+    widths : dict of float to ndarray of shape (n,)
+        Widths of the central intervals of each level.
+    draws : tuple of ndarray of shape (n,)
+        Targets drawn from the predictive distributions.
+    """
+
+    kept: np.ndarray
+    weights: np.ndarray
+    y: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    pit: np.ndarray
+    scores: np.ndarray
+    quantiles: np.ndarray
+    widths: dict[float, np.ndarray]
+    draws: tuple[np.ndarray, ...]
+
+    @classmethod
+    def of(
+        cls, distribution: Any, y: Any, output: int | None, sample_weight: Any, random: np.random.RandomState
+    ) -> JudgedRows:
+        """Evaluate the predictive distributions of one target.
+
+        Raises
+        ------
+        TypeError
+            If the distribution lacks a method.
+        ValueError
+            If the shapes do not match, moments are not finite, an output has to be chosen, or there are too few rows.
+        """
+        mean = np.asarray(checked(distribution, "distribution").mean(), dtype=np.float64)
+        if mean.ndim == 0 and y is not None:  # the same distribution for all rows
+            mean = np.full(np.shape(y)[:1], mean)
+        targets = targets_like(y, mean)
+        place = _place(output, targets.size // len(targets))
+        weights = check_weights(sample_weight, targets)
+        kept = weights > 0
+        if kept.sum() < LEAST_ROWS:
+            raise ValueError(
+                f"{kept.sum()} rows have a positive weight; a calibration report needs at least {LEAST_ROWS}."
+            )
+
+        def rows(values: Any) -> np.ndarray:
+            return np.broadcast_to(values, targets.shape).reshape(len(targets), -1)[kept, place]
+
+        pit = pit_of(distribution, targets, random)
+        draws = [random.uniform(size=targets.shape) for _ in range(N_DRAWS if kept.sum() <= MOST_DRAWN else 0)]
+        judged = cls(
+            kept=kept,
+            weights=weights[kept],
+            y=rows(targets),
+            mean=rows(mean),
+            std=rows(distribution.std()),
+            pit=rows(pit),
+            scores=rows(_normal_scores(distribution, targets, pit)),
+            quantiles=np.array([rows(distribution.ppf(level)) for level in LEVELS]),
+            widths={c: rows(distribution.ppf((1 + c) / 2) - distribution.ppf((1 - c) / 2)) for c in INTERVAL_LEVELS},
+            draws=tuple(rows(distribution.ppf(levels)) for levels in draws),
+        )
+        judged._check()
+        return judged
+
+    def _check(self) -> None:
+        """Check that the distributions are proper, before anything is computed from them."""
+        is_bad = ~(np.isfinite(self.mean) & np.isfinite(self.std) & (self.std > 0))
+        if is_bad.any():
+            row = int(np.argmax(is_bad))
+            raise ValueError(
+                f"the predictive distribution of row {np.flatnonzero(self.kept)[row]} has a mean of "
+                f"{self.mean[row]:g} and a standard deviation of {self.std[row]:g}; both have to be finite, and the "
+                "latter positive. Use a model that includes the observation noise."
+            )
+        if not np.isfinite(self.quantiles).all():
+            level = LEVELS[np.argmin(np.isfinite(self.quantiles).all(1))]
+            raise ValueError(f"the quantile of level {level:.2g} is not finite for some rows; expected finite ones.")
+
+    @property
+    def variance_of_square(self) -> np.ndarray:
+        """Variance (n,) of the squared error under the predictive distributions, by their quantiles."""
+        squares = (self.quantiles - self.mean) ** 2
+        variance = SHARES @ squares**2 - (SHARES @ squares) ** 2
+        return np.maximum(variance, LEAST_SPREAD * self.std**4)
+
+
+def _place(output: int | None, n_outputs: int) -> int:
+    """Position of the target to report on."""
+    if output is None and n_outputs == 1:
+        return 0
+    if not isinstance(output, Integral) or not 0 <= output < n_outputs:
+        raise ValueError(
+            f"output={output!r} is not the position of a target; a calibration report is of one of the {n_outputs} "
+            f"targets: pass output=0 to {n_outputs - 1}."
+        )
+    return int(output)
+
+
+def _normal_scores(distribution: Any, targets: np.ndarray, pit: np.ndarray) -> np.ndarray:
+    """Normal quantile of the PIT of each target; of the upper tail, if the distribution has it, where the PIT is 1."""
+    if isinstance(getattr(distribution, "dist", None), type(norm)):
+        scores: np.ndarray = (targets - distribution.mean()) / distribution.std()
+        return scores
+    scores = ndtri(pit.clip(LEAST_PIT, MOST_PIT))
+    if is_discrete(distribution) or not callable(upper := getattr(distribution, "sf", None)):
+        return scores
+    return np.where(pit > 0.5, -ndtri(np.clip(upper(targets), LEAST_PIT, 1)), scores)
