@@ -57,7 +57,8 @@ def distribution_of(model: Any, X: Any) -> Any | None:
         mean, variance = np.asarray(model.predict(X)).T
         return _normal(mean, np.sqrt(variance), f"{type(model).__name__}.predict(X)")
     if "return_std" in _parameters(getattr(model, "predict", None)):
-        return _normal(*model.predict(X, return_std=True), f"{type(model).__name__}.predict(X, return_std=True)")
+        mean, std = model.predict(X, return_std=True)
+        return _normal(mean, std, f"{type(model).__name__}.predict(X, return_std=True)")
     if callable(getattr(model, "predict_dist", None)):
         return checked(model.predict_dist(X), f"{type(model).__name__}.predict_dist(X)")
     return None
@@ -73,8 +74,8 @@ def checked(distribution: Any, source: str) -> Any:
 
     Examples
     --------
-    >>> checked(norm(0.0, 1.0), "distribution").cdf(0.0)
-    np.float64(0.5)
+    >>> float(checked(norm(0.0, 1.0), "distribution").cdf(0.0))
+    0.5
     """
     missing = [name for name in NEEDED if not callable(getattr(distribution, name, None))]
     if missing:

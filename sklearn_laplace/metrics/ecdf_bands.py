@@ -1,8 +1,9 @@
 r"""Simultaneous bands of the empirical distribution function (ECDF) of a sample that should be uniform.
 
 At a point z, :math:`n\hat F(z)` of n independent uniform values has the binomial distribution with probability z. A
-pointwise band of level :math:`1 - \gamma` lies between its quantiles :math:`\gamma/2` and :math:`1 - \gamma/2`. The band
-is simultaneous at level 1 − α if γ is such that the whole ECDF lies inside with probability 1 − α. The statistic is
+pointwise band of level :math:`1 - \gamma` lies between its quantiles :math:`\gamma/2` and :math:`1 - \gamma/2`. The
+band is simultaneous at level 1 − α if γ is such that the whole ECDF lies inside with probability 1 − α. The statistic
+is
 
 .. math:: \gamma_{\min} = \min_k\, 2 \min\{P(B_k \le n\hat F(z_k)),\; P(B_k \ge n\hat F(z_k))\},
           \quad B_k \sim \mathrm{Bin}(n, z_k),
@@ -75,7 +76,7 @@ class EcdfBand:
         null = _simulated(n, tuple(points.tolist()))
         gamma = null[int((1 - PLAUSIBLE) * N_SIMULATED)]
         low, high = (binom.ppf(level, n, points) / n for level in (gamma / 2, 1 - gamma / 2))
-        found = min(_least_tail(np.rint(n * observed[None]).astype(int), n, points))
+        found = _tail(np.rint(n * observed), n, points).min()
         pvalue = (1 + np.searchsorted(null, found * (1 + 1e-9), side="right")) / (N_SIMULATED + 1)
         return cls(points, observed, low, high, float(pvalue))
 
@@ -101,6 +102,11 @@ def _least_tail(counts: np.ndarray, n: int, points: np.ndarray) -> np.ndarray:
     for column, point in zip(counts.T, points, strict=True):
         start = int(column.min())
         values = np.arange(start, column.max() + 1)
-        tails = 2 * np.minimum(binom.cdf(values, n, point), binom.sf(values - 1, n, point))
-        least = np.minimum(least, tails[column - start])
+        least = np.minimum(least, _tail(values, n, point)[column - start])
     return least
+
+
+def _tail(counts: np.ndarray, n: int, points: np.ndarray) -> np.ndarray:
+    """Twice the smaller tail probability of each count."""
+    tails: np.ndarray = 2 * np.minimum(binom.cdf(counts, n, points), binom.sf(counts - 1, n, points))
+    return tails

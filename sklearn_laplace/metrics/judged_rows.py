@@ -39,8 +39,8 @@ class JudgedRows:
         Probability integral transform, and its normal scores.
     quantiles : ndarray of shape (41, n)
         Predicted quantiles at the levels of the CRPS.
-    widths : dict of float to ndarray of shape (n,)
-        Widths of the central intervals of each level.
+    ends : dict of float to two ndarray of shape (n,)
+        Ends of the central intervals of each level.
     draws : tuple of ndarray of shape (n,)
         Targets drawn from the predictive distributions.
     """
@@ -53,7 +53,7 @@ class JudgedRows:
     pit: np.ndarray
     scores: np.ndarray
     quantiles: np.ndarray
-    widths: dict[float, np.ndarray]
+    ends: dict[float, tuple[np.ndarray, ...]]
     draws: tuple[np.ndarray, ...]
 
     @classmethod
@@ -95,11 +95,16 @@ class JudgedRows:
             pit=rows(pit),
             scores=rows(_normal_scores(distribution, targets, pit)),
             quantiles=np.array([rows(distribution.ppf(level)) for level in LEVELS]),
-            widths={c: rows(distribution.ppf((1 + c) / 2) - distribution.ppf((1 - c) / 2)) for c in INTERVAL_LEVELS},
+            ends={c: tuple(rows(distribution.ppf((1 + side * c) / 2)) for side in (-1, 1)) for c in INTERVAL_LEVELS},
             draws=tuple(rows(distribution.ppf(levels)) for levels in draws),
         )
         judged._check()
         return judged
+
+    def widths(self, level: float) -> np.ndarray:
+        """Widths (n,) of the central intervals of a level."""
+        low, high = self.ends[level]
+        return high - low
 
     def _check(self) -> None:
         """Check that the distributions are proper, before anything is computed from them."""

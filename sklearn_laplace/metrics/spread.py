@@ -87,7 +87,7 @@ class Spread:
         w = np.ones(len(scores)) if weights is None else weights
         n, w = effective_number(w), w / w.sum()
         mean, ratio = float(w @ scores), float(w @ scores**2)
-        kurtosis = float(w @ scores**4) / ratio**2
+        kurtosis = float(w @ scores**4) / max(ratio, np.finfo(float).tiny ** 0.5) ** 2
         df = 2 * n / (kurtosis - 1) if kurtosis > 3 + 3 * np.sqrt(24 / n) else float(n)
         tails = (1 - PLAUSIBLE) / 2, (1 + PLAUSIBLE) / 2
         high, low = (df * ratio / chi2.ppf(tail, df) for tail in tails)
@@ -185,11 +185,11 @@ def equal_bins(values: np.ndarray, weights: np.ndarray, most: int) -> np.ndarray
 
     Examples
     --------
-    >>> equal_bins(np.repeat([1.0, 2.0, 3.0], 20), np.ones(60), 10).max()
-    np.int64(2)
+    >>> int(equal_bins(np.repeat([1.0, 2.0, 3.0], 20), np.ones(60), 10).max())
+    2
     """
     n_bins = min(most, max(len(values) // LEAST_ROWS, 1))
-    distinct, place = np.unique(values, return_inverse=True)
+    place = np.unique(values, return_inverse=True)[1]
     total = np.bincount(place, weights)
     middle = (np.cumsum(total) - total / 2) / total.sum()
     bins: np.ndarray = np.unique(np.floor(middle * n_bins), return_inverse=True)[1][place]

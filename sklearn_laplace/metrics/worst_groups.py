@@ -49,6 +49,8 @@ class GroupCoverage:
         Coverage of each group.
     pvalue : float
         Of the worst group, for all groups together (Bonferroni).
+    equality_pvalue : float
+        The same for the coverage of all rows in place of the level: whether the groups differ from each other.
 
     Examples
     --------
@@ -60,6 +62,7 @@ class GroupCoverage:
 
     groups: tuple[Frequency, ...]
     pvalue: float
+    equality_pvalue: float
 
     @classmethod
     def of(
@@ -68,8 +71,10 @@ class GroupCoverage:
         """Coverage ``inside`` (n,) of the intervals of a level, in groups given by masks (n,)."""
         w = np.ones(len(inside)) if weights is None else weights
         entries = [Frequency.of(name, inside[rows], level, len(groups), w[rows]) for name, rows in groups.items()]
-        least = min(_pvalue(entry, w[rows]) for entry, rows in zip(entries, groups.values(), strict=True))
-        return cls(tuple(entries), float(min(1.0, len(entries) * least)))
+        sizes = [effective_number(w[rows]) for rows in groups.values()]
+        judged = np.any(list(groups.values()), axis=0)
+        pooled = float(np.average(inside[judged], weights=w[judged]))
+        return cls(tuple(entries), *(_family_pvalue(entries, sizes, expected) for expected in (level, pooled)))
 
     @property
     def is_off(self) -> bool:
@@ -108,7 +113,7 @@ def leaves(
     >>> pit = np.where(X[:, 1] > 0.7, 0.99, 0.5)
     >>> groups = leaves(X, np.ones(800, bool), pit, np.ones(800), np.random.RandomState(0))
     >>> [(name, bool((X[rows, 1] > 0.7).all())) for name, rows in groups.items()]
-    [('column 1 ≤ 0.7', False), ('column 1 > 0.7', True)]
+    [('column 1 ≤ 0.6983', False), ('column 1 > 0.6983', True)]
     """
     columns = X if column_names(X) is not None else np.asarray(X, dtype=object if isinstance(X, list | tuple) else None)
     if len(np.shape(columns)) != 2 or len(pit) < 4 * LEAST_ROWS:
@@ -144,11 +149,12 @@ def strata(widths: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
     return found
 
 
-def _pvalue(entry: Frequency, weights: np.ndarray) -> float:
-    """Two-sided p-value of one observed frequency."""
-    n = effective_number(weights)
-    successes = round(n * entry.observed)
-    return float(2 * min(binom.cdf(successes, n, entry.expected), binom.sf(successes - 1, n, entry.expected)))
+def _family_pvalue(entries: list[Frequency], sizes: list[int], expected: float) -> float:
+    """Two-sided p-value of the worst observed frequency, times their number."""
+    n = np.array(sizes)
+    successes = np.rint(n * [entry.observed for entry in entries])
+    least = 2 * np.minimum(binom.cdf(successes, n, expected), binom.sf(successes - 1, n, expected)).min()
+    return float(min(1.0, len(entries) * least))
 
 
 def _features(

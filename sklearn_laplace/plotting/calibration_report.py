@@ -126,7 +126,11 @@ class CalibrationReportDisplay:
         _band(ax, band, "calibrated model, 95 % for all levels", 0.14)
         ends = [np.array([entry.low for entry in entries]), np.array([entry.high for entry in entries])]
         ax.fill_between(
-            band.points, *(end - band.points for end in ends), color=tint("#000000", 0.3), lw=0, label="95 % for each level"
+            band.points,
+            *(end - band.points for end in ends),
+            color=tint("#000000", 0.3),
+            lw=0,
+            label="95 % for each level",
         )
         ax.plot(band.points, band.observed - band.points, color=BLUE, lw=2, marker="o", ms=4, label="central intervals")
         ax.set(xlabel="level of the interval", ylabel="share of targets inside, minus level", xlim=(0, 1))
@@ -140,10 +144,10 @@ class CalibrationReportDisplay:
         ax.vlines(bins.predicted, bins.low, bins.high, **look)
         ax.plot(bins.predicted, bins.observed, color=BLUE, ls="none", marker="o", label="rows with similar predictions")
         ax.set(xlabel="predicted standard deviation", ylabel="root mean squared error")
-        if ends[1] > 5 * ends[0]:
+        if is_wide := ends[1] > 5 * ends[0]:
             ax.set(xscale="log", yscale="log")
         text = f"variance ratio {spread.ratio:.2f} ({spread.low:.2f} to {spread.high:.2f})"
-        _finish(ax, text, is_off=spread.is_off or bins.is_off, room=0.2)
+        _finish(ax, text, is_off=spread.is_off or bins.is_off, room=0.0 if is_wide else 0.2)
 
     def _groups(self, ax: Any) -> None:
         if self.report.groups is None:
@@ -189,10 +193,16 @@ def _coverages(ax: Any, judged: GroupCoverage, entries: list[Frequency]) -> None
     ax.hlines(places, [entry.low for entry in entries], [entry.high for entry in entries], **look)
     ax.axvline(entries[0].expected, **REFERENCE)
     for is_off, colour, marker, label in ((False, BLUE, "o", "inside"), (True, VERMILLION, "X", "outside")):
-        chosen = [(entry.observed, place) for entry, place in zip(entries, places, strict=True) if entry.is_off is is_off]
+        chosen = [
+            (entry.observed, place) for entry, place in zip(entries, places, strict=True) if entry.is_off is is_off
+        ]
         if chosen:
             ax.plot(*zip(*chosen, strict=True), color=colour, marker=marker, ms=8, ls="none", label=label)
-    ax.set_yticks(places, [fill(f"{entry.name} ({entry.n:,}\N{NO-BREAK SPACE}rows)", WRAPPED) for entry in entries], fontsize="small")
+    ax.set_yticks(
+        places,
+        [fill(f"{entry.name} ({entry.n:,}\N{NO-BREAK SPACE}rows)", WRAPPED) for entry in entries],
+        fontsize="small",
+    )
     ax.set(xlabel=f"coverage of the {entries[0].expected:.0%} intervals", ylim=(-0.6, len(entries) - 0.4))
 
 
@@ -200,7 +210,7 @@ def _finish(ax: Any, title: str, *, is_off: bool, room: float = 0.0) -> None:
     """Title, and a legend above the curves in a share ``room`` of the height."""
     ax.set_title(title, color=VERMILLION if is_off else "black", fontsize="medium")
     low, high = ax.get_ylim()
-    if room and ax.get_yscale() == "linear":
+    if room:
         ax.set_ylim(low, high + room / (1 - room) * (high - low))
     if ax.get_legend_handles_labels()[0]:
         ax.legend(fontsize="small", loc="upper left", framealpha=0.7)
