@@ -1,12 +1,19 @@
-"""Targets and their predictive distributions as arrays: what the parts of a calibration report are computed from."""
+r"""Targets and their predictive distributions as arrays: what the parts of a calibration report are computed from.
+
+A quantile is a smooth function of :math:`v = \Phi^{-1}(\tau)`, and a linear one for a normal distribution. Those of
+continuous distributions are computed at 21 values of v, and interpolated between them. Those of counts, and the ends of
+the intervals, are exact.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
 import numpy as np
+from scipy.interpolate import PchipInterpolator
 from scipy.special import ndtri
 from scipy.stats import norm
 
@@ -14,12 +21,14 @@ from .._estimator.report import LEVELS as INTERVAL_LEVELS
 from .._validation.targets import check_weights, targets_like
 from ..distributions.other_models import checked
 from ..distributions.pit import is_discrete, pit_of
-from .crps_decomposition import LEVELS, SHARES
+from .crps_decomposition import LEVELS, NODES, SHARES, STEP
 
 LEAST_ROWS = 20
 """Smallest number of rows of a report."""
 N_DRAWS, MOST_DRAWN = 19, 10_000
 """Number of simulated targets of each row, and largest number of rows for which targets are simulated."""
+END_LEVELS = np.array([(1 + side * c) / 2 for c in INTERVAL_LEVELS for side in (-1, 1)])
+"""Levels of the ends of the intervals."""
 LEAST_PIT, MOST_PIT = 1e-300, 1 - 1e-16
 LEAST_SPREAD = 1e-6
 """Lower bound on the variance of a squared error, relative to its squared mean."""
@@ -39,7 +48,7 @@ class JudgedRows:
         Probability integral transform, and its normal scores.
     quantiles : ndarray of shape (41, n)
         Predicted quantiles at the levels of the CRPS.
-    ends : dict of float to two ndarray of shape (n,)
+    ends : dict of float to ndarray of shape (2, n)
         Ends of the central intervals of each level.
     draws : tuple of ndarray of shape (n,)
         Targets drawn from the predictive distributions.
@@ -53,7 +62,7 @@ class JudgedRows:
     pit: np.ndarray
     scores: np.ndarray
     quantiles: np.ndarray
-    ends: dict[float, tuple[np.ndarray, ...]]
+    ends: dict[float, np.ndarray]
     draws: tuple[np.ndarray, ...]
 
     @classmethod
@@ -85,7 +94,8 @@ class JudgedRows:
             return np.broadcast_to(values, targets.shape).reshape(len(targets), -1)[kept, place]
 
         pit = pit_of(distribution, targets, random)
-        draws = [random.uniform(size=targets.shape) for _ in range(N_DRAWS if kept.sum() <= MOST_DRAWN else 0)]
+        uniform = [random.uniform(size=targets.shape) for _ in range(N_DRAWS if kept.sum() <= MOST_DRAWN else 0)]
+        quantiles, draws = (_exact if is_discrete(distribution) else _interpolated)(distribution, rows, uniform)
         judged = cls(
             kept=kept,
             weights=weights[kept],
@@ -94,9 +104,9 @@ class JudgedRows:
             std=rows(distribution.std()),
             pit=rows(pit),
             scores=rows(_normal_scores(distribution, targets, pit)),
-            quantiles=np.array([rows(distribution.ppf(level)) for level in LEVELS]),
-            ends={c: tuple(rows(distribution.ppf((1 + side * c) / 2)) for side in (-1, 1)) for c in INTERVAL_LEVELS},
-            draws=tuple(rows(distribution.ppf(levels)) for levels in draws),
+            quantiles=quantiles[: len(LEVELS)],
+            ends=dict(zip(INTERVAL_LEVELS, quantiles[len(LEVELS) :].reshape(-1, 2, kept.sum()), strict=True)),
+            draws=draws,
         )
         judged._check()
         return judged
@@ -116,9 +126,6 @@ class JudgedRows:
                 f"{self.mean[row]:g} and a standard deviation of {self.std[row]:g}; both have to be finite, and the "
                 "latter positive. Use a model that includes the observation noise."
             )
-        if not np.isfinite(self.quantiles).all():
-            level = LEVELS[np.argmin(np.isfinite(self.quantiles).all(1))]
-            raise ValueError(f"the quantile of level {level:.2g} is not finite for some rows; expected finite ones.")
 
     @property
     def variance_of_square(self) -> np.ndarray:
@@ -138,6 +145,44 @@ def _place(output: int | None, n_outputs: int) -> int:
             f"targets: pass output=0 to {n_outputs - 1}."
         )
     return int(output)
+
+
+def _exact(
+    distribution: Any, rows: Callable[[Any], np.ndarray], uniform: list[np.ndarray]
+) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    """Quantiles (49, n) at the levels of the CRPS and at the ends of the intervals, and draws (n,)."""
+    table = _finite(distribution, rows, np.concatenate([LEVELS, END_LEVELS]))
+    return table, tuple(rows(distribution.ppf(levels)) for levels in uniform)
+
+
+def _interpolated(
+    distribution: Any, rows: Callable[[Any], np.ndarray], uniform: list[np.ndarray]
+) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    """The same for a continuous distribution, from its quantiles at every other node."""
+    table = PchipInterpolator(NODES[::2], _finite(distribution, rows, LEVELS[::2]))(NODES)
+    draws = []
+    for levels in uniform:
+        place = (ndtri(rows(levels)).clip(NODES[0], NODES[-1]) - NODES[0]) / STEP
+        below = np.minimum(place.astype(int), len(NODES) - 2)
+        low, high = (np.take_along_axis(table, (below + k)[None], 0)[0] for k in (0, 1))
+        draws.append(low + (place - below) * (high - low))
+    return np.concatenate([table, _finite(distribution, rows, END_LEVELS)]), tuple(draws)
+
+
+def _finite(distribution: Any, rows: Callable[[Any], np.ndarray], levels: np.ndarray) -> np.ndarray:
+    """Quantiles (k, n) at levels (k,).
+
+    Raises
+    ------
+    ValueError
+        If one is not finite.
+    """
+    found = np.array([rows(distribution.ppf(level)) for level in levels])
+    if not (is_finite := np.isfinite(found).all(1)).all():
+        raise ValueError(
+            f"the quantile of level {levels[is_finite.argmin()]:.2g} is not finite for some rows; expected finite ones."
+        )
+    return found
 
 
 def _normal_scores(distribution: Any, targets: np.ndarray, pit: np.ndarray) -> np.ndarray:
