@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 from scipy.special import erf
-from scipy.stats import norm
 
 from .mixtures import NormalMixture
+from .other_models import is_normal
 from .transformed import TransformedMixture
 
 N_NODES = 64
@@ -36,7 +36,7 @@ def crps_of(distribution: Any, y: np.ndarray) -> np.ndarray:
     """
     if isinstance(distribution, NormalMixture | TransformedMixture):
         return distribution.crps(y)
-    if not isinstance(getattr(distribution, "dist", None), type(norm)):
+    if not is_normal(distribution):
         return _by_quantiles(distribution, y)
     scale = distribution.std()
     z = (y - distribution.mean()) / scale

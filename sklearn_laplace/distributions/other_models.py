@@ -86,6 +86,40 @@ def checked(distribution: Any, source: str) -> Any:
     return distribution
 
 
+def is_normal(distribution: Any) -> bool:
+    """True for SciPy's frozen normal distribution.
+
+    Examples
+    --------
+    >>> is_normal(norm(0.0, 1.0)), is_normal(0.0)
+    (True, False)
+    """
+    return isinstance(getattr(distribution, "dist", None), type(norm))
+
+
+def log_density(distribution: Any, targets: np.ndarray) -> np.ndarray:
+    """Log density of each target, or log probability of counts; SciPy's distributions of counts have only the latter.
+
+    Raises
+    ------
+    TypeError
+        If the distribution has neither.
+
+    Examples
+    --------
+    >>> from scipy.stats import poisson
+    >>> float(log_density(poisson(2.0), np.array(0.0)))
+    -2.0
+    """
+    method = getattr(distribution, "logpdf", None) or getattr(distribution, "logpmf", None)
+    if method is None:
+        raise TypeError(
+            f"the predictive distribution of type {type(distribution).__name__} has no logpdf; the log density needs "
+            "it. Use the CRPS or the interval score."
+        )
+    return np.asarray(method(targets))
+
+
 def _has_mean_and_variance(model: Any) -> bool:
     """True for a CatBoost model with the loss of mean and variance."""
     settings = getattr(model, "get_all_params", None)

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 from scipy.interpolate import PchipInterpolator
 from scipy.special import ndtri
-from scipy.stats import norm
 
 from .._estimator.report import LEVELS as INTERVAL_LEVELS
 from .._validation.targets import check_weights, targets_like
-from ..distributions.other_models import checked
+from ..distributions.other_models import checked, is_normal
 from ..distributions.pit import is_discrete, pit_of
 from .crps_decomposition import LEVELS, NODES, SHARES, STEP
 
@@ -187,7 +186,7 @@ def _finite(distribution: Any, rows: Callable[[Any], np.ndarray], levels: np.nda
 
 def _normal_scores(distribution: Any, targets: np.ndarray, pit: np.ndarray) -> np.ndarray:
     """Normal quantile of the PIT of each target; of the upper tail, if the distribution has it, where the PIT is 1."""
-    if isinstance(getattr(distribution, "dist", None), type(norm)):
+    if is_normal(distribution):
         scores: np.ndarray = (targets - distribution.mean()) / distribution.std()
         return scores
     scores = ndtri(pit.clip(LEAST_PIT, MOST_PIT))
