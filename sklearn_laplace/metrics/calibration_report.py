@@ -327,6 +327,8 @@ def _lines(report: CalibrationReport) -> list[str]:
     n_failed = sum(pvalue < 1 - PLAUSIBLE for pvalue in report.checks.values())
     least = min(report.adjusted.values())
     lines += [f"{n_failed} of {len(report.checks)} checks fail; smallest p adjusted for their number: {least:.2g}"]
+    if n_failed and not report.is_off:
+        lines += ["none is below .05 after the adjustment: a failed check can be chance, which more rows will show"]
     return lines + [f"- {line}" for line in advice(report)]
 
 

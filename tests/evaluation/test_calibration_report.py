@@ -108,6 +108,7 @@ def test_ten_percent_of_variance_are_found_in_1000_rows():
     pvalue = 2 * stats.chi2.sf(1100, N)
     assert found.spread.pvalue == pytest.approx(pvalue) and pvalue < 0.05
     assert f"variance ratio 1.10, 95% interval 1.01 to 1.20, p = {pvalue:.2g}  <--" in str(found)
+    assert "a failed check can be chance, which more rows will show" in str(found)  # p = .2 among seven checks
     assert 1.12 < found.spread.detectable < 1.14
     rng = np.random.default_rng(2)
     scores = rng.normal(size=(300, N))
@@ -340,7 +341,7 @@ def test_the_text_marks_failed_checks_and_tells_what_to_do(report):
     assert text.count("<--") == 1 and "0 of 7 checks fail" in text
     assert f"90% intervals {2 * stats.norm.ppf(0.95) * STD.mean():.4g} wide" in text
     off = CalibrationReport.from_distribution(stats.norm(MEAN + 1, STD / 2), Y, X)
-    assert str(off).count("<--") > 5
+    assert str(off).count("<--") > 5 and "can be chance" not in text + str(off)
     assert "- predictions are too high by" in str(off) and "- error bars are too narrow by a factor of" in str(off)
     assert not any("some rows" in line for line in advice(off))  # all are wrong alike
     wide = CalibrationReport.from_distribution(stats.norm(MEAN, 2 * STD), Y, X)
