@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.dummy import DummyClassifier
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
-from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
+from sklearn.linear_model import BayesianRidge, LinearRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -652,7 +653,7 @@ def test_models_without_a_distribution_are_refused():
     with pytest.raises(
         TypeError, match="CalibrationReport evaluates distributions of numeric targets; found the class"
     ):
-        CalibrationReport.from_estimator(LogisticRegression().fit(X, Y > 1), X, Y)
+        CalibrationReport.from_estimator(DummyClassifier().fit(X, Y > 1), X, Y)
     with pytest.raises(TypeError, match=r"LinearRegression has no predictive .* pred_dist \(NGBoost\) or predict_dist"):
         CalibrationReport.from_estimator(LinearRegression().fit(X, Y), X, Y)
     with pytest.raises(TypeError, match=r"Cat has no predictive distribution; .* loss_function='RMSEWithUncertainty'"):
