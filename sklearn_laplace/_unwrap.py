@@ -14,12 +14,10 @@ Laplace approximation. The predictive distributions themselves are defined by th
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm
-from sklearn.base import BaseEstimator, is_classifier, is_regressor
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection._search import BaseSearchCV
@@ -31,6 +29,7 @@ from ._validation.arguments import explained
 from ._validation.inputs import outlined
 from .classifier import LaplaceClassifier
 from .distributions.distributional import Distributional
+from .distributions.other_models import METHODS, distribution_of
 from .regressor import LaplaceRegressor
 
 BEST = "best_estimator_"
@@ -162,15 +161,16 @@ def predictive(estimator: Any, X: Any) -> Any:
     Parameters
     ----------
     estimator : estimator
-        As in :func:`laplace_step`. For comparison, any other regressor with ``predict(X, return_std=True)`` and any
-        other classifier with ``predict_proba`` is accepted.
+        As in :func:`laplace_step`. For comparison, other regressors with ``predict(X, return_std=True)``,
+        ``pred_dist`` (NGBoost), ``predict_dist`` or CatBoost's loss ``"RMSEWithUncertainty"``, and other classifiers
+        with ``predict_proba``.
     X : array-like of shape (n_samples, n_features)
 
     Returns
     -------
     frozen ``scipy.stats`` distribution or ndarray of shape (n_samples, n_classes)
-        Laplace regressors: ``predict_dist(X)``, in the units of y. Other regressors: the normal distribution with their
-        mean and standard deviation. Classifiers: ``predict_proba(X)``.
+        Laplace regressors: ``predict_dist(X)``, in the units of y. Other regressors: their own distribution, or the
+        normal distribution with their mean and standard deviation. Classifiers: ``predict_proba(X)``.
 
     Raises
     ------
@@ -199,18 +199,12 @@ def predictive(estimator: Any, X: Any) -> Any:
         return step.predict_dist(X)
     if is_classifier(step):
         return step.predict_proba(X)
-    if not is_regressor(step) or "return_std" not in inspect.signature(step.predict).parameters:
+    if (distribution := distribution_of(step, X)) is None:
         raise TypeError(
             f"{type(step).__name__} has no predictive distribution; expected a Laplace estimator, a classifier with "
-            "predict_proba, or a regressor whose predict takes return_std."
+            f"predict_proba, or {METHODS}."
         )
-    mean, std = step.predict(X, return_std=True)
-    if not (np.isfinite(std).all() and (std > 0).all()):
-        raise ValueError(
-            f"{type(step).__name__}.predict(X, return_std=True) returned a standard deviation of {np.min(std)}; a "
-            "density needs finite, positive standard deviations. Use a model that includes the observation noise."
-        )
-    return norm(mean, std)
+    return distribution
 
 
 @explained
@@ -322,12 +316,12 @@ def _unwrapped(estimator: Any) -> tuple[BaseEstimator, list[Pipeline]]:
             step = step.estimator
         else:
             step = _untransformed(step)
-    if not isinstance(step, BaseEstimator) and step is estimator:
+    if not _is_estimator(step) and step is estimator:
         raise TypeError(
             f"{outlined(estimator)} is not a fitted estimator. Pass a fitted estimator as the first argument, then "
             "rows X (and targets y); predictions are computed from them."
         )
-    if not isinstance(step, BaseEstimator):
+    if not _is_estimator(step):
         raise TypeError(f"the last step of {type(estimator).__name__} is {step!r}; expected a scikit-learn estimator.")
     return step, transformations
 
@@ -342,6 +336,11 @@ def _laplace(step: Any, estimator: Any) -> LaplaceRegressor | LaplaceClassifier:
         )
     check_is_fitted(step)
     return step
+
+
+def _is_estimator(step: Any) -> bool:
+    """True for estimators of scikit-learn, and those of other packages with scikit-learn's tags, such as CatBoost."""
+    return isinstance(step, BaseEstimator) or callable(getattr(type(step), "__sklearn_tags__", None))
 
 
 def _is_search(step: Any) -> bool:

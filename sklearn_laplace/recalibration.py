@@ -29,8 +29,9 @@ from ._validation.targets import check_weights, targets_like
 from ._validation.values import fractions
 from .distributions.distributional import Distributional
 from .distributions.intervals import central_intervals, nested, without_level_axis
-from .distributions.mixtures import CountMixture, NormalMixture
-from .distributions.poisson_log_normal import PoissonLogNormal
+from .distributions.mixtures import NormalMixture
+from .distributions.other_models import is_normal
+from .distributions.pit import is_discrete
 from .distributions.transformed import TransformedMixture
 
 
@@ -208,7 +209,7 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
         Raises
         ------
         TypeError
-            If the estimator is a classifier, or predicts counts.
+            If the estimator is a classifier, or predicts counts or another distribution that is not normal.
         """
         step, rows = final_step(self.estimator, X)
         check_is_fitted(step)
@@ -218,9 +219,14 @@ class SigmaScaling(RegressorMixin, Distributional, BaseEstimator):
                 f"{type(step).__name__}. For classes use scikit-learn's CalibratedClassifierCV."
             )
         distribution = predictive(step, rows)
-        if isinstance(distribution, PoissonLogNormal | CountMixture):
+        if is_discrete(distribution):
             raise TypeError(
                 f"SigmaScaling needs normal predictive distributions; {type(step).__name__} predicts counts, whose "
                 "variance is tied to their mean. Use likelihood='gaussian' or 'heteroscedastic'."
+            )
+        if not (isinstance(distribution, NormalMixture | TransformedMixture) or is_normal(distribution)):
+            raise TypeError(
+                f"SigmaScaling needs normal predictive distributions; that of {type(step).__name__} has another shape, "
+                "which a factor would not keep. Fit the model to transformed targets with a normal distribution."
             )
         return distribution

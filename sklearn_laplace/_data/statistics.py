@@ -63,6 +63,17 @@ def as_counts(weights: np.ndarray) -> np.ndarray:
     return shares * (shares.sum() / (shares**2).sum())
 
 
+def effective_number(weights: np.ndarray) -> int:
+    r"""Kish's (1965) effective number of rows, :math:`(\sum w)^2 / \sum w^2`, rounded; n for equal weights.
+
+    Examples
+    --------
+    >>> effective_number(np.ones(7)), effective_number(np.array([1.0, 1.0, 0.0, 0.0]))
+    (7, 2)
+    """
+    return max(round(float(weights.sum() ** 2 / (weights**2).sum())), 1)
+
+
 def spread(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Weighted mean and standard deviation of each column, and a mask of constant columns.
 

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.stats import binom, kstest
 
 from .._data.reading import column_names, read_columns
-from .._data.statistics import count_hint, weighted_quantiles
+from .._data.statistics import count_hint, effective_number, weighted_quantiles
 from .._validation.inputs import is_missing
 from ..distributions.crps import crps_of
 
@@ -62,14 +62,18 @@ class Frequency:
     high: float
 
     @classmethod
-    def of(cls, name: str, events: np.ndarray, expected: float, n_bands: int = 1) -> Frequency:
+    def of(
+        cls, name: str, events: np.ndarray, expected: float, n_bands: int = 1, weights: np.ndarray | None = None
+    ) -> Frequency:
         """Frequency of events (n,) with a mean probability; one of ``n_bands`` simultaneous bands.
 
-        The band is that of equal probabilities. For different ones it is too wide rather than too narrow.
+        The band is that of equal probabilities. For different ones it is too wide rather than too narrow. Weighted
+        rows (n,) have the band of their effective number.
         """
-        n, tail = len(events), (1 - PLAUSIBLE) / 2 / n_bands
+        n = len(events) if weights is None else effective_number(weights)
+        tail = (1 - PLAUSIBLE) / 2 / n_bands
         low, high = (float(binom.ppf(share, n, expected)) / n for share in (tail, 1 - tail))
-        return cls(name, n, float(events.mean()), expected, low, high)
+        return cls(name, len(events), float(np.average(events, weights=weights)), expected, low, high)
 
     @property
     def is_off(self) -> bool:

@@ -30,6 +30,18 @@ def central_intervals(distribution: Any, levels: np.ndarray) -> np.ndarray:
     return np.moveaxis(np.array(ends), (0, 1), (-2, -1))
 
 
+def central_interval(distribution: Any, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper ends of the central interval of one level, from the quantile function alone.
+
+    Examples
+    --------
+    >>> from scipy.stats import norm
+    >>> [float(end.round(3)) for end in central_interval(norm(0.0, 1.0), 0.9)]
+    [-1.645, 1.645]
+    """
+    return distribution.ppf((1 - level) / 2), distribution.ppf((1 + level) / 2)
+
+
 def quantiles_of(distribution: Any, levels: np.ndarray) -> np.ndarray:
     """Quantiles that increase with their level, although those of close levels may cross by rounding.
 

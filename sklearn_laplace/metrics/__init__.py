@@ -1,7 +1,8 @@
-"""Proper scoring rules for predictive distributions, interval coverage, and calibration of class probabilities."""
+"""Proper scoring rules for predictive distributions, interval coverage, and reports of calibration."""
 
 from .._estimator.scorers import REPORTED, SCORERS
 from .calibration import expected_calibration_error
+from .calibration_report import CalibrationReport
 from .cross_validation import cross_validate_distribution
 from .scores import (
     CALIBRATION_LEVELS,
@@ -17,6 +18,7 @@ from .scores import (
 
 __all__ = [
     "CALIBRATION_LEVELS",
+    "CalibrationReport",
     "calibration_gap",
     "coverage",
     "cross_validate_distribution",

@@ -13,8 +13,11 @@ from sklearn.model_selection import cross_validate
 from .._unwrap import final_step
 from .._validation.arguments import explained
 from ..distributions.crps import crps_of
+from ..distributions.intervals import central_interval
+from ..distributions.other_models import log_density
+from ..distributions.pit import is_discrete
 from .calibration import expected_calibration_error
-from .scores import _interval_score, _is_of_counts, _judged, _levels, _log_probability
+from .scores import _interval_score, _judged, _levels, _log_probability
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -98,13 +101,13 @@ def _scores(estimator: Any, X: Any, y: Any, *, levels: tuple[float, ...]) -> dic
             "calibration_error": expected_calibration_error(y, p, labels=classes),
         }
     distribution, targets = _judged("cross_validate_distribution", estimator, X, y)
-    density = distribution.logpdf(targets)
+    density = log_density(distribution, targets)
     scores = {"log_density": float(density.reshape(len(density), -1).sum(1).mean())}
-    if not _is_of_counts(distribution):
+    if not is_discrete(distribution):
         scores["crps"] = float(np.mean(crps_of(distribution, targets)))
     scores["interval_score"] = float(np.mean(_interval_score(distribution, targets, 0.9)))
     scores["rmse"] = float(np.sqrt(np.mean((targets - distribution.mean()) ** 2)))
     for level in levels:
-        lower, upper = distribution.interval(level)
+        lower, upper = central_interval(distribution, level)
         scores[f"coverage_{100 * level:g}"] = float(np.mean((lower <= targets) & (targets <= upper)))
     return scores

@@ -11,7 +11,8 @@ With metadata routing enabled, scikit-learn passes ``sample_weight`` only to sco
 cannot request it.
 
 For comparison, any regressor with ``predict(X, return_std=True)`` is evaluated as a normal distribution with that mean
-and standard deviation. Any classifier with ``predict_proba`` is evaluated by :func:`log_density_scorer`. The
+and standard deviation. The distributions of NGBoost and CatBoost are read as :func:`~sklearn_laplace.predictive` does.
+Any classifier with ``predict_proba`` is evaluated by :func:`log_density_scorer`. The
 ``return_std_kind`` of a Laplace estimator is ignored: the metrics evaluate the distribution of y, noise included.
 
 The calibration of class probabilities is measured by :func:`expected_calibration_error` (``metrics/calibration.py``).
@@ -45,8 +46,9 @@ from .._validation.inputs import unmasked
 from .._validation.targets import check_same_kind, check_targets, targets_like
 from .._validation.values import fractions, lookup
 from ..distributions.crps import crps_of
-from ..distributions.mixtures import CountMixture
-from ..distributions.poisson_log_normal import PoissonLogNormal
+from ..distributions.intervals import central_interval
+from ..distributions.other_models import log_density
+from ..distributions.pit import is_discrete
 
 __all__ = [
     "CALIBRATION_LEVELS",
@@ -107,7 +109,7 @@ def log_density_scorer(estimator: Any, X: Any, y: Any, sample_weight: Any = None
     if is_classifier(step):
         return _average(_log_probability(predictive(step, rows), step.classes_, y), sample_weight)
     distribution, targets = _judged("log_density_scorer", step, rows, y)
-    return _average(_columns(distribution.logpdf(targets)).sum(1), sample_weight)
+    return _average(_columns(log_density(distribution, targets)).sum(1), sample_weight)
 
 
 neg_nlpd = explained(unwrap(log_density_scorer), "neg_nlpd")
@@ -159,7 +161,7 @@ def neg_crps(
     -100
     """
     distribution, targets = _judged("neg_crps", estimator, X, y)
-    if _is_of_counts(distribution):
+    if is_discrete(distribution):
         raise TypeError(
             f"neg_crps needs a normal predictive distribution; found {type(distribution).__name__}, a distribution of "
             "counts; for counts use log_density_scorer or neg_interval_score."
@@ -412,7 +414,7 @@ def calibration_gap(
     distribution, targets = _judged("calibration_gap", estimator, X, y)
     gaps = []
     for level in CALIBRATION_LEVELS:
-        lower, upper = distribution.interval(level)
+        lower, upper = central_interval(distribution, level)
         observed = _column_averages((lower <= targets) & (targets <= upper), sample_weight)
         gaps.append(np.abs(observed - level))
     return _over_outputs(np.mean(gaps, axis=0), multioutput)
@@ -441,10 +443,6 @@ def _judged(metric: str, estimator: Any, X: Any, y: Any) -> tuple[Any, np.ndarra
     return distribution, targets_like(y, distribution.mean())
 
 
-def _is_of_counts(distribution: Any) -> bool:
-    return isinstance(distribution, PoissonLogNormal | CountMixture)
-
-
 def _interval_score(distribution: Any, targets: np.ndarray, confidence_level: Any) -> np.ndarray:
     """Interval score of each target, in the units of y; smaller is better."""
     lower, upper = _central(distribution, confidence_level)
@@ -467,7 +465,7 @@ def _central(distribution: Any, confidence_level: Any) -> tuple[np.ndarray, np.n
     """Lower and upper ends of the central interval of one level."""
     if not isinstance(confidence_level, Real):
         raise ValueError(f"confidence_level={confidence_level!r} must be a single number strictly between 0 and 1.")
-    return distribution.interval(fractions("confidence_level", confidence_level)[0])
+    return central_interval(distribution, fractions("confidence_level", confidence_level)[0])
 
 
 def _levels(levels: Any) -> tuple[float, ...]:

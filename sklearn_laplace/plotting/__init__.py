@@ -5,6 +5,7 @@ draws them, and can be called again with other axes. Estimators may be wrapped i
 imported only when a display is drawn.
 """
 
+from .calibration_report import CalibrationReportDisplay
 from .coverage import CoverageDisplay
 from .entropy import EntropyDisplay
 from .feature_relevance import FeatureRelevanceDisplay
@@ -15,6 +16,7 @@ from .reliability import ReliabilityDisplay
 from .uncertainty import UncertaintyDisplay
 
 __all__ = [
+    "CalibrationReportDisplay",
     "CoverageDisplay",
     "EntropyDisplay",
     "FeatureRelevanceDisplay",

@@ -12,8 +12,6 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from .._data.reading import column_names
 from .._unwrap import final_step, predictive
 from .._validation.values import count
-from ..distributions.mixtures import CountMixture
-from ..distributions.poisson_log_normal import PoissonLogNormal
 
 
 def numbers(name: str, values: Any, n_rows: int | None = None) -> np.ndarray:
@@ -71,11 +69,6 @@ def classification(display: str, estimator: Any, X: Any) -> tuple[np.ndarray, np
             "CoverageDisplay, PredictionIntervalDisplay or UncertaintyDisplay."
         )
     return predictive(step, rows), step.classes_
-
-
-def is_discrete(distribution: Any) -> bool:
-    """True if a predictive distribution is over counts."""
-    return isinstance(distribution, PoissonLogNormal | CountMixture)
 
 
 def output_index(display: str, output: int | None, shape: tuple[int, ...]) -> int:

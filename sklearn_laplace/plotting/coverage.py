@@ -17,8 +17,9 @@ from sklearn.utils import check_random_state
 from .._validation.arguments import explained
 from .._validation.targets import targets_like
 from .._validation.values import count, lookup
+from ..distributions.pit import pit_of
 from ._canvas import BLUE, LINES, REFERENCE, labelled, panels, tint
-from ._rows import column, is_discrete, numbers, output_index, regression
+from ._rows import column, numbers, output_index, regression
 
 LEVELS = np.arange(1, 100) / 100
 """Nominal levels of the calibration curve."""
@@ -247,11 +248,8 @@ def _transform(y: Any, distribution: Any, output: int | None, random_state: Any)
     """Probability integral transform of one output, shape (n,)."""
     mean = np.asarray(distribution.mean())
     targets = targets_like(y, mean)
-    pit = np.asarray(distribution.cdf(targets))
-    if is_discrete(distribution):
-        below = distribution.cdf(targets - 1)
-        pit = below + check_random_state(random_state).uniform(size=pit.shape) * (pit - below)
-    return column(pit, output_index("CoverageDisplay", output, mean.shape)).clip(0, 1)
+    pit = pit_of(distribution, targets, check_random_state(random_state))
+    return column(pit, output_index("CoverageDisplay", output, mean.shape))
 
 
 def _central(pit: np.ndarray) -> np.ndarray:

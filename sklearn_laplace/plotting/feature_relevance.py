@@ -21,6 +21,7 @@ from .._unwrap import laplace_parts
 from .._validation.arguments import explained
 from .._validation.targets import targets_like
 from .._validation.values import count
+from ..distributions.other_models import log_density
 from ._canvas import BLUE, panels, tint
 from ._rows import classification, column, numbers, output_index, regression, sample
 
@@ -316,7 +317,7 @@ def _log_density(estimator: Any, X: Any, y: Any, output: int | None) -> float:
         return float(np.log(true.clip(LEAST_PROBABILITY)).mean())
     distribution = regression(display, estimator, X)
     mean = np.asarray(distribution.mean())
-    density = np.asarray(distribution.logpdf(targets_like(y, mean)))
+    density = log_density(distribution, targets_like(y, mean))
     return float(column(density, output_index(display, output, mean.shape)).mean())
 
 

@@ -15,6 +15,7 @@ from .._data.reading import column_names
 from .._validation.arguments import explained
 from .._validation.targets import targets_like
 from .._validation.values import count, fractions
+from ..distributions.intervals import central_interval
 from ._canvas import BLACK, BLUE, LINES, ORANGE, labelled, panels, tint
 from ._rows import column, numbers, output_index, regression, sample, target_name
 
@@ -377,7 +378,7 @@ def _grid(X: Any, where: np.ndarray, resolution: int) -> tuple[np.ndarray, Any] 
 
 def _ends(distribution: Any, levels: np.ndarray, which: int) -> np.ndarray:
     """Ends of the central intervals of one output, shape (n, 2, n_levels)."""
-    pairs = [distribution.interval(level) for level in levels]
+    pairs = [central_interval(distribution, level) for level in levels]
     return np.stack([np.stack([column(np.asarray(end), which) for end in pair], 1) for pair in pairs], 2)
 
 

@@ -670,7 +670,7 @@ def test_the_package_does_without_matplotlib(monkeypatch, regressor):
 
 def test_every_display_is_exported():
     """All displays are in plotting.__all__ and have the methods of scikit-learn's displays."""
-    assert sklearn_laplace.plotting is plotting and len(plotting.__all__) == 8
+    assert sklearn_laplace.plotting is plotting and len(plotting.__all__) == 9
     for name in plotting.__all__:
         display = vars(plotting)[name]
         assert callable(display.from_estimator) and callable(display.plot)

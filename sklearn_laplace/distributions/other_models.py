@@ -1,0 +1,140 @@
+"""Predictive distributions of regressors of other packages, from the method that each of them has for it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+from scipy.stats import norm
+
+NEEDED = "mean", "std", "cdf", "ppf"
+"""Methods of a predictive distribution."""
+MEAN_AND_VARIANCE = "RMSEWithUncertainty"
+"""Loss of CatBoost for which ``predict`` returns a mean and a variance per row."""
+METHODS = (
+    "a regressor whose predict takes return_std, has pred_dist (NGBoost) or predict_dist, or is a CatBoostRegressor "
+    f"with loss_function='{MEAN_AND_VARIANCE}'"
+)
+"""What :func:`distribution_of` accepts, for messages."""
+
+
+def distribution_of(model: Any, X: Any) -> Any | None:
+    """Predictive distribution of a fitted regressor; None if it predicts points only.
+
+    Parameters
+    ----------
+    model : regressor
+        The first of these that it has is used: ``pred_dist(X)`` as in NGBoost; CatBoost's loss
+        ``"RMSEWithUncertainty"``, whose predictions (n, 2) hold a mean and a variance; ``predict(X, return_std=True)``;
+        ``predict_dist(X)``. A mean and a standard deviation make a normal distribution.
+    X : array-like of shape (n, d)
+
+    Returns
+    -------
+    frozen distribution, or None
+
+    Raises
+    ------
+    TypeError
+        If ``pred_dist`` or ``predict_dist`` returns something else than a distribution.
+    ValueError
+        If a standard deviation is not positive and finite.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import BayesianRidge, LinearRegression
+    >>> X, y = [[0.0], [1.0], [2.0]], [0.0, 1.1, 1.9]
+    >>> distribution_of(BayesianRidge().fit(X, y), X).mean().round(1)
+    array([0.1, 1. , 1.9])
+    >>> distribution_of(LinearRegression().fit(X, y), X) is None
+    True
+    """
+    if callable(getattr(model, "pred_dist", None)):
+        found = model.pred_dist(X)
+        return checked(getattr(found, "dist", found), f"{type(model).__name__}.pred_dist(X)")
+    if _has_mean_and_variance(model):
+        mean, variance = np.asarray(model.predict(X)).T
+        return _normal(mean, np.sqrt(variance), f"{type(model).__name__}.predict(X)")
+    if "return_std" in _parameters(getattr(model, "predict", None)):
+        mean, std = model.predict(X, return_std=True)
+        return _normal(mean, std, f"{type(model).__name__}.predict(X, return_std=True)")
+    if callable(getattr(model, "predict_dist", None)):
+        return checked(model.predict_dist(X), f"{type(model).__name__}.predict_dist(X)")
+    return None
+
+
+def checked(distribution: Any, source: str) -> Any:
+    """Check that an object has the methods of a frozen distribution, and return it.
+
+    Raises
+    ------
+    TypeError
+        If a method is missing.
+
+    Examples
+    --------
+    >>> float(checked(norm(0.0, 1.0), "distribution").cdf(0.0))
+    0.5
+    """
+    missing = [name for name in NEEDED if not callable(getattr(distribution, name, None))]
+    if missing:
+        raise TypeError(
+            f"{source} is of type {type(distribution).__name__}, which has no {' and no '.join(missing)}; expected a "
+            "frozen distribution with the methods mean, std, cdf and ppf, such as scipy.stats.norm(mean, std)."
+        )
+    return distribution
+
+
+def is_normal(distribution: Any) -> bool:
+    """True for SciPy's frozen normal distribution.
+
+    Examples
+    --------
+    >>> is_normal(norm(0.0, 1.0)), is_normal(0.0)
+    (True, False)
+    """
+    return isinstance(getattr(distribution, "dist", None), type(norm))
+
+
+def log_density(distribution: Any, targets: np.ndarray) -> np.ndarray:
+    """Log density of each target, or log probability of counts; SciPy's distributions of counts have only the latter.
+
+    Raises
+    ------
+    TypeError
+        If the distribution has neither.
+
+    Examples
+    --------
+    >>> from scipy.stats import poisson
+    >>> float(log_density(poisson(2.0), np.array(0.0)))
+    -2.0
+    """
+    method = getattr(distribution, "logpdf", None) or getattr(distribution, "logpmf", None)
+    if method is None:
+        raise TypeError(
+            f"the predictive distribution of type {type(distribution).__name__} has no logpdf; the log density needs "
+            "it. Use the CRPS or the interval score."
+        )
+    return np.asarray(method(targets))
+
+
+def _has_mean_and_variance(model: Any) -> bool:
+    """True for a CatBoost model with the loss of mean and variance."""
+    settings = getattr(model, "get_all_params", None)
+    return callable(settings) and settings().get("loss_function") == MEAN_AND_VARIANCE
+
+
+def _parameters(method: Any) -> Any:
+    return inspect.signature(method).parameters if callable(method) else {}
+
+
+def _normal(mean: Any, std: Any, source: str) -> Any:
+    """Normal distribution with standard deviations that are checked."""
+    if not (np.isfinite(std).all() and (std > 0).all()):
+        raise ValueError(
+            f"{source} returned a standard deviation of {np.min(std)}; a density needs finite, positive standard "
+            "deviations. Use a model that includes the observation noise."
+        )
+    return norm(mean, std)

@@ -1,0 +1,195 @@
+r"""Targets and their predictive distributions as arrays: what the parts of a calibration report are computed from.
+
+A quantile is a smooth function of :math:`v = \Phi^{-1}(\tau)`, and a linear one for a normal distribution. Those of
+continuous distributions are computed at 21 values of v, and interpolated between them. Those of counts, and the ends of
+the intervals, are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from scipy.interpolate import PchipInterpolator
+from scipy.special import ndtri
+
+from .._estimator.report import LEVELS as INTERVAL_LEVELS
+from .._validation.targets import check_weights, targets_like
+from ..distributions.other_models import checked, is_normal
+from ..distributions.pit import is_discrete, pit_of
+from .crps_decomposition import LEVELS, NODES, SHARES, STEP
+
+LEAST_ROWS = 20
+"""Smallest number of rows of a report."""
+N_DRAWS, MOST_DRAWN = 19, 10_000
+"""Number of simulated targets of each row, and largest number of rows for which targets are simulated."""
+END_LEVELS = np.array([(1 + side * c) / 2 for c in INTERVAL_LEVELS for side in (-1, 1)])
+"""Levels of the ends of the intervals."""
+LEAST_PIT, MOST_PIT = 1e-300, 1 - 1e-16
+LEAST_SPREAD = 1e-6
+"""Lower bound on the variance of a squared error, relative to its squared mean."""
+
+
+@dataclass(frozen=True)
+class JudgedRows:
+    """Rows with a positive weight and one target.
+
+    Parameters
+    ----------
+    kept : ndarray of bool, shape (n_samples,)
+        Rows with a positive weight; n of them.
+    weights, y, mean, std : ndarray of shape (n,)
+        Weights, targets, and moments of the predictive distributions.
+    pit, scores : ndarray of shape (n,)
+        Probability integral transform, and its normal scores.
+    quantiles : ndarray of shape (41, n)
+        Predicted quantiles at the levels of the CRPS.
+    ends : dict of float to ndarray of shape (2, n)
+        Ends of the central intervals of each level.
+    draws : tuple of ndarray of shape (n,)
+        Targets drawn from the predictive distributions.
+    """
+
+    kept: np.ndarray
+    weights: np.ndarray
+    y: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    pit: np.ndarray
+    scores: np.ndarray
+    quantiles: np.ndarray
+    ends: dict[float, np.ndarray]
+    draws: tuple[np.ndarray, ...]
+
+    @classmethod
+    def of(
+        cls, distribution: Any, y: Any, output: int | None, sample_weight: Any, random: np.random.RandomState
+    ) -> JudgedRows:
+        """Evaluate the predictive distributions of one target.
+
+        Raises
+        ------
+        TypeError
+            If the distribution lacks a method.
+        ValueError
+            If the shapes do not match, moments are not finite, an output has to be chosen, or there are too few rows.
+        """
+        mean = np.asarray(checked(distribution, "distribution").mean(), dtype=np.float64)
+        if mean.ndim == 0 and y is not None:  # the same distribution for all rows
+            mean = np.full(np.shape(y)[:1], mean)
+        targets = targets_like(y, mean)
+        place = _place(output, targets.size // len(targets))
+        weights = check_weights(sample_weight, targets)
+        kept = weights > 0
+        if kept.sum() < LEAST_ROWS:
+            raise ValueError(
+                f"{kept.sum()} rows have a positive weight; a calibration report needs at least {LEAST_ROWS}."
+            )
+
+        def rows(values: Any) -> np.ndarray:
+            return np.broadcast_to(values, targets.shape).reshape(len(targets), -1)[kept, place]
+
+        pit = pit_of(distribution, targets, random)
+        uniform = [random.uniform(size=targets.shape) for _ in range(N_DRAWS if kept.sum() <= MOST_DRAWN else 0)]
+        quantiles, draws = (_exact if is_discrete(distribution) else _interpolated)(distribution, rows, uniform)
+        judged = cls(
+            kept=kept,
+            weights=weights[kept],
+            y=rows(targets),
+            mean=rows(mean),
+            std=rows(distribution.std()),
+            pit=rows(pit),
+            scores=rows(_normal_scores(distribution, targets, pit)),
+            quantiles=quantiles[: len(LEVELS)],
+            ends=dict(zip(INTERVAL_LEVELS, quantiles[len(LEVELS) :].reshape(-1, 2, kept.sum()), strict=True)),
+            draws=draws,
+        )
+        judged._check()
+        return judged
+
+    def widths(self, level: float) -> np.ndarray:
+        """Widths (n,) of the central intervals of a level."""
+        low, high = self.ends[level]
+        return high - low
+
+    def _check(self) -> None:
+        """Check that the distributions are proper, before anything is computed from them."""
+        is_bad = ~(np.isfinite(self.mean) & np.isfinite(self.std) & (self.std > 0))
+        if is_bad.any():
+            row = int(np.argmax(is_bad))
+            raise ValueError(
+                f"the predictive distribution of row {np.flatnonzero(self.kept)[row]} has a mean of "
+                f"{self.mean[row]:g} and a standard deviation of {self.std[row]:g}; both have to be finite, and the "
+                "latter positive. Use a model that includes the observation noise."
+            )
+
+    @property
+    def variance_of_square(self) -> np.ndarray:
+        """Variance (n,) of the squared error under the predictive distributions, by their quantiles."""
+        squares = (self.quantiles - self.mean) ** 2
+        variance = SHARES @ squares**2 - (SHARES @ squares) ** 2
+        return np.maximum(variance, LEAST_SPREAD * self.std**4)
+
+
+def _place(output: int | None, n_outputs: int) -> int:
+    """Position of the target to report on."""
+    if output is None and n_outputs == 1:
+        return 0
+    if not isinstance(output, Integral) or not 0 <= output < n_outputs:
+        raise ValueError(
+            f"output={output!r} is not the position of a target; a calibration report is of one of the {n_outputs} "
+            f"targets: pass output=0 to {n_outputs - 1}."
+        )
+    return int(output)
+
+
+def _exact(
+    distribution: Any, rows: Callable[[Any], np.ndarray], uniform: list[np.ndarray]
+) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    """Quantiles (49, n) at the levels of the CRPS and at the ends of the intervals, and draws (n,)."""
+    table = _finite(distribution, rows, np.concatenate([LEVELS, END_LEVELS]))
+    return table, tuple(rows(distribution.ppf(levels)) for levels in uniform)
+
+
+def _interpolated(
+    distribution: Any, rows: Callable[[Any], np.ndarray], uniform: list[np.ndarray]
+) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    """The same for a continuous distribution, from its quantiles at every other node."""
+    table = PchipInterpolator(NODES[::2], _finite(distribution, rows, LEVELS[::2]))(NODES)
+    draws = []
+    for levels in uniform:
+        place = (ndtri(rows(levels)).clip(NODES[0], NODES[-1]) - NODES[0]) / STEP
+        below = np.minimum(place.astype(int), len(NODES) - 2)
+        low, high = (np.take_along_axis(table, (below + k)[None], 0)[0] for k in (0, 1))
+        draws.append(low + (place - below) * (high - low))
+    return np.concatenate([table, _finite(distribution, rows, END_LEVELS)]), tuple(draws)
+
+
+def _finite(distribution: Any, rows: Callable[[Any], np.ndarray], levels: np.ndarray) -> np.ndarray:
+    """Quantiles (k, n) at levels (k,).
+
+    Raises
+    ------
+    ValueError
+        If one is not finite.
+    """
+    found = np.array([rows(distribution.ppf(level)) for level in levels])
+    if not (is_finite := np.isfinite(found).all(1)).all():
+        raise ValueError(
+            f"the quantile of level {levels[is_finite.argmin()]:.2g} is not finite for some rows; expected finite ones."
+        )
+    return found
+
+
+def _normal_scores(distribution: Any, targets: np.ndarray, pit: np.ndarray) -> np.ndarray:
+    """Normal quantile of the PIT of each target; of the upper tail, if the distribution has it, where the PIT is 1."""
+    if is_normal(distribution):
+        scores: np.ndarray = (targets - distribution.mean()) / distribution.std()
+        return scores
+    scores = ndtri(pit.clip(LEAST_PIT, MOST_PIT))
+    if is_discrete(distribution) or not callable(upper := getattr(distribution, "sf", None)):
+        return scores
+    return np.where(pit > 0.5, -ndtri(np.clip(upper(targets), LEAST_PIT, 1)), scores)

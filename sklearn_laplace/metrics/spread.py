@@ -1,0 +1,196 @@
+r"""Checks of predicted variances: one factor for all rows, and errors against variances in bins.
+
+The normal score :math:`v_n = \Phi^{-1}(F_n(y_n))` of a calibrated model is standard normal, whatever the shape of F
+(Berkowitz 2001). For a normal F it is the standardised error :math:`(y_n - \mu_n) / \sigma_n`. The ratio
+
+.. math:: r = \frac1n \sum_n v_n^2
+
+estimates the true variance over the predicted one. For normal scores the likelihood ratio and score tests of r = 1 are
+functions of r, and :math:`n r \sim \chi^2_n`: no unbiased test at the same level has more power. If the scores have
+heavier tails than the normal, the variance of r is :math:`(\kappa - 1)/n` in place of :math:`2/n`, with κ their
+kurtosis. The degrees of freedom are then :math:`\nu = 2 n / (\kappa - 1)` (Box 1953), so that heavy tails alone are no
+wrong variance. This applies if κ exceeds 3 by more than three standard errors, :math:`3 \sqrt{24 / n}`.
+
+In a bin b of rows with similar predicted standard deviations (Levi et al. 2022):
+
+.. math:: \mathrm{RMV}_b = \sqrt{\overline{\sigma^2}}, \quad \mathrm{RMSE}_b = \sqrt{\overline{(y - \mu)^2}}, \quad
+          \mathrm{ENCE} = \frac1B \sum_b \frac{|\mathrm{RMV}_b - \mathrm{RMSE}_b|}{\mathrm{RMV}_b}.
+
+The band of RMSE is that of a gamma distribution of the mean squared error, with its mean and variance under F. For
+normal F with equal variances that is exactly :math:`\chi^2`.
+
+References
+----------
+J. Berkowitz (2001), Testing density forecasts, with applications to risk management. JBES 19, 465-474.
+G. Box (1953), Non-normality and tests on variances. Biometrika 40, 318-335.
+D. Levi, L. Gispan, N. Giladi, E. Fetaya (2022), Evaluating and calibrating uncertainty prediction in regression tasks.
+Sensors 22, 5540.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+from scipy.stats import chi2, gamma
+
+from .._data.statistics import effective_number
+from .._estimator.report import PLAUSIBLE
+
+POWER = 0.8
+"""Probability with which the detectable ratio is found."""
+N_BINS, LEAST_ROWS = 10, 20
+"""Largest number of bins, and smallest mean number of rows in a bin."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Location and variance of the normal scores, standard normal for a calibrated model.
+
+    Parameters
+    ----------
+    ratio : float
+        Mean squared score: true over predicted variance. Above 1: error bars are too narrow, and the standard
+        deviations should be multiplied by √ratio.
+    low, high : float
+        95 % confidence interval of the ratio.
+    pvalue : float
+        Of the two-sided test that the ratio is 1; below .05 if the interval does not contain 1.
+    detectable : float
+        Ratio that this number of rows finds with probability .8, if the scores are normal. Smaller deviations can stay
+        unnoticed.
+    mean : float
+        Mean score. Above 0: predictions are too low.
+    mean_pvalue : float
+        Of the two-sided test that the mean is 0.
+
+    Examples
+    --------
+    >>> scores = np.random.default_rng(0).normal(size=1000)
+    >>> right, narrow = Spread.of(scores), Spread.of(1.2 * scores)
+    >>> right.is_off, narrow.is_off, round(narrow.ratio / right.ratio, 2)
+    (False, True, 1.44)
+    """
+
+    ratio: float
+    low: float
+    high: float
+    pvalue: float
+    detectable: float
+    mean: float
+    mean_pvalue: float
+
+    @classmethod
+    def of(cls, scores: np.ndarray, weights: np.ndarray | None = None) -> Spread:
+        """Check normal scores (n,), with weights (n,)."""
+        w = np.ones(len(scores)) if weights is None else weights
+        n, w = effective_number(w), w / w.sum()
+        mean, ratio = float(w @ scores), float(w @ scores**2)
+        kurtosis = float(w @ scores**4) / max(ratio, np.finfo(float).tiny ** 0.5) ** 2
+        df = 2 * n / (kurtosis - 1) if kurtosis > 3 + 3 * np.sqrt(24 / n) else float(n)
+        tails = (1 - PLAUSIBLE) / 2, (1 + PLAUSIBLE) / 2
+        high, low = (df * ratio / chi2.ppf(tail, df) for tail in tails)
+        pvalue = 2 * min(chi2.cdf(df * ratio, df), chi2.sf(df * ratio, df))
+        reach = np.exp((ndtri(tails[1]) + ndtri(POWER)) * np.sqrt(2 / n))
+        mean_pvalue = 2 * ndtr(-abs(mean) * np.sqrt(n))
+        return cls(ratio, float(low), float(high), float(pvalue), float(reach), mean, float(mean_pvalue))
+
+    @property
+    def is_off(self) -> bool:
+        """True if the ratio differs from 1."""
+        return self.pvalue < 1 - PLAUSIBLE
+
+    @property
+    def mean_is_off(self) -> bool:
+        """True if the mean differs from 0."""
+        return self.mean_pvalue < 1 - PLAUSIBLE
+
+    def __str__(self) -> str:
+        mark = "  <--" if self.is_off else ""
+        return f"variance ratio {self.ratio:.2f}, {PLAUSIBLE:.0%} interval {self.low:.2f} to {self.high:.2f}{mark}"
+
+
+@dataclass(frozen=True)
+class VarianceBins:
+    """Root mean squared error against predicted standard deviation, in bins of the latter.
+
+    Parameters
+    ----------
+    n : ndarray of shape (b,)
+        Number of rows in each bin.
+    predicted, observed : ndarray of shape (b,)
+        Root mean predicted variance, and root mean squared error, in the units of y.
+    low, high : ndarray of shape (b,)
+        Simultaneous 95 % band of the observed values of a calibrated model (Bonferroni).
+    ence : float
+        Expected normalised calibration error. It is positive for a calibrated model too.
+    pvalue : float
+        Of the worst bin, for all bins together.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> std = rng.uniform(1, 2, 400)
+    >>> bins = VarianceBins.of(std * rng.normal(size=400), std, 2 * std**4)
+    >>> len(bins.n), bins.is_off
+    (10, False)
+    """
+
+    n: np.ndarray
+    predicted: np.ndarray
+    observed: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    ence: float
+    pvalue: float
+
+    @classmethod
+    def of(
+        cls, errors: np.ndarray, std: np.ndarray, variance_of_square: np.ndarray, weights: np.ndarray | None = None
+    ) -> VarianceBins:
+        """Compare errors with standard deviations.
+
+        Parameters
+        ----------
+        errors, std : ndarray of shape (n,)
+            Target minus mean, and predicted standard deviation.
+        variance_of_square : ndarray of shape (n,)
+            Variance of the squared error under the predictive distribution; :math:`2\\sigma^4` for a normal one.
+        weights : ndarray of shape (n,), optional
+        """
+        w = np.ones(len(std)) if weights is None else weights
+        index = equal_bins(std, w, N_BINS)
+        n, total = np.bincount(index), np.bincount(index, w)
+        mse, mean_variance = (np.bincount(index, w * part) / total for part in (errors**2, std**2))
+        shape = mean_variance**2 / (np.bincount(index, w**2 * variance_of_square) / total**2)
+        tail = (1 - PLAUSIBLE) / 2 / len(n)
+        low, high = (np.sqrt(mean_variance * gamma.ppf(level, shape) / shape) for level in (tail, 1 - tail))
+        reached = shape * mse / mean_variance
+        least = 2 * np.minimum(gamma.cdf(reached, shape), gamma.sf(reached, shape)).min()
+        predicted, observed = np.sqrt(mean_variance), np.sqrt(mse)
+        ence = float(np.mean(np.abs(predicted - observed) / predicted))
+        return cls(n, predicted, observed, low, high, ence, float(min(1.0, len(n) * least)))
+
+    @property
+    def is_off(self) -> bool:
+        """True if a bin is outside its band."""
+        return self.pvalue < 1 - PLAUSIBLE
+
+
+def equal_bins(values: np.ndarray, weights: np.ndarray, most: int) -> np.ndarray:
+    """Bin (n,) of each value, from 0 in ascending order; bins of about equal weight, equal values in the same bin.
+
+    There are at most ``most`` bins, and no more than one for 20 rows.
+
+    Examples
+    --------
+    >>> int(equal_bins(np.repeat([1.0, 2.0, 3.0], 20), np.ones(60), 10).max())
+    2
+    """
+    n_bins = min(most, max(len(values) // LEAST_ROWS, 1))
+    place = np.unique(values, return_inverse=True)[1]
+    total = np.bincount(place, weights)
+    middle = (np.cumsum(total) - total / 2) / total.sum()
+    bins: np.ndarray = np.unique(np.floor(middle * n_bins), return_inverse=True)[1][place]
+    return bins

@@ -1,0 +1,215 @@
+r"""Coverage of groups of rows: leaves of a tree that looks for bad ones, and strata of the width of the intervals.
+
+The groups of the tree are honest: half of the rows grow it, the other half is judged. The tree predicts
+:math:`|2u - 1|` from the columns, with u the PIT. This is the level of the central interval that ends at the target.
+It is uniform for a calibrated model, and therefore has the same mean ½ in all groups. It is larger where intervals are
+too narrow or off centre, and smaller where they are too wide.
+
+Width strata are bins of the width of the intervals (Angelopoulos & Bates 2021, sec. 3.1, size-stratified coverage). A
+model whose intervals are too narrow where they are narrow, and too wide where they are wide, is right on average only.
+
+Each observed coverage has a binomial band that holds for all groups together (Bonferroni). Rows are treated as
+independent.
+
+References
+----------
+S. Athey, G. Imbens (2016), Recursive partitioning for heterogeneous causal effects. PNAS 113 (honest trees).
+A. Angelopoulos, S. Bates (2021), A gentle introduction to conformal prediction. arXiv:2107.07511.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import binom
+from sklearn.tree import DecisionTreeRegressor
+
+from .._data.reading import column_names, read_columns
+from .._data.statistics import effective_number
+from .._estimator.report import PLAUSIBLE, Frequency
+from .._validation.inputs import is_missing
+from .spread import equal_bins
+
+MOST_LEAVES, MOST_DEPTH, LEAST_ROWS, N_STRATA = 6, 3, 40, 5
+"""Limits of the tree: leaves, splits on the way to a leaf, and rows of each half in a leaf; number of width strata."""
+LISTED = 3
+"""Largest number of levels of a column in the name of a group."""
+
+
+@dataclass(frozen=True)
+class GroupCoverage:
+    """Coverage of groups of rows, with bands that hold for all of them together.
+
+    Parameters
+    ----------
+    groups : tuple of Frequency
+        Coverage of each group.
+    pvalue : float
+        Of the worst group, for all groups together (Bonferroni).
+    equality_pvalue : float
+        The same for the coverage of all rows in place of the level: whether the groups differ from each other.
+
+    Examples
+    --------
+    >>> inside = np.repeat([True, False], [90, 60])
+    >>> judged = GroupCoverage.of({"even": np.arange(150) % 2 == 0, "bad": np.arange(150) > 80}, inside, 0.9)
+    >>> judged.worst.name, judged.is_off
+    ('bad', True)
+    """
+
+    groups: tuple[Frequency, ...]
+    pvalue: float
+    equality_pvalue: float
+
+    @classmethod
+    def of(
+        cls, groups: dict[str, np.ndarray], inside: np.ndarray, level: float, weights: np.ndarray | None = None
+    ) -> GroupCoverage:
+        """Coverage ``inside`` (n,) of the intervals of a level, in groups given by masks (n,)."""
+        w = np.ones(len(inside)) if weights is None else weights
+        entries = [Frequency.of(name, inside[rows], level, len(groups), w[rows]) for name, rows in groups.items()]
+        sizes = [effective_number(w[rows]) for rows in groups.values()]
+        judged = np.any(list(groups.values()), axis=0)
+        pooled = float(np.average(inside[judged], weights=w[judged]))
+        return cls(tuple(entries), *(_family_pvalue(entries, sizes, expected) for expected in (level, pooled)))
+
+    @property
+    def is_off(self) -> bool:
+        """True if a group is outside its band."""
+        return self.pvalue < 1 - PLAUSIBLE
+
+    @property
+    def worst(self) -> Frequency:
+        """Group that is furthest from the level, in standard errors."""
+        return max(self.groups, key=lambda entry: entry.distance)
+
+
+def leaves(
+    X: Any, kept: np.ndarray, pit: np.ndarray, weights: np.ndarray, random: np.random.RandomState
+) -> dict[str, np.ndarray] | None:
+    """Groups of rows where the calibration differs: names, and masks (n,) of the rows to judge.
+
+    Parameters
+    ----------
+    X : array-like or dataframe of shape (n_samples, d)
+    kept : ndarray of bool, shape (n_samples,)
+        The n rows to use.
+    pit : ndarray of shape (n,)
+    weights : ndarray of shape (n,)
+    random : RandomState
+        Deals the rows into halves.
+
+    Returns
+    -------
+    dict of str to ndarray, or None
+        None if X is not a table, or has fewer than 160 rows. A single group if no split is worth it.
+
+    Examples
+    --------
+    >>> X = np.random.default_rng(0).uniform(size=(800, 2))
+    >>> pit = np.where(X[:, 1] > 0.7, 0.99, 0.5)
+    >>> groups = leaves(X, np.ones(800, bool), pit, np.ones(800), np.random.RandomState(0))
+    >>> [(name, bool((X[rows, 1] > 0.7).all())) for name, rows in groups.items()]
+    [('column 1 ≤ 0.6983', False), ('column 1 > 0.6983', True)]
+    """
+    columns = X if column_names(X) is not None else np.asarray(X, dtype=object if isinstance(X, list | tuple) else None)
+    if len(np.shape(columns)) != 2 or len(pit) < 4 * LEAST_ROWS:
+        return None
+    grows = np.zeros(len(pit), dtype=bool)
+    grows[random.permutation(len(pit))[: len(pit) // 2]] = True
+    target = np.abs(2 * pit - 1)
+    features = list(_features(columns, kept, grows, target))
+    table = np.stack([values for _, values, _ in features], axis=1)
+    tree = DecisionTreeRegressor(
+        max_depth=MOST_DEPTH, max_leaf_nodes=MOST_LEAVES, min_samples_leaf=LEAST_ROWS, random_state=0
+    )
+    tree.fit(table[grows], target[grows], sample_weight=weights[grows])
+    reached = tree.apply(table)
+    names = _names(tree.tree_, features)
+    found = {names[leaf]: ~grows & (reached == leaf) for leaf in np.unique(reached[~grows]).tolist()}
+    return found
+
+
+def strata(widths: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
+    """Groups of rows with similar widths of their intervals (n,): names and masks (n,).
+
+    Examples
+    --------
+    >>> list(strata(np.linspace(1.0, 2.0, 40), np.ones(40)))
+    ['width 1 to 1.487', 'width 1.513 to 2']
+    """
+    index = equal_bins(widths, weights, N_STRATA)
+    found = {}
+    for place in range(int(index.max()) + 1):
+        rows = index == place
+        found[f"width {widths[rows].min():.4g} to {widths[rows].max():.4g}"] = rows
+    return found
+
+
+def _family_pvalue(entries: list[Frequency], sizes: list[int], expected: float) -> float:
+    """Two-sided p-value of the worst observed frequency, times their number."""
+    n = np.array(sizes)
+    successes = np.rint(n * [entry.observed for entry in entries])
+    least = 2 * np.minimum(binom.cdf(successes, n, expected), binom.sf(successes - 1, n, expected)).min()
+    return float(min(1.0, len(entries) * least))
+
+
+def _features(
+    columns: Any, kept: np.ndarray, grows: np.ndarray, target: np.ndarray
+) -> Iterator[tuple[str, np.ndarray, list[str] | None]]:
+    """Name, values (n,) and levels of each feature of the tree.
+
+    Numbers are themselves, with the median for missing ones. Levels of other columns are numbered by their mean target
+    in the growing half, so that a split divides them into good and bad ones. Missing values have a feature of their
+    own.
+    """
+    names = column_names(columns)
+    for place, all_values in enumerate(read_columns(columns)[0]):
+        values = all_values[kept]
+        name = f"column {place}" if names is None else str(names[place])
+        missing = np.array([is_missing(value) for value in values.tolist()], dtype=bool)
+        if values.dtype.kind == "f":
+            present = values[grows & ~missing]
+            yield name, np.where(missing, np.median(present) if len(present) else 0.0, values), None
+        else:
+            texts = np.array(["missing" if gone else str(v) for v, gone in zip(values.tolist(), missing, strict=True)])
+            levels, index = np.unique(texts, return_inverse=True)
+            counts = np.bincount(index[grows], minlength=len(levels))
+            sums = np.bincount(index[grows], target[grows], len(levels))
+            means = np.where(counts > 0, sums / np.maximum(counts, 1), target[grows].mean())
+            order = np.argsort(means, kind="stable")
+            yield name, np.argsort(order)[index].astype(np.float64), levels[order].tolist()
+        if values.dtype.kind == "f" and missing.any():
+            yield name, missing.astype(np.float64), ["present", "missing"]
+
+
+def _names(tree: Any, features: list[tuple[str, np.ndarray, list[str] | None]]) -> dict[int, str]:
+    """Readable condition of each leaf of a fitted tree."""
+    found: dict[int, str] = {}
+    stack: list[tuple[int, dict[int, tuple[float, float]]]] = [(0, {})]
+    while stack:
+        node, bounds = stack.pop()
+        if tree.children_left[node] < 0:
+            parts = [_condition(features[place], *ends) for place, ends in bounds.items()]
+            found[node] = " and ".join(parts) or "all rows"
+            continue
+        place, threshold = int(tree.feature[node]), float(tree.threshold[node])
+        low, high = bounds.get(place, (-np.inf, np.inf))
+        stack.append((int(tree.children_right[node]), bounds | {place: (threshold, high)}))
+        stack.append((int(tree.children_left[node]), bounds | {place: (low, threshold)}))
+    return found
+
+
+def _condition(feature: tuple[str, np.ndarray, list[str] | None], low: float, high: float) -> str:
+    """Text for "low < feature ≤ high"."""
+    name, _, levels = feature
+    if levels is not None:
+        chosen = [level for k, level in enumerate(levels) if low < k <= high]
+        listed = ", ".join(sorted(chosen)[:LISTED]) + (f", … ({len(chosen)} levels)" if len(chosen) > LISTED else "")
+        return f"{name} = {listed}" if len(chosen) == 1 else f"{name} in ({listed})"
+    if np.isinf(low):
+        return f"{name} ≤ {high:.4g}"
+    return f"{name} > {low:.4g}" if np.isinf(high) else f"{low:.4g} < {name} ≤ {high:.4g}"
