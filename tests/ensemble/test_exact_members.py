@@ -269,7 +269,7 @@ def test_intervals_cover(method):
         X, y = waves(1000, seed=10 + seed)
         low, high = model.predict_interval(X, method=method)[1].T
         covered.append(np.mean((low <= y) & (y <= high)))
-    assert 0.87 < np.mean(covered) < 0.98
+    assert 0.86 < np.mean(covered) < 0.97  # .90 ± .014, with 150 residuals in each of three fits
 
 
 def test_the_same_rows_in_another_order_are_the_same_model(fitted):
@@ -306,7 +306,7 @@ def test_small_fits_stay_on_one_thread(monkeypatch):
 
 def test_intervals_are_those_of_the_nets_that_hold_out_a_row(fitted):
     """A row has two members and one cross-fitted net that have not seen it. Their mixture gives its score; the quantile
-    is reduced by the gain from one net to three, extrapolated halfway to twelve. Rows and nets one at a time.
+    is reduced by a part of the gain from one net to three. Rows and nets one at a time.
     """
     X, y = waves(150)
     ensemble, held_out, scale = fitted._ensemble, fitted._ensemble.held_out, fitted._scale
@@ -333,7 +333,7 @@ def test_intervals_are_those_of_the_nets_that_hold_out_a_row(fitted):
     single = np.repeat(shares, len(row))[np.argsort(stored.ravel())].cumsum()
     at = np.searchsorted(single, 0.8 * (len(row) + 1) * (1 - 1e-9))
     q = np.sort(scores)[int(np.ceil(0.8 * (len(row) + 1))) - 1]
-    q *= (np.sort(stored.ravel())[at] / q) ** (-further / 2)
+    q *= (np.sort(stored.ravel())[at] / q) ** (-0.4 * min(further, 1))
     mean, std = fitted.predict(X[:9], return_std=True)
     _, ends = fitted.predict_interval(X[:9], 0.8, method="jackknife+")
     np.testing.assert_allclose(ends, np.stack([mean - q * std, mean + q * std], 1), rtol=1e-6)

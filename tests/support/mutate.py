@@ -512,9 +512,9 @@ MUTATIONS = (
     ),
     Mutation(
         "intervals lengthened where leave-one-out is shorter",
-        "_approximation/held_out.py",
-        "ratio = (by_formula / by_nets) ** FORMULA_POWER",
-        "ratio = (by_nets / by_formula) ** FORMULA_POWER",
+        "_ensemble/intervals.py",
+        "return at * torch.where(ratio.isfinite(), ratio**self.exponent, 1.0)",
+        "return at * torch.where(ratio.isfinite(), ratio**-self.exponent, 1.0)",
         "held_out",
     ),
     Mutation(
