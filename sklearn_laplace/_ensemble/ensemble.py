@@ -13,6 +13,7 @@ from .._options.members import WEIGHTINGS
 from .._options.options import Options
 from .._runtime.threads import single_thread
 from ..errors import UnsupportedCombinationError
+from ..laplace.fit import Hyper
 from ..laplace.latent import Components, Predictive
 from .member import Member
 from .weights import by_evidence, by_stacking
@@ -132,19 +133,23 @@ class Ensemble:
     def _intervals(self, x: Tensor, levels: Tensor, options: Options, needed_by: str, *, joint: bool) -> Tensor:
         first = self.first
         leads = [k for k, member in enumerate(self.members) if member.is_scored]
-        if leads and first.fit.shift is None:
-            shares = np.add.reduceat(self.weights, leads).tolist()
-            counted = [(self.members[k], share) for k, share in zip(leads, shares, strict=True) if share > 0]
-            ends = torch.stack([share * _cross_fitted(lead, x, levels, options, joint) for lead, share in counted]).sum(
-                0
-            )
-        elif first.noise_model is None:
-            ends = first.left_out(options, needed_by).intervals(first.fit, first.hyper, x, levels, joint=joint)
-        else:  # no cross-fitted nets, or rows were added after their training
+        has_nets = bool(leads) and first.fit.shift is None
+        if not has_nets and first.noise_model is not None:  # or rows were added after their training
             raise UnsupportedCombinationError(
                 f"{needed_by} needs cross-fitted nets of all rows if the noise varies: leave-one-out residuals would "
                 "be treated as equally distributed in all rows. Use method='normal', or fit again with all rows."
             )
+        if not has_nets:  # one net, or the user's trained nets
+            leads = [k for k, m in enumerate(self.members) if k == 0 or not (m.is_later or m.origin.cross)]
+
+        def ends_of(lead: Member) -> Tensor:
+            if has_nets:
+                return _cross_fitted(lead, x, levels, options, joint)
+            return lead.left_out(options, needed_by).intervals(lead.fit, lead.hyper, x, levels, joint=joint)
+
+        shares = np.add.reduceat(self.weights, leads).tolist()
+        counted = [(self.members[k], share) for k, share in zip(leads, shares, strict=True) if share > 0]
+        ends = torch.stack([share * ends_of(lead) for lead, share in counted]).sum(0)
         first.require_finite(ends.clamp(-LARGEST, LARGEST), [x])  # ends may be infinite, but not NaN
         return ends
 
@@ -154,6 +159,19 @@ def _cross_fitted(member: Member, x: Tensor, levels: Tensor, options: Options, j
     assert member.origin.cross is not None
     noise = member.noise_ratios if member.noise_model is None else member.noise_model.ratios
     return member.origin.cross.intervals(member.fit, x, levels, options.memory, noise, joint=joint)
+
+
+def mixture(members: Sequence[Member], weights: np.ndarray, factor: float, options: Options) -> Ensemble:
+    """Ensemble of members of several kinds, with all variances multiplied by a factor."""
+    members = [member.conditioned(member.fit, mixed(member.hyper, factor, options), options) for member in members]
+    return Ensemble.of(members, weights, factor)
+
+
+def mixed(hyper: Hyper, factor: float, options: Options) -> Hyper:
+    """Multiply all variances of the hyperparameters by a factor, if held-out rows select both of them."""
+    if factor == 1 or not all(options.by_held_out):
+        return hyper
+    return replace(hyper, prior_precision=hyper.prior_precision / factor, dispersion=hyper.dispersion * factor)
 
 
 def reweighted(ensemble: Ensemble, rule: str, options: Options) -> Ensemble:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,8 +29,9 @@ from .._approximation.choose import SelectionState, choose, with_scores_of
 from .._approximation.noise_model import NoiseModel
 from .._approximation.row_densities import RowDensities
 from .._data.rows import row_keys
+from .._host.given_net import is_list
 from .._options import members as _members
-from .._options.options import Options, is_auto, is_number
+from .._options.options import is_auto, is_number
 from .._runtime.progress import Task
 from .._runtime.threads import single_thread
 from .._training.built_in import of_one_net
@@ -50,9 +51,10 @@ from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.selection import HeldOutErrors
 from .approximate_members import approximate_bag
 from .encodings import exact_kinds, kinds_of_nets
-from .ensemble import Ensemble
+from .ensemble import Ensemble, mixture
 from .member import Member, conditioned
 from .noise import fitted_noise
+from .overdispersion import with_overdispersion
 from .request import FitRequest
 from .train_members import is_bagged, train_bag
 from .weights import of_kinds
@@ -134,6 +136,10 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     Ensemble
         With equal weights, or with weights selected on held-out rows.
     """
+    if is_list(request.parameters["net"]):
+        return _fit_given(request, n_stages, task)
+    if request.resolved.likelihood.is_overdispersed:
+        request = with_overdispersion(request, task)
     options, shape = request.settled(), request.data.shape()
     of_one = replace(request, parameters=of_one_net(request.parameters))
     if not is_bagged(request.parameters, shape, options):
@@ -153,6 +159,19 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
         return Ensemble.of(together.members, together.weights)
     _issue(caught, of_others=True)
     return joint
+
+
+def _fit_given(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
+    """Approximate the posterior of each of the user's trained nets, as if it was the only one."""
+    members: list[Member] = []
+    for place, net in enumerate(request.parameters["net"]):
+        of_one = replace(request, parameters={**request.parameters, "net": net, "n_members": 1})
+        try:
+            members += fit_ensemble(of_one, n_stages, task).members
+        except ValueError as error:
+            error.args = (f"net[{place}]: {error.args[0]}", *error.args[1:])
+            raise
+    return Ensemble.of(members)
 
 
 def _beside(
@@ -177,13 +196,7 @@ def _beside(
     share = max(float(shares[1]), LEAST_EXACT)
     exact = [lead.member, *_fit_later(best, lead, task)]
     weights = np.concatenate([np.full(len(exact), share / len(exact)), (1 - share) * together.weights])
-    return _mixture([*exact, *together.members], weights, factor, request.resolved)
-
-
-def _mixture(members: Sequence[Member], weights: np.ndarray, factor: float, options: Options) -> Ensemble:
-    """Ensemble of members of several kinds, with all variances multiplied by a factor."""
-    members = [member.conditioned(member.fit, mixed(member.hyper, factor, options), options) for member in members]
-    return Ensemble.of(members, weights, factor)
+    return mixture([*exact, *together.members], weights, factor, request.resolved)
 
 
 def _best_kind(request: FitRequest, kinds: tuple[int | None, ...], task: Task) -> FitRequest:
@@ -221,14 +234,7 @@ def _fit_kinds(request: FitRequest, kinds: tuple[int | None, ...], n_stages: int
             weights += [float(shares[place]) / (1 + len(later))] * (1 + len(later))
     if not any(counted[1:]):
         return Ensemble.of(members)
-    return _mixture(members, np.array(weights) / sum(weights), factor, request.resolved)
-
-
-def mixed(hyper: Hyper, factor: float, options: Options) -> Hyper:
-    """Multiply all variances of the hyperparameters by a factor, if held-out rows select both of them."""
-    if factor == 1 or not all(options.by_held_out):
-        return hyper
-    return replace(hyper, prior_precision=hyper.prior_precision / factor, dispersion=hyper.dispersion * factor)
+    return mixture(members, np.array(weights) / sum(weights), factor, request.resolved)
 
 
 def _fit_leads(

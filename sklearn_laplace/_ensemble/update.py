@@ -18,8 +18,7 @@ from .._training.random_weights import fixed_dispersion
 from ..laplace.fit import LaplaceFit
 from ..laplace.updates import add_rows, remove_rows
 from .diagnose import diagnose
-from .ensemble import Ensemble
-from .fit import mixed
+from .ensemble import Ensemble, mixed
 from .member import Member
 
 Copies = Callable[[PreparedData, int], PreparedData]
