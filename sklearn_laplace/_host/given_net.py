@@ -194,7 +194,7 @@ def _check_list(nets: Sequence[Any]) -> None:
                 "trained nets only. Pass each as FrozenEstimator(fitted skorch net), or fit with n_members= instead."
             )
         check_net(net)
-    states = [net.estimator.module_.state_dict() for net in nets]
+    states = [{k: v.cpu() for k, v in net.estimator.module_.state_dict().items()} for net in nets]
     for (first, before), (second, after) in combinations(enumerate(states), 2):
         if before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before):
             raise ValueError(
