@@ -1,6 +1,7 @@
 """Neural nets on tables with error bars that can be trusted: the Laplace approximation the scikit-learn way."""
 
 from . import metrics, plotting, recalibration
+from ._export.botorch import to_botorch
 from ._export.files import load, save
 from ._export.onnx import to_onnx
 from ._unwrap import predict_interval, predict_std, predictive
@@ -20,5 +21,6 @@ __all__ = [
     "predictive",
     "recalibration",
     "save",
+    "to_botorch",
     "to_onnx",
 ]

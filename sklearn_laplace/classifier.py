@@ -41,7 +41,7 @@ class LaplaceClassifier(ClassifierMixin, LaplaceEstimator):
     Parameters
     ----------
     [Model]
-    net : None, torch module class or instance, skorch net, or FrozenEstimator, default=None
+    net : None, torch module class or instance, skorch net, FrozenEstimator or list, default=None
         As in :class:`LaplaceRegressor`. The outputs are logits or (log-)probabilities, one per class, or one logit for
         two classes.
     hidden_layer_sizes, activation, categorical_features

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from scipy.stats import norm
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from ._data.known_noise import check_noisy_rows, noise_per_target, row_reliability, unit_noise
@@ -24,6 +23,7 @@ from ._estimator.drawing import overview
 from ._estimator.predictive import NumericPredictive
 from ._estimator.report import Report, regression_report
 from ._estimator.target_choice import settled_transform, transformed_targets
+from ._host.given_net import is_frozen
 from ._options.likelihood import check_support, for_counts
 from ._options.resolve import INTERVAL_METHODS, STD_REQUESTS, one_or_all
 from ._options.target import name_of
@@ -52,9 +52,9 @@ class LaplaceRegressor(MultiOutputMixin, RegressorMixin, NumericPredictive, Lapl
     Parameters
     ----------
     [Model]
-    net : None, torch module class or instance, skorch net, or FrozenEstimator, default=None
+    net : None, torch module class or instance, skorch net, FrozenEstimator or list, default=None
         None: the built-in net for tables. A module or a skorch net is trained; a fitted one in a ``FrozenEstimator``
-        keeps its weights. A new module instance gets its initial weights by ``random_state``.
+        keeps its weights. A list of these is an ensemble.
     hidden_layer_sizes : "auto" or tuple of int, default="auto"
         Units of each hidden layer of the built-in net.
     activation : {"auto", "tanh", "relu", "gelu", "silu", "softplus"}, default="auto"
@@ -276,7 +276,7 @@ default="auto"
             return self._scaled(X, targets, weights, variances, previous._scale)  # no rows for leave-one-out
         mean, scale = np.zeros(n_outputs), np.ones(n_outputs)
         transforms, slope, targets, all_targets = transformed_targets(self, arguments, unmerged, targets, weights)
-        if self.standardize_y and likelihood.additive_noise and not isinstance(self.net, FrozenEstimator):
+        if self.standardize_y and likelihood.additive_noise and not is_frozen(self.net):
             mean, scale, constant = spread(targets, row_reliability(weights, variances))
             # The scale of a constant target is its absolute value.
             scale = np.where(constant, np.where(mean == 0, 1.0, np.abs(mean)), scale)

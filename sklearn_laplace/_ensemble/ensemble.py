@@ -179,12 +179,31 @@ class Ensemble:
                 "added or removed after it. Use method='normal', or fit the built-in net again with all rows."
             )
         elif first.noise_model is None:
-            ends = first.left_out(options, needed_by).intervals(first.fit, first.hyper, x, levels, joint=joint)
+            # One net for all of a kind; several only for the user's trained nets.
+            leads = [k for k, one in enumerate(self.members) if k == 0 or not (one.is_later or one.origin.cross)]
+            shares = np.add.reduceat(self.weights, leads).tolist()
+            counted = [(self.members[k], share) for k, share in zip(leads, shares, strict=True) if share > 0]
+            parts = [
+                share * one.left_out(options, needed_by).intervals(one.fit, one.hyper, x, levels, joint=joint)
+                for one, share in counted
+            ]
+            ends = torch.stack(parts).sum(0)
         else:  # no nets hold out rows, or rows were added after their training
             raise UnsupportedCombinationError(
                 f"{needed_by} needs cross-fitted nets of all rows if the noise varies: leave-one-out residuals would "
                 "be treated as equally distributed in all rows. Use method='normal', or fit again with all rows."
             )
+        if not has_nets:  # one net, or the user's trained nets
+            leads = [k for k, m in enumerate(self.members) if k == 0 or not (m.is_later or m.origin.cross)]
+
+        def ends_of(lead: Member) -> Tensor:
+            if has_nets:
+                return _cross_fitted(lead, x, levels, options, joint)
+            return lead.left_out(options, needed_by).intervals(lead.fit, lead.hyper, x, levels, joint=joint)
+
+        shares = np.add.reduceat(self.weights, leads).tolist()
+        counted = [(self.members[k], share) for k, share in zip(leads, shares, strict=True) if share > 0]
+        ends = torch.stack([share * ends_of(lead) for lead, share in counted]).sum(0)
         first.require_finite(ends.clamp(-LARGEST, LARGEST), [x])  # ends may be infinite, but not NaN
         return ends
 

@@ -29,6 +29,7 @@ from .._approximation.choose import SelectionState, choose, with_scores_of
 from .._approximation.noise_model import NoiseModel
 from .._approximation.row_densities import RowDensities
 from .._data.rows import row_keys
+from .._host.given_net import is_list
 from .._options import members as _members
 from .._options.options import is_auto, is_number
 from .._runtime.progress import Task
@@ -55,6 +56,7 @@ from .intervals import HoldingOut, held_out_mixture
 from .member import Member, conditioned
 from .mixture import keys_of, mixture_of_kinds
 from .noise import fitted_noise
+from .overdispersion import with_overdispersion
 from .request import FitRequest
 from .train_members import is_bagged, train_bag
 from .weights import of_kinds
@@ -142,6 +144,10 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     Ensemble
         With equal weights, or with weights selected on held-out rows.
     """
+    if is_list(request.parameters["net"]):
+        return _fit_given(request, n_stages, task)
+    if request.resolved.likelihood.is_overdispersed:
+        request = with_overdispersion(request, task)
     options, shape = request.settled(), request.data.shape()
     of_one = replace(request, parameters=of_one_net(request.parameters))
     if not is_bagged(request.parameters, shape, options):
@@ -163,6 +169,19 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
         return replace(Ensemble.of(together.members, together.weights), held_out=held_out)
     _issue(caught, of_others=True)
     return joint
+
+
+def _fit_given(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
+    """Approximate the posterior of each of the user's trained nets, as if it was the only one."""
+    members: list[Member] = []
+    for place, net in enumerate(request.parameters["net"]):
+        of_one = replace(request, parameters={**request.parameters, "net": net, "n_members": 1})
+        try:
+            members += fit_ensemble(of_one, n_stages, task).members
+        except ValueError as error:
+            error.args = (f"net[{place}]: {error.args[0]}", *error.args[1:])
+            raise
+    return Ensemble.of(members)
 
 
 def _beside(

@@ -29,10 +29,10 @@ from .._ensemble.encodings import check_one_kind, most_kinds
 from .._ensemble.ensemble import Ensemble, reweighted
 from .._ensemble.fit import MEMBER_STAGES, fit_ensemble
 from .._ensemble.member import Member
-from .._ensemble.overdispersion import ROUNDS, with_overdispersion
+from .._ensemble.overdispersion import ROUNDS
 from .._ensemble.request import FitRequest
 from .._ensemble.update import refitted, with_rows, without_rows
-from .._host.given_net import check_net
+from .._host.given_net import check_net, is_list
 from .._options import members as _members
 from .._options.resolve import check_post_hoc, check_post_hoc_names, resolve, verbosity
 from .._options.variants import Variant, check_inner_names, expanded
@@ -177,8 +177,9 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         check_without_rows(parameters, "partial_fit with classes")
         check_net(self.net)
         n_folds = N_FOLDS if options.cross_fits and self.net is None else 0
-        most = _members.n_members(parameters["n_members"], n_folds)
-        n_fits = most_kinds(parameters, arguments[0]) * most + options.likelihood.is_overdispersed * ROUNDS
+        n_given = len(self.net) if is_list(self.net) else 1
+        most = n_given if is_list(self.net) else _members.n_members(parameters["n_members"], n_folds)
+        n_fits = most_kinds(parameters, arguments[0]) * most + options.likelihood.is_overdispersed * ROUNDS * n_given
         may_repeat = options.varying_noise is not False  # the first member may be trained again, under varying noise
         clock = self._clock()
         cached = parameters["memory"] is not None and parameters["max_time"] is None
@@ -204,8 +205,6 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
                 is_candidate=self._is_candidate,
                 is_quick=self._is_quick,
             )
-            if options.likelihood.is_overdispersed:
-                request = with_overdispersion(request, task)
             ensemble = fit_ensemble(request, (1 + may_repeat) * MEMBER_STAGES, task)
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
             if not (self._is_candidate or clock.was_cut):

@@ -28,6 +28,7 @@ from .._data.report import TableReport
 from .._data.table import Table, naming_rows
 from .._ensemble.ensemble import Ensemble
 from .._ensemble.input_gradients import InputGradients, baseline_of, check_varied, deviations, some
+from .._host.given_net import is_list
 from .._options import prior as _prior
 from .._options.options import Options
 from .._options.prior import can_leave_out, check_left_out
@@ -73,6 +74,7 @@ class Fitted:
 class FittedModel(ABC):
     """Base class of both estimators with the attributes and methods of a fitted estimator."""
 
+    net: Any
     prior: Any
     memory_budget: Any
     _kind: str
@@ -162,9 +164,11 @@ class FittedModel(ABC):
         2
         """
         check_is_fitted(self)
+        members = self._ensemble.members
+        nets = self.net if is_list(self.net) else [self.net] * len(members)
         return [
-            self._around(self._ensemble.of_one(member), n_members=1, n_bins=member.n_bins)
-            for member in self._ensemble.members
+            self._around(self._ensemble.of_one(member), net=net, n_members=1, n_bins=member.n_bins)
+            for member, net in zip(members, nets, strict=True)
         ]
 
     def _around(self, ensemble: Ensemble, **parameters: Any) -> Self:

@@ -16,6 +16,7 @@ from torch import nn
 
 from .._data.report import TableReport
 from .._data.table import Table
+from .._host.given_net import is_list
 
 HTML = "text/html"
 LONGEST = 40
@@ -70,7 +71,10 @@ class ShownEstimator:
         twin = object.__new__(type(self))
         for name, value in self.get_params(deep=False).items():
             setattr(twin, name, value)
-        twin.net = self.net if self.net is None or isinstance(self.net, Words) else Words(in_a_line(self.net))
+        if is_list(self.net):
+            twin.net = Words(f"[{', '.join(map(in_a_line, self.net))}]")
+        elif not (self.net is None or isinstance(self.net, Words)):
+            twin.net = Words(in_a_line(self.net))
         return twin
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import inspect
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -85,13 +86,15 @@ def has_one_output(net: Any, inputs: np.ndarray, n_classes: int) -> bool:
 
     Parameters
     ----------
-    net : skorch net, module class or instance, or a frozen fitted net
+    net : skorch net, module class or instance, frozen fitted net, or a list of these
         User's net.
     inputs : ndarray of shape (n, d)
         Rows for a forward pass on the CPU.
     n_classes : int
         Number of outputs to pass to a module class that takes it.
     """
+    if is_list(net):
+        return all(has_one_output(element, inputs, n_classes) for element in net)
     if isinstance(net, FrozenEstimator):
         module = copy.deepcopy(net.estimator.module_)
     else:
@@ -132,17 +135,37 @@ def isolated_seed(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
+def is_list(net: Any) -> bool:
+    """True for several trained nets in a list or tuple.
+
+    Examples
+    --------
+    >>> is_list([]), is_list(nn.Sequential())
+    (True, False)
+    """
+    return isinstance(net, list | tuple)
+
+
+def is_frozen(net: Any) -> bool:
+    """True for a net that keeps its weights, or a list of nets, which are always trained."""
+    return isinstance(net, FrozenEstimator) or is_list(net)
+
+
 def check_net(net: Any) -> None:
-    """Check for a trainable net or a frozen fitted one.
+    """Check for a trainable net, a frozen fitted one, or a list of different frozen fitted ones.
 
     Raises
     ------
     TypeError
-        For an object of any other type.
+        For an object of any other type, also in a list.
+    ValueError
+        For an empty list, and for a list with the same net twice.
     NotFittedError
         For a frozen net that is not fitted.
     """
-    if isinstance(net, FrozenEstimator):
+    if is_list(net):
+        _check_list(net)
+    elif isinstance(net, FrozenEstimator):
         if not isinstance(net.estimator, NeuralNet):
             raise TypeError(
                 f"net=FrozenEstimator({type(net.estimator).__name__}(…)) is not supported; freeze a fitted skorch net."
@@ -157,8 +180,27 @@ def check_net(net: Any) -> None:
     ):
         raise TypeError(
             f"net={net!r} is not supported; pass None for the built-in net, a torch module (class or instance), a "
-            "skorch net such as NeuralNetRegressor(module), or FrozenEstimator(fitted skorch net)."
+            "skorch net such as NeuralNetRegressor(module), or FrozenEstimator(fitted skorch net), also in a list."
         )
+
+
+def _check_list(nets: Sequence[Any]) -> None:
+    if not nets:
+        raise ValueError("net=[] holds no net; pass at least one FrozenEstimator(fitted skorch net), or None.")
+    for place, net in enumerate(nets):
+        if not isinstance(net, FrozenEstimator):
+            raise TypeError(
+                f"net[{place}] is a {net.__name__ if inspect.isclass(net) else type(net).__name__}; a list holds "
+                "trained nets only. Pass each as FrozenEstimator(fitted skorch net), or fit with n_members= instead."
+            )
+        check_net(net)
+    states = [{k: v.cpu() for k, v in net.estimator.module_.state_dict().items()} for net in nets]
+    for (first, before), (second, after) in combinations(enumerate(states), 2):
+        if before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before):
+            raise ValueError(
+                f"net[{first}] and net[{second}] have equal weights, so that this net would count twice. Pass each "
+                "net once."
+            )
 
 
 def check_module(module: nn.Module, example: Tensor, sizes: Sizes) -> None:
@@ -217,7 +259,21 @@ def has_own_iterator(net: Any) -> bool:
 
 
 def device_of(net: Any) -> str | None:
-    """Device set in a skorch net, also a frozen one; None for any other net."""
+    """Device set in a skorch net, also a frozen one, or in all nets of a list; None for any other net.
+
+    Raises
+    ------
+    ValueError
+        If the nets of a list are on different devices.
+    """
+    if is_list(net):
+        devices = {device_of(element) for element in net} - {None}
+        if len(devices) > 1:
+            raise ValueError(
+                f"the nets of net=[…] are on the devices {sorted(map(str, devices))}; an ensemble needs one. Set "
+                "device=."
+            )
+        return devices.pop() if devices else None
     net = net.estimator if isinstance(net, FrozenEstimator) else net
     return str(net.device) if isinstance(net, NeuralNet) and net.device is not None else None
 

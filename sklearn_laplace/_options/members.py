@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from sklearn.frozen import FrozenEstimator
 
+from .._host.given_net import is_list
 from .._validation.values import count, lookup
 from ..errors import UnsupportedCombinationError
 from .options import AUTO, EVIDENCE, LOO
@@ -21,10 +22,17 @@ def _check_members(parameters: Mapping[str, Any]) -> None:
     """Refuse several members for nets that start from given weights and would all be equal."""
     lookup("weights of Members", parameters["member_weights"], WEIGHTINGS)
     net = parameters["net"]
-    if n_members(parameters["n_members"], 0) == 1:
+    if is_list(net) and n_members(parameters["n_members"], len(net) - 1) != len(net):
+        raise ValueError(
+            f"n_members={parameters['n_members']} is not the number of nets in net=[…], {len(net)}. Use the default "
+            "'auto'."
+        )
+    if n_members(parameters["n_members"], 0) == 1 and not is_list(net):
         return
     if WEIGHTINGS[parameters["member_weights"]]:
         check_left_out(f"n_members=Members(weights={parameters['member_weights']!r})", parameters)
+    if is_list(net):
+        return
     if parameters["prior"] is not None or isinstance(net, FrozenEstimator | torch.nn.Module):
         raise UnsupportedCombinationError(
             f"n_members={parameters['n_members']} nets would all be the same: they start from the weights of "

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.frozen import FrozenEstimator
 
 from .._data.table import FROM_DTYPE
-from .._host.given_net import device_of, has_own_iterator
+from .._host.given_net import device_of, has_own_iterator, is_frozen
 from .._validation.inputs import shown
 from .options import AUTO, is_auto
 
@@ -55,8 +54,8 @@ def _standardises(parameters: Mapping[str, Any]) -> bool | None:
     if not isinstance(value, bool | np.bool_):
         if not is_auto(value):
             raise ValueError(f"standardize_X={shown(value)} has to be 'auto', True or False.")
-        return False if isinstance(net, FrozenEstimator) or has_own_iterator(net) else None
-    if value and isinstance(net, FrozenEstimator):
+        return False if is_frozen(net) or has_own_iterator(net) else None
+    if value and is_frozen(net):
         raise ValueError(
             "standardize_X=True cannot be used with a frozen net, which was trained on the columns as they are. Use "
             "the default 'auto', or standardise in a pipeline before both trainings."
@@ -82,7 +81,7 @@ def _check_net_options(parameters: Mapping[str, Any]) -> None:
                 f"{' and '.join(changed)} can only be used with the built-in net; {given} was given. Set these options "
                 "in net= instead."
             )
-    if isinstance(net, FrozenEstimator):
+    if is_frozen(net):
         unused = [name for name in ("max_epochs", "lr", "batch_size") if parameters[name] is not None]
         if unused:
             raise ValueError(

@@ -12,6 +12,7 @@ from typing import Any
 
 from sklearn.frozen import FrozenEstimator
 
+from .._host.given_net import is_frozen
 from ..errors import UnsupportedCombinationError
 from ..laplace.curvatures import CURVATURES
 from ..laplace.fit import LaplaceFit
@@ -109,7 +110,7 @@ def _check_model(options: Options, parameters: Mapping[str, Any], past: LaplaceF
             f"subset_of_weights={parameters['subset_of_weights']!r} cannot be used with prior=FrozenEstimator(…): the "
             "training changes all weights and needs a previous posterior over all of them. Use 'all' in both fits."
         )
-    if isinstance(parameters["net"], FrozenEstimator):
+    if is_frozen(parameters["net"]):
         raise UnsupportedCombinationError(
             "net=FrozenEstimator(…) is not trained, but prior=FrozenEstimator(…) is the starting point of a training. "
             "Pass only one of them."

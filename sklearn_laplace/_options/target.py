@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from scipy.stats import skew
-from sklearn.frozen import FrozenEstimator
 
 from .._data.statistics import count_hint
+from .._host.given_net import is_frozen
 from .._validation.values import lookup
 from ..distributions.transforms import TRANSFORMS, TargetTransform
 from ..errors import UnsupportedCombinationError
@@ -87,7 +87,7 @@ def check_target_transform(parameters: Mapping[str, Any], likelihood: Likelihood
             f"target_transform={value!r} cannot be used with likelihood={parameters['likelihood']!r}, which models "
             "counts as they are. Use target_transform=None, or likelihood='gaussian'."
         )
-    if is_auto(value) and isinstance(parameters["net"], FrozenEstimator):
+    if is_auto(value) and is_frozen(parameters["net"]):
         raise UnsupportedCombinationError(
             f"target_transform={value!r} cannot be used with a FrozenEstimator net, because its outputs are already "
             f"those of one transformation. Give that one: None, {' or '.join(map(repr, TRANSFORMS))}."

@@ -7,7 +7,7 @@ modules: moving a class keeps files readable. The list is closed, and a test pin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from inspect import isabstract, isclass
@@ -47,8 +47,8 @@ FITTED = {
     "_weight_unit": float,
 }
 """Annotations of a fitted estimator's attributes."""
-PARAMETER = Any | type | BaseEstimator
-"""Annotation of a parameter: plain data, a class, an estimator or an option with options of its own."""
+PARAMETER = Any | type | BaseEstimator | Sequence[BaseEstimator]
+"""Annotation of a parameter: plain data, a class, an estimator, an option with options of its own, or several nets."""
 OF_OTHERS: dict[type, dict[str, Any]] = {
     FrozenEstimator: {"estimator": BaseEstimator},
     ValidSplit: {"cv": Any, "stratified": bool, "random_state": Any},
@@ -122,8 +122,8 @@ def fields_of(kind: type) -> dict[str, Any] | None:
     Examples
     --------
     >>> from sklearn_laplace.laplace.likelihoods import Poisson
-    >>> fields_of(Poisson), fields_of(variants.MonteCarlo), fields_of(torch.optim.Adam)
-    ({}, {'n_samples': typing.Any | type | sklearn.base.BaseEstimator}, None)
+    >>> fields_of(Poisson), fields_of(variants.MonteCarlo), fields_of(torch.optim.Adam)  # doctest: +ELLIPSIS
+    ({}, {'n_samples': typing.Any | type | ...}, None)
     """
     if kind in data_classes():
         return _annotations(kind)

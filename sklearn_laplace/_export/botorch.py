@@ -1,0 +1,267 @@
+r"""Adapter to BoTorch, for Bayesian optimisation by the gradients of an acquisition function: :func:`to_botorch`.
+
+The posterior at q points is one joint normal distribution over points and outputs. It has the first two moments of the
+ensemble. For members k with weights :math:`w_k`, means :math:`\mu_k` and covariances :math:`\Sigma_k` of the outputs,
+
+.. math:: \mu = \sum_k w_k \mu_k, \qquad
+          \Sigma = \sum_k w_k \big(\Sigma_k + (\mu_k - \mu)(\mu_k - \mu)^\top\big) .
+
+The alternative is to draw a member for each sample. Under fixed base samples, each sample would then follow one member.
+A normal distribution with the moments of the mixture is smooth in X as well. It also has the closed forms, and the
+transformations of outcomes, that BoTorch defines for normal posteriors.
+
+Everything is differentiable with respect to X: standardisation, encoding, outputs, Jacobian and noise level.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from .._ensemble.ensemble import Ensemble
+from .._ensemble.input_gradients import check_varied
+from .._ensemble.member import Member
+from .._estimator.base import LaplaceEstimator
+from .._options.options import Options
+from .._runtime.threads import single_thread
+from .._validation.arguments import explained
+from ..classifier import LaplaceClassifier
+from ..errors import UnsupportedCombinationError
+
+ROWS = 128
+"""Number of rows of a chunk. Covariances between its batches are computed as well, and dropped."""
+JITTER = 1e-10
+"""Variance added to each value for Cholesky factors, in units of the mean variance of the points of a batch."""
+
+
+@explained
+def to_botorch(estimator: Any) -> Any:
+    """Wrap a fitted regressor as a BoTorch model, for acquisition functions and ``optimize_acqf``.
+
+    ``posterior(X)`` takes a tensor of shape (…, q, n_features) in the units of X. It returns a ``GPyTorchPosterior``:
+    a joint normal distribution over q points and all outputs, with gradients with respect to X, in units of y. Its
+    moments are those of the ensemble, including the covariance between members. The noise is part of it with
+    ``observation_noise=True``, also if it varies with X. A tensor there gives noise variances in squared units of y.
+
+    ``condition_on_observations(X, Y)`` returns a model with further rows by ``partial_fit``, without training.
+
+    Parameters
+    ----------
+    estimator : LaplaceRegressor
+        Fitted regressor. It is neither copied nor changed; fit it again and wrap it again to use new rows.
+
+    Returns
+    -------
+    botorch.models.model.Model
+        The model has no parameters to train.
+
+    Raises
+    ------
+    TypeError
+        If the estimator is not a LaplaceRegressor.
+    NotFittedError
+        If the estimator is not fitted.
+    UnsupportedCombinationError
+        For counts and transformed targets.
+    ValueError
+        For categorical columns.
+    ImportError
+        If the package botorch is not installed (``pip install botorch``).
+
+    Notes
+    -----
+    BoTorch maximises. Fit to −y to minimise y, and use a smooth activation: with "relu" the covariance jumps.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_laplace import LaplaceRegressor, to_botorch
+    >>> X = np.linspace(0, 6, 40)[:, None]
+    >>> model = LaplaceRegressor(n_members=1, prior_precision=1.0, random_state=0).fit(X, np.sin(X[:, 0]))
+    >>> posterior = to_botorch(model).posterior(torch.rand(5, 2, 1).double())  # doctest: +SKIP
+    >>> posterior.rsample(torch.Size([16])).shape  # doctest: +SKIP
+    torch.Size([16, 5, 2, 1])
+    """
+    if not isinstance(estimator, LaplaceEstimator) or isinstance(estimator, LaplaceClassifier):
+        raise TypeError(
+            f"to_botorch was given a {type(estimator).__name__}; expected a fitted LaplaceRegressor. Take it out of a "
+            "pipeline or a search, and give the model X as its step receives it."
+        )
+    check_is_fitted(estimator)
+    estimator._check_transformed(to_botorch=True)
+    likelihood = estimator.laplace_.likelihood
+    if not likelihood.additive_noise:
+        raise UnsupportedCombinationError(
+            f"to_botorch cannot be used with likelihood={likelihood.key()!r}: a normal posterior does not fit counts. "
+            "Use likelihood='gaussian'."
+        )
+    check_varied(torch.zeros(0, estimator.n_features_in_), estimator._table)
+    return _model_class(_base())(estimator)
+
+
+def _base() -> Any:
+    """Base class of BoTorch's models.
+
+    Raises
+    ------
+    ImportError
+        If botorch is not installed.
+    """
+    try:
+        from botorch.models.model import Model
+    except ImportError as error:
+        raise ImportError(
+            "sklearn_laplace.to_botorch needs the package botorch, which is not installed. Install it with `pip "
+            "install botorch`."
+        ) from error
+    return Model
+
+
+@cache
+def _model_class(Model: Any) -> type:
+    """Class of the models, which is defined when botorch is first needed."""
+
+    class LaplaceModel(Model):
+        """Model of BoTorch around a fitted regressor; ``outputs`` are the positions of its outputs."""
+
+        def __init__(self, estimator: Any, outputs: Sequence[int] | None = None) -> None:
+            super().__init__()
+            self.estimator = estimator
+            self.outputs = list(range(estimator.n_outputs_) if outputs is None else outputs)
+
+        def __reduce__(self) -> Any:
+            return _restored, (self.estimator, self.outputs)
+
+        num_outputs = property(lambda self: len(self.outputs))
+        batch_shape = property(lambda self: torch.Size())
+
+        def subset_output(self, idcs: list[int]) -> LaplaceModel:
+            return LaplaceModel(self.estimator, [self.outputs[place] for place in idcs])
+
+        def posterior(
+            self,
+            X: Tensor,
+            output_indices: list[int] | None = None,
+            observation_noise: bool | Tensor = False,
+            posterior_transform: Any = None,
+        ) -> Any:
+            outputs = self.outputs if output_indices is None else [self.outputs[place] for place in output_indices]
+            posterior = _posterior(self.estimator, self.transform_inputs(X), outputs, observation_noise)
+            return posterior if posterior_transform is None else posterior_transform(posterior, X)
+
+        def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> LaplaceModel:
+            return LaplaceModel(_with_rows(self.estimator, self.transform_inputs(X), Y, kwargs), self.outputs)
+
+    LaplaceModel.__module__, LaplaceModel.__qualname__ = __name__, "LaplaceModel"
+    return LaplaceModel
+
+
+def _restored(estimator: Any, outputs: Sequence[int]) -> Any:
+    """Copy of a model; its class is not an attribute of this module, so that pickle needs this function."""
+    return _model_class(_base())(estimator, outputs)
+
+
+def _with_rows(estimator: Any, X: Tensor, Y: Tensor, options: dict[str, Any]) -> Any:
+    """Copy of an estimator with further rows (n, d), targets (n, C), and noise variances in the option ``noise``."""
+    if X.ndim != 2 or Y.ndim != 2:
+        raise UnsupportedCombinationError(
+            f"condition_on_observations was given X of shape {tuple(X.shape)} and Y of shape {tuple(Y.shape)}; "
+            "expected (n, d) and (n, m), since a fit has no batches. Condition one model for each batch."
+        )
+    if options.get("noise") is not None:
+        raise UnsupportedCombinationError(
+            "condition_on_observations does not take noise. Call partial_fit(X, y, sample_noise_variance=…) of the "
+            "estimator, and wrap it again."
+        )
+    rows, targets = X.detach().cpu().numpy(), Y.detach().cpu().numpy()
+    return copy.deepcopy(estimator).partial_fit(rows, targets[:, 0] if estimator._single_output else targets)
+
+
+def _posterior(estimator: Any, X: Tensor, outputs: list[int], noise: bool | Tensor) -> Any:
+    """Joint normal posterior at points X of shape (…, q, d)."""
+    from botorch.posteriors.gpytorch import GPyTorchPosterior
+    from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
+
+    if X.ndim < 2 or X.shape[-1] != estimator.n_features_in_:
+        raise ValueError(
+            f"X has shape {tuple(X.shape)}; expected (…, q, {estimator.n_features_in_}), one value for each column."
+        )
+    ensemble, options, q, n_outputs = estimator._ensemble, estimator._options(), X.shape[-2], len(outputs)
+    x = X.to(ensemble.first.posterior.device, ensemble.first.input_dtype)
+    with single_thread(ensemble.first.is_small):
+        mean, covariance, own_noise = _moments(ensemble, options, x if torch.is_grad_enabled() else x.detach())
+    scale, shift = (
+        torch.from_numpy(part[outputs]).to(mean) for part in (estimator._scale.scale, estimator._scale.mean)
+    )
+    mean = mean[..., outputs] * scale + shift
+    covariance = covariance[..., outputs, :, :][..., outputs] * scale[:, None, None] * scale
+    covariance = covariance.reshape(*X.shape[:-1], n_outputs, q * n_outputs).flatten(-3, -2)
+    variances = torch.zeros_like(mean)
+    if isinstance(noise, Tensor):
+        variances = noise.to(mean).expand_as(mean)
+    elif noise:
+        variances = own_noise[..., outputs] * scale**2
+    variances = variances + JITTER * covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None].detach()
+    mean, covariance = mean.to(X), (covariance + torch.diag_embed(variances.flatten(-2))).to(X)
+    if n_outputs == 1:
+        return GPyTorchPosterior(MultivariateNormal(mean[..., 0], covariance))
+    return GPyTorchPosterior(MultitaskMultivariateNormal(mean, covariance))
+
+
+def _moments(ensemble: Ensemble, options: Options, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Moments of the mixture in the network's units, differentiable with respect to x.
+
+    Parameters
+    ----------
+    ensemble : Ensemble
+        The fitted ensemble.
+    options : Options
+        Resolved options.
+    x : Tensor of shape (…, q, d)
+        Points; q of them are considered jointly.
+
+    Returns
+    -------
+    mean : Tensor of shape (…, q, C)
+    covariance : Tensor of shape (…, q, C, q, C)
+        Of the outputs, without noise.
+    noise : Tensor of shape (…, q, C)
+        Noise variances.
+    """
+    q, counted = x.shape[-2], [(m, w) for m, w in zip(ensemble.members, ensemble.weights.tolist(), strict=True) if w]
+    batches = x.reshape(-1, q, x.shape[-1])
+    parts = []
+    for member, weight in counted:
+        chunks = [_member_moments(member, options, chunk) for chunk in batches.split(max(ROWS // q, 1))]
+        parts.append((torch.tensor(weight, dtype=torch.float64), *map(torch.cat, zip(*chunks, strict=True))))
+    weights, means, covariances, noises = (torch.stack(part) for part in zip(*parts, strict=True))
+    weights = weights.to(means)
+    mean = torch.einsum("k,k...->...", weights, means)
+    away = means - mean
+    covariance = torch.einsum("k,k...->...", weights, covariances)
+    covariance = covariance + torch.einsum("k,kbic,kbjd->bicjd", weights, away, away)
+    noise = torch.einsum("k,k...->...", weights, noises)
+    ensemble.first.require_finite(mean.sum() + covariance.sum(), [batches.flatten(0, 1)])
+    return tuple(part.reshape(*x.shape[:-2], *part.shape[1:]) for part in (mean, covariance, noise))  # type: ignore[return-value]
+
+
+def _member_moments(member: Member, options: Options, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Moments of one member at batches of points x (b, q, d), as in :func:`_moments`."""
+    b, q = x.shape[:2]
+    rows, fit, predictive = x.flatten(0, 1), member.fit, member.predictive(options)
+    if q == 1:
+        latent = predictive.latent(fit.network, member.posterior, rows, fit.shift)
+        mean, covariance = latent.mean, latent.covariance
+    else:
+        mean = predictive.mean(fit.network, rows, fit.shift)
+        joint = predictive.joint_covariance(fit.network, member.posterior, rows, fit.shift)
+        covariance = joint.view(b, q * fit.n_outputs, b, -1).diagonal(dim1=0, dim2=2).movedim(-1, 0)
+    noise = member.hyper.dispersion * member.noise_ratios(rows)
+    shape = b, q, fit.n_outputs
+    return mean.view(shape), covariance.reshape(*shape, q, fit.n_outputs), noise.reshape(shape)
