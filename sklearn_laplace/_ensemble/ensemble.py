@@ -193,17 +193,6 @@ class Ensemble:
                 f"{needed_by} needs cross-fitted nets of all rows if the noise varies: leave-one-out residuals would "
                 "be treated as equally distributed in all rows. Use method='normal', or fit again with all rows."
             )
-        if not has_nets:  # one net, or the user's trained nets
-            leads = [k for k, m in enumerate(self.members) if k == 0 or not (m.is_later or m.origin.cross)]
-
-        def ends_of(lead: Member) -> Tensor:
-            if has_nets:
-                return _cross_fitted(lead, x, levels, options, joint)
-            return lead.left_out(options, needed_by).intervals(lead.fit, lead.hyper, x, levels, joint=joint)
-
-        shares = np.add.reduceat(self.weights, leads).tolist()
-        counted = [(self.members[k], share) for k, share in zip(leads, shares, strict=True) if share > 0]
-        ends = torch.stack([share * ends_of(lead) for lead, share in counted]).sum(0)
         first.require_finite(ends.clamp(-LARGEST, LARGEST), [x])  # ends may be infinite, but not NaN
         return ends
 
