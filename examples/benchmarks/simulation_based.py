@@ -98,7 +98,7 @@ def linear_ranks(
 ) -> dict[str, np.ndarray]:
     """Ranks (n_simulations,) of each quantity for linear nets.
 
-    ``widened`` multiplies the deviations of the posterior draws from their mean, and ``believed_precision`` is the prior
+    ``widened`` multiplies the deviations of the posterior draws from their mean. ``believed_precision`` is the prior
     precision of the fit. Other values than the defaults are faults that the ranks have to reveal.
     """
     rng, (rows, columns) = np.random.default_rng(seed), (LINEAR["rows"], LINEAR["columns"])
@@ -213,7 +213,7 @@ def draw(path: Path, panels: dict[str, dict[str, np.ndarray]]) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(2, -(-len(panels) // 2), figsize=(11, 6), sharex=True, sharey=True, squeeze=False)
+    figure, axes = plt.subplots(2, -(-len(panels) // 2), figsize=(11, 6), sharex=True, sharey="row", squeeze=False)
     for axis, (title, ranks) in zip(axes.flat, panels.items(), strict=False):
         low, high = ecdf_band(len(next(iter(ranks.values()))))
         axis.fill_between(levels(), low - levels(), high - levels(), color="0.85", label="95 % band")
@@ -221,8 +221,9 @@ def draw(path: Path, panels: dict[str, dict[str, np.ndarray]]) -> None:
             axis.plot(levels(), ecdf(values) - levels(), lw=1.2, label=quantity)
         axis.set_title(title, fontsize=10)
         axis.axhline(0, color="0.5", lw=0.7)
-    for axis in (axes[0, 0], axes[0, 1]):
-        axis.legend(fontsize=6, ncols=2)
+    for axis in axes[0, :2]:
+        axis.set_ylim(-0.13, 0.16)
+        axis.legend(fontsize=6, ncols=3, loc="upper left")
     figure.supxlabel("rank of the true value among posterior draws, as a share")
     figure.supylabel("ECDF minus uniform")
     figure.tight_layout()
