@@ -120,9 +120,7 @@ def _warm_up(family: Any) -> None:
             predictive(X)
 
 
-def _run(
-    family: Any, missing: set[str], name: str, split: int, options: argparse.Namespace, path: Path
-) -> None:
+def _run(family: Any, missing: set[str], name: str, split: int, options: argparse.Namespace, path: Path) -> None:
     X, y, X_new, y_new = parts(options.data, name, split, options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
