@@ -15,8 +15,9 @@ Scores row by row are in the folder ``rows``. A second call computes only what i
 environment can be added.
 
 It prints a line for each result, and then the tables of the benchmarks page, which it also writes as
-``peer_scores.csv``, ``peer_wins.csv`` and ``peer_losses.csv``. ``--report`` only does the latter. ``--quick`` runs
-two cheap peers on 300 rows of Friedman's function, without data.
+``probabilistic_peers.csv`` (all scores and seconds), ``probabilistic_wins.csv`` and ``probabilistic_losses.csv``.
+``--report`` only prints and writes these tables. ``--quick`` runs two cheap models on 300 rows of Friedman's function,
+without data.
 """
 
 from __future__ import annotations
@@ -174,8 +175,8 @@ def gain(frame: pd.DataFrame, path: Path, name: str, peer: str, score: str) -> t
 
     The error is that of Nadeau & Bengio (2003) for three splits or more, otherwise that of the rows.
     """
-    both = frame[(frame.table == name) & frame.model.isin([OURS, peer])].pivot(index="split", columns="model")
-    both = both.dropna()
+    both = frame[(frame.table == name) & frame.model.isin([OURS, peer])]
+    both = both.pivot(index="split", columns="model", values=[score, "rows", "judged"]).dropna()
     first, second = (SCORES[score] * both[score][model].to_numpy() for model in (OURS, peer))
     share = float((both["judged"][OURS] / both["rows"][OURS]).mean())
     mean, error = quality_report.paired(first, second, share)
@@ -227,11 +228,11 @@ def report(path: Path) -> dict[str, list[list[str]]]:
     both = np.logical_and(*first)
     print(f"\nfirst in both: {both.sum()} of {len(tables)}; in both and at most {FACTOR:g} × CatBoost's time: "
           f"{np.logical_and(both, quick).sum()}; time at most {FACTOR:g} ×: {sum(quick)}")  # fmt: skip
-    return {"peer_scores": scores, "peer_wins": wins, "peer_losses": losses}
+    return {"probabilistic_peers": scores, "probabilistic_wins": wins, "probabilistic_losses": losses}
 
 
 def _cell(row: pd.Series) -> str:
-    return f"{row['log-likelihood']:.3f} / {row['CRPS']:.4g} / {row['ratio']:.2g}"
+    return f"{row['log-likelihood']:.3f} / {row['CRPS']:.4g} / {row['seconds']:.2g}"
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ for this model and, with ``--against CatBoost,LightGBM``, for models of TabArena
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,7 @@ def main() -> None:
     from tabarena.models.utils import get_configs_generator_from_name
 
     out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
     tasks = [local_task(options.data / "uci_regression" / f"{name}.npz", options.splits, out / "tasks")
              for name in options.only.split(",")]  # fmt: skip
     models = [tab_arena.LaplaceModel]
@@ -143,6 +145,7 @@ def main() -> None:
     runner = ExperimentBatchRunner(
         expname=str(out), task_metadata=TaskMetadataCollection.from_user_tasks(tasks), user_tasks=tasks, debug_mode=True
     )
+    os.chdir(out)  # the harness writes its models into the current folder
     print("table, split, model, metric, error, seconds of the fit, seconds of the prediction")
     for result in runner.run_all(methods=experiments):
         about = result["task_metadata"]

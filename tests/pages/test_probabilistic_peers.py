@@ -89,11 +89,11 @@ def test_results_are_kept_and_losses_are_listed(peers, monkeypatch, tmp_path, ca
     _, y, _, y_new = script.parts(None, "friedman", 0, script.arguments())
     expected = norm.logpdf(y_new, y.mean(), y.std())
     assert scores.loc["default", "log-likelihood"] == pytest.approx(expected.mean())
-    losses = pd.read_csv(tmp_path / "peer_losses.csv")
+    losses = pd.read_csv(tmp_path / "probabilistic_losses.csv")
     lost = scores["log-likelihood"]["default"] < scores["log-likelihood"]["other"]
     assert ("CatBoost" in set(losses.peer)) is False
     assert ("other" in set(losses[losses.score == "log-likelihood"].peer)) is bool(lost)
-    wins = pd.read_csv(tmp_path / "peer_wins.csv").set_index("peer")
+    wins = pd.read_csv(tmp_path / "probabilistic_wins.csv").set_index("peer")
     assert wins.loc["CatBoost", "log-likelihood won"] == wins.loc["CatBoost", "CRPS won"] == 1
     assert float(wins.iloc[-1, -1].split()[0]) == 2.0  # 4 seconds of ours, 2 of CatBoost
 
