@@ -173,6 +173,14 @@ def boosting(X: pd.DataFrame, y: np.ndarray, seed: int) -> Callable[[pd.DataFram
 
 def catboost(X: pd.DataFrame, y: np.ndarray, seed: int) -> Callable[[pd.DataFrame, np.ndarray], Prediction]:
     """CatBoost with a normal distribution for each row."""
+    moments = catboost_moments(X, y, seed)
+    return lambda X, y: normal(*moments(X), y)
+
+
+def catboost_moments(
+    X: pd.DataFrame, y: np.ndarray, seed: int
+) -> Callable[[pd.DataFrame], tuple[np.ndarray, np.ndarray]]:
+    """Mean and standard deviation of CatBoost with ``RMSEWithUncertainty``."""
     named = list(X.select_dtypes(exclude="number"))
     unit = float(np.std(y)) or 1.0
 
@@ -189,11 +197,11 @@ def catboost(X: pd.DataFrame, y: np.ndarray, seed: int) -> Callable[[pd.DataFram
     )
     model.fit(filled(X), y / unit)
 
-    def answer(X: pd.DataFrame, y: np.ndarray) -> Prediction:
+    def moments(X: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
         mean, variance = model.predict(filled(X)).T
-        return normal(unit * mean, unit * np.sqrt(variance), y)
+        return unit * mean, unit * np.sqrt(variance)
 
-    return answer
+    return moments
 
 
 def prototype(

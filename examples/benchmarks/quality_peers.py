@@ -3,6 +3,7 @@
 A regressor has ``predict(X, return_std=True)``, mean and standard deviation of a normal distribution in the units of y;
 a classifier has ``predict_proba``. A *family* is fitted at once, ``family(X, y, seed)``, and yields
 ``(name, estimator, seconds)``. A net is trained once for all members of its family, and its seconds count for each.
+Seconds are processor time.
 
 The nets are tanh nets with standardised columns and numeric targets, trained by full-batch Adam for 2,000 steps at a
 rate of .01. Where several are needed they train at once (:func:`trained_nets`).
@@ -133,21 +134,21 @@ def regression_nets(X: np.ndarray, y: np.ndarray, seed: int) -> Fitted:
         with torch.no_grad():
             return torch.stack([net(points) for net in nets]).double()
 
-    start = time.perf_counter()
+    start = time.process_time()
     (net,) = trained_nets(x, target, REGRESSION_LAYERS, [WEIGHT_DECAY], seed)
     noise = ((outputs([net], x)[0] - target) ** 2).mean()
-    training = time.perf_counter() - start
+    training = time.process_time() - start
     yield "MAP", estimator(lambda points: (outputs([net], points)[0], noise.expand(len(points)))), training
     for name, subset in {"laplace-torch": "all", "laplace-torch, last layer": "last_layer"}.items():
-        start = time.perf_counter()
+        start = time.process_time()
         fitted = laplace_torch(net, x, target, "regression", subset)
 
         def moments(points: torch.Tensor, fitted: Any = fitted) -> tuple[torch.Tensor, torch.Tensor]:
             mean, variance = fitted(points)
             return mean.detach(), variance.detach().ravel() + fitted.sigma_noise.detach().ravel() ** 2
 
-        yield name, estimator(moments), training + time.perf_counter() - start
-    start = time.perf_counter()
+        yield name, estimator(moments), training + time.process_time() - start
+    start = time.process_time()
     nets = trained_nets(x, target, REGRESSION_LAYERS, [WEIGHT_DECAY] * MEMBERS, seed)
     residual = ((outputs(nets, x).mean(0) - target) ** 2).mean()
 
@@ -155,7 +156,7 @@ def regression_nets(X: np.ndarray, y: np.ndarray, seed: int) -> Fitted:
         means = outputs(nets, points)
         return means.mean(0), means.var(0, unbiased=False) + residual
 
-    yield "ensemble", estimator(mixture), time.perf_counter() - start
+    yield "ensemble", estimator(mixture), time.process_time() - start
 
 
 def class_nets(X: np.ndarray, y: np.ndarray, seed: int) -> Fitted:
@@ -163,28 +164,28 @@ def class_nets(X: np.ndarray, y: np.ndarray, seed: int) -> Fitted:
     classes, index = np.unique(y, return_inverse=True)
     scale = StandardScaler().fit(X)
     x, target = _tensor(scale.transform(X)), torch.from_numpy(index)
-    start = time.perf_counter()
+    start = time.process_time()
     fit, held = train_test_split(np.arange(len(y)), test_size=HELD_OUT, stratify=y, random_state=seed)
     tried = trained_nets(x[fit], target[fit], CLASS_LAYERS, [d / len(fit) for d in CLASS_PRECISIONS], seed)
     with torch.no_grad():
         losses = [torch.nn.functional.cross_entropy(net(x[held]), target[held]).item() for net in tried]
     precision = CLASS_PRECISIONS[int(np.argmin(losses))]
     (net,) = trained_nets(x, target, CLASS_LAYERS, [precision / len(y)], seed)
-    training = time.perf_counter() - start
+    training = time.process_time() - start
 
     def softmax(X_new: np.ndarray) -> np.ndarray:
         with torch.no_grad():
             return net(_tensor(scale.transform(X_new))).double().softmax(1).numpy()
 
     yield "MAP, 2 × 50", Probabilities(softmax, classes), training
-    start = time.perf_counter()
+    start = time.process_time()
     fitted = laplace_torch(net, x, target, "classification", "all")
 
     def probit(X_new: np.ndarray) -> np.ndarray:
         found = fitted(_tensor(scale.transform(X_new)), pred_type="glm", link_approx="probit")
         return found.detach().double().numpy()
 
-    yield "laplace-torch, 2 × 50", Probabilities(probit, classes), training + time.perf_counter() - start
+    yield "laplace-torch, 2 × 50", Probabilities(probit, classes), training + time.process_time() - start
 
 
 def laplace_torch(net: Any, x: torch.Tensor, target: torch.Tensor, likelihood: str, subset: str) -> Any:
@@ -239,55 +240,55 @@ def gaussian_process(X: np.ndarray, y: np.ndarray, seed: int) -> Fitted:
 def ngboost(X: Any, y: np.ndarray, seed: int) -> Fitted:
     from ngboost import NGBRegressor
 
-    start = time.perf_counter()
-    columns = _numeric_columns().fit(X)
+    start = time.process_time()
+    columns = numeric_columns().fit(X)
     model = NGBRegressor(random_state=seed, verbose=False).fit(columns.transform(X), y)
 
     def moments(X_new: Any) -> tuple[np.ndarray, np.ndarray]:
         found = model.pred_dist(columns.transform(X_new))
         return found.loc, found.scale
 
-    yield "NGBoost", Normal(moments), time.perf_counter() - start
+    yield "NGBoost", Normal(moments), time.process_time() - start
 
 
 def ngboost_classes(X: Any, y: np.ndarray, seed: int) -> Fitted:
     from ngboost import NGBClassifier
     from ngboost.distns import k_categorical
 
-    start = time.perf_counter()
-    columns = _numeric_columns().fit(X)
+    start = time.process_time()
+    columns = numeric_columns().fit(X)
     classes, index = np.unique(y, return_inverse=True)
     model = NGBClassifier(Dist=k_categorical(len(classes)), random_state=seed, verbose=False)
     model.fit(columns.transform(X), index)
     found = Probabilities(lambda X_new: model.predict_proba(columns.transform(X_new)), classes)
-    yield "NGBoost", found, time.perf_counter() - start
+    yield "NGBoost", found, time.process_time() - start
 
 
 def logistic(X: Any, y: np.ndarray, seed: int) -> Fitted:
     model = LogisticRegressionCV(Cs=10, cv=5, scoring="neg_log_loss", l1_ratios=(0,), max_iter=2000)
     model.set_params(use_legacy_attributes=False)
-    yield _timed("logistic", make_pipeline(_numeric_columns(), model), X, y)
+    yield _timed("logistic", make_pipeline(numeric_columns(), model), X, y)
 
 
 def boosting(X: Any, y: np.ndarray, seed: int) -> Fitted:
     """Boosted trees with one σ for all rows, the RMS residual of five folds of the training rows."""
-    start = time.perf_counter()
+    start = time.process_time()
     model = HistGradientBoostingRegressor(categorical_features="from_dtype", random_state=seed)
     X = _categories(X)
     known = {name: X[name].dtype for name in X.columns}
     sigma = np.sqrt(np.mean((y - cross_val_predict(model, X, y, cv=5)) ** 2))
     model.fit(X, y)
     found = Normal(lambda X_new: (model.predict(X_new.astype(known)), np.full(len(X_new), sigma)))
-    yield "HistGradientBoosting", found, time.perf_counter() - start
+    yield "HistGradientBoosting", found, time.process_time() - start
 
 
 def boosting_classes(X: Any, y: np.ndarray, seed: int) -> Fitted:
-    start = time.perf_counter()
+    start = time.process_time()
     X = _categories(X)
     known = {name: X[name].dtype for name in X.columns}
     model = HistGradientBoostingClassifier(categorical_features="from_dtype", random_state=seed).fit(X, y)
     found = Probabilities(lambda X_new: model.predict_proba(X_new.astype(known)), model.classes_)
-    yield "HistGradientBoosting", found, time.perf_counter() - start
+    yield "HistGradientBoosting", found, time.process_time() - start
 
 
 def constant(X: Any, y: np.ndarray, seed: int) -> Fitted:
@@ -301,12 +302,12 @@ def constant_classes(X: Any, y: np.ndarray, seed: int) -> Fitted:
 
 
 def _timed(name: str, model: Any, X: Any, y: np.ndarray) -> tuple[str, Any, float]:
-    start = time.perf_counter()
+    start = time.process_time()
     model.fit(X, y)
-    return name, model, time.perf_counter() - start
+    return name, model, time.process_time() - start
 
 
-def _numeric_columns() -> Any:
+def numeric_columns() -> Any:
     """Standardised numbers, with medians for missing values, and one column for each category of text."""
     numbers = make_pipeline(SimpleImputer(strategy="median"), StandardScaler())
     text = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
