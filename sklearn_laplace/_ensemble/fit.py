@@ -13,12 +13,9 @@ cross-fitted nets, trained on with all rows. Without cross-fitted nets only the 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
 
 import joblib
 import numpy as np
@@ -40,9 +37,6 @@ from .._training.plan import MapResult, WarmStart
 from .._training.random_weights import fixed_dispersion
 from .._training.train import TRAINING_STAGES, begin, may_begin, train
 from ..errors import (
-    BoundWarning,
-    ClippedWarning,
-    JitterWarning,
     MemoryBudgetError,
     NonFiniteError,
     NotPositiveDefiniteError,
@@ -50,6 +44,7 @@ from ..errors import (
 from ..laplace.fit import Hyper, LaplaceFit
 from ..laplace.selection import HeldOutErrors
 from .approximate_members import approximate_bag
+from .caught import Caught, issue, kept_back
 from .encodings import exact_kinds, kinds_of_nets
 from .ensemble import Ensemble
 from .intervals import HoldingOut, held_out_mixture
@@ -61,8 +56,6 @@ from .request import FitRequest
 from .train_members import is_bagged, train_bag
 from .weights import of_kinds
 
-OF_MEMBERS = ClippedWarning, JitterWarning
-"""Warnings that concern a single net."""
 FAILURES = NonFiniteError, NotPositiveDefiniteError
 """Errors that exclude a net from the ensemble, unless it was explicitly requested."""
 MEMBER_STAGES = 2
@@ -74,7 +67,6 @@ LEAST_EXACT = 0.15
 WORTH = 1.6
 """Nets with pieces are added to a joint ensemble if the squared error of nets with numbers is this many times larger.
 The other members have pieces already."""
-Caught: TypeAlias = "list[warnings.WarningMessage]"
 
 
 @dataclass(frozen=True)
@@ -161,13 +153,13 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
         return _fit_kinds(best, (best.parameters["n_bins"],), n_stages, task)
     joint = None
     if kinds and not task.clock.is_over():
-        with suppress(*FAILURES, MemoryBudgetError), _kept_back() as caught:
+        with suppress(*FAILURES, MemoryBudgetError), kept_back() as caught:
             joint = _beside(together, of_one, kinds, n_stages, task)
     if joint is None:
         keys = keys_of(request)[together.rows]
         held_out = held_out_mixture([together.holding_out], [together.members], together.weights, keys)
         return replace(Ensemble.of(together.members, together.weights), held_out=held_out)
-    _issue(caught, of_others=True)
+    issue(caught, of_others=True)
     return joint
 
 
@@ -238,7 +230,7 @@ def _fit_kinds(request: FitRequest, kinds: tuple[int | None, ...], n_stages: int
     counted = [share > LEAST_SHARE for share in shares.tolist()]
     for place, (_, _, caught) in enumerate(leads):
         if place == 0 or counted[place]:
-            _issue(caught, of_others=place > 0, counts=counted[place])
+            issue(caught, of_others=place > 0, counts=counted[place])
     members: list[list[Member]] = []
     weights: list[float] = []
     holding_out = []
@@ -270,7 +262,7 @@ def _fit_leads(
         with (
             task.subtask("member", n_stages) as stages,
             suppress(*() if is_first else dispensable),
-            _kept_back() as caught,
+            kept_back() as caught,
         ):
             lead = fit_member(lead_request, stages, is_compared=len(kinds) > 1)
             if is_first or lead.densities is not None:
@@ -308,9 +300,9 @@ def _fit_later(request: FitRequest, lead: FittedMember, task: Task) -> list[Memb
     n_jobs = min(joblib.effective_n_jobs(request.parameters["n_jobs"]), max(n_others, 1))
     tasks = [task.subtask("member", MEMBER_STAGES) for _ in drawn]  # numbered before the threads start
     fits = (joblib.delayed(fitted)(place, *pair) for place, pair in enumerate(zip(drawn, tasks, strict=True)))
-    with _kept_back() as caught:
+    with kept_back() as caught:
         members = joblib.Parallel(n_jobs, require="sharedmem")(fits)
-    _issue(caught, of_others=True)
+    issue(caught, of_others=True)
     return [member for member in members if member is not None]
 
 
@@ -421,30 +413,3 @@ def _member(
         n_steps=trained.n_steps,
         is_later=False,
     )
-
-
-@contextmanager
-def _kept_back() -> Iterator[Caught]:
-    """Record all warnings, in order to issue them later."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield caught
-
-
-def _issue(caught: Caught, *, of_others: bool, counts: bool = True) -> None:
-    """Issue recorded warnings, except those about a net that is not part of the ensemble.
-
-    For later members, issue one warning per category; the first member has already issued bound warnings. A training
-    factorises hundreds of matrices, so that only one jitter warning is issued.
-    """
-    issued: set[type[Warning]] = set()
-    for record in caught:
-        message: Warning | str = record.message
-        if issubclass(record.category, OF_MEMBERS):
-            if not counts or (record.category in issued and (of_others or issubclass(record.category, JitterWarning))):
-                continue
-            message = f"another member of the ensemble: {message}" if of_others else message
-        elif of_others and issubclass(record.category, BoundWarning):
-            continue
-        issued.add(record.category)
-        warnings.warn_explicit(message, record.category, record.filename, record.lineno)
