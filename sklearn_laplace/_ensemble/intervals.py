@@ -58,7 +58,7 @@ from .member import Member
 FURTHER, MOST_FURTHER = 0.4, 1.0
 """Part of the extrapolated gain of averaging that counts, because nets of the same rows are not independent, and the
 largest extrapolation."""
-TOWARDS_LEFT_OUT, LEAST_RATIO = 0.65, 0.2
+TOWARDS_LEFT_OUT, LEAST_RATIO = 0.7, 0.25
 """Exponent of Q(Z') / Q(Z) with leave-one-out errors, and the smallest ratio that counts. Without noise, the errors of
 leave-one-out can be a hundred times too small."""
 

@@ -241,7 +241,7 @@ def spread(network, x, train, hyper):
 
 def test_intervals_from_folds_and_around_the_mean(fitted):
     """Barber et al. (2021), eq. 11, row by row from the three nets, with scores relative to the std; and the mean with
-    the quantile of the scores, shortened by (Q' / Q) ** .65 with leave-one-out scores.
+    the quantile of the scores, shortened by (Q' / Q) ** .7 with leave-one-out scores.
     """
     cross, scale, hyper, rows = fitted._ensemble.first.origin.cross, fitted._scale, fitted.hyper_, trained_order()
     networks = fitted._ensemble.held_out.networks
@@ -265,7 +265,7 @@ def test_intervals_from_folds_and_around_the_mean(fitted):
         ends = -np.sort(reach - outputs, 0)[k - 1], np.sort(outputs + reach, 0)[k - 1]
         expected = scale.mean[0] + scale.scale[0] * np.stack(ends, 1)
         np.testing.assert_allclose(by_folds[:, :, place], expected, rtol=1e-6)
-        q = np.sort(scores)[k - 1] ** 0.35 * np.sort(left_out)[k - 1] ** 0.65
+        q = np.sort(scores)[k - 1] ** 0.3 * np.sort(left_out)[k - 1] ** 0.7
         np.testing.assert_allclose(around_mean[:, :, place], np.stack([centre - q * total, centre + q * total], 1))
 
 

@@ -263,16 +263,23 @@ def test_so_many_members_of_each_kind():
     assert [member.n_bins for member in model.members_] == [6, 6, None, None]
 
 
-def test_intervals_are_the_weighted_mean_of_those_of_both_kinds(both):
-    """Their coverage of new targets is right, too."""
-    options = {"confidence_level": 0.9, "method": "jackknife+"}
-    shares = both.member_weights_[:4].sum(), both.member_weights_[4:].sum()
-    of_kinds = [both.members_[k].predict_interval(NEW, **options)[1] for k in (0, 4)]
-    _, ends = both.predict_interval(NEW, **options)
-    np.testing.assert_allclose(ends, shares[0] * of_kinds[0] + shares[1] * of_kinds[1], rtol=1e-9)
-    low, high = ends.T
-    assert np.mean((low <= NEW_Y) & (high >= NEW_Y)) > 0.85
-    assert (high - low).mean() <= max((ends[:, 1] - ends[:, 0]).mean() for ends in of_kinds)
+def test_intervals_come_from_the_mixture_of_both_kinds(both):
+    """A row is held out by one net of each kind, with the weights of the kinds; scores one row at a time. The coverage
+    of new targets is right, too."""
+    held_out, scale = both._ensemble.held_out, both._scale
+    assert held_out.places.shape == (len(X), 2) and len(held_out.networks) == 6
+    np.testing.assert_allclose(held_out.shares, [both.member_weights_[:4].sum(), both.member_weights_[4:].sum()])
+    row = np.lexsort(np.column_stack([X, Y]).T[::-1])[np.random.default_rng(0).permutation(len(Y))]
+    for n in (0, 7, 31):
+        x = torch.tensor(X[row[n]])[None]
+        means = np.array([held_out.networks[place](x).item() for place in held_out.places[n].tolist()])
+        error = (Y[row[n]] - scale.mean[0]) / scale.scale[0] - held_out.shares.numpy() @ means
+        spread = held_out.shares.numpy() @ (means - held_out.shares.numpy() @ means) ** 2
+        assert 0 < held_out.scores[n, 0] < abs(error) / np.sqrt(spread)
+        least = min(member.hyper.dispersion for member in both._ensemble.members)
+        assert held_out.scores[n, 0] < abs(error) / np.sqrt(spread + least)
+    low, high = both.predict_interval(NEW, 0.9, method="jackknife+")[1].T
+    assert 0.85 < np.mean((low <= NEW_Y) & (high >= NEW_Y)) < 0.97
 
 
 def test_it_is_kept_and_read_again(both, tmp_path):

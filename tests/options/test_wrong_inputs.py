@@ -416,7 +416,7 @@ def test_a_mistake_is_named_with_its_place_and_cure(m, call, error, given, place
 def test_explained_functions_are_the_same_to_tools():
     """Signatures, names and pickles do not change; a method of another estimator does not exist."""
     assert list(inspect.signature(LR.predict_interval).parameters) == [
-        *("self", "X", "confidence_level", "method", "joint")
+        *("self", "X", "confidence_level", "method", "joint", "calibration_weight")
     ]
     assert inspect.signature(metrics.coverage).parameters["confidence_level"].default == 0.9
     for function in (metrics.neg_nlpd, metrics.log_density_scorer, metrics.coverage, predict_interval, LR.fit):
