@@ -1,13 +1,13 @@
 """NGBoost and CatBoost: their predictive distributions are read by the metrics and by calibration reports.
 
-Both are optional, and not part of the extra ``clients``; tests/evaluation/test_calibration_report.py has stand-ins.
+tests/evaluation/test_calibration_report.py has stand-ins.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from quick import NEW, SEEN, X, Y
+from quick import NEW, SEEN, X, Y, client
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -17,13 +17,13 @@ from sklearn_laplace.recalibration import SigmaScaling
 
 
 def catboost(**options):
-    kind = pytest.importorskip("catboost").CatBoostRegressor
+    kind = client("catboost").CatBoostRegressor
     return kind(iterations=30, verbose=False, allow_writing_files=False, thread_count=1, random_seed=0, **options)
 
 
 def test_ngboost_is_read():
     """The distribution is NGBoost's own, and the log density that of its ``logpdf``."""
-    model = pytest.importorskip("ngboost").NGBRegressor(n_estimators=60, verbose=False, random_state=0)
+    model = client("ngboost").NGBRegressor(n_estimators=60, verbose=False, random_state=0)
     model.fit(X[SEEN], Y[SEEN])
     own = model.pred_dist(X[NEW])
     report = CalibrationReport.from_estimator(model, X[NEW], Y[NEW])
@@ -34,7 +34,7 @@ def test_ngboost_is_read():
 
 def test_other_distributions_of_ngboost_are_read():
     """A log-normal one, and counts."""
-    ngboost, distns = pytest.importorskip("ngboost"), pytest.importorskip("ngboost.distns")
+    ngboost, distns = client("ngboost"), client("ngboost.distns")
     for kind, y in ((distns.LogNormal, Y), (distns.Poisson, np.round(Y / 30))):
         model = ngboost.NGBRegressor(Dist=kind, n_estimators=30, verbose=False, random_state=0).fit(X[SEEN], y[SEEN])
         report = CalibrationReport.from_estimator(model, X[NEW], y[NEW])
