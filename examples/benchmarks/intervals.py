@@ -139,7 +139,7 @@ def main() -> None:
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
     found = run(options, options.out / "intervals_rows.csv")
-    lines = [each for name, rows in found.items() for each in summary(name, rows)]
+    lines = [each for name in TABLES if name in found for each in summary(name, found[name])]
     with (options.out / "intervals.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([COLUMNS, *lines])
     print(header("Coverage minus level", COLUMNS))

@@ -269,6 +269,9 @@ def arguments() -> argparse.Namespace:
     options = parser.parse_args()
     if options.quick:
         options.models = "default,deep ensemble"
+    known = {model for models in distribution_peers.FAMILIES.values() for model in models}
+    if options.models and (unknown := set(options.models.split(",")) - known):
+        parser.error(f"unknown models {', '.join(sorted(unknown))}; known are {', '.join(sorted(known))}")
     return options
 
 

@@ -265,7 +265,8 @@ def test_so_many_members_of_each_kind():
 
 def test_intervals_come_from_the_mixture_of_both_kinds(both):
     """A row is held out by one net of each kind, with the weights of the kinds; scores one row at a time. The coverage
-    of new targets is right, too."""
+    of new targets is right, too.
+    """
     held_out, scale = both._ensemble.held_out, both._scale
     assert held_out.places.shape == (len(X), 2) and len(held_out.networks) == 6
     np.testing.assert_allclose(held_out.shares, [both.member_weights_[:4].sum(), both.member_weights_[4:].sum()])

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs/benchmarks.md"
-MARKED = re.compile(r"(?<=^<!-- benchmarks/)(\w+)(\.csv -->\n\n)((?:\|.*\n)*)", flags=re.MULTILINE)
+MARKED = re.compile(r"(?<=^<!-- benchmarks/)(\w+)(\.csv -->\n\n)((?:\|.*\n)*)\n*", flags=re.MULTILINE)
 
 
 def table(name: str) -> str:
@@ -23,7 +23,7 @@ def table(name: str) -> str:
 
 def page() -> str:
     """Text of the page with the current tables."""
-    return MARKED.sub(lambda match: match[1] + match[2] + table(match[1]), PAGE.read_text(encoding="utf-8"))
+    return MARKED.sub(lambda match: match[1] + match[2] + table(match[1]) + "\n", PAGE.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
