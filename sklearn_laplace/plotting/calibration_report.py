@@ -29,7 +29,8 @@ class CalibrationReportDisplay:
     1. Distribution function of the PIT minus its level, with the simultaneous band.
     2. Coverage of central intervals minus their level, with the band of each level and the simultaneous one.
     3. Root mean squared error against predicted standard deviation, in bins.
-    4. Coverage of the 90 % intervals in groups of rows, and 5. by the width of the intervals.
+    4. Coverage of the 90 % intervals in groups of rows.
+    5. Coverage of the 90 % intervals by their width.
     6. CRPS as uncertainty − discrimination + miscalibration.
 
     The title of a panel is red if its check fails.
