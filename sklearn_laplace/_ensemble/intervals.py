@@ -8,11 +8,12 @@ predicts the row n with an error :math:`e_n` and a standard deviation :math:`s_n
 **"cv+"** (Barber et al. 2021, eq. 11, for several nets and with scaled residuals): the ends at x are quantiles over the
 rows of
 
-.. math:: \mu_{-n}(x) \mp Z_n\, s(x),
+.. math:: \mu_{-n}(x) \mp Z_n\, s_{-n}(x),
 
-where :math:`\mu_{-n}` is the mean of the nets that hold out row n, and s the standard deviation of the ensemble. The
-coverage is at least :math:`1 - 2\alpha` approximately, for any distribution of the errors, and usually above
-:math:`1 - \alpha`, since D nets are less accurate than the whole ensemble.
+where :math:`\mu_{-n}` is the mean of the nets that hold out row n, and :math:`s_{-n}^2` the variance of their means
+plus the mean variance of the members, noise included. The coverage is at least :math:`1 - 2\alpha` approximately, for
+any distribution of the errors, and usually above :math:`1 - \alpha`, since D nets are less accurate than the whole
+ensemble.
 
 **"jackknife+"**: the ends at x are :math:`\mu(x) \mp q\, s(x)`, with mean and standard deviation of the whole ensemble,
 and
@@ -122,8 +123,9 @@ class HeldOutMixture:
         order = np.argsort(of_fit, kind="stable")
         mine = order[np.searchsorted(of_fit[order], self.keys)]
         of_mine = torch.from_numpy(importance[mine]).to(self.weights)
-        repeats, by_rows = len(self.others) // len(self.scores), len(self.others) == len(importance)
-        of_others = torch.from_numpy(importance).to(self.weights) if by_rows else of_mine.repeat(repeats)
+        is_left_out = self.exponent > 0  # Z' of the rows of the fit, in place of single nets
+        repeats = len(self.others) // len(self.scores)
+        of_others = torch.from_numpy(importance).to(self.weights) if is_left_out else of_mine.repeat(repeats)
         weights = _effective(self.weights, of_mine)
         return replace(self, weights=weights, other_weights=_effective(self.other_weights, of_others))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import norm
@@ -69,13 +71,38 @@ def test_weighted_quantiles_by_hand(fitted):
     np.testing.assert_allclose(held_out.other_weights.sum(), weights.sum())
 
 
+def test_rows_are_found_by_their_values(fitted):
+    """As many rows as scores of single nets, because all rows are there three times, in another order."""
+    held_out, kept = fitted._ensemble.held_out, fitted._ensemble.first.kept
+    thrice = np.random.default_rng(3).permutation(np.arange(3 * len(X)) % len(X))
+    rows = replace(kept, X=kept.X[thrice], targets=kept.targets[thrice], weights=kept.weights[thrice])
+    assert len(rows.X) == len(held_out.others)
+    one, another = held_out.weighted(TO_THE_RIGHT, kept), held_out.weighted(TO_THE_RIGHT[thrice], rows)
+    np.testing.assert_array_equal(another.weights, one.weights)
+    np.testing.assert_array_equal(another.other_weights, one.other_weights)
+
+
+def test_leave_one_out_scores_have_weights_too():
+    """Without noise further nets hold out the folds, and the quantile is reduced by leave-one-out scores."""
+    x = np.linspace(-1, 1, 60)[:, None]
+    model = LaplaceRegressor(hidden_layer_sizes=(8,), n_members=1, likelihood="gaussian", random_state=0).fit(
+        x, x[:, 0]
+    )
+    held_out, kept = model._ensemble.held_out, model._ensemble.first.kept
+    importance = np.linspace(0, 1, 60)
+    weighted = held_out.weighted(importance, kept)
+    expected = importance * importance.sum() / (importance**2).sum()
+    np.testing.assert_allclose(weighted.other_weights.numpy(), expected)
+    assert held_out.exponent > 0 and not np.allclose(weighted.weights, expected)  # folds are in another order
+
+
 def test_what_has_no_weighted_residuals_is_refused(fitted):
     """Quantiles of the distribution, too few weights, removed rows, and fits whose nets hold out no rows."""
     with pytest.raises(UnsupportedCombinationError, match=r"calibration_weight weights residuals.*method='normal'"):
         fitted.predict_interval(NEW, calibration_weight=TO_THE_RIGHT)
     with pytest.raises(ValueError, match="calibration_weight has 7 entries for 240 rows"):
         sklearn_laplace.predict_interval(fitted, NEW, method="cv+", calibration_weight=np.ones(7))
-    with pytest.raises(ValueError, match="non-zero|zero for every row"):
+    with pytest.raises(ValueError, match=r"non-zero|zero for every row"):
         fitted.predict_interval(NEW, method="cv+", calibration_weight=np.zeros(len(X)))
     linear = LaplaceRegressor(hidden_layer_sizes=()).fit(X, Y)
     with pytest.raises(UnsupportedCombinationError, match="calibration_weight needs nets that were trained without"):
