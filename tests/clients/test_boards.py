@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -14,6 +15,8 @@ from quick import MOONS, NEW, QUICK, SEEN, SIDE, X, Y
 from sklearn.model_selection import ShuffleSplit, train_test_split
 
 from sklearn_laplace import LaplaceClassifier, LaplaceRegressor
+
+pytestmark = pytest.mark.skipif("ALL_CLIENTS" not in os.environ, reason="runs with the clients")
 
 BOARDS = Path(__file__).parents[2] / "examples/boards"
 SMALL = {**QUICK, "likelihood": "gaussian", "sigma_noise": "evidence"}
