@@ -144,57 +144,43 @@ class Ensemble:
         UnsupportedCombinationError
             If no nets hold out rows, and these are required or the noise varies.
         """
-        held_out = self.held_out if self.first.fit.shift is None else None
-        if held_out is not None and importance is not None and self.first.kept is not None:
-            held_out = held_out.weighted(importance, self.first.kept)
-        with single_thread(self.first.is_small):
-            requires = by_folds or importance is not None
-            return self._intervals(
-                x, levels, options, needed_by, held_out, by_folds=by_folds, requires=requires, joint=joint
-            )
-
-    def _intervals(
-        self,
-        x: Tensor,
-        levels: Tensor,
-        options: Options,
-        needed_by: str,
-        held_out: HeldOutMixture | None,
-        *,
-        by_folds: bool,
-        requires: bool,
-        joint: bool,
-    ) -> Tensor:
-        first = self.first
-        if held_out is not None:
-            held_out = held_out.jointly() if joint else held_out
-            answers = held_out.predictives(self.members, x, options), self.weights
-            if by_folds:
-                ends = held_out.around_nets(*answers, x, levels, options)
-            else:
-                ends = held_out.around_mean(*answers, levels)
-        elif requires:
+        first, held_out = self.first, self.held_out if self.first.fit.shift is None else None
+        if held_out is None and (by_folds or importance is not None):
             raise UnsupportedCombinationError(
                 f"{needed_by} needs nets that were trained without some of the rows. This fit has none, or rows were "
                 "added or removed after it. Use method='normal', or fit the built-in net again with all rows."
             )
-        elif first.noise_model is None:
-            # One net for all of a kind; several only for the user's trained nets.
-            leads = [k for k, one in enumerate(self.members) if k == 0 or not (one.is_later or one.origin.cross)]
-            shares = np.add.reduceat(self.weights, leads).tolist()
-            counted = [(self.members[k], share) for k, share in zip(leads, shares, strict=True) if share > 0]
-            parts = [
-                share * one.left_out(options, needed_by).intervals(one.fit, one.hyper, x, levels, joint=joint)
-                for one, share in counted
-            ]
-            ends = torch.stack(parts).sum(0)
-        else:  # no nets hold out rows, or rows were added after their training
+        with single_thread(first.is_small):
+            if held_out is None:
+                ends = self._by_leave_one_out(x, levels, options, needed_by, joint=joint)
+            else:
+                if importance is not None:
+                    assert first.kept is not None
+                    held_out = held_out.weighted(importance, first.kept)
+                held_out = held_out.jointly() if joint else held_out
+                answers = held_out.predictives(self.members, x, options), self.weights
+                if by_folds:
+                    ends = held_out.around_nets(*answers, x, levels, options)
+                else:
+                    ends = held_out.around_mean(*answers, levels)
+            first.require_finite(ends.clamp(-LARGEST, LARGEST), [x])  # ends may be infinite, but not NaN
+        return ends
+
+    def _by_leave_one_out(self, x: Tensor, levels: Tensor, options: Options, needed_by: str, *, joint: bool) -> Tensor:
+        """Ends from closed-form leave-one-out: of one net for all of a kind, or of each of the user's trained nets."""
+        if self.first.noise_model is not None:  # no nets hold out rows, or rows were added after their training
             raise UnsupportedCombinationError(
                 f"{needed_by} needs cross-fitted nets of all rows if the noise varies: leave-one-out residuals would "
                 "be treated as equally distributed in all rows. Use method='normal', or fit again with all rows."
             )
-        first.require_finite(ends.clamp(-LARGEST, LARGEST), [x])  # ends may be infinite, but not NaN
-        return ends
+        leads = [k for k, one in enumerate(self.members) if k == 0 or not (one.is_later or one.origin.cross)]
+        shares = np.add.reduceat(self.weights, leads).tolist()
+        counted = [(self.members[k], share) for k, share in zip(leads, shares, strict=True) if share > 0]
+        parts = [
+            share * one.left_out(options, needed_by).intervals(one.fit, one.hyper, x, levels, joint=joint)
+            for one, share in counted
+        ]
+        return torch.stack(parts).sum(0)
 
 
 def reweighted(ensemble: Ensemble, rule: str, options: Options) -> Ensemble:

@@ -47,9 +47,9 @@ from .approximate_members import approximate_bag
 from .caught import Caught, issue, kept_back
 from .encodings import exact_kinds, kinds_of_nets
 from .ensemble import Ensemble
-from .intervals import HoldingOut, held_out_mixture
+from .intervals import HoldingOut
 from .member import Member, conditioned
-from .mixture import keys_of, mixture_of_kinds
+from .mixture import mixture_of_kinds
 from .noise import fitted_noise
 from .overdispersion import with_overdispersion
 from .request import FitRequest
@@ -156,9 +156,8 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
         with suppress(*FAILURES, MemoryBudgetError), kept_back() as caught:
             joint = _beside(together, of_one, kinds, n_stages, task)
     if joint is None:
-        keys = keys_of(request)[together.rows]
-        held_out = held_out_mixture([together.holding_out], [together.members], together.weights, keys)
-        return replace(Ensemble.of(together.members, together.weights), held_out=held_out)
+        alone = [together.holding_out], [together.members], together.weights
+        return mixture_of_kinds(request, *alone, rows=together.rows)
     issue(caught, of_others=True)
     return joint
 
@@ -199,10 +198,7 @@ def _beside(
     exact = [lead.member, *_fit_later(best, lead, task)]
     weights = np.concatenate([np.full(len(exact), share / len(exact)), (1 - share) * together.weights])
     holding_out = [lead.holding_out.of_rows(densities.rows, together.rows), together.holding_out]
-    keys = keys_of(request)[together.rows]
-    return mixture_of_kinds(
-        holding_out, [exact, together.members], weights, factor, request.resolved, keys, by_members=True
-    )
+    return mixture_of_kinds(request, holding_out, [exact, together.members], weights, factor, together.rows)
 
 
 def _best_kind(request: FitRequest, kinds: tuple[int | None, ...], task: Task) -> FitRequest:
@@ -240,13 +236,10 @@ def _fit_kinds(request: FitRequest, kinds: tuple[int | None, ...], n_stages: int
             members.append([lead.member, *later])
             weights += [float(shares[place]) / (1 + len(later))] * (1 + len(later))
             holding_out += [] if lead.holding_out is None else [lead.holding_out]
-    if not any(counted[1:]):
-        factor, weights = 1.0, [1.0] * len(weights)
     holding_out = holding_out if len(holding_out) == len(members) else []
-    normalised = np.array(weights) / sum(weights)
-    arguments = holding_out, members, normalised, factor, request.resolved, keys_of(request)
-    ensemble = mixture_of_kinds(*arguments, by_members=False)
-    return ensemble if any(counted[1:]) else replace(ensemble, shares=None)
+    if not any(counted[1:]):
+        return mixture_of_kinds(request, holding_out, members)
+    return mixture_of_kinds(request, holding_out, members, np.array(weights) / sum(weights), factor)
 
 
 def _fit_leads(

@@ -16,40 +16,32 @@ from .member import Member
 from .request import FitRequest
 
 
-def keys_of(request: FitRequest) -> np.ndarray:
-    """Keys of the training rows."""
-    return row_keys(request.data.X, request.data.targets)
-
-
 def mixture_of_kinds(
+    request: FitRequest,
     holding_out: Sequence[HoldingOut],
     kinds: Sequence[Sequence[Member]],
-    weights: np.ndarray,
-    factor: float,
-    options: Options,
-    keys: np.ndarray,
-    *,
-    by_members: bool,
+    weights: np.ndarray | None = None,
+    factor: float = 1.0,
+    rows: np.ndarray | None = None,
 ) -> Ensemble:
     """Ensemble of members of several kinds, with all variances multiplied by a factor.
 
     Parameters
     ----------
+    request : FitRequest
+        Rows and options.
     holding_out : sequence of HoldingOut
         Nets of each kind that hold out rows; empty if there are none.
     kinds : sequence of sequences of Member
         Members of each kind.
-    weights : ndarray of shape (K,)
-        Weight of each member.
+    weights : ndarray of shape (K,), optional
+        Weight of each member; equal by default.
     factor : float
         Factor of all variances.
-    options : Options
-        Resolved options.
-    keys : ndarray of shape (m,), uint64
-        Keys of the rows that are held out.
-    by_members : bool
-        True if most of the nets that hold out rows are members themselves.
+    rows : ndarray of int64, optional
+        Positions of the rows that members hold out. By default further nets hold out all rows.
     """
+    options = request.resolved
     if factor != 1:
         kinds = [
             [one.conditioned(one.fit, mixed(one.hyper, factor, options), options) for one in kind] for kind in kinds
@@ -58,8 +50,12 @@ def mixture_of_kinds(
     ensemble = Ensemble.of(members, weights, factor)
     if not holding_out:
         return ensemble
-    left_out = None if by_members else left_out_errors(members, options)
-    return replace(ensemble, held_out=held_out_mixture(holding_out, kinds, weights, keys, left_out))
+    keys, left_out = row_keys(request.data.X, request.data.targets), None
+    if rows is None:
+        left_out = left_out_errors(members, options)
+    else:
+        keys = keys[rows]
+    return replace(ensemble, held_out=held_out_mixture(holding_out, kinds, ensemble.weights, keys, left_out))
 
 
 def mixed(hyper: Hyper, factor: float, options: Options) -> Hyper:
