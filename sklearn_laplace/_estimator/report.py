@@ -20,6 +20,7 @@ from .._data.reading import column_names, read_columns
 from .._data.statistics import count_hint, effective_number, weighted_quantiles
 from .._validation.inputs import is_missing
 from ..distributions.crps import crps_of
+from ..distributions.pit import pit_of
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Levels of the intervals."""
@@ -161,10 +162,7 @@ def regression_report(distribution: Any, X: Any, targets: np.ndarray, output: in
     scores["log density"] = float(np.mean(of_output(distribution.logpdf(targets))))
     if not is_count:
         scores["CRPS"] = float(np.mean(of_output(crps_of(distribution, targets))))
-    pit = of_output(distribution.cdf(targets))
-    if is_count:
-        below = of_output(distribution.cdf(targets - 1))
-        pit = below + (pit - below) * np.random.default_rng(0).random(len(pit))
+    pit = of_output(pit_of(distribution, targets, np.random.RandomState(0)))
     inside = {level: np.abs(2 * pit - 1) <= level for level in LEVELS}
     coverage = tuple(Frequency.of(f"{level:.0%} intervals", events, level) for level, events in inside.items())
     expected = np.full(len(y), GROUP_LEVEL)
