@@ -11,21 +11,23 @@ rows of
 .. math:: \mu_{-n}(x) \mp Z_n\, s_{-n}(x),
 
 where :math:`\mu_{-n}` is the mean of the nets that hold out row n, and :math:`s_{-n}^2` the variance of their means
-plus the mean variance of the members, noise included. The coverage is at least :math:`1 - 2\alpha` approximately, for
-any distribution of the errors, and usually above :math:`1 - \alpha`, since D nets are less accurate than the whole
-ensemble.
+plus the mean variance of the members, noise included. The coverage is at least about :math:`1 - 2\alpha`, for any
+distribution of the errors. It is usually above :math:`1 - \alpha`, since D nets are less accurate than the ensemble.
 
 **"jackknife+"**: the ends at x are :math:`\mu(x) \mp q\, s(x)`, with mean and standard deviation of the whole ensemble,
 and
 
 .. math:: q = Q(Z)\, \max\left(Q(Z') / Q(Z),\ \rho\right)^{a} .
 
-The second factor accounts for the difference between the D nets and the ensemble. Where the nets of the ensemble hold
-out rows themselves, Z' are the errors of single nets over their standard deviations, and the exponent is negative: what
-averaging D nets has gained is extrapolated to the whole ensemble. Averaging with weights :math:`w_k` removes a fraction
+The second factor accounts for the difference between the D nets and the ensemble. There are two cases.
+
+If the nets of the ensemble hold out rows themselves, Z' are the errors of single nets over their standard deviations.
+The exponent is negative: what averaging D nets has gained is extrapolated to the whole ensemble. Averaging with weights :math:`w_k` removes a fraction
 :math:`1 - \sum w_k^2` of the variance between nets. The fraction that remains to be removed, relative to that of the D
-nets, is multiplied by ``FURTHER``. Where the nets of the ensemble are trained on all rows, Z' are closed-form
-leave-one-out errors of the ensemble (``laplace/leave_one_out/left_out.py``). They are too small, because the nets have
+nets, is multiplied by ``FURTHER``.
+
+If the nets of the ensemble are trained on all rows, Z' are closed-form leave-one-out errors of the ensemble
+(``laplace/leave_one_out/left_out.py``). They are too small, because the nets have
 learnt their features from all rows, and Z is too large. The exponent is ``TOWARDS_LEFT_OUT``. See docs/decisions.md.
 
 All standard deviations are those of the prior precisions and the noise level with which the fit ended.
