@@ -22,13 +22,13 @@ and
 The second factor accounts for the difference between the D nets and the ensemble. There are two cases.
 
 If the nets of the ensemble hold out rows themselves, Z' are the errors of single nets over their standard deviations.
-The exponent is negative: what averaging D nets has gained is extrapolated to the whole ensemble. Averaging with weights :math:`w_k` removes a fraction
-:math:`1 - \sum w_k^2` of the variance between nets. The fraction that remains to be removed, relative to that of the D
-nets, is multiplied by ``FURTHER``.
+The exponent is negative: what averaging D nets has gained is extrapolated to the whole ensemble. Averaging with weights
+:math:`w_k` removes a fraction :math:`1 - \sum w_k^2` of the variance between nets. The fraction that remains to be
+removed, relative to that of the D nets, is multiplied by ``FURTHER``.
 
 If the nets of the ensemble are trained on all rows, Z' are closed-form leave-one-out errors of the ensemble
-(``laplace/leave_one_out/left_out.py``). They are too small, because the nets have
-learnt their features from all rows, and Z is too large. The exponent is ``TOWARDS_LEFT_OUT``. See docs/decisions.md.
+(``laplace/leave_one_out/left_out.py``). They are too small, because the nets have learnt their features from all rows,
+and Z is too large. The exponent is ``TOWARDS_LEFT_OUT``. :math:`\rho` is ``LEAST_RATIO``. See docs/decisions.md.
 
 All standard deviations are those of the prior precisions and the noise level with which the fit ended.
 """
