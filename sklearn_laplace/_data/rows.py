@@ -5,6 +5,7 @@ Contains plain arrays and functions of them. Likelihood and net are applied late
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -137,6 +138,11 @@ class PreparedData:
         noise = None if self.noise is None else self.noise[kept]
         return replace(self, X=self.X[kept], targets=self.targets[kept], weights=self.weights[kept], noise=noise)
 
+    def taken(self, index: np.ndarray) -> PreparedData:
+        """Select rows by their positions."""
+        noise = None if self.noise is None else self.noise[index]
+        return replace(self, X=self.X[index], targets=self.targets[index], weights=self.weights[index], noise=noise)
+
     def weight_unit(self) -> float:
         """Factor that rescales weights to a mean of 1 if they only count copies of rows; otherwise 1.
 
@@ -200,6 +206,12 @@ class PreparedData:
         noise = None if self.noise is None or other.noise is None else np.concatenate([self.noise, other.noise])
         X, targets = np.concatenate([self.X, other.X]), np.concatenate([self.targets, other.observed_targets])
         return replace(self, X=X, targets=targets, weights=np.concatenate([self.weights, other.weights]), noise=noise)
+
+    @classmethod
+    def together(cls, parts: Sequence[PreparedData]) -> PreparedData:
+        """Rows of several data sets of one scale, without known noise."""
+        X, targets, weights = zip(*((part.X, part.targets, part.weights) for part in parts), strict=True)
+        return replace(parts[0], X=np.concatenate(X), targets=np.concatenate(targets), weights=np.concatenate(weights))
 
 
 def canonical_rows(

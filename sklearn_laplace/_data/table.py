@@ -212,15 +212,15 @@ def naming_rows(X: Any, table_of: Callable[[], Table | None]) -> Iterator[None]:
 
     Parameters
     ----------
-    X : array-like of shape (n, d)
-        Rows given by the user.
+    X : array-like of shape (n, d), or None
+        Rows given by the user, if they are in memory.
     table_of : callable
         Returns the encoding of X, or None for a net that takes X unchanged.
     """
     try:
         yield
     except NonFiniteError as error:
-        if error.inputs is None or not len(error.inputs):
+        if X is None or error.inputs is None or not len(error.inputs):
             raise
         table, X = table_of(), readable(X, "X")
         X = (

@@ -48,6 +48,7 @@ from ..laplace.selection import HeldOutErrors, HeldOutScores, held_out_scores, m
 from ..nets import TableMLP
 from .intervals import HoldingOut
 from .request import FitRequest
+from .streamed import fits_of_stream
 from .train_members import Bag, fit_of, learnt_of
 
 SCORED_ROWS = 125
@@ -179,12 +180,13 @@ class _Unseen:
 
 
 def _fits(
-    networks: Sequence[Network], bag: Bag, data: PreparedData, options: Options
+    networks: Sequence[Network], bag: Bag, data: PreparedData, options: Options, copies: float = 1.0
 ) -> tuple[list[LaplaceFit], _Unseen]:
-    """Laplace fit of each member on its training rows, and its held-out rows."""
+    """Laplace fit of each member on its training rows, each with a number of copies, and its held-out rows."""
     rows, fits = data.training_rows(options.dtype, options.device, built_in=True), []
     for network, held_out in zip(networks, bag.held_out, strict=True):
-        fits.append(fit_of(network, rows.taken((~held_out).nonzero()[:, 0]), options))
+        seen = rows.taken((~held_out).nonzero()[:, 0])
+        fits.append(fit_of(network, seen if copies == 1.0 else replace(seen, weights=copies * seen.weights), options))
     return fits, _Unseen(rows, bag.held_out)
 
 
@@ -266,8 +268,9 @@ def _two_passes(
     under, model, trained, noise = data, None, None, bag.average_noise
     if noise is not None:
         under = data.under_noise(noise.cpu().numpy())
-    begun = clock.elapsed
-    fits, held_out = _fits(networks, bag, under, options)
+    begun, stream = clock.elapsed, request.stream
+    copies = 1.0 if stream is None else stream.total_weight / rows.total_weight
+    fits, held_out = _fits(networks, bag, under, options, copies)
     scores, hyper = _scored(fits, held_out, None)
     errors = _errors(bag, fits, held_out, hyper, rows)
     learns = options.varying_noise is not False and data.noise is None
@@ -278,9 +281,12 @@ def _two_passes(
         arguments = held_out_errors, rows.inputs, hyper.dispersion, options, request.seeds[0]
         trained = learnt_of(request.parameters, data, *arguments, honest=True, quick=is_short)
         model = None if trained is None else trained.model
-    if model is not None or noise is not None:
+    if model is not None or noise is not None or stream is not None:
         under = data if model is None else data.under_noise(model.ratios_of(data.X))
-        fits, held_out = _fits(networks, bag, under, options)
+        started = clock.elapsed
+        fits, held_out = _fits(networks, bag, under, options, copies)
+        if stream is not None and not clock.lacks((clock.elapsed - started) * stream.share / len(rows)):
+            fits = fits_of_stream(fits, bag.places, stream, options, model, rows.weights)
         if model is None or not is_short:
             scores, hyper = _scored(fits, held_out, hyper)
             errors = _errors(bag, fits, held_out, hyper, rows)

@@ -53,6 +53,7 @@ from .mixture import mixture_of_kinds
 from .noise import fitted_noise
 from .overdispersion import with_overdispersion
 from .request import FitRequest
+from .streamed import check_in_memory
 from .train_members import is_bagged, train_bag
 from .weights import of_kinds
 
@@ -143,10 +144,15 @@ def fit_ensemble(request: FitRequest, n_stages: int, task: Task) -> Ensemble:
     options, shape = request.settled(), request.data.shape()
     of_one = replace(request, parameters=of_one_net(request.parameters))
     if not is_bagged(request.parameters, shape, options):
+        check_in_memory(request)
         return _fit_kinds(of_one, kinds_of_nets(of_one.parameters, shape, options.likelihood), n_stages, task)
     # Learning rate and batch size apply to the members that train together, not to nets with exact steps.
     of_one = replace(of_one, parameters={**of_one.parameters, "lr": None, "batch_size": None})
     together = _fit_bag(request, task)
+    if request.stream is not None:  # exact steps go over all rows
+        assert together is not None
+        alone = [together.holding_out], [together.members], together.weights
+        return mixture_of_kinds(request, *alone, rows=together.rows)
     kinds = exact_kinds(of_one.parameters, shape, options.likelihood, added=together is not None)
     if together is None:
         best = _best_kind(of_one, kinds, task)

@@ -17,6 +17,7 @@ from itertools import chain, groupby
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,7 +32,7 @@ from .._runtime.budget import SINGLE_THREAD_PASS, SMALL_ROWS
 from .._runtime.progress import Clock, Task
 from .._runtime.steps import Steps
 from .._runtime.threads import single_thread
-from .._training.batched import Stacked, mean_squares, seconds_of_step, train_members
+from .._training.batched import RowNoise, Stacked, mean_squares, seconds_of_step, train_members
 from .._training.built_in import noise_net, of_one_net, table_net
 from .._training.deals import held_out_rows
 from .._training.fit_map import ROWS_FOR_MEMBERS
@@ -40,6 +41,7 @@ from .._training.random_weights import grouped, posterior_layout
 from .._training.recipe import PILOT_STEPS, PRIORS, Recipe, recipes_for
 from .._training.request import TrainingRequest
 from .._training.schedule import Schedule
+from .._training.stream import RowStream, StreamedBatches, held_out_by_hash
 from ..errors import MemoryBudgetError, NonFiniteError, NotPositiveDefiniteError
 from ..laplace.fit import LaplaceFit, fit_laplace
 from ..laplace.network.network import Network
@@ -118,6 +120,8 @@ class Bag:
         Noise variances, up to a factor; their powers weight the rows in the last cycles. Empty for constant noise.
     n_steps : int
         Number of steps of a net.
+    places : tuple of int
+        Position of each net among the folds of all deals.
     """
 
     arguments: tuple[dict[str, Any], ...]
@@ -126,6 +130,7 @@ class Bag:
     shares: tuple[float, ...]
     noise: tuple[Tensor, ...]
     n_steps: int
+    places: tuple[int, ...]
 
     @classmethod
     def of_deals(cls, deals: Sequence[Bag], shares: Sequence[float]) -> Bag:
@@ -139,6 +144,7 @@ class Bag:
             tuple(chain.from_iterable([share / total * within for within in deal.shares] for deal, share in kept)),
             tuple(chain.from_iterable(deal.noise for deal, _ in kept)),
             max(deal.n_steps for deal, _ in kept),
+            tuple(chain.from_iterable(deal.places for deal, _ in kept)),
         )
 
     @property
@@ -185,15 +191,16 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
         Progress of the training.
     """
     options, parameters, data, seeds = request.options(memory_budget), request.parameters, request.data, request.seeds
-    rows = data.training_rows(options.dtype, options.device, built_in=True)
-    recipes = _recipes(parameters, data)
-    held_out = torch.from_numpy(held_out_rows(data.X, data.targets, len(recipes))).to(rows.inputs.device)
+    rows, stream = data.training_rows(options.dtype, options.device, built_in=True), request.stream
+    recipes = _recipes(parameters, data, len(data.X) if stream is None else stream.n_rows)
+    held_out = torch.from_numpy(_held_out(data, len(recipes), stream)).to(rows.inputs.device)
     deals: list[tuple[Bag, Tensor]] = []
     prior, order, clock = 0.0, seeds[1] % 2**31, task.clock
     n_members = len(held_out) // len(recipes)
     with task.subtask("epochs") as epochs:
         if clock.max_time is not None:
             recipes = _in_time(recipes, rows, data, options, n_members, clock)
+            recipes = recipes if stream is None else stream.group.of_first(recipes)
         progress = partial(Schedule.steps, task=epochs, n_rows=len(rows), log_volume=data.scale.log_volume)
         for together in _programs(recipes):
             first = len(deals) * n_members
@@ -205,12 +212,20 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
                 layout_of(trace(modules[0], rows.inputs), rows, options)
                 prior, error = _prior(arguments[0], schedules[0], rows, masks[0], seeds[0], order, progress)
                 of_one = of_one_net(parameters)
-                if error < PILOT_NOISELESS and exact_kinds(of_one, data.shape(), options.likelihood, added=False):
+                prior = prior if stream is None else stream.group.of_first(prior)
+                if (
+                    stream is None
+                    and error < PILOT_NOISELESS
+                    and exact_kinds(of_one, data.shape(), options.likelihood, added=False)
+                ):
                     return None
             noise_of = partial(_noise_so_far, masks, rows, parameters, data, options, seeds[0])
+            streamed = (
+                None if stream is None else _batches(stream, first, len(masks), len(recipes), schedules[0], order)
+            )
             with progress(schedules[0], label="members") as steps:
-                train = partial(train_members, noise_of=noise_of, steps=steps)
-                deals += _trained(modules, arguments, schedules, rows, masks, order, prior, train)
+                train = partial(train_members, noise_of=noise_of, steps=steps, streamed=streamed)
+                deals += _trained(modules, arguments, schedules, rows, masks, order, prior, train, first)
             if clock.is_over():
                 break
     bags, outputs = zip(*deals, strict=True)
@@ -218,6 +233,18 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
         return bags[0]
     noise = _average([variances for bag in bags for variances in bag.noise])
     return Bag.of_deals(bags, _shares(rows, outputs, noise))
+
+
+def _held_out(data: PreparedData, n_deals: int, stream: RowStream | None) -> np.ndarray:
+    """Mask of the rows that each member holds out; folds of a stream are sets of hashes."""
+    if stream is None:
+        return held_out_rows(data.X, data.targets, n_deals)
+    return held_out_by_hash(data, n_deals)
+
+
+def _batches(stream: RowStream, first: int, n: int, n_deals: int, schedule: Schedule, seed: int) -> StreamedBatches:
+    """Mini-batches of a stream for n members from the given one on."""
+    return StreamedBatches(stream, range(first, first + n), n_deals, schedule.batch_size, seed + first)
 
 
 def _programs(recipes: Sequence[Recipe]) -> list[tuple[Recipe, ...]]:
@@ -239,18 +266,20 @@ def _trained(
     held_out: Tensor,
     seed: int,
     prior: float,
-    train: Callable[..., tuple[Tensor, Tensor | None]],
+    train: Callable[..., tuple[Tensor, RowNoise | None]],
+    place: int,
 ) -> list[tuple[Bag, Tensor]]:
     """Train the members of some deals; for each deal, return them and their outputs for held-out rows (n, C)."""
     stacked, priors = Stacked(modules), [prior] * len(modules)
     with single_thread(stacked.is_small(schedules[0])):
         outputs, noise = train(stacked, rows, (~held_out).double(), schedules, seed, priors)
-    states, noises = stacked.written(), () if noise is None else (noise,)
+    states, noises = stacked.written(), () if noise is None else (noise.values,)
     n, n_steps, deals = len(modules) // len(schedules), schedules[0].n_steps, []
     for first in range(0, len(modules), n):
         part = slice(first, first + n)
         fields = tuple(arguments[part]), tuple(states[part]), held_out[part], (1 / n,) * n, noises, n_steps
-        deals.append((Bag(*fields), (outputs[part] * held_out[part, :, None]).sum(0)))
+        places = tuple(range(place + first, place + first + n))
+        deals.append((Bag(*fields, places), (outputs[part] * held_out[part, :, None]).sum(0)))
     return deals
 
 
@@ -328,8 +357,8 @@ def _shares(rows: TrainingRows, outputs: Sequence[Tensor], noise: Tensor | None)
     return (share / share.sum()).tolist()
 
 
-def _recipes(parameters: Mapping[str, Any], data: PreparedData) -> tuple[Recipe, ...]:
-    """Default recipes for these rows, with the user's options in place of the defaults."""
+def _recipes(parameters: Mapping[str, Any], data: PreparedData, n_rows: int) -> tuple[Recipe, ...]:
+    """Default recipes for a number of rows, with the user's options in place of the defaults."""
     n_numbers = data.X.shape[1] if data.table is None else len(data.table.numeric)
     changed: dict[str, Any] = {}
     if not is_auto(parameters["hidden_layer_sizes"]):
@@ -341,7 +370,7 @@ def _recipes(parameters: Mapping[str, Any], data: PreparedData) -> tuple[Recipe,
     schedule = {name: parameters[name] for name in ("lr", "batch_size") if parameters[name] is not None}
     if schedule.get("batch_size") == -1:
         schedule["batch_size"] = len(data.X)
-    recipes = recipes_for(len(data.X), n_numbers)
+    recipes = recipes_for(n_rows, n_numbers)
     return tuple(replace(recipe, schedule=replace(recipe.schedule, **schedule), **changed) for recipe in recipes)
 
 
@@ -353,8 +382,8 @@ def _noise_so_far(
     options: Options,
     seed: int,
     outputs: Tensor,
-) -> Tensor | None:
-    """Noise variances (n, C), up to a factor, if all errors on held-out rows were noise; None for constant noise."""
+) -> RowNoise | None:
+    """Noise variances, up to a factor, if all errors on held-out rows were noise; None for constant noise."""
     if options.varying_noise is False or data.noise is not None:
         return None
     errors = (rows.targets.double() - outputs) * held_out[..., None]
@@ -365,7 +394,10 @@ def _noise_so_far(
     held_out_errors = HeldOutErrors(squares.sqrt(), torch.zeros_like(squares), torch.ones_like(squares), weights)
     arguments = held_out_errors, rows.inputs, dispersion, options, seed
     trained = learnt_of(parameters, data, *arguments, honest=False, quick=True)
-    return None if trained is None else trained.model.ratios(rows.inputs.to(weights))
+    if trained is None:
+        return None
+    model = trained.model
+    return RowNoise(model.ratios(rows.inputs.to(weights)), lambda inputs: model.ratios(inputs.to(weights)))
 
 
 def learnt_of(

@@ -37,10 +37,15 @@ from .._options import members as _members
 from .._options.resolve import check_post_hoc, check_post_hoc_names, resolve, verbosity
 from .._options.variants import Variant, check_inner_names, expanded
 from .._runtime.autograd import ordinary_tensors
+from .._runtime.group import Group
 from .._runtime.memory import naming_the_budget
 from .._runtime.progress import Clock, ReportedFit
+from .._sources.recognise import SAMPLE_ROWS, source_of
+from .._sources.sample import Sample, sample_of
+from .._sources.source import Block, RowSource
 from .._storage.stored import StoredEstimator
 from .._training.folds import N_FOLDS
+from .._training.stream import RowStream
 from .._validation.arguments import explained
 from .._validation.inputs import readable
 from .._validation.targets import check_targets, check_weights
@@ -48,6 +53,7 @@ from .._validation.values import random_numbers
 from .cross_validation import GivenRows, check_without_rows, rows_of, rule_for, without_rule
 from .fitted import FittedModel
 from .printing import ShownEstimator
+from .sources import check_options, check_streamed
 
 
 @explained
@@ -149,6 +155,22 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         >>> model.fit(X, np.sin(X[:, 0]), sample_weight=np.repeat([1.0, 2.0], 20)).n_features_in_
         1
         """
+        source = source_of(X, y, sample_weight, Group.current())
+        if source is not None:
+            check_options(sample_noise_variance=sample_noise_variance, X_val=X_val, y_val=y_val)
+            return self._fit_source(source)
+        return self._fit_rows(X, y, sample_weight, sample_noise_variance, X_val, y_val)
+
+    def _fit_rows(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        sample_noise_variance: Any = None,
+        X_val: Any = None,
+        y_val: Any = None,
+    ) -> Self:
+        """Fit to rows in memory."""
         with self._unchanged_on_failure(X):
             self._prior_scores = None
             self._options()  # errors about unknown options come before errors about unused arguments
@@ -170,8 +192,29 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
             diagnose(self._ensemble, self._options())
         return self
 
-    def _fit(self, prepare: Callable[[], PreparedData], *arguments: Any) -> Self:
-        """Fit to prepared rows; callbacks receive X, y and the weights as the user passed them."""
+    def _fit_source(self, source: RowSource) -> Self:
+        """Fit to the rows of a source; all ranks of a process group end with the model of rank 0."""
+        group = Group.current()
+        with self._unchanged_on_failure():
+            self._prior_scores = None
+            self._options()
+            sample = sample_of(source, group, SAMPLE_ROWS if is_regressor(self) else source.n_rows * group.size)
+            rows = sample.rows.X, sample.rows.y, sample.rows.sample_weight
+            if sample.is_all:
+                self._fit_rows(*rows)
+            else:
+                check_streamed(rule_for(expanded(self.get_params(deep=False)), None, None))
+                self._fit(lambda: self._prepare(*rows, None), *rows, sample=sample)
+            if not group.is_alone:
+                self._take(group.of_first(self))
+        return self
+
+    def _prepare_block(self, block: Block, scale: TargetScale) -> PreparedData:
+        """Validate rows of a source, and convert them to the units of a scale; only regressors train on a stream."""
+        raise NotImplementedError
+
+    def _fit(self, prepare: Callable[[], PreparedData], *arguments: Any, sample: Sample | None = None) -> Self:
+        """Fit to prepared rows, which may be a sample; callbacks receive the X, y and weights that the user passed."""
         parameters = expanded(self.get_params(deep=False))
         options = resolve(self._kind, parameters)
         check_without_rows(parameters, "partial_fit with classes")
@@ -189,6 +232,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
             if self._extends_previous(data.n_outputs):  # its rows are not stored, which excludes leave-one-out
                 data = replace(data, unmerged=None)
             seeds = random_numbers(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
+            seeds = clock.group.of_first(seeds)
             deep = self.net is None and len(parameters["hidden_layer_sizes"]) > 0
             by_held_out = deep and options.leaves_noise_open and parameters["prior"] is None
             self._weight_unit = data.weight_unit() if by_held_out else 1.0
@@ -204,6 +248,7 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
                 kept=kept,
                 is_candidate=self._is_candidate,
                 is_quick=self._is_quick,
+                stream=None if sample is None else self._stream(sample, data),
             )
             ensemble = fit_ensemble(request, (1 + may_repeat) * MEMBER_STAGES, task)
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
@@ -216,9 +261,17 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
         """Unfitted estimator for the candidates of a rule, with the options that do not depend on the candidate."""
         return without_rule(self)
 
+    def _stream(self, sample: Sample, data: PreparedData) -> RowStream:
+        """The whole table of a sample, whose prepared rows are given."""
+        weights = sample.rows.sample_weight
+        unit = data.total_weight / float(len(sample.rows) if weights is None else np.sum(weights))
+        arguments = sample.n_rows, sample.total_weight * unit, Group.current()
+        return RowStream(sample.shard, lambda block: self._prepare_block(block, data.scale).weighted(unit), *arguments)
+
     def _clock(self) -> Clock:
         """Clock with the time limit of a training that starts now."""
-        return Clock(self.max_time, *verbosity(self.verbose))
+        group = Group.current()
+        return Clock(self.max_time, *(verbosity(self.verbose) if group.rank == 0 else (0, False)), group)
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters, also those of option objects and of a net (``hessian_structure__damping``, ``net__lr``).

@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ..errors import CutWarning
+from .group import Group
 
 CALLBACKS = "_skl_callbacks"
 """Attribute in which scikit-learn stores the callbacks passed to ``set_callbacks``."""
@@ -56,6 +57,8 @@ class Clock:
         If 1 or more, each stage prints a line; if 2 or more, each epoch as well.
     has_bar : bool
         If True, trainings by steps draw a progress bar.
+    group : Group
+        Ranks that stop together: the clock of rank 0 decides.
 
     Attributes
     ----------
@@ -72,6 +75,7 @@ class Clock:
     max_time: float | None = None
     verbose: int = 0
     has_bar: bool = False
+    group: Group = field(default_factory=Group)
     was_cut: bool = False
     is_interrupted: bool = False
     begun: float = field(default_factory=time.perf_counter)
@@ -105,7 +109,7 @@ class Clock:
         >>> Clock().lacks(1e6), Clock(max_time=5.0).lacks(1e6)
         (False, True)
         """
-        if self.is_interrupted or self.left <= seconds:
+        if self.group.agrees(self.is_interrupted or self.left <= seconds):
             self.was_cut = True
             return True
         return False

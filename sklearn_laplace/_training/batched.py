@@ -36,6 +36,7 @@ from .._runtime.budget import SINGLE_THREAD_FLOPS
 from .._runtime.steps import Steps
 from ..nets import MLP, TableMLP
 from .schedule import Schedule
+from .stream import StreamedBatches
 
 BETAS, EPSILON = (0.9, 0.95), 1e-8
 SCALE_RATE = 6.0
@@ -229,6 +230,22 @@ class Encoded:
         return numbers, inputs[:, self.module.categorical].long()
 
 
+@dataclass(frozen=True)
+class RowNoise:
+    """Noise variances, up to a factor.
+
+    Parameters
+    ----------
+    values : Tensor of shape (n, C)
+        Variances of the rows of a training.
+    of : callable
+        Maps inputs (m, d) to variances (m, C).
+    """
+
+    values: Tensor
+    of: Callable[[Tensor], Tensor]
+
+
 def train_members(
     stacked: Stacked,
     rows: TrainingRows,
@@ -236,9 +253,10 @@ def train_members(
     schedules: Sequence[Schedule],
     seed: int,
     prior: Sequence[float],
-    noise_of: Callable[[Tensor], Tensor | None],
+    noise_of: Callable[[Tensor], RowNoise | None],
     steps: Steps | None = None,
-) -> tuple[Tensor, Tensor | None]:
+    streamed: StreamedBatches | None = None,
+) -> tuple[Tensor, RowNoise | None]:
     """Train all nets on targets with normal noise.
 
     Parameters
@@ -256,19 +274,21 @@ def train_members(
     prior : sequence of K floats
         Prior precision δ of each net's weights.
     noise_of : callable
-        Maps outputs (K, n, C) to noise variances (n, C), or to None for a constant noise level. Called once, before the
-        last cycle.
+        Maps outputs (K, n, C) to noise variances, or to None for a constant noise level. Called once, before the last
+        cycle.
     steps : Steps, optional
         Progress of the steps, which may end them early.
+    streamed : StreamedBatches, optional
+        Mini-batches of a larger table. ``rows`` are then a sample of its rows, for the held-out errors.
 
     Returns
     -------
     outputs : Tensor of shape (K, n, C), float64
         Outputs of each net for all rows.
-    noise : Tensor of shape (n, C) or None
+    noise : RowNoise or None
         Noise variances from ``noise_of``.
     """
-    training, schedule = Training.of(stacked, rows, seen, schedules, seed, prior), schedules[0]
+    training, schedule = Training.of(stacked, rows, seen, schedules, seed, prior, streamed=streamed), schedules[0]
     held_out, steps = (1 - seen) * rows.weights, Steps() if steps is None else steps
     outputs, noise, error = torch.empty(0), None, math.inf
     for begin, end in schedule.cycles:
@@ -278,7 +298,7 @@ def train_members(
         errors = mean_squares(rows, outputs, held_out)
         steps.score(errors, rows.n_outputs)
         if end == schedule.last_cycle and not steps.is_over() and (noise := noise_of(outputs)) is not None:
-            training.precision = (noise.mean(0) / noise).pow(schedule.noise_power).to(training.precision)
+            training.take(noise, schedule.noise_power)
         before, error = error, float(errors.mean())
     for _ in range(schedule.most_further):
         if not error < REWARD * before or steps.is_over():
@@ -320,6 +340,56 @@ def seconds_of_step(stacked: Stacked, rows: TrainingRows, schedule: Schedule) ->
     return (time.perf_counter() - begun) / TRIAL_STEPS
 
 
+@dataclass(frozen=True)
+class Batch:
+    """Mini-batch: encoded numbers and codes of n rows, and their targets, shares (K, n) and precisions."""
+
+    numbers: Tensor
+    codes: Tensor
+    targets: Tensor
+    shares: Tensor
+    precision: Tensor
+
+
+class StreamedRows:
+    """Mini-batches of a larger table than its sample in memory; an iterator, so that all cycles read on.
+
+    Parameters
+    ----------
+    module : MLP or TableMLP
+        Net that encodes the rows.
+    batches : StreamedBatches
+    unit : Tensor of shape (K, 1)
+        Factor of the row weights of each net.
+    rows : TrainingRows
+        Sample of the rows, whose dtypes and device the batches have.
+    """
+
+    def __init__(self, module: MLP | TableMLP, batches: StreamedBatches, unit: Tensor, rows: TrainingRows) -> None:
+        self.module, self.batches, self.unit, self.like = module, batches, unit, rows
+        self.precision_of: Callable[[Tensor], Tensor] = lambda inputs: torch.ones(1, 1)
+        self._all = self._yielded()
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        return next(self._all)
+
+    def _yielded(self) -> Iterator[Batch]:
+        dtype, size = self.unit.dtype, self.batches.rows_of_rank
+        for data, seen in self.batches.buffers():
+            rows = data.tensors(self.like.inputs.dtype, dtype, self.like.inputs.device)
+            shares = torch.from_numpy(seen).to(self.unit) * rows.weights * self.unit
+            encoded = Encoded.of(self.module, rows.inputs, dtype)
+            whole = torch.arange(len(rows), device=rows.inputs.device).split(size)
+            for chosen in whole:
+                if len(chosen) == size or len(whole) == 1:
+                    numbers, codes = encoded.taken(chosen)
+                    precision = self.precision_of(rows.inputs[chosen]).to(shares)
+                    yield Batch(numbers, codes, rows.targets[chosen], shares[:, chosen], precision)
+
+
 @dataclass
 class Training:
     """State of a joint training of several nets.
@@ -344,6 +414,8 @@ class Training:
         Prior precision δ divided by the total weight of the net's rows.
     noise : Tensor of shape (K,)
         Noise level φ of each net, the factor of the prior in the loss.
+    streamed : iterator of Batch, or None
+        Mini-batches of a larger table, with their average over ranks; None for those of the encoded rows.
     """
 
     stacked: Stacked
@@ -356,6 +428,7 @@ class Training:
     batch_size: int
     prior: Tensor
     noise: Tensor
+    streamed: StreamedRows | None = None
 
     @classmethod
     def of(
@@ -368,23 +441,34 @@ class Training:
         prior: Sequence[float],
         *,
         from_zero: bool = True,
+        streamed: StreamedBatches | None = None,
     ) -> Training:
         """Return a training at its start; if ``from_zero``, the last layer's weights start at zero."""
         dtype, n = stacked.dtype, len(rows)
         weights = (seen * rows.weights).to(dtype)
         stacked.start(from_zero=from_zero)
+        unit = n / weights.sum(1, keepdim=True)
+        more = 1.0 if streamed is None else streamed.stream.total_weight / rows.total_weight
         return cls(
             stacked,
             Encoded.of(stacked.modules[0], rows.inputs, dtype),
             rows.targets.to(dtype),
-            weights * (n / weights.sum(1, keepdim=True)),
+            weights * unit,
             torch.ones_like(weights[0])[:, None] if rows.noise is None else (1 / rows.noise).to(dtype),
             _Adam.of(stacked, schedules),
             torch.Generator().manual_seed(seed),
             min(schedules[0].batch_size, n),
-            torch.tensor(prior).to(weights) / weights.sum(1),
+            torch.tensor(prior).to(weights) / (more * weights.sum(1)),
             torch.full_like(weights[:, 0], NOISE_AT_START),
+            None if streamed is None else StreamedRows(stacked.modules[0], streamed, unit, rows),
         )
+
+    def take(self, noise: RowNoise, power: float) -> None:
+        """Weight the squared errors from now on by a power of the inverse noise variances."""
+        mean = noise.values.mean(0)
+        self.precision = (mean / noise.values).pow(power).to(self.precision)
+        if self.streamed is not None:
+            self.streamed.precision_of = lambda inputs: (mean / noise.of(inputs)).pow(power)
 
     def run(
         self,
@@ -396,14 +480,17 @@ class Training:
         """Take the steps of these places; ``rate`` and ``decay`` map a place to fractions of their maxima."""
         penalty = (self.prior * self.noise)[:, None, None]
         is_penalised = bool(penalty.any())
-        for place, chosen in zip(places, self._batches(), strict=False):
+        batches = self._batches() if self.streamed is None else self.streamed
+        for place, batch in zip(places, batches, strict=False):
             if steps.is_over():
                 break
-            outputs = self.stacked(*self.encoded.taken(chosen))
-            squares = (outputs - self.targets[chosen]).square() * self.precision[chosen]
+            outputs = self.stacked(batch.numbers, batch.codes)
+            squares = (outputs - batch.targets).square() * batch.precision
             losses = 0.5 * squares.sum(-1)
-            loss = (losses * self.shares[:, chosen]).sum() / len(chosen)
+            loss = (losses * batch.shares).sum() / len(batch.targets)
             loss.backward()
+            if self.streamed is not None:
+                self.streamed.batches.average_([tensor.grad for tensor in self.stacked.tensors])
             if is_penalised:
                 for weight in self.stacked.weights:
                     assert weight.grad is not None
@@ -415,12 +502,15 @@ class Training:
             if steps.is_shown:
                 steps.advance(loss / len(self.shares))
 
-    def _batches(self) -> Iterator[Tensor]:
-        """Yield the row indices of each mini-batch, without end; each epoch is a new random order."""
+    def _batches(self) -> Iterator[Batch]:
+        """Yield mini-batches without end; each epoch is a new random order."""
         n, device = len(self.targets), self.targets.device
         while True:
             order = torch.randperm(n, generator=self.generator).to(device)
-            yield from (batch for batch in order.split(self.batch_size) if len(batch) == self.batch_size)
+            for chosen in order.split(self.batch_size):
+                if len(chosen) == self.batch_size:
+                    numbers, codes = self.encoded.taken(chosen)
+                    yield Batch(numbers, codes, self.targets[chosen], self.shares[:, chosen], self.precision[chosen])
 
     @torch.no_grad()
     def outputs(self) -> Tensor:

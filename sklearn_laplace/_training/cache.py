@@ -85,7 +85,7 @@ def cached_training(train: Callable[..., Trained], request: TrainingRequest, tas
     parameters = request.parameters
     memory, net, budget = check_memory(parameters["memory"]), parameters["net"], parameters["memory_budget"]
     is_fixed = isinstance(net, FrozenEstimator) or parameters["prior"] is not None
-    is_timed = parameters["max_time"] is not None
+    is_timed = parameters["max_time"] is not None or request.stream is not None
     if memory.location is None or parameters["random_state"] is None or is_fixed or is_timed:
         return train(request, budget, task)
     try:

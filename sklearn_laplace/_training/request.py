@@ -10,6 +10,7 @@ from .._data.rows import PreparedData
 from .._options.options import Options
 from .plan import WarmStart
 from .random_weights import options_for
+from .stream import RowStream
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,8 @@ class TrainingRequest:
         start.
     is_quick : bool
         True if the net is only scored, so that a few steps are sufficient.
+    stream : RowStream or None
+        The whole table, if it is read while the fit runs. ``data`` are then a sample of its rows.
     """
 
     kind: str
@@ -43,6 +46,7 @@ class TrainingRequest:
     warm_start: WarmStart | None = None
     is_member: bool = False
     is_quick: bool = False
+    stream: RowStream | None = None
 
     def options(self, memory_budget: object) -> Options:
         """Resolve the options in the units of these rows.

@@ -1,0 +1,98 @@
+"""Curvatures of all members over all rows of a stream, each in one pass; ranks add up their sums.
+
+A block is read once for all members. Each member's fit of the block is merged with its fit of the earlier ones, which
+is exact for structures that are sums over rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+
+import torch
+
+from .._approximation.noise_model import NoiseModel
+from .._options.options import Options
+from .._training.stream import RowStream, held_out_by_hash
+from ..errors import UnsupportedCombinationError
+from ..laplace.fit import LaplaceFit, fit_laplace
+from .request import FitRequest
+
+SUMS = "curvature", "nll", "gradient", "total_weight", "log_noise"
+"""Fields of a fit that are sums over rows."""
+
+
+def check_in_memory(request: FitRequest) -> None:
+    """Refuse a fit of nets that train one after the other on a stream.
+
+    Raises
+    ------
+    UnsupportedCombinationError
+    """
+    if request.stream is not None:
+        raise UnsupportedCombinationError(
+            f"X is a source of {request.stream.n_rows:,} rows, and these options need all rows in memory. Only the "
+            "default ensemble with normal noise trains while it reads: leave net, n_members, prior, prior_precision, "
+            "sigma_noise, max_epochs and augment at their defaults, or read the rows into memory."
+        )
+
+
+def summed(fits: Sequence[LaplaceFit], stream: RowStream) -> list[LaplaceFit]:
+    """Sums of fits over all ranks."""
+    if stream.group.is_alone:
+        return list(fits)
+    parts = stream.group.gathered([{name: getattr(fit, name) for name in SUMS} for fit in fits])
+    return [
+        reduce(LaplaceFit.merge, [replace(fit, **of_rank[place]) for of_rank in parts])
+        for place, fit in enumerate(fits)
+    ]
+
+
+def fits_of_stream(
+    fits: Sequence[LaplaceFit],
+    places: Sequence[int],
+    stream: RowStream,
+    options: Options,
+    model: NoiseModel | None,
+    like: torch.Tensor,
+) -> list[LaplaceFit]:
+    """Laplace fit of each member on its rows of the stream.
+
+    Parameters
+    ----------
+    fits : sequence of LaplaceFit
+        Fits of the members on a sample, which determine their structures.
+    places : sequence of int
+        Fold of each member among those of all deals.
+    stream : RowStream
+    options : Options
+    model : NoiseModel or None
+        Noise variances of the rows, up to a factor.
+    like : Tensor
+        Tensor with the dtype and the device of the rows.
+
+    Raises
+    ------
+    UnsupportedCombinationError
+        If a structure needs several passes over the rows.
+    """
+    structure = type(fits[0].curvature)
+    if not structure.is_monoid:
+        raise UnsupportedCombinationError(
+            f"hessian_structure={structure.__name__.lower()!r} is no sum over rows, and the rows are read from a "
+            "source. Use 'kron', 'diag' or 'full', or read the rows into memory."
+        )
+    n_columns = fits[0].rule.n_columns(fits[0].likelihood, fits[0].n_outputs)
+    step = options.memory.pass_rows(structure, fits[0].network, n_columns, 0)
+    sums: list[LaplaceFit | None] = [None] * len(fits)
+    for data in stream.blocks():
+        held_out = held_out_by_hash(data)[list(places)]
+        under = data if model is None else data.under_noise(model.ratios_of(data.X))
+        rows = under.tensors(torch.float64, like.dtype, like.device)
+        for place, fit in enumerate(fits):
+            chunks = rows.taken(torch.from_numpy(~held_out[place]).nonzero()[:, 0].to(like.device)).chunks(step)
+            arguments = fit.network, fit.likelihood, fit.rule, structure, fit.prior, chunks
+            more, before = fit_laplace(*arguments, like=fit.curvature), sums[place]
+            sums[place] = more if before is None else before.merge(more)
+    return summed([total for total in sums if total is not None], stream)

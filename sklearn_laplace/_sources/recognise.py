@@ -1,0 +1,63 @@
+"""Which arguments of a fit or of a prediction are sources of rows."""
+
+from __future__ import annotations
+
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from .._runtime.group import Group
+from .arrays import ArraySource
+from .arrow import ArrowSource, dataset_of, is_dataset
+from .collections import DaskSource, is_collection
+from .source import RowSource, SomeParts
+
+SAMPLE_ROWS = 200_000
+"""Number of rows up to which the rows of a source are read into memory, and sampled from a larger one."""
+
+
+def source_of(X: Any, y: Any = None, sample_weight: Any = None, group: Group | None = None) -> RowSource | None:
+    """Source of the rows that the arguments stand for; None for rows in memory.
+
+    Parameters
+    ----------
+    X : array-like, path, dataset of pyarrow, or collection of dask
+    y, sample_weight : array-like, collection of dask, or names of columns of X
+    group : Group, optional
+        Ranks with their own rows. Arrays of several ranks are shards of one table.
+
+    Raises
+    ------
+    ImportError
+        If the library that reads X is missing.
+    """
+    if isinstance(X, str | PathLike):
+        X = dataset_of(X)
+    if is_dataset(X):
+        return ArrowSource.of(X, y, sample_weight)
+    if is_collection(X):
+        return DaskSource.of(X, y, sample_weight)
+    is_large_map = isinstance(X, np.memmap) and X.ndim == 2 and len(X) > SAMPLE_ROWS
+    if is_large_map or (group is not None and not group.is_alone):
+        return ArraySource(X, y, sample_weight)
+    return None
+
+
+def shard_of(source: RowSource, group: Group) -> tuple[RowSource, list[int]]:
+    """Rows of this rank, and the position in the whole table of the first row of each of its parts.
+
+    A source that is the same on all ranks is divided by its parts. Otherwise, each rank has its own rows.
+
+    Raises
+    ------
+    ValueError
+        If some ranks have the same source, and others do not.
+    """
+    identities = group.gathered(source.identity)
+    if group.is_alone or identities[0] is None or any(other != identities[0] for other in identities):
+        before = sum(group.gathered(source.n_rows)[: group.rank])
+        return source, (before + np.cumsum([0, *source.lengths])[:-1]).tolist()
+    shard = SomeParts(source, group.rank, group.size)
+    starts = np.cumsum([0, *source.lengths])[:-1]
+    return shard, [int(starts[part]) for part in shard.chosen]

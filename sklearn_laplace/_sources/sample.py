@@ -1,0 +1,107 @@
+"""A uniform sample of the rows of a source, which does not depend on how the ranks have divided the rows.
+
+A row belongs to the sample if the hash of its position in the whole table is small. Samples of parts of the table can
+therefore be merged: the result is the sample of the whole, row by row. One pass over the rows draws it, and counts the
+rows and their weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .._data.rows import rehashed
+from .._runtime.group import Group
+from .recognise import SAMPLE_ROWS, shard_of
+from .source import Block, RowSource, joined
+
+SAMPLE_CELLS, FEWEST = 2**25, 10_000
+"""Maximum number of cells of a sample of a wide table, and its minimum number of rows."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Sample of the rows of all ranks.
+
+    Parameters
+    ----------
+    rows : Block
+        The rows of the sample, in the order of the table.
+    is_all : bool
+        True if these are all rows.
+    n_rows : int
+        Number of rows of all ranks.
+    total_weight : float
+        Sum of their weights.
+    shard : RowSource
+        Rows of this rank.
+    """
+
+    rows: Block
+    is_all: bool
+    n_rows: int
+    total_weight: float
+    shard: RowSource
+
+
+def sample_of(source: RowSource, group: Group, most: int = SAMPLE_ROWS) -> Sample:
+    """Draw the sample by one pass over the rows of this rank.
+
+    Parameters
+    ----------
+    source : RowSource
+        Rows of this rank, or of all ranks.
+    group : Group
+    most : int
+        Approximate number of rows of the sample.
+    """
+    shard, starts = shard_of(source, group)
+    n_rows = sum(group.gathered(shard.n_rows))
+    piece, error = None, None
+    try:
+        piece = _drawn(shard, starts, n_rows, most)
+    except Exception as failure:
+        error = failure
+    group.raise_together(error)
+    assert piece is not None
+    positions, blocks, weights = zip(*group.gathered(piece), strict=True)
+    order = np.concatenate(positions).argsort(kind="stable")
+    rows = joined(blocks)
+    rows = Block(*(_taken(part, order) for part in (rows.X, rows.y, rows.sample_weight)))
+    return Sample(rows, len(rows) == n_rows, n_rows, sum(weights), shard)
+
+
+def _drawn(shard: RowSource, starts: Sequence[int], n_rows: int, most: int) -> tuple[np.ndarray, Block, float]:
+    """Positions and rows of the sample among the rows of this rank, and the sum of the weights of all its rows."""
+    kept: list[Block] = []
+    positions: list[np.ndarray] = []
+    weight, limit = 0.0, None
+    for part, start in enumerate(starts):
+        for block in shard.blocks(part):
+            if limit is None:
+                limit = _limit(n_rows, block.X.shape[1], most)
+            place = np.arange(start, start + len(block), dtype=np.uint64)
+            start += len(block)
+            chosen = np.ones(len(block), dtype=bool) if limit >= 1 else rehashed(place) < np.uint64(limit * 2.0**64)
+            positions.append(place[chosen])
+            kept.append(Block(*(_taken(part, chosen) for part in (block.X, block.y, block.sample_weight))))
+            weight += float(len(block) if block.sample_weight is None else np.sum(block.sample_weight))
+    if not kept:
+        raise ValueError("this rank has no rows; divide the rows among fewer ranks, or into more parts.")
+    return np.concatenate(positions), joined(kept), weight
+
+
+def _limit(n_rows: int, n_columns: int, most: int) -> float:
+    """Fraction of the rows in the sample."""
+    most = min(most, max(SAMPLE_CELLS // max(n_columns, 1), FEWEST))
+    return most / n_rows
+
+
+def _taken(values: Any, chosen: np.ndarray) -> Any:
+    """Rows of an array or a dataframe by a mask or by positions."""
+    if values is None:
+        return None
+    return values[chosen] if isinstance(values, np.ndarray) else values.iloc[chosen].reset_index(drop=True)

@@ -1,0 +1,126 @@
+"""A source of rows: a table in parts that are read block by block, in any order of the parts.
+
+A block has at most ``BLOCK_ROWS`` rows, so that the memory does not depend on the number of rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+BLOCK_ROWS = 2**14
+"""Maximum number of rows of a block."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a source, as the user passed them.
+
+    Parameters
+    ----------
+    X : ndarray or dataframe of shape (n, d)
+        Inputs.
+    y : ndarray of shape (n,) or (n, C), or None
+        Targets; None in a source without targets.
+    sample_weight : ndarray of shape (n,), optional
+        Row weights.
+    """
+
+    X: Any
+    y: Any = None
+    sample_weight: Any = None
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+
+class RowSource(ABC):
+    """A table in parts, such as the row groups of Parquet files."""
+
+    @property
+    @abstractmethod
+    def lengths(self) -> Sequence[int]:
+        """Number of rows of each part."""
+
+    @abstractmethod
+    def blocks(self, part: int) -> Iterator[Block]:
+        """Yield the rows of a part in order, at most ``BLOCK_ROWS`` at a time."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> object:
+        """Plain value that is equal for sources of the same rows, or None if the rows belong to this process alone."""
+
+    @property
+    def n_rows(self) -> int:
+        """Total number of rows."""
+        return sum(self.lengths)
+
+    def all_blocks(self) -> Iterator[Block]:
+        """Yield all rows in order."""
+        for part in range(len(self.lengths)):
+            yield from self.blocks(part)
+
+
+@dataclass(frozen=True)
+class SomeParts(RowSource):
+    """Every k-th part of another source: the shard of one rank.
+
+    Parameters
+    ----------
+    whole : RowSource
+    first, step : int
+        Position of the first part, and distance of two parts.
+    """
+
+    whole: RowSource
+    first: int
+    step: int
+
+    @property
+    def chosen(self) -> range:
+        """Positions of the parts in the other source."""
+        return range(self.first, len(self.whole.lengths), self.step)
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Number of rows of each part."""
+        return [self.whole.lengths[part] for part in self.chosen]
+
+    def blocks(self, part: int) -> Iterator[Block]:
+        """Yield the rows of a part in order."""
+        return self.whole.blocks(self.chosen[part])
+
+    @property
+    def identity(self) -> object:
+        """None: these rows belong to one rank."""
+        return None
+
+
+def joined(blocks: Sequence[Block]) -> Block:
+    """Rows of several blocks as one block.
+
+    Examples
+    --------
+    >>> joined([Block(np.ones((2, 1)), np.zeros(2)), Block(np.ones((1, 1)), np.zeros(1))]).X.shape
+    (3, 1)
+    """
+    first = blocks[0]
+    y, weights = (
+        None if getattr(first, name) is None else np.concatenate([np.asarray(getattr(block, name)) for block in blocks])
+        for name in ("y", "sample_weight")
+    )
+    return Block(stacked([block.X for block in blocks]), y, weights)
+
+
+def stacked(tables: Sequence[Any]) -> Any:
+    """Rows of several arrays or dataframes as one table."""
+    if isinstance(tables[0], np.ndarray):
+        return np.concatenate(tables)
+    import pandas as pd
+
+    return pd.concat(tables, ignore_index=True)

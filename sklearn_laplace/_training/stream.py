@@ -1,0 +1,161 @@
+"""Rows that are read while a fit runs: shuffled mini-batches for the training, and blocks for sums over all rows.
+
+A fold is a set of hashes of rows, so that it needs no memory, and every process assigns a row to the same fold.
+
+**Order of the mini-batches.** The parts of the source are taken in random order, ``OPEN_PARTS`` at a time. Blocks of
+random ones among them fill a buffer, whose rows are permuted. A thread fills the next buffer in the meantime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from torch import Tensor
+
+from .._data.rows import PreparedData, rehashed, row_keys
+from .._runtime.group import Group
+from .._sources.source import Block, RowSource
+from .deals import N_DEALS, N_FOLDS
+
+BUFFER_ROWS = 2**16
+"""Number of rows of a buffer."""
+OPEN_PARTS = 8
+"""Number of parts of a source whose rows are mixed."""
+
+
+@dataclass(frozen=True)
+class RowStream:
+    """Rows of this rank, and the sizes of the whole table.
+
+    Parameters
+    ----------
+    shard : RowSource
+        Rows of this rank.
+    read : callable
+        Maps a block to prepared rows, in the units of the network.
+    n_rows : int
+        Number of rows of all ranks.
+    total_weight : float
+        Sum of their weights, in the units of the prepared rows.
+    group : Group
+    """
+
+    shard: RowSource
+    read: Callable[[Block], PreparedData]
+    n_rows: int
+    total_weight: float
+    group: Group
+
+    @property
+    def share(self) -> int:
+        """Number of rows of this rank."""
+        return self.shard.n_rows
+
+    def blocks(self) -> Iterator[PreparedData]:
+        """Yield the rows of this rank in order, about ``BUFFER_ROWS`` at a time."""
+        yield from _ahead(self._buffers(self.shard.all_blocks()))
+
+    def shuffled(self, seed: int) -> Iterator[PreparedData]:
+        """Yield buffers of rows in random order, without end."""
+        of_parts, of_rows = (np.random.default_rng([seed, self.group.rank, k]) for k in range(2))  # of two threads
+        endless = chain.from_iterable(self._mixed(of_parts) for _ in iter(int, 1))
+        for rows in _ahead(self._buffers(endless)):
+            yield rows.taken(of_rows.permutation(len(rows.X)))
+
+    def _mixed(self, rng: np.random.Generator) -> Iterator[Block]:
+        """Yield all blocks of this rank once, from several parts in turn."""
+        waiting = iter(rng.permutation(len(self.shard.lengths)).tolist())
+        parts: list[Iterator[Block]] = []
+        while True:
+            while len(parts) < OPEN_PARTS and (part := next(waiting, None)) is not None:
+                parts.append(self.shard.blocks(part))
+            if not parts:
+                return
+            place = int(rng.integers(len(parts)))
+            block = next(parts[place], None)
+            if block is None:
+                del parts[place]
+            else:
+                yield block
+
+    def _buffers(self, blocks: Iterator[Block]) -> Iterator[PreparedData]:
+        """Collect prepared rows up to the size of a buffer."""
+        collected: list[PreparedData] = []
+        for block in blocks:
+            collected.append(self.read(block))
+            if sum(len(rows.X) for rows in collected) >= BUFFER_ROWS:
+                yield PreparedData.together(collected)
+                collected = []
+        if collected:
+            yield PreparedData.together(collected)
+
+
+def _ahead(buffers: Iterator[PreparedData]) -> Iterator[PreparedData]:
+    """Yield the same buffers; a thread prepares the next one while the caller works on the last one."""
+    with ThreadPoolExecutor(1) as thread:
+        following = thread.submit(next, buffers, None)
+        while (rows := following.result()) is not None:
+            following = thread.submit(next, buffers, None)
+            yield rows
+
+
+def folds_of(data: PreparedData, n_deals: int = N_DEALS, n_folds: int = N_FOLDS) -> np.ndarray:
+    """Fold of each row in each deal, shape (n_deals, n), by the hash of the row.
+
+    Equal rows are in the same fold, in any block and on any rank.
+    """
+    keys, folds = row_keys(data.X, data.targets), []
+    for _ in range(n_deals):
+        keys = rehashed(keys)
+        folds.append((keys % np.uint64(n_folds)).astype(np.int64))
+    return np.stack(folds)
+
+
+def held_out_by_hash(data: PreparedData, n_deals: int = N_DEALS, n_folds: int = N_FOLDS) -> np.ndarray:
+    """Mask of the rows that each member holds out, shape (n_deals · n_folds, n); see :func:`folds_of`."""
+    return (folds_of(data, n_deals, n_folds)[:, None] == np.arange(n_folds)[:, None]).reshape(n_deals * n_folds, -1)
+
+
+@dataclass(frozen=True)
+class StreamedBatches:
+    """Mini-batches of a stream for some members.
+
+    Parameters
+    ----------
+    stream : RowStream
+    members : range
+        Positions of the members among those of all deals.
+    n_deals : int
+        Number of deals.
+    batch_size : int
+        Rows of all ranks in a mini-batch.
+    seed : int
+    """
+
+    stream: RowStream
+    members: range
+    n_deals: int
+    batch_size: int
+    seed: int
+
+    def buffers(self) -> Iterator[tuple[PreparedData, np.ndarray]]:
+        """Yield rows in random order, without end, and the members that are trained on each of them, (K, n)."""
+        for rows in self.stream.shuffled(self.seed):
+            yield rows, ~held_out_by_hash(rows, self.n_deals)[self.members.start : self.members.stop]
+
+    @property
+    def rows_of_rank(self) -> int:
+        """Rows of this rank in a mini-batch."""
+        return max(self.batch_size // self.stream.group.size, 1)
+
+    def average_(self, gradients: Sequence[Tensor]) -> None:
+        """Replace gradients by their averages over all ranks."""
+        group = self.stream.group
+        if not group.is_alone:
+            group.sum_(gradients)
+            for gradient in gradients:
+                gradient /= group.size
