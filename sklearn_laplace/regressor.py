@@ -99,6 +99,8 @@ default="auto"
         Prior precision of the training. "same": that of the posterior.
     memory : None, str or joblib.Memory, default=None
         Cache of trainings, as in ``Pipeline``; needs an integer ``random_state``.
+    checkpoint : str, path or None, default=None
+        File from which a killed fit goes on.
     memory_budget : None, int or str, default=None
         Bytes, or text such as "2GB", for posterior and rows.
     device : {"auto", "cpu", "cuda"}, default="auto"
@@ -200,6 +202,7 @@ default="auto"
         augment: Any = None,
         map_prior_precision: str | float = "same",
         memory: Any = None,
+        checkpoint: Any = None,
         memory_budget: Any = None,
         device: str = "auto",
         dtype: str = "auto",
@@ -233,6 +236,7 @@ default="auto"
         self.augment = augment
         self.map_prior_precision = map_prior_precision
         self.memory = memory
+        self.checkpoint = checkpoint
         self.memory_budget = memory_budget
         self.device = device
         self.dtype = dtype

@@ -34,7 +34,7 @@ from .._runtime.steps import Steps
 from .._runtime.threads import single_thread
 from .._training.batched import RowNoise, Stacked, mean_squares, seconds_of_step, train_members
 from .._training.built_in import noise_net, of_one_net, table_net
-from .._training.deals import held_out_rows
+from .._training.deals import N_DEALS, held_out_rows
 from .._training.fit_map import ROWS_FOR_MEMBERS
 from .._training.plan import NOISELESS
 from .._training.random_weights import grouped, posterior_layout
@@ -190,42 +190,26 @@ def train_bag(request: TrainingRequest, memory_budget: object, task: Task) -> Ba
     task : Task
         Progress of the training.
     """
-    options, parameters, data, seeds = request.options(memory_budget), request.parameters, request.data, request.seeds
-    rows, stream = data.training_rows(options.dtype, options.device, built_in=True), request.stream
-    recipes = _recipes(parameters, data, len(data.X) if stream is None else stream.n_rows)
+    options, data, stream, clock = request.options(memory_budget), request.data, request.stream, task.clock
+    rows = data.training_rows(options.dtype, options.device, built_in=True)
+    recipes = _recipes(request.parameters, data, len(data.X) if stream is None else stream.n_rows)
     held_out = torch.from_numpy(_held_out(data, len(recipes), stream)).to(rows.inputs.device)
-    deals: list[tuple[Bag, Tensor]] = []
-    prior, order, clock = 0.0, seeds[1] % 2**31, task.clock
-    n_members = len(held_out) // len(recipes)
+    n_members, deals, prior = len(held_out) // len(recipes), [], 0.0
     with task.subtask("epochs") as epochs:
         if clock.max_time is not None:
-            recipes = _in_time(recipes, rows, data, options, n_members, clock)
-            recipes = recipes if stream is None else stream.group.of_first(recipes)
+            timed = partial(_in_time, recipes, rows, data, options, n_members, clock)
+            recipes = _of_part(recipes, request.saved.result("part of the steps", timed))
         progress = partial(Schedule.steps, task=epochs, n_rows=len(rows), log_volume=data.scale.log_volume)
         for together in _programs(recipes):
             first = len(deals) * n_members
-            masks = held_out[first : first + len(together) * n_members]
-            arguments = [_arguments(recipe, data, options) for recipe in together for _ in range(n_members)]
-            modules = [TableMLP(**a, seed=seeds[0] + first + k).to(rows.weights) for k, a in enumerate(arguments)]
-            schedules = [recipe.schedule for recipe in together]
+            program = _Program.of(request, options, rows, together, held_out, first)
             if not deals:  # refuse unsupported posteriors before any training
-                layout_of(trace(modules[0], rows.inputs), rows, options)
-                prior, error = _prior(arguments[0], schedules[0], rows, masks[0], seeds[0], order, progress)
-                of_one = of_one_net(parameters)
-                prior = prior if stream is None else stream.group.of_first(prior)
-                if (
-                    stream is None
-                    and error < PILOT_NOISELESS
-                    and exact_kinds(of_one, data.shape(), options.likelihood, added=False)
-                ):
+                layout_of(trace(program.modules[0], rows.inputs), rows, options)
+                prior, error = request.saved.result("prior", partial(program.prior, progress))
+                if stream is None and error < PILOT_NOISELESS and _has_exact_steps(request, options):
                     return None
-            noise_of = partial(_noise_so_far, masks, rows, parameters, data, options, seeds[0])
-            streamed = (
-                None if stream is None else _batches(stream, first, len(masks), len(recipes), schedules[0], order)
-            )
-            with progress(schedules[0], label="members") as steps:
-                train = partial(train_members, noise_of=noise_of, steps=steps, streamed=streamed)
-                deals += _trained(modules, arguments, schedules, rows, masks, order, prior, train, first)
+            with progress(together[0].schedule, label="members") as steps:
+                deals += program.trained(prior, steps)
             if clock.is_over():
                 break
     bags, outputs = zip(*deals, strict=True)
@@ -242,9 +226,10 @@ def _held_out(data: PreparedData, n_deals: int, stream: RowStream | None) -> np.
     return held_out_by_hash(data, n_deals)
 
 
-def _batches(stream: RowStream, first: int, n: int, n_deals: int, schedule: Schedule, seed: int) -> StreamedBatches:
-    """Mini-batches of a stream for n members from the given one on."""
-    return StreamedBatches(stream, range(first, first + n), n_deals, schedule.batch_size, seed + first)
+def _has_exact_steps(request: TrainingRequest, options: Options) -> bool:
+    """True if nets with exact steps are affordable in place of the members."""
+    of_one, shape = of_one_net(request.parameters), request.data.shape()
+    return bool(exact_kinds(of_one, shape, options.likelihood, added=False))
 
 
 def _programs(recipes: Sequence[Recipe]) -> list[tuple[Recipe, ...]]:
@@ -258,35 +243,109 @@ def _arguments(recipe: Recipe, data: PreparedData, options: Options) -> dict[str
     return table_net(shape, data, options.likelihood, recipe.n_bins)
 
 
-def _trained(
-    modules: Sequence[TableMLP],
-    arguments: Sequence[dict[str, Any]],
-    schedules: Sequence[Schedule],
-    rows: TrainingRows,
-    held_out: Tensor,
-    seed: int,
-    prior: float,
-    train: Callable[..., tuple[Tensor, RowNoise | None]],
-    place: int,
-) -> list[tuple[Bag, Tensor]]:
-    """Train the members of some deals; for each deal, return them and their outputs for held-out rows (n, C)."""
-    stacked, priors = Stacked(modules), [prior] * len(modules)
-    with single_thread(stacked.is_small(schedules[0])):
-        outputs, noise = train(stacked, rows, (~held_out).double(), schedules, seed, priors)
-    states, noises = stacked.written(), () if noise is None else (noise.values,)
-    n, n_steps, deals = len(modules) // len(schedules), schedules[0].n_steps, []
-    for first in range(0, len(modules), n):
-        part = slice(first, first + n)
-        fields = tuple(arguments[part]), tuple(states[part]), held_out[part], (1 / n,) * n, noises, n_steps
-        places = tuple(range(place + first, place + first + n))
-        deals.append((Bag(*fields, places), (outputs[part] * held_out[part, :, None]).sum(0)))
-    return deals
+@dataclass(frozen=True)
+class _Program:
+    """Members of some deals, which train as one tensor program.
+
+    Parameters
+    ----------
+    request : TrainingRequest
+    options : Options
+    rows : TrainingRows
+        Training rows, or a sample of them.
+    recipes : tuple of Recipe
+        Recipe of each deal.
+    arguments : tuple of dict
+        Keyword arguments of each net.
+    modules : tuple of TableMLP
+        Nets with their initial weights.
+    held_out : Tensor of shape (K, n), bool
+        True for rows that were held out from the training of a net.
+    first : int
+        Position of the first member among the folds of all deals.
+    n_deals : int
+        Number of all deals.
+    """
+
+    request: TrainingRequest
+    options: Options
+    rows: TrainingRows
+    recipes: tuple[Recipe, ...]
+    arguments: tuple[dict[str, Any], ...]
+    modules: tuple[TableMLP, ...]
+    held_out: Tensor
+    first: int
+    n_deals: int
+
+    @classmethod
+    def of(
+        cls,
+        request: TrainingRequest,
+        options: Options,
+        rows: TrainingRows,
+        recipes: tuple[Recipe, ...],
+        held_out: Tensor,
+        first: int,
+    ) -> _Program:
+        """Program of the deals with these recipes, from the member at position ``first`` on."""
+        n_members = len(held_out) // N_DEALS
+        arguments = [_arguments(recipe, request.data, options) for recipe in recipes for _ in range(n_members)]
+        seed = request.seeds[0] + first
+        modules = tuple(TableMLP(**a, seed=seed + k).to(rows.weights) for k, a in enumerate(arguments))
+        masks = held_out[first : first + len(modules)]
+        return cls(request, options, rows, recipes, tuple(arguments), modules, masks, first, N_DEALS)
+
+    @property
+    def order(self) -> int:
+        """Seed of the order of the mini-batches."""
+        return self.request.seeds[1] % 2**31
+
+    def prior(self, progress: Callable[..., Steps]) -> tuple[float, float]:
+        """Prior precision of the members, and the held-out error of its trial; see :func:`_prior`."""
+        schedule, seed = self.recipes[0].schedule, self.request.seeds[0]
+        return _prior(self.arguments[0], schedule, self.rows, self.held_out[0], seed, self.order, progress)
+
+    def trained(self, prior: float, steps: Steps) -> list[tuple[Bag, Tensor]]:
+        """Train the members; for each deal, return them and their outputs for held-out rows (n, C)."""
+        trained = self.request.saved.result(f"members from {self.first}", lambda: self._trained(prior, steps))
+        noises = () if trained["noise"] is None else (trained["noise"],)
+        n, deals = len(self.modules) // len(self.recipes), []
+        for begin, recipe in zip(range(0, len(self.modules), n), self.recipes, strict=True):
+            part, places = slice(begin, begin + n), range(self.first + begin, self.first + begin + n)
+            held_out, states = self.held_out[part], tuple(trained["states"][part])
+            shares, n_steps = (1 / n,) * n, recipe.schedule.n_steps
+            bag = Bag(self.arguments[part], states, held_out, shares, noises, n_steps, tuple(places))
+            deals.append((bag, (trained["outputs"][part] * held_out[:, :, None]).sum(0)))
+        return deals
+
+    def _trained(self, prior: float, steps: Steps) -> dict[str, Any]:
+        """States, outputs (K, n, C) and noise variances after the training."""
+        request, rows, held_out = self.request, self.rows, self.held_out
+        schedules, stacked = [recipe.schedule for recipe in self.recipes], Stacked(self.modules)
+        noise_of = partial(_noise_so_far, held_out, rows, request.parameters, request.data, self.options)
+        arguments = stacked, rows, (~held_out).double(), schedules, self.order, [prior] * len(self.modules)
+        streamed = None
+        if request.stream is not None:
+            places, seed = range(self.first, self.first + len(self.modules)), self.order + self.first
+            streamed = StreamedBatches(request.stream, places, self.n_deals, schedules[0].batch_size, seed)
+        with single_thread(stacked.is_small(schedules[0])):
+            outputs, noise = train_members(
+                *arguments, partial(noise_of, request.seeds[0]), steps, streamed=streamed, saved=request.saved
+            )
+        return {"states": stacked.written(), "outputs": outputs, "noise": None if noise is None else noise.values}
+
+
+def _of_part(recipes: Sequence[Recipe], part: float) -> tuple[Recipe, ...]:
+    """Recipes with a part of the steps."""
+    if part >= 1:
+        return tuple(recipes)
+    return tuple(replace(recipe, schedule=recipe.schedule.of_part(part)) for recipe in recipes)
 
 
 def _in_time(
     recipes: Sequence[Recipe], rows: TrainingRows, data: PreparedData, options: Options, n_members: int, clock: Clock
-) -> tuple[Recipe, ...]:
-    """Recipes with fewer steps if the time limit requires it; the passes over the rows afterwards need time as well."""
+) -> float:
+    """Part of the steps that the time limit allows; the passes over the rows afterwards need time as well."""
     needed, passes = 0.0, 0.0
     few = rows.taken(torch.arange(min(PROBED_ROWS, len(rows)), device=rows.inputs.device))
     for place, together in enumerate(_programs(recipes)):
@@ -300,10 +359,8 @@ def _in_time(
         needed += step * (schedule.n_steps + (0 if place else min(schedule.n_steps, PILOT_STEPS)))
         passes += len(arguments) * (clock.elapsed - begun) * len(rows) / len(few)
     part = min(PART_OF_TIME * clock.left, max(clock.left - PASSES * passes, LEAST_PART * clock.left)) / needed
-    if part >= 1:
-        return tuple(recipes)
-    clock.was_cut = True
-    return tuple(replace(recipe, schedule=recipe.schedule.of_part(part)) for recipe in recipes)
+    clock.was_cut |= part < 1
+    return clock.group.of_first(part)
 
 
 def _prior(

@@ -44,6 +44,7 @@ from .._sources.recognise import SAMPLE_ROWS, source_of
 from .._sources.sample import Sample, sample_of
 from .._sources.source import Block, RowSource
 from .._storage.stored import StoredEstimator
+from .._training.checkpoint import checkpoint_of
 from .._training.folds import N_FOLDS
 from .._training.stream import RowStream
 from .._validation.arguments import explained
@@ -231,8 +232,9 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
             data = replace(prepare(), table=self._table)
             if self._extends_previous(data.n_outputs):  # its rows are not stored, which excludes leave-one-out
                 data = replace(data, unmerged=None)
-            seeds = random_numbers(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
-            seeds = clock.group.of_first(seeds)
+            saved = checkpoint_of(parameters, data, clock.group)
+            drawn = random_numbers(self.random_state).randint(np.iinfo(np.int32).max, size=3).tolist()
+            seeds = saved.result("seeds", lambda: clock.group.of_first(drawn))
             deep = self.net is None and len(parameters["hidden_layer_sizes"]) > 0
             by_held_out = deep and options.leaves_noise_open and parameters["prior"] is None
             self._weight_unit = data.weight_unit() if by_held_out else 1.0
@@ -249,12 +251,14 @@ class LaplaceEstimator(FittedModel, ReportedFit, StoredEstimator, ShownEstimator
                 is_candidate=self._is_candidate,
                 is_quick=self._is_quick,
                 stream=None if sample is None else self._stream(sample, data),
+                saved=saved,
             )
             ensemble = fit_ensemble(request, (1 + may_repeat) * MEMBER_STAGES, task)
             self._ensemble = reweighted(ensemble, parameters["member_weights"], options)
             if not (self._is_candidate or clock.was_cut):
                 diagnose(self._ensemble, options)
-        clock.warn_if_cut(stacklevel=5)
+        saved.remove()
+        clock.warn_if_cut(stacklevel=6)
         return self
 
     def _without_rule(self, rows: GivenRows) -> Any:

@@ -391,11 +391,11 @@ def is_ruled(model: Any) -> bool:
 
 
 def without_rule(estimator: Any) -> Any:
-    """Unfitted estimator with ``prior_precision=1.0`` and otherwise the same parameters.
+    """Unfitted estimator with ``prior_precision=1.0``, without a checkpoint, and otherwise with the same parameters.
 
     It is constructed without the rule before it is cloned, because a generator as ``cv`` cannot be copied.
     """
-    rest = {**estimator.get_params(deep=False), "prior_precision": 1.0}
+    rest = {**estimator.get_params(deep=False), "prior_precision": 1.0, "checkpoint": None}
     return clone(type(estimator)(**rest))
 
 

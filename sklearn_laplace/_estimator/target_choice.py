@@ -28,7 +28,7 @@ FEW_ROWS, MOST_ROWS = 600, 1_500
 """Number of rows up to which all folds are scored, with single nets; above, one fold is scored. Maximum number of rows
 used."""
 N_FOLDS = 3
-QUIET: dict[str, Any] = {"n_jobs": 1, "verbose": 0, "memory": None}
+QUIET: dict[str, Any] = {"n_jobs": 1, "verbose": 0, "memory": None, "checkpoint": None}
 """Parameters of fits that are only scored."""
 LOG = next(name for name, transform in TRANSFORMS.items() if transform is LogTransform)
 

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from .._estimator.base import LaplaceEstimator
+from .._runtime.atomic import write_whole
 from .._runtime.autograd import ordinary_tensors
 from .._storage.describe import Describer, name_of
 from .._storage.registry import known
@@ -38,7 +39,6 @@ from .._validation.values import file_path
 from ..classifier import LaplaceClassifier
 from ..errors import NotStorableError, StateError
 from ..regressor import LaplaceRegressor
-from .atomic import write_whole
 from .trial import check_answers
 
 FORMAT, VERSION, TREE = "sklearn_laplace", str(STATE_FORMAT), "tree"

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from .._approximation.noise_model import LARGEST_SPREAD, NODES, REACH, NoiseModel
 from .._estimator.base import LaplaceEstimator
+from .._runtime.atomic import write_whole
 from .._validation.arguments import explained
 from .._validation.values import file_path
 from ..classifier import LaplaceClassifier
@@ -46,7 +47,6 @@ from ..laplace.structures._base import Posterior
 from ..laplace.structures.kron import KronPosterior
 from ..nets import TableMLP
 from ..nets.mlp import Scale
-from .atomic import write_whole
 from .onnx_layers import LAYERS, PLAIN, Graph, array, square, unsqueezed
 
 CLOSED_FORMS = Moderated, Probit, Plugin

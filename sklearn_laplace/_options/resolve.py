@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from numbers import Integral, Number
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -179,6 +180,8 @@ def _check_values(parameters: Mapping[str, Any]) -> None:
     for name in ("lr", "max_time"):
         if parameters[name] is not None:
             positive(name, parameters[name])
+    if not isinstance(parameters["checkpoint"], str | PathLike | None):
+        raise TypeError(f"checkpoint={parameters['checkpoint']!r} has to be None or the path of a file.")
     verbosity(parameters["verbose"])
     check_augment(parameters["augment"])
     count("n_copies of Augmentation", parameters["n_augmentations"])

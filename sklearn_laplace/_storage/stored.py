@@ -76,7 +76,8 @@ class StoredEstimator(Described):
             )
         check_types(reader, cls, parameters, lambda name: PARAMETER)
         check_fitted(reader, cls, fitted)
-        return cls._joined({**parameters, "memory": None}, fitted)  # a fit unpickles the content of its cache
+        # A fit unpickles the content of its cache, and replaces the file of its checkpoint.
+        return cls._joined({**parameters, "memory": None, "checkpoint": None}, fitted)
 
     def __getstate__(self) -> dict[str, Any]:
         parameters, fitted = self._split()

@@ -23,8 +23,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby, islice
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ from .._host.rows import TrainingRows
 from .._runtime.budget import SINGLE_THREAD_FLOPS
 from .._runtime.steps import Steps
 from ..nets import MLP, TableMLP
+from .checkpoint import Checkpoint, NoCheckpoint
 from .schedule import Schedule
 from .stream import StreamedBatches
 
@@ -256,6 +258,7 @@ def train_members(
     noise_of: Callable[[Tensor], RowNoise | None],
     steps: Steps | None = None,
     streamed: StreamedBatches | None = None,
+    saved: Checkpoint | NoCheckpoint | None = None,
 ) -> tuple[Tensor, RowNoise | None]:
     """Train all nets on targets with normal noise.
 
@@ -280,6 +283,8 @@ def train_members(
         Progress of the steps, which may end them early.
     streamed : StreamedBatches, optional
         Mini-batches of a larger table. ``rows`` are then a sample of its rows, for the held-out errors.
+    saved : Checkpoint, optional
+        State of the same training before its process was killed, and place of later states.
 
     Returns
     -------
@@ -290,14 +295,21 @@ def train_members(
     """
     training, schedule = Training.of(stacked, rows, seen, schedules, seed, prior, streamed=streamed), schedules[0]
     held_out, steps = (1 - seen) * rows.weights, Steps() if steps is None else steps
-    outputs, noise, error = torch.empty(0), None, math.inf
-    for begin, end in schedule.cycles:
-        training.run(schedule.rate, schedule.decay, range(begin, end), steps)
+    outputs, error, before, saved = torch.empty(0), math.inf, math.inf, NoCheckpoint() if saved is None else saved
+    begun, noise = training.resumed(saved.state, noise_of, schedule.noise_power)
+    for cycle, (begin, end) in enumerate(schedule.cycles):
+        if cycle < begun.cycle:
+            continue
+        if cycle == begun.cycle and begun.errors:
+            before, error = begun.errors
+        save = partial(training.save, saved, cycle, (before, error))
+        training.run(schedule.rate, schedule.decay, range(begin, end), steps, begun.done.pop(cycle, 0), save)
         outputs = training.outputs()
         training.noise = mean_squares(rows, outputs, held_out, training.precision.double()).to(training.noise)
         errors = mean_squares(rows, outputs, held_out)
         steps.score(errors, rows.n_outputs)
         if end == schedule.last_cycle and not steps.is_over() and (noise := noise_of(outputs)) is not None:
+            training.before_noise = stacked.copied()
             training.take(noise, schedule.noise_power)
         before, error = error, float(errors.mean())
     for _ in range(schedule.most_further):
@@ -368,26 +380,46 @@ class StreamedRows:
     def __init__(self, module: MLP | TableMLP, batches: StreamedBatches, unit: Tensor, rows: TrainingRows) -> None:
         self.module, self.batches, self.unit, self.like = module, batches, unit, rows
         self.precision_of: Callable[[Tensor], Tensor] = lambda inputs: torch.ones(1, 1)
+        self.n_read, self._skipped = 0, 0
         self._all = self._yielded()
+
+    def skip(self, n_batches: int) -> None:
+        """Begin after a number of mini-batches."""
+        self.n_read = self._skipped = n_batches
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
-        return next(self._all)
+        batch = next(self._all)
+        self.n_read += 1
+        return batch
 
     def _yielded(self) -> Iterator[Batch]:
         dtype, size = self.unit.dtype, self.batches.rows_of_rank
         for data, seen in self.batches.buffers():
+            n_whole = max(len(data.X) // size, 1)
+            if self._skipped >= n_whole:
+                self._skipped -= n_whole
+                continue
             rows = data.tensors(self.like.inputs.dtype, dtype, self.like.inputs.device)
             shares = torch.from_numpy(seen).to(self.unit) * rows.weights * self.unit
             encoded = Encoded.of(self.module, rows.inputs, dtype)
             whole = torch.arange(len(rows), device=rows.inputs.device).split(size)
-            for chosen in whole:
-                if len(chosen) == size or len(whole) == 1:
-                    numbers, codes = encoded.taken(chosen)
-                    precision = self.precision_of(rows.inputs[chosen]).to(shares)
-                    yield Batch(numbers, codes, rows.targets[chosen], shares[:, chosen], precision)
+            for chosen in islice(whole, self._skipped, n_whole):
+                numbers, codes = encoded.taken(chosen)
+                precision = self.precision_of(rows.inputs[chosen]).to(shares)
+                yield Batch(numbers, codes, rows.targets[chosen], shares[:, chosen], precision)
+            self._skipped = 0
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Place at which a training begins: its cycle, the steps done in cycles, and the last two held-out errors."""
+
+    cycle: int = 0
+    done: dict[int, int] = field(default_factory=dict)
+    errors: tuple[float, ...] = ()
 
 
 @dataclass
@@ -414,8 +446,10 @@ class Training:
         Prior precision δ divided by the total weight of the net's rows.
     noise : Tensor of shape (K,)
         Noise level φ of each net, the factor of the prior in the loss.
-    streamed : iterator of Batch, or None
-        Mini-batches of a larger table, with their average over ranks; None for those of the encoded rows.
+    streamed : StreamedRows or None
+        Mini-batches of a larger table; None for those of the encoded rows.
+    before_noise : list of Tensor or None
+        Weights whose errors have determined the precision; None if it is constant.
     """
 
     stacked: Stacked
@@ -429,6 +463,10 @@ class Training:
     prior: Tensor
     noise: Tensor
     streamed: StreamedRows | None = None
+    before_noise: list[Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        self.order_of_run = self.generator.get_state()
 
     @classmethod
     def of(
@@ -476,12 +514,18 @@ class Training:
         decay: Callable[[int], float],
         places: range,
         steps: Steps,
+        done: int = 0,
+        save: Callable[[int], None] | None = None,
     ) -> None:
-        """Take the steps of these places; ``rate`` and ``decay`` map a place to fractions of their maxima."""
+        """Take the steps of these places; ``rate`` and ``decay`` map a place to fractions of their maxima.
+
+        The first ``done`` places were taken before the process was killed. ``save`` is called after each step with the
+        number of places that have been taken.
+        """
         penalty = (self.prior * self.noise)[:, None, None]
         is_penalised = bool(penalty.any())
-        batches = self._batches() if self.streamed is None else self.streamed
-        for place, batch in zip(places, batches, strict=False):
+        batches = self._batches(done) if self.streamed is None else self.streamed
+        for place, batch in zip(places[done:], batches, strict=False):
             if steps.is_over():
                 break
             outputs = self.stacked(batch.numbers, batch.codes)
@@ -501,16 +545,54 @@ class Training:
                 tensor.grad = None
             if steps.is_shown:
                 steps.advance(loss / len(self.shares))
+            if save is not None:
+                save(place + 1 - places.start)
 
-    def _batches(self) -> Iterator[Batch]:
-        """Yield mini-batches without end; each epoch is a new random order."""
+    def save(self, saved: Checkpoint | NoCheckpoint, cycle: int, errors: tuple[float, float], done: int) -> None:
+        """Save the state after a number of steps of a cycle, if the last one is old enough."""
+        if saved.is_due():
+            optimisers = [(optimiser.first, optimiser.second, optimiser.counts) for optimiser in self.optimisers]
+            state = {"cycle": cycle, "done": done, "errors": errors, "generator": self.order_of_run}
+            tensors = {"tensors": self.stacked.copied(), "optimisers": optimisers, "noise": self.noise}
+            n_read = 0 if self.streamed is None else self.streamed.n_read
+            saved.save({**state, **tensors, "before_noise": self.before_noise, "n_read": n_read})
+
+    def resumed(
+        self, state: dict[str, Any] | None, noise_of: Callable[[Tensor], RowNoise | None], power: float
+    ) -> tuple[Begun, RowNoise | None]:
+        """Restore a saved state, if there is one; return its place, and the noise of the last cycle."""
+        if state is None:
+            return Begun(), None
+        noise, self.before_noise = None, state["before_noise"]
+        if self.before_noise is not None:
+            self.stacked.put(self.before_noise)
+            noise = noise_of(self.outputs())
+            assert noise is not None
+            self.take(noise, power)
+        self.stacked.put(state["tensors"])
+        self.noise = state["noise"].to(self.noise)
+        self.generator.set_state(state["generator"])
+        for optimiser, parts in zip(self.optimisers, state["optimisers"], strict=True):
+            for kept, values in zip((optimiser.first, optimiser.second, optimiser.counts), parts, strict=True):
+                for tensor, value in zip(kept, values, strict=True):
+                    tensor.copy_(value)
+        if self.streamed is not None:
+            self.streamed.skip(state["n_read"])
+        return Begun(state["cycle"], {state["cycle"]: state["done"]}, state["errors"]), noise
+
+    def _batches(self, done: int = 0) -> Iterator[Batch]:
+        """Yield mini-batches without end, after the first ones; each epoch is a new random order."""
+        for chosen in islice(self._orders(), done, None):
+            numbers, codes = self.encoded.taken(chosen)
+            yield Batch(numbers, codes, self.targets[chosen], self.shares[:, chosen], self.precision[chosen])
+
+    def _orders(self) -> Iterator[Tensor]:
+        """Yield the row indices of each mini-batch, without end."""
         n, device = len(self.targets), self.targets.device
+        self.order_of_run = self.generator.get_state()
         while True:
             order = torch.randperm(n, generator=self.generator).to(device)
-            for chosen in order.split(self.batch_size):
-                if len(chosen) == self.batch_size:
-                    numbers, codes = self.encoded.taken(chosen)
-                    yield Batch(numbers, codes, self.targets[chosen], self.shares[:, chosen], self.precision[chosen])
+            yield from (batch for batch in order.split(self.batch_size) if len(batch) == self.batch_size)
 
     @torch.no_grad()
     def outputs(self) -> Tensor:

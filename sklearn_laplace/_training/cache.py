@@ -34,6 +34,7 @@ MAP_NEUTRAL: dict[str, Any] = {
     "random_state": None,
     "max_time": None,  # trainings with a time limit are not cached
     "memory": None,
+    "checkpoint": None,
     "n_jobs": None,
     "memory_budget": None,  # a separate argument of the training
 }
@@ -85,7 +86,8 @@ def cached_training(train: Callable[..., Trained], request: TrainingRequest, tas
     parameters = request.parameters
     memory, net, budget = check_memory(parameters["memory"]), parameters["net"], parameters["memory_budget"]
     is_fixed = isinstance(net, FrozenEstimator) or parameters["prior"] is not None
-    is_timed = parameters["max_time"] is not None or request.stream is not None
+    is_timed = parameters["max_time"] is not None
+    is_fixed |= request.stream is not None or parameters["checkpoint"] is not None
     if memory.location is None or parameters["random_state"] is None or is_fixed or is_timed:
         return train(request, budget, task)
     try:

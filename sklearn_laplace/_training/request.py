@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .._data.rows import PreparedData
 from .._options.options import Options
+from .checkpoint import Checkpoint, NoCheckpoint
 from .plan import WarmStart
 from .random_weights import options_for
 from .stream import RowStream
@@ -37,6 +38,8 @@ class TrainingRequest:
         True if the net is only scored, so that a few steps are sufficient.
     stream : RowStream or None
         The whole table, if it is read while the fit runs. ``data`` are then a sample of its rows.
+    saved : Checkpoint or NoCheckpoint
+        State of the same training before its process was killed.
     """
 
     kind: str
@@ -47,6 +50,7 @@ class TrainingRequest:
     is_member: bool = False
     is_quick: bool = False
     stream: RowStream | None = None
+    saved: Checkpoint | NoCheckpoint = field(default_factory=NoCheckpoint)
 
     def options(self, memory_budget: object) -> Options:
         """Resolve the options in the units of these rows.

@@ -1,0 +1,165 @@
+"""State of a joint training in a file, from which a fit that was killed goes on, to the same result.
+
+The file is replaced atomically (``_runtime/atomic.py``), every ``EVERY`` seconds and after each stage. It holds tensors
+and plain data only, so that reading it cannot run code. It belongs to one fit: a hash of the parameters and of the rows
+is stored with the state. A fit that ends removes it. In a process group, rank 0 reads and writes the file.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import joblib
+import torch
+
+from .._data.rows import PreparedData
+from .._runtime.atomic import write_whole
+from .._runtime.group import Group
+
+EVERY = 30.0
+"""Seconds between two states of a stage."""
+UNRELATED = {"checkpoint", "max_time", "verbose", "n_jobs", "memory", "memory_budget"}
+"""Parameters that may differ between a fit and the one that goes on."""
+FORMAT = 1
+"""Version of the file's contents."""
+
+
+@dataclass
+class Checkpoint:
+    """Finished stages of a fit, and the state of the one in progress.
+
+    Parameters
+    ----------
+    path : Path
+        File of the state.
+    key : str
+        Hash of the parameters and rows of the fit.
+    group : Group
+    finished : dict
+        Result of each finished stage.
+    state : dict or None
+        State of the stage in progress.
+    """
+
+    path: Path
+    key: str
+    group: Group
+    finished: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self._saved = time.monotonic()
+
+    @classmethod
+    def of(cls, path: Any, key: str, group: Group) -> Checkpoint:
+        """Read the file if it exists.
+
+        Raises
+        ------
+        ValueError
+            If the file is no checkpoint, or belongs to another fit.
+        """
+        path, stored, error = Path(path), None, None
+        if group.rank == 0:
+            try:
+                stored = _read(path, key)
+            except ValueError as failure:
+                error = failure
+        group.raise_together(error)
+        return cls(path, key, group, *(group.of_first(stored) or ({}, None)))
+
+    def result(self, stage: str, compute: Callable[[], Any]) -> Any:
+        """Result of a stage: from the file if it has been finished before.
+
+        Parameters
+        ----------
+        stage : str
+            Name of the stage.
+        compute : callable
+            Returns the result: numbers, strings, tensors, and lists and dicts of these.
+        """
+        if stage not in self.finished:
+            value = compute()
+            self.finished[stage], self.state = self.group.of_first(value), None
+            self._write()
+        return self.finished[stage]
+
+    def is_due(self) -> bool:
+        """True if the last state is older than ``EVERY`` seconds."""
+        return self.group.rank == 0 and time.monotonic() - self._saved > EVERY
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Replace the state of the stage in progress."""
+        self.state = dict(state)
+        self._write()
+
+    def _write(self) -> None:
+        if self.group.rank == 0:
+            content = io.BytesIO()
+            stored = {"format": FORMAT, "key": self.key, "finished": self.finished, "state": self.state}
+            torch.save(stored, content)
+            write_whole(self.path, content.getvalue())
+        self._saved = time.monotonic()
+
+    def remove(self) -> None:
+        """Remove the file after the fit."""
+        if self.group.rank == 0:
+            self.path.unlink(missing_ok=True)
+
+
+def _read(path: Path, key: str) -> tuple[dict[str, Any], dict[str, Any] | None] | None:
+    """Finished stages and state in a file; None without a file.
+
+    Raises
+    ------
+    ValueError
+    """
+    if not path.exists():
+        return None
+    try:
+        stored = torch.load(path, map_location="cpu", weights_only=True)
+        version, stored_key, finished, state = (stored[name] for name in ("format", "key", "finished", "state"))
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError, OSError) as error:
+        raise ValueError(
+            f"checkpoint={str(path)!r} is no checkpoint of this package: {error}. Pass another path."
+        ) from error
+    if version != FORMAT or stored_key != key:
+        raise ValueError(
+            f"checkpoint={str(path)!r} belongs to a fit with other parameters or rows, or to another version. Remove "
+            "the file to start again, or pass another path."
+        )
+    return finished, state
+
+
+def checkpoint_of(parameters: Mapping[str, Any], data: PreparedData, group: Group) -> Checkpoint | NoCheckpoint:
+    """State of the fit with these parameters and rows, if ``checkpoint`` is given."""
+    if parameters["checkpoint"] is None:
+        return NoCheckpoint()
+    texts = {name: repr(value) for name, value in parameters.items() if name not in UNRELATED}
+    return Checkpoint.of(parameters["checkpoint"], joblib.hash((texts, data.X, data.targets, data.weights)), group)
+
+
+class NoCheckpoint:
+    """Stand-in for a fit without a checkpoint."""
+
+    state = None
+
+    def result(self, stage: str, compute: Callable[[], Any]) -> Any:
+        """Compute the result."""
+        return compute()
+
+    def is_due(self) -> bool:
+        """False."""
+        return False
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Do nothing."""
+
+    def remove(self) -> None:
+        """Do nothing."""
